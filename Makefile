@@ -83,8 +83,8 @@ verify: check servers validators ## everything: the checks, and the tests with t
 containers: setup ## the images built and the compose file run in a Docker Engine, by TLS too, under faults, alone; skipped where none starts
 	$(BIN)/pytest -m full -rs tests/system/test_containers.py tests/system/test_containers_tls.py
 
-soak: setup ## random faults under load for MINUTES=30, of SEED=1, and every claim about what readers saw; KINDS=1: of every kind of state
-	@$(BIN)/python -m tests.system.proof run --schedule random --minutes $(MINUTES) --seed $(SEED) $(if $(KINDS),--kinds) $(SOAK_ARGS)
+soak: setup ## random faults under load for MINUTES=30, of SEED=1, and every claim about what readers saw; KINDS=1: of every kind of state, KINDS=scattered: in any partition
+	@$(BIN)/python -m tests.system.proof run --schedule random --minutes $(MINUTES) --seed $(SEED) $(if $(KINDS),--kinds$(if $(filter scattered,$(KINDS)), scattered)) $(SOAK_ARGS)
 
 bench: setup ## the benchmarks: ratios taken in one run on this machine
 	$(BIN)/python -m benchmarks

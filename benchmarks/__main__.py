@@ -36,7 +36,6 @@ BENCHMARKS = {
     "clients: the Python client beside httpx, http.client, a bare socket and redis-py": ["benchmarks.clients"],
     "client weight: the time to import it, and its installed size": ["benchmarks.client_weight"],
     "routed lookups: one router, one node": ["benchmarks.routed"],
-    "processes: routers and nodes of one process and of two": ["benchmarks.processes"],
     "freshness: from commit to answer": ["benchmarks.freshness"],
     "lookup parts: where the CPU of a lookup goes": ["benchmarks.lookup_parts"],
     "following: CPU per commit and task": ["benchmarks.following"],
@@ -50,6 +49,7 @@ BENCHMARKS = {
     "page: first paint and updates in a browser": ["benchmarks.page"],
     "the aligned source: throughput, latency, order": ["benchmarks.aligned"],
     "the aligned source: whole queries by size of record": ["benchmarks.aligned_whole"],
+    "the aligned source: CPU by number of partitions": ["benchmarks.aligned_partitions"],
     "the aligned source: the first row of a new JVM": ["benchmarks.aligned_first"],
 }  # fmt: skip
 
@@ -76,6 +76,7 @@ QUICK = {
     "benchmarks.scale": ["--nodes", "50", "--replicas", "2000", "--seconds", "5"],
     "benchmarks.aligned_whole": ["--records", "20000", "--sizes", "10", "--rounds", "1"],
     "benchmarks.aligned_first": ["--rounds", "1"],
+    "benchmarks.aligned_partitions": ["--records", "4000", "--rounds", "1"],
     "benchmarks.page": ["--replicas", "24", "--updates", "2"],
 }
 """Further arguments of small runs, by module; the last of two counts. A benchmark without any runs as always."""

@@ -41,7 +41,7 @@ from understudy_shared.base.clock import SystemClock
 from understudy_shared.base.slices import SLICE_S
 from understudy_shared.base.words import HostInfo, Role
 from understudy_shared.reads.bounds import NO_BOUND
-from understudy_shared.server.garbage import leave_out_what_stays
+from understudy_shared.server.service import leave_out_what_stays
 
 RUNS = 3
 SILENT_S = 5

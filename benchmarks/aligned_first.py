@@ -32,7 +32,7 @@ from benchmarks.aligned_speed import PARTITIONS, SPARK, TOPICS
 from benchmarks.aligned_whole import FEW, JAR, our_frame, spark_frame
 from benchmarks.aligned_world import fill, session_conf, spark_kafka_jars, started, wait_for_batch
 from benchmarks.flame_graph import Stack, flame_svg, stacks_of, working
-from understudy_pipeline.demo.java_home import java_home
+from understudy.demo.java_home import java_home
 
 RECORDS = 400_000
 FLAMES_S = 5

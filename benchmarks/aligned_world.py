@@ -30,6 +30,7 @@ FIRST_TIME_MS = 1_700_000_000_000
 
 _FETCH_LIMIT_S = 300
 _FLUSH_S = 120
+_FLUSH_RECORDS = 100_000
 _BATCHES_LIMIT_S = 300
 _LOOK_S, _ASK_S = 0.02, 2.0
 
@@ -72,15 +73,22 @@ def world(*, parent: Path | None = None, conf: Mapping[str, str] | None = None) 
             broker.kill()
 
 
-def fill(servers: str, topics: Sequence[str], *, partitions: int, records: int, value: bytes = VALUE) -> None:
-    """Write so many records with keys of 8 B, evenly over all partitions, which go through the same times."""
-    producer = Producer({"bootstrap.servers": servers, "linger.ms": 50, "queue.buffering.max.messages": 1_000_000})
-    for number in range(records // (len(topics) * partitions)):
+def fill(
+    servers: str, topics: Sequence[str], *, partitions: int, records: int, value: bytes = VALUE, batch: int = 10_000
+) -> None:
+    """Write so many records with keys of 8 B, evenly over all partitions, which go through the same times.
+
+    A batch of the log has at most `batch` records.
+    """
+    settings = {"linger.ms": 50, "queue.buffering.max.messages": 1_000_000, "batch.num.messages": batch}
+    producer = Producer({"bootstrap.servers": servers, **settings})
+    each = len(topics) * partitions
+    for number in range(records // each):
         key, time_ms = number.to_bytes(8, "big"), FIRST_TIME_MS + number
         for topic in topics:
             for partition in range(partitions):
                 producer.produce(topic, value, key, partition=partition, timestamp=time_ms)
-        if number % 10_000 == 0:
+        if number % max(1, _FLUSH_RECORDS // each) == 0:
             producer.flush(_FLUSH_S)
     assert producer.flush(_FLUSH_S) == 0
 

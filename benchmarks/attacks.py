@@ -185,12 +185,13 @@ async def protocol_alone(rounds: int, requests: int = 20_000) -> None:
     config.load()
     ours = HttpProtocol(config, state, {}, guard=ConnectionGuard())
     plain = HttpToolsProtocol(config, state, {})
+    both: tuple[Any, Any] = (ours, plain)
     request = b"GET /v1/stores/op0/keys/a HTTP/1.1\r\nhost: bench\r\naccept: */*\r\nuser-agent: bench\r\n\r\n"
     costs: tuple[list[float], list[float]] = ([], [])
-    for each in (ours, plain):
+    for each in both:
         each.connection_made(Nowhere())
     for _ in range(rounds):
-        for cost, each in zip(costs, (ours, plain), strict=True):
+        for cost, each in zip(costs, both, strict=True):
             cost.append(await _fed(each, request, requests))
     print(
         f"{'the protocol alone':28} CPU {min(costs[0]):.1f} us, uvicorn's {min(costs[1]):.1f} us: "

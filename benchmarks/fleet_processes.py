@@ -12,12 +12,18 @@ from pathlib import Path
 from tests.support.services.command_line import Serving, serving
 from tests.support.services.process_table import processes_below
 
-from benchmarks.processes import cpu_s
+from benchmarks.servers import Server
 
 STOP_LIMIT_S = 60.0
 
 Start = Callable[[str, str, Sequence[str]], Serving]
 """The start of a `node` or `router` with an id and further arguments, until it says that it is ready."""
+
+
+def cpu_s(pids: Sequence[int]) -> float:
+    """Return the CPU of processes and of all that they started."""
+    everyone = {pid for each in pids for pid in (each, *processes_below(each))}
+    return sum(Server(0, pid).cpu_s() for pid in everyone)
 
 
 @dataclass(frozen=True, slots=True)

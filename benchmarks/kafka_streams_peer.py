@@ -7,11 +7,9 @@ examples do, or with Vert.x's client. Maven builds it from benchmarks/kafka_stre
 
 from __future__ import annotations
 
-import os
 import shutil
 import struct
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
@@ -25,8 +23,8 @@ from tests.support.kafka.broker import jars as broker_jars
 
 from benchmarks.big_checkpoint import PARTITIONS, BigCheckpoint
 from benchmarks.servers import Server, fetch
-from understudy.demo.local_redis import _FOLLOW_PARENT
-from understudy_shared.base.ports import free_port
+from understudy_shared.base.child_process import tied_command
+from understudy_shared.base.sockets import free_port
 
 PROJECT = Path(__file__).parent / "kafka_streams"
 BUILT = Path(__file__).resolve().parents[1] / ".cache" / "kafka-streams-peer"
@@ -111,9 +109,8 @@ def _instance(found: Path, servers: str, topic: str, folder: Path) -> Iterator[S
     port = free_port()
     java = shutil.which("java")
     assert java is not None, "found when it was built"
-    tied = [sys.executable, "-I", "-S", "-c", _FOLLOW_PARENT, str(os.getpid())]  # it ends with this process
     command = [java, *JAVA_OPTIONS, "-cp", f"{found / 'classes'}:{found}/*", "understudy.Peer"]
-    process = subprocess.Popen([*tied, *command, servers, topic, str(port), str(folder)])
+    process = subprocess.Popen(tied_command(*command, servers, topic, str(port), str(folder)))
     try:
         yield Server(port, process.pid)
     finally:

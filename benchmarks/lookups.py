@@ -46,7 +46,7 @@ from benchmarks.servers import (
 )
 from benchmarks.wrk import Rates, drive, has_wrk
 from understudy.demo.local_redis import local_redis
-from understudy_shared.base.ports import free_port
+from understudy_shared.base.sockets import free_port
 
 LIMIT = "constant ASGI app"
 SAMPLED_KEYS = 1_000

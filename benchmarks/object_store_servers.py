@@ -13,7 +13,7 @@ from tests.support.object_store.hdfs_server import Door, hdfs_server
 from tests.support.object_store.minio_server import minio_server
 from tests.support.object_store.s3_server import s3_server
 
-STORES = ("s3", "minio", "azure", "gcs", "hdfs", "webhdfs")
+STORES = ("s3", "minio", "azure", "gcs", "hdfs")
 
 _NAMES = {
     "s3": "S3 (s3proxy)",
@@ -21,7 +21,6 @@ _NAMES = {
     "azure": "Azure Storage (Azurite)",
     "gcs": "Google Cloud Storage (fake-gcs-server)",
     "hdfs": "HDFS",
-    "webhdfs": "HDFS by HTTP",
 }
 _HEAP_MB = 1_024
 """The S3 server keeps its objects in memory."""
@@ -35,9 +34,9 @@ def named(kind: str) -> str:
 @contextmanager
 def store_server(kind: str, folder: Path) -> Iterator[StoreServer | Door]:
     """Start a server until the end of the block."""
-    if kind in ("hdfs", "webhdfs"):
+    if kind == "hdfs":
         with hdfs_server(folder) as hdfs:
-            yield Door(hdfs, "webhdfs" if kind == "webhdfs" else "hdfs")
+            yield Door(hdfs)
         return
     starts: dict[str, Callable[[Path], AbstractContextManager[StoreServer]]] = {
         "s3": lambda folder: s3_server(folder, heap_mb=_HEAP_MB),

@@ -32,7 +32,7 @@ from benchmarks.servers import LOAD_CORE, SERVER_CORE, Server, fetch, pin_load, 
 from benchmarks.simulated import APPLICATION, HEARTBEAT_MS, SimulatedNode, task_keys
 from understudy.demo.local_redis import LocalRedis, local_redis
 from understudy_node.cluster.assignor import Member
-from understudy_shared.base.ports import free_port
+from understudy_shared.base.sockets import free_port
 from understudy_shared.bus.gossip import Gossip, Names
 from understudy_shared.bus.messages import Assignment
 from understudy_shared.bus.redis_bus import RedisBus
@@ -331,10 +331,9 @@ def listen(url: str, count: int) -> None:
     """Run so many subscribers that read and forget."""
     host, _, port = url.removeprefix("redis://").partition("/")[0].partition(":")
     names = Names(APPLICATION)
-    channels = [each.encode() for each in (names.channel, names.heartbeats.mark)]
     sockets = [socket.create_connection((host, int(port))) for _ in range(count)]
     for each in sockets:
-        each.sendall(b"SUBSCRIBE %b %b\r\n" % (channels[0], channels[1]))
+        each.sendall(b"SUBSCRIBE %b\r\n" % names.channel.encode())
     print("{}", flush=True)
     threads = [threading.Thread(target=_drain, args=(each,), daemon=True) for each in sockets]
     for thread in threads:

@@ -151,7 +151,7 @@ def _signatures(heartbeat: bytes, assignment: bytes) -> Iterator[Cost]:
     waiting = iter([one.sealed(b"heartbeat", heartbeat) for _ in range(100 * RUNS)])
 
     def judge() -> None:
-        other.refuse_stale(other.opened(next(waiting)))
+        other.refuse_repeated(other.opened(next(waiting)))
 
     yield least("judge the signature of a heartbeat", judge, calls=100)
     large = one.sealed(b"assignment", assignment)

@@ -33,7 +33,7 @@ from understudy_node.cluster.placement import Placement
 from understudy_node.cluster.settings import ClusterNodeSettings
 from understudy_node.cluster.task_replicas import TaskSet
 from understudy_shared.base.clock import SystemClock
-from understudy_shared.base.ports import free_port
+from understudy_shared.base.sockets import free_port
 from understudy_shared.bus import redis_scripts as scripts
 from understudy_shared.bus.gossip import AgedHeartbeat, Gossip, sealed
 from understudy_shared.bus.message_auth import MessageAuth
@@ -133,7 +133,7 @@ def routed(running: ExitStack, cluster: Cluster, before: Assignment, after: Assi
     for node, payload in zip(cluster.nodes, recorded[0], strict=True):
         value = scripts.owned(f"{node.node_id}-simulated-incarnation") + payload
         client.set(gossip.names.node(node.node_id), value, px=KEPT_MS)
-    player = Player(bus.url, gossip.names.heartbeats.name, recorded[1:])
+    player = Player(bus.url, gossip.names.heartbeats, recorded[1:])
     running.callback(player.stop)
     port = free_port()
     router = running.enter_context(child("benchmarks.scale_watched", "router", str(port), bus.url, core=SERVER_CORE))

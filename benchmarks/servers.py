@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from understudy_shared.base.ports import free_port
+from understudy_shared.base.sockets import free_port
 
 START_LIMIT_S = 600.0
 SERVER_CORE, LOAD_CORE = 0, 1

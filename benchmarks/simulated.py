@@ -12,11 +12,11 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 from understudy_node.checkpoint.files import FileStat
-from understudy_node.cluster.catalogue import catalogue_of
 from understudy_node.cluster.heartbeat import MemberId, MemberStatus, heartbeat_of
+from understudy_node.cluster.own_messages import catalogue_of
 from understudy_node.follow.end import End
 from understudy_node.node import Node
-from understudy_shared.base.words import HostInfo, LagInfo, Lineage, ReplicaState, Role, StoreKind
+from understudy_shared.base.words import HostInfo, KeyPlacement, LagInfo, Lineage, ReplicaState, Role, StoreKind
 from understudy_shared.bus.commits import NEWEST, SeenCommit
 from understudy_shared.bus.gossip import digest_of
 from understudy_shared.bus.messages import Catalogue, Heartbeat, Load, QueryProgress
@@ -166,7 +166,7 @@ def _reader(partitions: int) -> SimpleNamespace:
         operator_name="stateStoreSave",
         kind=StoreKind.VALUE,
         key_schema_json=_SCHEMA,
-        codec=SimpleNamespace(names=("key",), num_hash_columns=None),
+        codec=SimpleNamespace(names=("key",), num_hash_columns=None, placement=KeyPlacement.BY_HASH),
         is_normalised=True,
         value_columns=lambda: [{"name": "count", "type": "bigint", "nullable": False}],
         results=[],

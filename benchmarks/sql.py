@@ -4,25 +4,18 @@
 
 Real Spark writes the checkpoint. `Spark` is the same aggregation over `statestore`, in a warm JVM, on both cores.
 `exports` and `pages` are a `SqlSession` whose rows come in these ways; the node has one core, the session both. Points
-are statements with the key as a constant, one after another: in a session, and by PyMySQL through `understudy sql
---serve mysql`, beside a lookup by the client.
+are statements with the key as a constant, one after another, beside a lookup by the client.
 """
 
 from __future__ import annotations
 
 import argparse
-import re
 import statistics
-import subprocess
-import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
-import pymysql
 from pyspark.sql import SparkSession
 
 from benchmarks.big_checkpoint import BigCheckpoint, session, write
@@ -52,14 +45,9 @@ def main() -> None:
         checkpoint = write(spark, Path(folder) / "checkpoint", provider="RocksDB", keys=options.keys)
         spark_rounds = [spark_aggregates(spark, checkpoint) for _ in range(options.rounds + 1)][1:]
         spark.stop()
-        with (
-            server(NODE, str(checkpoint.path), str(Path(folder) / "data"), ready_path="/readyz") as node,
-            mysql(node) as connection,
-        ):
-            measured(node, checkpoint, connection, 10)  # what is imported and started by the first of each
-            rounds = [
-                {"spark_s": each, **measured(node, checkpoint, connection, options.points)} for each in spark_rounds
-            ]
+        with server(NODE, str(checkpoint.path), str(Path(folder) / "data"), ready_path="/readyz") as node:
+            measured(node, checkpoint, 10)  # what is imported and started by the first of each
+            rounds = [{"spark_s": each, **measured(node, checkpoint, options.points)} for each in spark_rounds]
     show(rounds, options.keys)
     if options.report is not None:
         write_report(options.report, {f"sql, {options.keys} keys": rounds})
@@ -77,7 +65,7 @@ def spark_aggregates(spark: SparkSession, checkpoint: BigCheckpoint) -> float:
     return taken_s
 
 
-def measured(node: Server, checkpoint: BigCheckpoint, connection: Any, points: int) -> Figures:
+def measured(node: Server, checkpoint: BigCheckpoint, points: int) -> Figures:
     """Measure one round."""
     url = f"http://127.0.0.1:{node.port}"
     keys = [checkpoint.key(at) for at in range(0, checkpoint.keys, max(1, checkpoint.keys // points))][:points]
@@ -85,13 +73,11 @@ def measured(node: Server, checkpoint: BigCheckpoint, connection: Any, points: i
         (name,) = [each.name for each in by_exports.refresh()[STORE].columns if each.path[0] == "key"]
         by_pages._unexported.add(STORE)  # noqa: SLF001  # as of a role without the action
         point = f"select * from {STORE} where {name} = "
-        by_mysql = point.replace(name, f"`{name}`")
         return {
             "exports_s": aggregated(by_exports, name, checkpoint),
             "pages_s": aggregated(by_pages, name, checkpoint),
             "lookup_ms": median_ms(lambda key: client.store(STORE).get(key), keys),
             "point_ms": median_ms(lambda key: asked(by_exports, f"{point}'{key}'"), keys),
-            "mysql_point_ms": median_ms(lambda key: fetched(connection, f"{by_mysql}'{key}'"), keys),
         }
 
 
@@ -111,13 +97,6 @@ def asked(session: SqlSession, statement: str) -> None:
         check(answer.table().num_rows, 1)
 
 
-def fetched(connection: Any, statement: str) -> None:
-    """Run it by MySQL's protocol."""
-    with connection.cursor() as cursor:
-        cursor.execute(statement)
-        check(len(cursor.fetchall()), 1)
-
-
 def median_ms(ask: Callable[[str], object], keys: list[str]) -> float:
     """Return the median time of a call for each key."""
     taken = []
@@ -134,22 +113,6 @@ def check(found: int, expected: int) -> None:
         raise RuntimeError(f"the result has {found} rows, and not {expected}")
 
 
-@contextmanager
-def mysql(node: Server) -> Iterator[Any]:
-    """Give a connection to a server of MySQL's protocol in front of the node."""
-    listen = ["--serve", "mysql", "--listen", "127.0.0.1:0", "--url", f"http://127.0.0.1:{node.port}"]
-    process = subprocess.Popen([sys.executable, "-m", "understudy", "sql", *listen], stderr=subprocess.PIPE, text=True)
-    try:
-        assert process.stderr is not None
-        found = re.search(r":(\d+),", process.stderr.readline())
-        assert found is not None
-        with pymysql.connect(host="127.0.0.1", port=int(found[1]), user="bench", database="understudy") as connection:
-            yield connection
-    finally:
-        process.terminate()
-        process.wait(30)
-
-
 def show(rounds: list[Figures], keys: int) -> None:
     """Print medians side by side."""
     found = {name: statistics.median(each[name] for each in rounds) for name in rounds[0]}
@@ -158,7 +121,7 @@ def show(rounds: list[Figures], keys: int) -> None:
         rate = keys / found[name] / 1e6
         print(f"  {name.removesuffix('_s'):12} {found[name]:7.2f} s  {rate:5.2f} million rows/s")
     print("one key")
-    for name in ("lookup_ms", "point_ms", "mysql_point_ms"):
+    for name in ("lookup_ms", "point_ms"):
         print(f"  {name.removesuffix('_ms'):12} {found[name]:7.2f} ms")
 
 

@@ -15,6 +15,8 @@ project = "Understudy"
 author = "the Understudy authors"
 project_copyright = "the Understudy authors, Apache-2.0"
 release = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+installed_from = f"dist/understudy_spark-{release}-py3-none-any.whl"
+"""What pages tell a reader to install, before the extras. Once an index has the package: "understudy-spark"."""
 
 extensions = ["myst_parser"]
 root_doc = "docs/index"
@@ -52,9 +54,20 @@ ACCESSIBLE = {
 """Attributes that the theme lacks, for screen readers and for scrolling by the keyboard."""
 
 
+FOR_MAKERS = "docs/project"
+"""The page that lists what users need none of. No navigation shows it, and no search finds what it lists."""
+
+
 def setup(app: Any) -> None:
     """Complete the pages when they are written."""
+    app.connect("env-updated", _hide_what_is_for_makers)
     app.connect("build-finished", _complete)
+
+
+def _hide_what_is_for_makers(_: Any, environment: Any) -> None:
+    environment.metadata[FOR_MAKERS]["orphan"] = ""
+    for page in (FOR_MAKERS, *environment.toctree_includes[FOR_MAKERS]):
+        environment.metadata[page]["no-search"] = ""
 
 
 def _complete(app: Any, error: Exception | None) -> None:

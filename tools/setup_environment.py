@@ -21,7 +21,7 @@ STAMP = "understudy-setup"
 _TOOLS = "tools"
 _SHOW_JAVA = """
 import pathlib, sys
-from understudy_pipeline.demo.java_home import java_home
+from understudy.demo.java_home import java_home
 home = java_home(pathlib.Path(sys.argv[1]))
 print(f"setup: Java {home.path} (from {home.origin})")
 """
@@ -90,7 +90,7 @@ def set_up(root: Path, *, tools: bool = True) -> None:
         _step(f"installing uv {UV_VERSION}", str(python), "-m", "pip", "install", "--quiet", f"uv=={UV_VERSION}")
     if not list((root / ".venv").glob("lib/python*/site-packages/pyspark")):
         _say("the first time downloads and builds PySpark: half a gigabyte, a few minutes")
-    # Inexact: uv itself is no dependency of the project, and must not remove itself.
+    # Inexact: uv itself is not a dependency of the project, and must not remove itself.
     arguments = ["sync", "--locked", "--all-extras", "--inexact", "--python", str(python), "--directory", str(root)]
     _step("installing what uv.lock names", str(uv), *arguments, *([] if tools else ["--no-default-groups"]))
     _step("looking for a Java that starts Spark", str(python), "-c", _SHOW_JAVA, str(root / ".cache"))

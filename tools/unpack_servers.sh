@@ -41,6 +41,7 @@ mkdir -p .cache
 install_azurite & # it takes longest, and mostly waits
 command -v promtool >/dev/null || unpack_debian prometheus usr/bin/promtool prometheus
 command -v nginx >/dev/null || unpack_debian nginx usr/sbin/nginx nginx # for streams through a proxy at its default settings
+command -v haproxy >/dev/null || unpack_debian haproxy usr/sbin/haproxy haproxy liblua5.3-0 libopentracing-c-wrapper0 libopentracing1
 # The server that comes with Python's packages has no TLS.
 unpack_debian redis usr/bin/redis-server redis-server redis-tools libjemalloc2 liblua5.1-0 liblzf1 lua-bitop lua-cjson \
     libatomic1 libsystemd0

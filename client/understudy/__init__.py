@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from understudy.client.aio import AsyncClient as AsyncClient
+    from understudy.client.errors import AmbiguousKeyError as AmbiguousKeyError
     from understudy.client.errors import AmbiguousStoreError as AmbiguousStoreError
     from understudy.client.errors import BadReplyError as BadReplyError
     from understudy.client.errors import BadRequestError as BadRequestError
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from understudy.client.errors import UnreachableError as UnreachableError
     from understudy.client.errors import UsageError as UsageError
     from understudy.client.errors import VersionGoneError as VersionGoneError
+    from understudy.client.errors import WrongKeyError as WrongKeyError
     from understudy.client.events import WatchEvent as WatchEvent
     from understudy.client.results import Result as Result
     from understudy.client.sync import Client as Client
@@ -41,10 +43,10 @@ _HOMES = {
     "WatchEvent": "understudy.client.events",
     **dict.fromkeys(
         (
-            *("AmbiguousStoreError", "UnknownApplicationError"),
+            *("AmbiguousKeyError", "AmbiguousStoreError", "UnknownApplicationError"),
             *("BadReplyError", "BadRequestError", "DeadlineError", "ForbiddenError", "LineageChangedError"),
             *("OverloadedError", "ServerProblemError", "UnauthenticatedError", "UnavailableError"),
-            *("UnknownStoreError", "UnreachableError", "UsageError", "VersionGoneError"),
+            *("UnknownStoreError", "UnreachableError", "UsageError", "VersionGoneError", "WrongKeyError"),
         ),
         "understudy.client.errors",
     ),

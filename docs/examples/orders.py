@@ -14,7 +14,7 @@ import time
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # PySpark's own convention
 
-from understudy_pipeline.demo.java_home import java_home
+from understudy.demo.java_home import java_home
 
 STORE = "spark.sql.streaming.stateStore"
 

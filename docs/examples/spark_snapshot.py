@@ -25,7 +25,7 @@ def rows_at(spark: SparkSession, url: str, snapshot: str, partitions: int) -> Da
 
     def read(partition: int) -> Iterator[tuple[object, ...]]:
         with Client(url) as client:
-            for row in client.store(STORE).scan(partition=partition, snapshot=snapshot, limit=1000):
+            for row in client.store(STORE).scan(partition=partition, snapshot=snapshot):
                 yield (row.key["tailnum"], row.value["flights"], row.value["delay_sum"])
 
     rows = spark.sparkContext.range(0, partitions, numSlices=partitions).flatMap(read)
@@ -34,7 +34,7 @@ def rows_at(spark: SparkSession, url: str, snapshot: str, partitions: int) -> Da
 
 def report(spark: SparkSession, url: str) -> tuple[int, int]:
     """Return the version that was read, and the flights of all aircraft."""
-    with Client(url) as client, client.snapshot([STORE], ttl=timedelta(minutes=5), holder="nightly report") as held:
+    with Client(url) as client, client.snapshot([STORE], ttl=timedelta(minutes=5)) as held:
         partitions = client.store(STORE).info().partitions
         rows = rows_at(spark, url, held.token, partitions)
         flights: int = rows.agg(F.sum("flights")).first()[0]  # type: ignore[index]  # an aggregate has a row

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 from understudy_node.follow.end import End
 from understudy_node.replica.task import TaskReplica
@@ -22,6 +23,8 @@ REPLICAS_STALLED = "replicas-stalled"
 """Replicas are behind and cannot advance."""
 LOCAL_COPY_DAMAGED = "local-copy-damaged"
 """Local copies are damaged, and are built again."""
+LOCAL_DISK = "local-disk"
+"""The disk of the data directory is full, or cannot be written."""
 BUS_AWAY = "bus-away"
 OWN_MESSAGE = "own-message"
 """A message of this node does not validate, so it was not sent."""
@@ -36,6 +39,7 @@ CAUSES = (
     FORKED,
     FORK_FOUND,
     LOCAL_COPY_DAMAGED,
+    LOCAL_DISK,
     UNSIGNED_ACCEPTED,
     GOSSIP_KEY_MISSING,
     LEASE_HELD_BY_UNSIGNED,
@@ -44,7 +48,13 @@ CAUSES = (
 
 
 def causes_of(
-    error: UnderstudyError | None, end: End, replicas: Sequence[TaskReplica], *, now_ms: float, end_expiry_ms: float
+    error: UnderstudyError | None,
+    end: End,
+    replicas: Sequence[TaskReplica],
+    *,
+    full_disk: Path | None,
+    now_ms: float,
+    end_expiry_ms: float,
 ) -> dict[str, str]:
     """Return why a node that can answer lookups is degraded, by cause."""
     found: dict[str, str] = {}
@@ -66,4 +76,10 @@ def causes_of(
     if damaged:
         task, damage = damaged[0]
         found[LOCAL_COPY_DAMAGED] = f"{len(damaged)} local copies are built again: of {task}, {damage}"
+    unwritten = [(replica.task, replica.unwritten) for replica in replicas if replica.unwritten is not None]
+    if unwritten:
+        task, failure = unwritten[0]
+        found[LOCAL_DISK] = f"{len(unwritten)} replicas cannot write their local copies: of {task}, {failure}"
+    elif full_disk is not None:
+        found[LOCAL_DISK] = f"the disk of {full_disk} is full: no local copy can be written. Free space there"
     return found

@@ -24,7 +24,7 @@ from understudy_node.stores.parts import has_families, scan_order_of
 from understudy_node.stores.readers import store_readers
 from understudy_node.stores.stores import StoreAlias
 from understudy_shared.base.clock import Clock
-from understudy_shared.base.words import ApplicationId, HostInfo, Lineage, Role, StoreName, TaskId
+from understudy_shared.base.words import ApplicationId, HostInfo, KeyPlacement, Lineage, Role, StoreName, TaskId
 from understudy_shared.bus.announcement import Announcement
 from understudy_shared.bus.messages import task_key
 
@@ -38,16 +38,18 @@ class Layout:
 
     partitions: int
     provider: Provider
+    placement: KeyPlacement
 
     def fits(self, record: CommitRecord) -> bool:
-        """Whether a version was written in this layout."""
-        return layout_of(record) == self
+        """Whether a version was written in this layout: another placement changes no file of before."""
+        written = layout_of(record)
+        return (written.partitions, written.provider) == (self.partitions, self.provider)
 
 
 def layout_of(record: CommitRecord) -> Layout:
     """Return the layout of a version, from its own batch, because operator metadata may be stale."""
     properties = record.offsets.properties
-    return Layout(properties.shuffle_partitions, properties.provider)
+    return Layout(properties.shuffle_partitions, properties.provider, properties.placement)
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +151,7 @@ def build_generation(
             if is_held(key):
                 replica = kept.get(key)
                 if replica is None:
-                    replica = wiring.replica(_places(operator, task, description.query_id, layout), Role.STANDBY)
+                    replica = wiring.replica(places_of(operator, task, description.query_id, layout), Role.STANDBY)
                 held[partition] = replica
     readers = store_readers(
         description,
@@ -173,7 +175,8 @@ def build_generation(
     )
 
 
-def _places(operator: OperatorDescription, task: TaskId, lineage: Lineage, layout: Layout) -> list[StorePlace]:
+def places_of(operator: OperatorDescription, task: TaskId, lineage: Lineage, layout: Layout) -> list[StorePlace]:
+    """List the stores of a task."""
     return [
         StorePlace(
             task,

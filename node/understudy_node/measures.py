@@ -1,23 +1,110 @@
 """The counts of a node at work, for its metrics: the ages of its answers, failures, restored bytes.
 
 Figures that the node's state shows when the metrics are asked for are not counted here.
+
+Time from a commit to the moment when this node can serve it: for the metrics, and of the last minute for heartbeats.
+
+Several workers publish versions, so `CommitToVisible` has a lock; it is taken once per version and task.
 """
 
 from __future__ import annotations
 
-from collections import Counter
+import math
+from bisect import bisect_left
+from collections import Counter, deque
 from enum import StrEnum
+from threading import Lock
 
-from understudy_node.freshness import CommitToVisible
+from understudy_shared.base.plausible import CEILING
 from understudy_shared.base.words import LagInfo
-from understudy_shared.telemetry.histogram import OFFSET_LAG_BOUNDS, STALENESS_BOUNDS_MS, Histogram
+from understudy_shared.bus.messages import Freshness
+from understudy_shared.telemetry.histogram import OFFSET_LAG_BOUNDS, STALENESS_BOUNDS_MS, Histogram, upper_bound
+
+BOUNDS_MS = (1, 2.5, 5, 10, 25, 50, 100, 250, 500, 1000, 2500, 5000, 10_000, 30_000, 60_000)
+
+SLICE_MS = 5_000.0
+SLICES = 12
+"""A minute, in parts: what is older than that is left out a part at a time."""
+
+
+def _fine_bounds() -> tuple[int, ...]:
+    """Return bounds: every millisecond up to 20, then each a tenth above the one before, up to an hour."""
+    bounds = list(range(1, 21))
+    while bounds[-1] < 3_600_000:
+        bounds.append(math.ceil(bounds[-1] * 1.1))
+    return tuple(bounds)
+
+
+FINE_BOUNDS_MS = _fine_bounds()
+
+
+class RecentDelays:
+    """Delays of the last minute (pure: time is passed in)."""
+
+    def __init__(self) -> None:
+        self._slices: deque[tuple[int, list[int]]] = deque(maxlen=SLICES)
+        """Number and counts of each part in which something was observed."""
+
+    def observe(self, delay_ms: float, now_ms: float) -> None:
+        """Count a delay that ended now."""
+        number = int(now_ms // SLICE_MS)
+        if not self._slices or self._slices[-1][0] < number:
+            self._slices.append((number, [0] * (len(FINE_BOUNDS_MS) + 1)))
+        counts = self._slices[-1][1]
+        counts[bisect_left(FINE_BOUNDS_MS, delay_ms)] += 1
+
+    def freshness(self, now_ms: float) -> Freshness | None:
+        """Return median and 99th percentile of the last minute, rounded up; None if nothing was observed."""
+        oldest = int(now_ms // SLICE_MS) - SLICES + 1
+        parts = [counts for number, counts in self._slices if number >= oldest]
+        counts = [sum(column) for column in zip(*parts, strict=True)]
+        p50_ms, p99_ms = (upper_bound(FINE_BOUNDS_MS, counts, share) for share in (0.5, 0.99))
+        if p50_ms is None or p99_ms is None:
+            return None
+        return Freshness(p50_ms=_whole(p50_ms), p99_ms=_whole(p99_ms))
+
+
+def _whole(ms: float) -> int:
+    return CEILING if ms == math.inf else int(ms)
+
+
+class CommitToVisible:
+    """The delays of one node."""
+
+    def __init__(self) -> None:
+        self._histogram = Histogram(BOUNDS_MS)
+        self._recent = RecentDelays()
+        self._lock = Lock()
+
+    def observe(self, delay_ms: float, now_ms: float) -> None:
+        """Count a version that became visible so long after its commit. Called from any thread."""
+        with self._lock:
+            self._histogram.observe(delay_ms)
+            self._recent.observe(delay_ms, now_ms)
+
+    def freshness(self, now_ms: float) -> Freshness | None:
+        """Return how fresh the versions of the last minute were; None when no version became visible."""
+        with self._lock:
+            return self._recent.freshness(now_ms)
+
+    @property
+    def histogram(self) -> Histogram:
+        """All delays since the start, copied."""
+        with self._lock:
+            return _copied(self._histogram)
+
+
+def _copied(histogram: Histogram) -> Histogram:
+    copied = Histogram(histogram.bounds)
+    copied.counts, copied.sum = list(histogram.counts), histogram.sum
+    return copied
 
 
 class During(StrEnum):
     """The work in which the storage failed."""
 
     FOLLOW = "follow"
-    """A look at the commit log."""
+    """A poll of the commit log."""
     REPLICA = "replica"
     """A step of a replica: a restore, or the changes of a version."""
 

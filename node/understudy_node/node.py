@@ -9,9 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from understudy_node.checkpoint.description import describe
+from understudy_node.checkpoint.description import CheckpointDescription, describe
 from understudy_node.checkpoint.files import CheckpointFiles, LocalFiles
-from understudy_node.checkpoint.memory import MemoryFiles
 from understudy_node.degraded import causes_of
 from understudy_node.duties import Duties
 from understudy_node.engine.rocksdb_base import BlockCache
@@ -34,7 +33,7 @@ from understudy_node.replica.surroundings import Surroundings
 from understudy_node.replica.task import TaskReplica
 from understudy_node.replica.workers import Steps, Workers
 from understudy_node.settings import NodeSettings
-from understudy_node.stores.stores import read_aliases, served_stores
+from understudy_node.stores.stores import named_operators, read_aliases, served_stores
 from understudy_shared.base.clock import Clock
 from understudy_shared.base.errors import NotACheckpointError, UnderstudyError
 from understudy_shared.base.masking import masked_location
@@ -84,12 +83,14 @@ class Node(HttpService):
         self.on_published: Callable[[], None] = _nobody
         self._clock = clock
         aliases = {} if settings.aliases is None else read_aliases(settings.aliases)
-        description = describe(files)
+        self._named = named_operators(aliases)
+        description = describe(files, self._named)
         if description.operators:  # before the first batch no store exists whose names could be checked
             served_stores(description, aliases)
         self._poller = Poller(files, clock)
         self._schemas = NewSchemas(files)
         self._ceiling: int | None = None
+        self._disk_is_full = False
         self._around = Surroundings(
             files=files,
             history=CommitHistory(files),
@@ -160,6 +161,15 @@ class Node(HttpService):
     def leases(self) -> LeaseTable:
         """The leases of snapshots that this node holds."""
         return self._around.pinned.leases
+
+    def describe(self) -> CheckpointDescription:
+        """Read the description of the checkpoint as it is now. Raises UnderstudyError."""
+        return describe(self.files, self._named)
+
+    @property
+    def files(self) -> CheckpointFiles:
+        """The files of the checkpoint."""
+        return self._around.files
 
     @property
     def history(self) -> CommitHistory:
@@ -251,7 +261,9 @@ class Node(HttpService):
         if self.generation is None:
             return {}
         now_ms, expiry_ms = self._clock.monotonic_ms(), self.settings.end_expiry_ms
-        return causes_of(self.error, self.end, self._generations.replicas(), now_ms=now_ms, end_expiry_ms=expiry_ms)
+        full_disk = self._around.disk.root if self._disk_is_full else None
+        replicas = self._generations.replicas()
+        return causes_of(self.error, self.end, replicas, full_disk=full_disk, now_ms=now_ms, end_expiry_ms=expiry_ms)
 
     def stalled(self) -> list[TaskReplica]:
         """Return the replicas that are behind and cannot advance."""
@@ -301,6 +313,7 @@ class Node(HttpService):
             batch_in_progress=self._cadence.is_batch_in_progress and self._is_local,
             now_ms=now_ms,
         )
+        self._disk_is_full = self._around.disk.is_full()
         self.events.note_ready(self.generation, self._around.disk.fetched)
         self.events.note_damaged(self.measures.damaged_copies)
         self.leases.expire(now_ms)
@@ -357,10 +370,10 @@ class Node(HttpService):
         if record is None:
             return
         files = self._around.files
-        is_new = self._generations.open(lambda: describe(files), layout_of(record), self._wiring())
+        is_new = self._generations.open(lambda: describe(files, self._named), layout_of(record), self._wiring())
         newest = self._generations.newest
         if not is_new and newest is not None and self._schemas.to_read(newest.description, end.version - 1):
-            description = describe(files)
+            description = describe(files, self._named)
             is_new = self._generations.renew(description, self._wiring())
             self._schemas.were_read(description)
             self.events.error = None
@@ -399,7 +412,7 @@ class Node(HttpService):
     @property
     def _is_local(self) -> bool:
         """Whether a stat costs microseconds."""
-        return isinstance(self._around.files, LocalFiles | MemoryFiles)
+        return isinstance(self._around.files, LocalFiles)
 
 
 def _nobody() -> None:

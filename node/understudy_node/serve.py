@@ -84,8 +84,7 @@ def serve_app(
     departure: Departure | None = None,
     *,
     guard: ConnectionGuard,
-    is_supervised: bool = False,
 ) -> None:
     """Serve until interrupted, lookups before everything else; `understudy_shared.server.service` says how it ends."""
     sys.setswitchinterval(SWITCH_INTERVAL_S)
-    run(app, listener, departure, guard, is_supervised=is_supervised)
+    run(app, listener, departure, guard)

@@ -1,7 +1,7 @@
 """Registers `format("understudy")`: Spark looks for `DefaultSource` in every module that is called `pyspark_*`.
 
 Spark does so at the first use of any Python data source. So importing this module must succeed even if packages are
-missing that this source needs. Then a query that uses this source gets an error that says what to install.
+missing that this source needs, or PySpark is older. Then a query that uses this source gets an error that says so.
 """
 
 from __future__ import annotations
@@ -19,12 +19,14 @@ __all__ = ["DefaultSource"]
 class MissingSource(DataSource):
     """The replacement of the source if its packages are not installed."""
 
-    missing = ""
+    error: ImportError
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
         super().__init__(options)
+        if isinstance(self.error, SettingsError):
+            raise self.error
         raise SettingsError(
-            f"the source 'understudy' lacks packages that it needs: {self.missing}",
+            f"the source 'understudy' lacks packages that it needs: {self.error}",
             where="format understudy",
             fix=install_fix("pipeline"),
         )
@@ -39,7 +41,7 @@ DefaultSource: type[DataSource]
 try:
     from understudy_pipeline.aligned.source import AlignedSource
 except ImportError as error:
-    MissingSource.missing = str(error)
+    MissingSource.error = error
     DefaultSource = MissingSource
 else:
     DefaultSource = AlignedSource

@@ -11,6 +11,7 @@ import logging
 from collections.abc import Callable, Mapping
 
 from understudy_router.cluster.catalogue import Stores
+from understudy_router.cluster.degraded import bus_document
 from understudy_router.cluster.moments import Moments
 from understudy_router.cluster.readiness import Readiness
 from understudy_router.cluster.remembering import RouterMemory
@@ -83,8 +84,8 @@ class Router(HttpService):
             suspect_after_ms=settings.suspect_after_ms,
             refuse=self.gossip.refuse,
         )
-        calls = None if shared is None else shared.calls
-        self.nodes = NodeCalls(settings.application_id, self.gossip.auth, identity, calls)
+        kept = None if shared is None else shared.kept
+        self.nodes = NodeCalls(settings.application_id, identity, kept)
         self.watcher = Watcher(
             self.gossip,
             self.tables,
@@ -210,8 +211,8 @@ class Router(HttpService):
         return self.readiness.stores()
 
     async def drain(self, node_id: str, *, drain: bool) -> dict[str, object]:
-        """Forward a drain to its node. Return the JSON object of the reply. Raises ProblemError when the node
-        refuses.
+        """Forward a drain to its node. Return the JSON object of the reply, and whether the bus carries it to the node
+        that assigns. Raises ProblemError when the node refuses.
         """
         node = self.tables.nodes.get(node_id)
         if node is None:
@@ -230,7 +231,7 @@ class Router(HttpService):
         if status >= 400:
             what = f"the node refuses with {status}: {document.get('detail', 'no reason')!s:.200}"
             raise ProblemError(Problem(ProblemType.BAD_REPLY, what, node_id, "Look at that node and its log"))
-        return document
+        return {**document, "bus": bus_document(self.watcher.bus_lost_why or self.watcher.silent_nodes.unheard())}
 
     def now_ms(self) -> float:
         """Return the time of the monotonic clock that the tables use."""

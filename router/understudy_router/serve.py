@@ -1,4 +1,4 @@
-"""`understudy router`: answers lookups by asking the best node, in one process or several. Started by its entry point.
+"""`understudy router`: answers lookups by asking the best node. Started by its entry point.
 
 Everything that can be refused is refused before the port opens: settings and the port. A bus that cannot be reached is
 not: the router waits for it, and says so. It listens last: when it knows enough, or has waited for a moment.
@@ -7,9 +7,9 @@ not: the router waits for it, and says so. It listens last: when it knows enough
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
-from typing import Any, Protocol
+from typing import Protocol
 
 from understudy_router.fleet.patterns import parse_patterns
 from understudy_router.fleet.routers import RouterFleet
@@ -24,12 +24,8 @@ from understudy_shared.bus.redis_bus import RedisBus
 from understudy_shared.cluster.remembered import Remembered
 from understudy_shared.cluster.seeds import parse_seeds
 from understudy_shared.fleet.choosing import FLEET
-from understudy_shared.processes.ports import ports_from
-from understudy_shared.processes.run import run_workers
-from understudy_shared.processes.shares import worker_settings
-from understudy_shared.processes.supervisor import WorkerOrder
 from understudy_shared.server.service import Departure, bound_socket, run
-from understudy_shared.telemetry.logs import configured_logging, name_records
+from understudy_shared.telemetry.logs import name_records
 from understudy_shared.telemetry.span_export import require_exporter
 
 LEARNS_WITHIN_MS = 1500
@@ -40,7 +36,7 @@ answer (2 s): without Redis and nodes it must still say in time that it is alive
 
 
 class StartedRouter(Protocol):
-    """A router, of one process or several, for a progress display."""
+    """A router of one application or of many, for a progress display."""
 
     @property
     def host(self) -> HostInfo: ...
@@ -61,22 +57,7 @@ def main(settings: dict[str, object], started: Callable[[StartedRouter], None] |
     keep_files_private()
     access = access_to(parsed)
     name_records(router_id=parsed.name)
-    if parsed.processes == 1:
-        _serve(parsed, access, bound_socket(parsed.host, parsed.port), started=started)
-        return
-    host, orders = routers_of(parsed)
-    run_workers(orders, host=host, delay_ms=parsed.shutdown_delay_ms, started=started)
-
-
-def routers_of(settings: RouterSettings) -> tuple[HostInfo, list[WorkerOrder]]:
-    """Return the routers that `processes` asks for, as worker processes, and the address that they share.
-
-    Each is a whole router, and answers at a port of its own, too. Raises UnderstudyError if a port is in use.
-    """
-    shared, *own = ports_from(settings.host, settings.port, 1 + settings.processes)
-    found = worker_settings(settings, settings.processes, port=shared)
-    serve, log = "understudy_router.serve:serve_as_worker", configured_logging()
-    return HostInfo(settings.host, shared), [WorkerOrder(serve, found, port, log) for port in own]
+    _serve(parsed, access, bound_socket(parsed.host, parsed.port), started)
 
 
 def access_to(settings: RouterSettings) -> Access:
@@ -84,29 +65,16 @@ def access_to(settings: RouterSettings) -> Access:
     return settings.access(settings.application_id or FLEET, settings.host, is_node=False)
 
 
-def serve_as_worker(settings: dict[str, Any], number: int) -> None:
-    """Serve as one process of several, at the port that they share and at its own."""
-    parsed = RouterSettings(**settings)
-    keep_files_private()
-    name_records(router_id=parsed.name)
-    own_ports = range(parsed.port + 1, parsed.port + 1 + parsed.processes)
-    shared = bound_socket(parsed.host, parsed.port, is_shared=True)
-    _serve(parsed, access_to(parsed), bound_socket(parsed.host, own_ports[number]), shared=shared, own_ports=own_ports)
-
-
 def _serve(
     settings: RouterSettings,
     access: Access,
     listener: socket.socket,
-    *,
-    shared: socket.socket | None = None,
-    own_ports: Sequence[int] = (),
-    started: Callable[[StartedRouter], None] | None = None,
+    started: Callable[[StartedRouter], None] | None,
 ) -> None:
     host = HostInfo(settings.host, listener.getsockname()[1])
     bus = RedisBus(settings.redis_url)
     guard = settings.connection_guard()
-    run_app = partial(run, listener=listener, guard=guard, shared=shared, is_supervised=shared is not None)
+    run_app = partial(run, listener=listener, guard=guard)
     if settings.applications:
         fleet = RouterFleet(
             settings,
@@ -116,7 +84,6 @@ def _serve(
             host=host,
             clock=SystemClock(),
             learns_within_ms=LEARNS_WITHIN_MS,
-            own_ports=own_ports,
         )
         departure = Departure(fleet.leave, settings.shutdown_delay_ms)
         run_app(fleet.app, departure=departure, listening=None if started is None else partial(started, fleet))
@@ -126,6 +93,6 @@ def _serve(
     router = Router(
         settings, bus, host=host, clock=SystemClock(), remembered=remembered, auth=auth, identity=access.identity
     )
-    app = create_app(router, guard, access, learns_within_ms=LEARNS_WITHIN_MS, own_ports=own_ports)
+    app = create_app(router, guard, access, learns_within_ms=LEARNS_WITHIN_MS)
     departure = Departure(router.leave, settings.shutdown_delay_ms)
     run_app(app, departure=departure, listening=None if started is None else partial(started, router))

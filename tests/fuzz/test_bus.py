@@ -60,7 +60,7 @@ class ScriptedBus(LocalBus):
         super().__init__()
         self._said = said
 
-    async def listen(self, channel: str, *further: str) -> AsyncIterator[bytes | Lost | Back]:
+    async def listen(self, *channels: str) -> AsyncIterator[bytes | Lost | Back]:
         yield Back()
         for each in self._said:
             yield each

@@ -6,11 +6,11 @@ import asyncio
 import hashlib
 import logging
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from random import Random
 
-import httpx
 import pytest
 from tests.fuzz.documents import ASSIGNMENT, CATALOGUE, HEARTBEAT, WIDE
 from tests.fuzz.hunting import hunt, sizes
@@ -30,7 +30,6 @@ KINDS: dict[type[Message], Sequence[bytes]] = {
     Heartbeat: [HEARTBEAT.encode()],
 }
 ALL = [seed for seeds in KINDS.values() for seed in seeds]
-NODE = HostInfo("127.0.0.1", 7101)
 
 
 @pytest.fixture(autouse=True)
@@ -79,21 +78,35 @@ def test_no_reply_of_a_node_is_taken_for_a_document(inputs: int) -> None:
     async def ask(batch: Sequence[bytes]) -> None:
         calls = NodeCalls(APPLICATION)
         rng, body = Random(len(batch)), b""
+        handlers: list[asyncio.Task[None] | None] = []
 
-        def answer(_: httpx.Request) -> httpx.Response:
-            kind = rng.choice(["application/json", "application/json", "application/problem+json", "text/html", ""])
-            status = rng.choice([200, 200, 200, 202, 301, 404, 503, 599])
-            return httpx.Response(status, stream=httpx.ByteStream(body), headers={"content-type": kind})
+        async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            handlers.append(asyncio.current_task())
+            with suppress(asyncio.IncompleteReadError, ConnectionError):
+                while head := await reader.readuntil(b"\r\n\r\n"):
+                    if head.startswith(b"POST"):
+                        await reader.readuntil(b"}")
+                    kind = rng.choice(
+                        ["application/json", "application/json", "application/problem+json", "text/html", ""]
+                    )
+                    status = rng.choice([200, 200, 200, 202, 301, 404, 503, 599])
+                    head = (
+                        f"HTTP/1.1 {status} X\r\ncontent-type: {kind}\r\ncontent-length: {len(body)}\r\n\r\n".encode()
+                    )
+                    writer.write(head + body)
+            writer.close()
 
-        await calls._client.aclose()
-        calls._client = httpx.AsyncClient(transport=httpx.MockTransport(answer))
-        for body in batch:  # noqa: B007  # `answer` sends it
-            for call in (calls.heartbeat, calls.catalogue, calls.assignment, partial(_drained, calls)):
-                try:
-                    assert isinstance(await call(NODE), (Message, dict))
-                except UnderstudyError:
-                    continue
-        await calls.close()
+        server = await asyncio.start_server(answer, "127.0.0.1", 0)
+        async with server:
+            node = HostInfo(*server.sockets[0].getsockname()[:2])
+            for body in batch:  # noqa: B007  # `answer` sends it
+                for call in (calls.heartbeat, calls.catalogue, calls.assignment, partial(_drained, calls)):
+                    try:
+                        assert isinstance(await call(node), (Message, dict))
+                    except UnderstudyError:
+                        continue
+            await calls.close()
+            await asyncio.gather(*[each for each in handlers if each is not None])
 
     hunt("calls", inputs, replies, lambda batch: asyncio.run(ask(batch)))
 

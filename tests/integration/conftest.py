@@ -72,15 +72,7 @@ def hdfs(hdfs_server: HdfsServer) -> Door:
     """HDFS by Hadoop's own protocol."""
     from tests.support.object_store.hdfs_server import Door
 
-    return Door(hdfs_server, "hdfs")
-
-
-@pytest.fixture(scope="session")
-def webhdfs(hdfs_server: HdfsServer) -> Door:
-    """The same HDFS by HTTP."""
-    from tests.support.object_store.hdfs_server import Door
-
-    return Door(hdfs_server, "webhdfs")
+    return Door(hdfs_server)
 
 
 @pytest.fixture(scope="session", params=["s3", "azure", "gcs", pytest.param("minio", marks=pytest.mark.full)])

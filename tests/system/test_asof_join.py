@@ -27,6 +27,7 @@ from tests.support.spark.asof_world import (
     Joined,
     Records,
     Sent,
+    add,
     all_records,
     arrive_late,
     as_of_join,
@@ -136,15 +137,15 @@ def killed_and_finished(spark: SparkSession, url: str, records: Records, folder:
 
 @pytest.mark.full
 def test_the_example_says_what_it_does_up_to_a_first_result_that_waits_for_nothing_and_ends_quietly_by_ctrl_c(
-    tmp_path: Path,
+    server: RedisServer, tmp_path: Path
 ) -> None:
     """No wait for an input can end here, and the flights are in the first batch."""
     day = all_records().between(FIRST_S, FIRST_S + DAY_S).closed()
-    for topic, records in (("flights", day.flights), ("weather", day.weather)):
-        (tmp_path / topic).mkdir()
-        (tmp_path / topic / "day.jsonl").write_bytes(b"".join(record.json_line() for record in records))
+    server.flush()
+    add(server.url, "flights", day.flights)
+    add(server.url, "weather", day.weather)
     example = str(ROOT / "docs" / "examples" / "asof_join.py")
-    arguments = [str(tmp_path / "checkpoint"), "--files", str(tmp_path), "--idle", PATIENT["max_task_idle_ms"]]
+    arguments = [str(tmp_path / "checkpoint"), "--redis", server.url, "--idle", PATIENT["max_task_idle_ms"]]
     with spark_job(example, arguments, tmp_path / "job") as job:
         job.wait_until(lambda: any(line.startswith("|2013-01-01T") for line in job.lines()), what="a flight")
         job.interrupt()

@@ -20,7 +20,6 @@ from tests.support.spark.queries import run_query
 from tests.support.spark.shapes import SHAPES_SCHEMA, build_shapes, operators_by_branch, shape_batches
 
 from understudy_shared.base.words import ApplicationId, Lineage
-from understudy_shared.reads.bounds import MAX_BATCH_KEYS
 from understudy_shared.reads.position import Position
 
 BRANCHES = ("text", "struct", "small", "window", "global")
@@ -108,15 +107,6 @@ def test_nulls_empty_texts_and_the_global_key_are_asked_as_json(served: Serving)
     assert next(iter(json.loads(total.stdout)["value"].values())) == len(ALL_ROWS)
 
 
-def test_many_keys_come_from_standard_input_and_go_back_in_order(served: Serving) -> None:
-    keys = [[f"nobody-{number}"] for number in range(MAX_BATCH_KEYS)] + [["a"]]
-    done = served.ask("lookup", "text", "--stdin", "--json", stdin="".join(json.dumps(key) + "\n" for key in keys))
-    answers = [json.loads(line) for line in done.stdout.splitlines()]
-    assert [[answer["key"]["text_s"]] for answer in answers] == keys
-    assert [answer["found"] for answer in answers] == [False] * MAX_BATCH_KEYS + [True]
-    assert done.returncode == 1
-
-
 def test_each_failure_has_its_exit_code_and_says_what_to_do(served: Serving, checkpoint: Path) -> None:
     absent = served.ask("get", "text", "nobody")
     assert (absent.returncode, "text: absent" in absent.stdout, absent.stderr) == (1, True, "")
@@ -136,34 +126,6 @@ def test_each_failure_has_its_exit_code_and_says_what_to_do(served: Serving, che
     assert ask("lag", "--url", f"http://127.0.0.1:{free_port}").returncode == 4
 
 
-def test_stores_lag_and_health_are_readable_and_json(served: Serving) -> None:
-    stores = served.ask("stores")
-    assert stores.returncode == 0
-    assert all(any(line.startswith(f"{branch} ") for line in stores.stdout.splitlines()) for branch in BRANCHES)
-    assert "text_s      string" in served.ask("stores", "text").stdout
-    lag = served.ask("lag")
-    assert lag.returncode == 0
-    assert "end 2, last batch 1 committed at " in lag.stdout.splitlines()[0]
-    assert sum("RUNNING  2/2" in line for line in lag.stdout.splitlines()) == 3 * 4 + 1
-    report = json.loads(served.ask("lag", "--store", "window", "--json").stdout)
-    assert [part["offset_lag"] for part in report["stores"][0]["partitions"]] == [0, 0, 0]
-    assert len(report["stores"]) == 1
-    health = served.ask("health")
-    lines = [line.split() for line in health.stdout.splitlines()]
-    assert all(["reads", "ok"] in lines and [name, "ok"] in lines for name in ("degraded", "checkpoint"))
-    assert health.returncode == 0, "an idle query takes nothing from readers"
-
-
-def test_a_port_or_a_data_directory_in_use_is_refused_by_name(served: Serving, checkpoint: Path) -> None:
-    port = served.url.rpartition(":")[2]
-    in_use = ask("serve", str(checkpoint), "--port", port)
-    assert in_use.returncode == 3
-    assert f"error: the port is in use (127.0.0.1:{port})" in in_use.stderr
-    same = ask("serve", str(checkpoint), "--port", "0", "--data-dir", str(served.data_dir))
-    assert same.returncode == 3
-    assert f"error: the data directory is in use by another node ({served.data_dir})" in same.stderr
-
-
 @pytest.mark.parametrize(
     "how", in_full((signal.SIGINT, signal.SIGTERM), if_in=("SIGINT",), names=("SIGINT", "SIGTERM"))
 )
@@ -176,22 +138,6 @@ def test_a_signal_stops_it_in_good_order_and_the_next_may_have_its_directory(
             assert running.stop(how) == 0
             assert running.errors.splitlines()[-1].endswith("INFO stopped action=stopped")
             assert "Traceback" not in running.errors
-
-
-def test_json_logs_are_one_object_per_line_and_nothing_else_is_said(checkpoint: Path, tmp_path: Path) -> None:
-    variables = {
-        "UNDERSTUDY_CHECKPOINT": str(checkpoint),
-        "UNDERSTUDY_LOG_FORMAT": "json",
-        "UNDERSTUDY_CACHE_MAX_BYTES_BUFFERING": "1048576",
-    }
-    with serving([], tmp_path, variables=variables, ready='"action": "serving"') as running:
-        assert running.stop() == 0
-        records = [json.loads(line) for line in running.errors.splitlines()]
-        assert running.output == ""
-    assert [record["action"] for record in records[-2:]] == ["serving", "stopped"]
-    assert not records[-2]["url"].endswith(":0"), "the port that was taken, not the one that was asked for"
-    (deprecated,) = [record for record in records if record["action"] == "warning"]
-    assert "use statestore_cache_max_bytes" in deprecated["message"]
 
 
 def uncommitted(checkpoint: Path, folder: Path) -> Path:
@@ -229,22 +175,8 @@ def test_what_is_no_checkpoint_is_refused(make: object, error: str, tmp_path: Pa
     assert "writeStream" in done.stderr
 
 
-def test_a_wrong_alias_file_is_a_wrong_setting(checkpoint: Path, tmp_path: Path) -> None:
-    file = tmp_path / "aliases.toml"
-    file.write_text('[op99]\nname = "nobody"\n')
-    done = ask("serve", str(checkpoint), "--port", "0", "--aliases", str(file), "--data-dir", str(tmp_path / "data"))
-    assert done.returncode == 2
-    assert "there is no store 'op99'" in done.stderr
-
-
 def test_a_terminal_shows_a_bar_and_no_line_per_task_until_the_welcome(checkpoint: Path, tmp_path: Path) -> None:
     shown = serve_on_terminal([str(checkpoint)], tmp_path, until="Ctrl-C stops.")
     before, _, _ = shown.partition("Serving at http://127.0.0.1:")
     assert before.rindex(SHOW_CURSOR) > before.rindex(HIDE_CURSOR)
     assert "action=task-state" not in before
-
-
-def test_a_terminal_is_given_back_when_a_restore_is_interrupted(checkpoint: Path, tmp_path: Path) -> None:
-    shown = serve_on_terminal([str(uncommitted(checkpoint, tmp_path))], tmp_path, until="waiting: ")
-    assert shown.rindex(SHOW_CURSOR) > shown.rindex(HIDE_CURSOR)
-    assert "Serving at" not in shown

@@ -25,6 +25,7 @@ from tests.support.services.demo_process import END_LIMIT_S, DemoPart, DemoProce
 from tests.support.services.process_table import is_there
 from tests.support.spark.queries import committed_batches, wait_until
 
+from understudy_shared.bus.assignment_changes import AssignmentChange
 from understudy_shared.bus.gossip import Names
 from understudy_shared.bus.messages import Assignment
 
@@ -236,13 +237,13 @@ def _assert_lags_are_true(replies: list[Reply]) -> None:
 
 
 class AssignmentsHeard:
-    """Every assignment that is written while the block runs."""
+    """Every assignment that is written while the block runs, or what changed."""
 
     def __init__(self, demo: DemoProcess) -> None:
         self._client = redis.Redis.from_url(demo.ready["redis"])
         self._demo = demo
         self._ended = threading.Event()
-        self.heard: list[Assignment] = []
+        self.heard: list[Assignment | AssignmentChange] = []
 
     def __enter__(self) -> None:
         self._listener = self._client.pubsub()  # type: ignore[no-untyped-call]
@@ -276,6 +277,8 @@ class AssignmentsHeard:
             if message is None:
                 continue
             kind, _, document = message["data"].partition(b"\n")
+            application = self._demo.ready["application_id"]
             if kind == b"assignment":
-                application = self._demo.ready["application_id"]
                 self.heard.append(Assignment.decode(document, application_id=application, where="channel"))
+            elif kind == b"change":
+                self.heard.append(AssignmentChange.decode(document, application_id=application, where="channel"))

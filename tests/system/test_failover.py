@@ -28,7 +28,7 @@ from tests.support.spark.queries import wait_until
 from tests.system.proof.processes import Proxies, Service
 from tests.system.proof.proxy import CUT, Toxics
 
-from understudy_shared.base.ports import free_port
+from understudy_shared.base.sockets import free_port
 
 APPLICATION = "counting"
 GOOD, BAD = "n3", ("n1", "n2")
@@ -172,6 +172,7 @@ async def _within_a_second(measure: Callable[[], Awaitable[LoadResult]]) -> None
     raise AssertionError(f"the slowest read of each measurement: {slowest_ms} ms")
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("fault", in_full(FAULTS, if_in=("cut-off", "answering-500", "dead", "slow")))
 async def test_with_all_replicas_but_one_bad_every_read_is_answered_within_a_second(trio: Trio, fault: str) -> None:
     inject, heal = FAULTS[fault]
@@ -203,6 +204,7 @@ async def test_an_active_that_dies_or_hangs_at_1000_reads_a_second_costs_no_read
     await _within_a_second(turn)
 
 
+@pytest.mark.full
 async def test_while_redis_is_stopped_every_read_is_answered_and_afterwards_the_cluster_converges(trio: Trio) -> None:
     await _answered(trio, "Redis stopped", trio.redis.kill, trio.redis.start, per_second=200, seconds=8)
     back_s = time.monotonic()

@@ -15,7 +15,7 @@ from tests.support.documents.blocks import RUNNABLE, blocks_of
 from tests.support.documents.page_runner import PageRunner
 from tests.support.repository import ROOT
 
-from understudy_shared.base import ports
+from understudy_shared.base import sockets
 
 PAGES = ROOT / "docs"
 QUICK = ("how-to/keys-and-tls.md", "how-to/sign-gossip.md")
@@ -33,9 +33,9 @@ LONG = (
     "tutorials/sql.md",
 )
 READ_ONLY = (
-    "how-to/fleet-router.md",
     "how-to/fleet.md",
     "how-to/kubernetes.md",
+    "how-to/load-balancers.md",
     "how-to/redis.md",
     "how-to/sign-in.md",
 )
@@ -52,7 +52,7 @@ class Orders(HandmadeCheckpoint):
 @contextmanager
 def free_ports(*documented: str) -> Iterator[dict[str, str]]:
     """Other ports for those of a page, which are free when the block begins."""
-    yield dict(zip(documented, map(str, ports.free_ports([0] * len(documented))), strict=True))
+    yield dict(zip(documented, map(str, sockets.free_ports([0] * len(documented))), strict=True))
 
 
 @pytest.fixture

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 from tests.support.measurements import measured
+from tests.support.oracle.releases import NoSparkError
 from tests.system.proof.checker import CLAIMS, Verdict, check
 from tests.system.proof.claim_answers import LATE_BASES
 from tests.system.proof.claims import ClaimResult
@@ -27,7 +28,7 @@ from tests.system.proof.report import as_text
 from tests.system.proof.run import TRUTH_NAME, RunOptions, run
 from tests.system.proof.schedule import IN_A_FOLDER, Schedule, StorageKind, long, short
 from tests.system.proof.storage import missing
-from tests.system.proof.subjects import COUNTS, KINDS, MOODS
+from tests.system.proof.subjects import COUNTS, KINDS, MOODS, SCATTERED, Subject
 from tests.system.proof.truth_of_state import Truth
 from tests.system.proof.world import WorldOptions, options_of
 
@@ -45,15 +46,13 @@ FAULTS_OF_THE_LONG_RUN = {
     "rolling-restart",
     "absurd-messages",
     "forked-checkpoint",
-    "redis-garbage",
     "cut-node-from-redis",
     "corrupt-changelog",
     "clock-jump",
 }
 """Each is much like another of the menu, or like what test_rolling_restart.py, test_failover.py,
-test_absurd_messages.py, test_redis_refuses_writes.py, test_forked_checkpoint.py, test_bad_state_files.py and
-tests/unit/shared/bus/test_redis_replies.py do in every run. Thousands of forged messages take most of a core, as does a
-second Spark, and two tests at a time leave none.
+test_absurd_messages.py, test_redis_refuses_writes.py, test_forked_checkpoint.py and test_bad_state_files.py do in every
+run. Thousands of forged messages take most of a core, as does a second Spark, and two tests at a time leave none.
 """
 
 FAULTS_OF_EVERY_KIND = (
@@ -66,9 +65,22 @@ FAULTS_OF_EVERY_KIND = (
     "delete-changelog",
     "checkpoint-gone",
     "hostile-connections",
+    "cancelling-reader",
     "kill-spark",
 )
 """Those that meet state files, replicas and pages; the others do not know kinds apart."""
+
+FAULTS_WHEN_SCATTERED = (
+    "kill-active",
+    "stop-active",
+    "kill-router",
+    "cut-node",
+    "redis-down",
+    "delete-changelog",
+    "cancelling-reader",
+    "kill-spark",
+)
+"""Those that take a replica, of which every read of a key needs one in each partition."""
 
 FAULTS_OF_EVERY_RUN = tuple(fault for fault in IN_A_FOLDER if fault not in FAULTS_OF_THE_LONG_RUN)
 
@@ -106,6 +118,17 @@ FAULTS_WITH_AN_ADDED_VARIABLE = (
     "kill-active",
 )  # the second: answers that are behind
 
+FAULTS_OF_RELEASES = (
+    "kill-spark",
+    "kill-active",
+    "kill-router",
+    "other-spark",
+    "stop-active",
+    "other-spark",
+    "kill-spark",
+)
+"""The query goes on with the Spark of the tests, and then again with the one that began it."""
+
 BASES_S = 90.0
 """Each node replaces far more than the bases of the claim in this time."""
 
@@ -117,9 +140,11 @@ def say(line: str) -> None:
     sys.stderr.write(line + "\n")
 
 
-def judged(schedule: Schedule, folder: Path, world: WorldOptions | None = None) -> tuple[History, Verdict]:
+def judged(
+    schedule: Schedule, folder: Path, world: WorldOptions | None = None, rate: float = RATE
+) -> tuple[History, Verdict]:
     """Run a schedule, judge it, print the report with its percentiles. Other tests run beside it: few reads."""
-    run(schedule, folder, RunOptions(world=world or options_of(COUNTS), rate=RATE), say)
+    run(schedule, folder, RunOptions(world=world or options_of(COUNTS), rate=rate), say)
     history = load(folder)
     verdict = check(history, Truth.load(folder / TRUTH_NAME))
     for line in as_text(history, verdict).splitlines():
@@ -173,11 +198,18 @@ def test_with_the_checkpoint_in_a_store_every_claim_holds_under_faults_of_the_st
 
 @pytest.mark.full
 @pytest.mark.timeout(1500)
-def test_over_state_of_every_kind_every_claim_holds_for_each(tmp_path: Path) -> None:
-    history, verdict = judged(short(SEED, faults=FAULTS_OF_EVERY_KIND), tmp_path, options_of(KINDS))
-    assert_proven(history, verdict, FAULTS_OF_EVERY_KIND)
+@pytest.mark.parametrize(
+    ("subject", "faults"),
+    [(KINDS, FAULTS_OF_EVERY_KIND), (SCATTERED, FAULTS_WHEN_SCATTERED)],
+    ids=["by-hash", "scattered"],
+)
+def test_over_state_of_every_kind_every_claim_holds_for_each(
+    subject: Subject, faults: Sequence[str], tmp_path: Path
+) -> None:
+    history, verdict = judged(short(SEED, faults=faults), tmp_path, options_of(subject))
+    assert_proven(history, verdict, faults)
     answers = verdict.claims["answers"].kinds
-    assert answers.keys() == set(KINDS.kinds.values())
+    assert answers.keys() == set(subject.kinds.values())
     assert {kind for kind, seen in answers.items() if seen.examined["in pages"]} == WITH_PAGES
 
 
@@ -186,6 +218,20 @@ def test_over_state_of_every_kind_every_claim_holds_for_each(tmp_path: Path) -> 
 def test_with_hdfs_backed_state_every_claim_holds_under_damage_of_local_copies_and_other_faults(tmp_path: Path) -> None:
     history, verdict = judged(short(SEED, faults=FAULTS_WITH_HDFS), tmp_path, options_of(COUNTS, "hdfs"))
     assert_proven(history, verdict, FAULTS_WITH_HDFS)
+
+
+@pytest.mark.full
+@pytest.mark.timeout(1500)
+@pytest.mark.parametrize("state_format", ["rocksdb-v1", "hdfs"])
+def test_over_a_query_of_spark_3_5_that_dies_moves_to_spark_4_and_moves_back_every_claim_holds(
+    state_format: str, tmp_path: Path
+) -> None:
+    schedule = short(SEED, faults=FAULTS_OF_RELEASES)
+    try:
+        history, verdict = judged(schedule, tmp_path, options_of(COUNTS, state_format, line="3.5"), rate=2 * RATE)
+    except NoSparkError as error:
+        pytest.skip(str(error))
+    assert_proven(history, verdict, FAULTS_OF_RELEASES)
 
 
 @pytest.mark.full

@@ -18,7 +18,7 @@ from tests.support.spark.queries import settings, wait_until
 from tests.system.alerts.causes import OF_THE_SOURCE
 from tests.system.alerts.watched_world import EVERY_MS, LIMIT_S, LOOK_EVERY_S, RULES, quick_rules
 
-from understudy_shared.base.ports import free_port
+from understudy_shared.base.sockets import free_port
 
 pytestmark = [pytest.mark.full, pytest.mark.timeout(480)]
 

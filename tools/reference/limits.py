@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 
 from tools.reference.markdown import GENERATED, code, page, table
 
+from understudy_node.checkpoint.logs import MAX_LOG_BYTES
 from understudy_node.cluster.settings import ClusterNodeSettings
 from understudy_node.http.reads import MAX_BATCH_BYTES
 from understudy_node.replica.past_versions import MAX_RUNNING
@@ -21,8 +22,8 @@ from understudy_shared.auth.credentials import MAX_ISSUERS, MAX_KEYS
 from understudy_shared.auth.presented import MAX_TOKEN_BYTES
 from understudy_shared.base.sizes import size_text
 from understudy_shared.bus.messages import MAX_MESSAGE_BYTES, MAX_PARTITIONS, MAX_STORES, MAX_TASKS
-from understudy_shared.bus.redis_replies import MAX_DEPTH, MAX_ELEMENTS, MAX_REPLY_BYTES
-from understudy_shared.cluster.admission import MAX_NODES, MIN_STRANGERS, STRANGERS_PER_KNOWN_NODE
+from understudy_shared.cluster.node_calls import MAX_IN_FLIGHT
+from understudy_shared.cluster.view import MAX_NODES, MIN_STRANGERS, STRANGERS_PER_KNOWN_NODE
 from understudy_shared.http.cors import MAX_ORIGINS
 from understudy_shared.http.edge import MAX_BODY_BYTES
 from understudy_shared.http.problems import ProblemType
@@ -35,7 +36,13 @@ from understudy_shared.reads.selection import MAX_PAGE_ELEMENTS
 from understudy_shared.reads.snapshot_lease import MAX_TTL_S
 from understudy_shared.reads.where import MAX_TERMS, MAX_WHERE_BYTES
 from understudy_shared.server.connection_limits import MAX_HEADER_BYTES
-from understudy_shared.server.prefix_watches import MAX_PREFIX_WATCHES, MAX_PRESENT, MAX_PRESENT_BYTES
+from understudy_shared.server.made_files import MAX_FILE_BYTES, MAX_HELD_BYTES, MAX_HELD_FILES, MAX_LIVING_BYTES
+from understudy_shared.server.prefix_watches import (
+    MAX_BEGINNING,
+    MAX_PREFIX_WATCHES,
+    MAX_PRESENT,
+    MAX_PRESENT_BYTES,
+)
 from understudy_shared.server.several_reads import MAX_READS
 from understudy_shared.server.watch_streams import MAX_WATCHED_KEYS
 from understudy_shared.settings.common import MAX_KEY_BYTES
@@ -123,13 +130,27 @@ _AT_ONCE: Sequence[Row] = (
     ("requests in flight", *_set("max_in_flight"), _OVERLOADED),
     ("scans and counts, in each process", *_set("max_scans_in_flight"), _OVERLOADED),
     ("exports and reads of changes, in each process", *_set("max_exports_in_flight"), _OVERLOADED),
+    (
+        "[files of stores](../api.md#a-store-is-a-url) that are made before they are sent",
+        (
+            f"{MAX_FILE_BYTES >> 20} MiB each; of an application {MAX_HELD_FILES} files and {MAX_HELD_BYTES >> 20} MiB "
+            f"are kept, {MAX_LIVING_BYTES >> 20} MiB with those that readers take"
+        ),
+        "",
+        f"413 `too-large`; those not used for long are made anew; {_OVERLOADED}",
+    ),
     ("histories, at a node", *_fixed(MAX_RUNNING), _OVERLOADED),
     ("watches, in each process", *_set("max_watchers"), _OVERLOADED),
     ("keys of all watches of a process", *_fixed(MAX_WATCHED_KEYS), _OVERLOADED),
     (
         "watches of a prefix, in each process",
         *_fixed(MAX_PREFIX_WATCHES),
-        f"{_OVERLOADED}. Each counts as {MAX_PRESENT:,} keys",
+        f"{_OVERLOADED}. Each counts as {MAX_PRESENT:,} keys. {MAX_BEGINNING} begin at a time; the others wait",
+    ),
+    (
+        "calls of one kind from a router to nodes, for each application",
+        *_fixed(MAX_IN_FLIGHT),
+        "they wait for a place until their deadline. Scans, exports, leases, watches and heartbeats are kinds",
     ),
     (
         "connections",
@@ -165,7 +186,7 @@ _KEPT: Sequence[Row] = (
     (
         "older versions that can be read at all",
         "100 batches",
-        "`spark.sql.streaming.minBatchesToRetain` of the query",
+        "`spark.sql.streaming.minBatchesToRetain` of the query; none before an offline repartition",
         _problem(ProblemType.VERSION_GONE),
     ),
     (
@@ -173,6 +194,7 @@ _KEPT: Sequence[Row] = (
         *_set("overlay_max_bytes", "bytes"),
         "they go to a file",
     ),
+    ("a file of a checkpoint's metadata", *_fixed(_size(MAX_LOG_BYTES)), "the file is refused by its name"),
     (
         "series by partition in `/metrics`, in a process",
         *_set("metrics_max_partitions"),
@@ -189,6 +211,7 @@ _TIMES: Sequence[Row] = (
         f"{_problem(ProblemType.REQUEST_TIMEOUT)}; later it has to come at 500 bytes a second",
     ),
     ("a client that reads nothing of its answer", *_set("unread_timeout_ms", "ms"), "the connection is closed"),
+    ("a connection of a reader without a request", *_set("keep_alive_timeout_ms", "ms"), "the connection is closed"),
     ("an end that nobody confirmed", *_set("end_expiry_ms", "ms"), "lag is unknown"),
     ("a node that is gone keeps its place", *_set("rebalance_delay_ms", "ms"), "its replicas are restored elsewhere"),
 )
@@ -205,11 +228,6 @@ _SERVICES: Sequence[Row] = (
     ("tasks of an assignment", *_fixed(MAX_TASKS), "it is left out (`bad-message`)"),
     ("stores, partitions of one query", *_fixed(f"{MAX_STORES:,}, {MAX_PARTITIONS:,}"), "the catalogue is left out"),
     ("a message on the bus", *_fixed(_size(MAX_MESSAGE_BYTES)), "it is left out (`bad-message`)"),
-    (
-        "a reply of Redis",
-        *_fixed(f"{_size(MAX_REPLY_BYTES)}, {MAX_ELEMENTS:,} elements, {MAX_DEPTH} levels"),
-        "its connection is closed (`bad-reply`)",
-    ),
     (
         "terms, epochs, ends, sequences",
         *_fixed("2^48, and 2^24 above what is known (2^47 while nothing is)"),

@@ -44,6 +44,10 @@ _MEANINGS: Mapping[str, tuple[str, str]] = {
         "headers or body did not come in time: `header_timeout_ms`, `body_timeout_ms`",
         "mend the reader; else a client holds connections open on purpose",
     ),
+    "ambiguous-key": (
+        "two partitions of a scattered store have the key: the query placed its keys in another way before",
+        "a scan with the key as prefix shows both; [which counts](../troubleshooting.md#answers-that-surprise)",
+    ),
     "ambiguous-store": (
         "several applications have a store of this name, and the path names no application",
         "`/v1/applications/{application}/stores/{store}/...`, or `--application`",
@@ -59,7 +63,8 @@ _MEANINGS: Mapping[str, tuple[str, str]] = {
     "version-gone": (
         (
             "the checkpoint no longer has the version that the reader or its cursor names; `retained_versions` has the "
-            "first and the last one that it has"
+            "first and the last one that it has, `layout_since` the first one after an offline repartition or a change "
+            "of the state store provider"
         ),
         "a newer version, or begin again; `spark.sql.streaming.minBatchesToRetain` keeps more",
     ),
@@ -79,10 +84,6 @@ _MEANINGS: Mapping[str, tuple[str, str]] = {
             "as a reason against a candidate"
         ),
         "nothing: the router reads the catalogue again",
-    ),
-    "shared-port": (
-        "`/metrics` was asked at the port that several routers share",
-        "scrape each worker's own port: [use more cores](../how-to/more-cores.md)",
     ),
     "overloaded": (
         (

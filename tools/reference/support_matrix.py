@@ -39,7 +39,7 @@ STORES = (
     ),
     (
         "HDFS",
-        "`hdfs://`, `webhdfs://`, `swebhdfs://`",
+        "`hdfs://`",
         "a real HDFS whose processes are killed and frozen; nodes need no JVM",
         f"`{_CHECKPOINT}/test_hdfs_files.py`",
     ),
@@ -51,11 +51,68 @@ ALSO = (
     ("codecs of changelogs", "lz4, zstd, snappy"),
     ("row checksums", "read, and held against the rows"),
     ("encoding of `transformWithState`", "`unsaferow` and `avro`"),
-    ("state formats of joins", "2, 3 and 4; 1 is listed as not served"),
+    ("state formats of joins", "1 to 4; rows of format 1 do not say whether they found a match"),
     ("state formats of `applyInPandasWithState`", "1 and 2"),
-    ("state format of aggregations", "2; 1 is listed as not served"),
+    ("state formats of aggregations", "1 and 2; in 1 a value has the columns of the key, too"),
+    ("columns of type `variant`", "shown as JSON, the text that Spark's `to_json` makes of it"),
+    ("columns of type `geometry`, `geography`", "shown as their bytes; all others are decoded"),
+    (
+        "state of queries that began before Spark 3.2.2 or 3.3",
+        "read; a key of it is asked of [all partitions](../api.md#scattered-stores)",
+    ),
 )
 
+
+_ORACLES = "tests/integration/node/stores"
+_SPARK_3, _RELEASES = f"`{_ORACLES}/test_oracle_of_spark_3.py`", f"`{_ORACLES}/test_oracle_of_releases.py`"
+_BY_4_3 = "Spark 4.3's: Spark 3 has none of its own"
+_LOOKUPS, _EVERY_CALL = "lookups", "every call, of a node and through a router"
+_MOVED = "continued by Spark 4.3 under a node"
+
+RELEASES = (
+    (
+        "3.1.0, 3.2.0",
+        (
+            "six checkpoints in Spark's own test resources: `flatMapGroupsWithState`, and of 3.2 also aggregation, "
+            "session window, `dropDuplicates`; HDFS-backed"
+        ),
+        _BY_4_3,
+        _LOOKUPS,
+        "",
+        "`tests/contract/node/stores/test_golden_checkpoints.py`",
+    ),
+    ("3.3.4", "the release itself, in the test", _BY_4_3, _EVERY_CALL, _MOVED, _SPARK_3),
+    ("3.4.4", "the release itself, in the test", _BY_4_3, _EVERY_CALL, _MOVED, _SPARK_3),
+    (
+        "3.5.7",
+        "the release itself, in the test",
+        _BY_4_3,
+        f"{_EVERY_CALL}; the results that `announce` sends",
+        (
+            f"{_MOVED}; [the proof](../proof.md#a-query-of-spark-35): killed under a cluster, moved to Spark 4.3 "
+            "and back; `announce` over a real Redis"
+        ),
+        (
+            f"{_SPARK_3}, `tests/system/test_proof.py`, "
+            "`tests/integration/pipeline/announcing/test_announce_of_spark_3.py`"
+        ),
+    ),
+    *(
+        (release, "the release itself, in the test", "its own", "lookups; results", "", _RELEASES)
+        for release in ("4.0.5", "4.1.4", "4.2.1")
+    ),
+    (
+        "4.3.0",
+        "the release itself, in the test",
+        "its own",
+        "lookups; each kind of read in [the proof](../proof.md)",
+        "the proof, under every fault",
+        f"`{_ORACLES}/test_oracle_equals_spark.py`, `tests/system/test_proof.py`",
+    ),
+)
+"""The comparison of each release: who wrote the state, whose reader said what is right, what was asked, what was
+done while the query ran, and the tests.
+"""
 
 PYTHONS_TRIED = (
     "all tests run on 3.11, the unit tests also on 3.12 and 3.13. Every dependency has a wheel for 3.14, "
@@ -82,7 +139,12 @@ def support_matrix_page() -> str:
         "`v1` and `v2` are `spark.sql.streaming.stateStore.checkpointFormatVersion`; the HDFS-backed provider has v1 "
         "alone. [What suits best](../pipeline.md#what-suits-understudy-best) is RocksDB, v2, with changelogs.",
         table(("also", "read"), ALSO),
-        "Spark before 4.0 is not supported. `understudy doctor CHECKPOINT` says of a checkpoint of yours what can be "
+        "## Releases of Spark",
+        "How each release was compared, always at every retained version:",
+        table(("Spark", "written by", "reader", "asked", "while the query ran", "in"), RELEASES),
+        "Spark 3 writes no operator metadata: [which operator wrote a state](../pipeline.md#spark-3) follows from its "
+        "directories, its columns and the settings of the query. Spark 3.0 and older leave no schema: continue such a "
+        "query on a later release first. `understudy doctor CHECKPOINT` says of a checkpoint of yours what can be "
         "served, and what to change.",
         "## Storage",
         "A node reads every provider and format from every storage by the same code; only fetching a file differs.",

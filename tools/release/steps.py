@@ -159,7 +159,7 @@ def installs(release: Release) -> Outcome:
 
 
 def uvx(release: Release) -> Outcome:
-    """Run uv tool run --from dist/*.whl understudy-spark serve CHECKPOINT, and read commands/with_extras.py."""
+    """Run uv tool run --from dist/*.whl understudy-spark serve CHECKPOINT, and read commands/group.py."""
     with tempfile.TemporaryDirectory() as name:
         checkpoint = HandmadeCheckpoint(Path(name) / "words").create().add(1, 2).path
         command: list[str | Path] = [UV, "tool", "run", "--from", release.wheel, PACKAGE]
@@ -201,12 +201,6 @@ def last_tag() -> str:
         return ""
 
 
-def together(_: Release) -> Outcome:
-    """Read the test: it names the read that failed, and the logs of both releases."""
-    run([ROOT / ".venv/bin/pytest", "-q", "-rs", "tests/integration/shared/cluster/test_releases_together.py"])
-    return Outcome("ok", "nodes and routers of both releases serve one cluster, both ways")
-
-
 def chart(release: Release) -> Outcome:
     """Run make helm, and correct the chart: its tests say more (tests/contract/deploy)."""
     if not PYTHON.exists():
@@ -243,7 +237,6 @@ STEPS: Mapping[str, Callable[[Release], Outcome]] = {
     "uvx": uvx,
     "forms": forms,
     "promises": promises,
-    "N and N-1": together,
     "chart": chart,
     "workflows": workflows,
 }

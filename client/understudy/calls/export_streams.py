@@ -13,6 +13,7 @@ from typing import Any, Final, NamedTuple
 import orjson
 
 from understudy.calls.http_client import ServerProblemError
+from understudy.typed.arrow_records import CutError, arrow_records, require_rows, said_by
 from understudy_shared.base.errors import UnderstudyError
 
 READ_BYTES = 256 * 1024
@@ -23,15 +24,11 @@ MAX_TAIL_BYTES = 64 * 1024
 """Size of the end of a CSV that is held back until it is clear whether it is the comment at the end."""
 
 
-class CutError(UnderstudyError):
-    """A stream ended before its end."""
-
-
 _MAY_PASS: Final = (HTTPStatus.TOO_MANY_REQUESTS, *range(HTTPStatus.BAD_GATEWAY, HTTPStatus.GATEWAY_TIMEOUT + 1))
 
 
 def may_pass(error: UnderstudyError) -> bool:
-    """Whether a stream that ended by an error may be gone on with: it was cut, or its server says so."""
+    """Whether a stream that ended by an error may be resumed: it was cut, or its server says so."""
     if isinstance(error, ServerProblemError):
         return orjson.loads(error.body).get("status") in _MAY_PASS
     return isinstance(error, CutError)
@@ -63,12 +60,12 @@ def read_ndjson(body: BufferedIOBase) -> Iterator[Piece]:
                 continue
             said = {}
         else:
-            said = _said(line)
+            said = said_by(line)
         if "error" in said:
             raise ServerProblemError(said["error"], orjson.dumps(said["error"]))
         total += rows
         if "end" in said:
-            _require(total, said["end"])
+            require_rows(total, said["end"])
         yield Piece(b"".join([row + b"\n" for row in held]), rows, size_bytes, said.get("cursor"))
         held, rows, size_bytes = [], 0, 0
         if "end" in said:
@@ -94,9 +91,9 @@ def read_csv(body: BufferedIOBase) -> Iterator[Piece]:
         raise cut or CutError("the stream has no end record")
     kind, _, json = last[2:].partition(b" ")
     if kind == b"error":
-        raise ServerProblemError(_said(json), json)
+        raise ServerProblemError(said_by(json), json)
     rows = counting.add(rest)
-    _require(counting.lines - 1, _said(json))
+    require_rows(counting.lines - 1, said_by(json))
     yield Piece(rest, rows, len(rest), None)
 
 
@@ -106,29 +103,19 @@ def read_arrow(body: BufferedIOBase) -> Iterator[Piece]:
 
     held: list[Any] = []
     rows, total = 0, 0
-    try:
-        reader = pa.ipc.open_stream(pa.PythonFile(body, "r"))
-        while True:
-            batch, metadata = reader.read_next_batch_with_custom_metadata()
-            said = {} if metadata is None else _said(metadata[b"understudy"])
-            if "error" in said:
-                raise ServerProblemError(said["error"], orjson.dumps(said["error"]))
-            held.append(batch)
-            rows += batch.num_rows
-            size_bytes = sum(each.nbytes for each in held)
-            if not said and size_bytes < MAX_HELD_BYTES:
-                continue
-            total += rows
-            if "end" in said:
-                _require(total, said["end"])
-            yield Piece(held, rows, size_bytes, said.get("cursor"))
-            held, rows = [], 0
-            if "end" in said:
-                return
-    except StopIteration:
-        raise CutError("the stream has no end record") from None
-    except (OSError, pa.ArrowInvalid) as error:
-        raise CutError(f"the stream was cut: {error}") from None
+    for batch, said in arrow_records(pa.PythonFile(body, "r")):
+        if "error" in said:
+            raise ServerProblemError(said["error"], orjson.dumps(said["error"]))
+        held.append(batch)
+        rows += batch.num_rows
+        size_bytes = sum(each.nbytes for each in held)
+        if not said and size_bytes < MAX_HELD_BYTES:
+            continue
+        total += rows
+        if "end" in said:
+            require_rows(total, said["end"])
+        yield Piece(held, rows, size_bytes, said.get("cursor"))
+        held, rows = [], 0
 
 
 class _Lines:
@@ -156,23 +143,8 @@ def _pieces(body: BufferedIOBase) -> Iterator[bytes]:
 
 
 def _lines(body: BufferedIOBase) -> Iterator[bytes]:
-    """Yield whole lines; what stands behind the last is no line."""
+    """Yield whole lines; what follows the last line end is dropped."""
     left = b""
     for data in _pieces(body):
         *lines, left = (left + data).split(b"\n")
         yield from lines
-
-
-def _said(line: bytes) -> dict[str, Any]:
-    try:
-        said = orjson.loads(line)
-    except orjson.JSONDecodeError:
-        said = None
-    if not isinstance(said, dict):
-        raise CutError("the stream has a line that is no JSON")
-    return said
-
-
-def _require(rows: int, end: dict[str, Any]) -> None:
-    if end.get("rows") != rows:
-        raise CutError(f"the stream has {rows} rows, and its end record says {end.get('rows')}")

@@ -36,6 +36,17 @@ _PHRASES: tuple[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]], ..
     (re.compile(r"(?<= it has )(\d+) path segments?(?=, the key takes )"), r"\1 parts"),
     (re.compile(r"\bGET /admin/v1/lag\b"), "understudy lag"),
     (re.compile(r"\bGET /v1/stores (?=lists)"), "understudy stores "),
+    (re.compile(r"\bGET /v1/applications lists\b"), "understudy applications list shows"),
+    (re.compile(r"\bGET /v1/applications/\{application\} (?=says)"), "understudy applications show APPLICATION "),
+    (re.compile(r"\bName the application: [^\s;]+"), "Name the application with --application"),
+    (re.compile(r"\bname the application$"), "name the application with --application"),
+    (
+        re.compile(r"^nothing is at \S+ of a service of several applications"),
+        "this server has several applications, and this asks one of them",
+    ),
+    (re.compile(r"^nothing is at /(?:admin/)?v1/applications\b.*"), "this server has one application, not several"),
+    (re.compile(r"^nothing is at /.*"), "this server has no such answer"),
+    (re.compile(r"^Try /v1/stores, .*"), "Leave --application out; or name a node, a router or a fleet with --url"),
 )
 _PLACES = {"path": "STORE KEY", "query": "options", "bounds": "options", "query parameter 'key'": "KEY"}
 

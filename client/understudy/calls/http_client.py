@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import io
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from time import monotonic
 from types import TracebackType
-from typing import Any, NamedTuple
-from urllib.parse import quote, urlencode, urlsplit
+from typing import Any, NamedTuple, TypeVar
+from urllib.parse import quote, urlencode
 
 import orjson
 
@@ -23,7 +23,7 @@ from understudy.calls.trust import UNTRUSTED_FIX, client_context
 from understudy.client import errors
 from understudy.client.core.call import Call
 from understudy.client.core.endpoints import Endpoint, parse_endpoint
-from understudy.client.core.exchange import Failure, Opened, Reply, Request, Send
+from understudy.client.core.exchange import Failure, Opened, Reply, Request, Send, Steps
 from understudy.client.core.state import ClientState, Settings
 from understudy.client.driver import Driver
 from understudy.client.transports.base import Stream, Transport
@@ -34,10 +34,13 @@ from understudy_shared.base.errors import UnderstudyError
 from understudy_shared.base.printable import printable
 from understudy_shared.telemetry.trace import parse_traceparent
 
+T = TypeVar("T")
+
 STREAM_TIMEOUT_S = 60.0
 """Time without bytes after which a stream counts as cut. Its server looks for another replica for 20 s."""
 
 EXPORT_TYPES = ("application/x-ndjson", "text/csv", "application/vnd.apache.arrow.stream")
+_OVERVIEW = "/admin/v1/applications"
 _READ_BYTES = 256 * 1024
 _NOT_THE_CALLERS_FAULT = {401, 403, 409, 410, 421, 429}
 """Statuses below 500 that do not blame the request: the same request may work later or at another server."""
@@ -74,7 +77,7 @@ class Server:
         """Prepare calls. `is_own`: this process started the server, so neither side has to prove its identity.
         `application`: the one of a fleet that all calls but those of probes are for.
         """
-        endpoints = [_endpoint(each.strip()) for each in url.split(",")]
+        endpoints = [server_endpoint(each.strip()) for each in url.split(",")]
         self.url = ", ".join(each.url for each in endpoints)
         self._timeout_s = timeout_s
         settings = Settings(timeout_s, timeout_s, retries=len(endpoints) - 1, session=False)
@@ -95,13 +98,25 @@ class Server:
 
     def get(self, path: str, parameters: Mapping[str, str] | None = None, *, wait_ms: int = 0) -> bytes:
         """Return the JSON of a reply. The timeout comes on top of `wait_ms`, which the server was asked to wait."""
-        return self._call(Request("GET", path + _query(parameters), None, wait_ms / 1000)).body
+        return self._call(Request("GET", _with_query(path, parameters), None, wait_ms / 1000)).body
+
+    def get_or_overview(self, path: str) -> bytes:
+        """Return the report of one application; the overview of all where a router of a fleet is asked for it."""
+        try:
+            return self.get(path)
+        except ServerProblemError as problem:
+            if problem.slug != "unknown-path":
+                raise
+            try:
+                return self.get(_OVERVIEW)
+            except CommandError:
+                raise problem from None
 
     def post(
         self, path: str, content: bytes, parameters: Mapping[str, str] | None = None, *, wait_ms: int = 0
     ) -> bytes:
         """Return the JSON of a reply to a JSON body."""
-        return self._call(Request("POST", path + _query(parameters), content, wait_ms / 1000)).body
+        return self._call(Request("POST", _with_query(path, parameters), content, wait_ms / 1000)).body
 
     def delete(self, path: str) -> bytes:
         """Return the body of the reply to a DELETE, which may be empty."""
@@ -150,6 +165,11 @@ class Server:
         except UnderstudyError as error:
             raise command_error(error, self.url, limit_s) from None
 
+    def take(self, steps_by: Callable[[float], Steps[T]]) -> T:
+        """Take steps of the client's core, which end by a time, and return what they end with. Raises CommandError."""
+        with self.failing_clearly(self._timeout_s):
+            return self.driver.run(steps_by(monotonic() + self._timeout_s))
+
     def _call(self, request: Request, limit_s: float | None = None) -> Call:
         limit_s = self._timeout_s if limit_s is None else limit_s
         call = Call(self.state, request, monotonic() + limit_s + request.wait_s)
@@ -190,7 +210,7 @@ def command_error(error: UnderstudyError, url: str, limit_s: float) -> CommandEr
             return ServerProblemError(error.problem, error.body)
         case errors.DeadlineError():
             what, fix = f"there was no answer within {limit_s:g} s", "Try again, or wait longer with --timeout-s"
-        case errors.UnreachableError():
+        case errors.UnreachableError() if not isinstance(error, errors.WrongKeyError):
             return _unreachable(error, url)
         case _:
             is_usage = isinstance(error, errors.UsageError)
@@ -204,7 +224,7 @@ def _unreachable(error: errors.UnreachableError, url: str) -> CommandError:
     if isinstance(error, errors.BadReplyError) and why.startswith("status "):
         return CommandError(
             f"the reply is not one of an Understudy server: {why}",
-            fix="Check --url: it names a node's or router's address without a path",
+            fix="Check --url: it names a node or router, with the path under which a proxy publishes it, if any",
             exit_code=ExitCode.REFUSED,
         )
     if why.startswith("by TLS: "):
@@ -226,35 +246,17 @@ def _transport(endpoints: list[Endpoint], *, is_own: bool) -> Transport:
     return SocketTransport(Trust({}, context))
 
 
-def _query(parameters: Mapping[str, str] | None) -> str:
-    return f"?{urlencode(parameters)}" if parameters else ""
+def _with_query(path: str, parameters: Mapping[str, str] | None) -> str:
+    return f"{path}{'&' if '?' in path else '?'}{urlencode(parameters)}" if parameters else path
 
 
-def _endpoint(url: str) -> Endpoint:
-    """Return the address of a server. A path before its own is kept: proxies have such."""
-    parts = urlsplit(server_url(url))
+def server_endpoint(url: str) -> Endpoint:
+    """Return the address of a server. Raises CommandError when it does not name one."""
     try:
-        return parse_endpoint(f"{parts.scheme}://{parts.netloc}")._replace(prefix=parts.path)
+        return parse_endpoint(url)
     except errors.UsageError as error:
-        raise CommandError(error.what, where="--url", fix=error.fix, exit_code=ExitCode.USAGE) from None
-
-
-def server_url(url: str) -> str:
-    """Return the URL of a server without a slash at its end. Raises CommandError when it does not name a server."""
-    whole = (url if "://" in url else f"http://{url}").rstrip("/")
-    try:
-        parts = urlsplit(whole)
-        is_url = parts.scheme in ("http", "https") and parts.port != 0
-    except ValueError:  # brackets that do not match, a port that is not a number
-        is_url = False
-    if not is_url or not parts.hostname or not whole.isascii() or not whole.isprintable() or " " in whole:
-        raise CommandError(
-            f"{url!r} is not a server's URL",
-            where="--url",
-            fix="Write for example http://127.0.0.1:8080",
-            exit_code=ExitCode.USAGE,
-        )
-    return whole
+        fix = "Leave it out; set UNDERSTUDY_API_KEY_FILE" if "login" in error.what else error.fix
+        raise CommandError(error.what, where="--url", fix=fix, exit_code=ExitCode.USAGE) from None
 
 
 def problem_exit_code(problem: Mapping[str, Any]) -> ExitCode:

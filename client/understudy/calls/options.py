@@ -85,7 +85,9 @@ def bound_options(command: Command) -> Command:
         click.option("--min-position", help="At least as new as the answer that had this `position`."),
         click.option("--version", type=click.IntRange(min=0), help="Exactly this version, newest or not."),
         click.option("--snapshot", help="Exactly the version of the answer that had this `position`, or of a lease."),
-        click.option("--at", help="The newest version committed by then: ISO 8601 with an offset, or ms since 1970."),
+        click.option(
+            "--at", help="The newest version committed by then: -1m (ago), ISO 8601 with an offset, or ms since 1970."
+        ),
         click.option("--require-active", is_flag=True, help="Only the active replica may answer."),
         click.option(
             "--unknown-lag", type=click.Choice(["serve", "refuse"]),

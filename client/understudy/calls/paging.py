@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import orjson
@@ -41,14 +41,6 @@ def pages(
         if page[place[1]] is None or left == 0:
             return
         asked[place[0]] = page[place[1]]
-
-
-def key_path(store: str, action: str, key: Sequence[str]) -> tuple[str, dict[str, str]]:
-    """Return the path of a call about one key, and the parameters that name it: words, or one JSON array."""
-    path = f"/v1/stores/{path_segment(store)}/{action}"
-    if not key or (len(key) == 1 and key[0].startswith("[")):
-        return path, {"key": key[0] if key else "[]"}
-    return "/".join([path, *map(path_segment, key)]), {}
 
 
 def entry_of(server: Server, store: str) -> StoreEntry:

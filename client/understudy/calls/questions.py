@@ -9,6 +9,8 @@ import orjson
 
 from understudy.calls.options import Command, given_bounds
 from understudy.terminal.exits import CommandError, ExitCode
+from understudy_shared.base.printable import printable
+from understudy_shared.reads.where_text import WhereTextError, parse_where_text
 
 
 def question_options(command: Command) -> Command:
@@ -26,7 +28,8 @@ def question_options(command: Command) -> Command:
         click.option("--prefix", help='Values of the first key columns, as JSON: \'["UA"]\'.'),
         click.option(
             "--where", "comparisons", multiple=True,
-            help="A comparison that must hold, as JSON: '[\"flights\", \">\", 100]'. May be given several times.",
+            help="What must hold: 'flights > 100 and carrier = \"UA\"', or a comparison as JSON: "
+            "'[\"flights\", \">\", 100]'. May be given several times.",
         ),
     ):  # fmt: skip
         command = option(command)
@@ -40,8 +43,19 @@ def question_of(given: dict[str, Any]) -> dict[str, Any]:
     if prefix is not None:
         given["prefix"] = json_list(prefix, "--prefix", "'[\"UA\"]'")
     if comparisons:
-        given["where"] = [json_list(each, "--where", '\'["flights", ">", 100]\'') for each in comparisons]
+        given["where"] = [term for each in comparisons for term in _terms(each)]
     return given
+
+
+def _terms(text: str) -> list[Any]:
+    """Return the comparisons of an option. Raises CommandError; it shows where an expression is wrong."""
+    if text.lstrip().startswith("["):
+        return [json_list(text, "--where", '\'["flights", ">", 100]\'')]
+    try:
+        return parse_where_text(text)
+    except WhereTextError as error:
+        click.echo("\n".join(map(printable, error.shown.split("\n"))), err=True)
+        raise CommandError(error.what, where="--where", fix=error.fix, exit_code=ExitCode.USAGE) from None
 
 
 def json_list(text: str, where: str, example: str) -> list[Any]:

@@ -6,14 +6,14 @@ import os
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from datetime import datetime, timedelta
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, Unpack, overload
 
-from understudy.client.aio_driver import AsyncDriver
-from understudy.client.aio_watch import AsyncChanges, AsyncWatch
+from understudy.client.core import frames as tables
 from understudy.client.core import lookups, scans, snapshots
 from understudy.client.core import stores as listing
-from understudy.client.core.changes import ChangesOptions, ChangesQuestion, ReadingChanges
+from understudy.client.core.changes import ChangesOptions, ChangesQuestion, ReadingChanges, Since
 from understudy.client.core.exchange import Steps
 from understudy.client.core.reader import Reader, StoreReader
 from understudy.client.core.scans import HistoryRange, Question
@@ -29,6 +29,144 @@ from understudy_shared.base.errors import UnderstudyError
 
 if TYPE_CHECKING:
     import ssl
+
+    import pandas as pd  # type: ignore[import-untyped]
+    import polars as pl
+    import pyarrow as pa
+
+
+import asyncio
+from collections.abc import Awaitable
+from typing import Self
+
+from understudy.client.core.exchange import Close, Failure, Opened, Outcome, Receive, Send, Step, Tell, Together, Wait
+from understudy.client.core.state import ClientState
+from understudy.client.core.streaming import Streaming
+from understudy.client.events import WatchEvent
+from understudy.client.transports.base import AsyncStream
+
+
+class AsyncEvents(Generic[V]):
+    """Events as they come: iterate over it. Its end closes the connection.
+
+    One task iterates. An iterator and no generator: who leaves a loop by `break`, or is cancelled, leaves no task.
+    """
+
+    def __init__(self, take: Callable[[Step], Awaitable[Outcome]], streaming: Streaming) -> None:
+        self._take, self._streaming = take, streaming
+        self._steps = streaming.steps()
+        self._stream: AsyncStream | None = None
+        self._is_closed = False
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self._streaming!r})"
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> WatchEvent[V]:
+        """Return the next event, when it comes. Raises the error of what cannot go on."""
+        outcome: Outcome = None
+        try:
+            while not self._is_closed:
+                try:
+                    step = self._steps.send(outcome)
+                except StopIteration:
+                    break  # everything has come
+                if isinstance(step, Tell):
+                    event: WatchEvent[V] = step.event
+                    return event
+                outcome = await self._take(step)
+                if isinstance(outcome, Opened):
+                    self._stream = outcome.stream
+                elif isinstance(step, Close):
+                    self._stream = None
+        except BaseException:
+            await self.aclose()
+            raise
+        self._close_stream()  # one that was opened while another task closed it
+        raise StopAsyncIteration
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+    def __del__(self) -> None:
+        self._close_stream()
+
+    @property
+    def position(self) -> str | None:
+        """The position behind all events so far: `position` of another watch goes on there. None before the first."""
+        return self._streaming.position
+
+    async def aclose(self) -> None:
+        """End it, and its connection."""
+        self._is_closed = True
+        self._close_stream()
+
+    def _close_stream(self) -> None:
+        stream, self._stream = self._stream, None
+        if stream is not None:
+            stream.close()
+
+
+class AsyncWatch(AsyncEvents[V]):
+    """The events of a watch. `AsyncStore.watch` and `AsyncStore.watch_many` make it."""
+
+
+class AsyncChanges(AsyncEvents[V]):
+    """The changes of a store, which end behind the last version. `AsyncStore.changes` makes it."""
+
+
+class AsyncDriver:
+    """The driver of calls: it takes their steps by one transport, for one state."""
+
+    def __init__(self, state: ClientState, transport: AsyncTransport) -> None:
+        self.state, self.transport = state, transport
+
+    async def run(self, steps: Steps[T]) -> T:
+        """Take the steps of a call, and return what they end with."""
+        try:
+            step = next(steps)
+            while True:
+                if isinstance(step, Send) and not step.request.streams:
+                    step = steps.send(await self.transport.exchange(step))
+                elif isinstance(step, Together):
+                    step = steps.send(await self._together(step))
+                else:
+                    step = steps.send(await self.take(step))
+        except StopIteration as stop:
+            found: T = stop.value
+            return found
+        finally:
+            steps.close()
+
+    async def take(self, step: Step) -> Outcome:
+        """Take a step, and return what came of it."""
+        match step:
+            case Send():
+                return await (self.transport.open(step) if step.request.streams else self.transport.exchange(step))
+            case Receive():
+                piece: bytes | Failure = await step.stream.receive(step.deadline_s)
+                return piece
+            case Close():
+                step.stream.close()
+            case Wait():
+                await asyncio.sleep(step.seconds)
+        return None
+
+    async def _together(self, step: Together) -> tuple[Any, ...]:
+        tasks = [asyncio.ensure_future(self.run(each)) for each in step.calls]
+        try:
+            return tuple(await asyncio.gather(*tasks))
+        finally:
+            for task in tasks:  # one failed, or the call was cancelled
+                task.cancel()
+
 
 T = TypeVar("T")
 M = TypeVar("M")
@@ -63,10 +201,18 @@ class AsyncStore(Generic[V]):
         """Describe the store: its columns, its kind, its lineage."""
         return await self._driver.run(listing.info(self._store, self._driver.state.deadline_s(timeout)))
 
-    def scan(self, *, timeout: Duration | None = None, **question: Unpack[ScanQuestion]) -> AsyncPages[Row[V]]:
-        """Iterate over rows, all of one version. `timeout` is that of each page."""
-        asked = Question(self._store, "scan", question)
-        return AsyncPages(self._driver, lambda cursor, deadline_s: scans.rows(asked, cursor, deadline_s), timeout)
+    def scan(self, *, timeout: Duration | None = None, **question: Unpack[ScanQuestion]) -> AsyncScan[V]:
+        """Iterate over rows, all of one version, or over the first `limit` of them; or take them as a table. `timeout`
+        is that of each page.
+        """
+        return AsyncScan(self._driver, Question(self._store, "scan", question), timeout)
+
+    def top(
+        self, n: int, *, by: str, timeout: Duration | None = None, **question: Unpack[ScanQuestion]
+    ) -> AsyncScan[V]:
+        """Iterate over the `n` rows with the greatest values of a column, the greatest first."""
+        asked: ScanQuestion = {**question, "order": by, "reverse": True, "limit": n}
+        return self.scan(timeout=timeout, **asked)
 
     async def count(
         self, *, estimate: bool = False, timeout: Duration | None = None, **question: Unpack[CountQuestion]
@@ -80,7 +226,7 @@ class AsyncStore(Generic[V]):
     ) -> AsyncPages[Window[V]]:
         """Iterate over the windows of a key, in the order of their starts. The key is without its window."""
         asked = Question(self._store, "windows", question, key)
-        return AsyncPages(self._driver, lambda cursor, deadline_s: scans.windows(asked, cursor, deadline_s), timeout)
+        return AsyncPages(self._driver, partial(scans.windows, asked), asked.limit, timeout)
 
     async def history(
         self,
@@ -116,13 +262,21 @@ class AsyncStore(Generic[V]):
         return self._watched(WatchQuestion(keys, options, is_many=True), timeout)
 
     def changes(
-        self, first: int, last: int | None = None, *, timeout: Duration | None = None, **options: Unpack[ChangesOptions]
+        self,
+        first: int | None = None,
+        last: int | None = None,
+        *,
+        since: Since | None = None,
+        timeout: Duration | None = None,
+        **options: Unpack[ChangesOptions],
     ) -> AsyncChanges[V]:
         """Iterate over what each version put or deleted, both ends inclusive; without `last` to the newest version.
+        `since` is a time in place of a version: `"1m"` ago, or a `datetime`.
 
         It goes on by itself, at any server. `timeout` is that of its beginning.
         """
-        asked, timeout_s = ChangesQuestion(first, last, options), self._driver.state.timeout_s(timeout, is_scan=True)
+        asked = ChangesQuestion(first, last, options, since)
+        timeout_s = self._driver.state.timeout_s(timeout, is_scan=True)
         return AsyncChanges(self._driver.take, ReadingChanges(self._store, asked, timeout_s))
 
     def _watched(self, asked: WatchQuestion, timeout: Duration | None) -> AsyncWatch[V]:
@@ -136,10 +290,11 @@ class AsyncPages(Generic[T]):
     def __init__(
         self,
         driver: AsyncDriver,
-        page: Callable[[str | None, float], Steps[Page[T]]],
+        page: Callable[[str | None, int | None, float], Steps[Page[T]]],
+        limit: int | None,
         timeout: Duration | None,
     ) -> None:
-        self._driver, self._page, self._timeout = driver, page, timeout
+        self._driver, self._page, self._limit, self._timeout = driver, page, limit, timeout
 
     async def __aiter__(self) -> AsyncIterator[T]:
         async for page in self.pages():
@@ -148,13 +303,48 @@ class AsyncPages(Generic[T]):
 
     async def pages(self, cursor: str | None = None) -> AsyncIterator[Page[T]]:
         """Iterate over the pages, from the `next_cursor` of one on. A page may be empty and not be the last."""
+        left = self._limit
         while True:
             deadline_s = self._driver.state.deadline_s(self._timeout, is_scan=True)
-            page = await self._driver.run(self._page(cursor, deadline_s))
+            page = await self._driver.run(self._page(cursor, left, deadline_s))
             yield page
             cursor = page.next_cursor
-            if cursor is None:
+            left = None if left is None else left - len(page.items)
+            if cursor is None or (left is not None and left <= 0):
                 return
+
+
+class AsyncScan(AsyncPages[Row[V]]):
+    """The rows of a scan: iterate over them, over their `pages()`, or take all of them at once as a table.
+
+    Columns are those of an export, and `problem`, where a row has one. An export brings them, where it has these rows.
+    """
+
+    def __init__(self, driver: AsyncDriver, asked: Question, timeout: Duration | None) -> None:
+        super().__init__(driver, partial(scans.rows, asked), asked.limit, timeout)
+        self._asked = asked
+
+    async def to_arrow(self) -> pa.Table:
+        """Return the rows as a table of pyarrow. Raises MissingExtraError without it."""
+        return await self._driver.run(tables.table(self._asked, self._deadline_s))
+
+    async def to_pandas(self) -> pd.DataFrame:
+        """Return the rows as a data frame of pandas, with Arrow's types: an integer that may be null stays an integer.
+        Raises MissingExtraError without it.
+        """
+        return await self._driver.run(tables.frame(self._asked, self._deadline_s, "pandas"))
+
+    async def to_polars(self) -> pl.DataFrame:
+        """Return the rows as a data frame of Polars. Raises MissingExtraError without it."""
+        frame: pl.DataFrame = await self._driver.run(tables.frame(self._asked, self._deadline_s, "polars"))
+        return frame
+
+    async def to_dicts(self) -> list[dict[str, Any]]:
+        """Return the rows as dicts by column, with JSON's values, and without any package."""
+        return await self._driver.run(tables.dicts(self._asked, self._deadline_s))
+
+    def _deadline_s(self) -> float:
+        return self._driver.state.deadline_s(self._timeout, is_scan=True)
 
 
 class AsyncView:
@@ -229,7 +419,7 @@ class AsyncApplication(AsyncView):
         """Report the lag of each replica, as the server's JSON."""
         return await self._driver.run(listing.lag(self._reader, store, self._driver.state.deadline_s(timeout)))
 
-    def at(self, moment: datetime | str | int | None = None, *, version: int | None = None) -> AsyncView:
+    def at(self, moment: datetime | timedelta | str | int | None = None, *, version: int | None = None) -> AsyncView:
         """Return reads at the version that was committed at a moment or before, or at a version by its number."""
         return AsyncView(self._driver, self._reader.at(moment, version))
 
@@ -239,7 +429,6 @@ class AsyncApplication(AsyncView):
         stores: Sequence[str] | None = None,
         *,
         ttl: timedelta | None = None,
-        holder: str | None = None,
         timeout: Duration | None = None,
         **bounds: Unpack[SnapshotBounds],
     ) -> AsyncIterator[AsyncSnapshot]:
@@ -250,7 +439,6 @@ class AsyncApplication(AsyncView):
                 self._reader,
                 stores=stores,
                 ttl=ttl,
-                holder=holder,
                 bounds=bounds,
                 deadline_s=state.deadline_s(timeout),
             )

@@ -67,7 +67,7 @@ def checked_key(text: str, where: str) -> str:
     if key.isascii() and key.isprintable() and " " not in key:
         return key
     fix = "It is one word: usk_..., as understudy keys new says it, or a token of an issuer"
-    raise UsageError(f"{where} holds something that is no key", where=where, fix=fix)
+    raise UsageError(f"{where} holds something that is not a key", where=where, fix=fix)
 
 
 def read_key(path: Path, where: str) -> str:

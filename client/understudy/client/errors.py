@@ -8,12 +8,15 @@ UnderstudyError
     UnreachableError        no server answered
         DeadlineError       not in time; a TimeoutError as well
         BadReplyError       what answered is no Understudy server
+            WrongKeyError   the answer is of another key: a proxy rewrites requests
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
+
+import orjson
 
 from understudy_shared.base.errors import UnderstudyError
 from understudy_shared.base.printable import printable
@@ -73,6 +76,16 @@ class AmbiguousStoreError(ServerProblemError):
         return [each for each in found if isinstance(each, str)] if isinstance(found, list) else ()
 
 
+class AmbiguousKeyError(ServerProblemError):
+    """Two partitions of a scattered store have the key; `partitions` says which."""
+
+    @property
+    def partitions(self) -> Sequence[int]:
+        """The partitions that have it."""
+        found = self.problem.get("partitions")
+        return [each for each in found if isinstance(each, int)] if isinstance(found, list) else ()
+
+
 class LineageChangedError(ServerProblemError):
     """The history that a position refers to is gone: the checkpoint was created anew, or rewound."""
 
@@ -121,11 +134,29 @@ class BadReplyError(UnreachableError):
     """The reply is not one of an Understudy server: a proxy's page, say, or a body that was cut."""
 
 
+class WrongKeyError(BadReplyError):
+    """The answer is of another key than the one that was asked for: a proxy rewrote the request on its way.
+
+    `asked` and `answered` are the two keys as JSON.
+    """
+
+    def __init__(self, store: str, asked: Any, answered: Any) -> None:
+        self.asked, self.answered = asked, answered
+        super().__init__(
+            f"the answer is of another key: {_json(asked)} was asked for, and {_json(answered)} was answered",
+            [],
+            fix="Let no proxy on the way rewrite paths or queries: docs/api.md, Keys through proxies",
+        )
+        self.where = f"store {printable(store)}"
+
+
 _MAX_SHOWN = 5
+_MAX_KEY_CHARS = 200
 
 _BY_TYPE: Mapping[str, type[ServerProblemError]] = {
     "unknown-store": UnknownStoreError,
     "unknown-application": UnknownApplicationError,
+    "ambiguous-key": AmbiguousKeyError,
     "ambiguous-store": AmbiguousStoreError,
 }
 
@@ -144,6 +175,14 @@ def problem_error(problem: Mapping[str, Any], status: int, body: bytes = b"") ->
     if kind is None:
         kind = BadRequestError if 400 <= status < 500 and status != 421 else UnavailableError
     return kind(problem, status, body)
+
+
+def _json(key: Any) -> str:
+    try:
+        text = printable(orjson.dumps(key, default=repr).decode())
+    except orjson.JSONEncodeError:
+        text = repr(key)
+    return text if len(text) <= _MAX_KEY_CHARS else text[:_MAX_KEY_CHARS] + "..."
 
 
 def _text(problem: Mapping[str, Any], name: str) -> str:

@@ -31,11 +31,13 @@ class Why(StrEnum):
     """The reason for which a router was asked, where routing is direct."""
 
     NO_METADATA = "no-metadata"
-    """Nothing usable is known of the store: the client has just begun, or its server is no router."""
+    """Nothing usable is known of the store: the client has just begun, or its server is not a router."""
     BOUND = "bound"
     """A bound that routers keep: a version, a cursor, `require_active`, a long wait."""
     KEY = "key"
     """The key does not fit the store. A router says what is wrong with it."""
+    SCATTERED = "scattered"
+    """Any partition may have a key of the store, so that a router asks all."""
     NO_ACTIVE = "no-active"
     """The metadata names no node for the partition, or one that may not be asked."""
     PAUSED = "paused"
@@ -197,9 +199,9 @@ class Result(Found[V]):
         return ServedBy(*(by.get(name) for name in ServedBy._fields))  # type: ignore[arg-type]
 
     @property
-    def partition(self) -> int:
-        """The partition of the key."""
-        partition: int = self._how("partition")
+    def partition(self) -> int | None:
+        """The partition of the key; None for an absent one of a scattered store, of which each was asked."""
+        partition: int | None = self._how("partition")
         return partition
 
     @property

@@ -6,12 +6,14 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import datetime, timedelta
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, Unpack, overload
 
+from understudy.client.core import frames as tables
 from understudy.client.core import lookups, scans, snapshots
 from understudy.client.core import stores as listing
-from understudy.client.core.changes import ChangesOptions, ChangesQuestion, ReadingChanges
+from understudy.client.core.changes import ChangesOptions, ChangesQuestion, ReadingChanges, Since
 from understudy.client.core.exchange import Steps
 from understudy.client.core.reader import Reader, StoreReader
 from understudy.client.core.scans import HistoryRange, Question
@@ -29,6 +31,10 @@ from understudy_shared.base.errors import UnderstudyError
 
 if TYPE_CHECKING:
     import ssl
+
+    import pandas as pd  # type: ignore[import-untyped]
+    import polars as pl
+    import pyarrow as pa
 
 T = TypeVar("T")
 M = TypeVar("M")
@@ -64,10 +70,16 @@ class Store(Generic[V]):
         """Describe the store: its columns, its kind, its lineage."""
         return self._driver.run(listing.info(self._store, self._driver.state.deadline_s(timeout)))
 
-    def scan(self, *, timeout: Duration | None = None, **question: Unpack[ScanQuestion]) -> Pages[Row[V]]:
-        """Iterate over rows, all of one version. `timeout` is that of each page."""
-        asked = Question(self._store, "scan", question)
-        return Pages(self._driver, lambda cursor, deadline_s: scans.rows(asked, cursor, deadline_s), timeout)
+    def scan(self, *, timeout: Duration | None = None, **question: Unpack[ScanQuestion]) -> Scan[V]:
+        """Iterate over rows, all of one version, or over the first `limit` of them; or take them as a table. `timeout`
+        is that of each page.
+        """
+        return Scan(self._driver, Question(self._store, "scan", question), timeout)
+
+    def top(self, n: int, *, by: str, timeout: Duration | None = None, **question: Unpack[ScanQuestion]) -> Scan[V]:
+        """Iterate over the `n` rows with the greatest values of a column, the greatest first."""
+        asked: ScanQuestion = {**question, "order": by, "reverse": True, "limit": n}
+        return self.scan(timeout=timeout, **asked)
 
     def count(
         self, *, estimate: bool = False, timeout: Duration | None = None, **question: Unpack[CountQuestion]
@@ -81,7 +93,7 @@ class Store(Generic[V]):
     ) -> Pages[Window[V]]:
         """Iterate over the windows of a key, in the order of their starts. The key is without its window."""
         asked = Question(self._store, "windows", question, key)
-        return Pages(self._driver, lambda cursor, deadline_s: scans.windows(asked, cursor, deadline_s), timeout)
+        return Pages(self._driver, partial(scans.windows, asked), asked.limit, timeout)
 
     def history(
         self,
@@ -116,13 +128,21 @@ class Store(Generic[V]):
         return self._watched(WatchQuestion(keys, options, is_many=True), timeout)
 
     def changes(
-        self, first: int, last: int | None = None, *, timeout: Duration | None = None, **options: Unpack[ChangesOptions]
+        self,
+        first: int | None = None,
+        last: int | None = None,
+        *,
+        since: Since | None = None,
+        timeout: Duration | None = None,
+        **options: Unpack[ChangesOptions],
     ) -> Changes[V]:
         """Iterate over what each version put or deleted, both ends inclusive; without `last` to the newest version.
+        `since` is a time in place of a version: `"1m"` ago, or a `datetime`.
 
         It goes on by itself, at any server. `timeout` is that of its beginning.
         """
-        asked, timeout_s = ChangesQuestion(first, last, options), self._driver.state.timeout_s(timeout, is_scan=True)
+        asked = ChangesQuestion(first, last, options, since)
+        timeout_s = self._driver.state.timeout_s(timeout, is_scan=True)
         return Changes(self._driver.take, ReadingChanges(self._store, asked, timeout_s))
 
     def _watched(self, asked: WatchQuestion, timeout: Duration | None) -> Watch[V]:
@@ -136,10 +156,11 @@ class Pages(Generic[T]):
     def __init__(
         self,
         driver: Driver,
-        page: Callable[[str | None, float], Steps[Page[T]]],
+        page: Callable[[str | None, int | None, float], Steps[Page[T]]],
+        limit: int | None,
         timeout: Duration | None,
     ) -> None:
-        self._driver, self._page, self._timeout = driver, page, timeout
+        self._driver, self._page, self._limit, self._timeout = driver, page, limit, timeout
 
     def __iter__(self) -> Iterator[T]:
         for page in self.pages():
@@ -147,13 +168,48 @@ class Pages(Generic[T]):
 
     def pages(self, cursor: str | None = None) -> Iterator[Page[T]]:
         """Iterate over the pages, from the `next_cursor` of one on. A page may be empty and not be the last."""
+        left = self._limit
         while True:
             deadline_s = self._driver.state.deadline_s(self._timeout, is_scan=True)
-            page = self._driver.run(self._page(cursor, deadline_s))
+            page = self._driver.run(self._page(cursor, left, deadline_s))
             yield page
             cursor = page.next_cursor
-            if cursor is None:
+            left = None if left is None else left - len(page.items)
+            if cursor is None or (left is not None and left <= 0):
                 return
+
+
+class Scan(Pages[Row[V]]):
+    """The rows of a scan: iterate over them, over their `pages()`, or take all of them at once as a table.
+
+    Columns are those of an export, and `problem`, where a row has one. An export brings them, where it has these rows.
+    """
+
+    def __init__(self, driver: Driver, asked: Question, timeout: Duration | None) -> None:
+        super().__init__(driver, partial(scans.rows, asked), asked.limit, timeout)
+        self._asked = asked
+
+    def to_arrow(self) -> pa.Table:
+        """Return the rows as a table of pyarrow. Raises MissingExtraError without it."""
+        return self._driver.run(tables.table(self._asked, self._deadline_s))
+
+    def to_pandas(self) -> pd.DataFrame:
+        """Return the rows as a data frame of pandas, with Arrow's types: an integer that may be null stays an integer.
+        Raises MissingExtraError without it.
+        """
+        return self._driver.run(tables.frame(self._asked, self._deadline_s, "pandas"))
+
+    def to_polars(self) -> pl.DataFrame:
+        """Return the rows as a data frame of Polars. Raises MissingExtraError without it."""
+        frame: pl.DataFrame = self._driver.run(tables.frame(self._asked, self._deadline_s, "polars"))
+        return frame
+
+    def to_dicts(self) -> list[dict[str, Any]]:
+        """Return the rows as dicts by column, with JSON's values, and without any package."""
+        return self._driver.run(tables.dicts(self._asked, self._deadline_s))
+
+    def _deadline_s(self) -> float:
+        return self._driver.state.deadline_s(self._timeout, is_scan=True)
 
 
 class View:
@@ -228,7 +284,7 @@ class Application(View):
         """Report the lag of each replica, as the server's JSON."""
         return self._driver.run(listing.lag(self._reader, store, self._driver.state.deadline_s(timeout)))
 
-    def at(self, moment: datetime | str | int | None = None, *, version: int | None = None) -> View:
+    def at(self, moment: datetime | timedelta | str | int | None = None, *, version: int | None = None) -> View:
         """Return reads at the version that was committed at a moment or before, or at a version by its number."""
         return View(self._driver, self._reader.at(moment, version))
 
@@ -238,7 +294,6 @@ class Application(View):
         stores: Sequence[str] | None = None,
         *,
         ttl: timedelta | None = None,
-        holder: str | None = None,
         timeout: Duration | None = None,
         **bounds: Unpack[SnapshotBounds],
     ) -> Iterator[Snapshot]:
@@ -249,7 +304,6 @@ class Application(View):
                 self._reader,
                 stores=stores,
                 ttl=ttl,
-                holder=holder,
                 bounds=bounds,
                 deadline_s=state.deadline_s(timeout),
             )

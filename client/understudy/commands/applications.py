@@ -34,7 +34,7 @@ def file_option(*, required: bool) -> Callable[[Command], Command]:
 def applications() -> None:
     """Show the applications of a fleet, and change the file that names them.
 
-    A fleet looks at its file while it runs: an application that is added is opened, one that is removed is let go, and
+    A fleet looks at its file while it runs: an application that is added is opened, one that is removed is closed, and
     nothing is restarted. A file that is invalid changes nothing, so `add` and `remove` check the whole of it first.
 
     \b

@@ -8,13 +8,13 @@ import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any, BinaryIO
-from urllib.parse import urlencode, urlsplit
+from urllib.parse import urlencode
 
 import click
 import orjson
 
 from understudy.calls.credentials import authorization
-from understudy.calls.http_client import path_segment, server_url
+from understudy.calls.http_client import path_segment, server_endpoint
 from understudy.calls.options import (
     ServerOptions,
     as_parameters,
@@ -24,6 +24,7 @@ from understudy.calls.options import (
     wait_ms_of,
 )
 from understudy.calls.trust import client_context
+from understudy.client.core.exchange import Request
 from understudy.commands.reading import keys_of_lines
 from understudy.load.driving import Load
 from understudy.terminal.console import print_json, print_lines
@@ -70,28 +71,29 @@ def bench(
       jq -c '[.tailnum]' planes.json | understudy bench aircraft --keys -
       understudy bench aircraft --keys keys.txt --rate 5000 --max-staleness-ms 2000 --json
     """
-    url = server_url(options.url)
-    place = urlsplit(url)
-    is_tls = place.scheme == "https"
+    place = server_endpoint(options.url)
     keys = keys_of(keys_file)
     given = given_bounds(bounds)
     path = f"/v1/stores/{path_segment(store)}/lookup"
     # This first lookup reports a wrong store, key or bound before the load begins.
     with options.server() as server:
         server.get(path, {"key": keys[0], **as_parameters(given)}, wait_ms=wait_ms_of(given))
-    targets = [f"{path}?{urlencode({'key': key, **as_parameters(given)})}" for key in keys]
+        own_path = server.state.named(Request("GET", path)).target
+    targets = [f"{own_path}?{urlencode({'key': key, **as_parameters(given)})}" for key in keys]
     shown = "".join(f"{name}: {value}\r\n" for name, value in authorization(os.environ).items())
-    requests = [f"GET {target} HTTP/1.1\r\nhost: {place.netloc}\r\n{shown}\r\n".encode() for target in targets]
+    requests = [
+        f"GET {place.prefix}{target} HTTP/1.1\r\nhost: {place.authority}\r\n{shown}\r\n".encode() for target in targets
+    ]
     load = Load(
-        place.hostname or "",
-        place.port or (443 if is_tls else 80),
+        place.host,
+        place.port,
         requests,
         connections=connections,
         rate=rate,
         timeout_s=options.timeout_s + wait_ms_of(given) / 1000,
-        tls=client_context(os.environ) if is_tls else None,
+        tls=client_context(os.environ) if place.scheme == "https" else None,
     )
-    took_s = asyncio.run(_run(load, seconds, url))
+    took_s = asyncio.run(_run(load, seconds, place.url))
     if options.as_json:
         print_json(orjson.dumps(load.counts.document(took_s)))
     else:

@@ -42,7 +42,7 @@ _HELD = 1000
 
 @click.command(epilog=EXIT_CODES_HELP)
 @click.argument("store")
-@click.option("--from", "first", type=click.IntRange(min=1), required=True, help="The first version.")
+@click.option("--from", "begins", required=True, help="The first version; or a time: 1m (ago), or ISO 8601.")
 @click.option("--to", "last", type=click.IntRange(min=1), help="The last version.  [default: the newest]")
 @click.option("--prefix", help="Only keys whose first columns have these values, as JSON: '[\"UA\"]'.")
 @click.option("--partition", type=click.IntRange(min=0), help="Only this partition of the store.")
@@ -57,7 +57,7 @@ _HELD = 1000
 def changes(
     store: str,
     *,
-    first: int,
+    begins: str,
     last: int | None,
     prefix: str | None,
     partition: int | None,
@@ -75,6 +75,7 @@ def changes(
     \b
     Examples:
       understudy changes aircraft --from 419
+      understudy changes aircraft --from 1m --format table
       understudy changes aircraft --from 419 --to 430 --format parquet > changes.parquet
       understudy changes aircraft --from 419 --prefix '["N14228"]' --format table
       understudy changes aircraft --from 419 --versions | jq -r 'select(.event == "version") | .position'
@@ -82,6 +83,7 @@ def changes(
     form = checked_format(form, as_json=options.as_json)
     if versions and form not in ("ndjson", "table"):
         raise click.UsageError(f"--versions is for ndjson and table, not for {form}")
+    first = int(begins) if begins.isascii() and begins.isdigit() else None
     columns = None if fields is None else fields.split(",")
     asked = ChangesQuestion(
         first,
@@ -93,6 +95,7 @@ def changes(
             "versions": True,
             "patience": patience_s,
         },
+        begins if first is None else None,
     )
     limit_s = max(options.timeout_s, STREAM_TIMEOUT_S)
     with options.server() as server, server.failing_clearly(limit_s), RowProgress() as progress:
@@ -102,7 +105,7 @@ def changes(
             try:
                 _print(events, output, progress, tells_versions=versions)
             except BaseException:
-                if reading.next_version > first:
+                if reading.next_version > (first or 1):
                     what = f"All changes up to version {reading.next_version - 1} have come."
                     click.echo(f"{what} Go on with --from {reading.next_version}", err=True)
                 raise

@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 import os
+import platform
+import re
+import sys
+import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from importlib.metadata import entry_points
+from contextlib import suppress
+from importlib.metadata import PackageNotFoundError, entry_points, requires, version
+from pathlib import Path
 from shlex import quote
 from typing import Any
 
@@ -14,12 +20,15 @@ import orjson
 from understudy.calls.http_client import Server, ServerProblemError
 from understudy.calls.options import DEFAULT_TIMEOUT_S, application_option
 from understudy.calls.trust import trust_options
+from understudy.services.in_force import in_force
+from understudy.services.settings import FLAGS_OF, unknown_variables
 from understudy.terminal.console import print_report
 from understudy.terminal.exits import EXIT_CODES_HELP, CommandError, ExitCode
 from understudy.terminal.pages import Lines
 from understudy_shared.base.errors import UnderstudyError
-from understudy_shared.base.extras import MissingExtraError
+from understudy_shared.base.extras import PACKAGE, MissingExtraError
 from understudy_shared.base.printable import printable
+from understudy_shared.base.words import KeyPlacement
 
 Report = dict[str, Any]
 
@@ -28,10 +37,12 @@ Report = dict[str, Any]
 @click.argument("target", metavar="CHECKPOINT|URL")
 @click.option("--timeout-s", type=click.FloatRange(min=0, min_open=True), default=DEFAULT_TIMEOUT_S, show_default=True,
               help="Seconds to wait for each reply of a server.")  # fmt: skip
+@click.option("--aliases", type=click.Path(dir_okay=False, path_type=Path),
+              help="File with names for the stores of a checkpoint, as `understudy serve` takes it.")  # fmt: skip
 @application_option
 @click.option("--json", "as_json", is_flag=True, help="Print the report as one JSON document.")
 @trust_options
-def doctor(target: str, *, timeout_s: float, application: str | None, as_json: bool) -> None:
+def doctor(target: str, *, timeout_s: float, aliases: Path | None, application: str | None, as_json: bool) -> None:
     """Examine a checkpoint, or a node or router at a URL: what is there, what is served, what is wrong, what to change.
 
     A checkpoint is a path or a URL of storage (s3://...); http:// and https:// name a server. It only reads. Of remote
@@ -39,15 +50,23 @@ def doctor(target: str, *, timeout_s: float, application: str | None, as_json: b
     with 0 when nothing is wrong, also with hints, with 3 when something is, with 4 when the server cannot be reached.
     Of a fleet it shows which applications are not served; --application examines one.
 
+    --json has what a bug report needs: also the versions of Understudy, Python and its packages, and the settings that
+    variables and UNDERSTUDY_CONFIG set here. Passwords are masked; look through it before you send it. Run it where
+    the service runs, and add its log.
+
     \b
     Examples:
       understudy doctor /data/checkpoints/flights
+      understudy doctor /data/checkpoints/flights --aliases flights.toml
       understudy doctor s3://bucket/checkpoints/flights --json | jq .findings
       understudy doctor http://router-1:8080 --application orders
       UNDERSTUDY_API_KEY_FILE=operations.key understudy doctor https://router-1:8080
     """
     is_server = target.lower().startswith(("http://", "https://"))
-    report = _of_server(target, timeout_s, application) if is_server else _examine()(target)
+    if is_server and aliases is not None:
+        raise click.UsageError("--aliases is for a checkpoint: a server has its own names")
+    report = _of_server(target, timeout_s, application) if is_server else _examine()(target, aliases)
+    report["here"] = _here(os.environ)
     print_report(orjson.dumps(report), lambda shown: (Lines(list(report_lines(shown)), folds=True),), as_json=as_json)
     found = [*report["findings"], *report.get("checks", ())]
     wrong = [each for each in found if each["state"] in {"wrong", "fail"}]
@@ -57,7 +76,7 @@ def doctor(target: str, *, timeout_s: float, application: str | None, as_json: b
 
 def report_lines(report: Mapping[str, Any]) -> Iterator[str]:
     """Yield the facts, then each check of storage and each finding with what to do (pure)."""
-    lists = ("operators", "findings", "checks")
+    lists = ("operators", "findings", "checks", "here")
     facts = {name: value for name, value in report.items() if name not in lists and value is not None}
     width = max(map(len, facts))
     for name, value in facts.items():
@@ -91,11 +110,45 @@ def _text(value: object) -> str:
             return printable(str(value))
 
 
-def _examine() -> Callable[[str], Report]:
+def _here(environ: Mapping[str, str]) -> Report:
+    """Return what is installed and set where this runs: each setting that is not its default, with what set it."""
+    path = environ.get("UNDERSTUDY_CONFIG", "")
+    unread, file = "", {}
+    try:
+        file = tomllib.loads(Path(path).read_text(encoding="utf-8")) if path else {}
+    except (OSError, ValueError) as error:
+        unread = f"{path} cannot be used: {error}"
+    settings = {
+        service: {
+            row.name: {"value": row.value, "from": f"{row.source} {row.where}".strip()}
+            for row in in_force(table, {}, environ, file, path)
+            if row.source != "default"
+        }
+        for service, table in FLAGS_OF.items()
+    }
+    return {
+        "understudy": version(PACKAGE),
+        "python": sys.version,
+        "platform": platform.platform(),
+        "packages": dict(sorted(_packages())),
+        "settings": settings,
+        "unknown": [*([unread] if unread else []), *(line.strip() for line in unknown_variables(environ))],
+    }
+
+
+def _packages() -> Iterator[tuple[str, str]]:
+    """Yield name and version of the installed packages that Understudy asks for, those of extras included."""
+    for needed in requires(PACKAGE) or ():
+        name = re.split(r"[^A-Za-z0-9._-]", needed, maxsplit=1)[0]
+        with suppress(PackageNotFoundError):
+            yield name, version(name)
+
+
+def _examine() -> Callable[[str, Path | None], Report]:
     """Load the node's part, by its entry point: the command line imports no service."""
     try:
         entry, *_ = entry_points(group="understudy.services", name="doctor")
-        loaded: Callable[[str], Report] = entry.load()
+        loaded: Callable[[str, Path | None], Report] = entry.load()
     except (ModuleNotFoundError, ValueError) as error:
         missing = getattr(error, "name", None) or "the service 'doctor'"
         raise MissingExtraError(f"{missing} is not installed", extras="node") from None
@@ -121,15 +174,21 @@ def _of_server(url: str, timeout_s: float, application: str | None) -> Report:
         stores = _asked(server, "/v1/stores", "stores", findings)
         if stores:
             report["stores"] = ", ".join(each["store"] for each in stores["stores"]) or "none"
+            scattered = [each["store"] for each in stores["stores"] if each.get("placement") == KeyPlacement.SCATTERED]
+            findings += [_scattered(scattered)] if scattered else []
             findings += _of_stores(stores["not_served"])
         health = _asked(server, "/admin/v1/health", "health", findings)
         if health:
             report["health"] = health["headline"]
             findings += _of_indicators(health["indicators"])
+            findings += (_asked(server, "/admin/v1/checkpoint", "checkpoint", findings) or {}).get("findings", [])
         elif health is not None and application is None:  # a fleet has a health for each application
             applications = (_asked(server, "/v1/applications", "applications", findings) or {}).get("applications", [])
             report["applications"] = ", ".join(each["application"] for each in applications) or "none"
             findings += _of_applications(url, applications)
+        release = _asked(server, "/openapi.json", "release", findings)
+        if release:
+            report["release"] = release["info"]["version"]
     if not report["tls"] and os.environ.get("UNDERSTUDY_API_KEY_FILE", os.environ.get("UNDERSTUDY_API_KEY")):
         findings.append({"state": "hint", "what": "the key travels in plain", "fix": "Use TLS (docs/security.md)"})
     return {**report, "findings": findings}
@@ -161,6 +220,12 @@ def _of_applications(url: str, applications: Sequence[Report]) -> Iterator[dict[
                 "what": f"application {each['application']} is {each['state']}: {each['reason']}",
                 "fix": f"understudy doctor {url} --application {quote(each['application'])}",
             }
+
+
+def _scattered(stores: Sequence[str]) -> dict[str, str]:
+    what = f"any partition may have a key of {', '.join(stores)}: each is asked for a key, and all must answer"
+    fix = "Start the query on a new checkpoint where keys are looked up often (docs/troubleshooting.md)"
+    return {"state": "hint", "what": what, "fix": fix}
 
 
 def _asked(server: Server, path: str, what: str, findings: list[dict[str, str]]) -> Report | None:

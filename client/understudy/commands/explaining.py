@@ -6,7 +6,8 @@ from typing import Any
 
 import click
 
-from understudy.calls.http_client import ServerProblemError, path_segment
+from understudy.calls.http_client import ServerProblemError
+from understudy.calls.keyed import KeyCall, checked_json
 from understudy.calls.options import (
     ServerOptions,
     as_parameters,
@@ -15,7 +16,7 @@ from understudy.calls.options import (
     selection_options,
     server_options,
 )
-from understudy.commands.reading import KeyCommand, checked_json
+from understudy.commands.reading import KeyCommand
 from understudy.terminal.exits import EXIT_CODES_HELP, CommandError, ExitCode
 from understudy.terminal.explain_report import explain_page
 
@@ -46,10 +47,11 @@ def explain(
       understudy explain routes UA EWR IAH --max-lag 0
       understudy explain aircraft --key '[null]' --json
     """
-    path, parameters = _target(store, key, json_key)
+    asked = _key(key, json_key)
     with options.server() as server:
+        call = KeyCall(server, store, "metadata", asked)
         try:
-            body = server.get(path, {**parameters, **as_parameters(given_bounds(bounds))})
+            body = call.get(as_parameters(given_bounds(bounds)))
         except ServerProblemError as problem:
             if problem.slug == "unknown-path":
                 raise _not_a_router(options.url) from None
@@ -57,15 +59,14 @@ def explain(
     options.print_report(body, explain_page)
 
 
-def _target(store: str, key: tuple[str, ...], json_key: str | None) -> tuple[str, dict[str, str]]:
-    path = f"/v1/stores/{path_segment(store)}/metadata"
+def _key(key: tuple[str, ...], json_key: str | None) -> tuple[str, ...] | str:
     if bool(key) == (json_key is not None):
         raise click.UsageError("give the key's words, or --key JSON: one of the two")
     if json_key is not None:
-        return path, {"key": checked_json(json_key, where="--key")}
+        return checked_json(json_key, where="--key")
     if "" in key:
         raise click.UsageError("a key's words are not empty: use the exact form, --key '<JSON array or object>'")
-    return "/".join([path, *map(path_segment, key)]), {}
+    return key
 
 
 def _not_a_router(url: str) -> CommandError:

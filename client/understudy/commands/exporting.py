@@ -13,7 +13,6 @@ import click
 import orjson
 
 from understudy.calls.export_streams import (
-    CutError,
     Piece,
     ReadStream,
     may_pass,
@@ -34,6 +33,7 @@ from understudy.terminal.export_files import (
     require_pyarrow,
     written_whole,
 )
+from understudy.typed.arrow_records import CutError
 from understudy_shared.base.errors import UnderstudyError
 from understudy_shared.reads.scan_cursor import decode_scan_cursor
 
@@ -65,7 +65,7 @@ MAX_PAUSE_S = 5.0
 @click.option("--out", required=True, help="The file to write, or - for the standard output.")
 @click.option(
     "--format", "form", type=click.Choice(list(FORMATS)),
-    help="The form of the file.  [default: by the name of the file, else ndjson]",
+    help="The form of the file.  [default: by the ending of its name; ndjson where it has none]",
 )  # fmt: skip
 @question_options
 @click.option("--fields", help="The value and result columns to show, with commas between them.")
@@ -93,7 +93,7 @@ def export(
       understudy export aircraft --out - --where '["flights", ">", 100]' | head
       understudy export aircraft --out hot.csv --partition 3 --fields flights
     """
-    form = form or _BY_SUFFIX.get(Path(out).suffix.lower(), "ndjson")
+    form = form or _form_of(out)
     asked_form, read, make = FORMATS[form]
     if asked_form == "arrow":
         require_pyarrow(form)
@@ -107,6 +107,16 @@ def export(
         written = make(file)
         _Export(server, store, question, read, written, progress, file if out != "-" else None).run()
         written.finish()
+
+
+def _form_of(out: str) -> str:
+    """Return the format that the name of a file asks for. Raises CommandError for an ending that is unknown."""
+    suffix = Path(out).suffix.lower()
+    if suffix and suffix not in _BY_SUFFIX:
+        endings = ", ".join(_BY_SUFFIX)
+        fix = f"Choose one of {endings}, or give --format"
+        raise CommandError(f"nothing is written as {suffix}", where=out, fix=fix, exit_code=ExitCode.USAGE)
+    return _BY_SUFFIX.get(suffix, "ndjson")
 
 
 class _Export:
@@ -134,7 +144,7 @@ class _Export:
         self._attempts = ATTEMPTS
 
     def run(self) -> None:
-        """Write all rows. Raises the error of a stream that cannot be gone on with."""
+        """Write all rows. Raises the error of a stream that cannot be resumed."""
         while True:
             try:
                 self._attempt()

@@ -1,17 +1,23 @@
-"""The `understudy` command group. Command modules are imported when their command runs: `--help` stays quick."""
+"""The `understudy` command group. Command modules are imported when their command runs: `--help` stays quick.
+
+`uvx understudy-spark serve`: a command that lacks packages, started again by uv with the extra that brings them.
+
+Rule: only where uvx made this environment, for one command. An environment that was made to last gets no packages
+that its owner did not install: there the error names the command that does it (decision 0084).
+"""
 
 from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Mapping, Sequence
 from importlib import import_module
 
 import click
 
-from understudy.commands.with_extras import start_with_extras
 from understudy.terminal.exits import EXIT_CODES_HELP, INTERRUPTED, PIPE_CLOSED, exit_code_of, say_error
 from understudy_shared.base.errors import UnderstudyError
-from understudy_shared.base.extras import PACKAGE, MissingExtraError
+from understudy_shared.base.extras import PACKAGE, MissingExtraError, requirement
 from understudy_shared.base.importing import without_collections
 from understudy_shared.base.suggest import did_you_mean
 
@@ -42,11 +48,38 @@ _COMMANDS = {
     "doctor": (".doctoring", "Examine a checkpoint or a server: what is wrong, and what to change."),
     "config": (".configuring", "Show which settings of a service are in force, and who set them."),
     "keys": (".keys", "Make, list and revoke the keys that services ask for."),
-    "debug": ("understudy.debug.command", "Gather what a bug report needs in one file, without secrets."),
     "bench": (".benchmarking", "Load a server with lookups: rate, latency, age of the answers."),
     "completion": (".completion", "Print a script that makes your shell complete commands and options."),
 }
 """Command to module and short help, in the order of the help. A module holds its command under the command's name."""
+
+
+STARTED_AGAIN = "_UNDERSTUDY_STARTED_AGAIN"
+"""The variable that is set for the command that uv starts: what it lacks then is an error."""
+
+
+def start_with_extras(extras: str) -> None:
+    """Let uv take this process's place, with the extras; return at once where uvx did not start it."""
+    if not is_by_uvx(os.environ, sys.prefix):
+        return
+    version = f"{sys.version_info.major}.{sys.version_info.minor}"
+    command = uv_command(os.environ["UV"], requirement(extras, exactly=True), version, sys.argv[1:])
+    click.echo(f"the extra {extras} is missing: uv starts the command again with it", err=True)
+    os.execve(command[0], command, {**os.environ, STARTED_AGAIN: "1"})  # noqa: S606  # uv named itself
+
+
+def is_by_uvx(environ: Mapping[str, str], prefix: str) -> bool:
+    """Whether uvx made the environment at `prefix` for this one command (pure).
+
+    uv names itself in UV. `uv run` counts its depth, and an environment that is activated is somebody's own.
+    """
+    others = {"UV_RUN_RECURSION_DEPTH", STARTED_AGAIN}
+    return "UV" in environ and not others & environ.keys() and environ.get("VIRTUAL_ENV") != prefix
+
+
+def uv_command(uv: str, wanted: str, version: str, arguments: Sequence[str]) -> list[str]:
+    """Return the command that starts `understudy` with these arguments, of what is wanted, by this Python (pure)."""
+    return [uv, "tool", "run", "--python", version, "--from", wanted, "understudy", *arguments]
 
 
 class Commands(click.Group):

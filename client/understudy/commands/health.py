@@ -12,7 +12,8 @@ import orjson
 from understudy.calls.http_client import Server, path_segment
 from understudy.calls.options import ServerOptions, server_options
 from understudy.terminal.exits import EXIT_CODES_HELP, CommandError, ExitCode
-from understudy.terminal.health_line import health_line
+from understudy.terminal.fleet_reports import fleet_health_page
+from understudy.terminal.lag_reports import health_line
 from understudy.terminal.pages import Lines
 from understudy_shared.base.printable import printable
 
@@ -22,11 +23,17 @@ ASK_EVERY_S = 1.0
 MAX_LISTED = 20
 """Number of store partitions of each kind that are listed for people; --json has all that the router lists."""
 
+MAX_NAMED = 3
+"""Number of applications that an error names."""
+
+_BAD = {"hurt", "unknown"}
+
 _LOSSES = {
     "last_replica": "no other node has a caught-up replica of",
     "bound": "no other replica is inside the bound of",
     "active": "another node becomes active for",
 }
+_NO_ACTIVE = "until Redis is back no node is active for"
 
 
 @click.command(epilog=EXIT_CODES_HELP)
@@ -34,7 +41,8 @@ _LOSSES = {
 def health(*, options: ServerOptions) -> None:
     """Ask a router, or `understudy serve`, whether anything is wrong: who is hurt, why, and what to do.
 
-    It ends with 0 when all is well or only a reserve is gone, and with 3 when readers are hurt or nothing is known.
+    It ends with 0 when all is well or only a reserve is gone, and with 3 when readers are hurt or nothing is known. A
+    router of a fleet shows each of its applications, the worst first; with --application all of one.
 
     \b
     Examples:
@@ -42,11 +50,17 @@ def health(*, options: ServerOptions) -> None:
       understudy health --url router-1:8080 --json | jq -r .headline
     """
     with options.server() as server:
-        body = server.get("/admin/v1/health")
-    options.print_report(body, lambda report: (Lines(list(health_lines(report)), folds=True),))
+        body = server.get_or_overview("/admin/v1/health")
     report = orjson.loads(body)
-    if report["state"] in {"hurt", "unknown"}:
-        raise CommandError(printable(str(report["headline"])), exit_code=ExitCode.REFUSED)
+    if "applications" in report:
+        options.print_report(body, fleet_health_page)
+        bad = [each for each in report["applications"] if each["health"]["state"] in _BAD]
+        headline = "; ".join(f"{each['application']}: {each['health']['headline']}" for each in bad[:MAX_NAMED])
+    else:
+        options.print_report(body, lambda report: (Lines(list(health_lines(report)), folds=True, states=True),))
+        headline = report["headline"] if report["state"] in _BAD else ""
+    if headline:
+        raise CommandError(printable(headline), exit_code=ExitCode.REFUSED)
 
 
 @click.command("safe-to-stop", epilog=EXIT_CODES_HELP)
@@ -62,8 +76,9 @@ def health(*, options: ServerOptions) -> None:
 def safe_to_stop(node_id: str, *, within_s: float, options: ServerOptions) -> None:
     """Ask a router whether the node NODE_ID may be stopped now. It ends with 0 for yes and with 3 for no.
 
-    Yes means that every store partition keeps a caught-up replica within the bound of its store. If it is no, wait, or
-    move what the node has with understudy drain NODE_ID.
+    Yes means that every store partition keeps a caught-up replica within the bound of its store, on a node that
+    answered just now; at a router of a fleet, in each of its applications. If it is no, wait, or move what the node has
+    with understudy drain NODE_ID.
 
     \b
     Examples:
@@ -73,7 +88,7 @@ def safe_to_stop(node_id: str, *, within_s: float, options: ServerOptions) -> No
     """
     with options.server() as server:
         body = _asked_until_yes(server, f"/admin/v1/nodes/{path_segment(node_id)}/safe-to-stop", within_s=within_s)
-    options.print_report(body, lambda answer: (Lines(list(safety_lines(answer))),))
+    options.print_report(body, lambda answer: (Lines(list(safety_lines(answer)), states=True),))
     if not orjson.loads(body)["safe"]:
         fix = f"Wait and ask again, or: understudy drain {printable(node_id)}"
         raise CommandError(f"{printable(node_id)} is not safe to stop", fix=fix, exit_code=ExitCode.REFUSED)
@@ -109,9 +124,22 @@ def health_lines(report: Mapping[str, Any]) -> Iterator[str]:
 
 
 def safety_lines(answer: Mapping[str, Any]) -> Iterator[str]:
-    """Yield whether a node may be stopped, and what a stop would cost, a line for each kind."""
+    """Yield whether a node may be stopped, and what a stop would cost, a line for each kind; of a fleet for each
+    application, those first that forbid it.
+    """
     yield f"{'yes' if answer['safe'] else 'no'}: {printable(answer['why'])}"
-    for kind, text in _LOSSES.items():
+    if "applications" not in answer:
+        yield from _cost_lines(answer)
+        return
+    for name, each in sorted(answer["applications"].items(), key=lambda item: (item[1]["safe"], item[0])):
+        yield from (f"{printable(name)}: {line}" for line in _cost_lines(each))
+
+
+def _cost_lines(answer: Mapping[str, Any]) -> Iterator[str]:
+    """Yield a line for each kind of loss in one application."""
+    is_away = answer.get("bus", {}).get("state") == "degraded"
+    losses = {**_LOSSES, "active": _NO_ACTIVE} if is_away else _LOSSES
+    for kind, text in losses.items():
         lost, count = answer["would_lose"][kind], answer["would_lose"]["counts"][kind]
         if count:
             named = ", ".join(f"{printable(each['store'])} {each['partition']}" for each in lost[:MAX_LISTED])

@@ -6,8 +6,9 @@ from typing import Any
 
 import click
 
+from understudy.calls.keyed import KeyCall, words_or_json
 from understudy.calls.options import ServerOptions, as_parameters, given_bounds, server_options
-from understudy.calls.paging import entry_of, key_path, pages
+from understudy.calls.paging import entry_of, pages
 from understudy.commands.reading import KeyCommand, longs_option
 from understudy.commands.row_output import TEXT_FORMATS, checked_format, format_option, item_columns, output_of
 from understudy.terminal.console import print_json
@@ -50,15 +51,16 @@ def history(
       understudy history aircraft N14228 --from 400 --to 418 --format table
       understudy history aircraft '[null]' --format csv > changes.csv
     """
-    path, named = key_path(store, "history", key)
-    asked = {**given_bounds(given), **named, **({} if longs is None else {"longs": longs})}
+    asked = {**given_bounds(given), **({} if longs is None else {"longs": longs})}
     form = checked_format(form, as_json=options.as_json)
     with options.server() as server:
         heads = ("version", "committed_at", "found")
         output = output_of(form, lambda: item_columns(entry_of(server, store), heads))
 
+        call = KeyCall(server, store, "history", words_or_json(key))
+
         def ask(members: dict[str, Any]) -> bytes:
-            return server.get(path, as_parameters({name: members[name] for name in members if name != "limit"}))
+            return call.get(as_parameters({name: members[name] for name in members if name != "limit"}))
 
         for listed in pages(ask, asked, "versions", limit, ("from", "next_from")):
             if options.as_json:

@@ -10,6 +10,7 @@ import orjson
 from understudy.calls.http_client import Server, path_segment
 from understudy.calls.options import ServerOptions, server_options
 from understudy.terminal.exits import EXIT_CODES_HELP
+from understudy.terminal.fleet_reports import fleet_lag_page
 from understudy.terminal.lag_reports import SORTS, STATES, arranged, lag_page
 from understudy.terminal.pages import FieldList, Page
 from understudy.terminal.refreshing import watch_pages
@@ -68,7 +69,8 @@ def lag(
     """Show how far every replica is behind the query. A router tells of the whole cluster, a node of what it holds.
 
     Lag counts versions: committed micro-batches. It is unknown while the end of the commit log is not confirmed. A
-    router's report begins with its health; `understudy health` has the details.
+    router's report begins with its health; `understudy health` has the details. A router of a fleet shows the sums of
+    each application, the worst first; with --application every replica of one.
 
     \b
     Examples:
@@ -83,10 +85,15 @@ def lag(
 
     def fetch() -> bytes:
         with options.server() as server:
-            body = server.get("/admin/v1/lag", parameters)
+            if parameters or sort is not None:  # of replicas, which only the report of one application lists
+                body = server.get("/admin/v1/lag", parameters)
+            else:
+                body = server.get_or_overview("/admin/v1/lag")
             return body if options.as_json else with_health(body, server)
 
     def page(report: dict[str, Any]) -> Page:
+        if "applications" in report:
+            return fleet_lag_page(report)
         return lag_page(arranged(report, state=state, role=role, sort=sort))
 
     if every_s is None:

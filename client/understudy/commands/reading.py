@@ -10,7 +10,8 @@ from typing import Any, NamedTuple
 import click
 import orjson
 
-from understudy.calls.http_client import Server, path_segment, problem_exit_code
+from understudy.calls.http_client import Server, problem_exit_code
+from understudy.calls.keyed import KeyCall, check_key, checked_json
 from understudy.calls.options import (
     Command,
     ServerOptions,
@@ -21,6 +22,8 @@ from understudy.calls.options import (
     server_options,
     wait_ms_of,
 )
+from understudy.client.core.reader import Reader, StoreReader
+from understudy.client.core.values import parts_of
 from understudy.terminal.console import print_json, print_page
 from understudy.terminal.exits import EXIT_CODES_HELP, CommandError, ExitCode
 from understudy.terminal.reports import answer_page, batch_page
@@ -101,8 +104,7 @@ def get(
             fix=f"Use the exact form: understudy lookup {store} '<JSON array or object>'",
             exit_code=ExitCode.USAGE,
         )
-    path = "/".join(["/v1/stores", path_segment(store), "keys", *map(path_segment, key)])
-    _look_up_one(options, path, {}, given_bounds(bounds), _Output(raw, longs))
+    _look_up_one(options, store, key, given_bounds(bounds), _Output(raw, longs))
 
 
 @click.command(cls=KeyCommand, epilog=EXIT_CODES_HELP)
@@ -142,25 +144,10 @@ def lookup(
         _look_up_many(options, store, keys_of_lines(sys.stdin.buffer), given, output)
     elif len(key) == 1:
         text = checked_json(key[0], where="the key")
-        path = f"/v1/stores/{path_segment(store)}/lookup"
-        _look_up_one(options, path, {"key": text}, given, output)
+        _look_up_one(options, store, text, given, output)
     else:
         checked = [checked_json(text, where=f"key {number}") for number, text in enumerate(key, 1)]
         _look_up_many(options, store, checked, given, output)
-
-
-def checked_json(text: str, *, where: str) -> str:
-    """Return `text`, when it is JSON: it travels as it was written, so that no digit is lost on the way."""
-    try:
-        orjson.loads(text)
-    except orjson.JSONDecodeError as error:
-        raise CommandError(
-            f"{text!r} is not JSON: {error}",
-            where=where,
-            fix="Write an array in schema order or an object by column name: '[\"N14228\", 5]'",
-            exit_code=ExitCode.USAGE,
-        ) from None
-    return text
 
 
 def outcome_of(answer: dict[str, Any]) -> ExitCode:
@@ -228,11 +215,11 @@ class _Output(NamedTuple):
 
 
 def _look_up_one(
-    options: ServerOptions, path: str, parameters: dict[str, str], bounds: dict[str, Any], output: _Output
+    options: ServerOptions, store: str, key: Sequence[str] | str, bounds: dict[str, Any], output: _Output
 ) -> None:
     with options.server() as server:
-        asked = {**parameters, **output.parameters, **as_parameters(bounds)}
-        body = server.get(path, asked, wait_ms=wait_ms_of(bounds))
+        call = KeyCall(server, store, "lookup", key)
+        body = call.get({**output.parameters, **as_parameters(bounds)}, wait_ms=wait_ms_of(bounds))
     options.print_report(body, lambda answer: answer_page(answer, raw=output.raw))
     sys.exit(outcome_of(orjson.loads(body)))
 
@@ -241,11 +228,11 @@ def _look_up_many(
     options: ServerOptions, store: str, keys: Iterable[str], bounds: dict[str, Any], output: _Output
 ) -> None:
     worst = ExitCode.OK
-    path = f"/v1/stores/{path_segment(store)}/lookup"
     with options.server() as server:
+        reader = StoreReader(Reader(server.state), store)
         for chunk, error in chunks(keys, MAX_BATCH_KEYS):
             if chunk:
-                answers = _ask(server, path, chunk, bounds, output)
+                answers = _ask(server, reader, chunk, bounds, output)
                 worst = max(worst, *map(outcome_of, answers))
                 if options.as_json:
                     for answer in answers:
@@ -258,8 +245,13 @@ def _look_up_many(
 
 
 def _ask(
-    server: Server, path: str, chunk: Sequence[str], bounds: dict[str, Any], output: _Output
+    server: Server, store: StoreReader, chunk: Sequence[str], bounds: dict[str, Any], output: _Output
 ) -> list[dict[str, Any]]:
     content = b'{"keys":[%b],"bounds":%b}' % (",".join(chunk).encode(), orjson.dumps(bounds))
-    body = server.post(path, content, {"compact": "true", **output.parameters}, wait_ms=wait_ms_of(bounds))
-    return expanded(orjson.loads(body))
+    parameters = {"compact": "true", **output.parameters}
+    body = server.post(f"{store.path}/lookup", content, parameters, wait_ms=wait_ms_of(bounds))
+    answers = expanded(orjson.loads(body))
+    for key, answer in zip(chunk, answers, strict=True):
+        if "found" in answer:
+            check_key(server, store, parts_of(orjson.loads(key)), answer)
+    return answers

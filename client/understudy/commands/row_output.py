@@ -22,8 +22,8 @@ from understudy.terminal.values import shown
 from understudy.typed.columns import StoreEntry
 from understudy_shared.base.printable import printable
 from understudy_shared.reads.columns import walk
-from understudy_shared.reads.csv_rows import csv_row
 from understudy_shared.reads.export_columns import PROBLEM, ExportColumns
+from understudy_shared.reads.export_format import csv_row
 
 TEXT_FORMATS = ("ndjson", "table", "csv")
 ALL_FORMATS = (*TEXT_FORMATS, "arrow", "parquet")

@@ -62,9 +62,7 @@ def node(checkpoint: str | None, *, config: str | None, log_format: LogFormat, l
     node and standby on others. Routers ask them. Give a node the same --node-id and --data-dir when it is started
     again: it comes back quickly. SIGINT and SIGTERM stop it in good order, with exit code 0.
 
-    One node uses one core for lookups. --processes 4 runs four nodes here, at --port and the three ports after it,
-    named {node-id}-0 to {node-id}-3; they share the work of one, and a supervisor starts those again that end. Where
-    there are other machines, standbys go there.
+    A node uses one core for lookups: start more of them, each with a port and a --node-id of its own.
 
     With --applications FILE instead of CHECKPOINT, one process is a node of each application in the file, which is read
     again when it changes. With --checkpoint-root it is one of each query that announces itself and whose checkpoint
@@ -79,7 +77,6 @@ def node(checkpoint: str | None, *, config: str | None, log_format: LogFormat, l
       understudy node --checkpoint-root s3://bucket/checkpoints --redis redis://bus:6379/0 --gossip-key-file gossip.key
       understudy node /data/checkpoints/flights --redis redis://127.0.0.1:6379/0
       understudy node /data/checkpoints/flights --redis unix:///run/valkey.sock --port 7102 --data-dir b
-      understudy node /data/checkpoints/flights --redis redis://bus:6379/0 --processes 2 --port 7101
       understudy node s3://bucket/flights --redis redis://bus:6379/0 --host 0.0.0.0 --advertise-host node-1 --zone a
     """
     prepare(config=config, log_format=log_format, log_level=log_level)
@@ -105,9 +102,7 @@ def router(*, config: str | None, log_format: LogFormat, log_level: str, **flags
     'orders-*,flights'. They come and go while it runs. GET /v1/applications lists them; paths that begin with
     /v1/applications/{application}/ name one.
 
-    One process uses one core. With --processes 4 four routers share --port, and each has one of the four ports after it
-    for itself: scrape /metrics there. A supervisor starts those again that end. Limits such as --max-in-flight hold for
-    all of them together.
+    A router uses one core: start more of them behind a load balancer or a service.
 
     Every setting can be a flag, a variable (UNDERSTUDY_REDIS for --redis), or a line in the file of --config; a flag
     wins over a variable, a variable over the file.
@@ -116,7 +111,6 @@ def router(*, config: str | None, log_format: LogFormat, log_level: str, **flags
     Examples:
       understudy router --application-id flights --redis redis://127.0.0.1:6379/0
       understudy router --application-id flights --redis unix:///run/valkey.sock --port 8081
-      understudy router --application-id flights --redis redis://127.0.0.1:6379/0 --processes 4
       understudy router --applications 'orders-*,flights' --redis redis://127.0.0.1:6379/0
     """
     prepare(config=config, log_format=log_format, log_level=log_level)

@@ -17,7 +17,7 @@ from understudy.terminal.values import number_text
 from understudy_shared.base.printable import printable
 from understudy_shared.reads.snapshot_lease import DEFAULT_TTL_S, MAX_TTL_S
 
-_HEADS = ("holder", "version", "age", "ends at", "renewals", "memory", "files", "id")
+_HEADS = ("version", "ends at", "memory", "files", "id")
 
 
 @click.group(epilog=EXIT_CODES_HELP)
@@ -48,7 +48,6 @@ def snapshot() -> None:
     type=click.IntRange(1, MAX_TTL_S),
     help=f"Seconds from the last use until it ends.  [default: {DEFAULT_TTL_S}]",
 )
-@click.option("--holder", help="Whose lease it is, for the listing.  [default: the name of your credential]")
 @server_options
 def create(*, stores: tuple[str, ...], options: ServerOptions, **given: Any) -> None:
     """Lease a version, and print its token.
@@ -56,7 +55,7 @@ def create(*, stores: tuple[str, ...], options: ServerOptions, **given: Any) -> 
     \b
     Examples:
       understudy snapshot create
-      understudy snapshot create --version 418 --ttl-s 300 --holder "nightly report"
+      understudy snapshot create --version 418 --ttl-s 300
       understudy snapshot create --store aircraft --json
     """
     asked = given_bounds(given) | ({"stores": stores} if stores else {})
@@ -71,7 +70,7 @@ def create(*, stores: tuple[str, ...], options: ServerOptions, **given: Any) -> 
 @snapshot.command("list", epilog=EXIT_CODES_HELP)
 @server_options
 def list_leases(*, options: ServerOptions) -> None:
-    """List the leases that nodes hold, the oldest first, with what the version of each holds.
+    """List the leases that nodes hold, those that end first before others, with what the version of each holds.
 
     \b
     Examples:
@@ -109,11 +108,8 @@ def listing_page(answer: Mapping[str, Any]) -> Page:
 
 
 def _cells(lease: Mapping[str, Any]) -> Iterator[str]:
-    yield "-" if lease["holder"] is None else printable(lease["holder"])
     yield number_text(lease["version"])
-    yield f"{lease['age_s']} s"
     yield lease["expires_at"]
-    yield number_text(lease["renewals"])
     yield f"{number_text(lease['extra_bytes'])} B"
     yield f"{number_text(lease['disk_bytes'])} B"
     yield printable(lease["id"])

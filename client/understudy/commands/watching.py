@@ -10,6 +10,7 @@ import click
 import orjson
 
 from understudy.calls.http_client import STREAM_TIMEOUT_S, Server
+from understudy.calls.keyed import checked_json
 from understudy.calls.options import ServerOptions, server_options
 from understudy.calls.paging import entry_of
 from understudy.calls.questions import json_list
@@ -18,7 +19,7 @@ from understudy.client.core.streaming import PATIENCE_S
 from understudy.client.core.watches import Watching, WatchQuestion
 from understudy.client.events import WatchEvent
 from understudy.client.watch import Watch
-from understudy.commands.reading import KeyCommand, checked_json
+from understudy.commands.reading import KeyCommand
 from understudy.commands.row_output import TEXT_FORMATS, Columned, checked_format, format_option, item_columns
 from understudy.terminal.console import print_json, print_lines
 from understudy.terminal.event_lines import event_line

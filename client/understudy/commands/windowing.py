@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 
+from understudy.calls.keyed import KeyCall, words_or_json
 from understudy.calls.options import (
     ServerOptions,
     as_parameters,
@@ -14,7 +15,7 @@ from understudy.calls.options import (
     server_options,
     wait_ms_of,
 )
-from understudy.calls.paging import entry_of, key_path, pages
+from understudy.calls.paging import entry_of, pages
 from understudy.commands.reading import KeyCommand, longs_option
 from understudy.commands.row_output import TEXT_FORMATS, checked_format, format_option, output_of, window_columns
 from understudy.terminal.console import print_json
@@ -63,14 +64,14 @@ def windows(
       understudy windows visits visitor-7 --by overlap --from 2013-01-01T05:00:00Z
     """
     asked = {**given_bounds(given), **({} if longs is None else {"longs": longs})}
-    path, named = key_path(store, "windows", key)
-    asked |= named
     form = checked_format(form, as_json=options.as_json)
     with options.server() as server:
         output = output_of(form, lambda: window_columns(entry_of(server, store)))
 
+        call = KeyCall(server, store, "windows", words_or_json(key))
+
         def ask(asked: dict[str, Any]) -> bytes:
-            return server.get(path, as_parameters(asked), wait_ms=wait_ms_of(asked))
+            return call.get(as_parameters(asked), wait_ms=wait_ms_of(asked))
 
         for listed in pages(ask, asked, "windows", limit):
             if options.as_json:

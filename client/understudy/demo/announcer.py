@@ -7,22 +7,21 @@ from __future__ import annotations
 
 import shutil
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import click
 import orjson
 from rich.console import Console
-from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.text import Text
 
-from understudy.demo.examples import Example, answer_line
-from understudy.demo.plan import APPLICATION_ID, Plan, shell_line
-from understudy.demo.processes import PROGRAM, Child, command_of
+from understudy.demo.asking import Example, answer_line
+from understudy.demo.processes import APPLICATION_ID, PROGRAM, Child, Plan, command_of, shell_line
 from understudy.terminal.console import print_json, print_lines
-from understudy_shared.base.clock import Clock
+from understudy_shared.base.clock import SystemClock
 from understudy_shared.base.printable import printable
 from understudy_shared.spark.times import utc_text
 
@@ -40,12 +39,10 @@ class Ready:
     active_pid: int | None
     """The process of the node that is active for the first example's key."""
 
-
-class Announcer(Protocol):
-    """The announcer of the demo's events."""
-
-    def ready(self, demo: Ready) -> None: ...
-    def event(self, event: str, detail: str, **facts: object) -> None: ...
+    @property
+    def page(self) -> str:
+        """The URL of the admin page, at the first router."""
+        return f"{self.plan.routers[0].url}/admin/"
 
 
 def own_program() -> list[str]:
@@ -56,59 +53,44 @@ def own_program() -> list[str]:
     return [typed] if Path(typed).name == "understudy" else [*PROGRAM]
 
 
-class TextAnnouncer:
-    """An announcer for people."""
+class Announcer:
+    """The announcer of the demo's events. `program` is how the user reaches the command line."""
 
-    def __init__(self, program: Sequence[str]) -> None:
-        self._program = program
-
-    def ready(self, demo: Ready) -> None:
-        print_lines(ready_lines(demo, self._program))
-        sys.stdout.flush()
-
-    def event(self, event: str, detail: str, **facts: object) -> None:
-        print_lines([detail])
-        sys.stdout.flush()
-
-
-class JsonAnnouncer:
-    """An announcer for programs: `ready` once, then events."""
-
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
+    def __init__(self, program: Sequence[str], *, as_json: bool) -> None:
+        self.program = program
+        self._as_json = as_json
 
     def ready(self, demo: Ready) -> None:
-        print_json(orjson.dumps({"event": "ready", "at": self._now(), **ready_facts(demo)}))
-        sys.stdout.flush()
+        if self._as_json:
+            self._print_json("ready", ready_facts(demo))
+        else:
+            print_lines(ready_lines(demo, self.program))
+            sys.stdout.flush()
 
     def event(self, event: str, detail: str, **facts: object) -> None:
-        print_json(orjson.dumps({"event": event, "at": self._now(), "detail": detail, **facts}))
-        sys.stdout.flush()
+        if self._as_json:
+            self._print_json(event, {"detail": detail, **facts})
+        else:
+            print_lines([detail])
+            sys.stdout.flush()
 
-    def _now(self) -> str | None:
-        return utc_text(self._clock.wall_us())
+    def _print_json(self, event: str, facts: Mapping[str, object]) -> None:
+        print_json(orjson.dumps({"event": event, "at": utc_text(SystemClock().wall_us()), **facts}))
+        sys.stdout.flush()
 
 
 def ready_facts(demo: Ready) -> dict[str, object]:
     """Return the line of --json."""
     plan = demo.plan
     name, version = demo.server
-    processes: list[dict[str, object]] = [
-        {
-            "name": name.lower(),
-            "role": "valkey",
-            "pid": demo.valkey_pid,
-            "url": plan.redis,
-            "argv": [],
-            "version": version,
-        }
-    ]
+    valkey = {"name": name.lower(), "role": "valkey", "pid": demo.valkey_pid, "url": plan.redis, "argv": []}
+    processes: list[dict[str, object]] = [{**valkey, "version": version}]
     for child in demo.children:
         part = child.part
         facts = {"name": part.name, "role": part.role, "pid": child.pid, "url": part.url, "argv": command_of(part)}
         processes.append(facts)
     return {
-        "page": page_url(demo),
+        "page": demo.page,
         "application_id": APPLICATION_ID,
         "redis": plan.redis,
         "checkpoint": str(plan.checkpoint),
@@ -117,16 +99,12 @@ def ready_facts(demo: Ready) -> dict[str, object]:
     }
 
 
-def page_url(demo: Ready) -> str:
-    """Return the URL of the admin page, at the first router."""
-    return f"{demo.plan.routers[0].url}/admin/"
-
-
 def ready_lines(demo: Ready, program: Sequence[str]) -> list[str]:
     """Say where to watch it, what is running, what was asked and answered, and what to try."""
     plan = demo.plan
     url = plan.routers[0].url
-    lines = ["", f"Watch it at {page_url(demo)}", ""]
+    option = [] if url == "http://127.0.0.1:8080" else ["--url", url]
+    lines = ["", f"Watch it at {demo.page}", ""]
     lines += ["The demo is running: flights of 2013 flow through Spark, and its state can be asked.", ""]
     name, version = demo.server
     parts = [(name.lower(), plan.redis, f"{demo.valkey_pid}, {name} {version}")]
@@ -135,15 +113,18 @@ def ready_lines(demo: Ready, program: Sequence[str]) -> list[str]:
     lines += [f"  {name:10} {url:{width}}  pid {pid}" for name, url, pid in parts]
     lines += [f"  folder     {plan.folder}", "", "Asked just now:", ""]
     for example, answer in demo.answers:
-        lines += [f"  {_get(program, example, url)}", f"    {answer_line(answer)}"]
+        lines += [
+            f"  {shell_line(program, ['get', example.store, *example.words, *option])}",
+            f"    {answer_line(answer)}",
+        ]
     lines += ["", "Try in another terminal:", ""]
     first = demo.answers[0][0] if demo.answers else None
     if first is not None:
         lines += [
             f"  curl '{url}/v1/stores/{first.store}/keys/{'/'.join(first.words)}'",
-            f"  {shell_line(program, ['explain', first.store, *first.words, *_url(url)])}",
+            f"  {shell_line(program, ['explain', first.store, *first.words, *option])}",
         ]
-    lines.append(f"  {shell_line(program, ['lag', '--watch', *_url(url)])}")
+    lines.append(f"  {shell_line(program, ['lag', '--watch', *option])}")
     if demo.active_pid is not None and first is not None:
         name = next(child.part.name for child in demo.children if child.pid == demo.active_pid)
         lines.append(f"  kill -9 {demo.active_pid}    # {name}, active for this key: ask again, a standby answers")
@@ -160,59 +141,18 @@ def died_lines(child: Child, how: str, program: Sequence[str]) -> list[str]:
     return lines
 
 
-class ProgressSteps:
-    """A display of the current step: a spinner with the time on a terminal, else a line per step."""
+@contextmanager
+def step(name: str) -> Iterator[Callable[[str], None]]:
+    """Show one step of the start; it is done when the block ends without an error. The function shows what is missing.
 
-    def __init__(self) -> None:
-        console = Console(stderr=True)
-        self._progress = Progress(
-            SpinnerColumn(finished_text="✓" if console.encoding.lower().startswith("utf") else "*"),
-            TextColumn("{task.description}", markup=False),
-            TimeElapsedColumn(),
-            TextColumn("{task.fields[why]}", markup=False),
-            console=console,
-        )
-        self._is_drawn = console.is_terminal
-
-    @contextmanager
-    def shown(self) -> Iterator[None]:
-        """Show the steps while the block runs."""
-        if not self._is_drawn:
-            yield
-            return
-        with self._progress:
-            yield
-
-    @contextmanager
-    def step(self, name: str) -> Iterator[ProgressStep]:
-        """Show one step; it is done when the block ends without an error."""
-        if not self._is_drawn:
-            click.echo(f"{name} ...", err=True)
-            yield ProgressStep(None, self._progress)
-            click.echo(f"{name}: done", err=True)
-            return
-        task = self._progress.add_task(name, total=1, why="")
-        yield ProgressStep(task, self._progress)
-        self._progress.update(task, completed=1, why="")
-
-
-class ProgressStep:
-    """One line of the display."""
-
-    def __init__(self, task: Any, progress: Progress) -> None:
-        self._task = task
-        self._progress = progress
-
-    def waiting_for(self, why: str) -> None:
-        """Show what is still missing."""
-        if self._task is not None:
-            self._progress.update(self._task, why=printable(why)[:100])
-
-
-def _get(program: Sequence[str], example: Example, url: str) -> str:
-    return shell_line(program, ["get", example.store, *example.words, *_url(url)])
-
-
-def _url(url: str) -> list[str]:
-    """Return the option for the URL; empty for the default."""
-    return [] if url == "http://127.0.0.1:8080" else ["--url", url]
+    A spinner on a terminal, else a line when it begins and one when it is done.
+    """
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        click.echo(f"{name} ...", err=True)
+        yield lambda _: None
+        click.echo(f"{name}: done", err=True)
+        return
+    with console.status(Text(name)) as status:
+        yield lambda why: status.update(Text(f"{name}  {printable(why)[:100]}"))
+    console.print(Text(f"{'✓' if console.encoding.lower().startswith('utf') else '*'} {name}"))

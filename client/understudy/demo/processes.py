@@ -1,24 +1,28 @@
-"""The demo's processes: tied to this one, each with a log of its own; asked to end, and killed after a deadline."""
+"""The demo's processes: arguments, addresses, files. Each is tied to this one, asked to end, and killed when late."""
 
 from __future__ import annotations
 
 import contextlib
 import os
-import select
+import shlex
 import signal
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
+from typing import Literal
 
-from understudy.demo.plan import DemoPart, clean_environment
+from understudy_shared.base.child_process import tied_command
 from understudy_shared.base.printable import printable
 
+APPLICATION_ID = "flights"
+
 PROGRAM = (sys.executable, "-m", "understudy")
-PIPELINE = (sys.executable, "-m", "understudy_pipeline.demo")
+PIPELINE = (sys.executable, "-m", "understudy.demo")
 
 LAST_LINES = 15
 _LAST_BYTES = 16 * 1024
@@ -27,6 +31,111 @@ _KILL_LIMIT_S = 10.0
 
 STOP_LIMIT_S = {"router": 10.0, "node": 15.0, "pipeline": 20.0}
 """Seconds to end in good order; a node and a router finish the answers under way."""
+
+FIRST_NODE_PORT = 7101
+FIRST_ROUTER_PORT = 8080
+
+Role = Literal["valkey", "pipeline", "node", "router"]
+
+
+@dataclass(frozen=True, slots=True)
+class DemoOptions:
+    """The choices of the user. `max_flights` ends the replay early; None replays the whole year."""
+
+    nodes: int = 3
+    routers: int = 2
+    provider: Literal["rocksdb", "hdfs"] = "rocksdb"
+    speed_up: float | None = None
+    max_flights: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DemoPart:
+    """One process: `arguments` of the command line, the URL where it answers, if it does, and its variables."""
+
+    name: str
+    role: Role
+    arguments: tuple[str, ...] = ()
+    url: str = ""
+    variables: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def is_pipeline(self) -> bool:
+        """Whether it is the Spark query, which no command runs."""
+        return self.role == "pipeline"
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """All processes but Valkey, which is started first: the others need its address."""
+
+    folder: Path
+    checkpoint: Path
+    redis: str
+    pipeline: DemoPart
+    nodes: tuple[DemoPart, ...]
+    routers: tuple[DemoPart, ...]
+
+    @property
+    def parts(self) -> tuple[DemoPart, ...]:
+        """In the order in which they are started; they are stopped in the reverse order."""
+        return (self.pipeline, *self.nodes, *self.routers)
+
+
+def wanted_ports(options: DemoOptions) -> list[int]:
+    """List the ports that the documentation names, nodes' first."""
+    nodes = range(FIRST_NODE_PORT, FIRST_NODE_PORT + options.nodes)
+    return [*nodes, *range(FIRST_ROUTER_PORT, FIRST_ROUTER_PORT + options.routers)]
+
+
+def make_plan(options: DemoOptions, *, folder: Path, redis: str, ports: Sequence[int]) -> Plan:
+    """Plan the processes; `ports` are the nodes', then the routers'."""
+    checkpoint = folder / "checkpoint"
+    node_ports, router_ports = ports[: options.nodes], ports[options.nodes :]
+    return Plan(
+        folder,
+        checkpoint,
+        redis,
+        DemoPart("pipeline", "pipeline", variables=pipeline_variables(options, checkpoint, redis)),
+        tuple(_node(number, port, folder, checkpoint, redis) for number, port in enumerate(node_ports, 1)),
+        tuple(_router(number, port, folder, redis) for number, port in enumerate(router_ports, 1)),
+    )
+
+
+def pipeline_variables(options: DemoOptions, checkpoint: Path, redis: str) -> dict[str, str]:
+    """Return the settings of the pipeline as variables; without those that the user did not choose."""
+    settings: dict[str, object] = {
+        "checkpoint": checkpoint,
+        "redis": redis,
+        "application_id": APPLICATION_ID,
+        "provider": options.provider,
+        "speed_up": options.speed_up,
+        "max_flights": options.max_flights,
+    }
+    return {f"UNDERSTUDY_{name.upper()}": str(value) for name, value in settings.items() if value is not None}
+
+
+def shell_line(program: Sequence[str], arguments: Sequence[str]) -> str:
+    """Print a command as it is typed."""
+    return shlex.join([*program, *arguments])
+
+
+def clean_environment(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment of the parts: settings of the user's own nodes and routers are not the demo's."""
+    return {name: value for name, value in environ.items() if not name.startswith("UNDERSTUDY_")}
+
+
+def _node(number: int, port: int, folder: Path, checkpoint: Path, redis: str) -> DemoPart:
+    name = f"node-{number}"
+    identity = ("--application-id", APPLICATION_ID, "--node-id", name, "--port", str(port))
+    arguments = ("node", str(checkpoint), "--redis", redis, *identity, "--data-dir", str(folder / name))
+    return DemoPart(name, "node", arguments, f"http://127.0.0.1:{port}")
+
+
+def _router(number: int, port: int, folder: Path, redis: str) -> DemoPart:
+    name = f"router-{number}"
+    identity = ("--application-id", APPLICATION_ID, "--redis", redis, "--router-id", name, "--port", str(port))
+    return DemoPart(name, "router", ("router", *identity, "--data-dir", str(folder / name)), f"http://127.0.0.1:{port}")
 
 
 class Child:
@@ -80,10 +189,9 @@ def start(part: DemoPart, folder: Path) -> Child:
     log = logs / f"{part.name}.log"
     scratched = {"TMPDIR": str(scratch), "SPARK_LOCAL_DIRS": str(scratch)}
     environment = {**clean_environment(os.environ), **part.variables, **scratched}
-    tied = [sys.executable, "-m", "understudy.demo.tied", str(os.getpid())]
     with log.open("ab") as output:
         process = subprocess.Popen(  # noqa: S603  # our own command line
-            [*tied, *command_of(part)],
+            tied_command(*command_of(part)),
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,
@@ -109,32 +217,23 @@ def how_it_ended(code: int) -> str:
 def stop_started_by_hand(folder: Path, *, limit_s: float, hurry: Callable[[], bool]) -> list[int]:
     """End processes of this user that keep their data below `folder`: nodes that the user started again by hand.
 
-    Return their ids. Each is held by a descriptor, so that no later process with the same id is hit.
+    Return their ids.
     """
-    found: dict[int, int] = {}
-    try:
-        for pid in _with_data_below(folder):
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                descriptor = os.pidfd_open(pid)
-                found[pid] = descriptor
-                if pid in _with_data_below(folder):
-                    signal.pidfd_send_signal(descriptor, signal.SIGTERM)
-        deadline = time.monotonic() + limit_s
-        running = set(found.values())
-        ends = select.poll()  # unlike `select`, it takes descriptors above 1,023
-        for descriptor in running:
-            ends.register(descriptor, select.POLLIN)
-        while running and time.monotonic() < deadline and not hurry():
-            for descriptor, _ in ends.poll(_LOOK_EVERY_S * 1000):
-                ends.unregister(descriptor)
-                running.discard(descriptor)
-        for descriptor in running:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                signal.pidfd_send_signal(descriptor, signal.SIGKILL)
-    finally:
-        for descriptor in found.values():
-            os.close(descriptor)
-    return sorted(found)
+    found = _signal_all(folder, signal.SIGTERM)
+    deadline = time.monotonic() + limit_s
+    while _with_data_below(folder) and time.monotonic() < deadline and not hurry():
+        time.sleep(_LOOK_EVERY_S)
+    _signal_all(folder, signal.SIGKILL)
+    return found
+
+
+def _signal_all(folder: Path, number: signal.Signals) -> list[int]:
+    found = []
+    for pid in sorted(_with_data_below(folder)):
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.kill(pid, number)
+            found.append(pid)
+    return found
 
 
 def _with_data_below(folder: Path) -> list[int]:

@@ -5,22 +5,43 @@ The first signal stops it in good order, the second kills what has not ended yet
 
 from __future__ import annotations
 
+import signal
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 
-from understudy.demo.announcer import Announcer, ProgressSteps, Ready, died_lines
-from understudy.demo.asking import Answered, active_of, answered_examples, not_ready, report_of, who_answers
-from understudy.demo.examples import FIRST, answer_line
+from understudy.demo.announcer import Announcer, Ready, died_lines, step
+from understudy.demo.asking import (
+    FIRST,
+    Answered,
+    active_of,
+    answer_line,
+    answered_examples,
+    changes,
+    not_ready,
+    report_of,
+    unplaced,
+    who_answers,
+)
 from understudy.demo.local_redis import LocalRedis, local_redis
-from understudy.demo.plan import DemoOptions, DemoPart, Plan, make_plan, wanted_ports
-from understudy.demo.processes import STOP_LIMIT_S, Child, is_running, start, stop, stop_started_by_hand
-from understudy.demo.signals import Signals
-from understudy.demo.tables import changes, unplaced
+from understudy.demo.processes import (
+    STOP_LIMIT_S,
+    Child,
+    DemoOptions,
+    DemoPart,
+    Plan,
+    is_running,
+    make_plan,
+    start,
+    stop,
+    stop_started_by_hand,
+    wanted_ports,
+)
 from understudy.terminal.exits import CommandError, ExitCode
 from understudy_shared.base.errors import UnderstudyError
-from understudy_shared.base.ports import free_ports
+from understudy_shared.base.signals import signals_handled
+from understudy_shared.base.sockets import free_ports
 
 FIRST_COMMIT_LIMIT_S = 240.0
 """Seconds for the first commit: Spark takes 10 s on a quiet laptop, and a first start unpacks a Java."""
@@ -32,34 +53,44 @@ _REPORT_EVERY_S = 1.0
 class Demo:
     """All parts of one run. `run` leaves no process behind, whatever happens."""
 
-    def __init__(self, options: DemoOptions, folder: Path, *, announcer: Announcer, program: list[str]) -> None:
+    def __init__(self, options: DemoOptions, folder: Path, announcer: Announcer) -> None:
         self._options = options
         self._folder = folder
         self._announcer = announcer
-        self._program = program
-        self._signals = Signals()
+        self._signals = 0
+        """Requests to stop, which are looked at where it is safe to leave."""
         self._children: list[Child] = []
         self._answers: list[Answered] = []
         self._active_url = ""
 
     def run(self) -> None:
         """Run until a signal. Raises CommandError when a part cannot be started or is not ready in time."""
-        with self._signals.counted():
+        # SIGHUP: the terminal was closed.
+        with signals_handled(self._count, signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             try:
                 with ExitStack() as stack:
                     self._run(stack)
             except KeyboardInterrupt:
                 self._announcer.event("stopped", "Stopped; nothing runs any more.")
 
+    def _count(self) -> None:
+        self._signals += 1
+
+    def _check_signals(self) -> None:
+        """Raise KeyboardInterrupt when asked to stop."""
+        if self._signals:
+            raise KeyboardInterrupt
+
+    def _is_hurried(self) -> bool:
+        return self._signals > 1
+
     def _run(self, stack: ExitStack) -> None:
-        steps = ProgressSteps()
-        with steps.shown():
-            ports = free_ports(wanted_ports(self._options))
-            with steps.step("Valkey or Redis"):
-                valkey = stack.enter_context(local_redis())
-            stack.callback(self._stop)
-            plan = make_plan(self._options, folder=self._folder, redis=valkey.url, ports=ports)
-            self._start(plan, steps)
+        ports = free_ports(wanted_ports(self._options))
+        with step("Valkey or Redis"):
+            valkey = stack.enter_context(local_redis())
+        stack.callback(self._stop)
+        plan = make_plan(self._options, folder=self._folder, redis=valkey.url, ports=ports)
+        self._start(plan)
         self._announcer.ready(self._ready(plan, valkey))
         try:
             self._watch(plan, valkey)
@@ -67,23 +98,21 @@ class Demo:
             self._announcer.event("stopping", "Stopping. Ctrl-C again does not wait.")
             raise
 
-    def _start(self, plan: Plan, steps: ProgressSteps) -> None:
-        with steps.step("pipeline: Spark starts and commits its first batch") as step:
+    def _start(self, plan: Plan) -> None:
+        with step("pipeline: Spark starts and commits its first batch") as show:
             self._start_part(plan.pipeline)
             commits = plan.checkpoint / "commits" / "0"
-            self._wait(
-                lambda: "" if commits.exists() else "no commit yet", limit_s=FIRST_COMMIT_LIMIT_S, show=step.waiting_for
-            )
-        with steps.step(f"{len(plan.nodes)} nodes restore") as step:
+            self._wait(lambda: "" if commits.exists() else "no commit yet", limit_s=FIRST_COMMIT_LIMIT_S, show=show)
+        with step(f"{len(plan.nodes)} nodes restore") as show:
             for part in (*plan.nodes, *plan.routers):
                 self._start_part(part)
-            self._wait_for_parts(plan.nodes, step.waiting_for)
-        with steps.step(f"{len(plan.routers)} routers") as step:
-            self._wait_for_parts(plan.routers, step.waiting_for)
-        with steps.step("replicas: an active and a standby of everything") as step:
-            self._wait(lambda: self._unplaced(plan), limit_s=READY_LIMIT_S, show=step.waiting_for)
-        with steps.step("lookups") as step:
-            self._wait(lambda: self._unanswered(plan), limit_s=READY_LIMIT_S, show=step.waiting_for)
+            self._wait_for_parts(plan.nodes, show)
+        with step(f"{len(plan.routers)} routers") as show:
+            self._wait_for_parts(plan.routers, show)
+        with step("replicas: an active and a standby of everything") as show:
+            self._wait(lambda: self._unplaced(plan), limit_s=READY_LIMIT_S, show=show)
+        with step("lookups") as show:
+            self._wait(lambda: self._unanswered(plan), limit_s=READY_LIMIT_S, show=show)
 
     def _unplaced(self, plan: Plan) -> str:
         report = report_of(plan.routers)
@@ -101,7 +130,7 @@ class Demo:
         return "" if self._answers[0][1]["found"] else f"{FIRST.words[0]} is not there yet"
 
     def _start_part(self, part: DemoPart) -> None:
-        self._signals.check()
+        self._check_signals()
         self._children.append(start(part, self._folder))
 
     def _wait_for_parts(self, parts: tuple[DemoPart, ...], show: Callable[[str], None]) -> None:
@@ -114,7 +143,7 @@ class Demo:
         """Wait until `reason` is empty; every part must live meanwhile."""
         deadline = time.monotonic() + limit_s
         while why := reason():
-            self._signals.check()
+            self._check_signals()
             for child in self._children:
                 if (how := child.ended) is not None and (how != "ended" or child.part.role != "pipeline"):
                     raise _died(child, how)
@@ -145,7 +174,7 @@ class Demo:
         before = report_of(plan.routers)
         look_at = time.monotonic()
         while True:
-            self._signals.check()
+            self._check_signals()
             for child in self._children:
                 if (how := child.ended) is not None and child.part.name not in reported:
                     reported.add(child.part.name)
@@ -168,7 +197,7 @@ class Demo:
         if part.role == "pipeline" and how == "ended":
             self._announcer.event("replayed", "The pipeline has replayed all its flights; everything stays askable.")
             return
-        detail = "\n".join(died_lines(child, how, self._program))
+        detail = "\n".join(died_lines(child, how, self._announcer.program))
         self._announcer.event("died", detail, name=part.name, role=part.role, pid=child.pid, how=how)
 
     def _report_changes(self, plan: Plan, found: list[tuple[str, str]]) -> None:
@@ -184,8 +213,8 @@ class Demo:
         killed: list[Child] = []
         for role in ("router", "node", "pipeline"):
             children = [child for child in self._children if child.part.role == role]
-            killed += stop(children, limit_s=STOP_LIMIT_S[role], hurry=self._signals.is_hurried)
-        by_hand = stop_started_by_hand(self._folder, limit_s=STOP_LIMIT_S["node"], hurry=self._signals.is_hurried)
+            killed += stop(children, limit_s=STOP_LIMIT_S[role], hurry=self._is_hurried)
+        by_hand = stop_started_by_hand(self._folder, limit_s=STOP_LIMIT_S["node"], hurry=self._is_hurried)
         if by_hand:
             pids = ", ".join(map(str, by_hand))
             self._announcer.event("stopped-by-hand", f"What you started by hand was stopped, too (pid {pids}).")

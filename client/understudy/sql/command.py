@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import os
+import resource
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import click
 
 from understudy.calls.credentials import FIXES
+from understudy.calls.flag_words import in_flags, place_in_flags
 from understudy.calls.options import ServerOptions, given_bounds, server_options
 from understudy.calls.trust import client_context
 from understudy.client.errors import (
@@ -22,17 +25,21 @@ from understudy.client.errors import (
     UsageError,
 )
 from understudy.sql.errors import MemoryLimitError, SqlError
-from understudy.sql.options import SCAN_TIMEOUT_S, Serving, serving_options
 from understudy.sql.output import FORMATS, format_of, write
 from understudy.sql.session import MEMORY_LIMIT, SqlSession
 from understudy.terminal.exits import EXIT_CODES_HELP, CommandError, ExitCode
 from understudy_shared.base.errors import UnderstudyError
-from understudy_shared.base.sizes import BadSizeError
+from understudy_shared.base.sizes import BadSizeError, parse_size
 
 if TYPE_CHECKING:
     from understudy.client.core.values import SnapshotBounds
     from understudy.client.sync import Client
     from understudy.sql.session import Answer
+
+SCAN_TIMEOUT_S = 30.0
+
+UNCOUNTED_BYTES = 512 * 1024 * 1024
+"""Room for what DuckDB does not count: rows on their way from servers, stacks of threads, output."""
 
 
 @click.command(epilog=EXIT_CODES_HELP)
@@ -49,9 +56,8 @@ if TYPE_CHECKING:
 @click.option(
     "--memory-limit", default=MEMORY_LIMIT, show_default=True,
     help="Memory of DuckDB; what needs more goes to temporary files, 10GiB at most. The process "
-    "takes about 1.4 times as much.",
+    "takes about 1.4 times as much; for long lists and texts, which DuckDB does not count, twice that and 512MiB.",
 )  # fmt: skip
-@serving_options
 @server_options
 def sql(
     statement: str | None,
@@ -59,7 +65,6 @@ def sql(
     form: str | None,
     output: str,
     memory_limit: str,
-    serving: Serving,
     options: ServerOptions,
     **given: Any,
 ) -> None:
@@ -69,9 +74,6 @@ def sql(
     something is looked up; comparisons narrow what is scanned. Without STATEMENT a terminal gets a prompt; else the
     standard input is the statement. --json is --format json.
 
-    With --serve mysql it is a server for tools that speak MySQL, until SIGINT or SIGTERM. Users log in with an API key
-    as their password, and read what that key may. Beyond loopback it needs TLS, and servers that ask for keys.
-
     \b
     Examples:
       understudy sql "select origin, sum(flights) from airport group by 1"
@@ -79,12 +81,7 @@ def sql(
       understudy sql "from routes" --at 2026-11-25T12:00:00Z --output routes.parquet
       understudy sql < report.sql > report.jsonl
       understudy sql
-      understudy sql --serve mysql --listen 127.0.0.1:3306
     """
-    if serving.protocol is not None:
-        with exit_codes():
-            serving.run(statement, options, memory_limit=memory_limit, bounds=_bounds(given), form=form, output=output)
-        return
     form = "json" if options.as_json and form is None else form
     chosen = format_of(form, output, on_terminal=sys.stdout.isatty())
     if output == "-" and chosen in ("parquet", "arrow") and sys.stdout.isatty():
@@ -92,13 +89,27 @@ def sql(
         raise CommandError(f"{chosen} is not for a terminal", where="--format", fix=fix, exit_code=ExitCode.USAGE)
     with exit_codes(), _client(options) as client:
         bounds = _bounds(given)
-        with SqlSession(client, memory_limit=memory_limit, bounds=bounds) as session:
+        with SqlSession(client, memory_limit=memory_limit, bounds=bounds) as session, confined(memory_limit):
             if statement is None and sys.stdin.isatty():
                 from understudy.sql.prompt import converse  # noqa: PLC0415  # readline
 
                 converse(session, lambda each: _run(session, each, chosen, output))
             else:
                 _run(session, sys.stdin.read() if statement is None else statement, chosen, output)
+
+
+@contextmanager
+def confined(memory_limit: str) -> Iterator[None]:
+    """Limit the memory of this process: DuckDB does not count single long lists and texts, which then fail."""
+    before, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    pages = int(Path("/proc/self/statm").read_text().split()[5])  # data and stacks
+    wanted = pages * resource.getpagesize() + 2 * parse_size(memory_limit) + UNCOUNTED_BYTES
+    known = [each for each in (before, hard) if each != resource.RLIM_INFINITY]
+    resource.setrlimit(resource.RLIMIT_DATA, (min([wanted, *known]), hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_DATA, (before, hard))
 
 
 def _run(session: SqlSession, statement: str, form: str, output: str) -> None:
@@ -110,7 +121,7 @@ def _run(session: SqlSession, statement: str, form: str, output: str) -> None:
 
 
 def footer(answer: Answer, rows: int, *, is_cut: bool) -> Iterator[str]:
-    """Yield what is said of a result: rows, the version of all stores, how each was read, and what is missing."""
+    """Yield the notes below a result: rows, the version of all stores, how each was read, and what is missing."""
     more = ", and more: LIMIT, or --format csv or json" if is_cut else ""
     of = "" if answer.version is None else f" of version {answer.version}"
     committed = answer.lease.get("committed_at")
@@ -156,8 +167,10 @@ def exit_codes() -> Iterator[None]:
     except CommandError:
         raise
     except UnderstudyError as error:
-        fix = FIXES.get(error.type, error.fix) if isinstance(error, ServerProblemError) else error.fix
-        raise CommandError(error.what, where=error.where, fix=fix, exit_code=_exit_code(error)) from None
+        what, where, fix = error.what, error.where, error.fix
+        if isinstance(error, ServerProblemError):
+            what, where, fix = in_flags(what), place_in_flags(where), FIXES.get(error.type) or in_flags(fix)
+        raise CommandError(what, where=where, fix=fix, exit_code=_exit_code(error)) from None
 
 
 def _exit_code(error: UnderstudyError) -> ExitCode:

@@ -49,7 +49,7 @@ class Engine:
                 "python_enable_replacements": False,
             },
         )
-        self._connection.execute("SET TimeZone = 'UTC'")
+        self._connection.execute("SET GLOBAL TimeZone = 'UTC'")
         self._connection.execute("SET enable_external_access = false")
         self._connection.execute("SET lock_configuration = true")
 

@@ -38,7 +38,7 @@ def statement_error(error: Exception, tables: Sequence[Table], known: Sequence[s
         return SqlError(f"there is no table {printable(name)}", where="SQL", fix=suggested.strip() or _listed(known))
     if found := _NO_COLUMN.search(said):
         return _no_column(found[1] or found[2], tables)
-    if kind == "OutOfMemoryException":
+    if kind in ("OutOfMemoryException", "ArrowMemoryError", "MemoryError"):
         fix = "Give more by --memory-limit, or read less: fewer columns, a WHERE, no ORDER BY of everything"
         return MemoryLimitError(first.partition("(")[0].strip() or first, where="memory", fix=fix)
     if kind == "PermissionException" or "configuration has been locked" in said:

@@ -3,13 +3,20 @@
 DuckDB does not apply a filter again that it has handed to a source, so this has to be exact. What pyarrow is given is
 exact but for numbers that may be NaN: to DuckDB (and Spark) NaN is the greatest number, to Arrow it compares with
 nothing. Filters of such columns are written anew.
+
+A filter arrives as pyarrow writes it: as Substrait, a Protocol Buffers message. The few messages that filters use are
+read here: the packages of Substrait hold the whole installation to an older
+release of protobuf. A part that is not known is `Unknown`, and nothing follows from it.
 """
 
 from __future__ import annotations
 
+import struct
+from collections.abc import Callable, Mapping
+from decimal import Decimal
 from functools import cache, reduce
 from operator import and_, eq, ge, gt, le, lt, ne, or_
-from typing import Any
+from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -18,6 +25,7 @@ from understudy.sql.predicates import (
     Check,
     Combined,
     Comparison,
+    Literal,
     Not,
     OneOf,
     Path,
@@ -26,9 +34,197 @@ from understudy.sql.predicates import (
     UnreadFilterError,
 )
 from understudy.sql.predicates import paths as paths_of
-from understudy.sql.substrait import read_filter
 
 _COMPARE = {"=": eq, "!=": ne, "<": lt, "<=": le, ">": gt, ">=": ge}
+
+
+Message = Mapping[int, list[Any]]
+"""The fields of a message by their numbers: an int, or the bytes of what is longer than eight."""
+
+MAX_DEPTH: Final = 100
+
+_OPS: Final = {"equal": "=", "not_equal": "!=", "lt": "<", "lte": "<=", "gt": ">", "gte": ">="}
+_MIRRORED: Final = {"=": "=", "!=": "!=", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
+_TESTS: Final = {"is_null": "is_null", "is_not_null": "not_null", "is_nan": "is_nan"}
+
+_EXTENSIONS, _REFERRED = 2, 3
+_LITERAL, _SELECTION, _FUNCTION, _IF_THEN, _ONE_OF = 1, 2, 3, 6, 8
+
+
+def read_filter(data: bytes) -> Predicate:
+    """Read a filter: an ExtendedExpression with one expression. Raises UnreadFilterError for other messages."""
+    try:
+        message = fields(data)
+        (referred,) = message[_REFERRED]
+        return _Reader(_functions(message)).predicate(fields(fields(referred)[1][0]), 0)
+    except (LookupError, ValueError, TypeError, struct.error) as error:
+        raise UnreadFilterError(f"DuckDB sent a filter that cannot be read: {error!r}") from None
+
+
+def fields(data: bytes) -> Message:
+    """Read the fields of a message. Raises ValueError."""
+    found: dict[int, list[Any]] = {}
+    at = 0
+    while at < len(data):
+        tag, at = _varint(data, at)
+        match tag & 7:
+            case 0:
+                value, at = _varint(data, at)
+                found.setdefault(tag >> 3, []).append(value)
+                continue
+            case 1:
+                size = 8
+            case 2:
+                size, at = _varint(data, at)
+            case 5:
+                size = 4
+            case kind:
+                raise ValueError(f"a field has the kind {kind}")
+        if at + size > len(data):
+            raise ValueError("a message is cut")
+        found.setdefault(tag >> 3, []).append(data[at : at + size])
+        at += size
+    return found
+
+
+def _varint(data: bytes, at: int) -> tuple[int, int]:
+    value = shift = 0
+    while shift < 70:
+        byte = data[at]
+        at += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value & 0xFFFF_FFFF_FFFF_FFFF, at
+        shift += 7
+    raise ValueError("a number has more than ten bytes")
+
+
+def _functions(message: Message) -> Mapping[int, str]:
+    """Return the names of functions by their anchors."""
+    said = [fields(fields(each)[3][0]) for each in message.get(_EXTENSIONS, ())]
+    return {_first(each, 2, 0): each[3][0].decode().partition(":")[0] for each in said}
+
+
+class _Reader:
+    """A reader of expressions, which name functions by numbers."""
+
+    def __init__(self, functions: Mapping[int, str]) -> None:
+        self._functions = functions
+
+    def predicate(self, expression: Message, depth: int) -> Predicate:
+        """Read an expression that is true, false or null."""
+        if depth > MAX_DEPTH:
+            return Unknown("an expression that is nested too deeply")
+        if _FUNCTION in expression:
+            return self._call(fields(expression[_FUNCTION][0]), depth)
+        if _ONE_OF in expression:
+            return _one_of(fields(expression[_ONE_OF][0]))
+        if _IF_THEN in expression:
+            return self._null_or(fields(expression[_IF_THEN][0]), depth)
+        return Unknown(f"an expression of the kind {sorted(expression)}")
+
+    def _call(self, call: Message, depth: int) -> Predicate:
+        name = self._functions[_first(call, 1, 0)]
+        arguments = [fields(fields(each)[3][0]) for each in call.get(4, ())]
+        if name in ("and", "or"):
+            return Combined(name, tuple(self.predicate(each, depth + 1) for each in arguments))
+        if name == "not" and len(arguments) == 1:
+            return Not(self.predicate(arguments[0], depth + 1))
+        if name in _TESTS and len(arguments) == 1:
+            path = _path(arguments[0])
+            return Unknown(name) if path is None else Check(path, _TESTS[name])
+        if name in _OPS and len(arguments) == 2:
+            return _comparison(_OPS[name], *arguments)
+        return Unknown(f"the function {name}")
+
+    def _null_or(self, choice: Message, depth: int) -> Predicate:
+        """Read `if_else(is_valid(column), column in (...), null)`."""
+        (clause,) = choice[1]
+        condition, then = (fields(fields(clause)[number][0]) for number in (1, 2))
+        test, found = self.predicate(condition, depth + 1), self.predicate(then, depth + 1)
+        otherwise = fields(choice[2][0])
+        is_null = _LITERAL in otherwise and 29 in fields(otherwise[_LITERAL][0])
+        if is_null and isinstance(found, OneOf) and test == Check(found.path, "not_null"):
+            return OneOf(found.path, found.literals, keeps_null=True)
+        return Unknown("a choice")
+
+
+def _comparison(op: str, left: Message, right: Message) -> Predicate:
+    path, other = _path(left), right
+    if path is None:
+        path, other, op = _path(right), left, _MIRRORED[op]
+    literal = _literal(other)
+    return (
+        Unknown("a comparison of other than a column and a constant")
+        if path is None or literal is None
+        else (Comparison(path, op, literal))
+    )
+
+
+def _one_of(choice: Message) -> Predicate:
+    path = _path(fields(choice[1][0]))
+    literals = tuple(_literal(fields(each)) for each in choice.get(2, ()))
+    if path is None or None in literals:
+        return Unknown("a list of other than constants")
+    return OneOf(path, literals, keeps_null=False)
+
+
+def _path(expression: Message) -> Path | None:
+    """Return the column that an expression is; None for other expressions."""
+    if _SELECTION not in expression:
+        return None
+    reference = fields(expression[_SELECTION][0])
+    path: list[int] = []
+    segment = reference.get(1, [None])[0]
+    while segment is not None:
+        place = fields(fields(segment)[2][0])
+        path.append(_first(place, 1, 0))
+        segment = place.get(2, [None])[0]
+    return tuple(path) or None
+
+
+def _literal(expression: Message) -> Literal | None:
+    """Return the constant that an expression is; None for null, for other expressions, and for what is not known."""
+    if _LITERAL not in expression:
+        return None
+    for number, (value, *_) in fields(expression[_LITERAL][0]).items():
+        read = _CONSTANTS.get(number)
+        if read is not None:
+            return read(value)
+    return None
+
+
+def _signed(value: int) -> int:
+    return value - 2**64 if value >= 2**63 else value
+
+
+def _decimal(data: bytes) -> Decimal:
+    message = fields(data)
+    unscaled = int.from_bytes(message[1][0], "little", signed=True)
+    return Decimal(f"{unscaled}E-{_first(message, 3, 0)}")
+
+
+def _moment(data: bytes) -> int | None:
+    message = fields(data)
+    return _signed(_first(message, 2, 0)) if _first(message, 1, 0) == 6 else None
+
+
+_CONSTANTS: Final[Mapping[int, Callable[[Any], Literal | None]]] = {
+    1: bool,
+    **dict.fromkeys((2, 3, 5, 7, 14, 16, 17, 27), _signed),  # integers, timestamp, date, time, timestamp_tz
+    10: lambda data: struct.unpack("<f", data)[0],
+    11: lambda data: struct.unpack("<d", data)[0],
+    12: bytes.decode,
+    13: bytes,
+    24: _decimal,
+    34: _moment,
+    35: _moment,
+}
+
+
+def _first(message: Message, number: int, default: int) -> int:
+    found: int = message.get(number, [default])[0]
+    return found
 
 
 class Filter:

@@ -15,12 +15,13 @@ from queue import Empty, Full, Queue
 from time import sleep
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from understudy.calls.export_streams import CutError, Piece, may_pass, read_arrow
+from understudy.calls.export_streams import Piece, may_pass, read_arrow
 from understudy.calls.http_client import STREAM_TIMEOUT_S, ServerProblemError, StreamBody
 from understudy.client.core.scans import Question
 from understudy.client.core.values import ScanQuestion
 from understudy.client.errors import OverloadedError, UnavailableError, UnreachableError
 from understudy.client.sync import Store
+from understudy.typed.arrow_records import CutError
 from understudy_shared.base.errors import UnderstudyError
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""The filter of a table scan, as a tree (pure). `substrait.py` makes it, `narrowing.py` and `exact.py` use it."""
+"""The filter of a table scan, as a tree (pure). `exact.py` makes it, `narrowing.py` and `exact.py` use it."""
 
 from __future__ import annotations
 

@@ -172,7 +172,7 @@ class Reads:
         return 0
 
     def _scan(self, store: Store[Any], question: ScanQuestion) -> Iterator[Page[Row[Any]]]:
-        asked: ScanQuestion = {**question, "limit": MAX_SCAN_ROWS}
+        asked: ScanQuestion = {**question, "page_size": MAX_SCAN_ROWS}
         for page in store.scan(**asked).pages():
             self._observe(page.version)
             yield page
@@ -186,9 +186,7 @@ class Reads:
             return self._held.store(name)
 
     def _hold(self) -> Snapshot:
-        held = self._stack.enter_context(
-            self._client.snapshot(self._stores or None, holder="understudy sql", **self._bounds)
-        )
+        held = self._stack.enter_context(self._client.snapshot(self._stores or None, **self._bounds))
         self.version, self.lease = held.version, held.lease
         return held
 

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 from understudy.client.core.values import SnapshotBounds
 from understudy.client.sync import Client
-from understudy.sql.extra import imported
 from understudy.sql.reads import Read, Reads
 from understudy.sql.table_columns import Table, tables_of
 from understudy_shared.base.errors import UnderstudyError
@@ -20,9 +19,23 @@ if TYPE_CHECKING:
 
     from understudy.sql.engine import Engine
 
+
+from importlib import import_module
+
+from understudy_shared.base.extras import PACKAGE, MissingExtraError
+
 Parameters = Sequence[object] | dict[str, object] | None
 
 MEMORY_LIMIT = "512MiB"
+
+
+def imported(package: str) -> Any:
+    """Import a package of the extra. Raises MissingExtraError."""
+    try:
+        return import_module(package)
+    except ImportError:
+        what = f"SQL needs {package}, which is not installed"
+        raise MissingExtraError(what, where=f"{PACKAGE}[sql]", extras="sql") from None
 
 
 class Answer:
@@ -73,11 +86,8 @@ class SqlSession:
         *,
         memory_limit: str = MEMORY_LIMIT,
         bounds: SnapshotBounds | None = None,
-        engine: Engine | None = None,
-        unexported: set[str] | None = None,
     ) -> None:
-        """Start DuckDB. `bounds` name the version that each statement leases; without them it is the newest. An
-        `engine`, and a set of stores whose exports were refused, may be those of other sessions that have ended.
+        """Start DuckDB. `bounds` name the version that each statement leases; without them it is the newest.
 
         Raises MissingExtraError where DuckDB or pyarrow is not installed.
         """
@@ -86,11 +96,8 @@ class SqlSession:
         from understudy.sql.engine import Engine  # noqa: PLC0415  # needs duckdb
 
         self._client, self._bounds = client, bounds or {}
-        self._unexported: set[str] = set() if unexported is None else unexported
-        self._engine: Engine = engine or Engine(memory_limit)
-        self._is_own = engine is None
-        self._running: tuple[Reads, Any] | None = None
-        self._is_cancelled = False
+        self._unexported: set[str] = set()  # stores whose exports were refused for good
+        self._engine: Engine = Engine(memory_limit)
         self.tables: Mapping[str, Table] = {}
 
     def __enter__(self) -> SqlSession:
@@ -102,17 +109,8 @@ class SqlSession:
         self.close()
 
     def close(self) -> None:
-        """Stop DuckDB, and remove its files, unless it was given."""
-        if self._is_own:
-            self._engine.close()
-
-    def cancel(self) -> None:
-        """Stop the statement that runs, and those that follow. Any thread may call it."""
-        self._is_cancelled = True
-        if self._running is not None:
-            reads, cursor = self._running
-            reads.cancel()
-            cursor.interrupt()
+        """Stop DuckDB, and remove its files."""
+        self._engine.close()
 
     def statements(self, text: str) -> list[str]:
         """Return the statements of a text. Raises SqlError."""
@@ -137,16 +135,12 @@ class SqlSession:
         seen = _Seen(reads, used, [each.name for each in tables.values()])
         try:
             with self._engine.cursor() as cursor:
-                self._running = reads, cursor
-                if self._is_cancelled:
-                    raise KeyboardInterrupt
                 answer = Answer(*self._begun(cursor, statement, parameters, seen), seen)
                 try:
                     yield answer
                 finally:
                     answer.close()
         finally:
-            self._running = None
             seen.close()
             reads.close()
 
@@ -198,7 +192,7 @@ class _Seen:
 
         try:
             return act()
-        except (duckdb.Error, pa.ArrowException, OSError, RuntimeError, UnderstudyError) as error:
+        except (duckdb.Error, pa.ArrowException, OSError, RuntimeError, MemoryError, UnderstudyError) as error:
             if self.reads.error is not None:
                 raise self.reads.error from None
             if any(each.unread for each in self.datasets.values()):

@@ -1,11 +1,13 @@
 """Printing of commands: JSON bytes as they came, fields, or tables. Values are never read as markup.
 
-Into a pipe or a file, lines are as long as they need to be; a terminal folds them. Tables need rich, which takes longer
-to import than a lookup takes: only what draws a table imports it.
+Into a pipe or a file, lines are as long as they need to be; a terminal folds them, and shows words that say how well
+something is in colour, unless NO_COLOR is set. Tables need rich, which takes longer to import than a lookup takes: only
+what draws a table imports it.
 """
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import sys
@@ -21,6 +23,15 @@ from understudy.terminal.pages import FieldList, Lines, Page, Sheet
 if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.table import Table
+
+_COLOURS = {
+    "green": ("ok", "all well", "yes", "RUNNING"),
+    "yellow": ("attention", "suspect", "waiting", "opening", "idle", "RESTORING", "CREATED"),
+    "red": ("hurt", "unknown", "no", "dead", "quarantined", "DEAD", "UNKNOWN", "CLOSED"),
+}
+_COLOUR_OF = {word: colour for colour, words in _COLOURS.items() for word in words}
+_STATE = re.compile(rf"^(\s*(?:[\w -]+?  +)?)({'|'.join(sorted(_COLOUR_OF, key=len, reverse=True))})(?=  |:|,|$)")
+"""Pattern of the state in a line: its first word, or the one after a name and two spaces."""
 
 _PIPE_WIDTH = 100_000
 _LEAST_WIDTH = 20
@@ -53,6 +64,8 @@ def print_page(page: Page) -> None:
     for part in page:
         if isinstance(part, Sheet):
             _print(_table(part))
+        elif isinstance(part, Lines) and part.states:
+            print_lines(map(_coloured, _lines(part)))
         else:
             print_lines(_lines(part))
 
@@ -71,6 +84,14 @@ def drawn(page: Page) -> RenderableType:
     from rich.text import Text  # noqa: PLC0415
 
     return Group(*(_table(part) if isinstance(part, Sheet) else Text("\n".join(_lines(part))) for part in page))
+
+
+def _coloured(line: str) -> str:
+    """Colour the state in a line."""
+    found = None if "NO_COLOR" in os.environ else _STATE.match(line)
+    if found is None:
+        return line
+    return found[1] + click.style(found[2], fg=_COLOUR_OF[found[2]]) + line[found.end() :]
 
 
 def _lines(part: Lines | FieldList) -> Iterable[str]:
@@ -103,7 +124,7 @@ def _table(sheet: Sheet) -> Table:
     for column in sheet.columns:
         table.add_column(column, overflow="fold")
     for row in sheet.rows:
-        table.add_row(*(Text(cell) for cell in row))
+        table.add_row(*(Text(cell, _COLOUR_OF.get(cell.partition(",")[0], "")) for cell in row))
     return table
 
 

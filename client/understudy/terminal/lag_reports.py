@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from understudy.terminal.health_line import health_line
 from understudy.terminal.pages import Lines, Page, Sheet
 from understudy.terminal.values import duration_text, number_text, position_text
 from understudy_shared.base.printable import printable
@@ -23,6 +22,12 @@ SORTS = [sign + name for name in ("store", "node", *_MEMBERS) for sign in ("", "
 _ROLE_ORDER = {"active": 0, "standby": 1, "warmup": 2}
 
 
+def health_line(report: Mapping[str, Any]) -> str:
+    """Return the state of the whole: `all well`, or what is wrong, who is hurt, and what to do."""
+    state, headline = str(report["state"]), printable(str(report["headline"]))
+    return headline if state == "ok" else f"{state}: {headline}"
+
+
 def lag_page(report: Mapping[str, Any]) -> Page:
     """Render either kind of report: only a router's has nodes."""
     return _router_page(report) if "nodes" in report else _node_page(report)
@@ -36,7 +41,7 @@ def _router_page(report: Mapping[str, Any]) -> Page:
     ]
     health = [health_line(report["health"]), ""] if "headline" in report.get("health", {}) else []
     return (
-        Lines([*health, *_router_header(report), ""]),
+        Lines([*health, *_router_header(report), ""], states=True),
         _needed(Sheet(NODES_COLUMNS, [_member_row(member) for member in report["nodes"]])),
         Lines([""]),
         Sheet(ROUTER_LAG_COLUMNS, replicas),

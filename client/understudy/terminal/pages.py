@@ -8,10 +8,11 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Lines:
-    """Text as it is; text that `folds` is folded to the width of a terminal."""
+    """Text as it is. What `folds` is folded to the width of a terminal; `states` are shown in colour."""
 
     lines: Sequence[str]
     folds: bool = False
+    states: bool = False
 
 
 @dataclass(frozen=True, slots=True)

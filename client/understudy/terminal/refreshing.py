@@ -19,7 +19,7 @@ from understudy_shared.base.errors import UnderstudyError
 
 
 def watch_pages(fetch: Callable[[], bytes], page_of: Callable[[bytes], Page], *, every_s: float, as_json: bool) -> None:
-    """Show `fetch` each `every_s` seconds; Ctrl-C is the way to end it, so it is no error."""
+    """Show `fetch` each `every_s` seconds; Ctrl-C is the way to end it, so it is not an error."""
     body: bytes | UnderstudyError = fetch()
     try:
         with ExitStack() as open_displays:

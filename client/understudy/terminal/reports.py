@@ -41,15 +41,27 @@ def batch_page(keys: Sequence[str], answers: Sequence[Mapping[str, Any]], *, raw
 def stores_page(document: Mapping[str, Any]) -> Page:
     """Render the list of stores, and what of the query cannot be asked; of a fleet with the application of each."""
     stores = document["stores"]
-    is_of_fleet = any("application" in store for store in stores)
+    unknown = document.get("unknown", ())
+    is_of_fleet = bool(unknown) or any("application" in store for store in stores)
     rows = [
         (*([printable(str(store.get("application", "")))] if is_of_fleet else []), *store_row(store))
         for store in stores
     ]
+    table = [Sheet((*(["application"] if is_of_fleet else []), *STORE_COLUMNS), rows)] if rows or not unknown else []
     return (
-        Sheet((*(["application"] if is_of_fleet else []), *STORE_COLUMNS), rows),
-        Lines([*unnamed_lines(stores), *not_served_lines(document["not_served"])]),
+        *table,
+        Lines([*waiting_lines(unknown), *unnamed_lines(stores), *not_served_lines(document["not_served"])]),
     )
+
+
+def waiting_lines(unknown: Iterable[Mapping[str, Any]]) -> list[str]:
+    """Return a line for each application of a fleet that gave no list of its stores, with the reason."""
+    lines = []
+    for each in unknown:
+        name, reason = printable(str(each["application"])), printable(str(each["reason"] or "it gave no reason"))
+        is_sentence = reason.startswith(f"application {name} ")
+        lines.append(reason if is_sentence else f"application {name} is waiting: {reason}")
+    return lines
 
 
 def store_row(store: Mapping[str, Any]) -> tuple[str, ...]:

@@ -75,11 +75,15 @@ def answer_rows(answer: Mapping[str, Any], *, raw: bool) -> list[tuple[str, str,
         ("version", age, ""),
         ("committed", shown(answer["committed_at"]), ""),
         ("watermark", shown(answer["watermark"]), ""),
-        ("served by", f"{by['host']}:{by['port']}, {by['role']}, {by['state']}, partition {answer['partition']}", ""),
+        ("served by", f"{by['host']}:{by['port']}, {by['role']}, {by['state']}, {_partition(answer)}", ""),
     ]
     if answer.get("marks"):
         rows.append(("marks", ", ".join(map(printable, answer["marks"])), ""))
     return [*rows, ("position", shown(answer["position"]), "")]
+
+
+def _partition(answer: Mapping[str, Any]) -> str:
+    return "all partitions asked" if answer["partition"] is None else f"partition {answer['partition']}"
 
 
 def batch_row(answer: Mapping[str, Any], *, raw: bool) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""A server in memory for tests of programs that read state: without Spark, a node, Redis or the network.
+"""A server for tests of programs that read state: without Spark and Redis.
 
     from understudy.testing import Server, Store
 
@@ -6,7 +6,8 @@
         server.commit({"aircraft": {"N14228": {"flights": 3}}})
         server.client().store("aircraft").get("N14228").value
 
-It is the node of `understudy serve` over a checkpoint in memory, and needs what that needs: the extra `node`.
+It is the service of `understudy serve` over a small checkpoint that it writes, and needs what that needs: the extra
+`node`.
 """
 
 from understudy.testing.application import Application as Application

@@ -1,14 +1,17 @@
-"""`Application`: one query of a server in memory, and what a test does to it."""
+"""`Application`: one query of a server, and what a test does to it."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from types import TracebackType
+from typing import TYPE_CHECKING
 
 from understudy.client.errors import UsageError
-from understudy.testing.seam import MemoryApplication
 from understudy.testing.stores import Changes, DeclaredStore
+
+if TYPE_CHECKING:
+    from understudy.testing.service import Query
 
 MAX_AGE = timedelta(days=365)
 """Longest time by which the clock of a server moves at once."""
@@ -36,14 +39,14 @@ class Trouble:
 class Application:
     """One query of a server: its commits, and what goes wrong with it. Others do not notice."""
 
-    def __init__(self, stores: Mapping[str, DeclaredStore], query: MemoryApplication | None) -> None:
-        """Take the stores. `query`: the query in memory; None where several stand behind a server."""
+    def __init__(self, stores: Mapping[str, DeclaredStore], query: Query | None) -> None:
+        """Take the stores. `query` writes them; None where a server has several applications."""
         self._stores = stores
         self._only = query
         self._troubles: set[Trouble] = set()
 
     @property
-    def _query(self) -> MemoryApplication:
+    def _query(self) -> Query:
         if self._only is None:
             raise UsageError(
                 "the server has several applications",
@@ -139,7 +142,7 @@ class Application:
         if times is not None and (isinstance(times, bool) or not isinstance(times, int) or times < 1):
             raise UsageError(f"times={times!r} is not a number of requests", where="times", fix="Give times=1, or None")
         return self._began(
-            query.trouble(problem=problem, detail=detail, delay_s=delay_s, is_cut=is_cut, store=store, times=times)
+            query.fault(problem=problem, detail=detail, delay_s=delay_s, is_cut=is_cut, store=store, times=times)
         )
 
     def _began(self, end: Callable[[], None]) -> Trouble:

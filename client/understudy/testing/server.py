@@ -1,4 +1,4 @@
-"""`Server`: a server in memory, of one application or several."""
+"""`Server`: a server for tests, of one application or several."""
 
 from __future__ import annotations
 
@@ -7,29 +7,28 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from understudy.client.errors import UsageError
+from understudy.client.transports.sockets import SocketTransport
+from understudy.client.transports.trust import trust
 from understudy.testing.application import Application
-from understudy.testing.seam import MemoryService, find_service
 from understudy.testing.stores import DeclaredStore, Store
-from understudy.testing.transports import AsyncMemoryTransport, MemoryTransport
 from understudy_shared.base.errors import SettingsError
+from understudy_shared.base.extras import MissingExtraError
 from understudy_shared.fleet.choosing import require_id
 
 if TYPE_CHECKING:
     from understudy.client.aio import AsyncClient
     from understudy.client.sync import Client
-
-MEMORY_URL = "http://understudy.testing"
-"""The URL of clients in memory; nothing resolves it."""
+    from understudy.testing.service import LocalService
 
 
 class Server(Application):
-    """A server in memory with the stores that are declared.
+    """A server with the stores that are declared, on a port of this machine.
 
         with Server({"aircraft": Store(key={"tail": "string"}, value={"flights": "long"}, rows=[...])}) as server:
             server.client().store("aircraft").get("N14228")
 
-    It answers as `understudy serve` does, because it is its code: only the checkpoint is in memory, and its query is
-    `commit`. Any thread may use it.
+    It is the service of `understudy serve`, in this process, over a small checkpoint in a folder for temporary files.
+    Its query is `commit`. Any thread may use it.
 
     With `applications` it is a fleet, as `understudy serve A B`: `application("orders")` is the query of one, and
     `client(application="orders")` reads it.
@@ -41,8 +40,12 @@ class Server(Application):
         *,
         applications: Mapping[str, Mapping[str, Store]] | None = None,
         partitions: int = 2,
+        port: int = 0,
     ) -> None:
-        """Start it at version 1, which has the rows of the stores. Raises UsageError and BadKeyError."""
+        """Start it at version 1, which has the rows of the stores. `port` 0 takes a free one.
+
+        Raises UsageError and BadKeyError.
+        """
         if (stores is None) == (applications is None):
             raise UsageError(
                 "a server has either stores or applications",
@@ -54,20 +57,13 @@ class Server(Application):
             raise UsageError(
                 f"partitions={partitions!r} is not a number from 1 to 64", where="partitions", fix="Give partitions=2"
             )
-        self._url = ""
-        self._service: MemoryService = find_service()(
-            {
-                application: (
-                    {name: (each.key, each.value, each.result) for name, each in stores.items()},
-                    {name: each.rows for name, each in stores.items()},
-                )
-                for application, stores in declared.items()
-            },
-            partitions=partitions,
-        )
-        found = self._service.applications
-        self._applications = {name: Application(stores, found[name]) for name, stores in declared.items() if name}
-        super().__init__(declared.get("", {}), found.get(""))
+        self._service = _start(declared, partitions=partitions, port=port)
+        self._transport = SocketTransport(trust({}, None, ca_file=None, cert_file=None, key_file=None))
+        self.url = f"http://127.0.0.1:{self._service.port}"
+        """Its URL, for clients of its own making, other processes and languages."""
+        queries = self._service.queries
+        self._applications = {name: Application(stores, queries[name]) for name, stores in declared.items() if name}
+        super().__init__(declared.get("", {}), queries.get(""))
 
     def __repr__(self) -> str:
         if self._applications:
@@ -84,29 +80,25 @@ class Server(Application):
 
     def close(self) -> None:
         """End it. Its clients find no server then."""
+        self._transport.close()
         self._service.close()
 
     # ---- clients
 
     def client(self, **options: Any) -> Client:
-        """Return a `Client` of this server, without a socket. It takes the options of any `Client`, but no URL."""
+        """Return a `Client` of this server. It takes the options of any `Client`, but no URL.
+
+        All of them share their connections, which `close` of the server ends, too.
+        """
         from understudy.client.sync import Client  # noqa: PLC0415  # as `understudy` itself does
 
-        return Client(MEMORY_URL, transport=MemoryTransport(self._service.connect), **options)
+        return Client(self.url, **{"transport": self._transport, **options})
 
     def async_client(self, **options: Any) -> AsyncClient:
-        """Return an `AsyncClient` of this server, without a socket, for any event loop."""
+        """Return an `AsyncClient` of this server, for any event loop."""
         from understudy.client.aio import AsyncClient  # noqa: PLC0415
 
-        return AsyncClient(MEMORY_URL, transport=AsyncMemoryTransport(self._service.connect), **options)
-
-    def listen(self, port: int = 0) -> str:
-        """Listen at a port of this machine, for other processes and languages, and return the URL. 0 takes a free one;
-        a second call returns the same.
-        """
-        if not self._url:
-            self._url = self._service.listen("127.0.0.1", port)
-        return self._url
+        return AsyncClient(self.url, **options)
 
     # ---- its applications
 
@@ -122,6 +114,17 @@ class Server(Application):
         super().heal()
         for application in self._applications.values():
             application.heal()
+
+
+def _start(declared: Mapping[str, Mapping[str, DeclaredStore]], *, partitions: int, port: int) -> LocalService:
+    """Start the service, or say which extra to install."""
+    try:
+        from understudy.testing.service import LocalService  # noqa: PLC0415  # the node, which imports seconds long
+    except ModuleNotFoundError as error:
+        raise MissingExtraError(
+            f"understudy.testing needs {error.name}, which is not installed", extras="node"
+        ) from None
+    return LocalService(declared, partitions=partitions, port=port)
 
 
 def _named(applications: Mapping[str, Mapping[str, Store]]) -> Mapping[str, Mapping[str, Store]]:

@@ -18,6 +18,9 @@ from understudy_shared.spark.types import Field, StructType
 Changes = Mapping[Any, Any] | Iterable[tuple[Any, Any]]
 """Values by key, or pairs of them where keys are not hashable. None deletes the key."""
 
+Change = tuple[object, object]
+"""The JSON of a key in exact form, and that of its value: an object by column, or None to delete the key."""
+
 
 @dataclass(frozen=True)
 class Store:
@@ -50,14 +53,14 @@ class DeclaredStore:
             )
         self._write_key = KeyWriter(_columns(self.key)).write
         self._write_value = KeyWriter(_columns(self.value)).write
-        self.rows = [self._row(each) for each in declared.rows]
+        self.rows: Sequence[Change] = [self._row(each) for each in declared.rows]
 
-    def changes(self, changes: Changes) -> list[tuple[object, object]]:
+    def changes(self, changes: Changes) -> list[Change]:
         """Return changes as JSON. Raises UsageError and BadKeyError for what does not fit."""
         pairs = changes.items() if isinstance(changes, Mapping) else changes
         return [(self._write_key(key), None if value is None else self._value(key, value)) for key, value in pairs]
 
-    def _row(self, row: Any) -> tuple[object, object]:
+    def _row(self, row: Any) -> Change:
         columns = self._by_column(row, "a row")
         key = {name: columns[name] for name in _names(self.key) if name in columns}
         return self._write_key(key), self._value(key, {name: columns[name] for name in columns if name not in key})

@@ -69,7 +69,7 @@ class StoreEntry:
 
 
 def read_entry(entry: Mapping[str, Any]) -> StoreEntry:
-    """Read an entry. Raises SchemaError for a type that this release does not know, and for what is no entry."""
+    """Read an entry. Raises SchemaError for a type that this release does not know, and for a malformed entry."""
     try:
         return _read(entry)
     except UnsupportedError as error:

@@ -99,7 +99,7 @@ def _pydantic(cls: Any) -> tuple[Member, ...]:
         alias = info.validation_alias or info.alias or name
         if not isinstance(alias, str):
             raise ModelError(
-                f"{cls.__name__}.{name} has an alias that is no text",
+                f"{cls.__name__}.{name} has an alias that is not text",
                 where=f"{cls.__name__}.{name}",
                 fix="Give it the name of its column: Field(alias='...')",
             )

@@ -36,6 +36,7 @@ from understudy_shared.spark.types import (
     TimestampNtzType,
     TimestampType,
     TimeType,
+    VariantType,
     VoidType,
     YearMonthIntervalType,
 )
@@ -178,6 +179,7 @@ _SCALARS: Final[Mapping[type[SparkType], Convert]] = {
     DecimalType: _decimal,
     StringType: _string,
     BinaryType: _bytes,
+    VariantType: _string,
     DateType: _or_text(date.fromisoformat, temporal.parse_date),
     TimestampType: _or_text(_timestamp, temporal.parse_timestamp),
     TimestampNtzType: _or_text(_timestamp_ntz, temporal.parse_timestamp_ntz),

@@ -34,6 +34,7 @@ from understudy_shared.spark.types import (
     TimestampNtzType,
     TimestampType,
     TimeType,
+    VariantType,
     VoidType,
     YearMonthIntervalType,
 )
@@ -127,6 +128,7 @@ SCALARS: Final[Mapping[type[SparkType], tuple[type, ...]]] = {
     DecimalType: (Decimal, str),
     StringType: (str, UUID),
     BinaryType: (bytes,),
+    VariantType: (str,),
     DateType: (date, str),
     TimestampType: (datetime, str),
     TimestampNtzType: (datetime, str),

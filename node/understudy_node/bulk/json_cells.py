@@ -14,7 +14,7 @@ import numpy.typing as npt
 import orjson
 
 from understudy_node.bulk.cells import U8, AnyCells, FixedCells, VariableCells, is_text, printed, values_of
-from understudy_node.bulk.joining import joined
+from understudy_node.bulk.table import joined
 from understudy_shared.http.lookup_requests import numbers_as_text
 from understudy_shared.spark.json_printer import compile_json_cell
 from understudy_shared.spark.temporal import MICROS_PER_DAY, date_text

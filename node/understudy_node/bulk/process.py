@@ -16,14 +16,13 @@ from collections.abc import Callable
 from time import monotonic
 from typing import Final
 
-from understudy_node.bulk.answers import PIPE_BYTES, Answers
-from understudy_node.bulk.conversation import Conversation
+from understudy_node.bulk.conversation import PIPE_BYTES, Answers, Conversation
 from understudy_node.bulk.fast_part import PartCancelledError
 from understudy_node.generation import Generation
 from understudy_node.replica.readings import Reading
 from understudy_node.stores.bulk_parts import BulkQuestion, MadePart
+from understudy_shared.base.child_process import module_command
 from understudy_shared.base.supervise import shielded
-from understudy_shared.processes.command import module_command
 from understudy_shared.reads.scan_page import Place, Room
 from understudy_shared.server.long_reads import turn_of_part
 

@@ -4,34 +4,21 @@ Spark derives the Avro schema from the columns: a column is a union of null and 
 so is an element that is a struct, an array or a map, and no other. A decimal is as many bytes as its precision needs. A
 record is read with the columns that it was written with, and converted to those of the newest schema by the rules of
 Avro: columns are found by their names, new ones are null, and numbers may have become wider. Doubtful conversions are
-refused by name. Pure.
+refused by name. Values are those of `understudy_shared.spark.unsafe_row`.
 
-Values are those of `understudy_shared.spark.unsafe_row`.
+A reader takes the bytes and a position, and returns a value and the position after it. Every length is checked before
+anything is read; malformed bytes raise CorruptFileError, and no other error. All of it is pure.
 """
 
 from __future__ import annotations
 
+import struct
 from collections import Counter
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Final, cast
 
-from understudy_node.checkpoint.avro_bytes import (
-    Read,
-    array_reader,
-    damaged,
-    fixed_reader,
-    nullable_reader,
-    pair_reader,
-    read_boolean,
-    read_bytes,
-    read_double,
-    read_float,
-    read_int,
-    read_long,
-    read_string,
-)
-from understudy_shared.base.errors import UnsupportedError
+from understudy_shared.base.errors import CorruptFileError, UnsupportedError
 from understudy_shared.spark.layout import decimal_of
 from understudy_shared.spark.types import (
     ArrayType,
@@ -53,6 +40,145 @@ from understudy_shared.spark.types import (
 
 AvroDecoder = Callable[[bytes, int], tuple[object, ...]]
 """A function from the bytes of a record, which begins at a position and ends with them, to one value per column."""
+
+
+Read = Callable[[bytes, int], tuple[object, int]]
+
+_FLOAT: Final = struct.Struct("<f")
+_DOUBLE: Final = struct.Struct("<d")
+_LONG_BYTES: Final = 10
+_BITS_OF_INT: Final = 32
+_BITS_OF_LONG: Final = 64
+
+
+def damaged(what: str, at: int) -> CorruptFileError:
+    """Make the error for bytes that are no Avro record of the schema."""
+    return CorruptFileError(
+        f"not an Avro record of this schema: {what}",
+        where=f"byte {at}",
+        fix="The file is damaged, or the schema belongs to another version of the query",
+    )
+
+
+def read_long(data: bytes, at: int) -> tuple[int, int]:
+    """Read a zig-zag varint of at most 64 bits."""
+    raw = shift = 0
+    # Ten bytes at most: a damaged run of bytes with the high bit set must end.
+    for position in range(at, min(at + _LONG_BYTES, len(data))):
+        byte = data[position]
+        raw |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            # Ten bytes have 70 bits: what is above 64 would make another number, so it is damage.
+            if raw >> _BITS_OF_LONG:
+                break
+            # Zig-zag: the lowest bit is the sign.
+            return (raw >> 1) ^ -(raw & 1), position + 1
+        shift += 7
+    raise damaged("a number does not end, or is too large", at)
+
+
+def read_int(data: bytes, at: int) -> tuple[int, int]:
+    """Read a zig-zag varint of at most 32 bits."""
+    value, end = read_long(data, at)
+    if not -(1 << _BITS_OF_INT - 1) <= value < 1 << _BITS_OF_INT - 1:
+        raise damaged("a number is too large", at)
+    return value, end
+
+
+def read_boolean(data: bytes, at: int) -> tuple[bool, int]:
+    """Read one byte, 0 or 1."""
+    byte = data[at : at + 1]
+    if byte not in {b"\x00", b"\x01"}:
+        raise damaged("a truth value is neither 0 nor 1", at)
+    return byte == b"\x01", at + 1
+
+
+def read_float(data: bytes, at: int) -> tuple[float, int]:
+    """Read four bytes, little-endian."""
+    number: float = _FLOAT.unpack(_taken(data, at, _FLOAT.size))[0]
+    return number, at + _FLOAT.size
+
+
+def read_double(data: bytes, at: int) -> tuple[float, int]:
+    """Read eight bytes, little-endian."""
+    number: float = _DOUBLE.unpack(_taken(data, at, _DOUBLE.size))[0]
+    return number, at + _DOUBLE.size
+
+
+def read_bytes(data: bytes, at: int) -> tuple[bytes, int]:
+    """Read a length, and as many bytes."""
+    length, start = read_long(data, at)
+    return _taken(data, start, length), start + length
+
+
+def read_string(data: bytes, at: int) -> tuple[str, int]:
+    """Read the same as text; bytes that are not UTF-8 become surrogate escapes, as in rows."""
+    taken, end = read_bytes(data, at)
+    return taken.decode("utf-8", "surrogateescape"), end
+
+
+def fixed_reader(size: int, convert: Callable[[int], object]) -> Read:
+    """Make a reader of a big-endian two's complement of so many bytes."""
+
+    def read(data: bytes, at: int) -> tuple[object, int]:
+        return convert(int.from_bytes(_taken(data, at, size), "big", signed=True)), at + size
+
+    return read
+
+
+def nullable_reader(read_value: Read) -> Read:
+    """Make a reader of null (branch 0) or a value (branch 1)."""
+
+    def read(data: bytes, at: int) -> tuple[object, int]:
+        branch = data[at : at + 1]
+        # Branch 1 as a zig-zag varint: Spark puts null first in each union.
+        if branch == b"\x02":
+            return read_value(data, at + 1)
+        if branch == b"\x00":
+            return None, at + 1
+        raise damaged("a column is neither null nor a value", at)
+
+    return read
+
+
+def array_reader(read_element: Read) -> Callable[[bytes, int], tuple[list[object], int]]:
+    """Make a reader of blocks of elements, each with its count; a count of zero ends them. Every element has bytes."""
+
+    def read(data: bytes, at: int) -> tuple[list[object], int]:
+        elements: list[object] = []
+        while True:
+            count, at = read_long(data, at)
+            if count == 0:
+                return elements, at
+            # Each element takes a byte or more, so a damaged count cannot ask for memory. A negative count is legal
+            # Avro, and Spark never writes one.
+            if not 0 < count <= len(data) - at:
+                raise damaged("more elements than there are bytes", at)
+            for _ in range(count):
+                element, at = read_element(data, at)
+                elements.append(element)
+
+    return read
+
+
+def pair_reader(read_key: Read, read_value: Read) -> Read:
+    """Make a reader of an entry of a map."""
+
+    def read(data: bytes, at: int) -> tuple[object, int]:
+        key, at = read_key(data, at)
+        value, at = read_value(data, at)
+        return (key, value), at
+
+    return read
+
+
+def _taken(data: bytes, at: int, length: int) -> bytes:
+    # A slice never raises: that it is too short is the only sign of an end that comes too early.
+    taken = data[at : at + length] if length >= 0 else b""
+    if length < 0 or len(taken) != length:
+        raise damaged("it ends too early", at)
+    return taken
+
 
 _READERS: Final[Mapping[type[SparkType], Read]] = MappingProxyType(
     {
@@ -79,7 +205,7 @@ def compile_avro_decoder(written: StructType, shown: StructType) -> AvroDecoder:
     """Compile a decoder of records with the columns `written`; it returns the columns `shown`.
 
     Raises UnsupportedError where the former cannot be read as the latter. The decoder raises CorruptFileError for bytes
-    that are no such record to their end.
+    that are not such a record to their end.
     """
     read = _struct_reader(written, shown, "")
 
@@ -142,6 +268,8 @@ def _require_type(kind: SparkType, path: str) -> None:
             _require_type(value, path)
         case DecimalType():
             pass
+        case BinaryType(opaque_as) if opaque_as:  # it is a record there
+            raise _unsupported(f"type {opaque_as}", path)
         case _ if type(kind) not in _READERS:
             raise _unsupported(f"type {kind.name}", path)
 

@@ -7,16 +7,22 @@ This reads files through `CheckpointFiles` and leaves every judgement of bytes t
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Literal
+from types import MappingProxyType
+from typing import Final, Literal
 
 from understudy_node.checkpoint.avro_history import AvroHistory
 from understudy_node.checkpoint.files import CheckpointFiles
+from understudy_node.checkpoint.inference import infer_operator, stores_of
 from understudy_node.checkpoint.logs import (
+    CONTINUE,
+    MAX_LOG_BYTES,
     Commit,
     OffsetEntry,
     StateProperties,
     batch_ids,
+    no_offsets,
     parse_commit,
     parse_offsets,
     parse_query_id,
@@ -44,9 +50,11 @@ from understudy_node.checkpoint.support import (
 from understudy_shared.base.errors import CorruptFileError, UnsupportedError, VanishedError
 from understudy_shared.base.words import Lineage
 from understudy_shared.bus.messages import MAX_SCHEMAS
-from understudy_shared.spark.types import VoidType, parse_schema
+from understudy_shared.spark.types import StructType, VoidType, parse_schema
 
 log = logging.getLogger(__name__)
+
+NONE_NAMED: Final[Mapping[int, str]] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +88,8 @@ class OperatorDescription:
     """The version of its state layout; None where the offset log does not say it."""
     variables: tuple[StateVariable, ...] = ()
     """State variables of `transformWithState`, as column families of one store."""
+    inferred_from: str = ""
+    """The reason why this operator was inferred, for state without metadata, which Spark 3.5 and older do not write."""
 
     @property
     def served(self) -> tuple[StoreDescription, ...]:
@@ -140,14 +150,17 @@ def store_directory(operator_id: int, partition: int, store_name: str) -> str:
     return base if store_name == DEFAULT_STORE else f"{base}/{store_name}"
 
 
-def describe(files: CheckpointFiles) -> CheckpointDescription:
-    """Describe a checkpoint; raise `NotACheckpointError`, or `UnsupportedError` when no operator can be served."""
+def describe(files: CheckpointFiles, named: Mapping[int, str] = NONE_NAMED) -> CheckpointDescription:
+    """Describe a checkpoint; raise `NotACheckpointError`, or `UnsupportedError` when no operator can be served. `named`
+    are operators that somebody says, by number, for those that cannot be inferred.
+    """
     require_checkpoint(files)
-    query_id = parse_query_id(files.read("metadata"))
+    query_id = parse_query_id(files.read("metadata", MAX_LOG_BYTES))
     commits = batch_ids(files.list("commits") or [])
-    last_commit = parse_commit(files.read(f"commits/{commits[-1]}"), commits[-1]) if commits else None
+    last_commit = _read_commit(files, commits[-1]) if commits else None
     offsets = _read_offsets(files, last_commit)
-    operators = _describe_operators(files, offsets) if offsets is not None else ()
+    has_committed = last_commit is not None
+    operators = () if offsets is None else _describe_operators(files, offsets, named, has_committed=has_committed)
     if last_commit is not None and not operators:
         raise UnsupportedError(
             "The query keeps no state",
@@ -171,25 +184,41 @@ def describe(files: CheckpointFiles) -> CheckpointDescription:
     )
 
 
+def _read_commit(files: CheckpointFiles, batch_id: int) -> Commit:
+    return parse_commit(files.read(f"commits/{batch_id}", MAX_LOG_BYTES), batch_id)
+
+
 def _read_offsets(files: CheckpointFiles, last_commit: Commit | None) -> OffsetEntry | None:
     """Read the committed batch's offsets; before the first commit those of the batch that is running."""
-    if last_commit is not None:
-        return parse_offsets(files.read(f"offsets/{last_commit.batch_id}"), last_commit.batch_id)
-    started = batch_ids(files.list("offsets") or [])
-    return parse_offsets(files.read(f"offsets/{started[-1]}"), started[-1]) if started else None
+    started = batch_ids(files.list("offsets") or []) if last_commit is None else [last_commit.batch_id]
+    if not started:
+        return None
+    try:
+        return parse_offsets(files.read(f"offsets/{started[-1]}", MAX_LOG_BYTES), started[-1])
+    except VanishedError as error:
+        raise (error if last_commit is None else no_offsets(last_commit.batch_id, files.url)) from None
 
 
-def _describe_operators(files: CheckpointFiles, offsets: OffsetEntry) -> tuple[OperatorDescription, ...]:
+def _describe_operators(
+    files: CheckpointFiles, offsets: OffsetEntry, named: Mapping[int, str], *, has_committed: bool
+) -> tuple[OperatorDescription, ...]:
+    """Describe the operators; before the first commit those that have metadata: their first batch writes it, and what
+    it is inferred from without.
+    """
     refuse_encoding(offsets.properties.encoding_format, where=files.url)
     return tuple(
-        _describe_operator(files, operator_id, offsets) for operator_id in batch_ids(files.list("state") or [])
+        _describe_operator(files, operator_id, offsets, named.get(operator_id))
+        for operator_id in batch_ids(files.list("state") or [])
+        if has_committed or any(files.stats([_metadata_path(files, operator_id, offsets)]))
     )
 
 
-def _describe_operator(files: CheckpointFiles, operator_id: int, offsets: OffsetEntry) -> OperatorDescription:
+def _describe_operator(
+    files: CheckpointFiles, operator_id: int, offsets: OffsetEntry, named: str | None
+) -> OperatorDescription:
     where = f"{files.url}/state/{operator_id}"
     try:
-        metadata = _read_metadata(files, operator_id, offsets.batch_id)
+        metadata = _read_metadata(files, operator_id, offsets, named)
     except UnsupportedError as error:
         return OperatorDescription(operator_id, "unknown", offsets.properties.shuffle_partitions, (), error)
     unsupported = why_unsupported(operator_id, metadata.operator_name, offsets, where=where)
@@ -220,25 +249,53 @@ def _describe_operator(files: CheckpointFiles, operator_id: int, offsets: Offset
         unsupported=unsupported,
         state_format=state_format,
         variables=variables,
+        inferred_from=metadata.inferred_from,
     )
 
 
-def _read_metadata(files: CheckpointFiles, operator_id: int, batch_id: int) -> OperatorMetadata:
-    base = f"state/{operator_id}/_metadata"
-    batch = choose_metadata_batch(files.list(f"{base}/v2") or [], at_most_batch_id=batch_id)
-    path = f"{base}/metadata" if batch is None else f"{base}/v2/{batch}"
+def _read_metadata(
+    files: CheckpointFiles, operator_id: int, offsets: OffsetEntry, named: str | None
+) -> OperatorMetadata:
+    path = _metadata_path(files, operator_id, offsets)
     try:
-        data = files.read(path)
-    except VanishedError as error:
-        raise UnsupportedError(
-            f"Operator {operator_id} has no metadata: Spark 3.5 and older do not write any",
-            where=f"{files.url}/{path}",
-            fix="Restart the query on Spark 4.0 or later: its first batch on this checkpoint writes the metadata",
-        ) from error
+        data = files.read(path, MAX_LOG_BYTES)
+    except VanishedError:
+        return _infer_metadata(files, operator_id, offsets, named)
     metadata = parse_operator_metadata(data, name=path)
     if metadata.operator_id != operator_id:
         raise CorruptFileError(f"The metadata belongs to operator {metadata.operator_id}", where=f"{files.url}/{path}")
     return metadata
+
+
+def _metadata_path(files: CheckpointFiles, operator_id: int, offsets: OffsetEntry) -> str:
+    base = f"state/{operator_id}/_metadata"
+    batch = choose_metadata_batch(files.list(f"{base}/v2") or [], at_most_batch_id=offsets.batch_id)
+    return f"{base}/metadata" if batch is None else f"{base}/v2/{batch}"
+
+
+def _infer_metadata(
+    files: CheckpointFiles, operator_id: int, offsets: OffsetEntry, named: str | None
+) -> OperatorMetadata:
+    """Return what the metadata would say, by the schema files of Spark 3.1 and later."""
+    stores: dict[str, tuple[StructType, StructType]] = {}
+    for store in stores_of(files.list(f"state/{operator_id}/0") or []):
+        path = _schema_path(operator_id, store)
+        try:
+            (family,) = parse_schema_file(files.read(path, MAX_LOG_BYTES), name=path)
+        except VanishedError as error:
+            raise UnsupportedError(
+                f"Operator {operator_id} has neither metadata nor a schema: Spark 3.0 and older write none of them",
+                where=f"{files.url}/{path}",
+                fix=CONTINUE,
+            ) from error
+        stores[store] = (parse_schema(family.key_schema), parse_schema(family.value_schema))
+    where = f"{files.url}/state/{operator_id}"
+    return infer_operator(operator_id, stores, offsets.conf, named=named, where=where)
+
+
+def _schema_path(operator_id: int, store_name: str) -> str:
+    """Return the schema file of a store where the metadata does not name one."""
+    return f"{store_directory(operator_id, 0, store_name)}/_metadata/schema"
 
 
 def _describe_store(
@@ -254,12 +311,12 @@ def _describe_store(
     if store.schema_file_names:
         path = f"state/{operator_id}/_stateSchema/{store.name}/{store.schema_file_names[-1]}"
     else:
-        path = f"{store_directory(operator_id, 0, store.name)}/_metadata/schema"
+        path = _schema_path(operator_id, store.name)
     families: tuple[ColumnFamilySchema, ...] = ()
     schema_files: tuple[SchemaFile, ...] = ()
     unsupported: UnsupportedError | None
     try:
-        families = parse_schema_file(files.read(path), name=path)
+        families = parse_schema_file(files.read(path, MAX_LOG_BYTES), name=path)
         before = _schemas_before(files, operator_id, store, are_needed=is_avro)
         schema_files = (*before, SchemaFile(path.rpartition("/")[2], families))
         unsupported = why_unreadable(
@@ -287,7 +344,7 @@ def _schemas_before(
     for name in store.schema_file_names[:-1] if are_needed else store.schema_file_names[-MAX_SCHEMAS:-1]:
         path = f"state/{operator_id}/_stateSchema/{store.name}/{name}"
         try:
-            found.append(SchemaFile(name, parse_schema_file(files.read(path), name=path)))
+            found.append(SchemaFile(name, parse_schema_file(files.read(path, MAX_LOG_BYTES), name=path)))
         except (VanishedError, CorruptFileError, UnsupportedError) as error:
             if not are_needed:
                 log.warning(

@@ -29,6 +29,7 @@ class Document:
 
 def parse_document(data: bytes, *, name: str, tags: Sequence[str]) -> Document:
     """Parse a document whose tag is one of `tags`; a newer tag is unsupported, anything else is corrupt."""
+    _refuse_empty(data, name=name)
     try:
         tag, _, remainder = data.decode().partition("\n")
     except UnicodeDecodeError as error:
@@ -52,10 +53,20 @@ def parse_object(data: bytes, *, name: str) -> Json:
 
 def parse_json(data: bytes, *, name: str) -> object:
     """Parse any JSON value."""
+    _refuse_empty(data, name=name)
     try:
         return orjson.loads(data)
     except orjson.JSONDecodeError as error:
         raise CorruptFileError(f"Not JSON: {error}", where=name) from error
+
+
+def _refuse_empty(data: bytes, *, name: str) -> None:
+    if not data:
+        raise CorruptFileError(
+            "The file is empty: it has 0 bytes",
+            where=name,
+            fix="Its write or its copy was cut off: put the file back, or copy the checkpoint again",
+        )
 
 
 def field(body: Json, key: str, kind: type[T], *, name: str) -> T:

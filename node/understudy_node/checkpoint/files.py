@@ -10,6 +10,7 @@ from __future__ import annotations
 import errno
 import os
 import shutil
+import stat
 import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -19,7 +20,7 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Literal, Protocol
 
-from understudy_shared.base.errors import CheckpointError, UnderstudyError, VanishedError
+from understudy_shared.base.errors import CheckpointError, CorruptFileError, LocalDiskError, VanishedError
 
 FetchMethod = Literal["hardlink", "symlink", "copy", "download"]
 
@@ -27,6 +28,15 @@ DEFAULT_MAX_READ_BYTES = 1 << 30
 """Limit of one read into memory; state files are compressed, and even large HDFS snapshots stay below it."""
 
 DISK_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
+_HEAD_BYTES = 1 << 16
+"""Bytes of a file that are read first: most files have fewer. So many zeros begin no file of Spark's."""
+
+_KINDS = {
+    stat.S_IFIFO: "a FIFO",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFCHR: "a character device",
+    stat.S_IFBLK: "a block device",
+}
 _NO_HARD_LINK = frozenset({errno.EXDEV, errno.EPERM, errno.EACCES, errno.EMLINK, errno.ENOTSUP, errno.ENOSYS})
 
 
@@ -131,11 +141,14 @@ class LocalFiles(CheckpointFiles):
         refuse_escape(path)
         full = self._prefix + path
         try:
-            with open(full, "rb", buffering=0) as file:  # noqa: PTH123 -- as fast as stat
-                size = os.fstat(file.fileno()).st_size
-                if size > max_bytes:
-                    raise too_large_to_read(full, size, max_bytes)
-                return file.read()
+            with open(full, "rb", buffering=0, opener=_open_without_waiting) as file:
+                found = os.fstat(file.fileno())
+                _require_regular(found, full)
+                if found.st_size > max_bytes:
+                    raise too_large_to_read(full, found.st_size, max_bytes)
+                head = file.read(_HEAD_BYTES)
+                _require_written(head, full)
+                return head + file.read() if found.st_size > len(head) else head
         except (FileNotFoundError, NotADirectoryError) as error:
             raise vanished(full) from error
         except OSError as error:
@@ -147,6 +160,7 @@ class LocalFiles(CheckpointFiles):
         source = self._prefix + path
         with arriving_file(destination) as arriving:
             try:
+                _require_regular(os.stat(source), source)  # noqa: PTH116 -- as in `stat`
                 return _link_or_copy(source, arriving)
             except (FileNotFoundError, NotADirectoryError) as error:
                 if Path(source).exists():
@@ -163,6 +177,32 @@ def _read_unchanged(files: CheckpointFiles, path: str, max_bytes: int) -> Conten
     if files.stat(path) != before:
         raise rewritten(f"{files.url}/{path}")
     return Content(data, before)
+
+
+def _open_without_waiting(path: str, flags: int) -> int:
+    """Open a file; a FIFO without a writer opens at once, too, so that it can be refused."""
+    return os.open(path, flags | os.O_NONBLOCK)
+
+
+def _require_regular(found: os.stat_result, where: str) -> None:
+    """Raise for a FIFO, a device or a socket: reading one may wait for ever. A folder raises as the system says it."""
+    if stat.S_ISDIR(found.st_mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+    if not stat.S_ISREG(found.st_mode):
+        raise CheckpointError(
+            f"This is {_KINDS.get(stat.S_IFMT(found.st_mode), 'a special file')}, where Spark writes regular files",
+            where=where,
+            fix="Remove it, and put the file back as Spark wrote it",
+        )
+
+
+def _require_written(head: bytes, where: str) -> None:
+    """Raise for a large file that begins with a hole: it may have a gigabyte, and be tried again every second."""
+    if len(head) == _HEAD_BYTES and not head.strip(b"\0"):
+        raise CorruptFileError(
+            f"The file begins with {_HEAD_BYTES} zero bytes: it is sparse, or its content never reached the disk",
+            where=where,
+        )
 
 
 def _link_or_copy(source: str, arriving: Path) -> FetchMethod:
@@ -187,7 +227,7 @@ def arriving_file(destination: Path) -> Iterator[Path]:
         arriving.replace(destination)
     except OSError as error:
         if error.errno in DISK_FULL:
-            raise UnderstudyError(
+            raise LocalDiskError(
                 "The disk is full",
                 where=str(destination.parent),
                 fix="Free space there, or give the node another --data-dir; the replica goes on by itself",
@@ -221,7 +261,9 @@ def rewritten(where: str) -> VanishedError:
 def too_large_to_read(where: str, size: int, max_bytes: int) -> CheckpointError:
     """Make the error for a file above the limit of a read."""
     return CheckpointError(
-        f"The file has {size} bytes; at most {max_bytes} are read into memory", where=where, fix="Raise the limit"
+        f"The file has {size} bytes; at most {max_bytes} are read into memory",
+        where=where,
+        fix="Spark's files of this kind are far smaller: put the file back as Spark wrote it",
     )
 
 

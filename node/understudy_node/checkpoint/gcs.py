@@ -1,8 +1,8 @@
 """The parts of `object_store.ObjectStore` that are specific to Google Cloud Storage.
 
 The library reads the environment, key files and files of gcloud, and asks the metadata service (GKE, Compute Engine);
-`google_identity.py` adds identity federation and impersonation. The file is looked at here first: the library does not
-say which one it read, nor what is wrong with it.
+google-auth, in the extra `gcs`, adds identity federation and impersonation. The file is looked at here first: the
+library does not say which one it read, nor what is wrong with it.
 """
 
 from __future__ import annotations
@@ -10,13 +10,14 @@ from __future__ import annotations
 import json
 import os
 import re
+import threading
 from collections.abc import Callable, Mapping
+from datetime import UTC, timedelta
 from pathlib import Path
 from typing import Any
 
 from obstore.store import GCSStore
 
-from understudy_node.checkpoint.google_identity import KINDS, google_token
 from understudy_node.checkpoint.store_access import (
     ReadFile,
     StoreAccess,
@@ -27,11 +28,20 @@ from understudy_node.checkpoint.store_access import (
 )
 from understudy_node.checkpoint.store_failures import StoreTerms
 from understudy_shared.base.errors import SettingsError
+from understudy_shared.base.extras import install_fix
 
 _LOCATION = re.compile(r"gc?s://([a-z0-9][a-z0-9._-]{1,220}[a-z0-9])(?:/([^?#]*))?", re.ASCII | re.DOTALL)
 _KEYS = ("GOOGLE_BEARER_TOKEN", "GOOGLE_SERVICE_ACCOUNT", "GOOGLE_SERVICE_ACCOUNT_PATH", "GOOGLE_SERVICE_ACCOUNT_KEY")
 _ENDPOINT = "GOOGLE_BASE_URL"
 _FILE = "GOOGLE_APPLICATION_CREDENTIALS"
+READ_ONLY = "https://www.googleapis.com/auth/devstorage.read_only"
+
+KINDS = frozenset({"external_account", "external_account_authorized_user", "impersonated_service_account"})
+"""The types of files that google-auth reads: workload and workforce identity federation, and impersonation."""
+
+IDENTITY_TIMEOUT_S = 5.0
+"""Time of a request to a provider of identities; google-auth's own is two minutes."""
+
 _READ = KINDS | {"service_account", "authorized_user"}
 _TYPE = re.compile(r"[a-z_]{1,40}")
 
@@ -115,3 +125,116 @@ def _read(text: str, path: Path) -> Mapping[str, Any]:
         where=str(path),
         fix=f"Set {_FILE} to a service account's key file, or run under a service account of GKE or Compute Engine",
     )
+
+
+class IdentityError(Exception):
+    """A provider of identities gave no token. The text has a status at most, never the reply."""
+
+
+class GoogleToken:
+    """The tokens of an identity that google-auth knows: the library calls it for a request once a token has
+    `refresh_threshold` left. One caller renews it; a token that is still valid is used until its end.
+    """
+
+    refresh_threshold = timedelta(minutes=3, seconds=45)
+    """The time from which google-auth calls a token stale."""
+
+    def __init__(self, credentials: Any) -> None:
+        from google.auth.transport.requests import Request  # noqa: PLC0415  # an extra, and slow to import
+
+        self._credentials, self._request = credentials, Request()
+        self._renewing = threading.Lock()
+        self._said = ""
+
+    def __call__(self) -> dict[str, Any]:
+        """Return the present token. Raises IdentityError without a valid one, where no new one can be had."""
+        from google.auth.credentials import TokenState  # noqa: PLC0415
+
+        if self._state() is not TokenState.FRESH and self._renewing.acquire(
+            blocking=self._state() is TokenState.INVALID
+        ):
+            try:
+                if self._state() is not TokenState.FRESH:  # who waited finds what the other one brought
+                    self._renew(is_needed=self._state() is TokenState.INVALID)
+            finally:
+                self._renewing.release()
+        return {"token": self._credentials.token, "expires_at": self._credentials.expiry.replace(tzinfo=UTC)}
+
+    def _state(self) -> object:
+        return self._credentials.token_state
+
+    def _renew(self, *, is_needed: bool) -> None:
+        from google.auth.exceptions import GoogleAuthError  # noqa: PLC0415
+
+        self._said = "kind: NoProof,"
+        try:
+            self._credentials.refresh(self._ask)
+        except (GoogleAuthError, OSError, ValueError):  # whose text may be the provider's
+            if is_needed:
+                raise IdentityError(self._said) from None
+
+    def _ask(self, *place: Any, **options: Any) -> Any:
+        """Make a request of google-auth, and note what became of it."""
+        from google.auth.exceptions import TransportError  # noqa: PLC0415
+
+        try:
+            reply = self._request(*place, **{"timeout": IDENTITY_TIMEOUT_S, **options})
+        except TransportError as error:
+            is_late = "Timeout" in type(error.__cause__).__name__
+            self._said = "kind: Timeout," if is_late else "kind: Connect,"
+            raise
+        self._said = f"status code: {reply.status}"
+        return reply
+
+
+def google_token(info: Mapping[str, Any], path: Path) -> GoogleToken:
+    """Return the tokens of the identity that a file describes. Raises SettingsError where it cannot be understood."""
+    kind = info["type"]
+    try:
+        from google.auth.exceptions import GoogleAuthError  # noqa: PLC0415
+    except ImportError as error:
+        raise SettingsError(
+            f"The library for credentials of the type {kind} is not installed: {error}",
+            where=str(path),
+            fix=install_fix("node,gcs"),
+        ) from error
+    try:
+        return GoogleToken(_credentials(info))
+    except (GoogleAuthError, ValueError, KeyError, TypeError, AttributeError):  # whose text may have a secret in it
+        raise SettingsError(
+            f"The file's credentials of the type {kind} are not understood",
+            where=str(path),
+            fix="Make it again by gcloud (docs/object-stores.md)",
+        ) from None
+
+
+def _credentials(info: Mapping[str, Any]) -> Any:
+    """Return google-auth's credentials of a file. Raises what a file that is not understood makes it raise."""
+    from google.auth import (  # noqa: PLC0415
+        aws,
+        external_account_authorized_user,
+        identity_pool,
+        impersonated_credentials,
+        pluggable,
+    )
+    from google.oauth2 import credentials, service_account  # noqa: PLC0415
+
+    plain: dict[str, Any] = {  # the first two are only read to impersonate another
+        "authorized_user": credentials.Credentials.from_authorized_user_info,
+        "service_account": service_account.Credentials.from_service_account_info,
+        "external_account_authorized_user": external_account_authorized_user.Credentials.from_info,
+    }
+    if make := plain.get(info["type"]):
+        return make(info)
+    if info["type"] == "impersonated_service_account":
+        url, impersonating = info["service_account_impersonation_url"], _credentials(info["source_credentials"])
+        account = url.rpartition("/")[2].removesuffix(":generateAccessToken")
+        impersonated: Any = impersonated_credentials.Credentials
+        return impersonated(impersonating, account, [READ_ONLY], info.get("delegates"), iam_endpoint_override=url)
+    source = info["credential_source"]
+    if "certificate" in source:
+        raise ValueError  # the request would have to show it
+    federated: Any = identity_pool.Credentials
+    if "executable" in source or "environment_id" in source:
+        federated = pluggable.Credentials if "executable" in source else aws.Credentials
+    return federated.from_info(info, scopes=[READ_ONLY])

@@ -1,7 +1,7 @@
-"""A checkpoint in HDFS, by Hadoop's protocol or by HTTP (decision 0081). What differs is an adapter's.
+"""A checkpoint in HDFS (decision 0081).
 
 Rule: a file is read between two equal stats, for HDFS knows no conditions: what was replaced meanwhile is read again,
-and a download that was cut goes on only in the same file. Folders are no files.
+and a download that was cut goes on only in the same file. Folders are not files.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class HadoopClient(Protocol):
 
 
 class HadoopStore(Store, Protocol):
-    """The part of a reader that is specific to one way to HDFS. `endpoint` is empty where HDFS is not asked by HTTP."""
+    """The place at which HDFS is asked. `endpoint` is empty: HDFS tells no time."""
 
     root: str
     """The checkpoint's absolute path; empty for all of the file system."""
@@ -91,7 +91,7 @@ class HadoopFiles(StoreFiles[HadoopStore]):
         return None if found.is_folder else found.stat()
 
     def list(self, path: str) -> list[str] | None:
-        """Make one request, by Hadoop's own protocol one for each thousand names."""
+        """Make one request for each thousand names."""
         full = self._full(path)
         try:
             return self._calls.call("Cannot list", path, lambda client: client.names(full))

@@ -1,6 +1,9 @@
 """HDFS by Hadoop's own protocol, through hdfs-native: no JVM. Name services and Kerberos come from HADOOP_CONF_DIR.
 
 The library knows no deadlines, so each of its calls runs on an event loop where it can be cancelled.
+
+Hadoop's class of an exception decides what a failed request means: whether to try again, and what to tell the reader.
+Of its text only the path of a refused permission is shown.
 """
 
 from __future__ import annotations
@@ -8,17 +11,17 @@ from __future__ import annotations
 import asyncio
 import os
 import re
-from collections.abc import AsyncIterator, Coroutine, Iterator, Mapping
+from collections.abc import AsyncIterator, Coroutine, Iterable, Iterator, Mapping
 from functools import cache
+from pathlib import Path
 from threading import Thread
 from time import monotonic
 from typing import Any, TypeVar
+from xml.etree import ElementTree
 
 from hdfs_native import AsyncClient
 
-from understudy_node.checkpoint.failure import Failure
-from understudy_node.checkpoint.hadoop_conf import conf_dir, hadoop_conf, namenodes_of, services_in
-from understudy_node.checkpoint.hadoop_failures import HadoopError, hadoop_failure, places_of
+from understudy_node.checkpoint.failure import Failure, Meaning
 from understudy_node.checkpoint.hadoop_files import HadoopClient, HadoopStatus
 from understudy_node.checkpoint.store_access import ReadFile, text_of
 from understudy_node.checkpoint.store_calls import StoreLimits
@@ -43,6 +46,143 @@ _LOCATION = re.compile(
 )
 _SAID = re.compile(r'^(?:Fatal)?RPCError\("([\w.$]{1,200})", (.*)', re.DOTALL)
 _KIND = re.compile(r"^(\w{1,40})")
+
+
+_FILES = ("core-site.xml", "hdfs-site.xml")
+
+
+DOCUMENT = "docs/object-stores.md"
+
+_REFUSED = re.compile(r"user=([\w.@/$-]{1,100}), access=(\w{1,20})")
+
+SAFE_MODE = (
+    "The NameNode leaves it when enough blocks are reported: see `hdfs dfsadmin -safemode get` and the DataNodes; the "
+    "node asks again by itself"
+)
+BLOCKS = (
+    "See `hdfs dfsadmin -report`, and that the node can reach the DataNodes at the addresses that they registered with "
+    f"(dfs.client.use.datanode.hostname, {DOCUMENT}); it asks again by itself"
+)
+RIGHTS = f"Give the user the right to read the checkpoint and to enter each folder above it ({DOCUMENT})"
+NAMENODE = "Check that the node can reach the NameNode, and that it runs; it asks again by itself"
+TICKET = (
+    "Run kinit, or set KRB5CCNAME to a ticket cache, KRB5_CLIENT_KTNAME to a keytab, or HADOOP_TOKEN_FILE_LOCATION to "
+    f"a file of tokens ({DOCUMENT})"
+)
+STANDBY = f"Write the name service in place of a NameNode's host, with HADOOP_CONF_DIR ({DOCUMENT})"
+ENCRYPTED = f"Keep the checkpoint outside encryption zones ({DOCUMENT})"
+NO_LIBRARY = "Install libgssapi-krb5-2 (Debian) or krb5-libs (Red Hat)"
+
+_BLOCKS = frozenset(
+    ("DataTransferError", "BlocksNotFound", "BlockMissingException", "ReplicaNotFoundException", "ChecksumError")
+)
+_TICKETS = frozenset(("GSSAPIError", "NoSASLMechanism", "SASLError", "SaslException", "OperationFailed"))
+_REFUSALS = _TICKETS | {
+    "AccessControlException",
+    "AuthenticationException",
+    "AuthorizationException",
+    "InvalidToken",
+    "SecurityException",
+}
+_OTHERS = {
+    "StandbyException": Failure(Meaning.OPEN_AGAIN, "the NameNode is on standby", STANDBY),
+    "UnsupportedFeature": Failure(Meaning.FINAL, "the library cannot read such a file: it is encrypted", ENCRYPTED),
+}
+_NO_ADDRESS = ("lookup address", "Name or service not known", "name resolution", "nodename nor servname")
+_ABSENT = frozenset(("FileNotFoundException", "ParentNotDirectoryException"))
+
+
+class HadoopError(Exception):
+    """The error of HDFS or of its client: `kind` is the name of the exception's class without its package."""
+
+    def __init__(self, kind: str, text: str) -> None:
+        super().__init__(kind, text)
+        self.kind, self.text = kind.rpartition(".")[2].rpartition("$")[2], text
+
+    @property
+    def is_absence(self) -> bool:
+        """Whether there is no such file."""
+        return self.kind in _ABSENT or (self.kind == "AccessControlException" and "(is not a directory)" in self.text)
+
+
+def hadoop_failure(error: Exception, looked_in: str, away: str = "") -> Failure:
+    """Decide what an exception of a client means.
+
+    `looked_in`: the places where credentials were looked for. `away`: more advice when there is no connection.
+    """
+    if isinstance(error, TimeoutError):
+        return Failure(Meaning.OPEN_AGAIN, "HDFS did not answer in time", NAMENODE)
+    if not isinstance(error, HadoopError):
+        return _no_connection(str(error), away)
+    if error.kind in _REFUSALS or "authentication is not enabled" in error.text:
+        return _refusal(error, looked_in)
+    if "safe mode" in error.text.lower():
+        return Failure(Meaning.TRY_AGAIN, "the file system is in safe mode", SAFE_MODE)
+    if error.kind in _BLOCKS:
+        return Failure(Meaning.TRY_AGAIN, f"no DataNode gives the file's blocks ({error.kind})", BLOCKS)
+    if error.kind in _OTHERS:
+        return _OTHERS[error.kind]
+    return Failure(Meaning.TRY_AGAIN, f"HDFS failed ({error.kind or 'no reason given'})", NAMENODE)
+
+
+def _refusal(error: HadoopError, looked_in: str) -> Failure:
+    if found := _REFUSED.search(error.text):
+        reason = f"permission denied: the user {found[1]} has no right to {found[2]}"
+        return Failure(Meaning.REFUSED, reason, RIGHTS)
+    if "libgssapi" in error.text:
+        return Failure(Meaning.FINAL, "the library of Kerberos is not installed", NO_LIBRARY)
+    if error.kind in _TICKETS or "authentication is not enabled" in error.text:
+        return Failure(Meaning.REFUSED, f"there is no valid Kerberos ticket or token: {looked_in}", TICKET)
+    return Failure(Meaning.REFUSED, f"the credentials are refused, or have expired ({error.kind})", TICKET)
+
+
+def _no_connection(text: str, away: str) -> Failure:
+    if any(each in text for each in _NO_ADDRESS):
+        return Failure(Meaning.TRY_AGAIN, f"the NameNode's host has no address{away}", NAMENODE)
+    reason = "no connection to HDFS" if "refused" in text.lower() else "the connection to HDFS broke"
+    return Failure(Meaning.OPEN_AGAIN, f"{reason}{away}", NAMENODE)
+
+
+def places_of(environ: Mapping[str, str], variables: Iterable[str]) -> str:
+    """Return the variables that name credentials, and the files that they name."""
+    return ", ".join(f"{name} is {environ.get(name) or 'not set'}" for name in variables)
+
+
+def conf_dir(environ: Mapping[str, str]) -> Path | None:
+    """Return the directory of the configuration; None if the environment names no directory."""
+    if found := environ.get("HADOOP_CONF_DIR"):
+        return Path(found)
+    home = environ.get("HADOOP_HOME")
+    return Path(home, "etc", "hadoop") if home else None
+
+
+def hadoop_conf(environ: Mapping[str, str], read_file: ReadFile) -> Mapping[str, str]:
+    """Return names and values of the configuration, empty without a directory. Raises SettingsError.
+
+    The user's own files are read, so their XML is trusted.
+    """
+    folder, found = conf_dir(environ), dict[str, str]()
+    for path in [] if folder is None else [folder / name for name in _FILES]:
+        if (text := read_file(path)) is None:
+            continue
+        try:
+            properties = ElementTree.fromstring(text).iter("property")  # noqa: S314 -- see above
+        except ElementTree.ParseError as error:
+            raise SettingsError(f"The file is no XML: {error}", where=str(path)) from None
+        pairs = ((each.findtext("name", "").strip(), each.findtext("value", "").strip()) for each in properties)
+        found |= {name: value for name, value in pairs if name}
+    return found
+
+
+def namenodes_of(conf: Mapping[str, str], service: str) -> list[str]:
+    """Return the ids of a name service's NameNodes, in the order of the configuration; empty if it has no NameNodes."""
+    return [each.strip() for each in conf.get(f"dfs.ha.namenodes.{service}", "").split(",") if each.strip()]
+
+
+def services_in(conf: Mapping[str, str]) -> list[str]:
+    """Return the name services that a configuration has."""
+    prefix = "dfs.ha.namenodes."
+    return sorted(name.removeprefix(prefix) for name in conf if name.startswith(prefix))
 
 
 class Hdfs:
@@ -117,7 +257,7 @@ class Hdfs:
         known = ", ".join(services_in(conf)) or "none"
         folder = conf_dir(self._environ)
         there = f"{folder} has the name services: {known}" if folder else "HADOOP_CONF_DIR is not set"
-        self._away = f"; {host} is no name service: {there}"
+        self._away = f"; {host} is not a name service: {there}"
         return f"{host}:{DEFAULT_PORT}", host
 
 
@@ -134,7 +274,7 @@ class KeptClients:
         return len(self._resting_s)
 
     def keep(self, client: object, *, instead_of: object | None, now_s: float) -> None:
-        """Keep a client. The one that it replaces makes no more calls; those that have rested are let go."""
+        """Keep a client. The one that it replaces makes no more calls; idle ones are closed."""
         self._resting_s[id(client)] = client, None
         if instead_of is not None:
             self._resting_s[id(instead_of)] = instead_of, now_s

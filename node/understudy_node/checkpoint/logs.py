@@ -13,8 +13,8 @@ from types import MappingProxyType
 from typing import Final, Literal
 
 from understudy_node.checkpoint.documents import Json, checked, field, parse_document, parse_object
-from understudy_shared.base.errors import CorruptFileError, UnsupportedError
-from understudy_shared.base.words import Lineage
+from understudy_shared.base.errors import CheckpointError, CorruptFileError, UnsupportedError
+from understudy_shared.base.words import KeyPlacement, Lineage
 
 Provider = Literal["hdfs", "rocksdb"]
 UniqueIds = Mapping[int, tuple[tuple[str, ...], ...]]
@@ -34,6 +34,21 @@ _CODEC_CLASSES: Final[Mapping[str, str]] = MappingProxyType(
         "org.apache.spark.io.LZFCompressionCodec": "lzf",
     }
 )
+MAX_LOG_BYTES: Final = 16 << 20
+"""Limit on one file of metadata that is read into memory. In format v2 a commit has 40 bytes for each store of each
+partition: 10,000 partitions of a join are 1.6 MB.
+"""
+
+COPY_AGAIN: Final = (
+    "Put it back, or copy the checkpoint again: the folder `commits` first, then all others, or all of it while the "
+    "query is stopped"
+)
+
+CONTINUE: Final = (
+    "Continue the query on Spark 3.1 or later: its first batch on this checkpoint writes the schema of its state"
+)
+"""The advice for a checkpoint of an earlier Spark."""
+
 UNSAFE_ROW: Final = "unsaferow"
 _STORE = "spark.sql.streaming.stateStore."
 _BATCH_ID = re.compile(r"0|[1-9]\d{0,17}", re.ASCII)
@@ -58,6 +73,7 @@ class StateProperties:
     row_checksum: bool
     merge_operator_version: int
     shuffle_partitions: int
+    placement: KeyPlacement
 
     @property
     def merge_delimiter(self) -> bytes:
@@ -92,18 +108,28 @@ def parse_query_id(data: bytes, *, name: str = "metadata") -> Lineage:
 
 
 def parse_commit(data: bytes, batch_id: int) -> Commit:
-    """Parse `commits/<batch_id>`."""
+    """Parse `commits/<batch_id>`. Spark 2.3 and older write an empty object."""
     name = f"commits/{batch_id}"
     body = parse_document(data, name=name, tags=("v1", "v2", "v3")).body
     return Commit(
         batch_id=batch_id,
-        next_watermark_ms=field(body, "nextBatchWatermarkMs", int, name=name),
+        next_watermark_ms=field({"nextBatchWatermarkMs": 0, **body}, "nextBatchWatermarkMs", int, name=name),
         unique_ids=_unique_ids(body, name=name),
     )
 
 
+def no_offsets(batch_id: int, url: str) -> CheckpointError:
+    """Make the error for the newest commit without its offsets, which Spark writes first and removes last."""
+    return CheckpointError(
+        f"commits/{batch_id} is the newest commit, and offsets/{batch_id} is missing: the checkpoint was copied while "
+        "it was written, in the wrong order, or the file was deleted",
+        where=url,
+        fix=COPY_AGAIN,
+    )
+
+
 def _unique_ids(body: Json, *, name: str) -> UniqueIds | None:
-    if body.get("stateUniqueIds") is None:
+    if not body.get("stateUniqueIds"):  # Spark 4.0 writes an empty object in format v1, too
         return None
     operators: dict[int, tuple[tuple[str, ...], ...]] = {}
     for operator, partitions in field(body, "stateUniqueIds", dict, name=name).items():
@@ -123,6 +149,12 @@ def parse_offsets(data: bytes, batch_id: int) -> OffsetEntry:
     """Parse `offsets/<batch_id>`, but not the sources' own offsets."""
     name = f"offsets/{batch_id}"
     body = parse_document(data, name=name, tags=("v1", "v2")).body
+    if body.get("conf") is None:
+        raise UnsupportedError(
+            "The offset log of Spark 2.1 and older has no settings, so the number of partitions is not known",
+            where=name,
+            fix=CONTINUE,
+        )
     conf = {
         key: checked(value, str, repr(key), name=name) for key, value in field(body, "conf", dict, name=name).items()
     }
@@ -154,7 +186,19 @@ def _state_properties(conf: Mapping[str, str], *, name: str) -> StateProperties:
         row_checksum=_boolean(conf, _STORE + "rowChecksum.enabled", name=name),
         merge_operator_version=_integer(conf, _STORE + "rocksdb.mergeOperatorVersion", "1", name=name),
         shuffle_partitions=_integer(conf, "spark.sql.shuffle.partitions", None, name=name),
+        placement=_placement(conf),
     )
+
+
+def _placement(conf: Mapping[str, str]) -> KeyPlacement:
+    """Return how the keys of all state of the query are placed (SPARK-38204).
+
+    Spark before 3.2.2 and 3.3 lacks the setting, and took any plan whose shuffle is by some of the key columns. Later
+    ones go on so with a checkpoint that lacks it, for ever, and then write `false`. A query that began with `true` had
+    it from its first batch, so the newest entry speaks for all that came before.
+    """
+    is_strict = conf.get("spark.sql.streaming.statefulOperator.useStrictDistribution", "").strip().lower() == "true"
+    return KeyPlacement.BY_HASH if is_strict else KeyPlacement.SCATTERED
 
 
 def _encoding_format(conf: Mapping[str, str], provider: Provider) -> str:

@@ -17,9 +17,8 @@ _EXTRAS = {
     **dict.fromkeys(("gs", "gcs"), "gcs"),
     **dict.fromkeys(("az", "azure", "abfs", "abfss", "wasb", "wasbs"), "azure"),
     "hdfs": "hdfs",
-    **dict.fromkeys(_BY_HTTP, ""),
 }
-"""The extra that reads the URLs of a scheme; empty where the node has what it needs."""
+"""The extra that reads the URLs of a scheme."""
 
 _NAMES = {"s3": "S3", "gcs": "Google Cloud Storage", "azure": "Azure Storage", "hdfs": "HDFS"}
 _SCHEME = re.compile(r"[A-Za-z0-9+.-]{1,32}")
@@ -49,7 +48,7 @@ def _remote_files(url: str, scheme: str) -> CheckpointFiles:
     """Open a reader whose library is an extra: only who reads such a store needs it."""
     extra = _EXTRAS[scheme]
     try:
-        return _hadoop_files(url, scheme) if extra in {"hdfs", ""} else _object_store_files(url, extra)
+        return _hadoop_files(url) if extra == "hdfs" else _object_store_files(url, extra)
     except ImportError as error:
         raise CheckpointError(
             f"The library for {_NAMES[extra]} is not installed: {error}", fix=install_fix(f"node,{extra}")
@@ -65,22 +64,22 @@ def _object_store_files(url: str, extra: str) -> CheckpointFiles:
     return ObjectStoreFiles(S3(url) if extra == "s3" else GCS(url) if extra == "gcs" else Azure(url))
 
 
-def _hadoop_files(url: str, scheme: str) -> CheckpointFiles:
+def _hadoop_files(url: str) -> CheckpointFiles:
     from understudy_node.checkpoint.hadoop_files import HadoopFiles  # noqa: PLC0415
+    from understudy_node.checkpoint.hdfs import Hdfs  # noqa: PLC0415
 
-    if scheme == "hdfs":
-        from understudy_node.checkpoint.hdfs import Hdfs  # noqa: PLC0415
-
-        return HadoopFiles(Hdfs(url))
-    from understudy_node.checkpoint.webhdfs import WebHdfs  # noqa: PLC0415
-
-    return HadoopFiles(WebHdfs(url))
+    return HadoopFiles(Hdfs(url))
 
 
 def _unknown(url: str, scheme: str) -> NotACheckpointError:
+    if scheme in _BY_HTTP:
+        return NotACheckpointError(
+            f"{scheme}:// is not read: HDFS is, by Hadoop's own protocol",
+            where=masked_location(url),
+            fix=f"Write hdfs://nameservice/path, or hdfs://namenode:8020/path. {install_fix('node,hdfs')}",
+        )
     extras = {extra: [each for each, needed in _EXTRAS.items() if needed == extra] for extra in _NAMES}
     readable = "; ".join(f"{', '.join(names)} (extra {extra})" for extra, names in extras.items())
-    readable += f"; {', '.join(_BY_HTTP)}"
     named = f"{scheme}:// is" if _SCHEME.fullmatch(scheme) else "This URL's scheme is"
     return NotACheckpointError(
         f"{named} no storage that a checkpoint can be read from",

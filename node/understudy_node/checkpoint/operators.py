@@ -12,7 +12,7 @@ from types import MappingProxyType
 
 from understudy_node.checkpoint.documents import Json, checked, field, parse_document, parse_object
 from understudy_node.checkpoint.logs import batch_ids
-from understudy_shared.base.errors import CorruptFileError
+from understudy_shared.base.errors import CorruptFileError, UnsupportedError
 
 DEFAULT_STORE = "default"
 """The store whose files lie directly in the partition's directory."""
@@ -38,6 +38,8 @@ class OperatorMetadata:
     operator_name: str
     stores: tuple[StoreMetadata, ...]
     properties: Mapping[str, object]
+    inferred_from: str = ""
+    """The reason why this operator was inferred, for state without metadata (`inference`)."""
 
 
 def choose_metadata_batch(names: Iterable[str], *, at_most_batch_id: int) -> int | None:
@@ -62,6 +64,12 @@ def parse_operator_metadata(data: bytes, *, name: str) -> OperatorMetadata:
 
 
 def _store(body: Json, *, name: str) -> StoreMetadata:
+    if "stateSchemaFilePath" in body:
+        raise UnsupportedError(
+            "A preview of Spark 4.0 wrote this metadata, whose schema files have another form than those of releases",
+            where=name,
+            fix="Start the query on a new checkpoint, with a release of Spark",
+        )
     paths = checked(body.get("stateSchemaFilePaths") or [], list, "'stateSchemaFilePaths'", name=name)
     return StoreMetadata(
         name=_directory_name(field(body, "storeName", str, name=name), name=name),

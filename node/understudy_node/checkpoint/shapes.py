@@ -28,6 +28,8 @@ SESSION_WINDOW: Final = "session_window"
 """The value column with start and end of a session, whatever the query calls it."""
 SESSIONS: Final = "sessionWindowStateStoreSaveExec"
 JOIN: Final = "symmetricHashJoin"
+UNMATCHED_FORMAT: Final = "1"
+"""The state format of a join whose rows do not say whether they found a match: of Spark 2."""
 TIMED_FORMAT: Final = "4"
 """The state format of a join whose rows are stored by their event time; before, by an index."""
 FAMILIES_FORMATS: Final = frozenset({"3", TIMED_FORMAT})
@@ -38,6 +40,9 @@ TIMED_ROWS, TIMES = "keyWithTsToValues", "tsWithKey"
 """The same in format 4: rows by key and event time, and an index by which Spark removes them."""
 EVENT_TIME: Final = "__event_time"
 """The last column of their keys: microseconds."""
+
+
+_MATCHED: Final = [("matched", BooleanType)]
 
 
 def side_table(side: str, table: str) -> str:
@@ -69,6 +74,8 @@ def has_shape_of(
 ) -> bool:
     """Whether columns are those that the operator writes in this state format, or into this table of a join."""
     variant = table.partition("-")[2] if operator_name == JOIN else state_format
+    if variant == ROWS and state_format == UNMATCHED_FORMAT:
+        return _is_indexed(key)
     fits = _SHAPES.get((operator_name, variant), _SHAPES.get((operator_name, None)))
     return fits is None or fits(key, value)
 
@@ -79,7 +86,12 @@ def prefix_columns(operator_name: str, key: StructType) -> int:
 
 
 def _is_seen_set(key: StructType, value: StructType) -> bool:
-    return bool(key.fields) and [type(field.type) for field in value.fields] == [VoidType]
+    """Whether values are one void column. Up to Spark 3.3 the schema has all columns of the input instead, though what
+    is stored is the same; later releases leave that file as it is.
+    """
+    every = {(field.name, field.type) for field in value.fields}
+    is_input = all((field.name, field.type) in every for field in key.fields)
+    return bool(key.fields) and (is_input or [type(field.type) for field in value.fields] == [VoidType])
 
 
 def _is_expiring_set(key: StructType, value: StructType) -> bool:
@@ -124,8 +136,11 @@ def _is_counts(key: StructType, value: StructType) -> bool:
 
 def _is_rows(key: StructType, value: StructType) -> bool:
     """Whether keys end with the index, and rows with whether they found a match."""
-    ends = [(part.fields[-1].name, type(part.fields[-1].type)) for part in (key, value) if part.fields]
-    return len(key.fields) > 1 and ends == [("index", LongType), ("matched", BooleanType)]
+    return _is_indexed(key) and [(field.name, type(field.type)) for field in value.fields[-1:]] == _MATCHED
+
+
+def _is_indexed(key: StructType) -> bool:
+    return len(key.fields) > 1 and (key.fields[-1].name, type(key.fields[-1].type)) == ("index", LongType)
 
 
 def _is_timed_rows(key: StructType, value: StructType) -> bool:

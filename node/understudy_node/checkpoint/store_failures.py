@@ -85,7 +85,7 @@ def failure_of(error: Exception, terms: StoreTerms, looked_in: str) -> Failure:
     if "BareRedirect" in text:
         return Failure(Meaning.FINAL, "the store says that the bucket is elsewhere, in another region", terms.settings)
     if "BadScheme" in text:
-        return Failure(Meaning.FINAL, "the endpoint is no https:// URL", terms.not_https)
+        return Failure(Meaning.FINAL, "the endpoint is not an https:// URL", terms.not_https)
     kind = _KIND.search(text)
     what = kind[1] if kind else said
     fix = terms.away if what == "Connect" else CONNECTION

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Final
 
@@ -25,7 +25,7 @@ from understudy_node.checkpoint.state_variables import TRANSFORM
 from understudy_shared.base.errors import UnsupportedError
 from understudy_shared.base.words import StoreKind
 from understudy_shared.spark.key_codec import COLLATION_FIX
-from understudy_shared.spark.types import StructType, collated_columns, parse_schema
+from understudy_shared.spark.types import StructType, collated_columns, opaque_columns, parse_schema
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,13 +49,16 @@ class OperatorSupport:
 
 _GROUP_STATE_FORMAT: Final = "spark.sql.streaming.flatMapGroupsWithState.stateFormatVersion"
 
+_AGGREGATION: Final = OperatorSupport(
+    meaning="aggregations (groupBy, also with event-time windows)",
+    state_format_conf="spark.sql.streaming.aggregation.stateFormatVersion",
+    state_format_versions=frozenset({"1", "2"}),
+)
+
 SUPPORTED_OPERATORS: Final[Mapping[str, OperatorSupport]] = MappingProxyType(
     {
-        "stateStoreSave": OperatorSupport(
-            meaning="aggregations (groupBy, also with event-time windows)",
-            state_format_conf="spark.sql.streaming.aggregation.stateFormatVersion",
-            state_format_versions=frozenset({"2"}),
-        ),
+        "stateStoreSave": _AGGREGATION,
+        "StatefulStreamlineAggregate": replace(_AGGREGATION, meaning="aggregations in Real-Time Mode"),
         "dedupe": OperatorSupport(meaning="dropDuplicates", kind=StoreKind.SET, is_normalised=False),
         "dedupeWithinWatermark": OperatorSupport(
             meaning="dropDuplicatesWithinWatermark", kind=StoreKind.SET, is_normalised=False
@@ -67,7 +70,7 @@ SUPPORTED_OPERATORS: Final[Mapping[str, OperatorSupport]] = MappingProxyType(
             is_normalised=False,
         ),
         "flatMapGroupsWithState": OperatorSupport(
-            meaning="flatMapGroupsWithState, mapGroupsWithState",
+            meaning="flatMapGroupsWithState, mapGroupsWithState (in Spark 3 also applyInPandasWithState)",
             state_format_conf=_GROUP_STATE_FORMAT,
             state_format_versions=frozenset({"1", "2"}),
             is_normalised=False,
@@ -77,7 +80,7 @@ SUPPORTED_OPERATORS: Final[Mapping[str, OperatorSupport]] = MappingProxyType(
             meaning="stream-stream join",
             kind=StoreKind.JOIN_SIDE,
             state_format_conf="spark.sql.streaming.join.stateFormatVersion",
-            state_format_versions=frozenset({"2", "3", "4"}),
+            state_format_versions=frozenset({"1", "2", "3", "4"}),
             unsaid_format="1",
         ),
         SESSIONS: OperatorSupport(
@@ -191,6 +194,12 @@ def _why_unreadable(  # noqa: PLR0917  # all that a column family is judged by
         except UnsupportedError as error:
             return UnsupportedError(f"Its {part} has a {error.where}: {error.what}", where=where, fix=error.fix)
     key, value = parsed
+    if opaque := opaque_columns(key):
+        return UnsupportedError(
+            f"Its key has a column {opaque[0]} of a type that is not decoded: {key.name:.200}",
+            where=where,
+            fix="Cast it to a string or a binary before the stateful operator",
+        )
     collated = collated_columns(key)
     if collated:
         return UnsupportedError(

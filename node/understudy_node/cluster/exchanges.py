@@ -41,7 +41,7 @@ class Exchange(NamedTuple):
 
 
 class Weighed(NamedTuple):
-    """The weights as of a look, which has a number, and the exchange in progress."""
+    """The weights as of a numbered measurement, and the exchange in progress."""
 
     look: int = 0
     weights: Weights = EVEN

@@ -33,7 +33,7 @@ class AssignmentFollower:
         self._changed = context.changed
         self._applied: tuple[object, ...] = ()
         self._ahead_since_ms: float | None = None
-        """The time since which all others follow assignments that lie far behind the one followed here."""
+        """The time at which this node's assignment first looked too far ahead of all others."""
 
     def follow(self, assignment: Assignment) -> None:
         """Follow an assignment, unless this node follows a later one already."""

@@ -83,7 +83,7 @@ def heartbeat_of(
     heartbeat_ms: int,
     catalogue: str | None,
     now_ms: float,
-    load: Load | None = None,
+    load: Load,
 ) -> Heartbeat:
     """Return the heartbeat of the node in its present state; `now_ms` is its monotonic clock."""
     generation = node.generation

@@ -3,13 +3,21 @@
 One background task sends heartbeats (and assigns, while this node has the lease), one listens; the others ask nodes
 and write files. No task blocks a lookup. While the bus is away the node keeps its last assignment and reports itself
 degraded.
+
+Logs once which other applications are on the bus, if a node is the only one of its own.
+
+That is normal for the first node of a query, and what a node with a mistyped `application_id` looks like.
+
+Polls silent members before they count as dead, because the bus or the network may cause the silence.
+
+Only the node with the lease polls, and only the nodes of its assignment: no other node moves tasks.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from understudy_node.cluster.beat import Beat
 from understudy_node.cluster.bus_state import BusState
@@ -17,12 +25,9 @@ from understudy_node.cluster.context import MemberContext
 from understudy_node.cluster.following import AssignmentFollower
 from understudy_node.cluster.heartbeat import MemberId, MemberStatus, State
 from understudy_node.cluster.history_check import HistoryCheck
-from understudy_node.cluster.listening import NodeListener
 from understudy_node.cluster.load import LoadMeter, ProcessLoad
-from understudy_node.cluster.neighbour_applications import log_other_applications
 from understudy_node.cluster.neighbours import Neighbours
 from understudy_node.cluster.own_messages import OwnMessages
-from understudy_node.cluster.peer_polling import poll_silent_members
 from understudy_node.cluster.placement import Placement
 from understudy_node.cluster.remembering import Remembering
 from understudy_node.cluster.settings import ClusterNodeSettings
@@ -30,16 +35,134 @@ from understudy_node.node import Node
 from understudy_shared.auth.cluster_secret import ClusterIdentity
 from understudy_shared.base.clock import Clock
 from understudy_shared.base.masking import masked
+from understudy_shared.base.suggest import did_you_mean
 from understudy_shared.base.supervise import Supervisor
+from understudy_shared.bus.announcement import Announcement
+from understudy_shared.bus.applications import Applications, named
 from understudy_shared.bus.base import BusError
-from understudy_shared.bus.gossip import Gossip
-from understudy_shared.bus.messages import Assignment, Catalogue, Heartbeat
+from understudy_shared.bus.gossip import AgedHeartbeat, Gossip, Spoken
+from understudy_shared.bus.messages import Assignment, Catalogue, CommitHint, Farewell, Heartbeat
+from understudy_shared.cluster.asking import SilentNodes
 from understudy_shared.cluster.follower import ClusterFollower
 from understudy_shared.cluster.node_calls import NodeCalls
+from understudy_shared.cluster.polling import Polls
 from understudy_shared.cluster.remembered import Memory, Remembered
 from understudy_shared.cluster.seeds import parse_seeds
 
+RETRY_S = 5.0
+
+
+MAX_POLLED = 32
+"""Most nodes polled at the same time, each on its own connection; the rest follow after the next search."""
+
+
+async def poll_silent_members(
+    context: MemberContext, *, assigns: Callable[[], bool], take: Callable[[Assignment], None]
+) -> None:
+    """Poll silent members while this node `assigns`, until cancelled. `take` receives a later assignment."""
+    polls = Polls(context.calls, context.neighbours, heard=context.heard, assigned=take, at_once=MAX_POLLED)
+    silent = SilentNodes(
+        context.neighbours,
+        polls.poll,
+        most=MAX_POLLED,
+        # The holder of a lease in Redis is not cut off itself, so one hung peer of two counts as dead, too.
+        others_heard=lambda node_id, since_ms: True,
+        clock=context.clock,
+        but=context.node_id,
+    )
+    while True:
+        await asyncio.sleep(context.heartbeat_ms / 4 / 1000)
+        polls_now = assigns() and context.neighbours.assignment is not None
+        if polls_now and await silent.ask_due(context.heartbeat_ms):
+            context.changed.set()
+
+
+async def log_other_applications(gossip: Gossip, *, where: str) -> None:
+    """Look once the bus is available; then wait for the end of the process. `where` names the bus."""
+    while True:
+        try:
+            text = alone_text(gossip.application_id, await gossip.applications(), where=where)
+            break
+        except BusError:  # the member logs that the bus is away
+            await asyncio.sleep(RETRY_S)
+    if text is not None:
+        log.info("%s", text, extra={"action": "other-applications"})
+    await asyncio.Event().wait()
+
+
+def alone_text(application_id: str, found: Applications, *, where: str) -> str | None:
+    """Return the log text for a node that is the only one of its application, if there are others; else None (pure)."""
+    others = [*found.others(application_id), *found.without_nodes(application_id)]
+    if not others or found.nodes.get(application_id, 0) > 1:
+        return None
+    return (
+        f"this is the only node of application {application_id!r} on {where}; others there: {named(others)}. "
+        f"{did_you_mean(application_id, others)}"
+    ).rstrip()
+
+
 log = logging.getLogger(__name__)
+
+
+class NodeListener:
+    """The `ClusterDelegate` of one node. `bus_came_back` is called after all keys were read."""
+
+    def __init__(
+        self,
+        context: MemberContext,
+        *,
+        follower: AssignmentFollower,
+        remembering: Remembering,
+        own: OwnMessages,
+        bus_came_back: Callable[[], None],
+    ) -> None:
+        self.ask_others = remembering.ask_others
+        self._context = context
+        self._follower = follower
+        self._remembering = remembering
+        self._own = own
+        self._bus_came_back = bus_came_back
+
+    def hear(self, heard: Spoken) -> None:
+        """Take in a message of the bus."""
+        context = self._context
+        match heard:
+            case Heartbeat():
+                if self._own.refute(heard):
+                    context.changed.set()
+                context.heard(heard)
+            case Farewell():
+                context.neighbours.left(heard, context.clock.monotonic_ms())
+                context.changed.set()
+            case Assignment():
+                self._follower.follow(heard)
+            case CommitHint():
+                context.node.wake()
+            case Announcement():
+                context.node.announce(heard)
+
+    def take_nodes(self, seen: list[AgedHeartbeat]) -> None:
+        """Start again from the nodes whose keys are on the bus."""
+        self._context.neighbours.read(seen, now_ms=self._context.clock.monotonic_ms())
+
+    async def take_keys(self, seen: list[AgedHeartbeat], assignment: Assignment | None) -> None:
+        """Take in the assignment and the announcement. Raises BusError."""
+        context = self._context
+        announcement = await context.gossip.announcement()
+        self._bus_came_back()
+        self._own.bus_came_back()
+        context.bus_state.subscribed(None)
+        # The remembered assignment comes first: it shows whether the one on the bus is forged.
+        await self._remembering.bus_is_there(assignment)
+        if assignment is not None:
+            self._follower.follow(assignment)
+        if announcement is not None:
+            context.gossip.handle(announcement, self.hear)
+        context.changed.set()
+
+    def bus_lost(self, why: str) -> None:
+        """Note that messages do not arrive."""
+        self._context.bus_state.subscribed(why)
 
 
 class ClusterMember:
@@ -78,7 +201,7 @@ class ClusterMember:
         """Whether the loop will be woken, so that a further change need not wake it."""
         self._changed = asyncio.Event()
         self._bus_state = BusState()
-        self._calls = NodeCalls(settings.application, gossip.auth, identity)
+        self._calls = NodeCalls(settings.application, identity)
         self._neighbours = Neighbours(
             self.node_id, refuse=gossip.refuse, history=lambda: (node.lineage, node.end.version)
         )

@@ -4,26 +4,37 @@ Redis checks each write again, so it refuses a holder of the lease that was paus
 so that nodes that start together share the tasks from the beginning, so that a Redis that lost its data does not
 look like a cluster without nodes, and so that a node that does not know the others' assignment leaves the lease to
 one that does.
+
+A node is away if it has a place in the assignment, does not live, and may come back within a delay. Every node measures
+the delay, not only the one that assigns, so that it does not start anew when the lease changes hands. A node that
+starts while another is away already measures from its own start.
+
+Weights are levelled by exchanges of two tasks. An application checks the weights at times of its own, so that others
+see what it moved before they check, and begins at most one exchange at a time, while its assignment is at rest. The
+exchange is an input of the assignor until it is complete, or until nodes come, go, or drain, or another node assigned
+meanwhile.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+import random
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from typing import Final
 
 from understudy_node.cluster.assignor import Assignor, Member
-from understudy_node.cluster.away import Away
+from understudy_node.cluster.exchanges import UNWEIGHED, Weighed, next_exchange
 from understudy_node.cluster.heartbeat import MemberId
 from understudy_node.cluster.holdings import Holdings, members_of
 from understudy_node.cluster.settings import ClusterNodeSettings
 from understudy_node.cluster.task_replicas import TaskSet
-from understudy_node.cluster.weighing import Weighing
+from understudy_node.cluster.weights import weights_of
 from understudy_shared.base.clock import Clock
 from understudy_shared.base.plausible import is_later
 from understudy_shared.bus.base import BusError, Fence
 from understudy_shared.bus.gossip import EXPIRY_HEARTBEATS, AgedHeartbeat, Gossip
-from understudy_shared.bus.messages import Assignment, Heartbeat
+from understudy_shared.bus.messages import AssignedTask, Assignment, Heartbeat
 
 log = logging.getLogger(__name__)
 
@@ -34,6 +45,99 @@ LOOK_AGAIN_HEARTBEATS = 30
 """Heartbeats between two checks that Redis still has the assignment: a starting node reads it there, and no message
 shows that it was deleted or damaged.
 """
+
+
+LOOK_MS: Final = 120_000
+"""Mean time between two looks."""
+
+
+class Weighing:
+    """The looks of one assignor. Its calls come one after another."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._random = random.Random()  # noqa: S311  # jitter
+        self._look_again_ms = float("-inf")
+        self._last = UNWEIGHED
+        self._circumstances: object = None
+        """The term, nodes and tasks for which an exchange is meant."""
+        self._zones: Mapping[str, str] | None = None
+        """The nodes that may exchange; None while one is away or drains."""
+        self._is_due = False
+        """Whether this look has not yet seen the assignment at rest."""
+
+    def look(
+        self,
+        heartbeats: Iterable[Heartbeat],
+        members: Sequence[Member],
+        away: Sequence[Member],
+        tasks: TaskSet,
+        term: int,
+    ) -> Weighed:
+        """Return the weights, of the reports that came before the last look, and the exchange in progress."""
+        now_ms = self._clock.monotonic_ms()
+        if now_ms >= self._look_again_ms:
+            self._look_again_ms = now_ms + self._random.uniform(0.5, 1.5) * LOOK_MS
+            self._is_due = True
+            self._last = Weighed(self._last.look + 1, weights_of(heartbeats, len(tasks.keys)), self._last.exchange)
+        if self._circumstances != (circumstances := (term, members, away, tasks)):
+            self._circumstances = circumstances
+            is_steady = not away and not any(member.draining for member in members)
+            self._zones = {member.node_id: member.zone for member in members} if is_steady else None
+            self._last = self._last._replace(exchange=None)
+        return self._last
+
+    def no_step_left(self, tasks: Mapping[str, AssignedTask]) -> bool:
+        """Note that the assignor has no step left in this assignment. Return whether an exchange begins.
+
+        While a replica warms up, one in progress goes on.
+        """
+        if any(each.warmups for each in tasks.values()):
+            return False
+        exchange, zones = None, self._zones
+        if self._is_due and zones is not None and all(zones.keys() >= set(each.holders) for each in tasks.values()):
+            exchange = next_exchange(tasks, zones, self._last.weights)
+        self._is_due = False
+        self._last = self._last._replace(exchange=exchange)
+        return exchange is not None
+
+
+class Away:
+    """The nodes that keep a place, and for how long. Call `of` at every heartbeat."""
+
+    def __init__(self, rebalance_delay_ms: int) -> None:
+        self._rebalance_delay_ms = rebalance_delay_ms
+        self._since_ms: dict[str, float] = {}
+        """The time since which each node of the assignment is not a member."""
+        self._last: dict[str, Member] = {}
+        """Members, and the missing nodes as they were when last members."""
+
+    def of(
+        self, known: Assignment, members: Sequence[Member], nodes: Sequence[AgedHeartbeat], now_ms: float
+    ) -> list[Member]:
+        """Return the nodes that are away and keep their place, by node id.
+
+        `members` may be given tasks; the rest of `nodes` lives, too. A drained node keeps no place, nor does a live
+        one that follows another checkpoint. A leaving node keeps its place while its heartbeats announce its
+        departure.
+        """
+        alive = {member.node_id: member for member in members}
+        missing = sorted(known.holders - alive.keys())
+        self._since_ms = {node_id: self._since_ms.get(node_id, now_ms) for node_id in missing}
+        before = self._last
+        self._last = {
+            node_id: before.get(node_id, Member(node_id, draining=node_id in known.draining)) for node_id in missing
+        } | alive
+        beats = [each.heartbeat for each in nodes]
+        elsewhere = {beat.node_id for beat in beats if beat.lineage not in (None, known.lineage)}
+        leaving = {beat.node_id for beat in beats if beat.leaving}
+        return [
+            self._last[node_id]
+            for node_id in missing
+            if (node_id in leaving or now_ms - self._since_ms[node_id] < self._rebalance_delay_ms)
+            and not self._last[node_id].draining
+            and node_id not in elsewhere
+        ]
 
 
 class Placement:

@@ -8,8 +8,6 @@ from fastapi import APIRouter, Request, Response
 
 from understudy_node.cluster.member import ClusterMember
 from understudy_shared.auth.audit import note
-from understudy_shared.bus.message_auth import NONCE_HEADER, SIGNATURE_HEADER
-from understudy_shared.bus.messages import Assignment, Message
 from understudy_shared.http.edge import read_flag
 from understudy_shared.http.problems import Problem, ProblemError, ProblemType
 from understudy_shared.server.app import json_response
@@ -20,24 +18,24 @@ def cluster_routes(member: ClusterMember) -> APIRouter:
     router = APIRouter()
 
     @router.get("/internal/v1/lags")
-    async def lags(request: Request) -> Response:
+    async def lags() -> Response:
         """Return the heartbeat that this node would send now; routers ask for it while the bus is away."""
-        return await _signed(member, request, member.heartbeat())
+        return _json(member.heartbeat().encode())
 
     @router.get("/internal/v1/catalogue")
-    async def catalogue(request: Request) -> Response:
+    async def catalogue() -> Response:
         """Return the catalogue: the stores, with all that is needed to encode and place keys."""
         found = member.catalogue()
         if found is None:
             raise _not_yet("no batch has been committed yet")
-        return await _signed(member, request, found[1], etag=f'"{found[0]}"')
+        return _json(found[1].encode(), etag=f'"{found[0]}"')
 
     @router.get("/internal/v1/assignment")
-    async def assignment(request: Request) -> Response:
+    async def assignment() -> Response:
         """Return the assignment that this node follows."""
         if member.assignment is None:
             raise _not_yet("no assignment is known yet")
-        return await _signed(member, request, member.assignment)
+        return _json(await asyncio.to_thread(member.assignment.encode))  # it may have four megabytes
 
     @router.post("/admin/v1/drain")
     async def drain(request: Request) -> Response:
@@ -50,19 +48,7 @@ def cluster_routes(member: ClusterMember) -> APIRouter:
     return router
 
 
-async def _signed(member: ClusterMember, request: Request, message: Message, **headers: str) -> Response:
-    """Return a message as JSON, signed for the nonce of the request if both sides have a key."""
-    auth, nonce = member.gossip.auth, request.headers.get(NONCE_HEADER)
-    name = type(message).__name__.lower().encode()
-
-    def make() -> tuple[bytes, str | None]:
-        document = message.encode()
-        return document, auth.answer_line(nonce, name, document)
-
-    is_large = isinstance(message, Assignment)  # it may have four megabytes
-    document, line = await asyncio.to_thread(make) if is_large else make()
-    if line is not None:
-        headers[SIGNATURE_HEADER] = line
+def _json(document: bytes, **headers: str) -> Response:
     return Response(document, media_type="application/json", headers=headers)
 
 

@@ -1,4 +1,4 @@
-"""`understudy node CHECKPOINT --redis URL`: one node of a cluster, or several.
+"""`understudy node CHECKPOINT --redis URL`: one node of a cluster.
 
 The command line calls this by its entry point.
 
@@ -14,7 +14,6 @@ import socket
 import time
 import uuid
 from collections.abc import Callable
-from typing import Any, Protocol
 
 from understudy_node.checkpoint.arrival import is_awaited, wait_for_checkpoint, what_is_there
 from understudy_node.checkpoint.files import CheckpointFiles
@@ -26,7 +25,7 @@ from understudy_node.cluster.settings import ClusterNodeSettings
 from understudy_node.cluster.waiting import serve_until_it_arrives
 from understudy_node.http.app import create_app
 from understudy_node.node import Node
-from understudy_node.serve import open_node, serve_app, wait_silently
+from understudy_node.serve import open_node, serve_app
 from understudy_node.settings import NodeSettings
 from understudy_shared.auth.access import Access
 from understudy_shared.base.clock import SystemClock
@@ -41,12 +40,7 @@ from understudy_shared.bus.messages import Applied, Endpoint, Heartbeat
 from understudy_shared.bus.redis_bus import RedisBus
 from understudy_shared.cluster.remembered import Remembered
 from understudy_shared.cluster.seeds import parse_seeds
-from understudy_shared.processes.ports import ports_from, require_ports
-from understudy_shared.processes.run import run_workers
-from understudy_shared.processes.shares import worker_settings
-from understudy_shared.processes.supervisor import WorkerOrder
 from understudy_shared.server.service import Departure
-from understudy_shared.telemetry.logs import configured_logging
 from understudy_shared.telemetry.span_export import require_exporter
 
 log = logging.getLogger(__name__)
@@ -54,17 +48,8 @@ log = logging.getLogger(__name__)
 ALL_INTERFACES = frozenset({"0.0.0.0", "::"})  # noqa: S104  # compared with, not bound to
 
 
-class StartedNodes(Protocol):
-    """A node, or several under a supervisor, for a progress display."""
-
-    @property
-    def host(self) -> HostInfo: ...
-
-    def not_ready(self) -> list[str]: ...
-
-
-def main(settings: dict[str, object], started: Callable[[StartedNodes], None] | None = None) -> None:
-    """Serve as one node of a cluster, or as several, until interrupted.
+def main(settings: dict[str, object], started: Callable[[Node], None] | None = None) -> None:
+    """Serve as one node of a cluster, until interrupted.
 
     Raises UnderstudyError for what the caller can fix: settings, checkpoint, port, node id.
     """
@@ -72,12 +57,7 @@ def main(settings: dict[str, object], started: Callable[[StartedNodes], None] | 
     require_address(parsed)
     parse_seeds(parsed.seed)
     require_exporter()
-    if parsed.processes == 1:
-        _serve(parsed, started=started)
-    else:
-        access_to(parsed)  # bad settings are refused before any node starts
-        host, orders = nodes_of(parsed)
-        run_workers(orders, host=host, delay_ms=parsed.shutdown_delay_ms, started=started)
+    _serve(parsed, started)
 
 
 def require_address(settings: ClusterNodeSettings) -> None:
@@ -88,32 +68,6 @@ def require_address(settings: ClusterNodeSettings) -> None:
             where="advertise_host",
             fix="Say with --advertise-host by which name or address this node is reached",
         )
-
-
-def nodes_of(settings: ClusterNodeSettings) -> tuple[HostInfo, list[WorkerOrder]]:
-    """Return the nodes that `processes` asks for, as worker processes, and the address of the first one.
-
-    Each is a whole node: they share nothing but the machine. Raises UnderstudyError if a port is in use.
-    """
-    orders = []
-    require_ports(settings.advertise_port, settings.processes)
-    ports = ports_from(settings.host, settings.port, settings.processes)
-    for number, port in enumerate(ports):
-        own: dict[str, object] = {"port": port}
-        if settings.advertise_port:
-            own["advertise_port"] = settings.advertise_port + number
-        if settings.node_id:
-            own["node_id"] = f"{settings.node_id}-{number}"
-        if settings.data_dir is not None:
-            own["data_dir"] = str(settings.data_dir / str(number))
-        found = worker_settings(settings, settings.processes, **own)
-        orders.append(WorkerOrder("understudy_node.cluster.serve:serve_as_worker", found, port, configured_logging()))
-    return HostInfo(settings.advertised_host, settings.advertise_port or ports[0]), orders
-
-
-def serve_as_worker(settings: dict[str, Any], _number: int) -> None:
-    """Serve as one of several nodes of a supervisor."""
-    _serve(ClusterNodeSettings(**settings), is_supervised=True)
 
 
 def access_to(settings: ClusterNodeSettings) -> Access:
@@ -139,20 +93,12 @@ def require_peers(settings: ClusterNodeSettings) -> None:
         )
 
 
-def _serve(
-    parsed: ClusterNodeSettings,
-    *,
-    is_supervised: bool = False,
-    started: Callable[[StartedNodes], None] | None = None,
-) -> None:
+def _serve(parsed: ClusterNodeSettings, started: Callable[[Node], None] | None) -> None:
     keep_files_private()
     access = access_to(parsed)
 
     def wait(files: CheckpointFiles, settings: NodeSettings, host: HostInfo, listener: socket.socket) -> None:
-        if is_supervised:  # a node that answers counts as started, and one that cannot start ends the service
-            wait_silently(files, settings, host, listener)
-        else:
-            _wait_in_the_open(parsed, files, host, listener)
+        _wait_in_the_open(parsed, files, host, listener)
 
     node, listener = open_node(
         parsed, advertised_host=parsed.advertised_host, advertised_port=parsed.advertise_port, wait=wait
@@ -180,9 +126,7 @@ def _serve(
         started(node)
     guard = parsed.connection_guard()
     app = create_app(node, member, cluster_routes(member), guard=guard, access=access)
-    serve_app(
-        app, listener, Departure(member.leave, parsed.shutdown_delay_ms), guard=guard, is_supervised=is_supervised
-    )
+    serve_app(app, listener, Departure(member.leave, parsed.shutdown_delay_ms), guard=guard)
 
 
 def _wait_in_the_open(

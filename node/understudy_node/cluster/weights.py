@@ -68,7 +68,7 @@ def weights_of(heartbeats: Iterable[Heartbeat], tasks: int) -> Weights:
 
     A replica counts with the most that a node reports: one that is being restored has less than it will have.
     """
-    loads = {each.node_id: each.load for each in heartbeats if each.load is not None}
+    loads = {each.node_id: each.load for each in heartbeats}
     operator_bytes: dict[str, int] = {}
     for load in loads.values():
         for operator, number in load.operator_bytes.items():

@@ -5,22 +5,223 @@ two pieces it keeps where the content stands, and of a record that a piece cuts 
 
 Records are found by the thousand, in numpy: those of equal size by comparing lengths at equal distances, those of mixed
 sizes by the chain that their length fields make. Only what is left is read one length at a time.
+
+The chain of mixed sizes: each field begins where the last one ends. Every fourth byte is read as if a length stood
+there; each plausible length is linked to the end that its field would have. The real fields are the links that form a
+chain from the beginning: a word that only looks like a length mostly has no predecessor, and is dropped. A chain that
+ends early is right as far as it goes.
+
+A record that the end of a piece cuts off is read on through further pieces without buffering it; its key is hashed as
+it comes.
+
+Keys are hashed by the thousand, too: `mmh3.hash(key, seed, signed=False)`, which lookups use, in numpy. It takes a few
+numpy calls for every four bytes of the longest keys, however many keys there are; so keys that are few, or longer than
+most others, are left to the library.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
-from typing import Final
+from collections.abc import Iterable, Iterator
+from enum import Enum, auto
+from typing import Any, Final
 
+import mmh3
 import numpy as np
 import numpy.typing as npt
 
-from understudy_node.engine.arena_chain import field_chain
-from understudy_node.engine.arena_cut import CutRecord
 from understudy_node.engine.arena_format import ENTRY_OFFSET_BITS
-from understudy_node.engine.arena_hash import evenly_spaced_key_hashes, key_hashes
 from understudy_shared.base.errors import CorruptFileError
+
+# As read little-endian: a big-endian length below 65,536 that is a multiple of 4, as lengths of Spark's rows are. Zero
+# stands everywhere in them, so it is not plausible.
+_IMPLAUSIBLE_BITS: Final = np.uint32(0x0300FFFF)
+_DROP_ROUNDS: Final = 3
+
+
+_TOGETHER_MIN: Final = 256
+"""Number of keys from which on numpy pays: hashing fewer takes less time than its calls."""
+
+
+def evenly_spaced_key_hashes(piece: memoryview, starts: range, length: int, seed: int) -> U32:
+    """Hash keys of one `length`, which begin at `starts` of `piece`."""
+    count = len(starts)
+    if count < _TOGETHER_MIN or length % 4:
+        return _one_by_one(piece, starts, [length] * count, seed)
+    hashes = np.full(count, seed, np.uint32)
+    for word in range(length // 4):
+        _mix(hashes, np.ndarray((count,), "<u4", piece, starts.start + 4 * word, (starts.step,)))
+    return _finished(hashes, length)
+
+
+def key_hashes(piece: memoryview, starts: I64, lengths: I64, seed: int) -> U32:
+    """Hash keys of any `lengths`, which begin at `starts` of `piece`."""
+    longest_first = np.argsort(-lengths, kind="stable")
+    starts, lengths = starts[longest_first], lengths[longest_first]
+    negative_words = -(lengths // 4)
+    hashes = np.full(len(starts), seed, np.uint32)
+    words = 0
+    # Keys are sorted longest first, so those with one more word are a prefix that gets shorter.
+    while (longer := int(np.searchsorted(negative_words, -words))) >= _TOGETHER_MIN:
+        bytewise = np.ndarray((len(piece) - 3,), "<u4", piece, 0, (1,))
+        _mix(hashes[:longer], bytewise[starts[:longer] + 4 * words])
+        words += 1
+    hashes = _finished(hashes, lengths.astype(np.uint32))
+    left = np.flatnonzero((negative_words < -words) | (lengths % 4 != 0))
+    hashes[left] = _one_by_one(piece, starts[left].tolist(), lengths[left].tolist(), seed)
+    in_order = np.empty_like(hashes)
+    in_order[longest_first] = hashes
+    return in_order
+
+
+def _one_by_one(piece: memoryview, starts: Iterable[int], lengths: Iterable[int], seed: int) -> U32:
+    digest = mmh3.mmh3_32_uintdigest
+    found = [digest(piece[start : start + length], seed) for start, length in zip(starts, lengths, strict=True)]
+    return np.array(found, np.uint32)
+
+
+def _mix(hashes: U32, words: npt.NDArray[Any]) -> None:
+    """Do one round of murmur3 for every key; change `hashes`."""
+    mixed = words * np.uint32(0xCC9E2D51)
+    low = mixed << np.uint32(15)
+    mixed >>= np.uint32(17)
+    mixed |= low
+    mixed *= np.uint32(0x1B873593)
+    hashes ^= mixed
+    np.left_shift(hashes, np.uint32(13), out=low)
+    hashes >>= np.uint32(19)
+    hashes |= low
+    hashes *= np.uint32(5)
+    hashes += np.uint32(0xE6546B64)
+
+
+def _finished(hashes: U32, lengths: U32 | int) -> U32:
+    hashes = hashes ^ np.uint32(lengths) if isinstance(lengths, int) else hashes ^ lengths
+    hashes ^= hashes >> np.uint32(16)
+    hashes *= np.uint32(0x85EBCA6B)
+    hashes ^= hashes >> np.uint32(13)
+    hashes *= np.uint32(0xC2B2AE35)
+    hashes ^= hashes >> np.uint32(16)
+    return hashes
+
+
+class _Field(Enum):
+    KEY_LENGTH = auto()
+    KEY = auto()
+    VALUE_LENGTH = auto()
+    VALUE = auto()
+    NOTHING = auto()
+
+
+class CutRecord:
+    """A record that begins at `offset` of the content. It may turn out to be the end mark, or `damage`."""
+
+    def __init__(self, offset: int, seed: int) -> None:
+        self.offset = offset
+        self.is_end_mark = False
+        self.damage: str | None = None
+        self._hasher = mmh3.mmh3_32(seed=seed)
+        self._field = _Field.KEY_LENGTH
+        self._missing = 4
+        self._length = b""
+
+    @property
+    def is_whole(self) -> bool:
+        return self._field is _Field.NOTHING
+
+    @property
+    def key_hash(self) -> int:
+        return self._hasher.uintdigest()
+
+    def take(self, piece: memoryview, at: int) -> int:
+        """Read on from `at`; return where the record ends, or the end of `piece`."""
+        while at < len(piece) and not self.is_whole:
+            part = piece[at : at + self._missing]
+            at += len(part)
+            self._missing -= len(part)
+            if self._field in (_Field.KEY_LENGTH, _Field.VALUE_LENGTH):
+                self._length += part
+            elif self._field is _Field.KEY:
+                self._hasher.update(part)
+            while not self._missing and not self.is_whole:
+                self._next_field()
+        return at
+
+    def _next_field(self) -> None:
+        if self._field is _Field.KEY:
+            self._field, self._missing, self._length = _Field.VALUE_LENGTH, 4, b""
+            return
+        if self._field is _Field.VALUE:
+            self._field = _Field.NOTHING
+            return
+        is_key = self._field is _Field.KEY_LENGTH
+        self._missing = int.from_bytes(self._length, "big", signed=True)
+        self._field = _Field.KEY if is_key else _Field.VALUE
+        if self._missing >= 0:
+            return
+        self._field = _Field.NOTHING
+        if is_key and self._missing == -1:
+            self.is_end_mark = True
+        else:
+            self.damage = (
+                f"a record with a {'key' if is_key else 'value'} of {self._missing} bytes at byte {self.offset}"
+            )
+
+
+def field_chain(content: memoryview) -> tuple[I64, I64]:
+    """Return where fields begin in `content`, the first at 0, and their lengths; only fields that end within it.
+
+    A field's bytes follow its length of four bytes. The chain ends at the first length that is not plausible.
+    """
+    words = np.ndarray((len(content) // 4,), "<u4", content)
+    at = np.flatnonzero(((words & _IMPLAUSIBLE_BITS) == 0) & (words != 0))
+    lengths = words[at].astype("<u4").byteswap().astype(np.int64)
+    ends = at + 1 + lengths // 4
+    inside = ends <= len(words)
+    at, ends = at[inside], ends[inside]
+    # Dropping a false field may leave others without a predecessor: ordinary content is clean after a few rounds.
+    for _ in range(_DROP_ROUNDS):
+        chained = _chained(at, ends)
+        if chained == len(at):
+            break
+        at, ends = _linked_to(at, ends, len(words))
+    else:
+        # Still not clean, as for content made to mislead: follow the chain itself, one field at a time.
+        at, ends = _walked(at, ends, len(words))
+        chained = len(at)
+    at, ends = at[:chained], ends[:chained]
+    return at * 4, (ends - at - 1) * 4
+
+
+def _chained(at: I64, ends: I64) -> int:
+    """Count the fields from the first on, each of which begins where the last one ends."""
+    if not len(at) or at[0]:
+        return 0
+    breaks = np.flatnonzero(ends[:-1] != at[1:])
+    return int(breaks[0]) + 1 if len(breaks) else len(at)
+
+
+def _linked_to(at: I64, ends: I64, words: int) -> tuple[I64, I64]:
+    """Drop the fields that begin where no other ends."""
+    linked = np.zeros(words + 1, np.bool_)
+    linked[ends] = True
+    linked[0] = True
+    kept = linked[at]
+    return at[kept], ends[kept]
+
+
+def _walked(at: I64, ends: I64, words: int) -> tuple[I64, I64]:
+    """Follow the chain from 0 on, field by field."""
+    places = np.full(words + 1, -1, np.int64)
+    places[at] = np.arange(len(at))
+    following = places[ends].tolist()
+    place = int(places[0]) if words else -1
+    walked: list[int] = []
+    while place >= 0:
+        walked.append(place)
+        place = following[place]
+    return at[walked], ends[walked]
+
 
 U32 = npt.NDArray[np.uint32]
 I64 = npt.NDArray[np.int64]

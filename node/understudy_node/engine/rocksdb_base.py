@@ -189,7 +189,7 @@ class RocksBase(SelfCheckingBase):
             raise self._unreadable(f"iteration stopped after {last!r}, which is not the last key")
 
     def _check_record_count(self) -> None:
-        """Require a record that is no deletion for every key: fewer of those mean that tables are missing."""
+        """Require a live record for every key: fewer of those mean that tables are missing."""
         if self._expected_keys is None:
             return
         records = sum(table["num_entries"] - table["num_deletions"] for table in self._database.live_files())

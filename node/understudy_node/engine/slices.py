@@ -24,7 +24,7 @@ SLICE_BYTES: Final = 1024 * 1024
 """Size at which a slice ends early."""
 
 FIRST_RECORDS: Final = 8
-"""Number of records in the first slice, by which is seen how long records are. The next has at most so many times more,
+"""Records in the first slice; their size sets the size of the next, which has at most so many times more,
 and so on.
 """
 

@@ -1,20 +1,27 @@
-"""One application of a process: a whole node with its own application of routes, from its opening to its end."""
+"""One application of a process: a whole node with its own application of routes, from its opening to its end.
+
+The opening of one application, in a thread of its own: storage that hangs keeps this thread and nothing else.
+
+It goes on until the checkpoint can be followed, with growing pauses, and says meanwhile what is in the way.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
+import threading
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from prometheus_client.core import Metric
 
+from understudy_node.checkpoint.arrival import is_awaited, what_is_there
 from understudy_node.checkpoint.files import CheckpointFiles
 from understudy_node.cluster.routes import cluster_routes
 from understudy_node.engine.rocksdb_base import BlockCache
 from understudy_node.fleet.membership import Membership
-from understudy_node.fleet.opening import Opening, Standing
 from understudy_node.http.app import create_app
 from understudy_node.http.lookups import NodeLookups
 from understudy_node.node import Node
@@ -32,6 +39,104 @@ from understudy_shared.http.status import Status
 from understudy_shared.server.connection_guard import ConnectionGuard
 from understudy_shared.server.lookups import LookupsFirst
 from understudy_shared.server.probes import ProcessReport
+
+log = logging.getLogger(__name__)
+
+FIRST_PAUSE_S = 0.25
+AWAITED_PAUSE_S = 2.0
+"""Longest pause between looks for a checkpoint that a query that starts may still make."""
+
+FAILED_PAUSE_S = 30.0
+"""Longest pause before a checkpoint is tried again that cannot be opened as it is."""
+
+HANGS_AFTER_MS = 10_000
+"""Time after which storage without an answer counts as a failure."""
+
+
+class Standing(NamedTuple):
+    """The state of an application, and the reason in words if it is not served."""
+
+    state: State
+    reason: str | None = None
+
+
+class Opening:
+    """The attempts to open one application's checkpoint, until `close`."""
+
+    def __init__(
+        self,
+        application_id: str,
+        open_files: Callable[[], CheckpointFiles],
+        build: Callable[[CheckpointFiles], Node],
+        clock: Clock,
+    ) -> None:
+        """Take what reaches the storage, and what makes the node."""
+        self._application_id = application_id
+        self._open_files = open_files
+        self._build = build
+        self._clock = clock
+        self._closing = threading.Event()
+        self._standing = Standing(State.OPENING, "it is being opened")
+        self._asks_since_ms: float | None = None
+        """The time since which the storage is asked; None during a pause."""
+
+    def start(self, give: Callable[[Node], bool]) -> None:
+        """Begin. `give` gets the node, in the thread, and returns whether somebody takes it."""
+        name = f"open {self._application_id}"[:60]
+        threading.Thread(target=self._run, args=(give,), name=name, daemon=True).start()
+
+    def close(self) -> None:
+        """Try no further. A call to storage that hangs ends when the storage answers; what it opened is given up."""
+        self._closing.set()
+
+    @property
+    def standing(self) -> Standing:
+        """The state now."""
+        since_ms = self._asks_since_ms
+        if since_ms is not None and (waited_ms := self._clock.monotonic_ms() - since_ms) > HANGS_AFTER_MS:
+            return Standing(
+                State.FAILED, f"the storage of its checkpoint has not answered for {waited_ms / 1000:.0f} s"
+            )
+        return self._standing
+
+    def _run(self, give: Callable[[Node], bool]) -> None:
+        pause_s = FIRST_PAUSE_S
+        while not self._closing.is_set():
+            self._asks_since_ms = self._clock.monotonic_ms()
+            node = self._tried()
+            self._asks_since_ms = None
+            if node is not None:
+                if self._closing.is_set() or not give(node):
+                    node.discard()
+                return
+            self._closing.wait(pause_s)
+            longest_s = AWAITED_PAUSE_S if self._standing.state is State.WAITING else FAILED_PAUSE_S
+            pause_s = min(pause_s * 2, longest_s)
+
+    def _tried(self) -> Node | None:
+        try:
+            files = self._open_files()
+            if not is_awaited(files):
+                return self._build(files)
+            self._stand(
+                Standing(
+                    State.WAITING, f"there is no checkpoint at {masked_location(files.url)}: {what_is_there(files)}"
+                )
+            )
+        except UnderstudyError as error:
+            self._stand(Standing(State.FAILED, str(error)))
+        except Exception as error:
+            log.exception("a checkpoint was not opened", extra={"action": "application-failed"})
+            self._stand(Standing(State.FAILED, f"{type(error).__name__}: {error}"))
+        return None
+
+    def _stand(self, standing: Standing) -> None:
+        if standing != self._standing:
+            log.warning(
+                "application %s is %s: %s", self._application_id, standing.state, standing.reason,
+                extra={"action": "application-state", "application": self._application_id},
+            )  # fmt: skip
+        self._standing = standing
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +177,8 @@ class NodeApplication:
         self.membership = membership
         self._shared = shared
         self._source = source
-        self._node: Node | None = None
+        self.node: Node | None = None
+        """The node; None until it is served."""
         self._report: ProcessReport | None = None
         self._refused: str | None = None
         """The reason why it was opened and could not start."""
@@ -96,7 +202,7 @@ class NodeApplication:
         lifespan = Lifespan(app, self.settings.application)
         try:
             await lifespan.start()
-            self.app, self._report, self._node = app, app.report, node
+            self.app, self._report, self.node = app, app.report, node
             turns.served(self)
             await ended.wait()
             await turns.leaving(self)
@@ -110,12 +216,12 @@ class NodeApplication:
     @property
     def is_ready(self) -> bool:
         """Whether it knows its stores."""
-        return self._node is not None and self._node.generation is not None
+        return self.node is not None and self.node.generation is not None
 
     @property
     def version(self) -> int | None:
         """The newest version of its query; None before one is known."""
-        return None if self._node is None else self._node.end.version or None
+        return None if self.node is None else self.node.end.version or None
 
     @property
     def dead(self) -> str | None:
@@ -140,7 +246,7 @@ class NodeApplication:
             standing = Standing(State.IDLE, f"{idle}; it is {found}")
         if standing.state is not self._shown[0].state:
             self._shown = (standing, self._shared.clock.wall_us())
-        generation = None if self._node is None else self._node.generation
+        generation = None if self.node is None else self.node.generation
         views = (
             [] if generation is None else [each.progress.lag_of(each.view) for each in generation.replicas if each.view]
         )
@@ -160,7 +266,7 @@ class NodeApplication:
         )
 
     def _standing(self) -> Standing:
-        node, status = self._node, self.status()
+        node, status = self.node, self.status()
         if node is None:
             return self._opening.standing if self._refused is None else Standing(State.FAILED, self._refused)
         why = "; ".join(status.reasons) or None

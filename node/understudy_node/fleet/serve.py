@@ -2,15 +2,28 @@
 
 Everything that can be refused is refused before the port opens: settings, the file of applications, the port. A
 checkpoint is not: it is the trouble of its application alone.
+
+The applications of a process: which are wanted, and the life of each as a task of its own.
+
+A task opens its application, serves it until other settings are wanted or it is removed, and ends it. An application
+that fails is tried again with growing pauses; no other notices.
+
+`/admin/` of a process with several applications: which there are, the worst first, as a page without scripts.
+
+It shows those that the caller may monitor. Each application has its own page below it.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+import contextlib
+import logging
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import partial
+from html import escape
+from urllib.parse import quote
 
 from fastapi import APIRouter, FastAPI, Request, Response
 from prometheus_client.core import Metric
@@ -22,20 +35,18 @@ from understudy_node.cluster.load import ProcessLoad
 from understudy_node.cluster.member import ClusterMember
 from understudy_node.cluster.serve import require_address, require_peers
 from understudy_node.engine.rocksdb_base import BlockCache
-from understudy_node.fleet.application import NodeApplication, Shared, Source
-from understudy_node.fleet.applications import Applications
-from understudy_node.fleet.following import CAUSES, Following, announcing_of
-from understudy_node.fleet.letting_go import letting_go_routes
+from understudy_node.fleet.application import NodeApplication, Shared, Source, Turns
+from understudy_node.fleet.following import ACTION, CAUSES, Following, announcing_of
 from understudy_node.fleet.membership import Membership
-from understudy_node.fleet.page import page_for
 from understudy_node.fleet.settings import NodeFleetSettings, ServeFleetSettings, watched_applications
 from understudy_node.http.metrics import process_metrics
 from understudy_node.replica.workers import Workers
 from understudy_node.serve import serve_app
-from understudy_shared.auth.access import Access
+from understudy_shared.auth.access import Access, authorization_of
 from understudy_shared.auth.audit import note
-from understudy_shared.base.clock import SystemClock
-from understudy_shared.base.errors import SettingsError
+from understudy_shared.base.clock import Clock, SystemClock
+from understudy_shared.base.errors import UnderstudyError
+from understudy_shared.base.printable import clipped
 from understudy_shared.base.private_files import keep_files_private
 from understudy_shared.base.supervise import Supervisor
 from understudy_shared.base.words import HostInfo
@@ -46,11 +57,15 @@ from understudy_shared.fleet.applications_file import ApplicationSpec
 from understudy_shared.fleet.choosing import FLEET
 from understudy_shared.fleet.dispatching import Fleet
 from understudy_shared.fleet.own_app import OwnApp, OwnProcess
+from understudy_shared.fleet.reporting import ApplicationReport, Reported, State
 from understudy_shared.fleet.shared_threads import SharedThreads
 from understudy_shared.http.edge import Receive, Scope, Send, read_flag
+from understudy_shared.http.people import small_page
+from understudy_shared.http.problems import Problem, ProblemError, ProblemType
+from understudy_shared.http.target import unknown_application
 from understudy_shared.server.app import json_response
 from understudy_shared.server.connection_guard import ConnectionGuard
-from understudy_shared.server.live_pages import page_routes
+from understudy_shared.server.live_pages import REFRESH_S, known, page_routes, table
 from understudy_shared.server.probes import CAUSES_OF_PROCESS, degraded_metric
 from understudy_shared.server.service import BACKLOG, Departure, bound_socket, cannot_listen
 from understudy_shared.server.settings import HttpService
@@ -62,6 +77,164 @@ MAX_THREADS = 256
 STOP_S = 10.0
 
 Settings = ServeFleetSettings | NodeFleetSettings
+
+
+def letting_go_routes(following: Following) -> APIRouter:
+    """Make the route."""
+    routes = APIRouter()
+
+    @routes.delete("/admin/v1/applications/{application}")
+    async def remove(application: str) -> Response:
+        """Let an application go at all nodes, until it is announced again."""
+        await let_go(following, application)
+        return json_response({"application": application, "let_go": True}, 202)
+
+    return routes
+
+
+async def let_go(following: Following, application_id: str) -> None:
+    """Let an application go that announced itself, at all nodes. Raises the problem of any other one."""
+    place = following.place_of(application_id)
+    if place is not None:
+        what = f"{clipped(application_id)} did not announce itself: {place} names it"
+        raise ProblemError(Problem(ProblemType.LISTED_APPLICATION, what, "path", f"Take it out of {place}"))
+    announcements = None if following.announcing is None else following.announcing.announcements
+    if announcements is None or application_id not in announcements.queries:
+        raise ProblemError(unknown_application(application_id))
+    try:
+        await announcements.let_go(application_id)
+    except UnderstudyError as error:
+        what = f"the announcement of {clipped(application_id)} cannot be changed: {error.what}"
+        raise ProblemError(Problem(ProblemType.NOT_INITIALISED, what, error.where, error.fix or "Retry")) from None
+    log.warning("applications: %s is let go: an operator asked for it", clipped(application_id), extra=ACTION)
+
+
+log = logging.getLogger(__name__)
+
+FIRST_PAUSE_S, MAX_PAUSE_S = 1.0, 30.0
+END_S = 20.0
+"""Time in which all applications end together when the process does."""
+
+Build = Callable[[ApplicationSpec], NodeApplication]
+
+
+_WORST_FIRST = (State.FAILED, State.WAITING, State.OPENING, State.RESTORING, State.IDLE, State.SERVING)
+_MARKS = {State.FAILED: "✕", State.SERVING: "●"}
+_HEADS = ("application", "state", "stores", "last version", "worst lag")
+
+
+def page_for(request: Request, applications: Mapping[str, Reported]) -> bytes:
+    """Render the page with what the caller may monitor."""
+    principal = authorization_of(request.scope).principal
+    return fleet_page([each.report() for name, each in applications.items() if principal.monitors(name)])
+
+
+def fleet_page(reports: Iterable[ApplicationReport]) -> bytes:
+    """Render the page: applications in need of help first, then by name."""
+    found = sorted(reports, key=lambda each: (_WORST_FIRST.index(each.state), each.application_id))
+    serving = sum(each.state is State.SERVING for each in found)
+    title = f"{'●' if serving == len(found) else '▲'} {serving} of {len(found)} applications are served"
+    return small_page(title, "".join(_body(found)))
+
+
+def _body(reports: list[ApplicationReport]) -> Iterator[str]:
+    yield table(_HEADS, map(_row, reports))
+    yield f"<p>This page is loaded again every {REFRESH_S} s.</p>"
+    yield '<p><a href="../v1/applications">Applications as JSON</a> · <a href="../metrics">Metrics</a></p>'
+
+
+def _row(report: ApplicationReport) -> tuple[object, ...]:
+    name = escape(report.application_id)
+    link = f'<a href="applications/{quote(report.application_id, safe="")}/">{name}</a>'
+    state = escape(f"{_MARKS.get(report.state, '▲')} {report.state}")
+    reason = f"<br>{escape(report.reason)}" if report.reason else ""
+    numbers = (len(report.stores), known(report.end_offset_position), known(report.max_offset_lag))
+    return link, f"{state}{reason}", *numbers
+
+
+class Applications:
+    """The applications behind `fleet`. `build` makes one of what is wanted; `delay_ms` is for others to hear that a
+    removed one leaves.
+    """
+
+    def __init__(self, fleet: Fleet, build: Build, *, delay_ms: int) -> None:
+        self._fleet = fleet
+        self._build = build
+        self._delay_s = delay_ms / 1000
+        self._wanted: dict[str, ApplicationSpec] = {}
+        self._changed: dict[str, asyncio.Event] = {}
+        self._lives: dict[str, asyncio.Task[None]] = {}
+        self._is_ending = False
+
+    @property
+    def served(self) -> Mapping[str, NodeApplication]:
+        """The applications now, by their ids."""
+        return self._fleet.applications  # type: ignore[return-value]  # `_live` alone adds to it
+
+    def want(self, specs: Iterable[ApplicationSpec]) -> None:
+        """Serve these, and no others. What changes is begun now, on the running loop, and goes on by itself."""
+        before, self._wanted = self._wanted, {each.id: each for each in specs}
+        for application_id in before.keys() | self._wanted.keys():
+            wanted = self._wanted.get(application_id)
+            if wanted == before.get(application_id):
+                continue
+            if application_id in self._changed:
+                self._changed[application_id].set()
+            if wanted is not None and application_id not in self._lives:
+                self._begin(application_id)
+
+    async def stop(self) -> None:
+        """End all, in bounded time: the process ends."""
+        self._is_ending = True
+        lives = list(self._lives.values())
+        self.want(())
+        if lives:
+            _, late = await asyncio.wait(lives, timeout=END_S)
+            for life in late:
+                life.cancel()
+
+    def _begin(self, application_id: str) -> None:
+        self._changed[application_id] = asyncio.Event()
+        life = asyncio.get_running_loop().create_task(self._live(application_id), name=f"application {application_id}")
+        self._lives[application_id] = life
+        life.add_done_callback(lambda _: self._ended(application_id))
+
+    def _ended(self, application_id: str) -> None:
+        del self._lives[application_id], self._changed[application_id]
+        self._fleet.remove(application_id)
+        if application_id in self._wanted and not self._is_ending:  # it was added again at the last moment
+            self._begin(application_id)
+
+    async def _live(self, application_id: str) -> None:
+        pause_s = FIRST_PAUSE_S
+        changed = self._changed[application_id]
+        while (spec := self._wanted.get(application_id)) is not None:
+            changed.clear()
+            application = self._build(spec)
+            self._fleet.add(application_id, application)
+            try:
+                await application.serve(changed, Turns(self._is_served, self._is_leaving))
+                pause_s = FIRST_PAUSE_S
+                continue
+            except UnderstudyError as error:
+                log.error("application %s: %s", application_id, error, extra={"action": "application-failed"})
+            except Exception:
+                log.exception("application %s failed", application_id, extra={"action": "application-failed"})
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(changed.wait(), pause_s)
+            pause_s = min(pause_s * 2, MAX_PAUSE_S)
+
+    def _is_served(self, application: NodeApplication) -> None:
+        self._fleet.add(application.settings.application, application)
+
+    async def _is_leaving(self, application: NodeApplication) -> None:
+        """Let others hear that an application leaves, and take no new requests for one that is wanted no more."""
+        application_id, membership = application.settings.application, application.membership
+        if membership is not None and membership.member is not None and not self._is_ending:
+            await membership.member.leave()
+            await asyncio.sleep(self._delay_s)
+        if application_id not in self._wanted:
+            self._fleet.remove(application_id)
 
 
 class FleetProcess(OwnProcess, HttpService):
@@ -78,13 +251,14 @@ class FleetProcess(OwnProcess, HttpService):
         bus: Bus | None = None,
         *,
         open_files: Callable[[str], CheckpointFiles] = open_checkpoint_files,
+        clock: Clock | None = None,
     ) -> None:
         """Read the file of applications, and open nothing. Raises SettingsError if the file cannot be used."""
         self.host = host
         self.draining = False
         self.settings = settings
         self._bus = bus
-        self._clock = SystemClock()
+        self._clock = clock or SystemClock()
         self._tasks = Supervisor()
         self._load = ProcessLoad()
         self._named = settings.named()
@@ -98,7 +272,7 @@ class FleetProcess(OwnProcess, HttpService):
             clock=self._clock,
             open_files=open_files,
         )
-        self.fleet = Fleet(self._answer, access)
+        self.fleet = Fleet(self._answer, access, self.unknown_why)
         delay_ms = settings.shutdown_delay_ms if isinstance(settings, NodeFleetSettings) else 0
         self.applications = Applications(self.fleet, self._built, delay_ms=delay_ms)
         self.following = Following(
@@ -115,6 +289,7 @@ class FleetProcess(OwnProcess, HttpService):
             self,
             lifespan=self._lifespan,
             is_guarded=access.is_on,
+            root_path=access.root_path,
             more=self._routers(),
         )
 
@@ -232,12 +407,6 @@ def node(settings: dict[str, object], started: Callable[[FleetProcess], None] | 
     """Serve as one node in the clusters of several applications, until interrupted. Raises as `serve`."""
     parsed = NodeFleetSettings(**settings)  # type: ignore[arg-type]  # pydantic validates
     require_address(parsed)
-    if parsed.processes != 1:
-        raise SettingsError(
-            "a node of several applications is one process",
-            where="processes",
-            fix="Start more of them, each with a port and a --node-id of its own",
-        )
     require_peers(parsed)
     run(parsed, parsed.advertised_host, started)
 

@@ -14,7 +14,15 @@ from dataclasses import dataclass
 from threading import Lock
 
 from understudy_node.checkpoint.files import CheckpointFiles
-from understudy_node.checkpoint.logs import Commit, OffsetEntry, batch_ids, parse_commit, parse_offsets
+from understudy_node.checkpoint.logs import (
+    MAX_LOG_BYTES,
+    Commit,
+    OffsetEntry,
+    batch_ids,
+    no_offsets,
+    parse_commit,
+    parse_offsets,
+)
 from understudy_shared.base.errors import CorruptFileError, UnderstudyError, VanishedError
 from understudy_shared.bus.commits import NEWEST, SeenCommit
 
@@ -183,11 +191,18 @@ class CommitHistory:
         versions = range(end_version, max(0, end_version - NEWEST), -1)
         return [commit for commit in map(self.seen, versions) if commit is not None]
 
+    def _require_purged(self, batch: int) -> None:
+        """Raise for a commit without offsets that is the newest: Spark purges old ones, offsets first."""
+        commit, offsets, after = self._files.stats([f"commits/{batch}", f"offsets/{batch}", f"commits/{batch + 1}"])
+        if commit is not None and offsets is None and after is None:
+            raise no_offsets(batch, self._files.url)
+
     def _read(self, version: int) -> CommitRecord | None:
         batch = version - 1
         try:
-            committed, ran_with = self._files.read_all([f"commits/{batch}", f"offsets/{batch}"])
+            committed, ran_with = self._files.read_all([f"commits/{batch}", f"offsets/{batch}"], MAX_LOG_BYTES)
         except VanishedError:
+            self._require_purged(batch)
             return None
         commit, offsets = parse_commit(committed.data, batch), parse_offsets(ran_with.data, batch)
         digest = hashlib.sha256(committed.data).hexdigest()[:16]

@@ -1,7 +1,8 @@
 """Notices that the query was started again with other state: Spark writes operator metadata with a run's first batch.
 
 The name of the metadata is the number of that batch, so it is known before it is there: one stat for an operator and a
-commit, and nothing between commits. Only `transformWithState` may change its columns, or its variables.
+commit, and nothing between commits. Only `transformWithState` may change its columns, or its variables. An operator
+without metadata gets one, of one name, when a query of Spark 3 goes on with Spark 4.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from understudy_node.checkpoint.files import CheckpointFiles
 from understudy_node.checkpoint.state_variables import TRANSFORM
 
 MAX_STATS: Final = 64
-"""Limit on the stats of one look: with more commits at once the metadata is read without a look, which costs less."""
+"""Limit on the stats of one poll: with more commits at once the metadata is read without them, which costs less."""
 
 
 class NewSchemas:
@@ -46,4 +47,7 @@ class NewSchemas:
 def metadata_paths(description: CheckpointDescription, batches: range) -> list[str]:
     """List the metadata of operators whose state may change, if one of these batches is the first of a run."""
     operators = [each.operator_id for each in description.operators if each.operator_name in TRANSFORM]
-    return [f"state/{operator_id}/_metadata/v2/{batch}" for operator_id in operators for batch in batches]
+    numbered = [f"state/{operator_id}/_metadata/v2/{batch}" for operator_id in operators for batch in batches]
+    return numbered + [
+        f"state/{each.operator_id}/_metadata/metadata" for each in description.operators if each.inferred_from
+    ]

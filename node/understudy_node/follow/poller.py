@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from understudy_node.checkpoint.files import CheckpointFiles, FileStat
-from understudy_node.checkpoint.logs import batch_ids, parse_query_id
+from understudy_node.checkpoint.logs import MAX_LOG_BYTES, batch_ids, parse_query_id
 from understudy_node.follow.end import End, Next, Probe, Verdict, advance, observe, settle
 from understudy_shared.base.clock import Clock
 from understudy_shared.base.errors import CorruptFileError, NotACheckpointError, VanishedError
@@ -120,7 +120,7 @@ def _read_query_id(files: CheckpointFiles) -> tuple[Lineage, FileStat]:
     try:
         if stat is None:
             raise VanishedError("there is no `metadata` file", where=files.url)
-        return Lineage(parse_query_id(files.read("metadata"))), stat
+        return Lineage(parse_query_id(files.read("metadata", MAX_LOG_BYTES))), stat
     except VanishedError:
         raise NotACheckpointError(
             "the checkpoint has no `metadata` file", where=files.url, fix="Point at the query's checkpointLocation"

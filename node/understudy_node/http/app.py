@@ -13,19 +13,17 @@ from typing import Protocol
 from fastapi import APIRouter, FastAPI
 
 from understudy_node.bulk.process import BulkProcess
-from understudy_node.http.changes import NodeChanges, changes_hop_routes
 from understudy_node.http.exports import export_hop_routes
 from understudy_node.http.health import NodeHealth
 from understudy_node.http.histories import NodeHistories, history_hop_routes
 from understudy_node.http.hop import Hops
-from understudy_node.http.lookups import NodeLookups
+from understudy_node.http.lookups import NodeLookups, Visibility
 from understudy_node.http.metrics import NodeMetrics
 from understudy_node.http.page import page_routes
 from understudy_node.http.reads import Reads
-from understudy_node.http.routes import admin_routes, internal_routes, read_routes
+from understudy_node.http.routes import NodeChanges, admin_routes, changes_hop_routes, internal_routes, read_routes
 from understudy_node.http.scans import NodeScans, scan_hop_routes
 from understudy_node.http.snapshots import NodeSnapshots, snapshot_call_routes
-from understudy_node.http.visibility import Visibility
 from understudy_node.http.watch_hub import WatchHub
 from understudy_node.http.watches import NodeWatches, NodeWatchStreams, watch_hop_routes
 from understudy_node.node import Node
@@ -47,6 +45,7 @@ from understudy_shared.server.scans import scan_routes, scans_in_front
 from understudy_shared.server.seeks import Seeks
 from understudy_shared.server.several_reads import SeveralStores, several_routes
 from understudy_shared.server.snapshots import snapshot_routes
+from understudy_shared.server.store_files import store_file_routes
 from understudy_shared.server.watches import watch_routes
 from understudy_shared.telemetry.span_export import close_spans, open_spans
 
@@ -154,7 +153,9 @@ def create_app(
     http.include_router(admin_routes(node, reads, health))
     http.include_router(probe_routes(report))
     http.include_router(page_routes(node, health))
-    add_document(http, "serve" if companion is None else "node", is_guarded=app.access.is_on)
+    add_document(
+        http, "serve" if companion is None else "node", is_guarded=app.access.is_on, root_path=app.access.root_path
+    )
     answer_with_problems(http)
     return app
 
@@ -163,6 +164,7 @@ def _reading_routes(
     node: Node, reads: Reads, app: NodeLookups, scans: NodeScans, watches: NodeWatches
 ) -> Iterator[APIRouter]:
     """Yield the calls that read, besides lookups and hops."""
+    yield store_file_routes(scans)
     yield read_routes(node, reads, scans)
     yield internal_routes(reads)
     yield scan_routes(scans)

@@ -43,7 +43,7 @@ class NodeHistories(Histories):
     async def read_for_router(self, hop: HistoryHop) -> bytes:
         """Return a page of a history for a router. Raises its problem."""
         reader = reader_asked(self._reads, hop)
-        if reader.store.codec.place(hop.row, reader.partitions) != hop.partition:
+        if not reader.store.codec.may_hold(hop.partition, hop.row, reader.partitions):
             raise ProblemError(MISPLACED)
         return await self._read(reader, hop.partition, hop.row, hop.range)
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Generator
+from collections.abc import Awaitable, Callable, Generator, Sequence
 from typing import cast
 
-from understudy_node.http.asked_reader import asked_reader
+from understudy_node.http.hop_calls import asked_reader
 from understudy_node.http.hop_lookups import (
     HOP_SLICE_KEYS,
     LATE,
@@ -19,8 +19,7 @@ from understudy_node.http.hop_lookups import (
     GroupLookups,
     outcome_of,
 )
-from understudy_node.http.hop_spans import record_hop
-from understudy_node.http.read_log import ReadLog
+from understudy_node.http.read_log import ReadLog, outcome_text
 from understudy_node.http.reads import Reads
 from understudy_node.stores.lookup import StoreReader
 from understudy_shared.base.errors import UnderstudyError
@@ -50,11 +49,11 @@ from understudy_shared.reads.hop import (
     decode_request,
     encode_reply,
 )
-from understudy_shared.reads.hop_columns import HopOutcome, HopOutcomes
+from understudy_shared.reads.hop_columns import PROBLEM, HopOutcome, HopOutcomes
 from understudy_shared.reads.hop_fields import BadHopError
 from understudy_shared.reads.position import Position
 from understudy_shared.server.direct import Exchange, reply_problem
-from understudy_shared.telemetry.spans import Spans
+from understudy_shared.telemetry.spans import Kind, Spans, end_request
 
 SMALL_HOP_BYTES = 16 * 1024
 """Size up to which hops are decoded at once, in about 1 ms at most; longer ones in slices."""
@@ -73,6 +72,33 @@ HopCoroutine = Generator[Wait, Problem | None, bytes | Problem]
 
 Order = Callable[[], tuple[int, int]]
 """A function that returns (term, epoch) of the followed assignment; (0, 0) without one."""
+
+
+MAX_SPANS = 100
+"""Limit on the spans that one hop records, which takes about 4 ms: any client that reaches the port may send traces."""
+
+
+def record_hop(spans: Spans, request: HopRequest, outcomes: Sequence[HopOutcome], *, took_s: float) -> None:
+    """Record spans for the answered lookups of a hop; they began when the hop came."""
+    for place, trace in request.traces[:MAX_SPANS]:
+        store, partition = _asked(request, place)
+        span = spans.begin("POST", PATH, Kind.SERVER, trace, {"understudy.partition": partition}, ago_s=took_s)
+        if span is None:
+            continue
+        outcome = outcomes[place]
+        span.note({"understudy.outcome": outcome_text(outcome)})
+        if outcome.kind != PROBLEM:  # Else a store of that name may not exist here.
+            span.note({"understudy.store": store})
+        end_request(span, 200)
+
+
+def _asked(request: HopRequest, place: int) -> tuple[str, int]:
+    """Return store and partition of a key of a hop."""
+    for group in request.groups:
+        if place < len(group.keys):
+            return group.store, group.keys[place].partition
+        place -= len(group.keys)
+    raise AssertionError(f"place {place} is behind the keys of the hop")  # its header was checked
 
 
 class Hops:

@@ -10,7 +10,6 @@ from collections.abc import Iterator, Sequence
 from typing import cast
 
 from understudy_node.replica.readings import Reading
-from understudy_node.stores.lookup import ABSENT as NOT_FOUND
 from understudy_node.stores.lookup import Hidden, Said, StoreReader
 from understudy_shared.http.problems import Problem, ProblemType
 from understudy_shared.reads.bounds import Bound
@@ -26,6 +25,7 @@ from understudy_shared.reads.hop_columns import (
     HopOutcomes,
     indexes_by_partition,
 )
+from understudy_shared.server.scattered import NOT_FOUND
 
 HOP_SLICE_KEYS = StoreReader.keys_at_once
 """Number of keys answered before the event loop is yielded: about 1 ms."""
@@ -134,6 +134,6 @@ class GroupLookups:
     def _absent(self, partition: int, reading: Reading, row: bytes) -> HopOutcome:
         """Return the outcome of an absent key. Only absent ones need the check: Spark placed all stored keys."""
         reader = self._reader
-        if reader.store.codec.place(row, reader.partitions) != partition:
+        if not reader.store.codec.may_hold(partition, row, reader.partitions):
             return _MISPLACED
         return HopOutcome(ABSENT, NOT_FOUND, reading.tail)

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import asyncio
 from time import monotonic
+from typing import cast
 
 from understudy_node.http.hop import Hops
 from understudy_node.http.read_log import ReadLog
 from understudy_node.http.reads import Reads, Request, batch_slices
-from understudy_node.http.visibility import Visibility
 from understudy_node.replica.readings import Reading
 from understudy_node.stores.lookup import LookupAnswer
 from understudy_shared.auth.access import Access
@@ -35,6 +35,35 @@ open by then goes on to be opened, and the reader is asked to retry.
 
 LOOK_AGAIN_S = 0.1
 """Time after which a reader who waits looks again: a version may come just before it begins to wait."""
+
+
+class Visibility:
+    """A wake-up for the loop on which it is created."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._changed = asyncio.Event()
+        self._waiting = 0
+
+    def changed(self) -> None:
+        """Wake the waiting lookups; called from any thread after a version was published."""
+        if self._waiting and not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._wake)
+
+    async def wait(self, timeout_s: float) -> None:
+        """Return when something was published, or after `timeout_s`."""
+        self._waiting += 1
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._changed.wait()
+        except TimeoutError:
+            pass
+        finally:
+            self._waiting -= 1
+
+    def _wake(self) -> None:
+        self._changed.set()
+        self._changed = asyncio.Event()
 
 
 class NodeLookups(LookupsFirst):
@@ -69,7 +98,7 @@ class NodeLookups(LookupsFirst):
         bound = request.bound
         if bound is NO_BOUND or self._is_at_once(bound):
             try:
-                outcome = request.reader.look_up(request.key, bound)
+                outcome = request.look_up(request.key, bound)
             except UnderstudyError as error:
                 outcome = problem_of(error)
             if _wait_ms(outcome, bound) is None:
@@ -93,7 +122,7 @@ class NodeLookups(LookupsFirst):
             bound = await self._resolved(request.bound)
             if bound.min_position is not None:
                 await self._reads.learn(bound.min_position)
-            outcome = request.reader.look_up(request.key, bound)
+            outcome = request.look_up(request.key, bound)
             if _wait_ms(outcome, bound):
                 outcome = await self._wait(target, bound, began_s)
             self._reply(request, outcome, exchange)
@@ -115,7 +144,8 @@ class NodeLookups(LookupsFirst):
 
     def _reply(self, request: Request, outcome: LookupAnswer | Problem, exchange: Exchange) -> None:
         if isinstance(outcome, Problem):
-            self._log.unread(request.reader.store.name, request.key.partition, outcome, exchange.trace)
+            partition = cast(int, outcome.extra.get("partition", request.key.partition))
+            self._log.unread(request.reader.store.name, partition, outcome, exchange.trace)
             self.reply_problem(exchange, outcome, request.counts)
             return
         body = longs_as_text(outcome.body) if request.longs_as_text else outcome.body
@@ -131,7 +161,7 @@ class NodeLookups(LookupsFirst):
         try:
             while True:
                 request = self._reads.parse(target)
-                outcome = request.reader.look_up(request.key, bound)
+                outcome = request.look_up(request.key, bound)
                 left_s = _left_s(outcome, bound, began_s)
                 if left_s <= 0:
                     return outcome

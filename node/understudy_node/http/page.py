@@ -16,6 +16,7 @@ from understudy_node.http.health import NodeHealth
 from understudy_node.node import Node
 from understudy_shared.http.health import HealthReport, State
 from understudy_shared.http.people import small_page
+from understudy_shared.http.root_path import to_root
 from understudy_shared.server import live_pages
 from understudy_shared.server.live_pages import REFRESH_S, UNKNOWN, known
 
@@ -27,17 +28,21 @@ MARKS = {State.OK: "●", State.ATTENTION: "▲", State.UNKNOWN: "?", State.HURT
 def page_routes(node: Node, health: NodeHealth) -> APIRouter:
     """Make the routes of the page."""
     return live_pages.page_routes(
-        lambda _: node_page(lag_report(node, None), health.look(), is_member=node.node_id is not None)
+        lambda request: node_page(
+            lag_report(node, None), health.look(), to_root(request.scope), is_member=node.node_id is not None
+        )
     )
 
 
-def node_page(report: Mapping[str, Any], health: HealthReport, *, is_member: bool) -> bytes:
-    """Render the page, of the report of `GET /admin/v1/lag` and of the node's health."""
+def node_page(report: Mapping[str, Any], health: HealthReport, root: str, *, is_member: bool) -> bytes:
+    """Render the page, of the report of `GET /admin/v1/lag` and of the node's health. `root` is the relative reference
+    from the page to the root of the service.
+    """
     title = f"{MARKS[health.worst.state]} {health.headline}"
-    return small_page(title, "".join(_body(report, health, is_member=is_member)))
+    return small_page(title, "".join(_body(report, health, root, is_member=is_member)))
 
 
-def _body(report: Mapping[str, Any], health: HealthReport, *, is_member: bool) -> Iterator[str]:
+def _body(report: Mapping[str, Any], health: HealthReport, root: str, *, is_member: bool) -> Iterator[str]:
     for each in health.indicators:
         if each.state is not State.OK:
             says = (("Hurts", each.impact), ("Because", each.cause), ("Do", each.action))
@@ -65,10 +70,10 @@ def _body(report: Mapping[str, Any], health: HealthReport, *, is_member: bool) -
     if is_member:
         yield "<p>This is one node of a cluster: the page of a router shows all of them.</p>"
     links = (
-        ("/docs", "All calls"),
-        ("/admin/v1/health", "Health as JSON"),
-        ("/admin/v1/lag", "Lag as JSON"),
-        ("/metrics", "Metrics"),
+        (f"{root}docs", "All calls"),
+        ("v1/health", "Health as JSON"),
+        ("v1/lag", "Lag as JSON"),
+        (f"{root}metrics", "Metrics"),
     )
     yield f"<p>{' · '.join(f'<a href={path}>{text}</a>' for path, text in links)}</p>"
 

@@ -30,7 +30,7 @@ class ReadLog:
         self._throttle = LogThrottle()
 
     def unread(self, store: str, partition: int, problem: Problem, trace: Trace | None) -> None:
-        """Log a lookup that got a problem; those that readers or lag cause are no news to an operator."""
+        """Log a lookup that got a problem; those that readers or lag cause do not concern an operator."""
         if problem.type is not ProblemType.STORE_ERROR:
             return
         left_out = self._throttle.admit((store, partition, problem.type), time.monotonic() * 1000)

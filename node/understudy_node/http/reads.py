@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import NamedTuple
 
 from understudy_node.generation import Generation
 from understudy_node.node import Node
 from understudy_node.replica.readings import Reading
-from understudy_node.stores.lookup import ABSENT, Hidden, ResolvedKey, StoreReader
+from understudy_node.stores.lookup import Hidden, LookupAnswer, ResolvedKey, StoreReader
+from understudy_node.stores.scattered import find_everywhere, look_up_everywhere
 from understudy_shared.auth.principals import KeyScope
+from understudy_shared.base.clock import wall_ms
 from understudy_shared.base.errors import UnknownStoreError
 from understudy_shared.base.suggest import did_you_mean
 from understudy_shared.base.words import ApplicationId, StoreName
@@ -30,6 +33,8 @@ from understudy_shared.reads.store_bounds import StoreBounds
 from understudy_shared.server.batches import BatchAnswer, BatchKeys, problem_result, resolve_keys
 from understudy_shared.server.parsed_cache import MAX_TARGET_BYTES, ParsedCache
 from understudy_shared.server.request_counts import OperationCounts, RequestCounts
+from understudy_shared.server.scattered import NOT_FOUND
+from understudy_shared.spark.key_codec import ANY_PARTITION
 
 BATCH_SLICE_KEYS = 100
 """Number of keys answered before the event loop is yielded: about 2 ms."""
@@ -55,6 +60,7 @@ class Request(NamedTuple):
     bound: Bound
     longs_as_text: bool
     counts: OperationCounts
+    look_up: Callable[[ResolvedKey, Bound], LookupAnswer | Problem]
 
 
 class Reads:
@@ -131,9 +137,8 @@ class Reads:
         """
         if bound.lease is not None:
             self.lease_used(bound.lease)
-        if bound.at_us is None:
-            return bound
-        return bound.resolved_at(await self.position_at(bound.at_us))
+        moment_us = bound.moment_us(wall_ms() * 1000)
+        return bound if moment_us is None else bound.resolved_at(await self.position_at(moment_us))
 
     async def position_at(self, at_us: int) -> Position:
         """Return the newest version that was committed at a moment or before. Raises a version-gone problem."""
@@ -158,7 +163,9 @@ class Reads:
                 row, params = key_and_params(reader.store.codec, form, query)
                 longs = pop_longs(params)
                 counts = self.requests.of("lookup", reader.store.name)
-                return Request(reader, reader.resolve(row), self.bound(reader, params), longs, counts)
+                is_scattered = reader.store.codec.is_scattered
+                look_up = partial(look_up_everywhere, reader) if is_scattered else reader.look_up
+                return Request(reader, reader.resolve(row), self.bound(reader, params), longs, counts, look_up)
             case _:
                 raise ProblemError(unknown_path(raw_path))
 
@@ -175,6 +182,8 @@ def batch_slices(  # noqa: PLR0917  # what is read, as it is printed, and what w
     of `scope` gets a problem. `readings` gets the version of each partition, or why it has no answer.
     """
     step, room = min(BATCH_SLICE_KEYS, reader.keys_at_once), MAX_BATCH_BYTES
+    if reader.store.codec.is_scattered:
+        step = max(1, step // reader.partitions)
     for start in range(0, len(keys), step):
         part = keys[start : start + step]
         if room <= 0:
@@ -200,25 +209,33 @@ def _results(
     for index, problem in resolved.problems.items():
         results[index] = problem_result(problem)
     for partition, indexes in resolved.by_partition().items():
+        part = [rows[index] for index in indexes]
+        if partition == ANY_PARTITION:
+            for index, each in zip(indexes, find_everywhere(reader, part, bound, readings), strict=True):
+                results[index] = answer.result(printed[index], each)
+            continue
         reading = readings.get(partition)
         if reading is None:
             reading = readings[partition] = reader.read_from(partition, bound)
         if isinstance(reading, Problem):
-            refusal = problem_result(reading)
-            for index in indexes:
-                results[index] = refusal
+            _refuse(results, indexes, reading)
             continue
         end = answer.end_of(reading.tail)
-        part = [rows[index] for index in indexes]
         for index, found in zip(indexes, reader.find_many(part, reading, partition, bound.selection), strict=True):
             if type(found) is bytes:
                 results[index] = b"".join((answer.found, printed[index], b",", found, end))
             elif isinstance(found, Problem):
                 results[index] = problem_result(found)
             else:
-                said = found.members if isinstance(found, Hidden) else ABSENT
+                said = found.members if isinstance(found, Hidden) else NOT_FOUND
                 results[index] = b"".join((answer.absent, printed[index], b",", said, end))
     return results
+
+
+def _refuse(results: list[bytes], indexes: Sequence[int], problem: Problem) -> None:
+    refusal = problem_result(problem)
+    for index in indexes:
+        results[index] = refusal
 
 
 def _ignore(_: SnapshotLease) -> None:

@@ -57,6 +57,9 @@ class NodeScans(Scans):
             held,
         )
 
+    async def resolved(self, bound: Bound) -> Bound:
+        return await self._reads.resolved(bound)
+
     async def first_version(self, turn: ScanTurn) -> ReadVersion:
         bound = await self._reads.resolved(turn.bound)
         if bound.min_position is not None:

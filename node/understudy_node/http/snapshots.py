@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Collection, Iterator, Sequence
 
 from fastapi import APIRouter, Request, Response
 
-from understudy_node.follow.retention import Retention
 from understudy_node.http.hop_calls import read_hop
 from understudy_node.http.reads import Reads
 from understudy_node.http.scan_versions import first_version
@@ -24,14 +22,12 @@ from understudy_shared.reads.lease_calls import (
     LIST_PATH,
     RELEASE_PATH,
     SHOWN_PATH,
-    HeldFor,
     LeasesCall,
     ReplicaVersion,
     ShownCall,
-    ShownReply,
     decode_leases_call,
     decode_shown_call,
-    encode_held,
+    encode_shown,
 )
 from understudy_shared.reads.position import Position
 from understudy_shared.reads.snapshot_lease import SnapshotLease
@@ -47,7 +43,6 @@ class NodeSnapshots(Snapshots):
         super().__init__(reads)
         self._node = node
         self._reads = reads
-        self._retention = Retention()
 
     def stores(self) -> Collection[str]:
         return self._reads.generation().readers
@@ -63,28 +58,24 @@ class NodeSnapshots(Snapshots):
         return Position(reader.application_id, reader.lineage, version.number, version.committed_at_us)
 
     async def newest(self, stores: Sequence[str], bound: Bound) -> Chosen:
-        async def look() -> ShownReply:
+        async def look() -> Sequence[ReplicaVersion]:
             _require_all_shown([self._reads.reader(store) for store in stores])
             return await self.shown(stores, bound.min_position)
 
         lineage = self._reads.generation().lineage
         return await choose(ApplicationId(self._reads.application_id), lineage, bound, look)
 
-    async def shown(self, stores: Sequence[str], min_position: Position | None) -> ShownReply:
+    async def shown(self, stores: Sequence[str], min_position: Position | None) -> Sequence[ReplicaVersion]:
         """Return the versions that the replicas of some stores show. Raises the problem of a position of another
         history.
         """
         if min_position is not None:
             await self._reads.learn(min_position)
-        shown = [each for store in stores for each in _shown(self._reads.reader(store), min_position)]
-        newest = self._node.leases.newest(self._node.now_ms())
-        return ShownReply(tuple(shown), None if newest is None else newest.position)
+        return [each for store in stores for each in _shown(self._reads.reader(store), min_position)]
 
-    async def hold(self, held: HeldFor) -> int | None:
-        node, version = self._node, held.lease.position.version
-        node.leases.grant(held, now_ms=node.now_ms(), now_us=node.wall_us())
-        self._pin(held.lease, held.stores)
-        return await asyncio.to_thread(self._retention.of, version, node.end.version, node.history)
+    async def hold(self, lease: SnapshotLease, stores: Sequence[str]) -> None:
+        self._node.leases.grant(lease, now_ms=self._node.now_ms())
+        self._pin(lease, stores)
 
     async def release(self, lease: SnapshotLease) -> None:
         self._node.leases.release(lease.lease_id)
@@ -92,19 +83,16 @@ class NodeSnapshots(Snapshots):
     async def listed(self) -> dict[str, object]:
         return {"snapshots": list(self._entries()), "unanswered": []}
 
-    async def held_for_router(self, call: LeasesCall) -> int | None:
+    async def held_for_router(self, call: LeasesCall) -> None:
         """Hold what a router asks for. Raises its problem."""
         self._require_own(call.application, call.lineage)
-        if call.is_renewal:
-            for each in call.leases:
-                self.used(each.lease)
-            return None
-        retained_for_s = None
-        for each in call.leases:
-            retained_for_s = await self.hold(each)
-        return retained_for_s
+        for lease in call.leases:
+            if call.is_renewal:
+                self.used(lease)
+            else:
+                await self.hold(lease, call.stores)
 
-    async def shown_for_router(self, call: ShownCall) -> ShownReply:
+    async def shown_for_router(self, call: ShownCall) -> Sequence[ReplicaVersion]:
         """Return what a router asks for. Raises its problem."""
         self._require_own(call.application, call.lineage)
         readers = self._reads.generation().readers
@@ -114,15 +102,15 @@ class NodeSnapshots(Snapshots):
     async def released_for_router(self, call: LeasesCall) -> None:
         """End the leases that a router names. Raises its problem."""
         self._require_own(call.application, call.lineage)
-        for each in call.leases:
-            await self.release(each.lease)
+        for lease in call.leases:
+            await self.release(lease)
 
     def used(self, lease: SnapshotLease) -> None:
         """Renew a lease that is used. One that this node had forgotten comes back, where there is room."""
         node, at = self._node, lease.position
         if (at.application_id, at.lineage) != (self._reads.application_id, node.lineage):
             return  # The read itself is refused.
-        if node.leases.renew(lease, now_ms=node.now_ms(), now_us=node.wall_us()):
+        if node.leases.renew(lease, now_ms=node.now_ms()):
             self._pin(lease, ())
 
     def _pin(self, lease: SnapshotLease, stores: Sequence[str]) -> None:
@@ -150,7 +138,7 @@ class NodeSnapshots(Snapshots):
     def _entries(self) -> Iterator[dict[str, object]]:
         node = self._node
         now_ms, now_us, pinned = node.now_ms(), node.wall_us(), node.pinned.by_version()
-        for held in node.leases.held(now_ms):
+        for held in sorted(node.leases.held(now_ms), key=lambda each: each.until_ms):
             yield _entry(held, pinned.get(held.version, Pinned()), now_ms, now_us)
 
 
@@ -158,16 +146,11 @@ def _entry(held: HeldLease, pinned: Pinned, now_ms: float, now_us: int) -> dict[
     at = held.lease.position
     return {
         "id": held.lease.lease_id,
-        "holder": held.asked.holder,
         "version": at.version,
         "committed_at": utc_text(at.committed_at_us),
         "lineage": at.lineage,
-        "stores": list(held.asked.stores),
         "ttl_s": held.lease.ttl_s,
-        "granted_at": utc_text(held.granted_us),
-        "age_s": max(0, round((now_ms - held.granted_ms) / 1000)),
         "expires_at": utc_text(now_us + max(0, round((held.until_ms - now_ms) * 1000))),
-        "renewals": held.renewals,
         "tasks": pinned.views,
         "extra_bytes": pinned.extra_bytes,
         "disk_bytes": pinned.disk_bytes,
@@ -209,14 +192,14 @@ def snapshot_call_routes(snapshots: NodeSnapshots) -> APIRouter:
     async def shown(request: Request) -> Response:
         """Return the versions that the replicas of some stores show, and keep them for a moment."""
         call = await read_hop(request, decode_shown_call)
-        reply = await snapshots.shown_for_router(call)
-        return Response(reply.encode(), media_type="application/json")
+        return Response(encode_shown(await snapshots.shown_for_router(call)), media_type="application/json")
 
     @routes.post(HOLD_PATH)
     async def hold(request: Request) -> Response:
         """Hold leases, or renew those that are used."""
         call = await read_hop(request, decode_leases_call)
-        return Response(encode_held(await snapshots.held_for_router(call)), media_type="application/json")
+        await snapshots.held_for_router(call)
+        return json_response({})
 
     @routes.post(RELEASE_PATH)
     async def release(request: Request) -> Response:

@@ -19,7 +19,6 @@ from understudy_node.stores.lookup import StoreReader
 from understudy_node.stores.watched_task import KeyChange, NodeKey, WatchedTask, changes_of, kind_of
 from understudy_shared.http.problems import Problem, ProblemError, ProblemType
 from understudy_shared.reads.bounds import NO_BOUND
-from understudy_shared.reads.feed_hop import FeedHop, FeedKeysHop, MissedHop
 from understudy_shared.reads.feed_watch import FeedWatch
 from understudy_shared.reads.position import Position
 from understudy_shared.reads.shared_watch import SharedKey
@@ -36,11 +35,12 @@ from understudy_shared.reads.watch_events import (
     with_id,
     with_tail,
 )
+from understudy_shared.reads.watch_hop import FeedHop, FeedKeysHop, MissedHop
 from understudy_shared.server.watch_sending import PIECE_BYTES, Begun, Events, begun
 from understudy_shared.server.watch_streams import MAX_WATCHED_KEYS, WatchEndedError, WatchStream
 
 KEYS_S: Final = 10.0
-"""Longest time until the keys are added that a feed goes on with."""
+"""Time limit for the keys of a resumed feed."""
 
 
 NO_FEED: Final = Problem(ProblemType.BAD_REQUEST, "this node has no such feed", "name", "Open it again")
@@ -97,7 +97,7 @@ class Feed:
         self._feeds, self._shared, self._reader, self._hop, self._stream = feeds, feeds.shared, reader, hop, stream
         self._opened: tuple[WatchedTask, FeedWatch] | None = None
         self._going_on = 0
-        """Number of keys that were added to go on with."""
+        """Number of keys that were added to resume with."""
         self._has_all = asyncio.Event()
 
     async def events(self) -> Events:
@@ -141,14 +141,14 @@ class Feed:
         """Add keys, and drop others. Raises the problem of keys that it cannot have."""
         self._drop(hop.dropped)
         keys, streams, step = hop.keys, self._shared.streams, self._reader.keys_at_once
-        place = self._reader.store.codec.place
+        may_hold, partition = self._reader.store.codec.may_hold, self._hop.of.partition
         if streams.keys + len(keys) > MAX_WATCHED_KEYS:
             what = f"{streams.keys} keys are watched, and {len(keys)} more are above the limit of {MAX_WATCHED_KEYS}"
             raise ProblemError(Problem(ProblemType.OVERLOADED, what, fix="Ask another service"))
         after = self._hop.after.version if hop.goes_on and self._hop.after is not None else None
         for start in range(0, len(keys), step):
             few = keys[start : start + step]
-            if any(place(key.row, self._reader.partitions) != self._hop.of.partition for key in few):
+            if not all(may_hold(partition, key.row, self._reader.partitions) for key in few):
                 raise ProblemError(MISPLACED)
             if self._opened is None:
                 raise ProblemError(NO_FEED)

@@ -18,19 +18,19 @@ from understudy_node.stores.lookup import StoreReader
 from understudy_shared.http.edge import Scope
 from understudy_shared.http.problems import ProblemError
 from understudy_shared.reads.bounds import Bound
-from understudy_shared.reads.feed_hop import (
+from understudy_shared.reads.watch_events import MEDIA_TYPE
+from understudy_shared.reads.watch_hop import (
     KEYS_PATH,
     MISSED_PATH,
     OPEN_PATH,
+    WatchKey,
     decode_feed_hop,
     decode_feed_keys,
     decode_missed_hop,
 )
-from understudy_shared.reads.watch_events import MEDIA_TYPE
-from understudy_shared.reads.watch_hop import PATH, WatchHop, WatchKey, decode_watch_hop
 from understudy_shared.server.app import json_response
 from understudy_shared.server.watch_requests import WatchedStore
-from understudy_shared.server.watch_sending import Begun, Events, WatchResponse, begun
+from understudy_shared.server.watch_sending import Begun, Events, WatchResponse
 from understudy_shared.server.watch_streams import WatchStream, WatchStreams
 from understudy_shared.server.watcher import Watcher
 from understudy_shared.server.watches import Watches, WatchQuestion, grants_of
@@ -87,27 +87,10 @@ class NodeWatches(Watches):
         """Return the reader that a router asks for. Raises the problem of one that is not exactly that."""
         return reader_asked(self._reads, hop)
 
-    async def begin_for_router(self, hop: WatchHop, scope: Scope) -> Begun:
-        """Return a watch for a router. Raises its problem."""
-        reader = self.reader(hop)
-        require_placed(reader, hop.keys)
-        asked = WatchQuestion(hop.keys, hop.after, hop.selection, longs_as_text=False)
-        stream = self.streams.enter(len(hop.keys), grants_of(scope))
-        source = NodeSource(self._shared, reader)
-        return await begun(
-            self.streams, stream, lambda: Watcher(source, self.streams, asked, stream, for_router=True).events()
-        )
-
 
 def watch_hop_routes(watches: NodeWatches) -> APIRouter:
-    """Make the call by which routers watch keys."""
+    """Make the calls by which routers watch keys."""
     routes = APIRouter()
-
-    @routes.post(PATH, response_class=WatchResponse)
-    async def watch(request: Request) -> Response:
-        """Send the events of some keys, with what a router needs to go on elsewhere."""
-        hop = await read_hop(request, decode_watch_hop)
-        return WatchResponse(watches.streams, lambda scope: watches.begin_for_router(hop, scope))
 
     @routes.post(OPEN_PATH, response_class=WatchResponse)
     async def feed(request: Request) -> Response:
@@ -139,6 +122,6 @@ def watch_hop_routes(watches: NodeWatches) -> APIRouter:
 
 def require_placed(reader: StoreReader, keys: Sequence[WatchKey]) -> None:
     """Raise the problem of keys that are not of the partitions that a router says."""
-    place = reader.store.codec.place
-    if any(place(key.row, reader.partitions) != key.partition for key in keys):
+    may_hold = reader.store.codec.may_hold
+    if not all(may_hold(key.partition, key.row, reader.partitions) for key in keys):
         raise ProblemError(MISPLACED)

@@ -6,19 +6,24 @@ It must be one that the commit log vouches for; a snapshot that turned out damag
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from understudy_node.checkpoint.changelog import LineageItem, parse_header
 from understudy_node.checkpoint.compression import decompress
 from understudy_node.checkpoint.files import CheckpointFiles
 from understudy_node.checkpoint.lineage import committed_unique_ids, extend_by_lineage
-from understudy_node.checkpoint.snapshots import StateFile, choose_snapshot, parse_snapshot_zip, parse_state_files
-from understudy_node.follow.history import CommitRecord
+from understudy_node.checkpoint.snapshots import (
+    DEFAULT_MAX_ZIP_BYTES,
+    StateFile,
+    choose_snapshot,
+    parse_snapshot_zip,
+    parse_state_files,
+)
+from understudy_node.follow.history import CommitHistory, CommitRecord
 from understudy_node.replica.changelog_reader import MAX_CHANGELOG_BYTES
 from understudy_node.replica.local_bases import REOPEN_VERSIONS, LocalBase, usable_again
-from understudy_node.replica.surroundings import StorePlace, Surroundings, file_name
+from understudy_node.replica.surroundings import StorePlace, file_name
 from understudy_shared.base.errors import CheckpointError, CorruptFileError, VanishedError
 
 MAX_MISSES = 3
@@ -38,15 +43,11 @@ class BaseChoice:
     """The choice of bases for one store. `damage` is the error of the last rejected snapshot."""
 
     place: StorePlace
-    around: Surroundings
+    files: CheckpointFiles
+    history: CommitHistory
     damage: CheckpointError | None = None
     _damaged: set[str] = field(default_factory=set)
     _misses: Counter[str] = field(default_factory=Counter)
-
-    @property
-    def local_directory(self) -> Path:
-        """The directory of the store's local bases."""
-        return self.around.disk.store_directory(self.place.task, self.place.lineage, self.place.name)
 
     def reject(self, file: StateFile, damage: CheckpointError) -> None:
         """Leave a damaged snapshot out of the choice until `forgive`."""
@@ -71,7 +72,7 @@ class BaseChoice:
 
     def snapshot(self, target: int, *, above: int) -> SnapshotSearch:
         """Find the newest committed snapshot in (above, target], from a fresh listing."""
-        names = self.around.files.list(self.place.directory) or []
+        names = self.files.list(self.place.directory) or []
         listed = parse_state_files(names)
         found = [file for file in listed if file.version > above and file.name not in self._damaged]
         choice = choose_snapshot(
@@ -81,19 +82,19 @@ class BaseChoice:
             mtimes_ns=self._mtimes_ns(found, listed),
         )
         chosen = choice.chosen
-        if chosen is not None and not self.place.fits(self.around.history.nearest(chosen.version)):
+        if chosen is not None and not self.place.fits(self.history.nearest(chosen.version)):
             chosen = None  # An older one does not fit either: the layout changed between it and the target.
         return SnapshotSearch(chosen, any(left.reason == "stale-snapshot" for left in choice.left_out))
 
-    def local(self, target: int, *, newest_snapshot: int) -> LocalBase | None:
-        """Return the newest local base that may be used again and is not far behind the newest snapshot."""
-        for base in self.around.disk.whole(self.local_directory):
+    def local(self, bases: Iterable[LocalBase], target: int, *, newest_snapshot: int) -> LocalBase | None:
+        """Return the newest of the local bases that may be used again and is not far behind the newest snapshot."""
+        for base in bases:
             record = base.record
             if newest_snapshot - record.version > REOPEN_VERSIONS:
                 return None
             name = file_name(record.version, record.unique_id, record.kind)
-            source = self.around.files.stat(f"{self.place.directory}/{name}")
-            commit = self.around.history.record(record.version)
+            source = self.files.stat(f"{self.place.directory}/{name}")
+            commit = self.history.record(record.version)
             if commit is None or not self.place.fits(commit):
                 continue
             if usable_again(record, target=target, committed_at_ns=commit.committed_at_ns, source=source):
@@ -102,7 +103,7 @@ class BaseChoice:
 
     def _committed_ids(self, found: list[StateFile], target: int) -> dict[int, str] | None:
         """Return format v2's committed attempt per version with a snapshot; None when all of the checkpoint is v1."""
-        history = self.around.history
+        history = self.history
         newest = history.record(target)
         if all(file.unique_id is None for file in found) and (newest is None or newest.commit.unique_ids is None):
             return None
@@ -116,7 +117,7 @@ class BaseChoice:
             store_index=self.place.index,
         )
         # A snapshot may outlive its commit file: the newest changelog's lineage still names it.
-        lineage = committed_lineage(self.place, self.around.files, newest)
+        lineage = committed_lineage(self.place, self.files, newest)
         return extend_by_lineage(known or {}, lineage, name=self.place.directory)
 
     def _mtimes_ns(self, found: list[StateFile], listed: list[StateFile]) -> dict[str, int]:
@@ -128,7 +129,7 @@ class BaseChoice:
         names = {file.name for file in listed}
         pairs = [(file, changes) for file in found if (changes := file.changes_beside) in names]
         wanted = [name for file, changes in pairs for name in (file.name, changes) if name]
-        stats = self.around.files.stats([f"{self.place.directory}/{name}" for name in wanted])
+        stats = self.files.stats([f"{self.place.directory}/{name}" for name in wanted])
         times = {name: stat.mtime_ns for name, stat in zip(wanted, stats, strict=True) if stat is not None}
         if self.place.has_families:
             for file, changes in pairs:
@@ -146,7 +147,7 @@ class BaseChoice:
 
     def _families(self, file: StateFile) -> dict[str, int]:
         path = f"{self.place.directory}/{file.name}"
-        data = self.around.files.read(path)
+        data = self.files.read(path, DEFAULT_MAX_ZIP_BYTES)
         return dict(parse_snapshot_zip(data, name=path, merge_operator_version=1).column_families)
 
 

@@ -52,7 +52,7 @@ class ChangelogReader:
 
     def read(self, record: CommitRecord) -> Generator[None, None, ReadChangelog | None]:
         """Read the changelog of a committed version; None when there is no such file."""
-        name = file_name(record.version, self._place.unique_id(record), _kind(record))
+        name = changelog_name(self._place, record)
         ahead, self._ahead = self._ahead, None
         if ahead is not None and ahead.name == name and ahead.stat == self._stat(name):
             return ahead
@@ -139,6 +139,11 @@ class ChangelogReader:
 
     def _stat(self, name: str) -> FileStat | None:
         return self._around.files.stat(f"{self._place.directory}/{name}")
+
+
+def changelog_name(place: StorePlace, record: CommitRecord) -> str:
+    """Return the name of the changelog that a commit refers to."""
+    return file_name(record.version, place.unique_id(record), _kind(record))
 
 
 def _kind(record: CommitRecord) -> str:

@@ -23,7 +23,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from xxhash import xxh3_64_hexdigest
 
 from understudy_node.checkpoint.files import DISK_FULL, FetchMethod, FileStat
-from understudy_shared.base.errors import UnderstudyError
+from understudy_shared.base.errors import LocalDiskError, UnderstudyError
 from understudy_shared.base.private_files import PRIVATE_FOLDER, private_folder
 from understudy_shared.base.words import ApplicationId, Lineage, TaskId
 
@@ -34,6 +34,10 @@ RECORD = "base.json"
 
 REOPEN_VERSIONS = 50
 """A snapshot this many versions newer than a local base replaces it: replaying would cost more than opening."""
+
+
+FULL_BYTES = 1 << 16
+"""A disk with less space is full: the next base or spill does not fit, and waits for no failure to be told."""
 
 
 class BaseRecord(BaseModel):
@@ -100,6 +104,15 @@ class LocalBases:
     def release(self) -> None:
         """Let another process have the directory."""
         os.close(self._lock)
+
+    def is_full(self) -> bool:
+        """Whether this process can write nothing more to the disk; False where the system does not say it."""
+        try:
+            found = os.statvfs(self.root)
+        except OSError:
+            return False
+        blocks = found.f_bavail if os.geteuid() else found.f_bfree  # some are kept for root
+        return blocks * found.f_frsize < FULL_BYTES
 
     def keep_lineage(self, application_id: ApplicationId, lineage: Lineage) -> None:
         """Remove files of earlier lineages of the application."""
@@ -175,7 +188,7 @@ def writing(directory: Path) -> Iterator[None]:
             full = os.strerror(errno.ENOSPC) in str(error)
         else:
             raise
-        raise UnderstudyError(
+        raise LocalDiskError(
             "The disk is full" if full else f"The data directory cannot be written: {error}",
             where=str(directory.parent),
             fix=f"{'Free space' if full else 'Make it writable'} there, or give the node another --data-dir; the "

@@ -6,12 +6,21 @@ It is encoded once per change, because every answer carries it.
 from __future__ import annotations
 
 import threading
+from typing import NamedTuple
 
 import orjson
 
 from understudy_shared.base.words import HostInfo, LagInfo, ReplicaState, Role
-from understudy_shared.http.problems import RETAINED, Problem, refused
+from understudy_shared.http.problems import LAYOUT_SINCE, RETAINED, Problem, refused
 from understudy_shared.reads.bounds import Refusal
+
+
+class Retained(NamedTuple):
+    """The versions that can be read. `is_layout`: the checkpoint retains older ones in another layout."""
+
+    first: int
+    last: int
+    is_layout: bool = False
 
 
 class Origin:
@@ -39,12 +48,15 @@ class Origin:
             self.role = role
             self._encode()
 
-    def as_gone(self, retained: tuple[int, int] | None) -> Problem:
-        """Return the problem of a version that is gone. `retained` are the first and the last version that can be read,
-        and part of the candidate: a router passes on what candidates say.
+    def as_gone(self, retained: Retained | None) -> Problem:
+        """Return the problem of a version that is gone. What can be read is part of the candidate: a router passes on
+        what candidates say.
         """
         candidate = self.as_candidate(None, Refusal.VERSION_GONE)
-        return refused(Refusal.VERSION_GONE, candidates=[{**candidate, RETAINED: retained} if retained else candidate])
+        if retained is not None:
+            candidate |= {RETAINED: (retained.first, retained.last)}
+            candidate |= {LAYOUT_SINCE: retained.first} if retained.is_layout else {}
+        return refused(Refusal.VERSION_GONE, candidates=[candidate])
 
     def as_candidate(self, lag: LagInfo | None, reason: str) -> dict[str, object]:
         """Return the replica as listed in a refusal: its identity, its version and lag, and why it may not answer."""

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Final, NamedTuple, Protocol, TypeVar
 
 from understudy_node.replica.local_bases import LocalBases
+from understudy_node.replica.origin import Retained
 from understudy_node.replica.task_view import TaskView
 from understudy_shared.base.errors import MissingVersionError, UnderstudyError, VanishedError
 from understudy_shared.base.words import TaskId
@@ -69,8 +70,8 @@ class PastTask(Protocol):
     def keep_past(self, view: TaskView, disk_bytes: int) -> None:
         """Keep a version that was read, for its readers. `disk_bytes` is the size of its files."""
 
-    def retained(self) -> tuple[int, int] | None:
-        """Return the first and the last version that the checkpoint retains."""
+    def retained(self) -> Retained | None:
+        """Return the versions that can be read."""
 
 
 class PastRefusal(NamedTuple):
@@ -78,8 +79,8 @@ class PastRefusal(NamedTuple):
 
     refusal: Refusal | None
     error: UnderstudyError | None = None
-    retained: tuple[int, int] | None = None
-    """For a version that is gone: the first and the last one that the checkpoint retains."""
+    retained: Retained | None = None
+    """For a version that is gone: those that can be read."""
 
 
 OPENING: Final = PastRefusal(Refusal.VERSION_OPENING)

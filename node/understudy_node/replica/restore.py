@@ -16,7 +16,12 @@ from pathlib import Path
 from understudy_node.checkpoint.compression import decompressed_pieces
 from understudy_node.checkpoint.files import CheckpointFiles, FileStat
 from understudy_node.checkpoint.row_checksum import strip_hdfs_value, strip_rocksdb_value
-from understudy_node.checkpoint.snapshots import SnapshotManifest, StateFile, parse_snapshot_zip
+from understudy_node.checkpoint.snapshots import (
+    DEFAULT_MAX_ZIP_BYTES,
+    SnapshotManifest,
+    StateFile,
+    parse_snapshot_zip,
+)
 from understudy_node.engine.arena_base import ArenaBase
 from understudy_node.engine.arena_build import build_arena
 from understudy_node.engine.arena_format import MAX_RECORDS_BYTES
@@ -133,7 +138,7 @@ def _fetch_arena(
 def _fetch_rocksdb(
     snapshot: ChosenSnapshot, files: CheckpointFiles, disk: LocalBases, directory: Path, progress: RestoreProgress
 ) -> Generator[None, None, SnapshotManifest]:
-    data = files.read(snapshot.path)
+    data = files.read(snapshot.path, DEFAULT_MAX_ZIP_BYTES)
     manifest = parse_snapshot_zip(data, name=snapshot.path, merge_operator_version=snapshot.merge_operator_version)
     _write_members(manifest, directory)
     progress.begin(sum(table.size_bytes for table in manifest.sst_files))

@@ -1,7 +1,7 @@
-"""The snapshot leases of a node: which versions it keeps for readers who are away for a moment, and until when.
+"""The snapshot leases of a node: each is a pin of a version with an expiry, within limits.
 
 A lease is a matter of speed, never of truth: what is not kept any more is read from the checkpoint again. So a lease
-that ends, or that a restart forgets, costs its holder a moment. The use of a forgotten one brings it back, into half
+that ends, or that a restart forgets, costs its reader a moment. The use of a forgotten one brings it back, into half
 of the room at most: a token can be made up, and must not take the room of those who ask.
 """
 
@@ -16,17 +16,14 @@ from typing import Final, Literal
 
 from understudy_shared.http.problems import Problem, ProblemError, ProblemType
 from understudy_shared.reads.bounds import ReadVersion
-from understudy_shared.reads.lease_calls import RETRY_AFTER, HeldFor
+from understudy_shared.reads.lease_calls import RETRY_AFTER
 from understudy_shared.reads.snapshot_lease import SnapshotLease
 
 MAX_LEASES: Final = 1000
 MAX_LEASED_VERSIONS: Final = 64
-"""Limit on the versions of all leases: those of one second share one."""
+"""Limit on the versions of all leases."""
 
 RETRY_AT_MOST_S: Final = 60
-
-SHARED_MS: Final = 1_000
-"""Age up to which the version of a lease is that of the next one."""
 
 Change = Literal["granted", "renewed", "refused", "expired", "released"]
 CHANGES: Final[tuple[Change, ...]] = ("granted", "renewed", "refused", "expired", "released")
@@ -39,28 +36,15 @@ def leased_version(lease: SnapshotLease) -> ReadVersion:
 
 @dataclass(slots=True)
 class HeldLease:
-    """A lease that this node holds, as it was asked for. One that came back by its use has no holder."""
+    """A lease that this node holds, and when it ends."""
 
-    asked: HeldFor
-    granted_ms: float
-    granted_us: int
+    lease: SnapshotLease
     until_ms: float
-    renewals: int = 0
-
-    @property
-    def lease(self) -> SnapshotLease:
-        """The lease itself."""
-        return self.asked.lease
 
     @property
     def version(self) -> ReadVersion:
         """The version that it keeps."""
         return leased_version(self.lease)
-
-    @property
-    def ttl_ms(self) -> int:
-        """Its time after a use."""
-        return self.lease.ttl_s * 1000
 
 
 class LeaseTable:
@@ -80,38 +64,41 @@ class LeaseTable:
     def __len__(self) -> int:
         return len(self._held)
 
-    def grant(self, asked: HeldFor, *, now_ms: float, now_us: int) -> None:
-        """Hold a lease from now on. Raises an overloaded problem above the limits."""
+    def grant(self, lease: SnapshotLease, *, now_ms: float) -> None:
+        """Hold a lease from now on. Raises an overloaded problem above the limits.
+
+        A router may ask twice, when its connection closes before the reply: a lease that is held needs no more room.
+        """
         with self._lock:
             self._expire(now_ms)
-            lease = asked.lease
-            why = self._why_full(lease, 1)
+            held = self._held.get(lease.lease_id)
+            why = None if held is not None and held.lease == lease else self._why_full(lease, 1)
             if why is not None:
                 self.counts["refused"] += 1
-                first_ms = min(held.until_ms for held in self._held.values()) - now_ms
+                first_ms = min(each.until_ms for each in self._held.values()) - now_ms
                 raise _full(why, min(RETRY_AT_MOST_S, max(1, ceil(first_ms / 1000))))
-            self._add(HeldLease(asked, now_ms, now_us, now_ms + lease.ttl_s * 1000))
+            self._add(HeldLease(lease, now_ms + lease.ttl_s * 1000))
             self.counts["granted"] += 1
 
-    def renew(self, lease: SnapshotLease, *, now_ms: float, now_us: int) -> bool:
+    def renew(self, lease: SnapshotLease, *, now_ms: float) -> bool:
         """Renew a lease that is used, unless it was renewed in the last third of its time. Return whether it came back:
         this node had forgotten it, and has room.
         """
         held = self._held.get(lease.lease_id)
-        if held is not None and held.until_ms - now_ms > held.ttl_ms * 2 / 3:
+        if held is not None and held.until_ms - now_ms > held.lease.ttl_s * 1000 * 2 / 3:
             return False
         with self._lock:
             self._expire(now_ms)
             held = self._held.get(lease.lease_id)
             if held is not None:
                 if held.lease == lease:
-                    held.until_ms, held.renewals = now_ms + held.ttl_ms, held.renewals + 1
+                    held.until_ms = now_ms + lease.ttl_s * 1000
                     self.counts["renewed"] += 1
                     self._note_times()
                 return False
             if self._why_full(lease, 2) is not None:
                 return False
-            self._add(HeldLease(HeldFor(lease), now_ms, now_us, now_ms + lease.ttl_s * 1000))
+            self._add(HeldLease(lease, now_ms + lease.ttl_s * 1000))
             return True
 
     def release(self, lease_id: str) -> bool:
@@ -136,17 +123,10 @@ class LeaseTable:
             self._note_times()
 
     def held(self, now_ms: float) -> list[HeldLease]:
-        """Return the leases, the oldest first."""
+        """Return the leases."""
         with self._lock:
             self._expire(now_ms)
             return list(self._held.values())
-
-    def newest(self, now_ms: float) -> SnapshotLease | None:
-        """Return the lease of the newest version that was granted in the last second as the newest."""
-        with self._lock:
-            held = [each for each in self._held.values() if each.asked.is_newest]
-        fresh = [each.lease for each in held if now_ms - each.granted_ms <= SHARED_MS]
-        return max(fresh, key=lambda lease: lease.position.version, default=None)
 
     def _why_full(self, lease: SnapshotLease, parts: int) -> str | None:
         """Return why one more lease has no room in the whole of it, or in a part."""

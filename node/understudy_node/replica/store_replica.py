@@ -10,6 +10,7 @@ import logging
 from collections.abc import Generator
 from dataclasses import replace
 from itertools import chain
+from pathlib import Path
 
 from understudy_node.checkpoint.lineage import why_not_next
 from understudy_node.checkpoint.snapshots import StateFile, parse_state_files
@@ -24,6 +25,7 @@ from understudy_node.replica.base_choice import BaseChoice
 from understudy_node.replica.changelog_reader import ChangelogReader, ReadChangelog, RewrittenError
 from understudy_node.replica.local_bases import LocalBase, writing
 from understudy_node.replica.purged_commits import ReachingHistory
+from understudy_node.replica.rebuilding import missing_snapshot, missing_version
 from understudy_node.replica.restore import ChosenSnapshot, open_base, restore
 from understudy_node.replica.restore_progress import RestoreProgress
 from understudy_node.replica.surroundings import StorePlace, Surroundings
@@ -58,10 +60,14 @@ class StoreReplica:
         self.restoring = RestoreProgress()
         self._around = around
         self._committed = around.history
-        self._choice = BaseChoice(place, around)
+        self._choice = BaseChoice(place, around.files, around.history)
         self._changelogs = ChangelogReader(place, around)
         self._attempts: dict[int, str] = {}
         """Format v2's attempt of the present version, which the next changelog must continue."""
+
+    @property
+    def _local_directory(self) -> Path:
+        return self._around.disk.store_directory(self.place.task, self.place.lineage, self.place.name)
 
     @property
     def version(self) -> int:
@@ -92,19 +98,17 @@ class StoreReplica:
         """Open the best base at or below `target`: a local one when it is recent, else the newest snapshot."""
         self._reach_back_from(target)
         snapshot = self._snapshot(target, above=0)
-        local = self._choice.local(target, newest_snapshot=snapshot.version if snapshot else 0)
+        local = self._choice.local(
+            self._around.disk.whole(self._local_directory), target, newest_snapshot=snapshot.version if snapshot else 0
+        )
         base = None if local is None else self._reopened(local)
         if local is not None and base is not None:
             version, unique_id = local.record.version, local.record.unique_id
-            self._around.disk.remove_others(self._choice.local_directory, local.directory)
+            self._around.disk.remove_others(self._local_directory, local.directory)
         else:
-            self._around.disk.remove_others(self._choice.local_directory, None)
+            self._around.disk.remove_others(self._local_directory, None)
             if snapshot is None and self.place.has_families:
-                raise MissingVersionError(
-                    f"{self.place.task} has no snapshot yet, which says where its tables are",
-                    where=f"{self._around.files.url}/{self.place.directory}",
-                    fix="Spark writes one after the first batch: the node looks again by itself",
-                )
+                raise missing_snapshot(self.place, self._around.files.url)
             version, unique_id = (snapshot.version, snapshot.unique_id) if snapshot else (0, None)
             base = (yield from self._open(snapshot)) if snapshot else EmptyBase()
         self.view = View.of(base, version)
@@ -114,7 +118,8 @@ class StoreReplica:
     def _reach_back_from(self, target: int) -> None:
         """Find the purged commits, too, that `target` rests on: Spark keeps their files as long as it retains it."""
         history = ReachingHistory(self._committed, self._around.files, self.place, target)
-        self._around = self._choice.around = replace(self._around, history=history)
+        self._choice.history = history
+        self._around = replace(self._around, history=history)
 
     def advance(self, target: int) -> Steps:
         """Move to the next version, or to a newer snapshot when the next changelog is missing or damaged."""
@@ -183,7 +188,7 @@ class StoreReplica:
         assert view is not None, "shrink follows restore"
         if (yield from self._rebase()):
             return
-        directory = self._around.disk.new_directory(self._choice.local_directory, view.version)
+        directory = self._around.disk.new_directory(self._local_directory, view.version)
         with writing(directory):
             for _ in write_spill(view.tiers, directory, below=view.spill):
                 yield
@@ -216,15 +221,15 @@ class StoreReplica:
 
     def disown(self) -> None:
         """Prevent the local files from being used again; a view in flight still reads them."""
-        self._around.disk.disown(self._choice.local_directory)
+        self._around.disk.disown(self._local_directory)
 
     def leave(self) -> None:
         """Remove the local files, those in use once their last reader is gone. No other call follows."""
         view, self.view = self.view, None
         if view is None:
-            self._around.disk.remove_others(self._choice.local_directory, None)
+            self._around.disk.remove_others(self._local_directory, None)
             return
-        self._around.disk.disown(self._choice.local_directory)
+        self._around.disk.disown(self._local_directory)
         view.base.remove_when_unused()
         if view.spill is not None:
             view.spill.remove_when_unused()
@@ -262,21 +267,14 @@ class StoreReplica:
         if newer is None:
             # Nothing else is left to try, and a rejected snapshot may be repaired by the next attempt.
             self._choice.forgive()
-            raise (
-                damage
-                or self._choice.damage
-                or MissingVersionError(
-                    f"version {self.view.version + 1} of {self.place.task} has neither changelog nor snapshot",
-                    where=f"{self._around.files.url}/{self.place.directory}",
-                    fix="If this persists, a file was deleted: the store continues from Spark's next snapshot",
-                )
-            )
+            missing = missing_version(self.place, self.view.version + 1, self._around.files.url)
+            raise damage or self._choice.damage or missing
         base = yield from self._open(newer)
         self._replace(View.of(base, newer.version))
         self._forget_changelogs(newer.unique_id)
 
     def _open(self, file: StateFile) -> Generator[None, None, Base]:
-        around, directory = self._around, self._choice.local_directory
+        around, directory = self._around, self._local_directory
         record = self._committed.record(file.version)  # a substitute for a purged commit proves nothing after a restart
         # Settings change only at a restart, so for a purged commit the oldest known batch is the best substitute.
         properties = around.history.nearest(file.version).offsets.properties

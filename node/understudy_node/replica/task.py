@@ -5,7 +5,12 @@ last good version stays visible, and the next poll tries again: no partial state
 
 States: CREATED until the first step; RESTORING while bases are opened (at first and after `_rebuild`) and until the lag
 is at most `acceptable_recovery_lag`; then RUNNING, however far it falls behind later while it advances. A replica that
-cannot advance (`stall.py`) is RESTORING until it does; CLOSED is final.
+cannot advance is RESTORING until it does; CLOSED is final.
+
+A replica cannot advance if it is behind a known end and none of its steps helps. One that fails again and again is
+stalled after FAILING_RETRIES retries without a new version. One that does not fail is stalled when none of its steps
+ends for SILENT_MS: a restore that goes on step by step is not, nor is one that waits for its turn. Where the end is not
+known, the replica reports unknown lag instead.
 """
 
 from __future__ import annotations
@@ -18,16 +23,15 @@ from typing import TypeVar
 from understudy_node.measures import During
 from understudy_node.replica.changelog_reader import RewrittenError
 from understudy_node.replica.local_bases import LocalBases
-from understudy_node.replica.origin import Origin
+from understudy_node.replica.origin import Origin, Retained
 from understudy_node.replica.past_versions import PastRefusal
 from understudy_node.replica.pinned import extra_bytes
 from understudy_node.replica.progress import Progress
 from understudy_node.replica.readings import Readings
-from understudy_node.replica.stall import Stall
 from understudy_node.replica.surroundings import StorePlace, Surroundings
 from understudy_node.replica.task_stores import Job, TaskStores, VersionChanges
 from understudy_node.replica.task_view import TaskView
-from understudy_shared.base.errors import UnderstudyError, VanishedError
+from understudy_shared.base.errors import LocalDiskError, UnderstudyError, VanishedError
 from understudy_shared.base.reminders import LogThrottle
 from understudy_shared.base.words import ReplicaState, Role
 from understudy_shared.bus.messages import Restore, task_key
@@ -39,6 +43,40 @@ log = logging.getLogger(__name__)
 
 MAX_VANISHED = 5
 """Number of times in a row that a chosen file may vanish until it is an error: Spark's clean-up is slower."""
+
+
+FAILING_RETRIES = 10
+"""Number of retries until a failing replica is stalled: storage that hiccups, and files that Spark replaces just then,
+are there again after one or two.
+"""
+
+SILENT_MS = 60_000.0
+"""Time without the end of a step until a replica is stalled: far more than reading one changelog, or fetching one file,
+takes.
+"""
+
+
+class Stall:
+    """The steps and failures of one replica. `is_now`: whether it was stalled at the last look."""
+
+    def __init__(self) -> None:
+        self.is_now = False
+        self._version: int | None = None
+        self._steps = 0
+        self._since_ms: float | None = None
+
+    def look(
+        self, *, lags: bool, version: int | None, steps: int, fails: bool, waits: bool, now_ms: float, retry_ms: float
+    ) -> None:
+        """Judge again. `lags`: it is behind an end that is known. `waits`: others may get their steps before it."""
+        moved = version != self._version or (steps != self._steps and not fails)
+        if not lags or moved or self._since_ms is None:
+            self._since_ms, self.is_now = now_ms, False
+        elif fails or self.is_now:
+            self.is_now = self.is_now or now_ms - self._since_ms >= FAILING_RETRIES * retry_ms
+        else:
+            self.is_now = not waits and now_ms - self._since_ms >= SILENT_MS
+        self._version, self._steps = version, steps
 
 
 class TaskReplica:
@@ -68,13 +106,14 @@ class TaskReplica:
         self.error: UnderstudyError | None = None
         self.damage: UnderstudyError | None = None
         """The damage of its local copy, while it is built again."""
+        self.unwritten: LocalDiskError | None = None
+        """The failure of the local disk, until a step that writes has ended."""
         self.gone = False
         """Whether it left and removed its local files, so that a new replica of the task may use the directory."""
         self._stores = TaskStores(places, around)
         self._measures = around.measures
         self._pinned = around.pinned
         self._past = around.past
-        self._retained = around.history.retained
         self._throttle = LogThrottle()
         self._acceptable_recovery_lag = acceptable_recovery_lag
         self._published = published
@@ -227,10 +266,12 @@ class TaskReplica:
         """Yield what each version from `first` to `last` changed in a store, read from its changelogs."""
         return self._stores.read_changes(name, first, last)
 
-    def changelogs(self, name: str) -> tuple[int, int] | None:
-        """Return the first and the last version whose changes can be read; None for a store without changelogs."""
-        found, retained = self._stores.changelogs(name), self._retained()
-        return found if found is None or retained is None else (max(found[0], retained[0]), found[1])
+    def changelogs(self, name: str) -> Retained | None:
+        """Return the versions whose changes can be read; None for a store without changelogs."""
+        found, retained = self._stores.changelogs(name), self.retained()
+        if found is None or retained is None:
+            return found and Retained(*found)
+        return Retained(max(found[0], retained.first), found[1], retained.is_layout)
 
     def in_thread(self, work: Callable[[LocalBases], T]) -> Future[T]:
         """Run a function that reads older versions in a thread for that, with a folder of its own. Raises an overloaded
@@ -238,9 +279,9 @@ class TaskReplica:
         """
         return self._past.run(work)
 
-    def retained(self) -> tuple[int, int] | None:
+    def retained(self) -> Retained | None:
         """See `PastTask`."""
-        return self._retained()
+        return self._stores.retained()
 
     def keep_past(self, view: TaskView, disk_bytes: int) -> None:
         """See `PastTask`."""
@@ -328,7 +369,10 @@ class TaskReplica:
             self._vanished = 0
             self._steps += 1
             self._publish()
-            return self.behind
+            is_behind = self.behind
+            if not is_behind:
+                self.unwritten = None
+            return is_behind
         return True
 
     def _next_job(self) -> Job | None:
@@ -401,5 +445,7 @@ class TaskReplica:
         if is_new and self._throttle.admit(error.args, self.progress.now_ms()) is not None:
             log.error("%s", error, extra={"action": "replica-failed", "task": str(self.task)})
         self.error = error
+        if isinstance(error, LocalDiskError):
+            self.unwritten = error
         self._job = None
         return False

@@ -5,6 +5,7 @@ A job is a generator: each `next` does one piece of work. One worker at a time r
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple, TypeVar
@@ -14,6 +15,7 @@ from understudy_node.engine.tier import release_tiers
 from understudy_node.follow.history import CommitRecord
 from understudy_node.measures import Measures
 from understudy_node.replica.local_bases import LocalBases
+from understudy_node.replica.origin import Retained
 from understudy_node.replica.restore_progress import of_all
 from understudy_node.replica.store_replica import StoreReplica
 from understudy_node.replica.surroundings import StorePlace, Surroundings
@@ -176,6 +178,21 @@ class TaskStores:
 
     def _new_store(self, name: str) -> StoreReplica:
         return StoreReplica(next(each for each in self._places if each.name == name), self._around)
+
+    def retained(self) -> Retained | None:
+        """Return the versions that the checkpoint retains in this layout. Reads the log."""
+        history, fits = self._around.history, self._places[0].fits
+        found = history.retained()
+        if found is None:
+            return None
+        first, last = found
+
+        def is_readable(version: int) -> bool:
+            record = history.record(version)
+            return record is None or fits(record)
+
+        since = first if is_readable(first) else first + bisect_left(range(first, last), True, key=is_readable)
+        return Retained(since, last, since > first)
 
     def _require_readable(self, wanted: ReadVersion) -> CommitRecord:
         record = self._around.history.record(wanted.number)

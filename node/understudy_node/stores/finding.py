@@ -1,8 +1,15 @@
-"""The reader of stores whose answers are found by a `Finder`; a `StoreReader` just prints stored rows."""
+"""The reader of stores whose answers are found by a `Finder`; a `StoreReader` just prints stored rows.
+
+Null keys of `transformWithStateInPandas`, as pandas hands them to Spark's store (pure).
+
+Spark hashes the null, so the key is in null's partition, but the store gets what pandas has in its place: NaN for a
+number, and from pandas 3 on the text "NaN" for a string.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -14,8 +21,7 @@ from understudy_node.replica.readings import Reading
 from understudy_node.replica.task import TaskReplica
 from understudy_node.replica.task_view import TaskView
 from understudy_node.stores.finder import Finder, Found
-from understudy_node.stores.lookup import ABSENT, Hidden, LookupAnswer, ResolvedKey, Said, StoreReader
-from understudy_node.stores.pandas_keys import as_pandas_keeps
+from understudy_node.stores.lookup import Hidden, LookupAnswer, ResolvedKey, Said, StoreReader
 from understudy_node.stores.places import OWN_PLACES
 from understudy_node.stores.stores import ServedStore
 from understudy_shared.base.errors import UnderstudyError
@@ -24,6 +30,32 @@ from understudy_shared.http.problems import Problem, problem_of
 from understudy_shared.reads.bounds import Bound
 from understudy_shared.reads.cursor import PageCursor, key_digest
 from understudy_shared.reads.selection import EVERYTHING, Selection
+from understudy_shared.server.scattered import NOT_FOUND
+from understudy_shared.spark.key_codec import ANY_PARTITION, KeyCodec, Row
+from understudy_shared.spark.types import DoubleType, FloatType, StringType
+
+_NUMBERS = (FloatType, DoubleType)
+
+
+def as_pandas_keeps(codec: KeyCodec, encoded: bytes) -> Iterator[tuple[bytes, Row]]:
+    """Yield the other keys under which a key with nulls may be stored: encoded, and as rows."""
+    row = codec.decode(encoded)
+    grouping = list(zip(codec.key.fields[: codec.num_hash_columns], row, strict=False))
+    nulls = {type(field.type) for field, value in grouping if value is None}
+    if nulls.intersection(_NUMBERS):
+        yield _replaced(codec, row, is_text_too=False)
+    if StringType in nulls:
+        yield _replaced(codec, row, is_text_too=True)
+
+
+def _replaced(codec: KeyCodec, row: Row, *, is_text_too: bool) -> tuple[bytes, Row]:
+    values = list(row)
+    for at, field in enumerate(codec.key.fields[: codec.num_hash_columns]):
+        if values[at] is None and isinstance(field.type, _NUMBERS):
+            values[at] = math.nan
+        elif values[at] is None and is_text_too and isinstance(field.type, StringType):
+            values[at] = "NaN"
+    return codec.encode(tuple(values)), tuple(values)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +71,7 @@ class FindingReader(StoreReader):
         if isinstance(reading, Problem):
             return reading
         found = self._find(key.stored, reading.view, key.partition, bound.selection)
-        said = ABSENT if found is None else found.members
+        said = NOT_FOUND if found is None else found.members
         body = b'{"store":%b,"key":%b,%b%b' % (self.json_name, key.json, said, reading.tail)
         return LookupAnswer(404 if found is None or found.is_hidden else 200, body)
 
@@ -74,10 +106,10 @@ class FindingReader(StoreReader):
         codec, prefix = self.store.codec, self.row_prefix
         for encoded, row in as_pandas_keeps(codec, stored[len(prefix) :]):
             found = self.finder.find(view, prefix + encoded, selection)
-            if found is not None and codec.partition(row, self.partitions) == partition:
+            if found is not None and codec.partition(row, self.partitions) in {partition, ANY_PARTITION}:
                 raise UnderstudyError(
-                    "this key has a null, and the key with NaN in its place is in the same partition: pandas keeps both"
-                    " under NaN, and which of them this is cannot be told",
+                    "this key has a null, and the key with NaN in its place may be in the same partition: pandas keeps"
+                    " both under NaN, and which of them this is cannot be told",
                     where=f"{self.store.name}, partition {partition}",
                     fix='Ask for the key with "NaN" in place of the null, or let the query replace nulls in its keys',
                 )
@@ -89,6 +121,10 @@ class FindingReader(StoreReader):
         """Find a key, or the page of it that its cursor names."""
         if selection.cursor is not None:
             selection.cursor.require_key(stored[len(self.row_prefix) :])
+            # Behind its first page a key without elements looks like one at its end, in partitions that lack it, too.
+            is_lacking = self.store.codec.is_scattered and self.finder.find(view, stored, _FIRST) is None
+            if is_lacking:
+                return None
             selection = replace(selection, place=OWN_PLACES.of(selection.cursor))
         found = self.finder.find(view, stored, selection)
         if found is None and self.store.operator_name in BY_PANDAS:
@@ -104,6 +140,9 @@ class FindingReader(StoreReader):
         cursor = PageCursor(self.store.name, self.lineage, digest, view.version, view.committed_at_us, found.next)
         cursor = OWN_PLACES.put(cursor, found.place, beside=selection.cursor)
         return found._replace(members=found.members + b'"next_cursor":"%b",' % cursor.encode().encode())
+
+
+_FIRST = Selection(limit=1)
 
 
 def store_reader(

@@ -8,8 +8,8 @@ from typing import Protocol
 import orjson
 
 from understudy_shared.reads.columns import walk
-from understudy_shared.reads.csv_rows import csv_row
 from understudy_shared.reads.export_columns import ExportColumns
+from understudy_shared.reads.export_format import csv_row
 
 
 class Gathered(Protocol):

@@ -60,13 +60,17 @@ class SideTables:
     """
 
 
-def row_printer(stored: StructType, names: tuple[str, ...], print_result: ResultPrinter | None) -> PrintRow:
-    """Compile a function from a stored row to the side's row, its result if known, and whether it found a match."""
-    print_stored = compile_json_printer(stored, (*names, _MATCHED))
+def row_printer(
+    stored: StructType, names: tuple[str, ...], print_result: ResultPrinter | None, *, has_matched: bool = True
+) -> PrintRow:
+    """Compile a function from a stored row to the side's row, its result if known, and whether it found a match: null
+    where that is not stored.
+    """
+    print_stored = compile_json_printer(stored, (*names, _MATCHED) if has_matched else names)
 
     def print_row(row: bytes) -> dict[str, object]:
         printed = print_stored(row)
-        matched = printed.pop(_MATCHED)
+        matched = printed.pop(_MATCHED, None)
         result = {} if print_result is None else {"result": print_result(printed)}
         return {"value": printed, **result, "matched": matched}
 
@@ -173,7 +177,7 @@ class TimedJoinSide:
 
     def _rows(self, view: TaskView, stored: bytes, place: bytes) -> Iterator[tuple[bytes, bytes]]:
         """Yield the stored rows of a key from a place on, each with its own place: its time, and where it is in the
-        list of that time. The key is no prefix of another: its slots determine its size.
+        list of that time. No key is a prefix of another: its slots determine its size.
         """
         state, where = view.stores[self._table.store], f"table {self._table}"
         first = self._table.first_bytes(state) + stored

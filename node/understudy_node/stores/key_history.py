@@ -12,12 +12,11 @@ from time import monotonic
 from typing import Final, NamedTuple
 
 from understudy_node.replica.local_bases import LocalBases
-from understudy_node.replica.readings import Reading
 from understudy_node.replica.task import TaskReplica
 from understudy_node.replica.task_view import TaskView
-from understudy_node.stores.lookup import ABSENT, Hidden, StoreReader
+from understudy_node.stores.lookup import StoreReader
+from understudy_node.stores.watched_task import are_equal, members_of, said_of
 from understudy_shared.base.errors import MissingVersionError, VanishedError
-from understudy_shared.base.words import LagInfo
 from understudy_shared.http.problems import Problem, ProblemError
 from understudy_shared.reads.bounds import ReadVersion
 from understudy_shared.reads.selection import Selection
@@ -65,8 +64,11 @@ def read_history(reader: StoreReader, replica: TaskReplica, asked: HistoryQuesti
     first, size = asked.first or 0, 0
     for view in _views(replica, asked, disk):
         first = first or view.version
-        members = _members(reader, view, asked)
-        if members != before:
+        (said,) = said_of(reader, [asked.row], view, asked.partition, asked.selection)
+        if isinstance(said, Problem):
+            raise ProblemError(said)
+        members = members_of(said)
+        if before is None or not are_equal(members, before):
             entries.append(KeyVersion(view.stamp, members))
             before = members
             size += len(members)
@@ -79,8 +81,8 @@ def _views(replica: TaskReplica, asked: HistoryQuestion, disk: LocalBases) -> It
     if asked.first is not None:
         yield from replica.read_each(_any_commit(asked.first), asked.last, disk)
         return
-    oldest, _ = replica.retained() or (asked.last, asked.last)
-    for number in range(oldest, asked.last + 1):
+    retained = replica.retained()
+    for number in range(asked.last if retained is None else retained.first, asked.last + 1):
         # Spark removes state files and commits at different moments: the oldest commits may have lost their state.
         views = replica.read_each(_any_commit(number), asked.last, disk)
         try:
@@ -96,11 +98,3 @@ def _views(replica: TaskReplica, asked: HistoryQuestion, disk: LocalBases) -> It
 
 def _any_commit(number: int) -> ReadVersion:
     return ReadVersion(number, of_any_commit=True)
-
-
-def _members(reader: StoreReader, view: TaskView, asked: HistoryQuestion) -> bytes:
-    reading = Reading(view, LagInfo(view.version, None, None, None), b"")
-    (said,) = reader.find_many([asked.row], reading, asked.partition, asked.selection)
-    if isinstance(said, Problem):
-        raise ProblemError(said)
-    return ABSENT if said is None else said.members if isinstance(said, Hidden) else said

@@ -13,6 +13,7 @@ from typing import ClassVar, NamedTuple, cast
 import orjson
 
 from understudy_node.engine.row_cache import RowCache
+from understudy_node.replica.origin import Retained
 from understudy_node.replica.readings import Reading
 from understudy_node.replica.task import TaskReplica
 from understudy_node.replica.task_view import TaskView
@@ -20,12 +21,10 @@ from understudy_node.stores.stores import ServedStore
 from understudy_shared.base.errors import UnderstudyError
 from understudy_shared.base.words import ApplicationId, Lineage, ReplicaState
 from understudy_shared.http.lookup_requests import encoded_key
-from understudy_shared.http.problems import RETAINED, Problem, ProblemType, problem_of, refused
+from understudy_shared.http.problems import Problem, ProblemType, problem_of, refused
 from understudy_shared.reads.bounds import NO_BOUND, Bound, ReadVersion, Refusal, refusal
 from understudy_shared.reads.selection import EVERYTHING, Selection
-
-ABSENT = b'"found":false,'
-"""The members for an absent key where `print_found` prints those of a found one."""
+from understudy_shared.server.scattered import NOT_FOUND
 
 
 class LookupAnswer(NamedTuple):
@@ -91,7 +90,7 @@ class StoreReader:
         if isinstance(reading, Problem):
             return reading
         stored = reading.view.stores[self.store.store_name].get(key.stored)
-        found = ABSENT if stored is None else self.print_found(stored)
+        found = NOT_FOUND if stored is None else self.print_found(stored)
         body = b'{"store":%b,"key":%b,%b%b' % (self.json_name, key.json, found, reading.tail)
         return LookupAnswer(404 if stored is None else 200, body)
 
@@ -199,12 +198,13 @@ class StoreReader:
         return self._unread(replica, bound, unread.refusal, retained=unread.retained)
 
     def _unread(
-        self, replica: TaskReplica, bound: Bound, refusal: Refusal, *, retained: tuple[int, int] | None = None
+        self, replica: TaskReplica, bound: Bound, refusal: Refusal, *, retained: Retained | None = None
     ) -> Problem:
         if refusal is Refusal.LINEAGE_CHANGED and bound.snapshot is None:
             refusal = Refusal.VERSION_GONE  # the reader sent a cursor, or a number: no position to drop
-        candidate = replica.origin.as_candidate(None, refusal)
-        return refused(refusal, candidates=[{**candidate, RETAINED: retained} if retained else candidate])
+        if refusal is Refusal.VERSION_GONE:
+            return replica.origin.as_gone(retained)
+        return refused(refusal, candidates=[replica.origin.as_candidate(None, refusal)])
 
     def _refusal(self, bound: Bound, replica: TaskReplica, reading: Reading, known_end: int) -> Refusal | None:
         position = bound.min_position

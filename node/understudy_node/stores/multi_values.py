@@ -34,7 +34,7 @@ def split_values(kept: bytes, *, prefix: bytes, where: str, at: int = 0) -> Iter
         (length,) = _LENGTH.unpack_from(kept, at)
         at = start + length
         if length < skip or (length - skip) % _WORD_BYTES or at > end or not kept.startswith(prefix, start):
-            raise CorruptFileError("a list holds something that is no row, or ends inside one", where=where)
+            raise CorruptFileError("a list holds something that is not a row, or ends inside one", where=where)
         yield begins, kept[start + skip : at]
         if at == end:
             return

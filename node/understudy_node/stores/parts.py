@@ -24,6 +24,7 @@ from understudy_node.checkpoint.shapes import (
     ROWS,
     TIMED_FORMAT,
     TIMED_ROWS,
+    UNMATCHED_FORMAT,
     side_table,
 )
 from understudy_node.checkpoint.state_variables import TRANSFORM, StateVariable
@@ -212,14 +213,15 @@ def _indexed_side(operator: OperatorDescription, side: str) -> Part:
         parse_schema(counts.value_schema),
         None if is_watermarked(*every_row) else False,
     )
+    has_matched = operator.state_format != UNMATCHED_FORMAT
     return Part(
         default_name=f"op{operator.operator_id}.{side}",
         kind=support.kind,
         is_normalised=support.is_normalised,
         store_name=counts_table.store,
         key_json=counts.key_schema,
-        value=StructType(stored.fields[:-1]),
-        way=partial(_side_way, tables, stored),
+        value=StructType(stored.fields[:-1]) if has_matched else stored,
+        way=partial(_side_way, tables, stored, has_matched),
         schemas=schema_history(described[rows_table.store], rows.name),
     )
 
@@ -286,15 +288,17 @@ def _session_way(
     return Way(_never, partial(make, print_session))
 
 
-def _side_way(
+def _side_way(  # noqa: PLR0917  # what is stored, and what of it is shown
     tables: SideTables,
     stored: StructType,
+    has_matched: bool,
     keys: tuple[str, ...],
     names: tuple[str, ...],
     print_result: ResultPrinter | None,
 ) -> Way:
     """Read the rows of a key on a side, each with whether it found a match."""
-    return Way(_never, partial(JoinSide, tables, row_printer(stored, names, print_result)))
+    print_row = row_printer(stored, names, print_result, has_matched=has_matched)
+    return Way(_never, partial(JoinSide, tables, print_row))
 
 
 def _timed_side_way(  # noqa: PLR0917  # what is stored, and what of it is shown

@@ -15,7 +15,7 @@ from understudy_node.stores.parts import scan_order_of
 def with_new_schemas(
     known: CheckpointDescription, found: CheckpointDescription
 ) -> tuple[CheckpointDescription, list[str]]:
-    """Return the description to go on with, and which parts of `found` are not in it, with the reasons."""
+    """Return the description to serve from now on, and which parts of `found` are not in it, with the reasons."""
     before = {each.operator_id: each for each in known.operators}
     operators, left = [], []
     for operator in found.operators:
@@ -28,7 +28,7 @@ def with_new_schemas(
 
 
 def read_alike(one: CheckpointDescription, other: CheckpointDescription) -> bool:
-    """Whether both have the same schemas and variables."""
+    """Whether both have the same operators, schemas and variables."""
     return [_read_by(each) for each in one.operators] == [_read_by(each) for each in other.operators]
 
 
@@ -48,4 +48,4 @@ def _stores(operator: OperatorDescription) -> list[tuple[str, int]]:
 def _read_by(operator: OperatorDescription) -> object:
     files = [[file.name for file in store.schema_files] for store in operator.stores]
     variables = [(each.name, each.kind, each.has_ttl) for each in operator.variables]
-    return operator.operator_id, files, variables
+    return operator.operator_id, operator.operator_name, bool(operator.inferred_from), files, variables

@@ -60,7 +60,7 @@ class RowForm(Protocol):
 
     def list_records(self, kept: bytes, at: int) -> Iterator[tuple[int, bytes]]:
         """Yield where each value of a list begins, and its record, from the value on that begins at `at`. Raises
-        CorruptFileError where the bytes are no list.
+        CorruptFileError where the bytes are not a list.
         """
 
     def list_row(self, record: bytes) -> bytes:

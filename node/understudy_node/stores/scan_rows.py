@@ -189,7 +189,7 @@ class RowMaker:
 
 
 def said_of_record(reader: StoreReader, value: bytes) -> Said:
-    """Return what a stored value says of its key, in a store that prints what is stored. It goes past the cache of
+    """Print a stored value as row members, in a store that prints what is stored. It bypasses the cache of
     printed rows: a scan would fill it with rows that no lookup needs.
     """
     try:

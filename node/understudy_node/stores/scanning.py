@@ -101,7 +101,7 @@ def _sought(
 ) -> Generator[None, None, PartPage]:
     """Return the row of the one key that a prefix of all key columns names."""
     row = None
-    if maker.prefix is not None and maker.prefix.partition == place.partition and place.after is None:
+    if maker.prefix is not None and maker.prefix.may_be_in(place.partition) and place.after is None:
         (said,) = maker.reader.find_many([key], reading, place.partition, maker.selection)
         row = maker.found(key, said)
     found = int(row is not None)

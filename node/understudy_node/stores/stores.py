@@ -41,7 +41,7 @@ from understudy_node.stores.results import (
 )
 from understudy_node.stores.schema_history import StoreSchema
 from understudy_shared.base.errors import SettingsError
-from understudy_shared.base.words import StoreKind, StoreName
+from understudy_shared.base.words import KeyPlacement, StoreKind, StoreName
 from understudy_shared.spark.key_codec import KeyCodec
 from understudy_shared.spark.map_keys import described_key, key_codec
 from understudy_shared.spark.names import unique_names
@@ -62,6 +62,8 @@ class StoreAlias(BaseModel):
     value: tuple[str, ...] | None = None
     result: dict[str, ResultAlias] | None = None
     """Output columns by name, in the order of the answer."""
+    operator: str | None = None
+    """Spark's name of the operator, for a store of Spark 3 that several operators fit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +102,7 @@ class ServedStore:
             "operator_id": self.operator_id,
             "operator": self.operator_name,
             "kind": self.kind,
+            "placement": self.codec.placement,
             **described_key(self.codec, self.kind),
             "value": self.value_columns(),
             **({"result": self.results} if self.results else {}),
@@ -130,6 +133,12 @@ def read_aliases(path: Path) -> dict[str, StoreAlias]:
     return {name: _read_alias(path, name, table) for name, table in tables.items()}
 
 
+def named_operators(aliases: Mapping[str, StoreAlias]) -> dict[int, str]:
+    """Return the operators that aliases name, by number."""
+    numbered = {name.removeprefix("op"): alias.operator for name, alias in aliases.items()}
+    return {int(number): name for number, name in numbered.items() if name and number.isdecimal()}
+
+
 def _read_alias(path: Path, name: str, table: object) -> StoreAlias:
     try:
         return StoreAlias.model_validate(table)
@@ -138,7 +147,7 @@ def _read_alias(path: Path, name: str, table: object) -> StoreAlias:
         raise AliasError(
             f"the alias file is wrong: {first['msg']}",
             where=f"{path}: {'.'.join(map(str, (name, *first['loc'])))}",
-            fix="A store has name, key, value, result; a result has function, buffers, type",
+            fix="A store has name, key, value, result, operator; a result has function, buffers, type",
         ) from None
 
 
@@ -147,6 +156,8 @@ def served_stores(
 ) -> dict[StoreName, ServedStore]:
     """Return every store that can be served, by name. Raises AliasError for aliases that fit no store."""
     stores: dict[StoreName, ServedStore] = {}
+    properties = description.properties
+    placement = KeyPlacement.BY_HASH if properties is None else properties.placement
     operators = [(operator.operator_id, operator.operator_name) for operator in description.operators]
     parts = [
         (operator, part)
@@ -155,16 +166,17 @@ def served_stores(
     ]
     defaults = {part.default_name for _, part in parts}
     for operator in description.operators:
-        defaults.update(name for name, _ in operator.refusals)  # a later release serves each of them as its own store
+        defaults.update(
+            name or f"op{operator.operator_id}" for name, _ in operator.refusals
+        )  # a later release serves each of them as its own store
     chosen = Counter(alias.name for alias in aliases.values() if alias.name is not None)
     taken = Counter(part.short_name for _, part in parts) + chosen + Counter(defaults)
     for operator, part in parts:
         own = part.short_name if part.short_name and taken[part.short_name] == 1 else part.default_name
-        served = _serve(operator, part, own, aliases.get(part.default_name, StoreAlias()))
+        served = _serve(operator, part, own, aliases.get(part.default_name, StoreAlias()), placement)
         if served.name in stores:
             raise AliasError(f"two stores are named {served.name!r}", fix="Give each store a name of its own")
         stores[served.name] = served
-    defaults.discard("")  # all of an operator has no name
     _refuse_unknown(aliases, defaults)
     return stores
 
@@ -176,8 +188,10 @@ def _refuse_unknown(aliases: Mapping[str, StoreAlias], stores: Set[str]) -> None
         raise AliasError(f"there is no store {unknown[0]!r} to give an alias to", fix=f"The checkpoint has: {known}")
 
 
-def _serve(operator: OperatorDescription, part: Part, own_name: str, alias: StoreAlias) -> ServedStore:
-    """Return a part under the name of its alias, else under its own."""
+def _serve(
+    operator: OperatorDescription, part: Part, own_name: str, alias: StoreAlias, placement: KeyPlacement
+) -> ServedStore:
+    """Return a part under the name of its alias, else under its own. In one partition there is one place for a key."""
     default, key_schema, value_schema = part.default_name, parse_schema(part.key_json), part.value
     key_names = _key_names(part, key_schema, alias.key)
     value_names = _names(default, "value", value_schema, alias.value)
@@ -199,6 +213,7 @@ def _serve(operator: OperatorDescription, part: Part, own_name: str, alias: Stor
             names=key_names,
             num_hash_columns=part.num_group_columns,
             is_normalised=part.is_normalised,
+            placement=placement if operator.partitions > 1 else KeyPlacement.BY_HASH,
         ),
         key_schema=key_schema,
         key_schema_json=part.key_json,

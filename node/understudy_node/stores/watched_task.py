@@ -17,7 +17,7 @@ from understudy_node.replica.readings import Reading
 from understudy_node.replica.task import TaskReplica
 from understudy_node.replica.task_view import TaskView
 from understudy_node.stores.finding import FindingReader
-from understudy_node.stores.lookup import ABSENT, Hidden, Said, StoreReader
+from understudy_node.stores.lookup import Hidden, Said, StoreReader
 from understudy_shared.base.words import LagInfo
 from understudy_shared.http.problems import Problem
 from understudy_shared.reads.feed_watch import FeedWatch
@@ -25,6 +25,7 @@ from understudy_shared.reads.position import Position
 from understudy_shared.reads.selection import Selection
 from understudy_shared.reads.shared_watch import Change, SharedKey, SharedPart
 from understudy_shared.reads.watch_events import KeyEvent, key_event
+from understudy_shared.server.scattered import NOT_FOUND
 
 MAX_WAITING_VIEWS: Final = 64
 """Number of versions that wait to be compared. Beyond it the oldest are left out, which is a jump."""
@@ -177,12 +178,12 @@ def members_of(said: Said) -> bytes:
     if isinstance(said, Problem):
         kind = said.type
         return b'"problem":%b,' % orjson.dumps({"type": kind.slug, "title": kind.title, "status": kind.status})
-    return ABSENT if said is None else said.members if isinstance(said, Hidden) else said
+    return NOT_FOUND if said is None else said.members if isinstance(said, Hidden) else said
 
 
 def kind_of(members: bytes) -> KeyEvent:
     """Return the kind of the event that tells a change."""
-    return KeyEvent.DELETED if members.startswith(ABSENT) else KeyEvent.VALUE
+    return KeyEvent.DELETED if members.startswith(NOT_FOUND) else KeyEvent.VALUE
 
 
 def tail_of(replica: TaskReplica, view: TaskView) -> bytes:

@@ -14,7 +14,9 @@ _OF_INPUTS = {"key_field": "key_field", "value_field": "value_field", "kafka.iso
 """Options that only one kind of input has: the attribute of its configuration, by the option's name. A query that gets
 such an input later gets its options with it."""
 
-_TIMESTAMP, _UNDECODABLE = "timestamp", "undecodable"
+_TIMESTAMP, _UNDECODABLE, _SCHEMAS = "timestamp", "undecodable", "timestamp_schemas"
+_BY_REPLAY = (_UNDECODABLE, _SCHEMAS)
+"""The values that may change between two batches, and not between a logged batch and its replay: `check_replay`."""
 
 _POISON_ROWS = {each: each for each in get_args(Undecodable)} | {"aside": "skip"}
 """The kind of a batch's rows, by the value of `undecodable`."""
@@ -25,6 +27,7 @@ def fingerprint(options: AlignedOptions) -> dict[str, object]:
 
     Bounds, timeouts and servers may change: they decide where batches end, not which records there are nor their order.
     `undecodable` may change between two batches: otherwise a query that failed on a poison record could never continue.
+    So may the content of a schema file, of which this has the hash: schemas grow.
     """
     kinds = options.kinds or ("",) * len(options.topics)
     return {
@@ -34,7 +37,15 @@ def fingerprint(options: AlignedOptions) -> dict[str, object]:
         "max_timestamp_jump_ms": options.max_timestamp_jump_ms,
         **{name: _of_inputs(options, attribute) for name, attribute in _OF_INPUTS.items()},
         _UNDECODABLE: _poison_rows(options),
+        **_schemas(options),
     }
+
+
+def _schemas(options: AlignedOptions) -> Mapping[str, object]:
+    """Return the file and the hash of each topic's schema, `""` for topics without a rule of their own."""
+    rules = {"": options.timestamp.default, **dict(options.timestamp.own)}
+    files = {topic: rule.schema and [rule.schema.file, rule.schema.digest] for topic, rule in rules.items()}
+    return {_SCHEMAS: files} if any(files.values()) else {}
 
 
 def _poison_rows(options: AlignedOptions) -> str:
@@ -60,7 +71,7 @@ def check_fingerprint(
         old, new = saved.get(name), now[name]
         if old == new or (name == TOPICS and _only_appended(old, new)) or (name in _OF_INPUTS and old is None):
             continue
-        if name == _UNDECODABLE:  # `check_replay` looks at it
+        if name in _BY_REPLAY:
             continue
         if name == _TIMESTAMP and read is not None and _have_equal_rules(read, old, new):
             continue
@@ -75,13 +86,15 @@ def check_fingerprint(
 
 
 def check_replay(start: SourceOffset, end: SourceOffset, now: Mapping[str, object]) -> None:
-    """Raise OffsetError if a logged batch has poison records, and `undecodable` would make other rows of them now.
+    """Raise OffsetError if a logged batch would have other rows now: by another schema, or by another treatment of its
+    poison records.
 
-    The treatment of the batch's topics is compared: other topics do not matter, nor how the option says it.
+    What holds for the batch's topics is compared: other topics do not matter, nor how an option says it.
     """
+    topics = {tp.topic for tp, cursor in end.cursors.items() if cursor != start.cursors.get(tp)}
+    _check_schemas(topics, end.fingerprint.get(_SCHEMAS), now.get(_SCHEMAS))
     poison = end.undecodable - start.undecodable
     old, new = end.fingerprint.get(_UNDECODABLE), now[_UNDECODABLE]
-    topics = {tp.topic for tp, cursor in end.cursors.items() if cursor != start.cursors.get(tp)}
     if poison > 0 and old is not None and any(_rows_of(topic, old) != _rows_of(topic, new) for topic in topics):
         raise OffsetError(
             f"the batch that was under way has {poison} records without a usable timestamp; undecodable was "
@@ -89,6 +102,23 @@ def check_replay(start: SourceOffset, end: SourceOffset, now: Mapping[str, objec
             where=f"option {_UNDECODABLE}",
             fix=f"Set undecodable to {_text(old)} until that batch is committed, and change it then",
         )
+
+
+def _check_schemas(topics: Collection[str], old: object, new: object) -> None:
+    """Raise OffsetError if the schema of one of these topics changed. A path may: the hashes are compared."""
+    if not isinstance(old, dict) or not isinstance(new, dict):
+        return  # rules that have schemas or not are other rules, which `check_fingerprint` refuses
+    for topic in sorted(topics):
+        before, after = (found.get(topic, found.get("")) for found in (old, new))
+        if before and after and before[1] != after[1]:
+            raise OffsetError(
+                f"the schema file {after[0]} of the topic '{topic}' changed while a batch was under way, which would "
+                f"give its records other timestamps or another order: its SHA-256 was {before[1]}, and is {after[1]} "
+                "now",
+                where=f"option {_TIMESTAMP}",
+                fix="Put the former file back (sha256sum shows its hash) until that batch is committed, and change it "
+                "then",
+            )
 
 
 def _have_equal_rules(topics: Collection[str], old: object, new: object) -> bool:

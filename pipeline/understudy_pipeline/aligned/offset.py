@@ -51,7 +51,7 @@ class SourceOffset:
     """Records of the batch that ended here."""
 
     records_of: Mapping[TopicPartition, int] = field(default_factory=dict)
-    """The same for each partition in the batch. Earlier releases do not log it."""
+    """The same for each partition in the batch. Without records it is not logged."""
 
     bytes: int = 0
     """Bytes of the batch that ended here, as KIP-770 counts them."""

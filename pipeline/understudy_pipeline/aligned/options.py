@@ -29,7 +29,7 @@ class AlignedOptions:
     """In the order of the option, which breaks ties: of records with equal times, the earlier topic's comes first."""
 
     kinds: tuple[str, ...] = ()
-    """The input of each topic: `kafka`, `redis` or `files`. Each kind has its own form of offsets."""
+    """The input of each topic: `kafka` or `redis`. Each kind has its own form of offsets."""
 
     pattern: TopicsPattern | None = None
     """Kafka topics that are found while the query runs. `topics` and `kinds` are empty then."""

@@ -2,6 +2,9 @@
 
 A batch depends only on its start offset and on the logs. After planning a batch the planner stands at its end. If Spark
 asks for the batch after another offset, the planner drops what it fetched and seeks there.
+
+A batch is *settled* when nothing that can still happen changes it: neither records that arrive, nor lags, nor the time,
+nor the end of an input. So it may be prepared while Spark runs the batch before it.
 """
 
 from __future__ import annotations
@@ -14,11 +17,11 @@ from collections.abc import Mapping, Sequence, Set
 from contextlib import AbstractContextManager
 from dataclasses import replace
 
-from understudy_pipeline.aligned.batch_plan import Batch, plan_batch
-from understudy_pipeline.aligned.cut import Queue
+from understudy_pipeline.aligned.batch_plan import UNBOUNDED, Batch, plan_batch, share
+from understudy_pipeline.aligned.cut import Queue, limit_counts, ready_counts
+from understudy_pipeline.aligned.drift import counts_until, find_slowest
 from understudy_pipeline.aligned.ends import current_ends, first_positions
 from understudy_pipeline.aligned.fingerprint import fingerprint
-from understudy_pipeline.aligned.lags import Lag
 from understudy_pipeline.aligned.load_checks import check_even
 from understudy_pipeline.aligned.offset import SourceOffset
 from understudy_pipeline.aligned.open_inputs import OpenInputs
@@ -26,12 +29,12 @@ from understudy_pipeline.aligned.options import AlignedOptions
 from understudy_pipeline.aligned.planner_metrics import PlannerMetrics, measure
 from understudy_pipeline.aligned.poison import before_poison
 from understudy_pipeline.aligned.prefetch import Prefetch
+from understudy_pipeline.aligned.read_ahead import Lag
 from understudy_pipeline.aligned.run_counts import RunCounts, Sample
-from understudy_pipeline.aligned.settled import settled_counts
 from understudy_pipeline.aligned.shared_read_ahead import SharedReadAhead
 from understudy_pipeline.aligned.subscription import topics_at, with_topics
 from understudy_pipeline.aligned.taking import PlannedBatch, SettledBatch, settled_batch, take_batch
-from understudy_pipeline.aligned.waits import PutOff, is_filling, put_off
+from understudy_pipeline.aligned.waits import PutOff, put_off
 from understudy_pipeline.inputs.protocol import InputError
 from understudy_pipeline.inputs.records import TopicPartition
 from understudy_shared.base.clock import Clock
@@ -42,10 +45,10 @@ log = logging.getLogger(__name__)
 WAIT_MS = 30
 """Time for which `plan` waits for records. Without a trigger interval Spark asks again at once."""
 
-FILL_WAIT_MS = 500
+FILL_WAIT_MS = 1_000
 """Longest wait of `plan_patiently` for records that fill the batch, while servers have them."""
 
-FILL_PAUSE_MS = 100
+FILL_PAUSE_MS = 250
 """Time without a record after which it does not wait any longer for that."""
 
 START_WAIT_MS = 60_000
@@ -56,6 +59,47 @@ ENDS_TIMEOUT_MS = 60_000
 
 _STOP_S = 3.0
 """Time for which `stop` waits for all threads together."""
+
+
+def settled_counts(
+    tasks: Mapping[int, Sequence[Queue]], *, max_poll_records: int, ring: int, max_drift_ms: int | None = None
+) -> Mapping[TopicPartition, int] | None:
+    """Count the records of each queue that the next batch takes, whenever `plan_batch` plans it. None: that may change.
+
+    A settled batch passes over no input, so it waits for no input and counts nothing as enforced.
+    """
+    if max_poll_records == UNBOUNDED or not tasks:
+        return None
+    if any(not len(queue.times_ms) for queues in tasks.values() for queue in queues):
+        return None
+    # Every queue blocks here. More records, or a queue that may be passed over, only add to the end of what is ready.
+    ready = {task: ready_counts(queues, frozenset()) for task, queues in tasks.items()}
+    available = {task: sum(counts.values()) for task, counts in ready.items()}
+    shares = share(available, budget=max_poll_records, first=ring)
+    # A task that gives all it has would give more if it had more, and another task less.
+    if any(shares.allowed[task] >= available[task] for task in tasks):
+        return None
+    taken: dict[TopicPartition, int] = {}
+    for task, queues in tasks.items():
+        taken.update(limit_counts(queues, ready[task], shares.allowed[task]))
+    if max_drift_ms is not None and not _is_within_drift(tasks, shares.allowed, taken, max_drift_ms):
+        return None
+    return {partition: count for partition, count in taken.items() if count}
+
+
+def _is_within_drift(
+    tasks: Mapping[int, Sequence[Queue]],
+    allowed: Mapping[int, int],
+    taken: Mapping[TopicPartition, int],
+    max_drift_ms: int,
+) -> bool:
+    """Whether each task has more records than its share that are not too far ahead of the slowest input.
+
+    The bound can only move on: records that arrive bring an input further, and one that is passed over does not count.
+    """
+    every = [queue for queues in tasks.values() for queue in queues]
+    latest_ms = find_slowest(every, taken, frozenset()).progress_ms + max_drift_ms
+    return all(sum(counts_until(queues, latest_ms).values()) > allowed[task] for task, queues in tasks.items())
 
 
 class Planner:
@@ -226,7 +270,8 @@ class Planner:
         return self._shared.ahead.finished if self._options.available_now == "ordered" else frozenset()
 
     def _wait_for_a_full_batch(self, start: SourceOffset) -> None:
-        """Let a backlog fill the batch for a moment: Spark's own work for a batch costs as much as many records.
+        """Let a backlog fill the batch for a moment: a batch costs as much as many records, in Spark and for each
+        partition.
 
         The first batch of a run waits for nothing. It decides nothing: Spark might have asked later.
         """
@@ -237,16 +282,10 @@ class Planner:
 
         def is_ready() -> bool:
             now_ms = self._clock.monotonic_ms()
-            lags = (ahead.lags.current(tp, now_ms) for tp in ahead.retained)
             return (
                 self._shared.failure is not None
                 or now_ms - max(began_ms, self._shared.last_arrival_ms) >= FILL_PAUSE_MS
-                or bool(ahead.paused())
-                or not is_filling(
-                    sum(map(len, ahead.retained.values())),
-                    (lag and lag.records for lag in lags),
-                    max_poll_records=self._options.max_poll_records,
-                )
+                or not ahead.is_filling(now_ms)
             )
 
         self._shared.changed.wait_for(is_ready, FILL_WAIT_MS / 1000)
@@ -274,18 +313,17 @@ class Planner:
         if self._shared.failure is not None:
             raise self._shared.failure
         self._shared.update_waits()
-        ahead, queues, now_ms = self._shared.ahead, self._queues(), self._clock.monotonic_ms()
-        lags = {tp: ahead.lags.current(tp, now_ms) for tp in ahead.retained if tp not in self._held()}
-        batch = plan_batch(
-            queues,
-            {tp: lag.records for tp, lag in lags.items() if lag is not None},
-            ahead.deadlines,
-            self._options,
-            finished=ahead.finished - self._held(),
-            ring=start.ring,
-            now_ms=now_ms,
-        )
-        ahead.deadlines, ahead.held_back = batch.deadlines, batch.held_back
+        ahead, now_ms = self._shared.ahead, self._clock.monotonic_ms()
+        changed = ahead.tasks_to_plan(now_ms)
+        # The others have nothing to give, unless the drift is bounded: then all tasks depend on each other.
+        is_part = self._options.max_drift_ms is None and len(changed) < len(ahead.tasks)
+        if is_part and not (changed and self._batch(start, self._queues(changed), now_ms).taken):
+            ahead.found_nothing(now_ms)
+            self._put_off = None
+            return None
+        queues = self._queues(ahead.tasks)
+        batch = self._batch(start, queues, now_ms)
+        ahead.held_back = batch.held_back
         # A query that ends by itself takes what there is, however little.
         least = 1 if self._has_ends else self._options.min_poll_records
         self._put_off = put_off(
@@ -298,14 +336,37 @@ class Planner:
         )
         if self._put_off is not None:
             return None
-        batch = before_poison(batch, queues, ahead.retained)
-        return self._take_batch(start, batch, now_ms) if batch.taken else None
+        if not batch.taken:
+            ahead.found_nothing(now_ms)
+            return None
+        return self._take_batch(start, before_poison(batch, queues, ahead.retained), now_ms)
 
-    def _queues(self) -> Mapping[int, Sequence[Queue]]:
+    def _batch(self, start: SourceOffset, queues: Mapping[int, Sequence[Queue]], now_ms: float) -> Batch:
+        """Plan a batch of these tasks only, and note until when it waits for their empty inputs."""
+        ahead, held = self._shared.ahead, self._held()
+        lags = {
+            queue.partition: ahead.lags.current(queue.partition, now_ms)
+            for of_task in queues.values()
+            for queue in of_task
+            if queue.partition not in held
+        }
+        batch = plan_batch(
+            queues,
+            {tp: lag.records for tp, lag in lags.items() if lag is not None},
+            ahead.deadlines,
+            self._options,
+            finished=ahead.finished - held,
+            ring=start.ring,
+            now_ms=now_ms,
+        )
+        ahead.set_deadlines(queues.keys(), batch.deadlines)
+        return batch
+
+    def _queues(self, tasks: Mapping[int, Sequence[TopicPartition]]) -> Mapping[int, Sequence[Queue]]:
         ahead = self._shared.ahead
         return {
             task: [ahead.retained[tp].queue(ahead.ranks[tp.topic]) for tp in partitions]
-            for task, partitions in ahead.tasks.items()
+            for task, partitions in tasks.items()
         }
 
     def _settled_counts(self) -> Mapping[TopicPartition, int] | None:
@@ -313,7 +374,7 @@ class Planner:
         if self._shared.failure is not None or not all(retained.values()):
             return None
         taken = settled_counts(
-            self._queues(),
+            self._queues(self._shared.ahead.tasks),
             max_poll_records=self._options.max_poll_records,
             max_drift_ms=self._options.max_drift_ms,
             ring=self._offset.ring,

@@ -10,12 +10,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from understudy_pipeline.aligned.drift import HeldBack
-from understudy_pipeline.aligned.lags import Lag
-from understudy_pipeline.aligned.lateness import Lateness
 from understudy_pipeline.aligned.offset import SourceOffset
 from understudy_pipeline.aligned.options import AlignedOptions
-from understudy_pipeline.aligned.read_ahead import ReadAhead
-from understudy_pipeline.aligned.run_counts import RunCounts
+from understudy_pipeline.aligned.read_ahead import Lag, ReadAhead
+from understudy_pipeline.aligned.run_counts import Lateness, RunCounts
 from understudy_pipeline.aligned.shared_read_ahead import Outage, SharedReadAhead
 from understudy_pipeline.aligned.waits import PutOff
 from understudy_pipeline.inputs.protocol import ClientQueue

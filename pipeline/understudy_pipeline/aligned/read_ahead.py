@@ -1,23 +1,159 @@
-"""State of reading ahead on all inputs: what is fetched, and what to fetch next. No threads, no locks, no I/O."""
+"""State of reading ahead on all inputs: what is fetched, and what to fetch next. No threads, no locks, no I/O.
+
+Bounds the buffered records, in bytes (KIP-770) and in records. See docs/decisions/0011-memory.md.
+
+Two rules prevent a livelock. A partition with an empty buffer is always fetched: its task may be waiting for it. And a
+pause is not a state: what is paused is computed from the buffers before every fetch, so that nothing has to be
+processed before a partition is resumed.
+
+`current_lag` (KIP-695): how many records a server has that are not fetched yet, and how old that answer is.
+
+Kafka's consumer keeps its last answer for ever, also one below 0. Here an answer expires, and is dropped when its
+server fails. Then the lag is unknown, which is not 0.
+"""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Container, Mapping, Sequence
+from collections.abc import Collection, Container, Iterable, Mapping, Sequence
+from typing import NamedTuple, Protocol
 
 from understudy_pipeline.aligned.drift import NOT_HELD_BACK
 from understudy_pipeline.aligned.ends import is_at, up_to
-from understudy_pipeline.aligned.lags import Lags
-from understudy_pipeline.aligned.memory import Buffered, fetch_records, paused_partitions, share_bytes
 from understudy_pipeline.aligned.options import AlignedOptions
 from understudy_pipeline.aligned.retained import Retained, Segment
 from understudy_pipeline.aligned.subscription import join_topics
 from understudy_pipeline.aligned.topic_ids import made_anew, report_lost, report_made_anew
+from understudy_pipeline.aligned.waits import is_filling
 from understudy_pipeline.inputs.protocol import Fetched
 from understudy_pipeline.inputs.records import Chunk, Cursor, TopicPartition
 from understudy_shared.base.errors import SettingsError
 
 log = logging.getLogger(__name__)
+
+
+UNKNOWN_RECORD_BYTES = 64 << 10
+"""Assumed size of a record before the first one arrived. Few records are larger, so a first fetch is not too large."""
+
+MAX_FETCH_RECORDS = 10_000
+"""Largest chunk. Executors hand batches of the same length to Spark."""
+
+FETCHES_PER_BOUND = 4
+"""One fetch brings about a quarter of the bound. The bound may be exceeded by that much."""
+
+
+class Lag(NamedTuple):
+    """`records` were not fetched yet, by an answer that is at most `age_ms` old."""
+
+    records: int
+    age_ms: float
+
+
+class Lags:
+    """Last answer for each partition. Its age counts from the request, so it is never older than its age says."""
+
+    def __init__(self, max_age_ms: float) -> None:
+        self._max_age_ms = max_age_ms
+        self._answers: dict[TopicPartition, tuple[int, float]] = {}
+
+    def update(self, lags: Mapping[TopicPartition, int], *, asked_ms: float) -> None:
+        """Store the lags of an answer to a request sent at `asked_ms`. Other partitions keep their last answer."""
+        self._answers.update((partition, (max(0, lag), asked_ms)) for partition, lag in lags.items())
+
+    def is_news(self, partition: TopicPartition, lag: int, now_ms: float) -> bool:
+        """Whether this lag tells another thing than the last answer, of which a plan knows: 0, more, or unknown."""
+        known = self.current(partition, now_ms)
+        return known is None or (known.records <= 0) != (lag <= 0)
+
+    def subtract_fetched(self, partition: TopicPartition, records: int) -> None:
+        """Subtract fetched records from the lag. If the answer counted fewer than that, the lag becomes unknown."""
+        if partition in self._answers:
+            lag, asked_ms = self._answers.pop(partition)
+            if lag >= records:
+                self._answers[partition] = lag - records, asked_ms
+
+    def forget(self, partitions: Iterable[TopicPartition]) -> None:
+        """Make lags unknown: after a failed request, after a seek, and for partitions that no longer exist."""
+        for partition in partitions:
+            self._answers.pop(partition, None)
+
+    def current(self, partition: TopicPartition, now_ms: float) -> Lag | None:
+        """Return the last known lag, None if unknown. Does no I/O."""
+        records, asked_ms = self._answers.get(partition, (0, None))
+        if asked_ms is None or now_ms - asked_ms > self._max_age_ms:
+            return None
+        return Lag(records, now_ms - asked_ms)
+
+
+class Held(Protocol):
+    """Size of the records of a partition that are fetched and in no batch yet."""
+
+    @property
+    def bytes(self) -> int: ...
+
+    @property
+    def records(self) -> int: ...
+
+
+class Buffered(NamedTuple):
+    """The size as numbers."""
+
+    bytes: int
+    records: int
+
+
+NOTHING = Buffered(0, 0)
+
+
+def share_bytes(max_bytes: int, tasks: int) -> int:
+    """Return each task's equal share of the bound, whatever it holds (KIP-770 shares equally between threads)."""
+    return max_bytes // max(1, tasks)
+
+
+def paused_partitions(
+    held: Mapping[TopicPartition, Held],
+    tasks: Mapping[int, Sequence[TopicPartition]],
+    *,
+    max_bytes: int,
+    max_records_per_partition: int | None = None,
+) -> frozenset[TopicPartition]:
+    """List partitions that must not be fetched now: they have records, and their task exceeds its share, or all tasks
+    together exceed the bound.
+
+    A task that holds exactly its share is not paused. `max_records_per_partition` (the deprecated bound) also pauses
+    each partition that has more records than that.
+    """
+    share = share_bytes(max_bytes, len(tasks))
+    is_full = sum(each.bytes for each in held.values()) > max_bytes
+    paused = set[TopicPartition]()
+    for partitions in tasks.values():
+        of_task = [held.get(partition, NOTHING) for partition in partitions]
+        is_over = is_full or sum(each.bytes for each in of_task) > share
+        most_records = 0 if is_over else max_records_per_partition
+        if most_records is not None:
+            pairs = zip(partitions, of_task, strict=True)
+            paused.update(partition for partition, each in pairs if each.records > most_records)
+    return frozenset(paused)
+
+
+def fetch_bytes(max_bytes: int, *, held: int) -> int:
+    """Return how many bytes the next fetch of all partitions brings at most, while `held` bytes are buffered."""
+    one_fetch = max_bytes // FETCHES_PER_BOUND
+    return max(0, min(one_fetch, max_bytes + one_fetch - held))
+
+
+def fetch_records(*, room: float, record_bytes: float | None, held: int, max_poll_records: int) -> int:
+    """Return how many records of a partition the next fetch counts with. 0 if `held`, its buffered records, fill any
+    batch.
+
+    As in KIP-41, a partition that holds fewer than `max_poll_records` gets a full fetch. `room` is the partition's part
+    of `fetch_bytes`, and `record_bytes` the mean size of its records (None if unknown). The result is at least 1,
+    however large the records.
+    """
+    if 0 < max_poll_records <= held:
+        return 0
+    fitting = int(room / max(1.0, UNKNOWN_RECORD_BYTES if record_bytes is None else record_bytes))
+    return min(MAX_FETCH_RECORDS, max(1, fitting))
 
 
 class ReadAhead:
@@ -37,7 +173,7 @@ class ReadAhead:
         self.unread: Sequence[TopicPartition] = ()
         """Partitions that another topic lacks, so that no task has them: they wait until that topic grows, too."""
         self.lags = Lags(options.lag_max_age_ms)
-        self.deadlines: Mapping[TopicPartition, float] = {}
+        self.deadlines: dict[TopicPartition, float] = {}
         """By the last plan: when the wait for each empty input ends."""
         self.held_back = NOT_HELD_BACK
         """By the last plan: the inputs that wait for the slowest ones."""
@@ -45,6 +181,11 @@ class ReadAhead:
         self.finished: set[TopicPartition] = set()
         """Partitions that are fetched up to the ends that `set_ends` gave."""
         self._options = options
+        self._task_of: dict[TopicPartition, int] = {}
+        self._changed: set[int] = set()
+        """Tasks of which something changed since a plan found nothing to take."""
+        self._planned_ms = float("-inf")
+        """The time of that plan."""
         self._counts: dict[str, int] = {}
         self._cursors: dict[TopicPartition, Cursor] = {}
         self._pending_seeks: set[TopicPartition] = set()
@@ -60,7 +201,8 @@ class ReadAhead:
 
     def is_positioned_at(self, cursors: Mapping[TopicPartition, Cursor]) -> bool:
         """Whether the next batch starts at these cursors. False before the first `seek_to`."""
-        return self.generation > 0 and _without_beginnings(cursors) == _without_beginnings(self._cursors)
+        is_same = cursors == self._cursors or _without_beginnings(cursors) == _without_beginnings(self._cursors)
+        return self.generation > 0 and is_same
 
     def seek_to(
         self,
@@ -181,49 +323,85 @@ class ReadAhead:
     def records_to_fetch(self, topics: Container[str]) -> Mapping[TopicPartition, int]:
         """Return how many records of each partition the input of these topics should fetch next."""
         resting = self.paused() | self.finished | self._pending_seeks
-        share = share_bytes(self._options.input_buffer_max_bytes, len(self.tasks))
-        wanted = {
+        room = fetch_bytes(self._options.input_buffer_max_bytes, held=self.held_bytes) / max(1, len(self.retained))
+        # A partition that brought nothing yet has records like those of its topic's other partitions.
+        of_topic = {tp.topic: each.record_bytes for tp, each in self.retained.items() if each.record_bytes is not None}
+        most = self._options.max_poll_records
+        counts = {
             tp: fetch_records(
-                share=share,
-                partitions=len(partitions),
-                record_bytes=self.retained[tp].record_bytes,
-                held=len(self.retained[tp]),
-                max_poll_records=self._options.max_poll_records,
+                room=room,
+                record_bytes=each.record_bytes or of_topic.get(tp.topic),
+                held=each.records,
+                max_poll_records=most,
             )
-            for partitions in self.tasks.values()
-            for tp in partitions
-            if tp.topic in topics and tp not in resting
+            for tp, each in self.retained.items()
+            if tp not in resting and tp.topic in topics
         }
-        return {tp: count for tp, count in wanted.items() if count}
+        return {tp: count for tp, count in counts.items() if count}
 
-    def add_fetched(self, fetched: Fetched, *, generation: int, asked_ms: float) -> None:
+    def add_fetched(self, fetched: Fetched, *, generation: int, asked_ms: float, now_ms: float) -> None:
         """Add the result of a fetch that was sent at `asked_ms`. It is dropped if there was a seek since."""
         if generation != self.generation:
             return
         for chunk in fetched.chunks:
             self._add(chunk)
+        self._mark_changed(tp for tp, lag in fetched.lags.items() if self.lags.is_news(tp, lag, now_ms))
         self.lags.update(fetched.lags, asked_ms=asked_ms)
         if self._ends is not None:
-            self.finished.update(tp for tp, lag in fetched.lags.items() if lag <= 0 and tp in self.retained)
+            self._mark_finished(tp for tp, lag in fetched.lags.items() if lag <= 0)
 
     def mark_unreachable(self, topics: Container[str]) -> None:
         """Forget the lags of an input that did not answer: they are unknown from now on."""
         self.lags.forget([tp for tp in self.retained if tp.topic in topics])
 
+    def tasks_to_plan(self, now_ms: float) -> Mapping[int, Sequence[TopicPartition]]:
+        """Return the tasks that may have something to give, though the last plan found nothing (`found_nothing`):
+        something came, a lag became known, or the wait for an input is over, also because its lag became unknown.
+        """
+        due = {
+            self._task_of[tp]
+            for tp, at_ms in self.deadlines.items()
+            if self._planned_ms < at_ms <= now_ms or self.lags.current(tp, now_ms) is None
+        }
+        return {task: of_task for task, of_task in self.tasks.items() if task in self._changed or task in due}
+
+    def found_nothing(self, now_ms: float) -> None:
+        """Note that a plan at this time found no record that can be taken."""
+        self._changed.clear()
+        self._planned_ms = now_ms
+
+    def set_deadlines(self, tasks: Collection[int], deadlines: Mapping[TopicPartition, float]) -> None:
+        """Replace the deadlines of these tasks, which were planned, and keep those of others."""
+        kept = {tp: at_ms for tp, at_ms in self.deadlines.items() if self._task_of[tp] not in tasks}
+        self.deadlines = {**kept, **deadlines}
+
     def take(self, counts: Mapping[TopicPartition, int]) -> Sequence[Segment]:
         """Move the first records of these partitions out of the buffer and into a batch."""
         segments = [self.retained[tp].take(count) for tp, count in counts.items()]
         self._cursors.update((segment.span.partition, segment.span.end) for segment in segments)
+        self._changed.update(self.tasks)
         return segments
 
-    def buffered(self) -> Mapping[TopicPartition, Buffered]:
-        """Return the size of the buffered records of each partition."""
-        return {tp: Buffered(each.bytes, len(each)) for tp, each in self.retained.items()}
+    @property
+    def held_bytes(self) -> int:
+        """The bytes of all buffered records."""
+        return sum(each.bytes for each in self.retained.values())
+
+    def is_filling(self, now_ms: float) -> bool:
+        """Whether reading on fills the next batch, with `max_poll_records`, or else memory."""
+        resting, most = self.paused() | self.finished, self._options.max_poll_records
+        going = [each for tp, each in self.retained.items() if tp not in resting]
+        lags = [self.lags.current(each.partition, now_ms) for each in going]
+        records = [0 if lag is None else lag.records for lag in lags]
+        if most > 0:
+            return is_filling(sum(map(len, self.retained.values())), records, full=most)
+        sizes = (lag * (each.record_bytes or 0) for lag, each in zip(records, going, strict=True))
+        return is_filling(self.held_bytes, sizes, full=self._options.input_buffer_max_bytes)
 
     def paused(self) -> frozenset[TopicPartition]:
         """List partitions that are not fetched now because memory is full."""
         return paused_partitions(
-            self.buffered(),
+            self.retained,
             self.tasks,
             max_bytes=self._options.input_buffer_max_bytes,
             max_records_per_partition=self._options.buffered_records_per_partition,
@@ -231,7 +409,9 @@ class ReadAhead:
 
     def _set_tasks(self, tasks: Mapping[int, Sequence[TopicPartition]]) -> None:
         self.tasks = tasks
-        partitions = {tp for of_task in tasks.values() for tp in of_task}
+        self._task_of = {tp: task for task, of_task in tasks.items() for tp in of_task}
+        self._changed = set(tasks)
+        partitions = self._task_of.keys()
         gone = self.retained.keys() - partitions
         self.lags.forget(gone)
         # Also of partitions that are back before the next plan, which would not see that they were gone.
@@ -240,7 +420,7 @@ class ReadAhead:
         self._pending_seeks -= gone
         for tp in gone:
             del self.retained[tp]
-        for tp in sorted(partitions - self.retained.keys()):
+        for tp in [tp for tp in partitions if tp not in self.retained]:
             cursor = self._first_cursor(tp)
             self.retained[tp] = Retained(
                 tp,
@@ -259,10 +439,19 @@ class ReadAhead:
         if self._ends is not None:
             kept, is_at_end = up_to(chunk, self._ends.get(chunk.partition, Cursor()))
             if is_at_end:
-                self.finished.add(chunk.partition)
+                self._mark_finished([chunk.partition])
         self.lags.subtract_fetched(chunk.partition, chunk.rows.num_rows)
         if kept is not None and chunk.partition in self.retained:
             self.retained[chunk.partition].add(kept)
+            self._mark_changed([chunk.partition])
+
+    def _mark_changed(self, partitions: Iterable[TopicPartition]) -> None:
+        self._changed.update(self._task_of[tp] for tp in partitions if tp in self._task_of)
+
+    def _mark_finished(self, partitions: Iterable[TopicPartition]) -> None:
+        new = {tp for tp in partitions if tp in self.retained} - self.finished
+        self.finished |= new
+        self._mark_changed(new)
 
     def _check_still_read(self, unread: Collection[TopicPartition], counts: Mapping[str, int]) -> None:
         stopped = sorted(_without_beginnings(self._cursors).keys() & set(unread))
@@ -312,7 +501,8 @@ def _ranks(topics: Sequence[str]) -> Mapping[str, int]:
 
 def _without_beginnings(cursors: Mapping[TopicPartition, Cursor]) -> Mapping[TopicPartition, Cursor]:
     """Return the cursors that are not at the beginning. A missing cursor means the beginning."""
-    return {tp: cursor for tp, cursor in cursors.items() if cursor != Cursor()}
+    beginning = Cursor()
+    return {tp: cursor for tp, cursor in cursors.items() if cursor != beginning}
 
 
 def _counts_text(counts: Mapping[str, int]) -> str:

@@ -17,8 +17,8 @@ import pyarrow as pa
 from understudy_pipeline.aligned.compacted import RangeRead, report_compacted
 from understudy_pipeline.aligned.dead_letters import write_dead_letters
 from understudy_pipeline.aligned.options import AlignedOptions
-from understudy_pipeline.aligned.range_rows import ROWS, RangeRows, coalesce
-from understudy_pipeline.aligned.rows import RowOptions
+from understudy_pipeline.aligned.range_rows import ROWS, RangeRows, joined_rows
+from understudy_pipeline.aligned.rows import Part, RowOptions
 from understudy_pipeline.aligned.spool import SpoolFile, read_spool
 from understudy_pipeline.inputs.opening import open_reader
 from understudy_pipeline.inputs.protocol import InputConfig, InputError, Range, RangeReader
@@ -130,28 +130,41 @@ def _bytes(ranges: Sequence[PlannedRange]) -> int:
 
 def read_task(task: ReadTask) -> Iterator[pa.RecordBatch]:
     """Yield the rows of the task's ranges in log order. Raises InputError, DataLostError, UndecodableError."""
-    return coalesce(rows for planned in task.ranges for rows in _read_range(planned, task))
+    spooled = _spooled(task.ranges)
+    parts = (part for planned in task.ranges for part in _read_range(planned, task, spooled.get(planned.span)))
+    return joined_rows(parts, task.options, batch=task.batch, stream_time_ms=task.stream_time_ms)
 
 
-def _read_range(planned: PlannedRange, task: ReadTask) -> Iterator[pa.RecordBatch]:
-    converted = RangeRows(
-        planned.span, task.options, rank=planned.rank, batch=task.batch, stream_time_ms=task.stream_time_ms
-    )
-    for records in _records(planned, task):
-        rows = converted.convert(records)
-        if rows is not None:
-            yield rows
+def _spooled(ranges: Sequence[PlannedRange]) -> Mapping[Range, Sequence[pa.RecordBatch]]:
+    """Map what is in the spool, by one look at each file: a large batch has hundreds of ranges."""
+    parts: dict[str, list[tuple[Range, range]]] = {}
+    for each in ranges:
+        if each.spooled is not None:
+            path, places = each.spooled
+            parts.setdefault(path, []).append((each.span, places))
+    found: dict[Range, Sequence[pa.RecordBatch]] = {}
+    for path, of_file in parts.items():
+        # A mapped file stays readable when it is removed, so this cannot fail later.
+        with suppress(OSError, pa.ArrowException):
+            records = read_spool(path, [places for _, places in of_file])
+            found.update(zip([span for span, _ in of_file], records, strict=True))
+    return found
+
+
+def _read_range(planned: PlannedRange, task: ReadTask, spooled: Sequence[pa.RecordBatch] | None) -> Iterator[Part]:
+    converted = RangeRows(planned.span, task.options, rank=planned.rank)
+    for records in _records(planned, task, spooled):
+        part = converted.part(records)
+        if part is not None:
+            yield part
     letters = converted.dead_letters
     if letters is not None and task.options.undecodable_path is not None:
         write_dead_letters(task.options.undecodable_path, planned.span, letters)
 
 
-def _records(planned: PlannedRange, task: ReadTask) -> Iterator[pa.RecordBatch]:
-    spooled = None
-    if planned.spooled is not None:
-        # A mapped file stays readable when it is removed, so this cannot fail later.
-        with suppress(OSError, pa.ArrowException):
-            spooled = read_spool(*planned.spooled)
+def _records(
+    planned: PlannedRange, task: ReadTask, spooled: Sequence[pa.RecordBatch] | None
+) -> Iterator[pa.RecordBatch]:
     found = RangeRead()
     for records in _read_with_retries(planned, task.poll_timeout_ms, found) if spooled is None else spooled:
         yield from _split(records)
@@ -194,8 +207,9 @@ def _behind(records: pa.RecordBatch) -> Cursor:
 
 
 def _split(records: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    for start in range(0, records.num_rows, ROWS):
-        yield records.slice(start, ROWS)
+    if records.num_rows <= ROWS:
+        return iter((records,))
+    return (records.slice(start, ROWS) for start in range(0, records.num_rows, ROWS))
 
 
 class _Readers:

@@ -5,6 +5,19 @@ from __future__ import annotations
 from understudy_shared.base.errors import SettingsError
 
 
+class OlderSparkError(SettingsError, ImportError):
+    """A PySpark without what the source is made of: data sources in Python that can limit a batch."""
+
+    def __init__(self, release: str) -> None:
+        """Name the release that is here."""
+        super().__init__(
+            f"the source 'understudy' needs PySpark 4.3, and this is {release}",
+            where="format understudy",
+            fix="Read Kafka with Spark's format('kafka') here: `announce` works with PySpark 3.5, and nodes serve the "
+            "state of every query since Spark 3.3",
+        )
+
+
 def fixed_columns() -> SettingsError:
     """Return the error for a schema that a user gives."""
     return SettingsError(

@@ -43,7 +43,7 @@ class Segment(NamedTuple):
 
 
 class Retained:
-    """Records behind `cursor`, in log order. `bytes` is their size as KIP-770 counts it.
+    """Records behind `cursor`, in log order: `records` of them. `bytes` is their size by `record_size`.
 
     A chunk stays in memory until its last record is taken, so actual memory can exceed `bytes` by one chunk.
     """
@@ -59,6 +59,7 @@ class Retained:
         self.partition = partition
         self.cursor = cursor
         self.bytes = 0
+        self.records = 0
         self.record_bytes: float | None = None
         """Mean record size of the last chunk. None before the first chunk."""
         self._max_jump_ms = max_jump_ms
@@ -72,7 +73,7 @@ class Retained:
         self._sizes = _Column()
 
     def __len__(self) -> int:
-        return len(self._sizes.values)
+        return self.records
 
     def add(self, chunk: Chunk) -> None:
         """Append the records that follow those in the buffer."""
@@ -80,7 +81,7 @@ class Retained:
         times_ms = partition_times_ms(stamps, time_ms=self._newest_ms, max_jump_ms=self._max_jump_ms)
         size = int(chunk.sizes.sum())
         own_ms = to_numpy(stamps, null=NO_TIME_MS)
-        begin_ms = int(self._effective_ms.values[-1]) if len(self) else NO_TIME_MS
+        begin_ms = int(self._effective_ms.values[-1]) if self.records else NO_TIME_MS
         self._rows.append(chunk.rows)
         self._timestamps_ms.append(own_ms)
         self._partition_times_ms.append(times_ms)
@@ -88,6 +89,7 @@ class Retained:
         self._sizes.append(chunk.sizes)
         self._newest_ms = int(times_ms[-1])
         self.bytes += size
+        self.records += len(chunk.sizes)
         self.record_bytes = size / len(chunk.sizes)
 
     def queue(self, rank: int) -> Queue:
@@ -119,10 +121,10 @@ class Retained:
     def head(self, count: int) -> Segment:
         """Return the first `count` records (1 to all), which stay. Its arrays are valid until `take`."""
         rows = self._first_rows(count)
-        last = rows[-1].slice(rows[-1].num_rows - 1)
+        last = rows[-1].num_rows - 1
         end = Cursor(
-            offset=last.column("offset")[0].as_py(),
-            ordinal=last.column("ordinal")[0].as_py() + 1,
+            offset=rows[-1].column("offset")[last].as_py(),
+            ordinal=rows[-1].column("ordinal")[last].as_py() + 1,
             time_ms=int(self._partition_times_ms.values[count - 1]),
         )
         return Segment(
@@ -140,6 +142,7 @@ class Retained:
         for column in (self._timestamps_ms, self._partition_times_ms, self._effective_ms, self._sizes):
             column.drop(count)
         self.bytes -= segment.bytes
+        self.records -= count
         self.cursor = segment.span.end
         self._begin_batch_anew(int(segment.times_ms[-1]))
         return segment

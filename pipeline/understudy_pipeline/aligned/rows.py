@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
 from understudy_pipeline.aligned.options import AlignedOptions, Undecodable
-from understudy_pipeline.inputs.arrays import booleans, is_null, numbers, scalar, to_numpy
+from understudy_pipeline.inputs.arrays import booleans, is_null, numbers, repeated_texts, scalar, to_numpy
 from understudy_pipeline.inputs.records import (
     NO_TIME_MS,
     TopicPartition,
@@ -88,39 +90,51 @@ def arrow_schema(options: RowOptions) -> pa.Schema:
     return pa.schema([*fields, *ours, ("merge_order", _MERGE_ORDER)])
 
 
+class Part(NamedTuple):
+    """Records of one partition (`ROW_SCHEMA`) with their effective times. `rank` is that of its topic."""
+
+    place: TopicPartition
+    rank: int
+    records: pa.RecordBatch
+    effective_ms: NDArray[np.int64]
+
+
 def output_rows(
-    rows: pa.RecordBatch,
-    place: TopicPartition,
-    options: RowOptions,
-    *,
-    batch: int,
-    rank: int,
-    effective_ms: pa.Array,
-    stream_time_ms: int = NO_TIME_MS,
+    parts: Sequence[Part], options: RowOptions, *, batch: int, stream_time_ms: int = NO_TIME_MS
 ) -> pa.RecordBatch:
-    """Convert one partition's records (`ROW_SCHEMA`) with effective times. `stream_time` is null without a time."""
-    count = rows.num_rows
-    partition = _repeated(place.partition, count, pa.int32())
+    """Convert at least one part to one batch of rows, part by part. `stream_time` is null without a time."""
+    rows = concat([part.records for part in parts])
+    counts = [part.records.num_rows for part in parts]
+    partition = _repeated([part.place.partition for part in parts], counts, np.int32)
     order = [
-        _repeated(batch, count, pa.int64()),
-        effective_ms,
-        _repeated(rank, count, pa.int32()),
+        _repeated([batch], [rows.num_rows], np.int64),
+        numbers(np.concatenate([part.effective_ms for part in parts])),
+        _repeated([part.rank for part in parts], counts, np.int32),
         partition,
         rows.column("ordinal"),
     ]
     columns = [
         rows.column("key"),
         rows.column("value"),
-        _repeated(place.topic, count, pa.string()),
+        repeated_texts([part.place.topic for part in parts], counts),
         partition,
         rows.column("ordinal" if options.long_offsets else "offset"),  # Kafka's offsets are its ordinals
         pc.multiply(rows.column("timestamp_ms"), scalar(1000, pa.int64())).cast(_TIMESTAMP),
         rows.column("timestamp_type"),
         *([rows.column("headers").cast(_HEADERS)] if options.include_headers else []),
-        *([_stream_times(stream_time_ms, count)] if options.include_stream_time else []),
+        *([_stream_times(stream_time_ms, rows.num_rows)] if options.include_stream_time else []),
         pa.StructArray.from_arrays(order, fields=list(_MERGE_ORDER)),
     ]
     return pa.RecordBatch.from_arrays(columns, schema=arrow_schema(options))
+
+
+def concat(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
+    """Join batches of one schema: at least one."""
+    if len(batches) == 1:
+        return batches[0]
+    # `combine_chunks` makes more than one batch only if a column reaches 2 GiB.
+    (joined,) = pa.Table.from_batches(batches).combine_chunks().to_batches()
+    return joined
 
 
 class Times(NamedTuple):
@@ -132,14 +146,14 @@ class Times(NamedTuple):
 
 def with_effective_times(
     rows: pa.RecordBatch, times: Times, *, max_jump_ms: int | None, undecodable: Undecodable = "fail"
-) -> tuple[pa.RecordBatch, pa.Array, pa.RecordBatch, Times]:
+) -> tuple[pa.RecordBatch, NDArray[np.int64], pa.RecordBatch, Times]:
     """Split off poison records, unless `undecodable` keeps them or gives them a time, and compute effective times.
 
     Returns the other records, their effective times, the poison records, and the times after all.
     """
     stamps = rows.column("timestamp_ms")
     if not len(stamps):
-        return rows, pa.nulls(0, pa.int64()), rows, times
+        return rows, np.empty(0, np.int64), rows, times
     partition_ms = partition_times_ms(stamps, time_ms=times.partition_ms, max_jump_ms=max_jump_ms)
     known_ms, poison = to_numpy(stamps, null=NO_TIME_MS), is_null(stamps)
     if undecodable == "partition-time" and poison.any():
@@ -149,13 +163,15 @@ def with_effective_times(
     effective_ms = effective_times_ms(known_ms, partition_ms, begin_ms=times.effective_ms)
     after = Times(int(partition_ms[-1]), int(effective_ms[-1]))
     if undecodable == "keep" or not poison.any():
-        return rows, numbers(effective_ms), rows.slice(0, 0), after
-    return rows.filter(booleans(~poison)), numbers(effective_ms[~poison]), rows.filter(booleans(poison)), after
+        return rows, effective_ms, rows.slice(0, 0), after
+    return rows.filter(booleans(~poison)), effective_ms[~poison], rows.filter(booleans(poison)), after
 
 
-def _repeated(value: int | str, count: int, kind: pa.DataType) -> pa.Array:
-    return pa.repeat(scalar(value, kind), count)
+def _repeated(values: Sequence[int], counts: Sequence[int], kind: type[np.signedinteger[Any]]) -> pa.Array:
+    return numbers(np.repeat(np.array(values, kind), counts))
 
 
 def _stream_times(time_ms: int, count: int) -> pa.Array:
-    return pa.nulls(count, _TIMESTAMP) if time_ms == NO_TIME_MS else _repeated(time_ms * 1000, count, _TIMESTAMP)
+    if time_ms == NO_TIME_MS:
+        return pa.nulls(count, _TIMESTAMP)
+    return numbers(np.full(count, time_ms * 1000, np.int64), kind=_TIMESTAMP)

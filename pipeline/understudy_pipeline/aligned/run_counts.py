@@ -1,4 +1,10 @@
-"""The counts of one run of a query: since its planner's process started, not since the checkpoint began."""
+"""The counts of one run of a query: since its planner's process started, not since the checkpoint began.
+
+`record-lateness-avg` and `record-lateness-max`: how far a record's timestamp is behind its task's stream time.
+
+Stream time is the greatest timestamp that the task has processed (`PartitionGroup`). Within a batch effective times
+ascend, so stream time at a record is the greater of its effective time and the stream time before the batch.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +13,56 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from understudy_pipeline.aligned.lateness import Lateness
+import numpy as np
+from numpy.typing import NDArray
+
+from understudy_pipeline.inputs.records import NO_TIME_MS
 
 WINDOW_MS = 30_000
 MAX_SAMPLES = 10_000
 """Most batches in the window. A planner that makes more in 30 s forgets the oldest."""
+
+
+class Taken(NamedTuple):
+    """The records of one queue that are in a batch."""
+
+    times_ms: NDArray[np.int64]
+    """Effective times."""
+
+    timestamps_ms: NDArray[np.int64]
+    """Timestamps of the records. NO_TIME_MS marks a poison record, which does not count."""
+
+    stream_time_ms: int
+    """The stream time of its task before the batch."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lateness:
+    """Lateness of a set of records. Add the values of several batches with `+`."""
+
+    records: int = 0
+    total_ms: float = 0.0
+    max_ms: int = 0
+
+    @property
+    def avg_ms(self) -> float | None:
+        """None without records."""
+        return self.total_ms / self.records if self.records else None
+
+    def __add__(self, other: Lateness) -> Lateness:
+        return Lateness(self.records + other.records, self.total_ms + other.total_ms, max(self.max_ms, other.max_ms))
+
+
+def record_lateness(taken: Sequence[Taken]) -> Lateness:
+    """Return the lateness of a batch's records."""
+    if not taken:
+        return Lateness()
+    timestamps_ms = np.concatenate([each.timestamps_ms for each in taken])
+    before_ms = np.repeat([each.stream_time_ms for each in taken], [len(each.timestamps_ms) for each in taken])
+    reached_ms = np.maximum(np.concatenate([each.times_ms for each in taken]), before_ms)
+    # `max_timestamp_jump_ms` can put a record's timestamp ahead of its effective time. Such a record is not late.
+    late_ms = np.maximum(reached_ms - timestamps_ms, 0)[timestamps_ms > NO_TIME_MS]
+    return Lateness(len(late_ms), float(late_ms.sum(dtype=np.float64)), int(late_ms.max(initial=0)))
 
 
 class Sample(NamedTuple):

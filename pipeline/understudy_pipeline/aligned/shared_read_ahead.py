@@ -119,9 +119,10 @@ class SharedReadAhead:
             if turn.wanted.keys() <= server.heard:
                 server.has_answered = True
                 self._mark_reachable(server)
-            self.ahead.add_fetched(fetched, generation=turn.generation, asked_ms=asked_ms)
+            now_ms = self._clock.monotonic_ms()
+            self.ahead.add_fetched(fetched, generation=turn.generation, asked_ms=asked_ms, now_ms=now_ms)
             if fetched.chunks:
-                self.last_arrival_ms = self._clock.monotonic_ms()
+                self.last_arrival_ms = now_ms
             self.changed.notify_all()
 
     def is_away(self, index: int) -> bool:
@@ -202,7 +203,8 @@ class SharedReadAhead:
         """Whether a later plan may find records without new ones being written (`waits.has_more`)."""
         with self.changed:
             away = [server.topics for server in self._servers if server.away_since_ms is not None]
-            return bool(self.starting()) or has_more(self._input_states(), away=away)
+            is_held_back = not away and any(self.ahead.retained.values())  # as `waits.has_more` has it, but quick
+            return is_held_back or bool(self.starting()) or has_more(self._input_states(), away=away)
 
     def server_names(self) -> Sequence[str]:
         """List every server, whether it answers or not."""
@@ -232,8 +234,9 @@ class SharedReadAhead:
 
     def _is_starting(self, server: _Server) -> bool:
         ahead = self.ahead
-        read = [tp for tp in ahead.retained if tp.topic in server.topics]
-        return not ahead.is_counted or not (server.has_answered or all(tp in ahead.finished for tp in read))
+        if not ahead.is_counted or server.has_answered:
+            return not ahead.is_counted
+        return any(tp.topic in server.topics and tp not in ahead.finished for tp in ahead.retained)
 
     def _mark_reachable(self, server: _Server) -> None:
         if server.away_since_ms is not None:

@@ -6,19 +6,30 @@ process that pickles `read`, and for the workers of executors. So constructors m
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Iterator, MutableMapping, Sequence
 from typing import ClassVar
 
+import pyspark
+
+from understudy_pipeline.aligned.refusals import OlderSparkError, fixed_columns, streams_only
+
+try:
+    from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
+    from pyspark.sql.streaming.datasource import (
+        ReadAllAvailable,
+        ReadLimit,
+        ReadMaxBytes,
+        ReadMaxRows,
+        SupportsTriggerAvailableNow,
+    )
+except ImportError as error:
+    if not (error.name or "").startswith("pyspark."):
+        raise
+    raise OlderSparkError(pyspark.__version__) from None
+
 import pyarrow as pa
 from pyspark.sql import SparkSession
-from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
-from pyspark.sql.streaming.datasource import (
-    ReadAllAvailable,
-    ReadLimit,
-    ReadMaxBytes,
-    ReadMaxRows,
-    SupportsTriggerAvailableNow,
-)
 from pyspark.sql.types import StructType
 
 from understudy_pipeline.aligned.load_checks import check_folders, check_inputs
@@ -26,13 +37,12 @@ from understudy_pipeline.aligned.option_parsing import parse_options
 from understudy_pipeline.aligned.options import AlignedOptions
 from understudy_pipeline.aligned.process_end import remove_spool_on_sigterm
 from understudy_pipeline.aligned.reading import read_task
-from understudy_pipeline.aligned.refusals import fixed_columns, streams_only
 from understudy_pipeline.aligned.rows import RowOptions, spark_schema
 from understudy_pipeline.aligned.stream import AlignedStream, Json
 
 
 class AlignedSource(DataSource):
-    """Kafka topics, Redis streams and files as one stream in timestamp order. `option_parsing` lists the options."""
+    """Kafka topics and Redis streams as one stream in timestamp order. `option_parsing` lists the options."""
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
         """Parse and check the options at `load()`: their values, the folders, and the servers."""
@@ -67,6 +77,25 @@ class AlignedSource(DataSource):
         return AlignedStreamReader(self._parsed)
 
 
+def _unpickled(pickled: bytes) -> object:
+    """Unpickle a reader on an executor. The pickler takes this function with it: the package may be missing there."""
+    import pickle  # noqa: PLC0415  # globals of this module are not there
+    import sys  # noqa: PLC0415
+
+    try:
+        kind, options = pickle.loads(pickled)  # noqa: S301  # made by the driver
+    except ModuleNotFoundError as error:
+        raise ModuleNotFoundError(
+            f"the executors' Python, {sys.executable}, lacks a package of the source 'understudy': {error}. Set "
+            "PYSPARK_PYTHON or spark.pyspark.python to a Python in which understudy is installed",
+            name=error.name,
+        ) from None
+    return kind(options)
+
+
+_unpickled.__module__ = "__main__"  # what is there is pickled by value
+
+
 class AlignedStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Plans batches in the planner process, where it opens an `AlignedStream`, and reads ranges in workers."""
 
@@ -76,6 +105,10 @@ class AlignedStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, options: AlignedOptions) -> None:
         self._options = options
         self._stream: AlignedStream | None = None
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """Pickle for an executor, where the packages may be missing: then the error says what to do."""
+        return _unpickled, (pickle.dumps((type(self), self._options)),)
 
     def initialOffset(self) -> Json:  # noqa: N802
         """Return where a new checkpoint begins. Spark does not ask for an existing one."""

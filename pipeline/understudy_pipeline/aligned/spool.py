@@ -29,6 +29,7 @@ log = logging.getLogger(__name__)
 _LOCK_NAME = "lock"
 _PREFIX = "planner-"
 _REUSED = "reused"
+_WRITE_BYTES = 64 << 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,12 +112,15 @@ class Spool:
         path = folder / f"{self._batches}.arrow"
         places, count = [], 0
         with self._opened(path) as file:
-            with pa.ipc.new_file(file, self._schema) as writer:
+            # A batch is some twenty small writes, each of which would be a call of Python.
+            stream = pa.BufferedOutputStream(pa.PythonFile(file, "w"), _WRITE_BYTES)
+            with pa.ipc.new_file(stream, self._schema) as writer:
                 for batches in parts:
                     for batch in batches:
                         writer.write_batch(batch)
                     places.append(range(count, count + len(batches)))
                     count += len(batches)
+            stream.flush()
             file.truncate()  # the file before may have been longer
         return SpoolFile(str(path), tuple(places))
 
@@ -148,10 +152,10 @@ class Spool:
         return self._folder
 
 
-def read_spool(path: str, places: range) -> list[pa.RecordBatch]:
-    """Map the record batches of a part. Raises OSError or ArrowException if the file is gone or incomplete."""
+def read_spool(path: str, parts: Sequence[range]) -> list[list[pa.RecordBatch]]:
+    """Map the record batches of parts. Raises OSError or ArrowException if the file is gone or incomplete."""
     with pa.memory_map(path) as file, pa.ipc.open_file(file) as reader:
-        return [reader.get_batch(place) for place in places]
+        return [[reader.get_batch(place) for place in places] for places in parts]
 
 
 def _remove_abandoned(root: Path) -> None:

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from understudy_pipeline.aligned.offset import SourceOffset
 from understudy_pipeline.aligned.options import AlignedOptions
-from understudy_pipeline.aligned.range_rows import RangeRows, coalesce
+from understudy_pipeline.aligned.range_rows import RangeRows, joined_rows
 from understudy_pipeline.aligned.rows import RowOptions, arrow_schema
 from understudy_pipeline.aligned.subscription import topics_at
 from understudy_pipeline.inputs.protocol import Range
@@ -80,15 +80,9 @@ class RowsForm:
         ranks = {topic: rank for rank, topic in enumerate(topics_at(self._options, end))}
         parts, letters = [], []
         for span, records in ranges:
-            rows = RangeRows(
-                span,
-                self._rows,
-                rank=ranks[span.partition.topic],
-                batch=end.batches,
-                stream_time_ms=end.stream_time_ms,
-            )
-            converted = (rows.convert(joined) for joined in coalesce(records))
-            parts.append([batch for batch in converted if batch is not None])
+            rows = RangeRows(span, self._rows, rank=ranks[span.partition.topic])
+            found = filter(None, map(rows.part, records))
+            parts.append(list(joined_rows(found, self._rows, batch=end.batches, stream_time_ms=end.stream_time_ms)))
             if (poison := rows.dead_letters) is not None:
                 letters.append(DeadLetters(span, poison))
         return Formed(parts, tuple(letters))

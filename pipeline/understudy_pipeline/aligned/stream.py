@@ -1,37 +1,223 @@
 """One run of a query, in its planner process: plans the batch after an offset, and maps two offsets to reader tasks.
 
 `source` adapts it to Spark's API. Offsets are JSON here, as Spark passes them.
+
+One query per checkpoint: the planner's process holds a lock file in the checkpoint folder, whose dot makes Spark ignore
+it. The kernel releases the lock when the process ends, however it ends.
+
+The next batch is written to the spool while Spark runs the current one. That decides nothing: the planner plans every
+batch when Spark asks for it, and a file that was written ahead is used only if it holds exactly the ranges of that
+plan. So order, offsets and replay are the same with it and without it.
 """
 
 from __future__ import annotations
 
+import fcntl
+import logging
+import os
+import threading
+import time
 from collections.abc import Callable, Sequence, Set
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, replace
+from pathlib import Path
 
+from understudy_pipeline.aligned.batch_plan import UNBOUNDED
 from understudy_pipeline.aligned.compacted import CompactedNotes
 from understudy_pipeline.aligned.dead_letters import write_dead_letters
 from understudy_pipeline.aligned.fingerprint import check_fingerprint, check_replay, fingerprint
-from understudy_pipeline.aligned.lock import CheckpointLock
 from understudy_pipeline.aligned.offset import SourceOffset
 from understudy_pipeline.aligned.open_inputs import OpenInputs
 from understudy_pipeline.aligned.options import AlignedOptions
 from understudy_pipeline.aligned.planner import WAIT_MS, Planner
 from understudy_pipeline.aligned.reading import PlannedRange, ReadTask, pack_tasks, planned_ranges
 from understudy_pipeline.aligned.spool import Spool, SpoolFile
-from understudy_pipeline.aligned.spool_ahead import SpoolAhead
 from understudy_pipeline.aligned.spool_form import RecordsForm, RowsForm, SpoolForm
 from understudy_pipeline.aligned.subscription import check_still_read, topics_at, with_topics
-from understudy_pipeline.aligned.taking import PlannedBatch
+from understudy_pipeline.aligned.taking import PlannedBatch, SettledBatch
 from understudy_pipeline.aligned.topic_ids import lost_topics, made_anew
 from understudy_pipeline.inputs.protocol import Range
 from understudy_pipeline.inputs.records import Cursor, TopicPartition
 from understudy_shared.base.clock import SystemClock
+from understudy_shared.base.errors import UnderstudyError
 
 Json = dict[str, object]
 
 PATIENCE_MS = 5_000
 """Time for which Spark is kept waiting while a server that answers has records that are not fetched yet."""
+
+
+LOCK_NAME = ".understudy.lock"
+
+WAIT_S = 5.0
+"""Spark does not wait for the planner of a stopped query to end: a query that restarts at once may still find it."""
+
+_AGAIN_S = 0.05
+
+
+log = logging.getLogger(__name__)
+
+_LOOK_MS = 1_000
+"""Longest wait before the thread looks again. News wakes it up at once."""
+
+_ANSWER_FIRST_S = 0.005
+"""Pause before the thread looks at all: the answer to Spark goes first. The interpreter changes threads each 5 ms."""
+
+_STOP_S = 3.0
+"""Time for which `stop` waits for a file that is being written."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Ahead:
+    """A file, and what is in it."""
+
+    ranges: Sequence[Range]
+    end: SourceOffset
+    file: SpoolFile
+
+    def holds(self, batch: PlannedBatch, form: SpoolForm) -> bool:
+        """Whether it holds exactly this batch. A topic that was made anew has the same offsets and other records."""
+        return (
+            self.ranges == [span for span, _ in batch.ranges]
+            and self.end.topic_ids == batch.end.topic_ids
+            and form.depends_on(self.end) == form.depends_on(batch.end)
+        )
+
+
+class SpoolAhead:
+    """The writer of all batches of one planner, in its own thread where that is possible. Thread-safe."""
+
+    def __init__(self, spool: Spool, planner: Planner, *, is_ahead: bool = True, form: SpoolForm | None = None) -> None:
+        """Prepare without starting. With `is_ahead` off each batch is written when Spark asks for it."""
+        self._spool = spool
+        self._planner = planner
+        self._form = form or RecordsForm()
+        self._is_ahead = is_ahead
+        self._writing = threading.Lock()
+        """Held while a file is written, and while Spark asks for a batch. Take it before the planner's lock."""
+        self._wanted = threading.Event()
+        """The batch after the current one is not written yet."""
+        self._stopping = threading.Event()
+        self._current: SpoolFile | None = None
+        """The file of the batch that Spark runs."""
+        self._next: _Ahead | None = None
+        self._thread: threading.Thread | None = None
+
+    def hold(self) -> AbstractContextManager[object]:
+        """Return a block in which nothing is written ahead."""
+        return self._writing
+
+    def file_of(self, batch: PlannedBatch) -> SpoolFile | None:
+        """Return the file of a batch that was just planned; None if it cannot be written. Call it inside of `hold`."""
+        ahead, self._next = self._next, None
+        if ahead is not None and ahead.holds(batch, self._form):
+            self._current = ahead.file
+            self._planner.counts.spooled_ahead += 1
+        else:
+            formed = self._form.form(batch.ranges, batch.end)
+            written = self._spool.write(formed.parts)
+            self._current = None if written is None else replace(written, letters=formed.letters)
+        if self._is_ahead:
+            self._begin()
+        return self._current
+
+    def reuse(self, path: str) -> None:
+        """Let a later batch be written over a file that is not read any more."""
+        with self._writing:
+            if self._current is not None and self._current.path == path:
+                self._current = None
+                self._spool.reuse(path)
+
+    def write_next(self) -> None:
+        """Write the batch after the current one, if it is wanted and settled."""
+        with self._writing:
+            settled = self._planner.settled() if self._wanted.is_set() and not self._stopping.is_set() else None
+            if settled is None:
+                return
+            self._wanted.clear()
+            try:
+                file = self._write(settled)
+            except OSError as refusal:
+                # There may be room for one file and not for two. The batch is written when Spark asks for it.
+                log.info("the next batch is not written ahead: %s", refusal, extra={"action": "spool-ahead"})
+                self._is_ahead = False
+                return
+            self._next = _Ahead([span for span, _ in settled.ranges], settled.end, file)
+
+    def stop(self) -> None:
+        """End the thread. The spool stays. May be called again."""
+        self._stopping.set()
+        self._wanted.set()
+        self._planner.wake()
+        if self._thread is not None:
+            self._thread.join(_STOP_S)
+
+    def _write(self, settled: SettledBatch) -> SpoolFile:
+        formed = self._form.form(settled.ranges, settled.end)
+        return replace(self._spool.write_beside(self._current, formed.parts), letters=formed.letters)
+
+    def _begin(self) -> None:
+        self._wanted.set()
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="understudy-spool-ahead", daemon=True)
+            self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            while not self._stopping.is_set():
+                self._wanted.wait()
+                self._stopping.wait(_ANSWER_FIRST_S)
+                if self._planner.wait_until_settled(limit_ms=_LOOK_MS, stopping=self._stopping):
+                    self.write_next()
+        except Exception:  # any error: writing ahead saves time and is never needed
+            log.exception("nothing is written ahead any more", extra={"action": "spool-ahead"})
+            self._is_ahead = False
+
+
+class CheckpointInUseError(UnderstudyError):
+    """Another query runs on this checkpoint."""
+
+
+class CheckpointLock:
+    """The lock, held from construction to `release`, or to the end of the process."""
+
+    def __init__(self, checkpoint: Path, *, wait_s: float = WAIT_S) -> None:
+        """Create the folder if needed and take the lock. Raises CheckpointInUseError after `wait_s`."""
+        path = checkpoint / LOCK_NAME
+        try:
+            checkpoint.mkdir(parents=True, exist_ok=True)
+            self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError as refusal:
+            raise UnderstudyError(
+                f"the checkpoint cannot be locked: {refusal.strerror}",
+                where=str(path),
+                fix="Make the folder writable, or leave out the option checkpoint",
+            ) from refusal
+        try:
+            self._take(path, time.monotonic() + wait_s)
+        except BaseException:
+            os.close(self._file)
+            raise
+        os.ftruncate(self._file, 0)
+        os.pwrite(self._file, str(os.getpid()).encode(), 0)
+
+    def _take(self, path: Path, end_s: float) -> None:
+        while True:
+            with suppress(BlockingIOError):
+                fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return
+            if time.monotonic() >= end_s:
+                holder = os.pread(self._file, 20, 0).decode(errors="replace")
+                raise CheckpointInUseError(
+                    f"another query reads this checkpoint; its planner is process {holder or '?'}",
+                    where=str(path.parent),
+                    fix="Stop that query first, or give this one a checkpointLocation of its own",
+                )
+            time.sleep(_AGAIN_S)
+
+    def release(self) -> None:
+        """Release the lock. Call it once."""
+        os.close(self._file)
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +304,7 @@ class AlignedStream:
         if self._last is not None and (self._last.start, self._last.end) == (start, end):
             ranges = self._last.batch.ranges
             spans = [span for span, _ in ranges]
-            sizes = [sum(records.nbytes for records in batches) for _, batches in ranges]
+            sizes = self._last.batch.sizes
             end_at = self._last.batch.end
             topics = topics_at(self._options, end_at)
             self._write_dead_letters(self._last.file)
@@ -207,7 +393,9 @@ class AlignedStream:
 
             self._metrics_port, self._stop_serving = serve_metrics(planner.snapshot, self._options.metrics_port)
         if self._spool is not None:
-            self._ahead = SpoolAhead(self._spool, planner, is_ahead=self._spools_ahead, form=self._form)
+            # Without a bound no batch is settled.
+            is_ahead = self._spools_ahead and self._options.max_poll_records != UNBOUNDED
+            self._ahead = SpoolAhead(self._spool, planner, is_ahead=is_ahead, form=self._form)
         self._planner = planner
         return planner
 

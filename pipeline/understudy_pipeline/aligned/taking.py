@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 import pyarrow as pa
 
 from understudy_pipeline.aligned.batch_plan import Batch
-from understudy_pipeline.aligned.lateness import Lateness, Taken, record_lateness
 from understudy_pipeline.aligned.offset import SourceOffset
 from understudy_pipeline.aligned.read_ahead import ReadAhead
 from understudy_pipeline.aligned.retained import Segment
+from understudy_pipeline.aligned.run_counts import Lateness, Taken, record_lateness
 from understudy_pipeline.inputs.protocol import Range
 from understudy_pipeline.inputs.records import NO_TIME_MS, TopicPartition
 
@@ -23,6 +23,9 @@ class PlannedBatch:
     end: SourceOffset
     ranges: Sequence[tuple[Range, Sequence[pa.RecordBatch]]]
     """The range and the records of each partition that is in the batch."""
+
+    sizes: Sequence[int]
+    """The bytes of each range."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,13 +41,14 @@ def take_batch(
     ahead: ReadAhead, start: SourceOffset, batch: Batch, *, fingerprint: Mapping[str, object]
 ) -> tuple[PlannedBatch, Lateness, Mapping[TopicPartition, int]]:
     """Move the records of a batch out of the buffers. Return it, how late its records are, and its poison records."""
-    before = {
-        task: max(ahead.retained[tp].cursor.time_ms for tp in partitions) for task, partitions in ahead.tasks.items()
-    }
+    before_ms: dict[TopicPartition, int] = {}
+    for of_task in ahead.tasks.values():
+        stream_time_ms = max(ahead.retained[tp].cursor.time_ms for tp in of_task)
+        before_ms.update(dict.fromkeys(of_task, stream_time_ms))
     begun = ahead.take_beginnings()
     segments = {segment.span.partition: segment for segment in ahead.take(batch.taken)}
-    lateness = sum(
-        (_lateness(of_task, segments, before[task]) for task, of_task in ahead.tasks.items()), start=Lateness()
+    lateness = record_lateness(
+        [Taken(each.times_ms, each.timestamps_ms, before_ms[tp]) for tp, each in segments.items()]
     )
     poison = {tp: _undecodable(segment) for tp, segment in segments.items()}
     end = replace(
@@ -61,7 +65,8 @@ def take_batch(
         enforced=start.enforced + sum(batch.enforced.values()),
         undecodable=start.undecodable + sum(poison.values()),
     )
-    return PlannedBatch(end, [(segment.span, segment.rows) for segment in segments.values()]), lateness, poison
+    ranges = [(segment.span, segment.rows) for segment in segments.values()]
+    return PlannedBatch(end, ranges, [segment.bytes for segment in segments.values()]), lateness, poison
 
 
 def settled_batch(
@@ -79,16 +84,6 @@ def settled_batch(
         batches=start.batches + 1,
     )
     return SettledBatch([(segment.span, segment.rows) for segment in segments.values()], end)
-
-
-def _lateness(
-    partitions: Sequence[TopicPartition], segments: Mapping[TopicPartition, Segment], stream_time_ms: int
-) -> Lateness:
-    of_task = [segments[tp] for tp in partitions if tp in segments]
-    return record_lateness(
-        [Taken(each.times_ms, each.timestamps_ms, len(each.times_ms)) for each in of_task],
-        stream_time_ms=stream_time_ms,
-    )
 
 
 def _undecodable(segment: Segment) -> int:

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Container, Iterator, Mapping
+from pathlib import Path
 from typing import NamedTuple, cast
+from urllib.parse import unquote, urlsplit
 
-from understudy_pipeline.aligned.paths import local_path
 from understudy_pipeline.inputs.time_reading import check_schema_of
 from understudy_pipeline.inputs.timestamps import Encoding, Kind, TimestampRule, TimestampRules, ValueSchema
 from understudy_shared.base.errors import SettingsError
@@ -22,6 +23,18 @@ _NEXT = re.compile(rf",\s*(?=[^,]+?:(?:{_KINDS}))")
 
 _OWN = re.compile(rf"(?P<topic>.+?):(?P<rule>(?:{_KINDS}).*)", re.DOTALL)
 _WHERE = "option timestamp"
+
+
+def local_path(name: str, text: str) -> Path:
+    """Return the absolute path for a path or a `file:` URI. Raises SettingsError for any other URI."""
+    parts = urlsplit(text)
+    if parts.scheme == "file" and parts.netloc in {"", "localhost"}:
+        return Path(unquote(parts.path)).absolute()
+    if parts.scheme and "://" in text:
+        raise SettingsError(
+            f"'{text}' is not a folder of this machine", where=f"option {name}", fix="Give a path or a file: URI"
+        )
+    return Path(text).absolute()
 
 
 class _Entry(NamedTuple):
@@ -92,7 +105,7 @@ def _parse_rule(text: str) -> TimestampRule:
         case "avro" | "protobuf" as encoding if "#" in place:
             return _with_schema(cast("Encoding", encoding), place, is_framed=kind != encoding)
     raise SettingsError(
-        f"'{text}' is no rule for timestamps",
+        f"'{text}' is not a rule for timestamps",
         where=_WHERE,
         fix="Use 'record' for the time that the input gives, 'json:<field>' or 'json:/<field>/<field>' for a field of "
         "the value, 'header:<name>', 'avro:<schema file>#/<field>' or 'protobuf:<descriptor file>#<message>/<field>'",
@@ -112,6 +125,6 @@ def _with_schema(encoding: Encoding, place: str, *, is_framed: bool) -> Timestam
         raise SettingsError(
             f"the schema {file} cannot be read: {error.strerror}", where=_WHERE, fix="Name a file of this machine"
         ) from error
-    rule = TimestampRule(encoding, f"/{pointer}", ValueSchema(content, message, is_framed))
+    rule = TimestampRule(encoding, f"/{pointer}", ValueSchema(content, message, is_framed, file))
     check_schema_of(rule)
     return rule

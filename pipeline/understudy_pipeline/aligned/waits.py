@@ -31,9 +31,9 @@ def put_off(
     return PutOff(records, min_records, last_ms + max_delay_ms - now_ms)
 
 
-def is_filling(held: int, lags: Iterable[int | None], *, max_poll_records: int) -> bool:
-    """Whether a batch becomes full by reading on: `held` records are fetched, and servers have the rest (`lags`)."""
-    return 0 < held < max_poll_records <= held + sum(lag or 0 for lag in lags)
+def is_filling(held: float, lags: Iterable[float | None], *, full: float) -> bool:
+    """Whether a batch becomes full by reading on: so much is held, and servers have the rest (`lags`)."""
+    return held < full <= held + sum(lag or 0 for lag in lags)
 
 
 def is_waited_for(

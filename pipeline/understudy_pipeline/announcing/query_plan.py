@@ -92,7 +92,7 @@ class WrittenAggregate:
 
 @dataclass(frozen=True, slots=True)
 class StatefulJoin:
-    """A stream-stream join as executed: the names of the equal columns, None for an expression that is no column."""
+    """A stream-stream join as executed: the names of the equal columns, None for any other expression."""
 
     operator_id: int
     left: tuple[str | None, ...]

@@ -1,1 +1,1 @@
-"""The inputs: Kafka topics, Redis Streams, files, behind one protocol."""
+"""The inputs: Kafka topics and Redis Streams, behind one protocol."""

@@ -58,6 +58,15 @@ def binaries(values: Sequence[bytes | None]) -> pa.BinaryArray:
     return pa.Array.from_buffers(pa.binary(), len(values), buffers, null_count)
 
 
+def repeated_texts(texts: Sequence[str], counts: Sequence[int]) -> pa.StringArray:
+    """Build an array of texts, each repeated so many times. Together they are less than 2 GiB."""
+    encoded = [text.encode() for text in texts]
+    ends = np.cumsum(np.repeat(np.fromiter(map(len, encoded), np.int32, len(encoded)), counts), dtype=np.int32)
+    data = b"".join(text * count for text, count in zip(encoded, counts, strict=True))
+    buffers = [None, pa.py_buffer(np.concatenate((np.zeros(1, np.int32), ends))), pa.py_buffer(data)]
+    return pa.Array.from_buffers(pa.string(), len(ends), buffers, 0)
+
+
 def header_lists(found: Sequence[Headers | None]) -> pa.ListArray:
     """Build an array of headers, one list for each record; null for a record without headers."""
     pairs = [pair for headers in found for pair in headers or ()]
@@ -87,6 +96,25 @@ def to_numpy(array: pa.Array, *, null: int = 0) -> NDArray[Any]:
         return np.full(len(array), null, dtype)
     values: NDArray[Any] = np.frombuffer(data, dtype)[array.offset : array.offset + len(array)]
     return np.where(_bits(validity, array), values, dtype(null)) if array.null_count else values
+
+
+def lengths(array: pa.BinaryArray) -> NDArray[np.int64]:
+    """Return the number of bytes of each value, 0 for null."""
+    offsets = array.buffers()[1]
+    if offsets is None or not len(array):
+        return np.zeros(len(array), np.int64)
+    ends = np.frombuffer(offsets, np.int32)[array.offset : array.offset + len(array) + 1]
+    found = np.diff(ends).astype(np.int64)
+    return np.where(is_null(array), 0, found) if array.null_count else found
+
+
+def data_bytes(array: pa.BinaryArray) -> int:
+    """Return the bytes of all values: quicker than `nbytes`, which counts in every buffer."""
+    offsets = array.buffers()[1]
+    if offsets is None or not len(array):
+        return 0
+    ends = np.frombuffer(offsets, np.int32)
+    return int(ends[array.offset + len(array)] - ends[array.offset])
 
 
 def is_null(array: pa.Array) -> NDArray[np.bool_]:

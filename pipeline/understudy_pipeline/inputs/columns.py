@@ -6,10 +6,9 @@ from collections.abc import Sequence
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from understudy_pipeline.inputs.arrays import numbers, optional_numbers, to_numpy
+from understudy_pipeline.inputs.arrays import lengths, numbers, optional_numbers, to_numpy
 from understudy_pipeline.inputs.records import ROW_SCHEMA, Chunk, TopicPartition, record_size
 from understudy_pipeline.inputs.time_reading import value_times_ms
 from understudy_pipeline.inputs.timestamps import END_TIME_MS, LEAST_TIME_MS, TimestampRule
@@ -51,6 +50,4 @@ def within_years(times: pa.Int64Array) -> pa.Int64Array:
 
 
 def _sizes(topic: str, batch: pa.RecordBatch) -> NDArray[np.int64]:
-    lengths = [to_numpy(pc.binary_length(batch.column(name))).astype(np.int64) for name in ("key", "value")]
-    sizes: NDArray[np.int64] = lengths[0] + lengths[1] + record_size(topic, None, None)
-    return sizes
+    return lengths(batch.column("key")) + lengths(batch.column("value")) + record_size(topic, None, None)

@@ -26,7 +26,7 @@ _TIMESTAMP = "google.protobuf.Timestamp"
 def avro_decoder(schema: ValueSchema, names: Sequence[str]) -> Callable[[bytes], object]:
     """Return a decoder of values in Avro's binary encoding, up to the field that begins a path.
 
-    Raises SettingsError for what is no schema, and for one by which a value could end this process.
+    Raises SettingsError if the schema is invalid, or could crash the process.
     """
     from fastavro import parse_schema, schemaless_reader  # noqa: PLC0415  # the caller says what to install
 
@@ -143,7 +143,7 @@ def _fields_on_the_way(descriptor: Any, names: Sequence[str]) -> list[Any]:
     for name in names:
         found = None if descriptor is None else descriptor.fields_by_name.get(name)
         if found is None or found.is_repeated:
-            of = "a field that is no message" if descriptor is None else descriptor.full_name
+            of = "a field that is not a message" if descriptor is None else descriptor.full_name
             raise _unusable(f"{of} has no single field '{name}'", fix="Name the fields from outside in: /a/b")
         fields.append(found)
         descriptor = found.message_type

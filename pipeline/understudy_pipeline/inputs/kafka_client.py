@@ -13,19 +13,21 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, S
 from contextlib import suppress
 from typing import Any, NamedTuple
 
+import orjson
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message
 from confluent_kafka import TopicPartition as KafkaPartition
-from confluent_kafka.admin._metadata import ClusterMetadata
+from confluent_kafka.admin import ClusterMetadata
 
-from understudy_pipeline.inputs.kafka_codes import ACCESS_REFUSED, NO_BROKER, NO_TOPIC
 from understudy_pipeline.inputs.kafka_native import LIBRARY, NativeRecords, native_library, open_native
 from understudy_pipeline.inputs.kafka_rows import Event, chunk_of, group_messages
-from understudy_pipeline.inputs.kafka_statistics import queue_of
 from understudy_pipeline.inputs.protocol import ClientQueue, InputError
 from understudy_pipeline.inputs.records import Chunk, TopicPartition
 from understudy_pipeline.inputs.topics_pattern import TopicsPattern
 from understudy_shared.base.errors import SettingsError
 from understudy_shared.base.masking import HIDDEN, masked, masked_text
+
+# ruff: noqa: SLF001
+
 
 log = logging.getLogger(__name__)
 
@@ -39,11 +41,45 @@ _FIND_LEADERS_TIMEOUT_S = 1.0
 
 _PLUGINS = "plugin.library.paths"
 
+_LEAST_FETCH_BYTES, _MOST_FETCH_BYTES = 64 << 10, 1 << 20
+"""Bounds on what one answer brings of a partition. Below, each costs more than its records; above is Kafka's default.
+Larger batches of a log come all the same.
+"""
+
 _SECRET_NAME = re.compile(r"(?i)pass|pwd|secret|token|pem|jaas|oauthbearer|credential|sasl\.username")
 
 
 Conversion = Callable[[TopicPartition, Sequence[Message]], Chunk]
 """A function that makes a chunk of messages of one partition."""
+
+
+END_OF_LOG = KafkaError._PARTITION_EOF
+"""Not an error: a fetch reached the end of its partition (an end-of-partition event)."""
+
+NO_BROKER = KafkaError._ALL_BROKERS_DOWN
+
+ACCESS_REFUSED = frozenset({KafkaError._AUTHENTICATION, KafkaError._SSL, KafkaError._RESOLVE})
+"""Errors that trying another broker does not mend: wrong credentials, wrong host names."""
+
+NO_TOPIC = frozenset({KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError.TOPIC_EXCEPTION})
+
+OUT_OF_RANGE = frozenset({KafkaError._AUTO_OFFSET_RESET, KafkaError._LOG_TRUNCATION, KafkaError.OFFSET_OUT_OF_RANGE})
+"""The position is not in the log."""
+
+IGNORED = frozenset({END_OF_LOG, KafkaError.GROUP_AUTHORIZATION_FAILED})
+"""Errors that do not affect reading. The client looks up a group coordinator although it joins no group; some accounts
+may not do that."""
+
+
+def queue_of(statistics: str) -> ClientQueue:
+    """Return the consumer's queue. Each partition that is read reports it whole: one queue has the records of all."""
+    topics = orjson.loads(statistics)["topics"].values()
+    queues = [
+        ClientQueue(partition["fetchq_size"], partition["fetchq_cnt"])
+        for topic in topics
+        for partition in topic["partitions"].values()
+    ]
+    return max(queues, default=ClientQueue(0, 0))
 
 
 class Polled(NamedTuple):
@@ -55,7 +91,7 @@ class Polled(NamedTuple):
 
 
 class KafkaClient:
-    """The two consumers. They start connecting at construction. Not thread-safe."""
+    """The two consumers. Each starts connecting at its first use. Not thread-safe."""
 
     def __init__(
         self,
@@ -64,11 +100,12 @@ class KafkaClient:
         *,
         statistics_interval_ms: int = 0,
         takes_natively: int = 0,
+        buffer_bytes: int | None = None,
     ) -> None:
-        """Start connecting. With an interval `queue` becomes known. Statistics wait until messages are taken.
+        """Prepare. With an interval `queue` becomes known. Statistics wait until messages are taken.
 
         `takes_natively` is the most records that one call of `records` takes without Python objects, where the library
-        for that is there.
+        for that is there. `buffer_bytes` is the caller's memory for records, which all partitions share.
         """
         self.server = server
         self.queue: ClientQueue | None = None
@@ -77,9 +114,11 @@ class KafkaClient:
         self._reason = ""
         self._properties = {**properties, "error_cb": self._on_error}
         statistics = {"statistics.interval.ms": str(statistics_interval_ms), "stats_cb": self._on_statistics}
-        self._consumer, self._native = _record_consumer(
-            {**self._properties, **statistics} if statistics_interval_ms else self._properties, most=takes_natively
-        )
+        self._record_properties = {**self._properties, **(statistics if statistics_interval_ms else {})}
+        self._buffer_bytes = buffer_bytes
+        self._takes_natively = takes_natively
+        self._native: NativeRecords | None = None
+        self._opened_record_consumer: Consumer | None = None
         self._opened_query_consumer: Consumer | None = None
         self._topics_with_leaders: set[str] = set()
         """Topics whose partition leaders the record consumer knows."""
@@ -109,6 +148,9 @@ class KafkaClient:
 
     def assign(self, offsets: Mapping[TopicPartition, int]) -> None:
         """Read exactly these partitions, from these offsets."""
+        if self._opened_record_consumer is None and self._buffer_bytes is not None:
+            size = {"max.partition.fetch.bytes": str(partition_fetch_bytes(self._buffer_bytes, len(offsets)))}
+            self._record_properties = {**size, **self._record_properties}
         self._find_leaders({partition.topic for partition in offsets})
         if self._native is not None:
             self._native.forward(offsets.keys())
@@ -120,6 +162,8 @@ class KafkaClient:
 
     def drop_read_ahead(self) -> None:
         """Stop reading, drop what the client read ahead, and let it call back with the statistics that wait."""
+        if self._opened_record_consumer is None:
+            return
         self._consumer.unassign()
         self._consumer.poll(0)  # without partitions there are no records
         if self._native is not None:
@@ -220,9 +264,18 @@ class KafkaClient:
         if self._native is not None:
             self._native.close()
             self._native = None
-        self._consumer.close()
+        if self._opened_record_consumer is not None:
+            self._opened_record_consumer.close()
         if self._opened_query_consumer is not None:
             self._opened_query_consumer.close()
+
+    @property
+    def _consumer(self) -> Consumer:
+        if self._opened_record_consumer is None:
+            self._opened_record_consumer, self._native = _record_consumer(
+                self._record_properties, most=self._takes_natively
+            )
+        return self._opened_record_consumer
 
     @property
     def _query_consumer(self) -> Consumer:
@@ -266,6 +319,14 @@ class KafkaClient:
         self._reason = error.str()
         if error.code() in ACCESS_REFUSED:
             self._connection_error = "the brokers refuse access"
+
+
+def partition_fetch_bytes(buffer_bytes: int, partitions: int) -> int:
+    """Return how much of a partition one answer brings at most: what each can bring once before memory is full.
+
+    A task gives records once all of its partitions have some. Full of a few partitions, memory has no room for others.
+    """
+    return min(max(buffer_bytes // (2 * max(1, partitions)), _LEAST_FETCH_BYTES), _MOST_FETCH_BYTES)
 
 
 def check_properties(properties: Mapping[str, str]) -> None:

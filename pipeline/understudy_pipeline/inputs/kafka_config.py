@@ -71,6 +71,8 @@ class KafkaConfig:
     include_headers: bool = False
     fail_on_data_loss: bool = True
     request_timeout_ms: int = 5_000
+    buffer_bytes: int | None = None
+    """The planner's memory for records, from which it shares out what an answer brings of each partition."""
 
     def __post_init__(self) -> None:
         """Check the properties. Unpickling does not call this: executors get a checked configuration."""

@@ -2,22 +2,42 @@
 
 Rule: only this module decides positions. A lost position is an error that names its offsets, and a failed read is
 retried from the same position. The ways of client and broker to pick another position are switched off.
+
+Topics' ids (KIP-516) come with a request that only librdkafka's admin client has, and in the background. Topics of a
+cluster that gives no ids, or refuses the request, have no ids.
 """
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from concurrent.futures import Future, wait
+from typing import Any
 
-from confluent_kafka import KafkaException, Message
+from confluent_kafka import KafkaException, Message, TopicCollection
+from confluent_kafka.admin import AdminClient
 
-from understudy_pipeline.inputs.kafka_client import EARLIEST, LATEST, KafkaClient
-from understudy_pipeline.inputs.kafka_codes import END_OF_LOG, IGNORED, OUT_OF_RANGE
+from understudy_pipeline.inputs.kafka_client import (
+    EARLIEST,
+    END_OF_LOG,
+    IGNORED,
+    LATEST,
+    OUT_OF_RANGE,
+    DebugLog,
+    KafkaClient,
+)
 from understudy_pipeline.inputs.kafka_config import KafkaConfig
-from understudy_pipeline.inputs.kafka_losses import describe_loss, report_loss, unknown_topic
-from understudy_pipeline.inputs.kafka_positions import FetchPosition, end_cursor, next_offset
+from understudy_pipeline.inputs.kafka_reader import (
+    FetchPosition,
+    describe_loss,
+    end_cursor,
+    next_offset,
+    records_in_all,
+    report_loss,
+    unknown_topic,
+)
 from understudy_pipeline.inputs.kafka_rows import Event, to_chunk
-from understudy_pipeline.inputs.kafka_topic_ids import TopicIds
 from understudy_pipeline.inputs.protocol import ClientQueue, Fetched, InputError
 from understudy_pipeline.inputs.records import Chunk, Cursor, TopicPartition
 from understudy_pipeline.inputs.topics_pattern import TopicsPattern
@@ -26,10 +46,12 @@ FETCH_RECORDS = 10_000
 """Most records that one fetch takes from librdkafka."""
 
 STARVED_QUERY_MS = 200
-"""Interval of end queries while a wanted partition brings no records: the planner may wait for its lag."""
+"""Interval of end queries while a wanted partition brings no records and is not known to have some: the planner may
+wait for its lag.
+"""
 
 ENDS_QUERY_MS = 1_000
-"""Interval of end queries while every wanted partition brings records: only metrics need the lag then."""
+"""Interval of end queries while every wanted partition brings or has records: only metrics need the lag then."""
 
 FRESH_EVENT_MS = 20
 """Longest time that an end-of-partition event may have been queued before this fetch began and still count as fresh."""
@@ -44,6 +66,47 @@ ENDS_QUERY_TIMEOUT_MS = 1_000
 """Timeout of an end query. Records wait meanwhile, so a slow query is followed by a pause of four times its length."""
 
 
+log = logging.getLogger(__name__)
+
+_REQUEST_TIMEOUT_S = 10
+"""Within the interval at which partitions are counted: no two requests are under way."""
+
+_NO_ID = "AAAAAAAAAAAAAAAAAAAAAA"
+"""The id of a topic without one: 16 zero bytes."""
+
+
+class TopicIds:
+    """A client for topic ids. It starts connecting at construction. Not thread-safe."""
+
+    def __init__(self, properties: Mapping[str, str]) -> None:
+        settings: dict[str, Any] = {**properties, "logger": DebugLog()}
+        self._client = AdminClient(settings)
+        self._asked: Mapping[str, Future[Any]] = {}
+
+    def ask(self, topics: Collection[str], *, wait_ms: float) -> Mapping[str, str]:
+        """Return ids that are known within `wait_ms`. An answer that comes later is taken by the next call."""
+        if not topics:
+            return {}
+        end_s = time.monotonic() + wait_ms / 1000
+        if not self._asked:
+            asked = TopicCollection(list(topics))
+            self._asked = self._client.describe_topics(asked, request_timeout=_REQUEST_TIMEOUT_S)
+        wait(self._asked.values(), max(0.0, end_s - time.monotonic()))
+        if not all(each.done() for each in self._asked.values()):
+            return {}
+        answers, self._asked = self._asked, {}
+        return {topic: known for topic, answer in answers.items() if (known := _id_of(answer)) is not None}
+
+
+def _id_of(answer: Future[Any]) -> str | None:
+    try:
+        text = str(answer.result().topic_id)
+    except KafkaException as error:
+        log.debug("a topic's id is not known: %s", error)
+        return None
+    return None if text == _NO_ID else text
+
+
 class KafkaInput:
     """An input of one Kafka cluster, with one client, which is created by the first call."""
 
@@ -55,7 +118,7 @@ class KafkaInput:
         """Whether the consumer is assigned at `_positions`. Errors and seeks reset this."""
         self._fetching: set[TopicPartition] = set()
         self._is_starved = False
-        """Whether a partition that the last fetch wanted brought no records."""
+        """Whether the last fetch brought nothing of a partition that it wanted and that may have no records."""
         self._queried_s = 0.0
         self._query_pause_s = 0.0
         self._silent_since_s: float | None = None
@@ -124,27 +187,24 @@ class KafkaInput:
         self._assigned = False
 
     def fetch(self, wanted: Mapping[TopicPartition, int], *, timeout_ms: int) -> Fetched:
-        """Fetch up to so many records of each partition. Return early, with lags only, if ends of logs became known."""
+        """Fetch as many records as are wanted in all, of whichever partitions they come. Return early, with lags only,
+        if ends of logs became known.
+        """
         began_s = self._fetched_s = time.monotonic()
         self._assign()
-        self._fetch_only(
-            {partition for partition, count in wanted.items() if self._positions[partition].buffered_records < count}
-        )
+        self._fetch_only(set(wanted))
         ends = self._query_ends()
-        is_ready = bool(ends) or any(
-            self._positions[partition].buffered_records for partition, count in wanted.items() if count
-        )
-        # All may be of one partition: take the greatest count. One of which less is wanted buffers the rest, paused.
-        count = max([1, *(min(wanted[partition], FETCH_RECORDS) for partition in self._fetching)])
-        wait_s = 0 if is_ready else began_s + timeout_ms / 1000 - time.monotonic()
+        wait_s = 0 if ends else began_s + timeout_ms / 1000 - time.monotonic()
+        count = min(records_in_all(wanted.values()), FETCH_RECORDS)
         taken = self._client.records(count, self._chunk, wait_s=wait_s)
         for found in taken.chunks:
-            self._positions[found.partition].buffer(found)
+            self._positions[found.partition].advance(found)
         ends.update(self._fresh_ends(taken.events, began_s=began_s, is_emptied=taken.total < count))
-        chunks = [chunk for partition, limit in wanted.items() for chunk in self._positions[partition].take(limit)]
-        self._raise_failures(taken.events, is_silent=not taken.total and not ends, is_empty=not chunks)
-        self._is_starved = len({chunk.partition for chunk in chunks}) < len(wanted)
-        return Fetched(chunks, {partition: self._positions[partition].lag(end) for partition, end in ends.items()})
+        self._raise_failures(taken.events, is_silent=not taken.total and not ends, is_empty=not taken.chunks)
+        lags = {partition: self._positions[partition].lag(end) for partition, end in ends.items()}
+        dry = wanted.keys() - {chunk.partition for chunk in taken.chunks}
+        self._is_starved = not taken.chunks or not all(self._positions[partition].has_more for partition in dry)
+        return Fetched(taken.chunks, lags)
 
     def close(self) -> None:
         """Close without waiting for the broker."""
@@ -160,6 +220,7 @@ class KafkaInput:
                 self._config.client_properties,
                 statistics_interval_ms=self._config.statistics_interval_ms,
                 takes_natively=FETCH_RECORDS if self._config.has_record_times_only else 0,
+                buffer_bytes=self._config.buffer_bytes,
             )
         return self._opened_client
 

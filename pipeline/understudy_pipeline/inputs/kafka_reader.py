@@ -2,24 +2,28 @@
 
 A range ends at an offset, not after a count of records: compaction may have removed some since, and commit markers and
 aborted records are never visible.
+
+A log's end offset says nothing about records: after the last visible record there may be commit markers, aborted
+records, and offsets that compaction removed. So an end counts as reached either by a record, or by the broker's
+end-of-partition event for a fetch at this position.
 """
 
 from __future__ import annotations
 
+import logging
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
 
 import pyarrow as pa
 from confluent_kafka import KafkaException, Message
 
-from understudy_pipeline.inputs.kafka_client import EARLIEST, LATEST, KafkaClient
-from understudy_pipeline.inputs.kafka_codes import END_OF_LOG, IGNORED, OUT_OF_RANGE
+from understudy_pipeline.inputs.kafka_client import EARLIEST, END_OF_LOG, IGNORED, LATEST, OUT_OF_RANGE, KafkaClient
 from understudy_pipeline.inputs.kafka_config import KafkaConfig
-from understudy_pipeline.inputs.kafka_losses import describe_loss, report_loss
-from understudy_pipeline.inputs.kafka_positions import next_offset
 from understudy_pipeline.inputs.kafka_rows import Event, group_messages, to_chunk
-from understudy_pipeline.inputs.protocol import Range
-from understudy_pipeline.inputs.records import TopicPartition
+from understudy_pipeline.inputs.protocol import DataLostError, Range, UnknownTopicError
+from understudy_pipeline.inputs.records import Chunk, Cursor, TopicPartition
 
 BATCH_RECORDS = 10_000
 BATCH_BYTES = 16 << 20
@@ -30,6 +34,91 @@ _SHORT_FETCH_WAIT = {"fetch.wait.max.ms": "5"}
 
 _LOOK_S = 0.1
 _RETRY_S = 0.1
+
+
+log = logging.getLogger(__name__)
+
+_TOPICS_LISTED = 20
+
+
+@dataclass(slots=True)
+class FetchPosition:
+    """The position of one partition."""
+
+    ahead: int
+    """The least offset that the next record from the broker can have."""
+
+    ended: int = -1
+    """The highest offset of an end-of-partition event: there are no records between `ahead` and it."""
+
+    end: int = -1
+    """The end of the log by the last answer. -1: there was no answer."""
+
+    @property
+    def has_more(self) -> bool:
+        """Whether there are records ahead, by the last answer."""
+        return self.end > max(self.ahead, self.ended)
+
+    def advance(self, chunk: Chunk) -> None:
+        """Move behind records that came from the broker."""
+        self.ahead = chunk.rows["ordinal"][-1].as_py() + 1
+
+    def mark_end(self, offset: int) -> None:
+        """Note that the broker sent an end-of-partition event at this offset."""
+        self.ended = max(self.ended, offset)
+
+    def lag(self, end: int) -> int:
+        """Note where the log ends, and count records ahead. Markers that lie ahead count as records."""
+        self.end = end
+        return max(0, end - max(self.ahead, self.ended))
+
+
+def next_offset(cursor: Cursor) -> int:
+    """Return the offset behind a cursor. It is 0 at the beginning: what retention took of a new partition is a loss."""
+    return int(cursor.offset) + 1 if cursor.offset else 0
+
+
+def end_cursor(end: int) -> Cursor:
+    """Return the cursor of a reader whose next record is at `end` or behind it."""
+    return Cursor(offset=str(end - 1), ordinal=end)
+
+
+def records_in_all(wanted: Iterable[int]) -> int:
+    """Return the most records of one fetch of partitions of which so many are wanted: about the sum.
+
+    All may be of the same partition. So where each is wanted for one record, because memory is full, it is one.
+    """
+    return 1 + sum(count - 1 for count in wanted)
+
+
+def describe_loss(position: int, *, low: int, end: int) -> str | None:
+    """Say why a reader cannot continue at `position` in a log from `low` to before `end`. None if it can."""
+    if position < low:
+        return f"records from offset {position} on are gone: the log now begins at offset {low}"
+    if position > end:
+        return f"the log ends at offset {end}, before offset {position}: it was truncated or created again"
+    return None
+
+
+def report_loss(partition: TopicPartition, lost: str, server: str, *, is_error: bool) -> None:
+    """Raise DataLostError if `is_error`, else log a warning."""
+    if is_error:
+        raise DataLostError(
+            lost,
+            where=f"{partition} at {server}",
+            fix="Keep records for longer than this query may be stopped, or set fail_on_data_loss to false to continue "
+            "at what is left",
+        )
+    extra = {"action": "data-lost", **partition._asdict()}
+    log.warning("%s: %s; continuing at what is left", partition, lost, extra=extra)
+
+
+def unknown_topic(name: str, topics: Sequence[str], server: str) -> UnknownTopicError:
+    """Make the error for a topic that does not exist. It names similar topics, or those that exist."""
+    similar = get_close_matches(name, topics, cutoff=0.7)
+    there_are = ", ".join(topics[:_TOPICS_LISTED]) + (", ..." if len(topics) > _TOPICS_LISTED else "")
+    fix = f"Did you mean {' or '.join(similar)}?" if similar else f"There are: {there_are or 'none'}"
+    return UnknownTopicError(f"there is no topic '{name}'", where=f"Kafka at {server}", fix=fix)
 
 
 class KafkaRangeReader:

@@ -8,11 +8,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from confluent_kafka import KafkaError, Message
 from numpy.typing import NDArray
 
-from understudy_pipeline.inputs.arrays import binaries, header_lists, numbers, optional_numbers, to_numpy
+from understudy_pipeline.inputs.arrays import binaries, header_lists, lengths, numbers, optional_numbers
 from understudy_pipeline.inputs.columns import times_in_values
 from understudy_pipeline.inputs.records import ROW_SCHEMA, Chunk, TopicPartition, record_size
 from understudy_pipeline.inputs.time_reading import header_time_ms
@@ -118,7 +117,7 @@ def _chunk(columns: Columns, times_ms: pa.Int64Array, headers: pa.ListArray | No
         pa.nulls(len(offsets), _HEADERS) if headers is None else headers,
         numbers(columns.timestamp_types),
     ]
-    sizes = _lengths(columns.keys) + _lengths(columns.values) + record_size(columns.partition.topic, None, None)
+    sizes = lengths(columns.keys) + lengths(columns.values) + record_size(columns.partition.topic, None, None)
     if columns.headers_bytes is not None:
         sizes += columns.headers_bytes
     return Chunk(columns.partition, pa.RecordBatch.from_arrays(arrays, schema=ROW_SCHEMA), sizes)
@@ -157,11 +156,6 @@ def _times_ms(
 def _record_times_ms(times: NDArray[np.int64]) -> pa.Int64Array:
     # Before message format 1 the time is -1: no time.
     return numbers(times, nulls=(times < 0) | (times >= END_TIME_MS))
-
-
-def _lengths(column: pa.BinaryArray) -> NDArray[np.int64]:
-    lengths: NDArray[np.int64] = to_numpy(pc.binary_length(column)).astype(np.int64)
-    return lengths
 
 
 def _headers_bytes(headers: Any) -> int:

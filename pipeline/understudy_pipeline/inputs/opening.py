@@ -1,6 +1,6 @@
 """Opens inputs from their configurations: the one module that knows both, so that neither imports the other's user.
 
-A new kind of input needs an entry in `OPENERS` and its options in `aligned/input_options.py`. Inputs are imported when
+A new kind of input needs an entry in `OPENERS` and its options in `aligned/option_parsing.py`. Inputs are imported when
 they are first opened: the clients of Kafka and Redis load slowly, and most processes need only one of them.
 """
 
@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from understudy_pipeline.inputs.protocol import Input, InputConfig, RangeReader
 
 if TYPE_CHECKING:
-    from understudy_pipeline.inputs.files import FilesConfig
     from understudy_pipeline.inputs.redis_streams import RedisConfig
 
 
@@ -52,15 +51,5 @@ def _redis() -> Opener:
     return Opener(RedisInput, reader)
 
 
-def _files() -> Opener:
-    from understudy_pipeline.inputs.file_ranges import FileRangeReader  # noqa: PLC0415  # see above
-    from understudy_pipeline.inputs.files import FilesInput  # noqa: PLC0415
-
-    def reader(config: FilesConfig) -> RangeReader:
-        return FileRangeReader(config.root, config.timestamp, fail_on_data_loss=config.fail_on_data_loss)
-
-    return Opener(FilesInput, reader)
-
-
-OPENERS: dict[str, Callable[[], Opener]] = {"kafka": _kafka, "redis": _redis, "files": _files}
+OPENERS: dict[str, Callable[[], Opener]] = {"kafka": _kafka, "redis": _redis}
 """By the configuration's `kind`."""

@@ -19,7 +19,7 @@ class InputError(UnderstudyError):
 
 
 class UnknownTopicError(UnderstudyError):
-    """A topic, stream or folder does not exist or has no partitions. `fix` says which exist, or how to create it."""
+    """A topic or stream does not exist or has no partitions. `fix` says which exist, or how to create it."""
 
 
 class DataLostError(UnderstudyError):
@@ -96,8 +96,9 @@ class Input(Protocol):
         """
 
     def fetch(self, wanted: Mapping[TopicPartition, int], *, timeout_ms: int) -> Fetched:
-        """Fetch up to so many records of each wanted partition. Other partitions keep their positions.
+        """Fetch up to so many records of the wanted partitions in all. Other partitions keep their positions.
 
+        How they are shared is up to the input: all may be of one partition, whose client has them ready.
         Waits up to `timeout_ms` for the first record. That is some 20 to 100 ms, as another partition may be wanted by
         then. How long the server may take to answer is set in the configuration. Raises DataLostError, like `seek`.
         """
@@ -129,7 +130,7 @@ class InputConfig(Protocol):
 
     @property
     def kind(self) -> str:
-        """`kafka`, `redis` or `files`: the key in `opening.OPENERS`."""
+        """`kafka` or `redis`: the key in `opening.OPENERS`."""
 
     @property
     def topics(self) -> Container[str]:

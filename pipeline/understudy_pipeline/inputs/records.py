@@ -39,7 +39,7 @@ broker's; null elsewhere.
 
 
 class TopicPartition(NamedTuple):
-    """A partition of a topic: one log. In Redis it is a stream, for files a folder."""
+    """A partition of a topic: one log. In Redis it is a stream."""
 
     topic: str
     partition: int
@@ -63,16 +63,24 @@ class Cursor(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Chunk:
-    """At least one record of a partition, in log order. `sizes` are the bytes of each, as KIP-770 counts them."""
+    """At least one record of a partition, in log order. `sizes` are the bytes of each, by `record_size`."""
 
     partition: TopicPartition
     rows: pa.RecordBatch
     sizes: NDArray[np.int64]
 
 
+RECORD_OVERHEAD_BYTES = 96
+"""Memory that a buffered record takes beside its bytes: an offset as text, ends of key and value, and the planner's
+arrays, which have room to grow. Records of 10 bytes take 90 to 150 in all.
+"""
+
+
 def record_size(topic: str, key: bytes | None, value: bytes | None, headers_bytes: int = 0) -> int:
-    """Count bytes as KIP-770: key, value, timestamp (8), offset (8), topic, partition (4), headers. Null is 0."""
-    return len(key or b"") + len(value or b"") + 20 + len(topic.encode()) + headers_bytes
+    """Count bytes as KIP-770 (key, value, timestamp of 8, offset of 8, topic, partition of 4, headers; null is 0), and
+    the overhead of a record in memory.
+    """
+    return len(key or b"") + len(value or b"") + 20 + len(topic.encode()) + headers_bytes + RECORD_OVERHEAD_BYTES
 
 
 def partition_times_ms(
@@ -84,10 +92,9 @@ def partition_times_ms(
     poison record does not change it.
     """
     times = to_numpy(timestamps_ms, null=NO_TIME_MS)
-    running = np.maximum.accumulate(np.concatenate(([time_ms], times)))
-    if max_jump_ms is None or not _jumps(running, max_jump_ms):
-        return running[1:]
-    return _capped(times, time_ms, max_jump_ms)
+    if max_jump_ms is not None and _jumps(time_ms, times, max_jump_ms):
+        return _capped(times, time_ms, max_jump_ms)
+    return _running_maximum(time_ms, times)
 
 
 def with_partition_times(timestamps_ms: NDArray[np.int64], partition_times_ms: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -104,11 +111,15 @@ def effective_times_ms(
     `begin_ms` is the effective time of the record before them in the batch, NO_TIME_MS for the first one. A timestamp
     counts no more than the partition time at its record, which `max_timestamp_jump_ms` can hold back.
     """
-    heads = np.minimum(timestamps_ms, partition_times_ms)
-    return np.maximum.accumulate(np.concatenate(([begin_ms], heads)))[1:]
+    return _running_maximum(begin_ms, np.minimum(timestamps_ms, partition_times_ms))
 
 
-def _jumps(running: NDArray[np.int64], max_jump_ms: int) -> bool:
+def _running_maximum(first: int, values: NDArray[np.int64]) -> NDArray[np.int64]:
+    return np.maximum(np.maximum.accumulate(values), first)
+
+
+def _jumps(time_ms: int, times: NDArray[np.int64], max_jump_ms: int) -> bool:
+    running = np.maximum.accumulate(np.concatenate(([time_ms], times)))
     known = running[running > NO_TIME_MS]
     return bool((np.diff(known) > max_jump_ms).any())
 

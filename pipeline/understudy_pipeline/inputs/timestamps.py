@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from hashlib import sha256
 from typing import Literal
 
 Encoding = Literal["json", "avro", "protobuf"]
@@ -21,6 +22,14 @@ class ValueSchema:
     message: str = ""
     is_framed: bool = False
     """Whether the schema registry's header stands before each value."""
+
+    file: str = ""
+    """The file from which it was read, as the option names it."""
+
+    @property
+    def digest(self) -> str:
+        """The SHA-256 of the file, in hexadecimal digits."""
+        return sha256(self.content).hexdigest()
 
 
 @dataclass(frozen=True, slots=True)

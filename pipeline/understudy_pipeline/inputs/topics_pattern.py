@@ -19,7 +19,7 @@ _NESTED = re.compile(r"\[[^\]]*\[")
 class TopicsPattern:
     """The topics in whose names a regular expression (Python's `re`) is found, anywhere: `^` and `$` bind it.
 
-    Spark's source looks for its pattern in the same way. Raises SettingsError for what is no expression.
+    Spark's source looks for its pattern in the same way. Raises SettingsError for an invalid expression.
     """
 
     text: str

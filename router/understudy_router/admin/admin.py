@@ -20,9 +20,10 @@ from understudy_router.admin.history import FRESHNESS, LAG, MAX_SERIES, READS, S
 from understudy_router.admin.lag_page import BadLagCursorError, Page, Query, page_of
 from understudy_router.admin.node_reports import node_document
 from understudy_router.admin.overview import Overview, figures_of, overview_of, worst_lag
-from understudy_router.admin.safe_to_stop import Losses, losses_of, losses_of_all
-from understudy_router.admin.snapshot import Document, Observed, Snapshot
+from understudy_router.admin.safe_to_stop import Losses, losses_of, losses_of_all, nodes_to_ask
+from understudy_router.admin.snapshot import About, Document, Observed, Snapshot
 from understudy_router.admin.watching import TICK_MS, Looking, Observer
+from understudy_router.cluster.degraded import bus_document
 from understudy_router.router import Router
 from understudy_shared.auth.access import is_known
 from understudy_shared.auth.binding import Exposure
@@ -33,6 +34,7 @@ from understudy_shared.http.problems import Problem, ProblemError, ProblemType
 from understudy_shared.reads.bounds import Bound
 from understudy_shared.reads.store_bounds import StoreBounds
 from understudy_shared.server.app import is_head
+from understudy_shared.server.request_counts import RequestCounts
 from understudy_shared.spark.times import utc_text
 
 log = logging.getLogger(__name__)
@@ -43,20 +45,21 @@ SHOWN_POINTS = 60
 
 
 class Admin:
-    """The functions of the admin API. `causes` returns why the process is degraded, by cause. `exposure` says what
-    strangers can reach.
+    """The functions of the admin API. `requests` counts those of readers. `causes` returns why the process is degraded,
+    by cause. `exposure` says what strangers can reach.
     """
 
     def __init__(
         self,
         router: Router,
         bounds: StoreBounds,
+        requests: RequestCounts,
         causes: Callable[[], Mapping[str, str]],
         exposure: Exposure | None = None,
     ) -> None:
         self.looking = Looking(router, causes, exposure)
         self.feed = Feed(self._overview, router.clock)
-        self._observer = Observer(router.served)
+        self._observer = Observer(router.served, router.nodes.counts, requests)
         self._router = router
         self._bounds = bounds
         self._shown: tuple[object, Mapping[str, list[Number]]] = (None, {})
@@ -129,17 +132,20 @@ class Admin:
         return {"generated_at": utc_text(snapshot.about.now_us), "view_of": snapshot.about.view_of, "nodes": nodes}
 
     async def safe_to_stop(self, node_id: str) -> Document:
-        """Return whether a node may be stopped. Raises ProblemError for an unknown node."""
+        """Ask the nodes that take over, and return whether a node may be stopped. Raises ProblemError for an unknown
+        node.
+        """
         self.require_node(node_id)
-        snapshot = await self.looking.snapshot()
-        losses = await in_slices(losses_of(snapshot, node_id, self._bound))
-        return {
-            "node_id": node_id,
-            "safe": losses.is_safe,
-            "why": losses.why(node_id),
-            "would_lose": losses.document(),
-            "checked_at": utc_text(snapshot.about.now_us),
-        }
+        since_ms = self._router.now_ms()
+        hosts = await in_slices(nodes_to_ask(await self.looking.snapshot(), node_id))
+        await self._router.watcher.silent_nodes.ask(hosts)
+        snapshot = await self.looking.snapshot(max_age_ms=0)
+        losses = await in_slices(losses_of(snapshot, node_id, self._bound, since_ms=since_ms))
+        return safety_document(node_id, losses, snapshot.about)
+
+    def unknown_safety(self, node_id: str) -> Document:
+        """Return that it is not known whether a node may be stopped."""
+        return safety_document(node_id, Losses(is_known=False), self.looking.about())
 
     async def history(self, store: str | None, partition: int | None, minutes: int = HISTORY_MINUTES) -> Document:
         """Return the last minutes of the whole, of a store, or of a partition. Raises ProblemError for a history that
@@ -223,6 +229,19 @@ class Admin:
         else:
             return
         raise ProblemError(Problem(kind, what, "partition", fix))
+
+
+def safety_document(node_id: str, losses: Losses, about: About) -> Document:
+    """Return whether a node may be stopped, and what that would cost."""
+    return {
+        "node_id": node_id,
+        "safe": losses.is_safe,
+        "why": losses.why(node_id),
+        "would_lose": losses.document(),
+        "unanswered": list(losses.unanswered),
+        "bus": bus_document(about.bus_lost_why or about.unheard),
+        "checked_at": utc_text(about.now_us),
+    }
 
 
 def unknown_node(node_id: str, known: Collection[str]) -> Problem:

@@ -32,9 +32,11 @@ class Standing(IntEnum):
     UNHEARD = 1
     CLOSED = 2
     BEHIND = 3
-    DOUBTFUL = 4
+    SILENT = 4
+    """Caught up when its node last spoke: that said nothing for three heartbeats, or did not answer when asked."""
+    DOUBTFUL = 5
     """Caught up, but not reliable: its node drains, leaves, has failed, or does not answer as it should."""
-    CAUGHT_UP = 5
+    CAUGHT_UP = 6
 
     @property
     def is_live(self) -> bool:
@@ -83,7 +85,7 @@ class NodeView(NamedTuple):
     age_ms: int | None = None
     """Milliseconds since its last heartbeat, or since its death."""
     is_silent: bool = False
-    """Whether the bus has not carried the last three heartbeats of the node."""
+    """Whether the node said nothing for three heartbeats, on the bus or by an answer."""
 
     def of(self, replica: int) -> Facts:
         """Return the facts of one of its replicas."""
@@ -134,16 +136,20 @@ class NodeReader:
         """Return the view of a live node. A node with many exceptions takes several slices."""
         beat, age_ms = report.heartbeat, round(report.age_ms(self._now_ms))
         health, is_silent = self._tables.health.of(beat.node_id), self._tables.is_silent(report, self._now_ms)
-        is_doubtful = beat.is_asked_last or is_silent or health.health is not Health.OK
+        best = Standing.CAUGHT_UP
+        if is_silent or self._tables.silence.is_unanswered(beat.node_id):
+            best = Standing.SILENT
+        elif beat.is_asked_last or health.health is not Health.OK:
+            best = Standing.DOUBTFUL
         own: dict[int, Facts] = {}
         for replica, applied in self._exceptions(beat):
             if replica is not None and replica not in own:
-                own[replica] = self._facts(beat, applied, age_ms, is_doubtful=is_doubtful)
+                own[replica] = self._facts(beat, applied, age_ms, best)
             yield
         return NodeView(
             node_id=beat.node_id,
             endpoint=beat.endpoint.host_info(),
-            facts=self._facts(beat, beat.applied, age_ms, is_doubtful=is_doubtful),
+            facts=self._facts(beat, beat.applied, age_ms, best),
             own=own,
             report=report,
             health=health,
@@ -191,7 +197,8 @@ class NodeReader:
         tasks = previous.tasks
         return lambda key: key in tasks and beat.node_id in tasks[key].holders
 
-    def _facts(self, beat: Heartbeat, applied: Applied, age_ms: int, *, is_doubtful: bool) -> Facts:
+    def _facts(self, beat: Heartbeat, applied: Applied, age_ms: int, best: Standing) -> Facts:
+        """Return the facts of a replica; `best` is the standing of a caught-up one on this node."""
         offset_lag, time_lag_ms = lags_of(applied, age_ms, self._end, self._tables.end_expiry_ms)
         return Facts(
             state=applied.state,
@@ -201,10 +208,10 @@ class NodeReader:
             report_age_ms=age_ms,
             error=applied.error,
             restore=applied.restore,
-            standing=self._standing(beat, applied, is_doubtful=is_doubtful),
+            standing=self._standing(beat, applied, best),
         )
 
-    def _standing(self, beat: Heartbeat, applied: Applied, *, is_doubtful: bool) -> Standing:
+    def _standing(self, beat: Heartbeat, applied: Applied, best: Standing) -> Standing:
         assignment = self._index.assignment
         fits = assignment is None or (
             beat.lineage == assignment.lineage and beat.partitions in {None, assignment.partitions}
@@ -213,4 +220,4 @@ class NodeReader:
             return Standing.CLOSED
         if applied.state != RUNNING:
             return Standing.BEHIND
-        return Standing.DOUBTFUL if is_doubtful else Standing.CAUGHT_UP
+        return best

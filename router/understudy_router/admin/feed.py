@@ -79,7 +79,7 @@ class Feed:
     # ---- looking
 
     async def run(self) -> None:
-        """Look once a tick while there are viewers. An error of a look does not end the task."""
+        """Look once a tick while there are viewers. An error does not end the task."""
         while True:
             await self._watched.wait()
             began_ms = self._clock.monotonic_ms()
@@ -204,7 +204,7 @@ class EventStream(StreamingResponse):
 
 
 def pause_ms(took_ms: float, tick_ms: float) -> float:
-    """Return how long to wait after a look that took so long, in ms."""
+    """Return how long to wait after a gather that took so long, in ms."""
     return max(tick_ms - took_ms, min(took_ms * (1 / LOOP_SHARE - 1), MAX_PAUSE_MS))
 
 

@@ -22,36 +22,31 @@ FIRST_LOOK_S: Final = 1.0
 
 
 def listing_document(listing: Listing) -> Document:
-    """Return the leases of all nodes as one list, the oldest first; `unanswered` are the nodes that are missing."""
+    """Return the leases of all nodes, those that end first before others; `unanswered` are nodes that are missing."""
     by_id: dict[str, list[Mapping[str, Any]]] = {}
     for each in chain.from_iterable(listing.by_node.values()):
         by_id.setdefault(each["id"], []).append(each)
-    leases = sorted(map(_merged, by_id.values()), key=lambda each: (-each["age_s"], each["id"]))
+    leases = sorted(map(_merged, by_id.values()), key=lambda each: (each["expires_at"], each["id"]))
     return {"snapshots": leases, "unanswered": listing.unanswered}
 
 
 def overview_part(snapshots: Sequence[Document]) -> Document:
-    """Return the leases as the overview has them: how many, and the oldest."""
-    return {"held": len(snapshots), "oldest": list(snapshots[:MAX_SHOWN])}
+    """Return the leases as the overview has them: how many, and those that end first."""
+    return {"held": len(snapshots), "leases": list(snapshots[:MAX_SHOWN])}
 
 
 def _merged(entries: Sequence[Mapping[str, Any]]) -> Document:
-    """Return a lease as several nodes hold it. One of them may have forgotten it and have it anew."""
-    oldest = max(entries, key=lambda each: each["age_s"])
-    known = next((each for each in entries if each["holder"] is not None), oldest)
+    """Return a lease as several nodes hold it."""
     return {
-        **oldest,
-        "holder": known["holder"],
-        "stores": known["stores"],
+        **entries[0],
         "expires_at": max(each["expires_at"] for each in entries),
-        "renewals": max(each["renewals"] for each in entries),
         **{name: sum(each[name] for each in entries) for name in ("tasks", "extra_bytes", "disk_bytes")},
         "nodes": len(entries),
     }
 
 
 class RecentSnapshots:
-    """The leases as the nodes said a moment ago. One look at the nodes goes on at a time, beside what is shown."""
+    """The leases as the nodes last reported them. At most one background query of the nodes runs at a time."""
 
     def __init__(self, leases: SnapshotLeases, clock: Clock) -> None:
         self._leases = leases

@@ -18,6 +18,7 @@ from understudy_router.admin.lag_page import COLUMNS, Page, Query, Row, encoded,
 from understudy_router.admin.node_reports import node_row
 from understudy_router.admin.snapshot import Snapshot
 from understudy_router.cluster.catalogue import StoreRoute
+from understudy_router.cluster.degraded import bus_document
 from understudy_shared.spark.times import utc_text
 
 EVERY = Query()
@@ -61,11 +62,6 @@ def csv_text(slices: Iterable[Sequence[Row]]) -> Iterator[bytes]:
     yield _lines([COLUMNS])
     for rows in slices:
         yield _lines([[_cell(row[column]) for column in COLUMNS] for row in rows])
-
-
-def bus_document(why: str | None) -> dict[str, object]:
-    """Return the state of the bus, and its fault if there is one."""
-    return {"state": "connected" if why is None else "degraded", "why": why or ""}
 
 
 def _head(snapshot: Snapshot, bus_lost_why: str | None) -> dict[str, object]:

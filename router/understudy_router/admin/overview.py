@@ -27,7 +27,6 @@ from understudy_router.admin.grid import (
 )
 from understudy_router.admin.held_snapshots import overview_part
 from understudy_router.admin.history import Number
-from understudy_router.admin.lag_forms import bus_document
 from understudy_router.admin.node_reports import node_document
 from understudy_router.admin.reads_served import NOTHING_SERVED
 from understudy_router.admin.replica_index import ROLES
@@ -35,6 +34,7 @@ from understudy_router.admin.safe_to_stop import Losses
 from understudy_router.admin.snapshot import Document, Observed, Snapshot
 from understudy_router.admin.trends import NO_TREND
 from understudy_router.cluster.catalogue import StoreRoute
+from understudy_router.cluster.degraded import bus_document
 from understudy_shared.base.extras import PACKAGE
 from understudy_shared.spark.times import utc_text
 
@@ -168,8 +168,6 @@ def _shape(name: str, value: Any) -> object:
         return {**value, "worst_ms": settled_ms(value["worst_ms"])}
     if name == "end":
         return {**value, "age_ms": settled_ms(value["age_ms"])}
-    if name == "snapshots":
-        return {**value, "oldest": [{**each, "age_s": 0} for each in value["oldest"]]}
     if name == "stores":
         return [{**each, "worst_lag_ms": settled_ms(each["worst_lag_ms"])} for each in value]
     return value

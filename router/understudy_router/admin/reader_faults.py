@@ -23,10 +23,16 @@ from understudy_router.admin.faults import (
 from understudy_router.admin.snapshot import Observed, Snapshot
 from understudy_shared.base.durations import duration_text
 from understudy_shared.bus.messages import QueryProgress
+from understudy_shared.cluster.node_calls import CallKind
 from understudy_shared.http.health import Indicator, State
 
 MANY_ERRORS_PERCENT, SOME_ERRORS_PERCENT = 5.0, 0.5
 """The shares of failed reads over the last minute from which readers count as hurt, or deserve a look."""
+
+MANY_CALLS_PERCENT, SOME_CALLS_PERCENT = 50.0, 5.0
+"""The same of calls for other reads: where one fails, another replica is asked."""
+
+_CALLS = {CallKind.SCAN: "scans", CallKind.EXPORT: "exports", CallKind.LEASE: "leases", CallKind.WATCH: "watches"}
 
 OLD_MS = 60_000
 """The p99 from commit to visible, in ms, above which it deserves a look."""
@@ -63,6 +69,35 @@ def reads(seen: Observed) -> Iterator[Indicator]:
             f"{percent:g} % of the reads of the last minute failed",
             f"{rates.errors_per_s:g} readers a second get an error",
             action="see understudy_router_fallbacks_total: it counts them by reason; then the nodes below",
+        )
+
+
+def calls(seen: Observed) -> Iterator[Indicator]:
+    """Whether scans, exports, leases and watches are answered, to readers and by nodes."""
+    refused = seen.rates.failed_requests
+    if refused:
+        percent, kind = max((percent, kind) for kind, percent in refused.items())
+        if percent >= SOME_ERRORS_PERCENT:
+            yield fault(
+                State.HURT if percent >= MANY_ERRORS_PERCENT else State.ATTENTION,
+                f"{percent:g} % of the {_CALLS[kind]} of the last minute failed",
+                f"readers get an error for {', '.join(_CALLS[each] for each in sorted(refused))}",
+                "nodes refuse or do not answer, or more are asked for than limits allow",
+                "see understudy_requests_total: it counts them by op and outcome; then the log of the nodes",
+                [str(each) for each in sorted(refused)],
+            )
+    failed = seen.rates.failed_calls
+    if not failed:
+        return
+    percent, kind = max((percent, kind) for kind, percent in failed.items())
+    if percent >= SOME_CALLS_PERCENT:
+        yield fault(
+            State.HURT if percent >= MANY_CALLS_PERCENT else State.ATTENTION,
+            f"{percent:g} % of the calls to nodes for {_CALLS[kind]} failed in the last minute",
+            f"{', '.join(_CALLS[each] for each in sorted(failed))} are slow, or get 503 or 504",
+            "nodes do not answer, or others of their kind have all places",
+            "see understudy_router_calls_total: it counts them by outcome; then the log of the nodes",
+            [str(each) for each in sorted(failed)],
         )
 
 

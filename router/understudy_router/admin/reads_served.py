@@ -1,15 +1,19 @@
 """The recent reads of readers, by the counters of the reads served: all reads of the last minute, those of each store
-of the last one or two (pure; time is passed in).
+of the last one or two; and, of other reads than lookups, the recent calls to nodes and how they ended for their readers
+(pure; time is passed in).
 """
 
 from __future__ import annotations
 
 import math
-from collections import deque
-from collections.abc import Mapping
+from collections import Counter, deque
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from understudy_router.forwarding.served import ServedReads, StoreReads
+from understudy_shared.cluster.node_calls import CallKind, CallOutcome
+from understudy_shared.http.problems import ProblemType
+from understudy_shared.server.request_counts import RequestCounts
 from understudy_shared.telemetry.histogram import STALENESS_BOUNDS_MS, upper_bound
 
 WINDOW_MS = 60_000
@@ -17,6 +21,20 @@ MIN_MS = 900
 """Shortest time, in ms, over which a rate is computed."""
 
 MAX_SEEN = 128
+
+MIN_FAILED_CALLS = 3
+"""Fewest calls, or requests, of a kind that failed within the minute before it is said."""
+
+KIND_OF: Mapping[str, CallKind] = {
+    **dict.fromkeys(("scan", "count", "windows", "history"), CallKind.SCAN),
+    **dict.fromkeys(("export", "changes"), CallKind.EXPORT),
+    **dict.fromkeys(("snapshot", "snapshot-release"), CallKind.LEASE),
+    "watch": CallKind.WATCH,
+}
+"""The kinds of the operations other than lookups."""
+
+FAILED_OUTCOMES = frozenset(each.slug for each in ProblemType if each.status >= 500 or each is ProblemType.OVERLOADED)
+"""The outcomes of requests that failed through no fault of their readers. The alert has them, too."""
 
 P99 = 0.99
 
@@ -30,6 +48,12 @@ class Rates(NamedTuple):
     error_percent: float | None = None
     violations: int = 0
     """Answers beyond the bound that was asked for, since the router started."""
+    failed_calls: Mapping[CallKind, float] = {}
+    """The percentage of calls to nodes without a reply, or that waited long for a place, by kind, where enough failed;
+    those about members left out."""
+    failed_requests: Mapping[CallKind, float] = {}
+    """The percentage of readers' requests without an answer, by kind, where enough failed; readers' mistakes left
+    out."""
 
 
 class StoreServed(NamedTuple):
@@ -53,6 +77,9 @@ class ReadCounts(NamedTuple):
     answers: int
     errors: int
     refused: int
+    calls: Mapping[tuple[CallKind, CallOutcome], int] = {}
+    requests: Mapping[tuple[str, str], int] = {}
+    """Those besides lookups, by operation and outcome."""
 
 
 class StoreCounts(NamedTuple):
@@ -64,17 +91,20 @@ class StoreCounts(NamedTuple):
 
 
 class ReadRates:
-    """The memory of the counters of a router."""
+    """The memory of the counters of a router: of lookups, of calls to nodes, and of requests for other reads."""
 
-    def __init__(self, served: ServedReads) -> None:
-        self._served = served
+    def __init__(
+        self, served: ServedReads, calls: Mapping[tuple[CallKind, CallOutcome], int], requests: RequestCounts
+    ) -> None:
+        self._served, self._calls, self._requests = served, calls, requests
         self._seen: deque[ReadCounts] = deque(maxlen=MAX_SEEN)
         self._stores = StoreReadRates()
 
     def see(self, now_ms: float) -> Rates:
         """Look at the counters now. Return the rates over the last minute."""
         served, seen = self._served, self._seen
-        now = ReadCounts(now_ms, served.answers, served.errors, served.refused_by_bound)
+        requests = self._requests.ended(KIND_OF)
+        now = ReadCounts(now_ms, served.answers, served.errors, served.refused_by_bound, dict(self._calls), requests)
         while len(seen) > 1 and now_ms - seen[1].at_ms >= WINDOW_MS:
             seen.popleft()
         rates = rates_between(seen[0], now) if seen else Rates()
@@ -118,13 +148,38 @@ def rates_between(before: ReadCounts, now: ReadCounts) -> Rates:
     took_s = (now.at_ms - before.at_ms) / 1000
     if took_s * 1000 < MIN_MS:
         return Rates()
-    _, answers, errors, refused = (after - earlier for earlier, after in zip(before, now, strict=True))
+    answers, errors, refused = now.answers - before.answers, now.errors - before.errors, now.refused - before.refused
     return Rates(
         per_s=round(answers / took_s, 1),
         errors_per_s=round(errors / took_s, 1),
         within_bound_percent=_percent(answers, answers + refused),
         error_percent=_percent(errors, answers + errors + refused),
+        failed_calls=dict(_failed_calls(before, now)),
+        failed_requests=dict(_failed_requests(before, now)),
     )
+
+
+def _failed_calls(before: ReadCounts, now: ReadCounts) -> Iterator[tuple[CallKind, float]]:
+    for kind in CallKind:
+        ended = {each: now.calls.get((kind, each), 0) - before.calls.get((kind, each), 0) for each in CallOutcome}
+        failed = sum(ended.values()) - ended[CallOutcome.ANSWERED]
+        # Dead nodes are asked for heartbeats, too: the indicators of nodes and of the bus say so.
+        if failed >= MIN_FAILED_CALLS and kind is not CallKind.MEMBERSHIP:
+            yield kind, round(100 * failed / sum(ended.values()), 2)
+
+
+def _failed_requests(before: ReadCounts, now: ReadCounts) -> Iterator[tuple[CallKind, float]]:
+    answered: Counter[CallKind] = Counter()
+    failed: Counter[CallKind] = Counter()
+    for (operation, outcome), count in now.requests.items():
+        ended = count - before.requests.get((operation, outcome), 0)
+        if outcome in FAILED_OUTCOMES:
+            failed[KIND_OF[operation]] += ended
+        elif outcome == "answered":
+            answered[KIND_OF[operation]] += ended
+    for kind, count in failed.items():
+        if count >= MIN_FAILED_CALLS:
+            yield kind, round(100 * count / (count + answered[kind]), 2)
 
 
 def served_between(before: StoreCounts, now: StoreCounts) -> StoreServed:

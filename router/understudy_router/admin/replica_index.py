@@ -1,6 +1,6 @@
 """The replicas by an assignment and a catalogue: numbered once, and read by every snapshot (pure).
 
-A replica is a number. Arrays give its task, its node and its role, so 100,000 replicas are no objects for the garbage
+A replica is a number. Arrays give its task, its node and its role, so 100,000 replicas are not objects for the garbage
 collector. Replicas are numbered by operator, partition and node id: reports and cursors use this order.
 """
 

@@ -2,21 +2,26 @@
 slices).
 
 A store partition is lost when no other node has a caught-up replica of it that stays, or when the best of the others is
-not inside the store's bound although this node's is. A lost active role is no loss while a caught-up standby takes it
-over; it is listed. The lag of the others is what they last reported, so it is up to a heartbeat old. While the
-assignment or the catalogue is unknown, no node is safe to stop but one that says it waits for its checkpoint: a query
-that cannot be opened must not hold up the nodes of a fleet.
+not inside the store's bound although this node's is. An active role may go while a caught-up standby takes it
+over; it is listed. While the bus is away no standby takes it over, so a bound that wants the active is broken.
+
+An overview of all nodes goes by what these last reported. A decision about one node rests on nodes that answered just
+now (`nodes_to_ask`, `since_ms`): what a node reported a second ago does not show that it lives. Unknown is never a yes:
+neither the assignment or the catalogue, nor a later assignment that nodes follow and this router has not read. Except
+for a node that says it waits for its checkpoint: a query that cannot be opened must not hold up the nodes of a fleet.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Generator, Mapping
+from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from understudy_router.admin.facts import Facts, Standing
+from understudy_router.admin.facts import Facts, NodeView, Standing
+from understudy_router.admin.faults import named
 from understudy_router.admin.replica_index import ACTIVE
 from understudy_router.admin.snapshot import Document, Snapshot
-from understudy_shared.base.words import LagInfo, Role
+from understudy_shared.base.plausible import is_later
+from understudy_shared.base.words import HostInfo, LagInfo, Role
 from understudy_shared.reads.bounds import NO_BOUND, Bound, refusal
 
 MAX_LISTED = 1000
@@ -44,7 +49,11 @@ class Losses:
     """The cost of a stop of a node."""
 
     is_known: bool = True
-    """Whether the cost is known; False while there is no assignment or no catalogue here."""
+    """Whether the cost is known; False while there is no assignment or no catalogue here, or a later assignment."""
+    is_reassigned: bool = True
+    """Whether another replica becomes active when the node is gone; False while the bus is away."""
+    unanswered: Sequence[str] = ()
+    """The nodes that have replicas of its tasks, and did not answer."""
     last_replica: Loss = field(default_factory=Loss)
     active: Loss = field(default_factory=Loss)
     bound: Loss = field(default_factory=Loss)
@@ -64,22 +73,53 @@ class Losses:
         if not self.is_known:
             return "this router does not know yet which node holds what"
         if self.last_replica.count:
-            what = f"{node_id} has the last replica of {_partitions(self.last_replica.count)}"
+            silent = f" ({named(self.unanswered)} did not answer)" if self.unanswered else ""
+            what = f"{node_id} has the last replica of {_partitions(self.last_replica.count)}{silent}"
+            if not self.is_reassigned:
+                return f"{what}, and nothing is reassigned while Redis is away: bring Redis back first"
             return f"{what}: stop it when another node has caught up, or drain it first"
+        if self.bound.count and not self.is_reassigned:
+            what = (
+                f"without {node_id} {_partitions(self.bound.count)} would not be answered within the bound of the store"
+            )
+            return f"{what}, and no other replica becomes active while Redis is away: bring Redis back first"
         if self.bound.count:
             return (
                 f"without {node_id} {_partitions(self.bound.count)} would be answered later than the bound of the store"
                 " allows: wait until the other replicas have caught up"
             )
+        if not self.is_reassigned:
+            kept = "every partition keeps a caught-up replica on another node"
+            return f"{kept}; while Redis is away no other becomes active, and lost replicas are not replaced"
         if self.active.count:
             gets = "gets" if self.active.count == 1 else "get"
             return f"every partition stays within its bound; {_partitions(self.active.count)} {gets} another active"
         return "every partition stays within its bound, and no active role moves"
 
 
-def losses_of(snapshot: Snapshot, node_id: str, bound_of: BoundOf) -> Generator[None, None, Losses]:
-    """Return the cost of a stop of this node now; a node that holds no task costs nothing."""
-    index, found = snapshot.index, Losses(is_known=_is_known(snapshot, node_id))
+def nodes_to_ask(snapshot: Snapshot, node_id: str) -> Generator[None, None, Mapping[str, HostInfo]]:
+    """Return the nodes, with their addresses, whose replicas take over when this node stops."""
+    index = snapshot.index
+    number, found = index.number_of.get(node_id), set[int]()
+    for replica in () if number is None else index.of_node[number]:
+        found.update(index.node[other] for other in index.holders(index.task[replica]))
+        yield
+    views = (snapshot.holders[each] for each in found if each != number)
+    return {view.node_id: view.endpoint for view in views if view.facts.standing.is_live}
+
+
+def losses_of(
+    snapshot: Snapshot, node_id: str, bound_of: BoundOf, *, since_ms: float | None = None
+) -> Generator[None, None, Losses]:
+    """Return the cost of a stop of this node now; a node that holds no task costs nothing.
+
+    `since_ms`: replicas on nodes that said nothing since then do not count; None: what their nodes last said counts.
+    """
+    index = snapshot.index
+    is_known = _is_known(snapshot, node_id) and (since_ms is None or not _is_outdated(snapshot))
+    found = Losses(is_known=is_known, is_reassigned=snapshot.is_reassigned)
+    answered = [since_ms is None or _has_spoken(view, since_ms) for view in snapshot.holders]
+    unanswered = set[int]()
     number = index.number_of.get(node_id)
     bounds = {route.name: bound_of(route.name) for route in index.routes}
     partitions = {route.name: route.partitions for route in index.routes}
@@ -87,12 +127,15 @@ def losses_of(snapshot: Snapshot, node_id: str, bound_of: BoundOf) -> Generator[
         own = snapshot.facts(replica)
         if own.standing.is_live:
             task = index.task[replica]
-            others = [snapshot.facts(other) for other in index.holders(task) if other != replica]
+            heirs = [other for other in index.holders(task) if other != replica]
+            unanswered.update(index.node[other] for other in heirs if not answered[index.node[other]])
+            others = [snapshot.facts(other) for other in heirs if answered[index.node[other]]]
             partition, is_active = index.partition[task], index.role[replica] == ACTIVE
             for store in index.stores_of[index.operator_id[task]]:
                 if partition < partitions[store]:
                     _add(found, own, others, (store, partition), bounds[store], is_active=is_active)
         yield
+    found.unanswered = [index.node_ids[each] for each in sorted(unanswered)]
     return found
 
 
@@ -117,6 +160,17 @@ def _is_known(snapshot: Snapshot, node_id: str) -> bool:
     return waits or (snapshot.assignment is not None and snapshot.index.stores is not None)
 
 
+def _is_outdated(snapshot: Snapshot) -> bool:
+    """Whether a node follows a later assignment than the one known here: what others hold is not known then."""
+    known = snapshot.assignment
+    return known is not None and any(is_later((beat.term, beat.epoch), known.order) for beat in snapshot.heartbeats)
+
+
+def _has_spoken(view: NodeView, since_ms: float) -> bool:
+    """Whether a node said something since then, on the bus or by an answer."""
+    return view.report is not None and view.report.said_ms >= since_ms
+
+
 def _nodes_at_risk(snapshot: Snapshot, bound_of: BoundOf) -> Generator[None, None, Collection[int]]:
     """Return the numbers of the nodes whose stop may have a cost; the others are safe to stop.
 
@@ -139,7 +193,8 @@ def _nodes_at_risk(snapshot: Snapshot, bound_of: BoundOf) -> Generator[None, Non
 
 def _usual_losses(snapshot: Snapshot, node_id: str) -> Losses:
     """Return the cost of a stop of a node that is not at risk: its active roles, which others take over."""
-    index, found = snapshot.index, Losses(is_known=_is_known(snapshot, node_id))
+    index = snapshot.index
+    found = Losses(is_known=_is_known(snapshot, node_id), is_reassigned=snapshot.is_reassigned)
     number = index.number_of.get(node_id)
     if number is not None and snapshot.holders[number].is_live:
         found.active.count = sum(
@@ -168,7 +223,9 @@ def _add(
     if is_active:
         found.active.add(*where)
     answering = [each for each in others if each.standing in {Standing.BEHIND, Standing.CAUGHT_UP}]
-    if _fits(own, bound) and not any(_fits(each, bound) for each in answering):
+    role = Role.ACTIVE if found.is_reassigned or is_active else Role.STANDBY
+    heir = Role.ACTIVE if found.is_reassigned else Role.STANDBY
+    if _fits(own, bound, role) and not any(_fits(each, bound, heir) for each in answering):
         found.bound.add(*where)
 
 
@@ -181,12 +238,12 @@ def _is_replaced(own: Facts, others: list[Facts]) -> bool:
     )
 
 
-def _fits(facts: Facts, bound: Bound) -> bool:
-    """Whether a reader under this bound gets an answer. The active role moves to one of the remaining replicas."""
+def _fits(facts: Facts, bound: Bound, role: Role) -> bool:
+    """Whether a reader under this bound gets an answer of a replica in this role."""
     if not facts.standing.is_open or facts.version is None:
         return False
     lag = LagInfo(facts.version, None, facts.offset_lag, facts.time_lag_ms)
-    return refusal(bound, lag=lag, role=Role.ACTIVE, version=facts.version, position_committed_at_us=None) is None
+    return refusal(bound, lag=lag, role=role, version=facts.version, position_committed_at_us=None) is None
 
 
 def _partitions(count: int) -> str:

@@ -9,6 +9,7 @@ import orjson
 
 from understudy_shared.base.errors import UnknownStoreError, UnsupportedError
 from understudy_shared.base.suggest import did_you_mean
+from understudy_shared.base.words import KeyPlacement
 from understudy_shared.bus.messages import Catalogue, CatalogueStore
 from understudy_shared.spark.key_codec import KeyCodec
 from understudy_shared.spark.key_encoding import NOT_ENCODABLE, KeyEncoding
@@ -105,13 +106,21 @@ def stores_of(catalogue: Catalogue, digest: str) -> Stores:
 
 
 def _route(store: CatalogueStore, catalogue: Catalogue) -> StoreRoute:
-    encoding = KeyEncoding(store.kind, store.key_schema, store.key_names, store.num_hash_columns, store.is_normalised)
+    encoding = KeyEncoding(
+        store.kind,
+        store.key_schema,
+        store.key_names,
+        store.num_hash_columns,
+        store.is_normalised,
+        KeyPlacement(store.placement),
+    )
     codec = encoding.codec()
     shown: dict[str, object] = {
         "store": store.store,
         "operator_id": store.operator_id,
         "operator": store.operator,
         "kind": store.kind,
+        "placement": store.placement,
         **described_key(codec, store.kind),
         "value": store.value,
         **({"result": store.result} if store.result else {}),

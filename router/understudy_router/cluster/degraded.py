@@ -53,5 +53,10 @@ def causes_of(
     return found
 
 
+def bus_document(why: str | None) -> dict[str, object]:
+    """Return the state of the bus, and its fault if there is one."""
+    return {"state": "connected" if why is None else "degraded", "why": why or ""}
+
+
 def _named(node_ids: list[str]) -> str:
     return ", ".join(node_ids[:FEW]) + (f" and {len(node_ids) - FEW} more" if len(node_ids) > FEW else "")

@@ -10,6 +10,7 @@ import asyncio
 
 from understudy_router.cluster.snapshot_leases import SnapshotLeases
 from understudy_router.cluster.tables import Tables
+from understudy_shared.base.clock import wall_ms
 from understudy_shared.cluster.node_calls import NodeCallError, NodeCalls
 from understudy_shared.http.problems import Problem, ProblemError, ProblemType
 from understudy_shared.reads.bounds import Bound
@@ -37,11 +38,12 @@ class Moments:
         Raises the problem of a moment before the first version that is retained, and of nodes that do not answer.
         """
         self.note_use(bound)
-        if bound.at_us is None:
+        moment_us = bound.moment_us(wall_ms() * 1000)
+        if moment_us is None:
             return bound
         try:
             async with asyncio.timeout(self._deadline_s):
-                return bound.resolved_at(await self._position_at(bound.at_us))
+                return bound.resolved_at(await self._position_at(moment_us))
         except TimeoutError:
             what = f"no node said within {self._deadline_s:g} s which version was the newest then"
             raise ProblemError(Problem(ProblemType.DEADLINE, what, "at", "Retry, or name the version")) from None

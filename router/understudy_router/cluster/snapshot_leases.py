@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 from understudy_router.cluster.tables import Tables
 from understudy_shared.base.clock import Clock
 from understudy_shared.base.errors import UnderstudyError
-from understudy_shared.cluster.node_calls import NodeCallError, NodeCalls
+from understudy_shared.cluster.node_calls import CallKind, NodeCallError, NodeCalls
 from understudy_shared.cluster.view import NodeReport
 from understudy_shared.http.problems import Problem, ProblemError, ProblemType
 from understudy_shared.reads.hop_fields import BadHopError, object_of
@@ -27,14 +27,11 @@ from understudy_shared.reads.lease_calls import (
     RELEASE_PATH,
     RETRY_AFTER,
     SHOWN_PATH,
-    HeldFor,
     LeasesCall,
     ReplicaVersion,
     ShownCall,
-    ShownReply,
-    decode_held,
     decode_listed,
-    decode_shown_reply,
+    decode_shown,
 )
 from understudy_shared.reads.position import Position
 from understudy_shared.reads.snapshot_lease import SnapshotLease
@@ -81,50 +78,47 @@ class SnapshotLeases:
         self._renewed_ms: OrderedDict[str, float] = OrderedDict()
         self._used: dict[str, SnapshotLease] = {}
 
-    async def shown(self, lineage: str, stores: Sequence[str], min_position: Position | None) -> ShownReply:
-        """Return what replicas of each partition show, the newest of each, and the newest version of a recent lease.
-        Raises the problem of a position of another history.
+    async def shown(
+        self, lineage: str, stores: Sequence[str], min_position: Position | None
+    ) -> Sequence[ReplicaVersion]:
+        """Return what replicas of each partition show, the newest of each. Raises the problem of a position of another
+        history.
         """
         call = ShownCall(self._application_id, lineage, tuple(stores), min_position).encode()
         best: dict[tuple[str, int], ReplicaVersion] = {}
-        shared: list[Position] = []
         problems: list[NodeSaid] = []
-        for said in (await self._asked(SHOWN_PATH, call, decode_shown_reply)).values():
+        for said in (await self._asked(SHOWN_PATH, call, decode_shown)).values():
             if isinstance(said, NodeSaid):
                 problems.append(said)
                 continue
-            if isinstance(said, ShownReply):
-                shared += [] if said.shared is None else [said.shared]
-                for each in said.shown:
+            if not isinstance(said, NodeCallError):
+                for each in said:
                     place = each.store, each.partition
                     best[place] = max(each, best.get(place, each), key=lambda shown: shown.version)
         changed = next((each for each in problems if each.status == ProblemType.LINEAGE_CHANGED.status), None)
         if changed is not None and not best:
             raise ProblemError(_passed_on(ProblemType.LINEAGE_CHANGED, changed))
-        return ShownReply(tuple(best.values()), max(shared, key=lambda each: each.version, default=None))
+        return tuple(best.values())
 
-    async def hold(self, held: HeldFor) -> int | None:
-        """Have all nodes hold a lease. Return for how many seconds Spark will keep its version, about. Raises the
-        problem of a node without room, after the lease has ended at the others.
+    async def hold(self, lease: SnapshotLease, stores: Sequence[str]) -> None:
+        """Have all nodes hold a lease. Raises the problem of a node without room, after the lease has ended at the
+        others.
         """
-        lease = held.lease
-        call = LeasesCall(self._application_id, lease.position.lineage, (held,))
-        replies = list((await self._asked(HOLD_PATH, call.encode(), decode_held)).values())
+        call = LeasesCall(self._application_id, lease.position.lineage, (lease,), tuple(stores))
+        replies = list((await self._asked(HOLD_PATH, call.encode(), object_of)).values())
         full = next((each for each in replies if isinstance(each, NodeSaid) and each.status == 429), None)
         if full is not None:
             await self.release(lease)
             raise ProblemError(_passed_on(ProblemType.OVERLOADED, full))
-        held_by = [each for each in replies if not isinstance(each, (NodeSaid, NodeCallError))]
-        if not held_by:
+        if all(isinstance(each, (NodeSaid, NodeCallError)) for each in replies):
             what = f"no node holds the lease: {_why(replies[0]) if replies else 'no node is known'}"
             raise ProblemError(Problem(ProblemType.NO_ACCEPTABLE_REPLICA, what, fix="Retry after a second"))
         self._remember(lease)
-        return min((each for each in held_by if each is not None), default=None)
 
     async def release(self, lease: SnapshotLease) -> None:
         """Have all nodes end a lease."""
         self._used.pop(lease.lease_id, None)
-        call = LeasesCall(self._application_id, lease.position.lineage, (HeldFor(lease),))
+        call = LeasesCall(self._application_id, lease.position.lineage, (lease,))
         await self._asked(RELEASE_PATH, call.encode(), object_of)
 
     async def listed(self) -> Listing:
@@ -155,11 +149,11 @@ class SnapshotLeases:
         """Renew the leases that were used since the last call."""
         used, self._used = list(self._used.values()), {}
         for lineage in {lease.position.lineage for lease in used}:
-            of_it = [HeldFor(lease) for lease in used if lease.position.lineage == lineage]
+            of_it = [lease for lease in used if lease.position.lineage == lineage]
             for start in range(0, len(of_it), MAX_LEASES_PER_CALL):
                 part = tuple(of_it[start : start + MAX_LEASES_PER_CALL])
                 call = LeasesCall(self._application_id, lineage, part, is_renewal=True)
-                await self._asked(HOLD_PATH, call.encode(), decode_held)
+                await self._asked(HOLD_PATH, call.encode(), object_of)
 
     def _remember(self, lease: SnapshotLease) -> None:
         self._renewed_ms[lease.lease_id] = self._clock.monotonic_ms()
@@ -177,7 +171,9 @@ class SnapshotLeases:
             host = node.heartbeat.endpoint.host_info()
             async with self._at_once:
                 try:
-                    status, said = await self._nodes.ask(host, path, body, max_bytes=MAX_REPLY_BYTES, limit_s=LIMIT_S)
+                    status, said = await self._nodes.ask(
+                        CallKind.LEASE, host, path, body, max_bytes=MAX_REPLY_BYTES, limit_s=LIMIT_S
+                    )
                     return decode(said) if status == 200 else NodeSaid(status, object_of(said))
                 except NodeCallError as error:
                     return error

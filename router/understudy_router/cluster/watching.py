@@ -2,25 +2,192 @@
 
 Nothing here ever stops a lookup. A read that fails is tried again, and `bus_lost_why` says why meanwhile. Remembered
 documents are used when the bus is away at the start, and never replace newer ones.
+
+The agreement between the assignment that a router knows and the one that its nodes follow.
+
+The bus may have lost its keys, and what is remembered may be of a cluster that is gone. Then the nodes know better.
+
+Polls of nodes that are silent on the bus: the router drops a node only after it did not answer.
+
+This costs one small request per silent node and heartbeat, a bounded number at the same time. While the bus is known to
+be away, all nodes are polled once per heartbeat (`watching.py`); those that do not answer are asked here as well.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
+from collections.abc import Callable, Collection, Mapping
 
-from understudy_router.cluster.agreement import Agreement
 from understudy_router.cluster.catalogue_follower import CatalogueFollower
-from understudy_router.cluster.remembering import RouterMemory
-from understudy_router.cluster.silent_nodes import MAX_TICK_MS, SilentNodePoller
+from understudy_router.cluster.remembering import RouterMemory, is_from_previous_cluster
 from understudy_router.cluster.tables import Tables
 from understudy_shared.base.clock import Clock
 from understudy_shared.base.supervise import Supervisor
-from understudy_shared.bus.gossip import AgedHeartbeat, Gossip, Spoken
+from understudy_shared.base.words import HostInfo
+from understudy_shared.bus.gossip import EXPIRY_HEARTBEATS, AgedHeartbeat, Gossip, Spoken
 from understudy_shared.bus.messages import Assignment, Farewell, Heartbeat
+from understudy_shared.cluster.asking import SilentNodes
 from understudy_shared.cluster.follower import ClusterFollower, jittered_s
 from understudy_shared.cluster.node_calls import NodeCalls
 from understudy_shared.cluster.polling import Polls
+
+MAX_TICK_MS = 250
+"""Longest time between two searches for silent or dead nodes, in ms."""
+
+MAX_POLLED = 64
+"""Most nodes polled after one search; the others follow after the next, and lookups prefer other nodes until then."""
+
+ASK_LIMIT_S = 3.0
+"""Longest time for which nodes are asked whose answer a decision needs now."""
+
+FEW = 3
+"""Most nodes that a message names."""
+
+
+class SilentNodePoller:
+    """The polls of one router. `heartbeat_ms` is the nodes' interval; `seeds` are polled while no node is known."""
+
+    def __init__(
+        self,
+        tables: Tables,
+        polls: Polls,
+        *,
+        heartbeat_ms: Callable[[], int],
+        seeds: Callable[[], Collection[HostInfo]],
+        clock: Clock,
+    ) -> None:
+        self._tables = tables
+        self._polls = polls
+        self._silent = SilentNodes(
+            tables, polls.poll, most=MAX_POLLED, others_heard=tables.others_heard_since, clock=clock
+        )
+        self._heartbeat_ms = heartbeat_ms
+        self._seeds = seeds
+        self._clock = clock
+        self._on_bus_ms: dict[str, float] = {}
+        """The time at which the bus last carried a heartbeat of each node."""
+        self._asked_seeds_ms = float("-inf")
+
+    def heard_on_bus(self, node_id: str, at_ms: float) -> None:
+        """Note that the bus carried a heartbeat of this node."""
+        self._on_bus_ms[node_id] = max(at_ms, self._on_bus_ms.get(node_id, at_ms))
+
+    def unheard(self) -> str | None:
+        """Return the fault when the bus carries no heartbeats of half of the live nodes or more; `None` when it
+        does.
+        """
+        now_ms = self._clock.monotonic_ms()
+        nodes = {node_id: node for node_id, node in self._tables.nodes.items() if self._tables.is_known(node_id)}
+        silent = [
+            node_id
+            for node_id, node in sorted(nodes.items())
+            if not self._tables.is_silent(node, now_ms)  # the node answered, or sent a heartbeat a moment ago
+            and now_ms - self._on_bus_ms.get(node_id, float("-inf")) > node.heartbeat.heartbeat_ms * EXPIRY_HEARTBEATS
+        ]
+        if not silent or 2 * len(silent) < len(nodes):
+            return None
+        named = ", ".join(silent[:FEW]) + (", ..." if len(silent) > FEW else "")
+        return f"{len(silent)} of {len(nodes)} nodes are unheard on the bus and answer when asked: {named}"
+
+    async def run(self) -> None:
+        """Poll silent nodes, for ever."""
+        while True:
+            await asyncio.sleep(min(MAX_TICK_MS, self._heartbeat_ms() / 4) / 1000)
+            await self._poll_silent()
+
+    async def ask(self, hosts: Mapping[str, HostInfo]) -> None:
+        """Ask these nodes now, for ASK_LIMIT_S at most. The tables have the answers."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(ASK_LIMIT_S):
+                await self._silent.ask(hosts, self._heartbeat_ms())
+
+    async def _poll_silent(self) -> None:
+        tables, now_ms = self._tables, self._clock.monotonic_ms()
+        if len(self._on_bus_ms) > len(tables.nodes):
+            self._on_bus_ms = {node_id: at_ms for node_id, at_ms in self._on_bus_ms.items() if node_id in tables.nodes}
+        await self._silent.ask_due(self._heartbeat_ms())
+        if not tables.nodes and now_ms - self._asked_seeds_ms >= self._heartbeat_ms():
+            self._asked_seeds_ms = now_ms
+            await self._polls.poll_all(self._seeds())
+
+
+class Agreement:
+    """The assignment of `tables`, confirmed by the nodes or not."""
+
+    def __init__(self, tables: Tables, memory: RouterMemory, catalogue: CatalogueFollower, *, clock: Clock) -> None:
+        self.wanted = asyncio.Event()
+        """Set when the nodes should be asked soon."""
+        self._tables = tables
+        self._memory = memory
+        self._catalogue = catalogue
+        self._clock = clock
+        self._unconfirmed: Assignment | None = None
+        """The remembered assignment, until a node follows it or something else is known."""
+        self._doubted_ms = float("-inf")
+        self._left_behind_ms: float | None = None
+        """The time since when all nodes follow assignments before the one known here."""
+
+    @property
+    def needs_keys(self) -> bool:
+        """Whether the keys of the bus should be read: a node follows an assignment, and the known one is doubted."""
+        nodes = self._tables.nodes.values()
+        return self._unconfirmed is not None and any(node.heartbeat.epoch for node in nodes)
+
+    def take(self, assignment: Assignment) -> None:
+        """Use an assignment of the cluster, if it is later than the known one."""
+        if self._tables.assigned(assignment, self._clock.monotonic_ms(), self._catalogue.place):
+            self._unconfirmed = None
+            self._memory.note(assignment)
+            self._catalogue.news.set()
+
+    def take_remembered(self, assignment: Assignment) -> None:
+        """Use a remembered assignment until a node confirms it."""
+        if self._tables.assigned(assignment, self._clock.monotonic_ms()):
+            self._unconfirmed = assignment
+
+    async def run(self, polls: Polls) -> None:
+        """Agree with the nodes, which `polls` ask, after the keys were read. The bus is listened to meanwhile: a node
+        may hang.
+        """
+        while True:
+            await self.wanted.wait()
+            self.wanted.clear()
+            await self._agree_with_nodes(polls)
+
+    async def _agree_with_nodes(self, polls: Polls) -> None:
+        """Read the assignment from the nodes when they follow a later one: the bus may have lost its keys."""
+        beats = [node.heartbeat for node in self._tables.nodes.values()]
+        latest, remembered = self._tables.highest(), self._unconfirmed
+        if latest > self._tables.order:
+            found = await polls.latest_assignment()
+            if found is not None:
+                self.take(found)
+        elif remembered is not None and latest == remembered.order:
+            self._unconfirmed = None
+        elif remembered is not None and is_from_previous_cluster(remembered, beats):
+            found = await polls.latest_assignment()
+            if found is not None and self._unconfirmed is remembered:
+                log.warning("the known assignment is of a cluster that is gone", extra={"action": "not-remembered"})
+                self._tables.assignment = None
+                self.take(found)
+
+    def doubt(self, now_ms: float, heartbeat_ms: float) -> None:
+        """Treat the known assignment as a remembered one when all nodes followed earlier assignments for one expiry.
+        They are a new cluster then: the old one lost its disks and Redis its keys. Looks once for each heartbeat.
+        """
+        if now_ms - self._doubted_ms < heartbeat_ms:
+            return
+        self._doubted_ms = now_ms
+        known, beats = self._tables.assignment, [node.heartbeat for node in self._tables.nodes.values()]
+        if known is None or not is_from_previous_cluster(known, beats):
+            self._left_behind_ms = None
+        elif self._left_behind_ms is None:
+            self._left_behind_ms = now_ms
+        elif now_ms - self._left_behind_ms > heartbeat_ms * EXPIRY_HEARTBEATS:
+            self._unconfirmed = known
+
 
 log = logging.getLogger(__name__)
 
@@ -86,6 +253,10 @@ class Watcher:
     def heartbeat_ms(self) -> int:
         """The shortest heartbeat of the live nodes, in ms."""
         return self._tables.heartbeat_ms(default_ms=HEARTBEAT_MS)
+
+    def is_heard_of(self, node_id: str) -> bool:
+        """Whether a node sends heartbeats, or answers when it is asked for one."""
+        return self._tables.is_heard_of(node_id, self._clock.monotonic_ms())
 
     def hear(self, heard: Spoken) -> None:
         """Take in a message of the bus."""

@@ -45,6 +45,15 @@ class HeldApplication:
         return 0.0 if self.router.tables.nodes else self.router.now_ms() - self._heard_ms
 
     @property
+    def may_hold_unseen(self) -> bool:
+        """Whether its nodes may hold replicas that this router does not know of: it has read no assignment, and they do
+        not say that they wait for the checkpoint.
+        """
+        tables = self.router.tables
+        waits = bool(tables.nodes) and all(each.heartbeat.standing == "waiting" for each in tables.nodes.values())
+        return tables.assignment is None and not waits and self.silent_ms <= IDLE_AFTER_MS
+
+    @property
     def is_ready(self) -> bool:
         """Whether it knows its stores."""
         return self.router.watcher.catalogue.stores is not None

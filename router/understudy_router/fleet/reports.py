@@ -9,11 +9,12 @@ from typing import Any
 from understudy_router.admin.admin import unknown_node
 from understudy_router.admin.history import STEP_MS
 from understudy_router.fleet.held import HeldApplication
-from understudy_router.fleet.letting_go import let_go
 from understudy_shared.base.clock import Clock
 from understudy_shared.base.errors import UnderstudyError
 from understudy_shared.base.printable import clipped
-from understudy_shared.http.problems import Problem, ProblemError, problem_of
+from understudy_shared.cluster.node_calls import NodeCallError
+from understudy_shared.fleet.choosing import not_known
+from understudy_shared.http.problems import Problem, ProblemError, ProblemType, problem_of
 from understudy_shared.http.target import unknown_application
 from understudy_shared.spark.times import utc_text
 
@@ -25,11 +26,47 @@ FRESH_MS = 1000
 _WORST_FIRST = ("hurt", "unknown", "attention", "ok")
 
 
+MAX_ASKED = 3
+"""Nodes that are asked, one after the other, until one answers."""
+
+_OF_A_NODE = (ProblemType.LISTED_APPLICATION, ProblemType.UNKNOWN_APPLICATION, ProblemType.NOT_INITIALISED)
+"""Problems of a node that are passed on as they are."""
+
+
+async def let_go(application_id: str, held: HeldApplication) -> dict[str, object]:
+    """Return what a node says to it. Raises ProblemError when it refuses, and when no node answers."""
+    why = "none is heard"
+    for node_id, node in sorted(held.router.tables.nodes.items())[:MAX_ASKED]:
+        try:
+            status, document = await held.router.nodes.let_go(node.heartbeat.endpoint.host_info())
+        except NodeCallError as error:
+            why = str(error)
+            continue
+        if status < 400:
+            return document
+        raise ProblemError(_refusal(node_id, status, document))
+    what = f"no node of {clipped(application_id)} answers: {why}"
+    raise ProblemError(Problem(ProblemType.NODE_UNREACHABLE, what, "path", "Retry, or ask a node of the fleet"))
+
+
+def _refusal(node_id: str, status: int, document: dict[str, object]) -> Problem:
+    detail, fix = (f"{document.get(name, '')!s:.500}" for name in ("detail", "fix"))
+    for kind in _OF_A_NODE:
+        if (kind.slug, kind.status) == (document.get("type"), status):
+            return Problem(kind, f"node {clipped(node_id)}: {detail}", "path", fix)
+    what = f"the node refuses with {status}: {detail or 'no reason'}"
+    return Problem(ProblemType.BAD_REPLY, what, node_id, "Look at that node and its log")
+
+
 class FleetReports:
     """The reports of the applications in `held`, which changes while the process runs."""
 
-    def __init__(self, held: Mapping[str, HeldApplication], clock: Clock) -> None:
+    def __init__(
+        self, held: Mapping[str, HeldApplication], clock: Clock, unknown_why: Callable[[], str | None] = lambda: None
+    ) -> None:
+        """Set the parts. `unknown_why` returns why not all applications are known here; None once they are."""
         self._held = held
+        self._unknown_why = unknown_why
         self._clock = clock
         self._rows: Sequence[Document] = ()
         self._made_ms = float("-inf")
@@ -47,11 +84,14 @@ class FleetReports:
 
     async def safe_to_stop(self, node_id: str, sees: Callable[[str], bool]) -> dict[str, Any]:
         """Return whether a node may be stopped as far as all its applications go. Raises ProblemError for a node that
-        none of them knows.
+        none of them knows. An application whose nodes are not known yet may have replicas there: it is not safe.
         """
         knowing = self._knowing(node_id, sees)
-        documents = [await held.app.admin.safe_to_stop(node_id) for held in knowing.values()]
+        documents = await asyncio.gather(*[held.app.admin.safe_to_stop(node_id) for held in knowing.values()])
         each = dict(zip(knowing, documents, strict=True))
+        for name, held in self._held.items():
+            if sees(name) and name not in each and held.may_hold_unseen:
+                each[name] = held.app.admin.unknown_safety(node_id)
         unsafe = {name: document for name, document in each.items() if not document["safe"]}
         why = [f"{clipped(name)}: {document['why']}" for name, document in (unsafe or each).items()]
         verdicts = [document["safe"] for document in each.values()]
@@ -88,6 +128,8 @@ class FleetReports:
         seen = {name: held for name, held in self._held.items() if sees(name)}
         found = {name: held for name, held in seen.items() if node_id in held.router.tables.known_nodes}
         if not found:
+            if (why := self._unknown_why()) is not None:
+                raise ProblemError(not_known(why))
             known = frozenset[str]().union(*[held.router.tables.known_nodes for held in seen.values()])
             raise ProblemError(unknown_node(node_id, known))
         return found

@@ -1,39 +1,156 @@
-"""The routers of many applications in one process: opened when nodes of theirs are heard, let go when long unheard."""
+"""The routers of many applications in one process: opened when a node sends a heartbeat, closed after a long silence.
+
+Applications are found by the keys of their nodes, listed every few seconds, and sooner after an announcement. An
+announcement says only that there may be something new: what a router knows of an application comes from documents that
+the application's own key verifies.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Collection, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
 
-from fastapi import FastAPI
+from fastapi import APIRouter, FastAPI, Request, Response
 from prometheus_client.core import Metric
 
-from understudy_router.fleet.discovery import Discovery
 from understudy_router.fleet.held import HeldApplication
 from understudy_router.fleet.patterns import MAX_APPLICATIONS, parse_patterns, wanted
 from understudy_router.fleet.reports import FleetReports
-from understudy_router.fleet.routes import fleet_routes
 from understudy_router.http.app import create_app
 from understudy_router.http.metrics import process_metrics
+from understudy_router.page import assets
+from understudy_router.page.fleet_views import read_fleet_query
+from understudy_router.page.render import PageReader, fleet_page
+from understudy_router.page.routes import file_routes
 from understudy_router.router import Router
 from understudy_router.settings import RouterSettings
 from understudy_router.transport.node_connections import NodeConnections
-from understudy_shared.auth.access import Access
+from understudy_shared.auth.access import Access, authorization_of, session_name
+from understudy_shared.auth.audit import note
 from understudy_shared.base.clock import Clock
 from understudy_shared.base.errors import UnderstudyError
+from understudy_shared.base.reminders import Reminder
 from understudy_shared.base.slices import sliced
 from understudy_shared.base.supervise import Supervisor
 from understudy_shared.base.words import HostInfo
-from understudy_shared.bus.applications import named
-from understudy_shared.bus.base import Bus
+from understudy_shared.bus.applications import ANNOUNCED, Applications, named
+from understudy_shared.bus.base import Bus, BusError
+from understudy_shared.bus.gossip import applications_on
 from understudy_shared.cluster.remembered import Remembered
 from understudy_shared.fleet.dispatching import Fleet
 from understudy_shared.fleet.own_app import OwnApp, OwnProcess
+from understudy_shared.http.edge import read_flag
+from understudy_shared.server.app import json_response
 from understudy_shared.server.connection_guard import ConnectionGuard
 from understudy_shared.server.probes import CAUSES_OF_PROCESS, degraded_metric
 from understudy_shared.server.settings import HttpService
+
+LOOK_EVERY_MS = 3000
+NEWS_EVERY_MS = 250
+"""The time between two looks after an announcement: the query has no nodes before some have opened its checkpoint."""
+
+NEWS_LAST_MS = 10_000
+MAX_KEYS = 32 * MAX_APPLICATIONS
+"""Most keys that a search lists: the nodes and the documents of all applications."""
+
+
+def fleet_routes(reports: FleetReports) -> APIRouter:
+    """Make the routes. Those of one application are below `/admin/v1/applications/{application}/`."""
+    routes = APIRouter()
+
+    @routes.get("/admin/v1/applications")
+    async def applications(request: Request) -> Response:
+        """Return every application that the caller may monitor: health, freshness, lag and reads, the worst first."""
+        return json_response(await reports.overview(monitored_by(request)))
+
+    @routes.delete("/admin/v1/applications/{application}")
+    async def remove(application: str) -> Response:
+        """Let an application go that announced itself, at all nodes, until it is announced again."""
+        return json_response(await reports.let_go(application), 202)
+
+    @routes.get("/admin/v1/nodes/{node_id}/safe-to-stop")
+    async def safe_to_stop(node_id: str, request: Request) -> Response:
+        """Whether a node may be stopped now, as far as all its applications go."""
+        return json_response(await reports.safe_to_stop(node_id, monitored_by(request)))
+
+    @routes.post("/admin/v1/nodes/{node_id}/drain")
+    async def drain(node_id: str, request: Request) -> Response:
+        """Ask the cluster to move a node's tasks of all applications to others; `{"drain": false}` takes that back."""
+        wanted = await read_flag(request.receive, "drain", default=True)
+        note(request.scope, drain=wanted)
+        return json_response(await reports.drain(node_id, monitored_by(request), drain=wanted), 202)
+
+    @routes.get("/admin/")
+    async def page(request: Request) -> Response:
+        """Return the overview of the applications as a page; its script keeps it up to date."""
+        query, overview = read_fleet_query(request.query_params), await reports.overview(monitored_by(request))
+        rows = [row for row in overview["applications"] if query.lets_through(row)]
+        reader = PageReader(session_name(request.scope))
+        return Response(fleet_page(overview, rows, query, reader), media_type="text/html", headers=assets.LIVE)
+
+    routes.include_router(file_routes())
+    return routes
+
+
+def monitored_by(request: Request) -> Callable[[str], bool]:
+    """Return which applications the caller of a request may monitor."""
+    return authorization_of(request.scope).principal.monitors
+
+
+class Discovery:
+    """The looks for applications that have nodes. `found` gets the ids of each look, and whether they are all."""
+
+    def __init__(self, bus: Bus, found: Callable[[Collection[str], bool], Awaitable[None]], *, clock: Clock) -> None:
+        self.lost_why: str | None = None
+        """The reason why the last look failed."""
+        self.is_listed = False
+        """Whether a search was complete."""
+        self._bus = bus
+        self._found = found
+        self._clock = clock
+        self._news_until_ms = float("-inf")
+        self._announced = asyncio.Event()
+        self._reminder = Reminder()
+
+    async def look(self) -> None:
+        """Look once. A bus that is away changes nothing."""
+        try:
+            applications = await applications_on(self._bus, limit=MAX_KEYS)
+        except BusError as error:
+            self.lost_why = str(error)
+            if self._reminder.is_due(self._clock.monotonic_ms()):
+                log.warning("applications cannot be listed: %s", error, extra={"action": "bus-lost"})
+            return
+        self.lost_why = None
+        self._reminder.reset()
+        await self._found(_with_nodes(applications), applications.is_all)
+        self.is_listed = True
+
+    async def run(self) -> None:
+        """Look for ever: every few seconds, and more often after an announcement."""
+        while True:
+            if self._clock.monotonic_ms() < self._news_until_ms:
+                await asyncio.sleep(NEWS_EVERY_MS / 1000)
+            else:
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(LOOK_EVERY_MS / 1000):
+                        await self._announced.wait()
+            self._announced.clear()
+            await self.look()
+
+    async def listen(self) -> None:
+        """Listen for announcements for ever."""
+        async for heard in self._bus.listen(ANNOUNCED):
+            if isinstance(heard, bytes):
+                self._news_until_ms = self._clock.monotonic_ms() + NEWS_LAST_MS
+                self._announced.set()
+
+
+def _with_nodes(applications: Applications) -> set[str]:
+    return {name for name, nodes in applications.nodes.items() if nodes}
+
 
 log = logging.getLogger(__name__)
 
@@ -46,7 +163,7 @@ CAUSES = (UNLISTED, LEFT_OUT)
 """The labels of the metric, with those of the process."""
 
 LET_GO_AFTER_MS = 600_000
-"""Time without nodes after which an application is let go; it is found again when it has some."""
+"""Time without nodes after which an application is closed; it is found again when it has some."""
 
 
 class RouterFleet(OwnProcess, HttpService):
@@ -64,12 +181,8 @@ class RouterFleet(OwnProcess, HttpService):
         host: HostInfo,
         clock: Clock,
         learns_within_ms: int = 0,
-        own_ports: Collection[int] = (),
     ) -> None:
-        """Make the parts that all applications share. Raises SettingsError for unusable patterns.
-
-        `own_ports`: those of the processes that share a port, this one among them.
-        """
+        """Make the parts that all applications share. Raises SettingsError for unusable patterns."""
         self.settings = settings
         self.host = host
         self.held: dict[str, HeldApplication] = {}
@@ -79,17 +192,17 @@ class RouterFleet(OwnProcess, HttpService):
             self,
             lifespan=self._lifespan,
             is_guarded=access.is_on,
-            own_ports=own_ports,
-            more=[fleet_routes(FleetReports(self.held, clock))],
+            root_path=access.root_path,
+            more=[fleet_routes(FleetReports(self.held, clock, self.unknown_why))],
         )
-        self.app = Fleet(self.own.app, access)
+        self.app = Fleet(self.own.app, access, self.unknown_why)
         self._patterns = parse_patterns(settings.applications)
         self._bus = bus
         self._access = access
         self._guard = guard
         self._clock = clock
         self._learns_within_ms = learns_within_ms
-        self._connections = NodeConnections(access.identity)
+        self._connections = NodeConnections()
         self._discovery = Discovery(bus, self._found, clock=clock)
         self._tasks = Supervisor()
         self._leaving = False
@@ -122,11 +235,11 @@ class RouterFleet(OwnProcess, HttpService):
         finally:
             await self._tasks.stop()
             await asyncio.gather(*[self._close(each) for each in list(self.held)])
-            await self._connections.close()
+            self._connections.close()
             await self._bus.close()
 
     async def _found(self, heard: Collection[str], is_all: bool) -> None:
-        """Open what is new, and let go what has had no nodes for long: only a complete look says so."""
+        """Open what is new, and close what has had no nodes for long: only a complete search shows that."""
         for application_id in heard:
             if application_id in self.held:
                 self.held[application_id].heard()
@@ -200,6 +313,14 @@ class RouterFleet(OwnProcess, HttpService):
 
     def dead(self) -> str | None:
         return self._tasks.dead
+
+    def starting(self) -> str | None:
+        if self._discovery.is_listed:
+            return None
+        return f"applications have not been listed yet: {self._discovery.lost_why or 'the first look goes on'}"
+
+    def unknown_why(self) -> str | None:
+        return self.starting() or (None if self.held else "no node of any application is heard yet")
 
     def causes(self) -> Mapping[str, str]:
         lost = self._discovery.lost_why

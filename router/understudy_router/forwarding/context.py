@@ -1,20 +1,62 @@
-"""The objects that all reads of a router share: the nodes' clients, the choice among them, the retry budget, and
-counters.
+"""The objects that all reads of a router share: the nodes' clients, the choice among them, the retry budget, counters,
+and the log of reads that the first node did not answer.
+
+At most one line of a kind is logged in a minute, with the number of those that were left out. A line has ids and no
+key: the store, the partition, the node, and the trace if the reader sent one.
 """
 
 from __future__ import annotations
 
+import asyncio
+import logging
 from collections import Counter
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from typing import Final
 
+from understudy_router.cluster.candidates import Candidate
 from understudy_router.cluster.watching import Watcher
-from understudy_router.forwarding.fallback import Step
-from understudy_router.forwarding.read_log import ReadLog
+from understudy_router.forwarding.fallback import Rejection, Step
 from understudy_router.forwarding.served import ServedReads
 from understudy_router.routing.choices import Choices
 from understudy_router.settings import RouterSettings
 from understudy_router.transport.node_clients import NodeClients
 from understudy_shared.base.clock import Clock
+from understudy_shared.base.reminders import LogThrottle
 from understudy_shared.base.retry_budget import RetryBudget
+from understudy_shared.cluster.node_calls import NodeTimeoutError
+from understudy_shared.http.problems import Problem
+
+log = logging.getLogger(__name__)
+
+LOOK_S: Final = 0.5
+"""Time between two looks whether a node that a long call waits for is still heard of."""
+
+
+class ReadLog:
+    """The log lines of one router. `ids` are the store, the partition, and the trace if there is one."""
+
+    def __init__(self) -> None:
+        self._throttle = LogThrottle()
+
+    def rejected(self, ids: Mapping[str, object], candidate: Candidate, rejection: Rejection, now_ms: float) -> None:
+        """Log that a node gave no answer; the read goes on to other replicas, if there are any."""
+        left_out = self._throttle.admit(("rejected", candidate.node_id, rejection.reason), now_ms)
+        if left_out is not None:
+            fields = {"action": "read-fallback", "node": candidate.node_id, "reason": rejection.reason}
+            log.info(
+                "%s did not answer: %s; the next candidate is asked",
+                candidate.node_id,
+                rejection.reason,
+                extra={**fields, **ids, **left_out},
+            )
+
+    def unanswered(self, ids: Mapping[str, object], problem: Problem, took_ms: float, now_ms: float) -> None:
+        """Log that a read ends without an answer."""
+        left_out = self._throttle.admit(("unanswered", ids["store"], problem.type, problem.refusal), now_ms)
+        if left_out is not None:
+            fields = {"action": "read-unanswered", "outcome": problem.type.slug, "took_ms": round(took_ms)}
+            log.info("a read got no answer: %s", problem.detail, extra={**fields, **ids, **left_out})
 
 
 class ReadContext:
@@ -56,3 +98,30 @@ class ReadContext:
             return False
         self.steps[step] += keys
         return True
+
+
+@asynccontextmanager
+async def while_heard_of(candidate: Candidate, watcher: Watcher) -> AsyncIterator[None]:
+    """Run a block that may wait for a node for many seconds. Raise NodeTimeoutError once the node is silent: one
+    that stands still keeps its connections, and another replica could answer meanwhile.
+    """
+    loop = asyncio.get_running_loop()
+    next_look: asyncio.TimerHandle
+
+    def look() -> None:
+        nonlocal next_look
+        if watcher.is_heard_of(candidate.node_id):
+            next_look = loop.call_later(LOOK_S, look)
+        else:
+            limit.reschedule(loop.time())
+
+    next_look = loop.call_later(LOOK_S, look)
+    try:
+        async with asyncio.timeout(None) as limit:
+            yield
+    except TimeoutError:
+        if not limit.expired():
+            raise
+        raise NodeTimeoutError("the node became silent before it answered", where=candidate.node_id) from None
+    finally:
+        next_look.cancel()

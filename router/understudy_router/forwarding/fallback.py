@@ -18,8 +18,10 @@ import orjson
 from understudy_router.cluster.candidates import Candidate
 from understudy_router.routing.choose import Choice, Exclusion
 from understudy_router.routing.explain import described
+from understudy_router.transport.hop_replies import OVERLOADED
 from understudy_router.transport.node_requests import Delay
-from understudy_router.transport.wire import OVERLOADED, HopFailure, WireError
+from understudy_shared.cluster.node_calls import NodeCallError
+from understudy_shared.cluster.wire import HopFailure, WireError
 from understudy_shared.http.problems import Problem, ProblemType, refused
 from understudy_shared.reads.bounds import Bound, Refusal
 from understudy_shared.reads.hop_columns import HopOutcome
@@ -104,6 +106,11 @@ def rejection_by(outcome: HopOutcome | HopFailure) -> Rejection:
     if isinstance(outcome, HopFailure):
         return Rejection(outcome.reason, outcome.detail)
     return rejection_by_problem(outcome.body)
+
+
+def rejection_by_error(error: NodeCallError) -> Rejection:
+    """Return the rejection that a failed call stands for."""
+    return Rejection(error.reason, error.what)
 
 
 def rejection_by_problem(body: bytes) -> Rejection:

@@ -6,7 +6,7 @@ from understudy_router.cluster.candidates import Candidate
 from understudy_router.forwarding.fallback import rejection_by_problem
 from understudy_router.transport.node_client import NodeClient
 from understudy_router.transport.node_requests import NodeRequest, Outcomes
-from understudy_router.transport.wire import HopFailure
+from understudy_shared.cluster.wire import HopFailure
 from understudy_shared.reads.hop import PATH
 from understudy_shared.reads.hop_columns import PROBLEM
 from understudy_shared.telemetry.spans import Attributes, Kind, RecordedTrace, Span

@@ -27,6 +27,14 @@ class Results:
         for index in problems:
             self.kinds[index] = PROBLEM
 
+    def append(self, others: Results) -> None:
+        """Append the results of the keys that follow."""
+        first = len(self.kinds)
+        self.problems.update({first + index: problem for index, problem in others.problems.items()})
+        self.kinds += others.kinds
+        self.bodies += others.bodies
+        self.tails += others.tails
+
     @property
     def is_open(self) -> bool:
         """Whether any key has no result yet."""

@@ -16,7 +16,7 @@ from typing import Final, Generic, TypeVar
 
 from understudy_router.cluster.candidates import Candidate
 from understudy_router.cluster.catalogue import StoreRoute
-from understudy_router.forwarding.context import ReadContext
+from understudy_router.forwarding.context import ReadContext, while_heard_of
 from understudy_router.forwarding.fallback import (
     Rejection,
     ReplicaPlan,
@@ -25,11 +25,12 @@ from understudy_router.forwarding.fallback import (
     is_outdated,
     next_step,
     readers_mistake,
+    rejection_by_error,
     rejection_by_problem,
 )
 from understudy_router.routing.choose import Choice
-from understudy_router.transport.wire import WireError
-from understudy_shared.cluster.node_calls import BadReplyError, NodeCallError, NodeCalls, NodeTimeoutError
+from understudy_shared.cluster.node_calls import CallKind, NodeCallError, NodeCalls
+from understudy_shared.cluster.wire import WireError
 from understudy_shared.http.problems import ProblemError
 from understudy_shared.reads.bounds import NO_BOUND, Bound, ReadVersion
 from understudy_shared.reads.changes import MAX_CHANGES_PART_BYTES, ChangesHop, VersionLines, decode_changes
@@ -44,7 +45,6 @@ from understudy_shared.reads.export_hop import (
     ExportPart,
     decode_export_part,
 )
-from understudy_shared.reads.feed_hop import MISSED_PATH, MissedHop
 from understudy_shared.reads.history import MAX_HISTORY_BYTES, HistoryHop, decode_history
 from understudy_shared.reads.history import PATH as HISTORY_PATH
 from understudy_shared.reads.hop_fields import BadHopError
@@ -58,6 +58,7 @@ from understudy_shared.reads.scan_start import (
     decode_version,
 )
 from understudy_shared.reads.watch_events import MEDIA_TYPE
+from understudy_shared.reads.watch_hop import MISSED_PATH, MissedHop
 
 MAX_SMALL_BYTES: Final = 64 * 1024
 """Limit on a reply without rows."""
@@ -87,11 +88,12 @@ T = TypeVar("T")
 class Call(Generic[T]):
     """A call to a node, and how its reply is read."""
 
+    kind: CallKind
     path: str
     body: bytes
     max_bytes: int
     decode: Callable[[bytes], T]
-    kind: str = ""
+    accept: str = ""
     """The media type of a reply that is no JSON."""
 
 
@@ -102,7 +104,9 @@ class ScanForwarder:
     context: ReadContext
     nodes: NodeCalls
 
-    async def version(self, route: StoreRoute, partitions: Sequence[int], bound: Bound) -> ReadVersion:
+    async def version(
+        self, route: StoreRoute, partitions: Sequence[int], bound: Bound, kind: CallKind = CallKind.SCAN
+    ) -> ReadVersion:
         """Return the version that a bound names, else the newest that a replica of each of these partitions shows. The
         replicas keep it for a while. Raises the problem of a partition that cannot be read.
         """
@@ -110,9 +114,10 @@ class ScanForwarder:
             partitions = partitions[:1]
         until_s = monotonic() + bound.wait_ms / 1000
         found: set[ReadVersion] = set()
+        ask = partial(self._of_nodes, kind, route, partitions, bound, path=VERSION_PATH, decode=decode_version)
         for turn in count(1):
             try:
-                found = set(await self._of_nodes(route, partitions, bound, VERSION_PATH, decode_version))
+                found = set(await ask())
             except ProblemError as error:
                 refusal = error.problem.refusal
                 if refusal is None or not refusal.may_pass or monotonic() >= until_s:
@@ -124,26 +129,29 @@ class ScanForwarder:
 
     async def estimate(self, route: StoreRoute, partitions: Sequence[int], bound: Bound) -> int:
         """Return about how many keys these partitions have. Raises the problem of a partition that cannot be read."""
-        return sum(await self._of_nodes(route, partitions, bound, ESTIMATE_PATH, decode_estimate))
+        return sum(
+            await self._of_nodes(CallKind.SCAN, route, partitions, bound, path=ESTIMATE_PATH, decode=decode_estimate)
+        )
 
-    async def part(self, route: StoreRoute, hop: ScanHop, until_s: float) -> PartPage:
+    async def part(self, route: StoreRoute, hop: ScanHop, until_s: float, kind: CallKind = CallKind.SCAN) -> PartPage:
         """Return a part of a page, by the first replica that has its version. Raises the problem of a partition that
         cannot be read.
         """
         bound = bound_at(hop.application, hop.lineage, hop.version)
-        call = Call(PATH, hop.encode(), MAX_PART_BYTES, decode_part)
+        call = Call(kind, PATH, hop.encode(), MAX_PART_BYTES, decode_part)
         return await self._of_replica(route, hop.partition, bound, call, until_s)
 
     async def export_part(self, route: StoreRoute, hop: ExportHop) -> ExportPart:
         """Return a part of an export, by the first replica that has its version. Raises the problem of a partition that
         cannot be read.
         """
-        call = Call(EXPORT_PATH, hop.encode(), MAX_EXPORT_PART_BYTES, decode_export_part, PART_TYPE)
+        call = Call(CallKind.EXPORT, EXPORT_PATH, hop.encode(), MAX_EXPORT_PART_BYTES, decode_export_part, PART_TYPE)
         return await self._of_export(route, hop.scan, call)
 
     async def arrow_last(self, route: StoreRoute, hop: EndHop) -> bytes:
         """Return the last record batch of an Arrow stream. Raises the problem of a partition that cannot be read."""
-        return await self._of_export(route, hop.scan, Call(END_PATH, hop.encode(), MAX_SMALL_BYTES, bytes, PART_TYPE))
+        call = Call(CallKind.EXPORT, END_PATH, hop.encode(), MAX_SMALL_BYTES, bytes, PART_TYPE)
+        return await self._of_export(route, hop.scan, call)
 
     async def _of_export(self, route: StoreRoute, scan: ScanHop, call: Call[T]) -> T:
         bound = bound_at(scan.application, scan.lineage, scan.version)
@@ -153,18 +161,20 @@ class ScanForwarder:
         """Return a page of the history of a key, as the JSON behind the key, by the first replica that can read it.
         Raises the problem of one that cannot be read.
         """
-        call = Call(HISTORY_PATH, hop.encode(), MAX_HISTORY_BYTES, decode_history)
+        call = Call(CallKind.SCAN, HISTORY_PATH, hop.encode(), MAX_HISTORY_BYTES, decode_history)
         return await self._of_replica(route, hop.partition, NO_BOUND, call, monotonic())
 
     async def missed(self, route: StoreRoute, hop: MissedHop) -> bytes:
         """Return the events that watchers missed, by the first replica that can read them. Raises the problem of
         versions that cannot be read.
         """
-        call = Call(MISSED_PATH, hop.encode(), MAX_MISSED_BYTES, bytes, MEDIA_TYPE)
+        call = Call(CallKind.WATCH, MISSED_PATH, hop.encode(), MAX_MISSED_BYTES, bytes, MEDIA_TYPE)
         bound = Bound(min_position=hop.after)
         return await self._of_replica(route, hop.of.partition, bound, call, monotonic() + EXPORT_PART_S)
 
-    async def changes(self, route: StoreRoute, hop: ChangesHop) -> tuple[VersionLines, ...]:
+    async def changes(
+        self, route: StoreRoute, hop: ChangesHop, kind: CallKind = CallKind.EXPORT
+    ) -> tuple[VersionLines, ...]:
         """Return a part of the changes of a partition, by the first replica that can read them. Raises the problem of
         versions that cannot be read.
         """
@@ -173,7 +183,7 @@ class ScanForwarder:
         def decode(body: bytes) -> tuple[VersionLines, ...]:
             return decode_changes(body, first)
 
-        call = Call(CHANGES_PATH, hop.encode(), MAX_CHANGES_PART_BYTES, decode, PART_TYPE)
+        call = Call(kind, CHANGES_PATH, hop.encode(), MAX_CHANGES_PART_BYTES, decode, PART_TYPE)
         return await self._of_replica(route, hop.scan.partition, NO_BOUND, call, monotonic() + EXPORT_PART_S)
 
     async def _of_replica(self, route: StoreRoute, partition: int, bound: Bound, call: Call[T], until_s: float) -> T:
@@ -185,14 +195,23 @@ class ScanForwarder:
         deadline_s = max(until_s, began_s) + context.deadline_ms / 1000
         candidate = plan.next()
         while candidate is not None:
-            said = await self._asked(candidate, call, _attempt_until_s(plan, until_s, deadline_s))
+            said = await self._asked_while_heard_of(
+                candidate, call, _attempt_until_s(plan, until_s, deadline_s), is_last=len(plan.rest) <= 1
+            )
             if not isinstance(said, Rejection):
                 return said
             candidate = await self._after(plan, candidate, said, deadline_s, choose)
         raise _refused(plan, bound, began_s, deadline_s)
 
     async def _of_nodes(
-        self, route: StoreRoute, partitions: Sequence[int], bound: Bound, path: str, decode: Callable[[bytes], T]
+        self,
+        kind: CallKind,
+        route: StoreRoute,
+        partitions: Sequence[int],
+        bound: Bound,
+        *,
+        path: str,
+        decode: Callable[[bytes], T],
     ) -> list[T]:
         """Ask the nodes of these partitions, each once for all that it is chosen for; return their answers."""
         context, began_s = self.context, monotonic()
@@ -210,7 +229,7 @@ class ScanForwarder:
                 *(
                     self._asked(
                         candidate,
-                        Call(path, body, MAX_SMALL_BYTES, decode),
+                        Call(kind, path, body, MAX_SMALL_BYTES, decode),
                         min(_attempt_until_s(plans[each], began_s, deadline_s) for each in wanted),
                     )
                     for (candidate, wanted), body in zip(asked, bodies, strict=True)
@@ -227,6 +246,18 @@ class ScanForwarder:
                         del next_of[each]
         return found
 
+    async def _asked_while_heard_of(
+        self, candidate: Candidate, call: Call[T], deadline_s: float, *, is_last: bool
+    ) -> T | Rejection:
+        """Do what `_asked` does, but give a node up once it is silent, unless it is the last that could answer."""
+        if is_last:
+            return await self._asked(candidate, call, deadline_s)
+        try:
+            async with while_heard_of(candidate, self.context.watcher):
+                return await self._asked(candidate, call, deadline_s)
+        except NodeCallError as error:
+            return rejection_by_error(error)
+
     async def _asked(self, candidate: Candidate, call: Call[T], deadline_s: float) -> T | Rejection:
         """Return the answer of a node, or the reason for which it gave no answer."""
         left_s = deadline_s - monotonic()
@@ -234,20 +265,19 @@ class ScanForwarder:
             return Rejection(WireError.TIMEOUT, "the deadline passed before it was asked")
         try:
             status, said = await self.nodes.ask(
+                call.kind,
                 candidate.endpoint,
                 call.path,
                 call.body,
                 max_bytes=call.max_bytes,
                 limit_s=left_s,
-                kind=call.kind,
+                accept=call.accept,
             )
             return call.decode(said) if status == 200 else rejection_by_problem(said)
-        except NodeTimeoutError as error:
-            return Rejection(WireError.TIMEOUT, error.what)
-        except (BadReplyError, BadHopError) as error:
+        except BadHopError as error:
             return Rejection(WireError.BAD_REPLY, error.what)
         except NodeCallError as error:
-            return Rejection(WireError.REFUSED, error.what)
+            return rejection_by_error(error)
 
     async def _after(
         self,

@@ -1,7 +1,7 @@
 """The feed of the watched keys of one partition: one stream of a node, however many watch at this router.
 
-When the node ends, drains, or stands still while another replica goes on, that one takes over, behind the position of
-the feed.
+When the node ends, drains, or stands still while another replica is ahead, that one takes over after the position of
+the feed, until no replica can for a while.
 """
 
 from __future__ import annotations
@@ -9,28 +9,61 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 from time import monotonic
-from typing import Final, cast
+from typing import Any, Final, cast
 
 from understudy_router.cluster.candidates import Candidate
 from understudy_router.cluster.catalogue import StoreRoute
-from understudy_router.forwarding.context import ReadContext
-from understudy_router.forwarding.fallback import Rejection, ReplicaPlan, rejection_by_problem
-from understudy_router.forwarding.replica_following import BEGIN_S, ReplicaFollower
-from understudy_shared.auth.cluster_secret import ClusterIdentity
+from understudy_router.forwarding.context import ReadContext, while_heard_of
+from understudy_router.forwarding.fallback import (
+    Rejection,
+    ReplicaPlan,
+    Step,
+    is_catalogue_outdated,
+    is_outdated,
+    next_step,
+    readers_mistake,
+    rejection_by_error,
+    rejection_by_problem,
+)
+from understudy_router.transport.node_events import NodeEvents
 from understudy_shared.base.errors import UnderstudyError
-from understudy_shared.cluster.node_calls import NodeCalls
+from understudy_shared.cluster.node_calls import CallKind, NodeCallError, NodeCalls
+from understudy_shared.cluster.wire import WireConnection
 from understudy_shared.http.problems import Problem, ProblemError, ProblemType
-from understudy_shared.reads.bounds import Bound
-from understudy_shared.reads.feed_hop import KEYS_PATH, MAX_FED_KEYS, OPEN_PATH, FedPartition, FeedHop, FeedKeysHop
+from understudy_shared.reads.bounds import NO_BOUND, Bound, Refusal
 from understudy_shared.reads.heard_feed import FeedKey, HeardFeed
 from understudy_shared.reads.selection import Selection
-from understudy_shared.reads.watch_events import EndReason
-from understudy_shared.reads.watch_hop import WatchKey
-from understudy_shared.server.watch_streams import WatchStream, slices_of
+from understudy_shared.reads.watch_events import MEDIA_TYPE, EndReason, HopEvent, read_event
+from understudy_shared.reads.watch_hop import (
+    KEYS_PATH,
+    MAX_FED_KEYS,
+    OPEN_PATH,
+    FedPartition,
+    FeedHop,
+    FeedKeysHop,
+    WatchKey,
+)
+from understudy_shared.server.watch_streams import HEARTBEAT_S, WatchStream, slices_of
+
+BEGIN_S: Final = 8.0
+"""Longest time until a node sends its first event: it may wait for a version that the watchers have seen."""
+
+LOOK_S: Final = 3.0
+"""Time of silence after which the router checks whether the node should still have the keys."""
+
+SILENT_S: Final = 2 * HEARTBEAT_S + LOOK_S
+"""Time of silence after which a node is given up: it sends a sign of life every `HEARTBEAT_S`."""
+
+PATIENCE_S: Final = 30.0
+"""Time for which replicas are tried again when all of them refuse."""
+
+RETRY_S: Final = 0.2
+TURN_S: Final = 0.001
+"""Time for which events that came together are taken in one turn of the event loop."""
 
 BEHIND_S: Final = 10.0
 """Time for which a replica may stand still while another one is ahead."""
@@ -46,30 +79,28 @@ MAX_REPLY_BYTES: Final = 64 * 1024
 log = logging.getLogger(__name__)
 
 
-class NoFeedsError(UnderstudyError):
-    """No node of a partition has feeds: they are of an earlier release."""
-
-
-class WatchFeed(ReplicaFollower):
+class WatchFeed:
     """The watched keys of a partition of the store that `route` returns. `ended` is called when it cannot go on."""
 
     def __init__(
         self,
         context: ReadContext,
         nodes: NodeCalls,
-        identity: ClusterIdentity,
         route: Callable[[], StoreRoute],
         *,
         partition: int,
         selection: Selection,
         ended: Callable[[WatchFeed], None],
     ) -> None:
-        super().__init__(context, identity, route)
+        self._context, self._nodes, self._route = context, nodes, route
         first = route()
         self.heard = HeardFeed(first.lineage)
         self.of = _fed(first, partition, selection)
         self.is_over = False
-        self._nodes, self._ended = nodes, ended
+        self._bound = NO_BOUND
+        """The bound by which replicas are chosen."""
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._ended = ended
         self._failed: UnderstudyError | None = None
         self._new: dict[FeedKey, None] = {}
         """Keys that the node was not given yet."""
@@ -81,6 +112,22 @@ class WatchFeed(ReplicaFollower):
         self._has_gone_on = asyncio.Event()
         self._ahead_since_s: float | None = None
         self._looked_at = -1
+
+    def start(self) -> None:
+        """Begin to follow."""
+        self._spawn(self._run(), "follow a feed")
+
+    def close(self) -> Sequence[asyncio.Task[None]]:
+        """End the stream. Return the tasks that end."""
+        for task in self._tasks:
+            task.cancel()
+        return list(self._tasks)
+
+    def _spawn(self, work: Coroutine[Any, Any, None], name: str) -> None:
+        """Run a task until it ends, or the feed is closed."""
+        task = asyncio.get_running_loop().create_task(work, name=name)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     # ---- watchers
 
@@ -98,9 +145,9 @@ class WatchFeed(ReplicaFollower):
         return found
 
     async def ready(self, keys: Sequence[FeedKey], stream: WatchStream) -> None:
-        """Wait until keys have their values. Raises NoFeedsError, and the problem of keys whose values do not come."""
+        """Wait until keys have their values. Raises the problem of keys whose values do not come."""
         self._joining.add(stream)
-        within_s = self.context.deadline_ms / 1000 + BEGIN_S
+        within_s = self._context.deadline_ms / 1000 + BEGIN_S
         try:
             async with asyncio.timeout(within_s):
                 while not self._are_ready(keys):
@@ -142,25 +189,78 @@ class WatchFeed(ReplicaFollower):
 
     # ---- one node after another
 
-    def has_position(self, partitions: Sequence[int]) -> bool:
-        return bool(self.heard.position)
+    async def _run(self) -> None:
+        try:
+            await self._follow_on()
+        except UnderstudyError as error:
+            self._fail(error)
+        except Exception as error:
+            log.exception("a feed of a node ended by a bug", extra={"action": "watch-failed"})
+            fix = "Connect again after a second"
+            self._fail(ProblemError(Problem(ProblemType.BAD_REPLY, repr(error), fix=fix)))
 
-    def is_current(self, route: StoreRoute) -> bool:
-        return super().is_current(route) and route.lineage == self.of.lineage
+    async def _follow_on(self) -> None:
+        """Follow one replica after another until the keys move. Raises the problem once all replicas fail."""
+        began_s = monotonic()
+        until_s = began_s + self._context.deadline_ms / 1000
+        plan = self._plan()
+        while self._is_current(self._route()):
+            candidate = plan.next()
+            if candidate is None:
+                self._require_hope(plan, began_s, until_s)
+                await asyncio.sleep(RETRY_S)
+                plan = self._plan()
+                continue
+            opened_s = monotonic()
+            rejection = await self._follow(candidate)
+            if rejection is not None:
+                self._note(plan, candidate, rejection)
+                continue
+            began_s = monotonic()
+            until_s = began_s + PATIENCE_S
+            await asyncio.sleep(RETRY_S if began_s - opened_s < 1 else 0)
+            plan = self._plan()
+        self._fail(None)
 
-    def moved(self) -> None:
-        self.fail(None)
+    def _plan(self) -> ReplicaPlan:
+        return ReplicaPlan(self._context.choices.choose(self._route(), self.of.partition, self._bound))
 
-    def fail(self, error: UnderstudyError | None) -> None:
+    def _is_current(self, route: StoreRoute) -> bool:
+        """Whether keys are still encoded and placed as when it began, in the same history."""
+        return route.layout == self.of.layout and route.lineage == self.of.lineage
+
+    def _require_hope(self, plan: ReplicaPlan, began_s: float, until_s: float) -> None:
+        """Raise the problem of a partition that no replica can resume, unless that may pass."""
+        reasons = {rejection.reason for _, rejection in plan.asked}
+        now_s = monotonic()
+        is_gone = bool(reasons) and reasons <= {Refusal.VERSION_GONE, Refusal.NOT_ACTIVE}
+        may_pass = plan.may_pass or plan.is_restoring or any(map(is_outdated, reasons)) or bool(self.heard.position)
+        if is_gone or not may_pass or now_s >= until_s:
+            late = bool(plan.rest) and now_s >= until_s
+            raise ProblemError(plan.refused(Bound(), late=late, after_ms=(now_s - began_s) * 1000))
+
+    def _note(self, plan: ReplicaPlan, candidate: Candidate, rejection: Rejection) -> None:
+        """Note that a candidate cannot go on. Raises the problem of a mistake that all nodes would find."""
+        context, reason = self._context, rejection.reason
+        context.fallbacks[reason] += 1
+        if is_outdated(reason):
+            context.watcher.refresh()
+        if is_catalogue_outdated(reason):
+            context.watcher.catalogue.doubt()
+        if next_step(reason) is Step.STOP:
+            raise ProblemError(readers_mistake(rejection))
+        plan.begin(candidate.node_id, candidate)
+        plan.ended(candidate.node_id, rejection)
+
+    def _fail(self, error: UnderstudyError | None) -> None:
+        """End the watchers: with the problem of keys that cannot be followed, or because they moved."""
         if self.is_over:
             return
         self.is_over = True
         moved = ProblemError(Problem(ProblemType.NOT_INITIALISED, EndReason.MOVED.detail, fix="Retry after a second"))
         self._failed = error or moved
         self._ended(self)
-        is_moved = error is None or isinstance(error, NoFeedsError)
-        reason = EndReason.MOVED if is_moved else EndReason.UNAVAILABLE
-        self.spawn(self._end_all(reason), "end watches")
+        self._spawn(self._end_all(EndReason.MOVED if error is None else EndReason.UNAVAILABLE), "end watches")
 
     async def _end_all(self, reason: EndReason) -> None:
         streams = {cast(WatchStream, stream) for key in self.heard.keys.values() for stream in key.users}
@@ -172,26 +272,28 @@ class WatchFeed(ReplicaFollower):
                     stream.end(reason)
             await asyncio.sleep(0)
 
-    def require_hope(self, plan: ReplicaPlan, partitions: Sequence[int], began_s: float, until_s: float) -> None:
-        if any(rejection.reason == ProblemType.UNKNOWN_PATH.slug for _, rejection in plan.asked):
-            raise NoFeedsError("the nodes that can be asked have no feeds")
-        super().require_hope(plan, partitions, began_s, until_s)
-
-    async def follow(self, candidate: Candidate, partitions: Sequence[int]) -> Rejection | None:
-        route, heard = self.route(), self.heard
+    async def _follow(self, candidate: Candidate) -> Rejection | None:
+        """Take the events of a node until it ends. Return why it did not begin; None if it had begun."""
+        route, heard = self._route(), self.heard
         known, new = heard.begin()
         self._new, self._dropped, name = dict.fromkeys(new), [], secrets.token_hex(16)
         self._has_gone_on.clear()
-        hop = FeedHop(self.of, name, heard.after, len(known))
-        events = await self.opened(candidate, OPEN_PATH, hop.encode())
-        if isinstance(events, Rejection):
-            return events
+        body = FeedHop(self.of, name, heard.after, len(known)).encode()
+        try:
+            async with while_heard_of(candidate, self._context.watcher):
+                begun = await self._nodes.begin(candidate.endpoint, OPEN_PATH, body, accept=MEDIA_TYPE, limit_s=BEGIN_S)
+        except NodeCallError as error:
+            return rejection_by_error(error)
+        if not isinstance(begun, WireConnection):
+            return rejection_by_problem(begun[1])
+        events = NodeEvents(begun)
         keeping = asyncio.get_running_loop().create_task(
             self._keep_keys(candidate, name, known), name="keep the keys of a feed"
         )
         keeping.add_done_callback(lambda _: events.close())
         try:
-            async with aclosing(self.events_of(events, candidate, route, self.of.partition)) as found:
+            upstream = self._events_of(events, candidate, route)
+            async with while_heard_of(candidate, self._context.watcher), aclosing(upstream) as found:
                 async for event in found:
                     for changed in heard.heard(event):
                         await self._tell(changed)
@@ -204,6 +306,38 @@ class WatchFeed(ReplicaFollower):
             keeping.cancel()
             await asyncio.wait([keeping])
         return None
+
+    async def _events_of(
+        self, events: NodeEvents, candidate: Candidate, route: StoreRoute
+    ) -> AsyncGenerator[HopEvent, None]:
+        """Yield the events of a node until it ends. Raises OSError for a connection that breaks, ValueError for what no
+        node sends.
+        """
+        looked_s = heard_s = turn_s = monotonic()
+        while monotonic() - heard_s < SILENT_S:
+            block = events.buffered()
+            now_s = monotonic()
+            if block is None or now_s - turn_s > TURN_S:
+                await asyncio.sleep(0)
+                turn_s = monotonic()
+            if block is None:
+                try:
+                    async with asyncio.timeout(LOOK_S):
+                        block = await events.next()
+                except TimeoutError:
+                    block = b""
+            heard_s = monotonic() if block else heard_s
+            if monotonic() - looked_s >= LOOK_S:
+                looked_s = monotonic()
+                if not self._should_have(route, candidate):
+                    return
+            if block is None:
+                return
+            event = read_event(block) if block else None
+            if event is not None and event.kind == "end":
+                return
+            if event is not None:
+                yield event
 
     async def _tell(self, changed: Sequence[FeedKey]) -> None:
         """Wake the watchers of changed keys, a slice in a turn of the loop. Each sends before the next version is
@@ -218,13 +352,14 @@ class WatchFeed(ReplicaFollower):
                 stream.wake()
             await asyncio.sleep(0)
 
-    def should_have(self, route: StoreRoute, candidate: Candidate, partition: int) -> bool:
+    def _should_have(self, route: StoreRoute, candidate: Candidate) -> bool:
         """Whether the feed stays with a candidate: lookups could be sent to it, and no other replica does better."""
-        if not super().should_have(route, candidate, partition):
+        choice = self._context.choices.choose(route, self.of.partition, self._bound)
+        name = candidate.node_id
+        if not any(each.node_id == name and each.is_live and not each.is_silent for each in choice.asked):
             return False
-        order = self.context.choices.choose(route, partition, self.bound).order
-        mine = next((each for each in order if each.node_id == candidate.node_id), candidate)
-        others = [each for each in order if each.node_id != candidate.node_id and not each.is_draining]
+        mine = next((each for each in choice.order if each.node_id == name), candidate)
+        others = [each for each in choice.order if each.node_id != name and not each.is_draining]
         if mine.is_draining and any((each.version or 0) >= self.heard.version for each in others):
             return False
         return not self._is_left_behind(max((each.version or 0 for each in others), default=0))
@@ -243,7 +378,7 @@ class WatchFeed(ReplicaFollower):
         self._ahead_since_s = None
         shown = self.heard.after
         if shown is not None:
-            self.bound = Bound(min_position=replace(shown, version=ahead, committed_at_us=None))
+            self._bound = Bound(min_position=replace(shown, version=ahead, committed_at_us=None))
         return True
 
     # ---- the keys of the node's feed
@@ -275,7 +410,7 @@ class WatchFeed(ReplicaFollower):
         body = FeedKeysHop(name, first, given, goes_on, dropped).encode()
         try:
             status, reply = await self._nodes.ask(
-                candidate.endpoint, KEYS_PATH, body, max_bytes=MAX_REPLY_BYTES, limit_s=KEYS_S
+                CallKind.WATCH, candidate.endpoint, KEYS_PATH, body, max_bytes=MAX_REPLY_BYTES, limit_s=KEYS_S
             )
         except UnderstudyError as error:
             log.info("%s does not add keys: %s", candidate.node_id, error, extra={"action": "watch-upstream-ended"})

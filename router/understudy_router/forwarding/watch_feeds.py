@@ -13,19 +13,17 @@ from understudy_router.cluster.catalogue import StoreRoute
 from understudy_router.forwarding.context import ReadContext
 from understudy_router.forwarding.scanning import ScanForwarder
 from understudy_router.forwarding.watch_feed import WatchFeed
-from understudy_shared.auth.cluster_secret import ClusterIdentity
 from understudy_shared.base.errors import UnderstudyError
 from understudy_shared.cluster.node_calls import NodeCalls
 from understudy_shared.http.problems import ProblemError
 from understudy_shared.reads.bounds import MAX_BATCH_KEYS, Refusal
-from understudy_shared.reads.feed_hop import MissedHop
 from understudy_shared.reads.heard_feed import FeedKey
 from understudy_shared.reads.hop_fields import BadHopError
 from understudy_shared.reads.position import Position
 from understudy_shared.reads.selection import Selection
 from understudy_shared.reads.shared_watch import CaughtUp, Change, SharedPart
 from understudy_shared.reads.watch_events import KeyEvent, read_event
-from understudy_shared.reads.watch_hop import WatchKey
+from understudy_shared.reads.watch_hop import MissedHop, WatchKey
 from understudy_shared.server.watch_streams import WatchStream
 from understudy_shared.server.watcher import Joined, WatchSource
 from understudy_shared.server.watches import WatchQuestion
@@ -44,9 +42,9 @@ CLOSE_S: Final = 1.0
 class WatchFeeds:
     """The feeds of a router."""
 
-    def __init__(self, context: ReadContext, nodes: NodeCalls, identity: ClusterIdentity) -> None:
+    def __init__(self, context: ReadContext, nodes: NodeCalls) -> None:
         self.missed = MissedChanges(ScanForwarder(context, nodes))
-        self._context, self._nodes, self._identity = context, nodes, identity
+        self._context, self._nodes = context, nodes
         self._feeds: dict[tuple[str, str, str, int, Selection], WatchFeed] = {}
         self._sweeping: asyncio.Task[None] | None = None
 
@@ -64,13 +62,12 @@ class WatchFeeds:
             feed = self._feeds[place] = WatchFeed(
                 self._context,
                 self._nodes,
-                self._identity,
                 route,
                 partition=partition,
                 selection=selection,
                 ended=ended,
             )
-            feed.start((partition,))
+            feed.start()
             if self._sweeping is None:
                 self._sweeping = asyncio.get_running_loop().create_task(self._sweep(), name="sweep watched keys")
         return feed

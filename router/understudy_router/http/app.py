@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Collection, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager
 
 from fastapi import APIRouter, FastAPI
@@ -13,14 +13,11 @@ from fastapi import APIRouter, FastAPI
 from understudy_router.admin.admin import Admin
 from understudy_router.admin.routes import overview_routes
 from understudy_router.forwarding.scanning import ScanForwarder
-from understudy_router.http.changes import RouterChanges
-from understudy_router.http.histories import RouterHistories
 from understudy_router.http.lookups import RouterLookups
 from understudy_router.http.metrics import RouterMetrics
 from understudy_router.http.reads import Reads
-from understudy_router.http.routes import drain_route, read_routes
+from understudy_router.http.routes import RouterChanges, RouterHistories, RouterSnapshots, drain_route, read_routes
 from understudy_router.http.scans import RouterScans
-from understudy_router.http.snapshots import RouterSnapshots
 from understudy_router.http.watches import RouterWatches
 from understudy_router.page.draining import drain_routes
 from understudy_router.page.routes import page_routes
@@ -41,6 +38,7 @@ from understudy_shared.server.scans import scan_routes, scans_in_front
 from understudy_shared.server.seeks import Seeks
 from understudy_shared.server.several_reads import SeveralStores, several_routes
 from understudy_shared.server.snapshots import snapshot_routes
+from understudy_shared.server.store_files import store_file_routes
 from understudy_shared.server.watch_streams import WatchStreams
 from understudy_shared.server.watches import watch_routes
 from understudy_shared.telemetry.span_export import close_spans, open_spans
@@ -52,12 +50,9 @@ def create_app(
     access: Access | None = None,
     *,
     learns_within_ms: int = 0,
-    own_ports: Collection[int] = (),
 ) -> RouterLookups:
     """Make the application that serves by `router`. `guard` watches over its connections, `access` decides about
     requests. Its start waits until the router knows enough, for `learns_within_ms` at most.
-
-    `own_ports`: those of the processes that share a port, this one among them.
     """
     guard = guard or ConnectionGuard()
     bounds = read_store_bounds(router.settings.store_bounds)
@@ -67,7 +62,7 @@ def create_app(
     def causes() -> Mapping[str, str]:
         return {**router.causes(), **guard.causes(), **app.access.causes()}
 
-    admin = Admin(router, bounds, causes, exposure)
+    admin = Admin(router, bounds, reads.requests, causes, exposure)
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
@@ -111,12 +106,12 @@ def create_app(
         of_application=metrics.of_application,
     )
     app.admin = admin
-    http.include_router(probe_routes(report, own_ports))
+    http.include_router(probe_routes(report))
     http.include_router(overview_routes(admin))
     http.include_router(drain_routes(admin.safe_to_stop, lambda node_id, wanted: router.drain(node_id, drain=wanted)))
     has_explore = not router.settings.disable_explore
     http.include_router(page_routes(admin.overview_document, admin.history, admin.events, has_explore=has_explore))
-    add_document(http, "router", is_guarded=app.access.is_on)
+    add_document(http, "router", is_guarded=app.access.is_on, root_path=app.access.root_path)
     answer_with_problems(http)
     return app
 
@@ -130,6 +125,7 @@ def _reading_routes(  # noqa: PLR0917  # the parts of an application, in the ord
     watches: RouterWatches,
 ) -> Iterator[APIRouter]:
     """Yield the calls that read, besides lookups."""
+    yield store_file_routes(scans)
     yield read_routes(router, reads, scans)
     yield scan_routes(scans)
     yield export_routes(scans)

@@ -31,6 +31,7 @@ from understudy_shared.server.direct import Exchange
 from understudy_shared.server.lookups import LookupsFirst
 from understudy_shared.server.probes import ProcessReport
 from understudy_shared.settings.common import Compression
+from understudy_shared.spark.key_codec import ANY_PARTITION
 from understudy_shared.telemetry.spans import RecordedTrace
 from understudy_shared.telemetry.trace import Trace
 
@@ -144,10 +145,11 @@ def _tell_traced(request: Request, result: Result | None, took_ms: float, trace:
     else:
         outcome = result.type.slug if isinstance(result, Problem) else "found" if result[0] == FOUND else "absent"
     store, partition = request.lookup.route.name, request.lookup.keys[0].partition
+    place = {} if partition == ANY_PARTITION else {"partition": partition}
     if isinstance(trace, RecordedTrace):
-        trace.span.note({"understudy.partition": partition, "understudy.outcome": outcome})
+        trace.span.note({**{f"understudy.{name}": each for name, each in place.items()}, "understudy.outcome": outcome})
     if log.isEnabledFor(logging.DEBUG):
-        ids = {"store": store, "partition": partition, **trace.ids}
+        ids = {"store": store, **place, **trace.ids}
         fields = {"action": "read", "outcome": outcome, "took_ms": round(took_ms, 3), **ids}
         log.debug("a traced read: %s", outcome, extra=fields)
 

@@ -14,6 +14,7 @@ from understudy_router.cluster.health import RANK, Health
 from understudy_router.forwarding.fallback import Step
 from understudy_router.router import Router
 from understudy_shared.auth.access import Access
+from understudy_shared.cluster.node_calls import CallKind, CallOutcome
 from understudy_shared.http.health import HealthReport
 from understudy_shared.server.connection_guard import ConnectionGuard
 from understudy_shared.server.lookups import LookupsFirst
@@ -120,6 +121,16 @@ class RouterMetrics:
         yield CounterMetricFamily(
             "understudy_router_silences", "Times that a node answered nothing while others did", counts.silences
         )
+
+        calls = CounterMetricFamily(
+            "understudy_router_calls",
+            "Calls to nodes besides lookups, by kind and by how they ended",
+            labels=("kind", "outcome"),
+        )
+        for kind in CallKind:
+            for outcome in CallOutcome:
+                calls.add_metric((kind, outcome), self._router.nodes.counts[kind, outcome])
+        yield calls
 
     def _extra(self) -> Iterator[Metric]:
         """Yield the requests to more than one node, with their reasons."""

@@ -9,7 +9,8 @@ from understudy_router.cluster.catalogue import StoreRoute
 from understudy_router.cluster.moments import Moments
 from understudy_router.forwarding.scanning import ScanForwarder
 from understudy_router.http.reads import Reads
-from understudy_shared.reads.bounds import ReadVersion
+from understudy_shared.cluster.node_calls import CallKind
+from understudy_shared.reads.bounds import Bound, ReadVersion
 from understudy_shared.reads.export_format import ExportFormat
 from understudy_shared.reads.export_hop import (
     PART_BYTES,
@@ -43,9 +44,12 @@ class RouterScans(Scans):
         kind = str(route.shown["kind"])
         return ScannedStore(route.name, kind, route.application_id, route.lineage, route.codec, route.partitions, every)
 
+    async def resolved(self, bound: Bound) -> Bound:
+        return await self._moments.resolved(bound)
+
     async def first_version(self, turn: ScanTurn) -> ReadVersion:
         bound = await self._moments.resolved(turn.bound)
-        return await self._forwarder.version(self._reads.route(turn.store.name), turn.partitions, bound)
+        return await self._forwarder.version(self._reads.route(turn.store.name), turn.partitions, bound, _kind(turn))
 
     async def estimate(self, turn: ScanTurn) -> int:
         return await self._forwarder.estimate(self._reads.route(turn.store.name), turn.partitions, turn.bound)
@@ -55,7 +59,8 @@ class RouterScans(Scans):
         self._moments.note_use(turn.bound)
 
         async def read(place: Place, room: Room) -> PartPage:
-            part = await self._forwarder.part(route, scan_hop(route, turn, version, place, room), room.until_s)
+            hop = scan_hop(route, turn, version, place, room)
+            part = await self._forwarder.part(route, hop, room.until_s, _kind(turn))
             self.long_reads.count(part)
             return part
 
@@ -77,6 +82,10 @@ class RouterScans(Scans):
         route = self._reads.route(turn.store.name)
         hop = scan_hop(route, turn, version, Place(turn.partitions[0]), _part_room())
         return await self._forwarder.arrow_last(route, EndHop(hop, ExportFormat.ARROW, said))
+
+
+def _kind(turn: ScanTurn) -> CallKind:
+    return CallKind.WATCH if turn.is_watch else CallKind.SCAN
 
 
 def _part_room() -> Room:

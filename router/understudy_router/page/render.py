@@ -61,10 +61,10 @@ class PageReader(NamedTuple):
 
 
 def page_pieces(
-    overview: Document, histories: Histories, query: PageQuery, build: str, reader: PageReader | None = None
+    overview: Document, histories: Histories, query: PageQuery, root: str, reader: PageReader | None = None
 ) -> Iterator[str]:
-    """Yield the page, piece by piece."""
-    shown = {**_head(overview, build), **_shown(overview, histories, query)}
+    """Yield the page, piece by piece. `root` is the relative reference from the page to the root of the service."""
+    shown = {**_head(overview, root), **_shown(overview, histories, query)}
     curves = _curves(histories, query)
     return _environment().get_template("page.html").generate(shown, curves=curves, reader=reader or PageReader())
 
@@ -83,9 +83,8 @@ async def joined(pieces: Iterable[str]) -> str:
 
 def fleet_page(overview: Document, rows: Sequence[Mapping[str, Any]], query: FleetQuery, reader: PageReader) -> str:
     """Return the overview of the applications of a router as a page; `rows` are those that the query lets through."""
-    build = page_assets().build
     shown = {
-        "static": f"/admin/static/{build}/",
+        **_links("../"),
         "overview": overview,
         "rows": [fleet_row(row) for row in rows],
         "query": query,
@@ -97,10 +96,10 @@ def fleet_page(overview: Document, rows: Sequence[Mapping[str, Any]], query: Fle
     return _environment().get_template("fleet.html").render(shown)
 
 
-def runbook_page(runbook: Runbook, build: str) -> str:
-    """Return a runbook as a page."""
+def runbook_page(runbook: Runbook, root: str) -> str:
+    """Return a runbook as a page. `root` is the relative reference from the page to the root of the service."""
     body = Markup(runbook.html)  # noqa: S704  # our own text
-    shown = {"title": runbook.title, "body": body, "static": f"/admin/static/{build}/"}
+    shown = {"title": runbook.title, "body": body, **_links(root)}
     return _environment().get_template("runbook.html").render(shown)
 
 
@@ -129,9 +128,14 @@ def _environment() -> Environment:
     return made
 
 
-def _head(overview: Document, build: str) -> dict[str, Any]:
+def _links(root: str) -> dict[str, str]:
+    """Return where a page finds the rest of the service: links are relative, because a proxy may publish a prefix."""
+    return {"root": root, "static": f"{root}admin/static/{page_assets().build}/"}
+
+
+def _head(overview: Document, root: str) -> dict[str, Any]:
     return {
-        "static": f"/admin/static/{build}/",
+        **_links(root),
         "router": " · ".join(filter(None, (overview.get("router_id"), overview["router"]))),
         "title": page_title(overview["application_id"], overview["health"]),
     }
@@ -173,7 +177,7 @@ def _shown(overview: Document, histories: Histories, query: PageQuery) -> dict[s
         ],
         "snapshots": [
             {"key": each["id"], "slots": snapshot_slots(each), "expires_at": each["expires_at"]}
-            for each in overview["snapshots"]["oldest"]
+            for each in overview["snapshots"]["leases"]
         ],
         "events": [
             {"key": each["id"], "slots": event_slots(each), "at": each["at"], "anchor": event_anchor(each)}

@@ -82,4 +82,5 @@ def _anchor(title: str) -> str:
 
 
 def _address(name: str, fragment: str) -> str:
-    return f"/admin/runbooks/{'' if name == INDEX else name}" + (f"#{fragment}" if fragment else "")
+    """Return the reference from one of these pages to another: they stand side by side."""
+    return ("./" if name == INDEX else name) + (f"#{fragment}" if fragment else "")

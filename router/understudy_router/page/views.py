@@ -83,9 +83,9 @@ def indicator_slots(indicator: Document) -> Slots:
 
 
 def runbook_link(path: str | None, before: str = "") -> Shown:
-    """Link to a runbook, given by its path in the repository, on the page of this router that has it."""
+    """Link to a runbook, given by its path in the repository, on a page of this router below this one."""
     found = _RUNBOOK.fullmatch(path or "")
-    return Shown(path or "") if found is None else Shown(before + found[1], "", "", f"/admin/runbooks/{found[1]}")
+    return Shown(path or "") if found is None else Shown(before + found[1], "", "", f"runbooks/{found[1]}")
 
 
 def figure_slots(overview: Document) -> Slots:
@@ -221,14 +221,10 @@ def disagreement_slots(row: Document) -> Slots:
 
 
 def snapshot_slots(lease: Document) -> Slots:
-    """Fill the row of a snapshot lease: whose it is, and what its version holds."""
-    holder = lease["holder"]
+    """Fill the row of a snapshot lease: its version, and what that holds."""
     files = f" · {size(lease['disk_bytes'])} of files" if lease["disk_bytes"] else ""
     return {
-        "holder": Shown(NOTHING if holder is None else holder, "", f"for {', '.join(lease['stores']) or 'all stores'}"),
         "version": Shown(number(lease["version"])),
-        "age": Shown(age(lease["age_s"] * 1000)),
-        "renewals": Shown(number(lease["renewals"])),
         "bytes": Shown(f"{size(lease['extra_bytes'])}{files}", "", "what its version holds beyond the one on show"),
         "tasks": Shown(number(lease["tasks"]), "", "replicas that keep its version"),
     }

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 
 from understudy_router.cluster.candidates import Candidate, candidates_of
 from understudy_router.cluster.catalogue import StoreRoute
 from understudy_router.cluster.health import Health
 from understudy_router.cluster.tables import Tables
 from understudy_router.routing.choose import Choice, Exclusion, Reason, choose
-from understudy_router.routing.resolve import assignment_of, resolve
+from understudy_router.routing.resolve import assignment_of, metadata_of, resolve
 from understudy_shared.base.words import HostInfo
 from understudy_shared.reads.bounds import Bound
 from understudy_shared.reads.hop import bound_fields
@@ -20,24 +21,43 @@ from understudy_shared.spark.key_codec import Row
 def explain_key(
     tables: Tables, route: StoreRoute, row: Row, bound: Bound, *, load: Mapping[str, int], now_ms: float
 ) -> dict[str, object]:
-    """Return `GET /v1/stores/{store}/metadata/{k...}`: what a lookup of this key under this bound would do now."""
-    metadata = resolve(tables, route, row)
+    """Return `GET /v1/stores/{store}/metadata/{k...}`: what a lookup of this key under this bound would do now. A key
+    of a scattered store is in no one partition; `asked` has each of them.
+    """
     assignment = assignment_of(tables)
-    candidates = candidates_of(tables, route.operator_id, metadata.partition, now_ms)
-    choice = choose(candidates, bound, key_hash=key_hash(route, metadata.partition), load=load)
+    of_partition = partial(_of_partition, tables, route, bound, load=load, now_ms=now_ms)
+    if route.codec.is_scattered:
+        asked = [of_partition(each) for each in range(route.partitions)]
+        place: dict[str, object] = {"partition": None, "active_host": None, "standby_hosts": [], "asked": asked}
+        place |= {"choice": [], "exclusions": []}
+    else:
+        place = of_partition(resolve(tables, route, row).partition)
     return {
         "store": route.name,
         "key": route.codec.to_json(route.codec.encode(row)),
-        "partition": metadata.partition,
+        "placement": route.codec.placement,
         "partitions": route.partitions,
-        "active_host": host_fields(metadata.active_host),
-        "standby_hosts": [host_fields(host) for host in metadata.standby_hosts],
+        **place,
         "term": assignment.term,
         "epoch": assignment.epoch,
         "lineage": route.lineage,
         "end_offset_position": tables.end_version or None,
         "end_confirmed": tables.end_confirmed(now_ms),
         "bounds": {**bound_fields(bound), **replace(bound.selection, cursor=None).fields()},
+    }
+
+
+def _of_partition(
+    tables: Tables, route: StoreRoute, bound: Bound, partition: int, *, load: Mapping[str, int], now_ms: float
+) -> dict[str, object]:
+    """Return the hosts of a partition, and what a read of a key in it would do now."""
+    metadata = metadata_of(tables, route, partition)
+    candidates = candidates_of(tables, route.operator_id, partition, now_ms)
+    choice = choose(candidates, bound, key_hash=key_hash(route, partition), load=load)
+    return {
+        "partition": partition,
+        "active_host": host_fields(metadata.active_host),
+        "standby_hosts": [host_fields(host) for host in metadata.standby_hosts],
         "choice": _choice(choice),
         "exclusions": [{**described(each.candidate), "reason": each.reason} for each in choice.exclusions],
     }

@@ -15,7 +15,9 @@ from understudy_shared.spark.key_codec import Row
 
 
 def resolve(tables: Tables, route: StoreRoute, row: Row) -> KeyQueryMetadata:
-    """Return the partition of a key and its hosts. The catalogue has the number of partitions, not the assignment."""
+    """Return the partition of a key, of a store that is not scattered, and its hosts. The catalogue has the number of
+    partitions, not the assignment.
+    """
     return metadata_of(tables, route, route.codec.partition(row, route.partitions))
 
 

@@ -30,6 +30,7 @@ class StoreMetadata:
             "epoch": assignment.epoch,
             "lineage": route.lineage,
             "application_id": route.application_id,
+            "placement": route.codec.placement,
             "bounds": bounds,
             "encoding": route.encoding,
             "excluded_hosts": [*_excluded_hosts(tables, assignment)],

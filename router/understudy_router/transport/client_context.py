@@ -10,9 +10,9 @@ from typing import NamedTuple, Protocol
 
 from understudy_router.transport.idle_connections import IdleConnections
 from understudy_router.transport.patience import Patience
-from understudy_router.transport.wire import HopFailure
 from understudy_shared.auth.cluster_secret import ClusterIdentity
 from understudy_shared.base.clock import Clock
+from understudy_shared.cluster.wire import HopFailure
 from understudy_shared.reads.hop import HopGroup, HopReply, HopRequest, HopTrace, encode_request
 from understudy_shared.server.request_counts import DURATION_BOUNDS_MS
 from understudy_shared.telemetry.histogram import Histogram

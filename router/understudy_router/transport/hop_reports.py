@@ -5,8 +5,9 @@ from __future__ import annotations
 from understudy_router.cluster.tables import Tables
 from understudy_router.cluster.watching import Watcher
 from understudy_router.transport.client_context import HopFacts
-from understudy_router.transport.wire import OVERLOADED, HopFailure, WireError
+from understudy_router.transport.hop_replies import OVERLOADED
 from understudy_shared.base.clock import Clock
+from understudy_shared.cluster.wire import HopFailure, WireError
 from understudy_shared.reads.hop import HopReply
 
 _NO_NODES_FAULT = {OVERLOADED, str(WireError.TOO_LARGE)}

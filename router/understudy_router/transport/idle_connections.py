@@ -4,21 +4,21 @@ from __future__ import annotations
 
 from collections import Counter
 
-from understudy_router.transport.wire import HopConnection, WireError
 from understudy_shared.base.words import HostInfo
+from understudy_shared.cluster.wire import WireConnection, WireError
 
 
 class IdleConnections:
     """The idle connections by address. Those to an address are closed when its last pool ends."""
 
     def __init__(self) -> None:
-        self._idle: dict[HostInfo, list[HopConnection]] = {}
+        self._idle: dict[HostInfo, list[WireConnection]] = {}
         self._pools: Counter[HostInfo] = Counter()
 
     def __repr__(self) -> str:
         return f"IdleConnections({sum(map(len, self._idle.values()))} to {len(self._idle)} nodes)"
 
-    def begin(self, host: HostInfo) -> list[HopConnection]:
+    def begin(self, host: HostInfo) -> list[WireConnection]:
         """Return the idle connections to an address, for one more pool."""
         self._pools[host] += 1
         return self._idle.setdefault(host, [])

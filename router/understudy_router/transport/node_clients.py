@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterator, Mapping
 from understudy_router.cluster.tables import Tables
 from understudy_router.transport.client_context import ClientContext, HopCounts
 from understudy_router.transport.node_client import NodeClient
-from understudy_router.transport.wire import HopFailure
 from understudy_shared.base.clock import Clock
 from understudy_shared.base.words import HostInfo
+from understudy_shared.cluster.wire import HopFailure
 
 IDLE_S = 60.0
 """Seconds without a request after which a client is closed: its node may be gone."""

@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 from understudy_router.transport.idle_connections import IdleConnections
-from understudy_shared.auth.cluster_secret import ClusterIdentity
-from understudy_shared.cluster.node_calls import node_client
-
-MAX_CALLS = 1024
-"""Most calls in flight besides lookups, of all applications. Each application bounds its own."""
+from understudy_shared.cluster.node_calls import KeptConnections
 
 
 class NodeConnections:
-    """The connections for hops, and the HTTP client for other calls. The process that made them closes them."""
+    """The open connections for hops, and those for other calls. The process that made them closes them."""
 
-    def __init__(self, identity: ClusterIdentity) -> None:
+    def __init__(self) -> None:
         self.idle = IdleConnections()
-        self.calls = node_client(identity, max_connections=MAX_CALLS)
+        self.kept = KeptConnections()
 
-    async def close(self) -> None:
-        """Close the HTTP client. The connections for hops are closed with the clients of the nodes."""
-        await self.calls.aclose()
+    def close(self) -> None:
+        """Close the connections for other calls. Those for hops are closed with the clients of the nodes."""
+        self.kept.close()

@@ -13,7 +13,7 @@ from enum import StrEnum
 from itertools import accumulate
 
 from understudy_router.cluster.catalogue import StoreRoute
-from understudy_router.transport.wire import HopFailure
+from understudy_shared.cluster.wire import HopFailure
 from understudy_shared.reads.bounds import Bound
 from understudy_shared.reads.hop import HopGroup, HopTrace
 from understudy_shared.reads.hop_columns import HopKey, HopKeys, HopOutcome, HopOutcomes

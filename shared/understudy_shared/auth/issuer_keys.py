@@ -3,6 +3,11 @@
 
 Only a request with a token of an unknown signing key waits for an issuer, and not for long. An issuer that does not
 answer changes nothing for a day: the known keys stay in use.
+
+The check of a token: signed by its issuer, for this service, now. `PyJWT` checks signatures, and nothing else.
+
+A token is checked once. Its grants are cached by the digest of its bytes until it ends, so a request with a known one
+costs what one with an API key does. This module needs the extra `jwt`.
 """
 
 from __future__ import annotations
@@ -10,17 +15,21 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from base64 import urlsafe_b64decode
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 from urllib.request import Request
+
+import jwt
+import orjson
+from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
 
 from understudy_shared.auth.api_keys import ApiKey
 from understudy_shared.auth.binding import is_loopback
 from understudy_shared.auth.issuers import Issuer
-from understudy_shared.auth.key_sets import MAX_SET_BYTES, KeySetAge, PublicKey, parse_key_set
 from understudy_shared.auth.presented import BadTokenError, PresentedToken
-from understudy_shared.auth.tokens import check_token, issuer_of
 from understudy_shared.base.errors import UnderstudyError
 from understudy_shared.base.reminders import Reminder
 from understudy_shared.http.opener import url_opener
@@ -31,6 +40,215 @@ _HEADERS = {"accept": "application/json", "user-agent": "understudy"}
 
 FETCH_LIMIT_S = 5.0
 """Seconds for the answer of an issuer to begin, to go on, and to end."""
+
+
+MAX_TIME_S = 1e11
+"""Limit on times: later ones are mistakes (milliseconds, perhaps), and would make a token valid for ever."""
+
+_UNCHECKED = {
+    "verify_signature": True,
+    **dict.fromkeys(("verify_exp", "verify_nbf", "verify_iat", "verify_aud", "verify_iss"), False),
+    **dict.fromkeys(("verify_sub", "verify_jti"), False),
+}
+
+
+MAX_SET_BYTES = 256 * 1024
+MAX_KEYS = 64
+MAX_KID_CHARS = 256
+MIN_RSA_BITS = 2048
+
+REFRESH_S = 300.0
+"""Age from which keys are fetched again."""
+
+COOL_DOWN_S = 30.0
+"""Seconds between two requests to an issuer: forged tokens cannot make us hammer it."""
+
+MAX_AGE_S = 24 * 3600.0
+"""Age up to which keys are used while their issuer does not answer: a withdrawn key is not trusted for ever."""
+
+_CURVES = {"ES256": "P-256", "ES384": "P-384", "ES512": "P-521", "EdDSA": "Ed25519"}
+_EVERY_RSA = frozenset(("RS256", "RS384", "RS512", "PS256", "PS384", "PS512"))
+
+
+class KeySetError(UnderstudyError):
+    """A key set cannot be used."""
+
+
+class PublicKey(NamedTuple):
+    """A key, and the algorithms whose signatures it verifies."""
+
+    key: Any
+    algorithms: frozenset[str]
+    said: bytes
+    """Its numbers, as the set has them."""
+
+
+def parse_key_set(data: bytes) -> dict[str, PublicKey]:
+    """Parse the keys of a set, by `kid`. Keys for another use, and those without `kid`, are left out.
+
+    Raises KeySetError for a malformed key set, and for one without a usable key.
+    """
+    try:
+        found = orjson.loads(data)
+    except orjson.JSONDecodeError:
+        found = None
+    members = found.get("keys") if isinstance(found, dict) else None
+    if not isinstance(members, list):
+        raise KeySetError("this is not a key set", fix='It is JSON: {"keys": [...]} (RFC 7517)')
+    if len(members) > MAX_KEYS:
+        raise KeySetError(f"it has {len(members)} keys, above {MAX_KEYS}", fix="Give a set with fewer")
+    keys = {}
+    for member in members:
+        key = _key_of(member) if isinstance(member, dict) else None
+        if key is not None:
+            keys[member["kid"]] = key
+    if not keys:
+        what = f"none of {len(members)} keys can be used"
+        raise KeySetError(
+            what, fix="Needed: kid, use sig or absent, RSA of 2,048 bits or more, P-256, P-384, P-521, Ed25519"
+        )
+    return keys
+
+
+def _key_of(member: Mapping[str, Any]) -> PublicKey | None:
+    kid, use, operations = member.get("kid"), member.get("use", "sig"), member.get("key_ops", ["verify"])
+    is_named = isinstance(kid, str) and 0 < len(kid) <= MAX_KID_CHARS
+    if not is_named or use != "sig" or not isinstance(operations, list) or "verify" not in operations:
+        return None
+    algorithms = _algorithms_of(member)
+    if not algorithms:
+        return None
+    public = {name: value for name, value in member.items() if name in {"kty", "crv", "n", "e", "x", "y"}}
+    try:
+        key = jwt.PyJWK(public, algorithm=min(algorithms)).key
+    except (jwt.PyJWTError, ValueError, TypeError, KeyError, RecursionError):
+        return None
+    if isinstance(key, RSAPublicKey) and key.key_size < MIN_RSA_BITS:
+        return None
+    return PublicKey(key, algorithms, orjson.dumps(public, option=orjson.OPT_SORT_KEYS))
+
+
+def _algorithms_of(member: Mapping[str, Any]) -> frozenset[str]:
+    """Return the algorithms that a key may be used for: by its type and curve, and by its `alg` if it has one."""
+    match member.get("kty"), member.get("crv"):
+        case "RSA", _:
+            fit = _EVERY_RSA
+        case (("EC" | "OKP"), str() as curve):
+            fit = frozenset(name for name, each in _CURVES.items() if each == curve)
+        case _:
+            fit = frozenset()
+    return fit if member.get("alg") is None else frozenset(name for name in fit if name == member["alg"])
+
+
+class KeySetAge:
+    """The age of a key set, and when it may be fetched. Rule: two fetches are COOL_DOWN_S apart at least.
+
+    Times are those of the clock by which tokens end. When it is put back the cool-down is longer, once.
+    """
+
+    def __init__(self) -> None:
+        self._read_s = self._asked_s = float("-inf")
+
+    def may_ask(self, now_s: float) -> bool:
+        """Whether enough time has passed since the last fetch."""
+        return now_s - self._asked_s >= COOL_DOWN_S
+
+    def is_due(self, now_s: float) -> bool:
+        """Whether it is time to fetch again, without a token that needs it."""
+        return self.may_ask(now_s) and now_s - self._read_s >= REFRESH_S
+
+    def asked(self, now_s: float) -> None:
+        self._asked_s = now_s
+
+    def read(self, now_s: float) -> None:
+        self._read_s = now_s
+
+    def is_too_old(self, now_s: float) -> bool:
+        """Whether the keys are used no longer."""
+        return now_s - self._read_s > MAX_AGE_S
+
+
+def issuer_of(token: bytes, issuers: Mapping[str, Issuer]) -> Issuer:
+    """Return the issuer that a token states; nothing of it was checked yet. Raises BadTokenError."""
+    stated = _object_in(token.split(b".")[1]).get("iss")
+    issuer = issuers.get(stated) if isinstance(stated, str) else None
+    if issuer is None:
+        raise BadTokenError("the token is of an unknown issuer")
+    return issuer
+
+
+def check_token(presented: PresentedToken, issuer: Issuer, keys: Mapping[str, PublicKey], now_s: float) -> ApiKey:
+    """Check a token, and return its grants and its end (pure). Raises BadTokenError."""
+    header = _object_in(presented.token.split(b".")[0])
+    key, algorithm = _key_for(header, issuer, keys)
+    try:
+        claims = jwt.decode(presented.token, key.key, algorithms=[algorithm], options=_UNCHECKED)  # type: ignore[arg-type]
+    except (jwt.PyJWTError, ValueError, TypeError, RecursionError):
+        raise BadTokenError("the token has a wrong signature") from None
+    return _good_for(presented, issuer, claims, now_s)
+
+
+def _key_for(header: Mapping[str, Any], issuer: Issuer, keys: Mapping[str, PublicKey]) -> tuple[PublicKey, str]:
+    """Return the key that must have signed, from the issuer's set alone: keys in the token itself are ignored."""
+    algorithm, kid = header.get("alg"), header.get("kid")
+    if not isinstance(algorithm, str) or algorithm not in issuer.algorithms:
+        raise BadTokenError("the token has an algorithm that is not accepted")
+    if "crit" in header or "b64" in header or not _is_plain(header.get("typ", "JWT")):
+        raise BadTokenError("the token is of a kind that is not accepted")
+    if not isinstance(kid, str):
+        raise BadTokenError("the token is without kid")
+    key = keys.get(kid)
+    if key is None:
+        raise BadTokenError("the token is signed by an unknown key", lacks_key_of=issuer.issuer)
+    if algorithm not in key.algorithms:
+        raise BadTokenError("the token has an algorithm that its key is not for")
+    return key, algorithm
+
+
+def _is_plain(kind: object) -> bool:
+    return isinstance(kind, str) and kind.lower().removeprefix("application/") in {"jwt", "at+jwt"}
+
+
+def _good_for(presented: PresentedToken, issuer: Issuer, claims: Mapping[str, Any], now_s: float) -> ApiKey:
+    """Return the key of signed claims. Clocks may differ by the leeway, at both ends."""
+    audience = claims.get("aud")
+    meant_for = audience if isinstance(audience, list) else [audience]
+    if claims.get("iss") != issuer.issuer:
+        raise BadTokenError("the token is of another issuer")
+    if not any(isinstance(each, str) and each in issuer.audience for each in meant_for):
+        raise BadTokenError("the token is for another audience")
+    ends_s, begins_s = _time_of(claims, "exp"), _time_of(claims, "nbf")
+    if ends_s is None:
+        raise BadTokenError("the token is without an end")
+    if now_s >= ends_s + issuer.leeway_s:
+        raise BadTokenError("the token has expired", is_expired=True)
+    if begins_s is not None and now_s < begins_s - issuer.leeway_s:
+        raise BadTokenError("the token is not good yet")
+    principal = issuer.principal_of(claims)
+    if principal is None:
+        raise BadTokenError("the token names no principal")
+    return ApiKey(presented.key_id, presented.digest, principal, ends_s + issuer.leeway_s)
+
+
+def _time_of(claims: Mapping[str, Any], name: str) -> float | None:
+    """Return a time in seconds; None without one. Raises BadTokenError for any other value."""
+    if name not in claims:
+        return None
+    found = claims[name]
+    if isinstance(found, bool) or not isinstance(found, (int, float)) or not 0 <= found < MAX_TIME_S:
+        raise BadTokenError(f"the token has a wrong {name}")
+    return float(found)
+
+
+def _object_in(part: bytes) -> dict[str, Any]:
+    """Parse a part of a token. `orjson` bounds its depth."""
+    try:
+        found = orjson.loads(urlsafe_b64decode(part + b"=" * (-len(part) % 4)))
+    except ValueError:
+        found = None
+    if not isinstance(found, dict):
+        raise BadTokenError("this is not a token")
+    return found
 
 
 class FetchError(UnderstudyError):

@@ -17,6 +17,7 @@ from understudy_shared.http.problems import Problem, ProblemError, ProblemType
 from understudy_shared.http.target import (
     LISTS_OF_APPLICATIONS,
     application_target,
+    named_store,
     refuse_unroutable,
     split_path,
     unknown_application,
@@ -102,7 +103,8 @@ def _of_a_path(method: str, raw_path: bytes) -> Need:
 def _of_a_store(store: str, call: list[str]) -> Need:
     match call:
         case []:
-            return Need(NeedKind.STORE, None, store)
+            name, ending = named_store(store)
+            return Need(NeedKind.STORE, Action.EXPORT if ending else None, name)
         case ["keys" | "lookup" | "history" | "metadata", *_]:
             return Need(NeedKind.STORE, Action.POINT, store)
         case ["scan" | "count" | "windows", *_]:

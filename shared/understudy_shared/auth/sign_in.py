@@ -22,21 +22,22 @@ from understudy_shared.http.edge import (
 )
 from understudy_shared.http.people import CONTENT_TYPE, HEADERS, is_for_people, said_of, small_page
 from understudy_shared.http.problems import Problem, problem_of
+from understudy_shared.http.root_path import ROOT_PATH, address_of, to_root
 from understudy_shared.http.target import application_target
 
-LOGIN, LOGOUT = b"/admin/login", b"/admin/logout"
-PATHS = frozenset((LOGIN, LOGOUT))
-PAGE = b"/admin/"
+LOGIN, LOGOUT = "/admin/login", "/admin/logout"
+PATHS = frozenset((LOGIN.encode(), LOGOUT.encode()))
+PAGE = "/admin/"
 """The page to which a browser is sent when it is signed in, and where it signs in."""
 
 MAX_FORM_BYTES = 4096
 
 _FORM = (
-    '<form method="post" action="/admin/login"><label for="key">Key</label>'
+    '<form method="post" action="{login}"><label for="key">Key</label>'
     '<input id="key" name="key" type="password" autocomplete="current-password" required autofocus>'
     "<button>Sign in</button></form>"
 )
-_OUT = '<form method="post" action="/admin/logout"><button>Sign out</button></form>'
+_OUT = '<form method="post" action="{logout}"><button>Sign out</button></form>'
 _NO_SESSIONS = (
     "<p>This router keeps no sessions, because it was started without <code>--cluster-secret-file</code>. "
     "Ask with a key instead: <code>UNDERSTUDY_API_KEY_FILE=FILE understudy lag</code>.</p>"
@@ -55,15 +56,17 @@ class Signing(NamedTuple):
 
 def wants_page(scope: Scope) -> bool:
     """Whether a browser asks for the page, which shows a problem as a page."""
-    is_page = application_target(scope["raw_path"])[1] == PAGE  # of the service, or of one of its applications
+    is_page = application_target(scope["raw_path"])[1] == PAGE.encode()  # of the service, or of one of its applications
     return bool(is_page and scope["method"] == "GET" and is_for_people(scope))
 
 
-def sign_in_page(said: str, *, has_sessions: bool, name: str | None = None) -> bytes:
-    """Render the page; `said` is why it is shown, `name` who is signed in."""
-    out = "" if name is None else f"<p>Signed in as {escape(name)}.</p>{_OUT}"
+def sign_in_page(scope: Scope, said: str, *, has_sessions: bool, name: str | None = None) -> bytes:
+    """Render the page for a request; `said` is why it is shown, `name` who is signed in."""
+    here = to_root(scope)
+    form = _FORM.format(login=f"{here}admin/login") if has_sessions else _NO_SESSIONS
+    out = "" if name is None else f"<p>Signed in as {escape(name)}.</p>{_OUT.format(logout=f'{here}admin/logout')}"
     body = (
-        f'<p role="alert">{escape(said)}</p>{_FORM if has_sessions else _NO_SESSIONS}{out}'
+        f'<p role="alert">{escape(said)}</p>{form}{out}'
         "<p>This router shows itself to those whose key has the action <code>monitor</code>. An operator makes one: "
         "<code>understudy keys new NAME --role monitor</code>.</p>"
     )
@@ -73,8 +76,8 @@ def sign_in_page(said: str, *, has_sessions: bool, name: str | None = None) -> b
 def asking(problem: Problem, *, has_sessions: bool, name: str | None = None) -> App:
     """Return the application that answers a browser with the page instead of a problem. `name` is who is signed in."""
 
-    async def ask(_scope: Scope, _receive: Receive, send: Send) -> None:
-        page = sign_in_page(said_of(problem), has_sessions=has_sessions, name=name)
+    async def ask(scope: Scope, _receive: Receive, send: Send) -> None:
+        page = sign_in_page(scope, said_of(problem), has_sessions=has_sessions, name=name)
         await send_reply(send, problem.status, page, CONTENT_TYPE, (*HEADERS, *problem.headers))
 
     return ask
@@ -85,9 +88,9 @@ def signing(browser: Signing, *, has_sessions: bool) -> App:
 
     async def sign(scope: Scope, receive: Receive, send: Send) -> None:
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
-        is_out = scope["raw_path"] == LOGOUT
+        is_out = scope["raw_path"] == LOGOUT.encode()
         if scope["method"] in {"GET", "HEAD"} and not is_out:
-            page = sign_in_page("A key opens the page.", has_sessions=has_sessions, name=browser.name)
+            page = sign_in_page(scope, "A key opens the page.", has_sessions=has_sessions, name=browser.name)
             head = without_body(send) if scope["method"] == "HEAD" else send
             await send_reply(head, 200, page, CONTENT_TYPE, HEADERS)
             return
@@ -97,13 +100,13 @@ def signing(browser: Signing, *, has_sessions: bool) -> App:
             await asking(refused, has_sessions=has_sessions, name=browser.name)(scope, receive, send)
         elif is_out:
             browser.sign_out()
-            await _send_on(send, is_secure, "; Max-Age=0", LOGIN)
+            await _send_on(scope, send, is_secure, "; Max-Age=0", LOGIN)
         else:
             taken = await _taken(receive, browser.sign_in)
             if isinstance(taken, Problem):
                 await asking(taken, has_sessions=has_sessions, name=browser.name)(scope, receive, send)
             else:
-                await _send_on(send, is_secure, taken, PAGE)
+                await _send_on(scope, send, is_secure, taken, PAGE)
 
     return sign
 
@@ -115,11 +118,11 @@ def _why_not(method: str, headers: Mapping[str, str], *, is_out: bool) -> Proble
     return why_foreign(headers)
 
 
-async def _send_on(send: Send, is_secure: bool, value: str, where: bytes) -> None:
-    """Set the cookie, and send the browser on."""
+async def _send_on(scope: Scope, send: Send, is_secure: bool, value: str, where: str) -> None:
+    """Set the cookie, for the paths of this service as far as it knows them, and send the browser on."""
     secure = "; Secure" if is_secure else ""
-    cookie = f"{COOKIE}={value}; Path=/; HttpOnly; SameSite=Strict{secure}".encode()
-    sent = ((b"set-cookie", cookie), (b"location", where), *HEADERS)
+    cookie = f"{COOKIE}={value}; Path={scope.get(ROOT_PATH, '')}/; HttpOnly; SameSite=Strict{secure}".encode()
+    sent = ((b"set-cookie", cookie), (b"location", address_of(scope, where).encode()), *HEADERS)
     await send_reply(send, 303, b"", CONTENT_TYPE, sent)
 
 

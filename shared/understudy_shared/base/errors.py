@@ -49,6 +49,10 @@ class MissingVersionError(CheckpointError):
     """A version that the files of the checkpoint do not give: not yet, or not any more."""
 
 
+class LocalDiskError(UnderstudyError):
+    """The service's own disk is full, or cannot be written. What was shown before is still answered."""
+
+
 class BadKeyError(UnderstudyError):
     """A key that does not fit its store's key schema; `where` names the column and its type."""
 

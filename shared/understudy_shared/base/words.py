@@ -58,6 +58,15 @@ class StoreKind(StrEnum):
     """Times at which the query is called for the key."""
 
 
+class KeyPlacement(StrEnum):
+    """The way in which Spark placed the keys of a store (decision 0093)."""
+
+    BY_HASH = "by-hash"
+    """By the hash of the whole key: a key that its partition lacks is absent."""
+    SCATTERED = "scattered"
+    """Perhaps by a part of the key, or by the plan of the query: any partition may have a key."""
+
+
 class Role(StrEnum):
     """The role of a replica for its task."""
 

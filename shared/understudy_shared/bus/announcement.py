@@ -50,4 +50,4 @@ class Announcement(Message):
     """The lineage it is about; ignored by nodes that follow another."""
     stores: list[AnnouncedStore] = Field(max_length=MAX_ANNOUNCED)
     checkpoint: str | None = Field(default=None, min_length=1, max_length=MAX_LOCATION_CHARACTERS)
-    """The location of its checkpoint, as Spark resolved it; None from pipelines of earlier releases."""
+    """The location of its checkpoint, as Spark resolved it; None where it cannot be told, or was taken out."""

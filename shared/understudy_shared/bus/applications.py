@@ -15,9 +15,7 @@ from understudy_shared.base.suggest import did_you_mean
 
 KEY_PREFIX = "us:{"
 ANNOUNCED = "us:announced"
-"""The channel that says that a query was announced, by its application's id: a reason to look, and nothing else. It is
-empty from pipelines of earlier releases.
-"""
+"""The channel that says that a query was announced, by its application's id: a reason to look, and nothing else."""
 
 NODE = "node:"
 ANNOUNCEMENT = "announcement"

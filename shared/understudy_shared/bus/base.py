@@ -19,7 +19,7 @@ MAX_VALUE_BYTES = MAX_MESSAGE_BYTES + 8192
 """Limit on a value that is read: a document and its header line. The rest of a longer value is not read."""
 
 MAX_SCANNED = 4096
-"""Limit on the values of one scan: four times the largest planned cluster, as in admission.py."""
+"""Limit on the values of one scan: four times the largest planned cluster, as in view.py."""
 
 MAX_KEYS_VISITED = 100_000
 """Limit on the keys of any kind that one listing of keys looks at: others may use the same Redis."""
@@ -40,10 +40,6 @@ class BusError(UnderstudyError):
 
 class BusRefusedError(BusError):
     """The bus answered and refused the call: reading and publishing may still work."""
-
-
-class BusGarbageError(BusError):
-    """The bus sent bytes that are no reply, or a reply above a limit. The connection was closed."""
 
 
 class Stored(NamedTuple):
@@ -79,36 +75,8 @@ class Fence:
     term: int
 
 
-@dataclass(frozen=True, slots=True)
-class NewChannel:
-    """A channel that earlier releases do not know: the message is published on `former` while one of them reads it.
-
-    A process that knows the channel subscribes to `mark` together with `former`, whether it reads the channel or not.
-    So while `former` has more subscribers than `mark`, one of them is of an earlier release.
-    """
-
-    name: str
-    former: str
-    mark: str
-
-
-Channel = str | NewChannel
-
-
-class ChangeOn(NamedTuple):
-    """A message that says what changed, and its channel. Every process that reads it subscribes to that channel
-    together with the one of whole documents.
-    """
-
-    channel: str
-    payload: bytes
-
-
 class Bus(Protocol):
     """The contract of a bus. Payloads are bytes, keys text. Calls raise BusError when they miss their deadline."""
-
-    bad_replies: int
-    """The number of connections that were closed for a BusGarbageError."""
 
     async def get(self, key: str) -> Stored | None:
         """Return the payload of `put`, `put_owned` or `put_fenced`; an empty one for a value that no bus wrote."""
@@ -124,12 +92,8 @@ class Bus(Protocol):
     async def put(self, key: str, payload: bytes, *, expiry_ms: int | None = None) -> None:
         """Write a value that any process may write."""
 
-    async def put_owned(self, key: str, owner: str, payload: bytes, *, expiry_ms: int, channel: Channel) -> bool:
-        """Write and publish `payload`, unless the key has another owner: False then, and nothing was written.
-
-        Instead of on a new channel it is published on the former one while a process of an earlier release reads that,
-        and when this process has no right to the new one.
-        """
+    async def put_owned(self, key: str, owner: str, payload: bytes, *, expiry_ms: int, channel: str) -> bool:
+        """Write and publish `payload`, unless the key has another owner: False then, and nothing was written."""
 
     async def delete_owned(self, key: str, owner: str, payload: bytes, *, channel: str) -> None:
         """Delete the key and publish `payload`, unless the key has another owner."""
@@ -137,11 +101,10 @@ class Bus(Protocol):
     async def publish(self, channel: str, payload: bytes) -> None:
         """Publish to the current subscribers."""
 
-    def listen(self, channel: str, *further: str) -> AsyncIterator[bytes | Lost | Back]:
+    def listen(self, *channels: str) -> AsyncIterator[bytes | Lost | Back]:
         """Yield messages in their order, with `Back` when the subscription works and `Lost` when it broke. It does not
         end by itself, does not raise BusError, and reconnects with growing, jittered pauses. Its queue is bounded: a
-        reader that is too slow gets `Lost`. All channels are subscribed to in one step; without the right to a
-        `further` one, only the first is.
+        reader that is too slow gets `Lost`.
         """
 
     async def acquire(
@@ -170,12 +133,11 @@ class Bus(Protocol):
         """Return the owner of the lease; None while it is free."""
 
     async def put_fenced(
-        self, key: str, payload: bytes, *, epoch: int, fence: Fence, channel: str, change: ChangeOn | None = None
+        self, key: str, payload: bytes, *, epoch: int, fence: Fence, channel: str, change: bytes | None = None
     ) -> bool:
         """Write and publish if the fence holds and (term, epoch) is above that of the stored value; else False.
 
-        Instead of the payload `change` is published on its channel, unless a process of an earlier release reads
-        `channel`, or this process has no right to the channel of changes.
+        With a `change` that is published instead of the payload.
 
         A stored (term, epoch) that cannot be true beside the new one (plausible.py) does not count.
         """

@@ -20,7 +20,7 @@ import orjson
 from understudy_shared.bus.announcement import Announcement
 from understudy_shared.bus.applications import ANNOUNCED, ANNOUNCEMENT, KEY_PREFIX, NODE, Applications, key_root
 from understudy_shared.bus.assignment_changes import AssignmentChange, change_between
-from understudy_shared.bus.base import Back, Bus, ChangeOn, Fence, Lost, NewChannel
+from understudy_shared.bus.base import Back, Bus, Fence, Lost
 from understudy_shared.bus.message_auth import LARGE_BYTES, Authentic, MessageAuth, UnauthenticError
 from understudy_shared.bus.messages import (
     Assignment,
@@ -89,9 +89,7 @@ class Names:
         self.term = f"{root}term"
         self.catalogues = f"{root}catalogue:"
         self.channel = f"{root}events"
-        self.changes = f"{root}changes"
-        """The channel of changes of assignments. Every process subscribes to it together with `channel`."""
-        self.heartbeats = NewChannel(f"{root}heartbeats", former=self.channel, mark=self.changes)
+        self.heartbeats = f"{root}heartbeats"
         """The channel of heartbeats. Only routers, and the nodes that may assign, read it."""
 
     def node(self, node_id: str) -> str:
@@ -119,8 +117,8 @@ class Gossip:
 
     @property
     def refused(self) -> Counter[str]:
-        """The number of refused inputs by kind: documents, and bytes that are no reply of a Redis (`reply`)."""
-        return self._refused + Counter(reply=self._bus.bad_replies)
+        """The number of refused documents by kind."""
+        return self._refused
 
     async def close(self) -> None:
         """Close the bus."""
@@ -160,7 +158,7 @@ class Gossip:
                 continue
             if self.names.node(heartbeat.node_id) != key:
                 self.refuse("heartbeat", f"a heartbeat of node {heartbeat.node_id!r} under another's key ({key})")
-            elif self._is_current(found_here, heartbeat, where=key):
+            elif self.auth.is_current(found_here):
                 expiry_ms = heartbeat.heartbeat_ms * EXPIRY_HEARTBEATS
                 age_ms = expiry_ms if stored.left_ms is None else max(0, expiry_ms - stored.left_ms)
                 found.append(AgedHeartbeat(heartbeat, age_ms))
@@ -205,10 +203,10 @@ class Gossip:
             change=change,
         )
 
-    def _sealed_assignment(self, assignment: Assignment, before: Assignment | None) -> tuple[bytes, ChangeOn | None]:
+    def _sealed_assignment(self, assignment: Assignment, before: Assignment | None) -> tuple[bytes, bytes | None]:
         whole = self._sealed(assignment)
         change = None if before is None else change_between(before, assignment)
-        return whole, None if change is None else ChangeOn(self.names.changes, self._sealed(change))
+        return whole, None if change is None else self._sealed(change)
 
     async def take_lease(self, owner: str, *, above: int, expiry_ms: int) -> Fence | None:
         """Take the lease of the assignor under a term above `above`; None while another node has it.
@@ -261,10 +259,10 @@ class Gossip:
     async def listen(self, *, heartbeats: bool = True) -> AsyncIterator[Spoken | Lost | Back]:
         """Yield messages from now on. After each `Back` the caller must read the keys again.
 
-        Without `heartbeats` only those come that are published for processes of earlier releases.
+        Without `heartbeats` only those come that a node says while Redis refuses writes.
         """
         names = self.names
-        messages = self._bus.listen(names.channel, names.changes, *([names.heartbeats.name] if heartbeats else []))
+        messages = self._bus.listen(names.channel, *([names.heartbeats] if heartbeats else []))
         turns = _Turns()
         try:
             async for message in messages:
@@ -294,24 +292,16 @@ class Gossip:
         return None if found is None else await self._open(kind, found, _Turns(), where=key)
 
     async def _authentic(self, payload: bytes, *, where: str, is_heard: bool = False) -> Authentic | None:
-        """Return the document in a payload if this cluster signed it; if `is_heard`, only a fresh one."""
+        """Return the document in a payload if this cluster signed it; if `is_heard`, only once."""
         try:
             is_large = self.auth.is_on and len(payload) > LARGE_BYTES
             found = await asyncio.to_thread(self.auth.opened, payload) if is_large else self.auth.opened(payload)
             if is_heard:
-                self.auth.refuse_stale(found)
+                self.auth.refuse_repeated(found)
         except UnauthenticError as error:
             self._unauthentic(error, where)
             return None
         return found
-
-    def _is_current(self, found: Authentic, heartbeat: Heartbeat, *, where: str) -> bool:
-        """Whether a heartbeat in a key is the last one of its process, as far as is known here."""
-        try:
-            return self.auth.is_current(found, kept_ms=heartbeat.heartbeat_ms * EXPIRY_HEARTBEATS)
-        except UnauthenticError as error:
-            self._unauthentic(error, where)
-            return False
 
     def _unauthentic(self, error: UnauthenticError, where: str) -> None:
         self.refuse(error.reason, f"{error} ({where})", source=error.source or where)
@@ -371,7 +361,7 @@ async def announcement_on(bus: Bus, auth: MessageAuth, application_id: str) -> A
         return None
     found = auth.opened(stored.payload)
     if found.kind != _KIND_OF[Announcement]:
-        raise BadMessageError("it is no announcement", where=key)
+        raise BadMessageError("it is not an announcement", where=key)
     try:
         return Announcement.decode(found.document, application_id=application_id, where=key)
     except (RecursionError, MemoryError) as error:

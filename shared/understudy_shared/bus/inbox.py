@@ -31,7 +31,11 @@ class Inbox:
         self._ended = False
 
     def put(self, heard: Heard) -> None:
-        """Store a message for the reader. Without room, drop all waiting messages and give the reader `Lost`."""
+        """Store a message for the reader. Without room, drop all waiting messages and give the reader `Lost`. After the
+        end nothing is stored.
+        """
+        if self._ended:
+            return
         self._waiting.append(heard)
         self._bytes += _size(heard)
         if len(self._waiting) > self._max_messages or self._bytes > self._max_bytes:

@@ -1,8 +1,12 @@
-"""Signs the messages that this process sends, and judges those that it hears, reads, receives as answers and remembers.
+"""Signs the messages that this process sends and remembers, and judges those that it hears, reads and remembered.
 One object per process.
 
 Without a key nothing is signed, and signatures of others are ignored: processes get their key one by one. With a key
-every unsigned, forged, replayed or outdated message is refused, unless unsigned documents are accepted for a while.
+every unsigned, forged or replayed message is refused, unless unsigned documents are accepted for a while.
+
+Each process numbers its messages, and sends those of one kind one after another. So a message whose number is not above
+the last one of its kind that was heard of that life of the process is a repetition. What a process has not heard itself
+may be repeated to it: Redis is trusted to hand on what is new (docs/threat-model.md).
 """
 
 from __future__ import annotations
@@ -18,7 +22,6 @@ from understudy_shared.base.clock import Clock, SystemClock
 from understudy_shared.base.errors import UnderstudyError
 from understudy_shared.base.reminders import Reminder
 from understudy_shared.base.words import GOSSIP_KEY_MISSING, LEASE_HELD_BY_UNSIGNED, UNSIGNED_ACCEPTED
-from understudy_shared.bus.replay import WINDOW_MS, ReplayGuard, Timeliness
 from understudy_shared.bus.signing import (
     MARK,
     Keyring,
@@ -32,11 +35,6 @@ from understudy_shared.bus.signing import (
 
 log = logging.getLogger(__name__)
 
-NONCE_HEADER = "understudy-nonce"
-SIGNATURE_HEADER = "understudy-signature"
-"""Header of a signed answer. The signature is for the nonce of the caller alone: it needs no clock."""
-
-NONCE_CHARS = 32
 KEPT_MS = 60_000
 """Time for which the service reports that a process without the key held the lease."""
 
@@ -46,15 +44,16 @@ SIGNED_HEARD_MS = 10_000
 LARGE_BYTES = 256 * 1024
 """Size above which a document is hashed in a thread: it takes a millisecond or more."""
 
-_BUS, _REMEMBERED, _ANSWER, _LEASE = b"bus", b"remembered", b"answer ", b"lease"
-_OWNER = Stamp("owner", "0" * 32, 0, 0)
-"""The stamp of every owner's signature: an owner names its process and its life, and a lease ends by itself."""
+MAX_HEARD = 65_536
+"""Limit on the last numbers that are kept: several times those of the nodes that may be known."""
 
-_HEX = frozenset("0123456789abcdef")
+_LEASE = b"lease"
+_OWNER = Stamp("owner", "0" * 32, 0)
+"""The stamp of every owner's signature: an owner names its process and its life, and a lease ends by itself."""
 
 
 class UnauthenticError(UnderstudyError):
-    """A document is not shown to come from this cluster now. `source` is its alleged sender."""
+    """A document is not shown to come from this cluster. `source` is its alleged sender."""
 
     def __init__(self, reason: str, what: str, *, source: str = "", fix: str = "") -> None:
         super().__init__(what, fix=fix)
@@ -105,10 +104,11 @@ class MessageAuth:
         self._keys = keys
         self._accepts_unsigned = accepts_unsigned
         self._sender = sender
-        self._session = secrets.token_hex(16)
+        self._life = secrets.token_hex(16)
         self._numbers = itertools.count(1)
         self._clock: Clock = clock or SystemClock()
-        self._guard = ReplayGuard()
+        self._heard: dict[tuple[str, str, bytes], int] = {}
+        """The number of the last message by its sender's life, application and kind. The latest ones are last."""
         self._reminder = Reminder()
         self._signed: tuple[str, float] | None = None
         """The sender of the last signed heartbeat, and when it came, where this process has no key."""
@@ -162,7 +162,7 @@ class MessageAuth:
         """Return the owner of a lease, with a signature behind it if there is a key."""
         if self._keys is None:
             return owner
-        line = self._keys.current().sign(_OWNER, SignedContent(_LEASE, self._application_id, _LEASE, owner.encode()))
+        line = self._keys.current().sign(_OWNER, SignedContent(self._application_id, _LEASE, owner.encode()))
         return f"{owner} {line.decode()}"
 
     def is_signed_owner(self, holder: str) -> bool:
@@ -172,7 +172,7 @@ class MessageAuth:
             signature = parse_line(MARK + line.encode())
         except MalformedSignatureError:
             return False
-        content = SignedContent(_LEASE, self._application_id, _LEASE, owner.encode())
+        content = SignedContent(self._application_id, _LEASE, owner.encode())
         return self._keys is not None and self._keys.current().is_valid(signature, content)
 
     def note_unsigned_lease(self, holder: str) -> None:
@@ -184,74 +184,55 @@ class MessageAuth:
             )
         self._unsigned_lease = (shown, self._clock.monotonic_ms())
 
-    # ---- the bus
+    # ---- documents
 
     def sealed(self, kind: bytes, document: bytes) -> bytes:
         """Return the bytes to send or to write: the signature's line if there is a key, the kind, and the document."""
-        line = self._sign(_BUS, kind, document)
-        return b"%b\n%b" % (kind, document) if line is None else b"%b\n%b\n%b" % (line, kind, document)
+        if self._keys is None:
+            return b"%b\n%b" % (kind, document)
+        stamp = Stamp(self._sender, self._life, next(self._numbers))
+        line = self._keys.current().sign(stamp, SignedContent(self._application_id, kind, document))
+        return b"%b\n%b\n%b" % (line, kind, document)
 
     def opened(self, payload: bytes) -> Authentic:
-        """Open a payload of the bus, whatever its age, and return its document. Raises UnauthenticError."""
+        """Open a payload, whatever its number, and return its document. Raises UnauthenticError."""
         try:
             signature, rest = split(payload)
         except MalformedSignatureError as error:
             raise UnauthenticError("forged", f"in a message {error.what}") from None
         kind, _, document = rest.partition(b"\n")
-        return Authentic(kind, document, self._checked(signature, _BUS, kind, document))
+        return Authentic(kind, document, self._checked(signature, kind, document))
 
-    def refuse_stale(self, found: Authentic) -> None:
-        """Refuse a heard message that is a repetition, or is too old or too new. Raises UnauthenticError."""
-        if found.stamp is not None:
-            self._judge(found.stamp, self._guard.heard(found.stamp, now_ms=self._now_ms()))
+    def refuse_repeated(self, found: Authentic) -> None:
+        """Refuse a heard message whose number is not above the last one. Raises UnauthenticError."""
+        stamp = found.stamp
+        if stamp is None:
+            return
+        if stamp.number <= self._last(stamp, found.kind):
+            what = f"message {stamp.number} of {stamp.sender[:80]!r}, which was sent before or overtaken"
+            raise UnauthenticError("replayed", what, source=stamp.sender)
+        self._note(stamp, found.kind, stamp.number)
 
-    def is_current(self, found: Authentic, *, kept_ms: int) -> bool:
-        """Whether a document in a key, which stores it for `kept_ms`, may be used: False when a newer one was heard
-        meanwhile. Raises UnauthenticError when an old document was put back.
-        """
-        if found.stamp is None:
+    def is_current(self, found: Authentic) -> bool:
+        """Whether a document in a key may be used: False when a newer one of its sender was heard meanwhile."""
+        stamp = found.stamp
+        if stamp is None:
             return True
-        freshness = self._guard.read(found.stamp, now_ms=self._now_ms(), kept_ms=kept_ms)
-        self._judge(found.stamp, freshness)
-        return freshness is Timeliness.FRESH
+        if stamp.number < self._last(stamp, found.kind):
+            return False
+        self._note(stamp, found.kind, stamp.number - 1)  # it may be heard as well
+        return True
 
-    # ---- answers over HTTP, and files
+    def _last(self, stamp: Stamp, kind: bytes) -> int:
+        return self._heard.get((stamp.life, self._application_id, kind), -1)
 
-    def new_nonce(self) -> str | None:
-        """Make a nonce to send with a question; None without a key."""
-        return secrets.token_hex(NONCE_CHARS // 2) if self.is_on else None
+    def _note(self, stamp: Stamp, kind: bytes, number: int) -> None:
+        place = (stamp.life, self._application_id, kind)
+        self._heard[place] = max(number, self._heard.pop(place, -1))
+        if len(self._heard) > MAX_HEARD:
+            del self._heard[next(iter(self._heard))]
 
-    def answer_line(self, nonce: str | None, kind: bytes, document: bytes) -> str | None:
-        """Sign the answer to a question with this nonce; None without a key, or for a malformed nonce."""
-        if nonce is None or len(nonce) != NONCE_CHARS or not _HEX.issuperset(nonce):
-            return None
-        line = self._sign(_ANSWER + nonce.encode(), kind, document)
-        return None if line is None else line.decode()
-
-    def check_answer(self, line: str | None, nonce: str | None, kind: bytes, document: bytes) -> None:
-        """Refuse an answer that is not signed for this nonce. Raises UnauthenticError."""
-        if self.is_on:
-            self._checked(_parsed(line), _ANSWER + (nonce or "").encode(), kind, document)
-
-    def remembered_line(self, kind: bytes, document: bytes) -> bytes | None:
-        """Sign a document in a file; None without a key."""
-        return self._sign(_REMEMBERED, kind, document)
-
-    def check_remembered(self, line: str | None, kind: bytes, document: bytes) -> None:
-        """Refuse a remembered document that no process with a key has signed for a file. Raises UnauthenticError."""
-        if self.is_on:
-            self._checked(_parsed(line), _REMEMBERED, kind, document)
-
-    def _sign(self, purpose: bytes, kind: bytes, document: bytes) -> bytes | None:
-        if self._keys is None:
-            return None
-        number = (
-            next(self._numbers) if purpose is _BUS else 0
-        )  # A number per answer would leave gaps in the numbers that hearers of the bus count.
-        stamp = Stamp(self._sender, self._session, number, self._now_ms())
-        return self._keys.current().sign(stamp, SignedContent(purpose, self._application_id, kind, document))
-
-    def _checked(self, signature: Signature | None, purpose: bytes, kind: bytes, document: bytes) -> Stamp | None:
+    def _checked(self, signature: Signature | None, kind: bytes, document: bytes) -> Stamp | None:
         if self._keys is None:
             if signature is not None and kind == b"heartbeat":
                 self._hear_signed(signature.stamp.sender[:200])
@@ -264,7 +245,7 @@ class MessageAuth:
             known = ", ".join(keyring.key_ids)
             what = f"a document in the name of {sender[:80]!r}, signed with key {signature.key_id.decode()}"
             raise UnauthenticError("forged", what, source=sender, fix=f"The key file here has {known}")
-        if not keyring.is_valid(signature, SignedContent(purpose, self._application_id, kind, document)):
+        if not keyring.is_valid(signature, SignedContent(self._application_id, kind, document)):
             what = f"a document in the name of {sender[:80]!r} whose signature is wrong"
             raise UnauthenticError("forged", what, source=sender)
         return signature.stamp
@@ -283,25 +264,3 @@ class MessageAuth:
         if self._reminder.is_due(self._clock.monotonic_ms()):
             count = self.accepted_unsigned
             log.warning("%s; %d so far", self.accepting_unsigned(), count, extra={"action": "unsigned-accepted"})
-
-    def _judge(self, stamp: Stamp, freshness: Timeliness) -> None:
-        if freshness is Timeliness.REPLAYED:
-            what = f"message {stamp.number} of {stamp.sender[:80]!r}, which was sent before"
-            raise UnauthenticError("replayed", what, source=stamp.sender)
-        if freshness is Timeliness.OUTDATED:
-            away_s = (stamp.sent_ms - self._now_ms()) / 1000
-            what = f"a message of {stamp.sender[:80]!r} whose time is {away_s:+.0f} s from the clock here"
-            fix = f"It was sent before, or a clock is wrong: they may differ by {WINDOW_MS // 1000} s"
-            raise UnauthenticError("outdated", what, source=stamp.sender, fix=fix)
-
-    def _now_ms(self) -> int:
-        return self._clock.wall_us() // 1000
-
-
-def _parsed(line: str | None) -> Signature | None:
-    if line is None:
-        return None
-    try:
-        return parse_line(line.encode("latin-1", "replace"))
-    except MalformedSignatureError as error:
-        raise UnauthenticError("forged", error.what) from None

@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints, Validation
 
 from understudy_shared.base.errors import UnderstudyError
 from understudy_shared.base.plausible import CEILING
-from understudy_shared.base.words import HostInfo, StoreKind, TaskId
+from understudy_shared.base.words import HostInfo, KeyPlacement, StoreKind, TaskId
 from understudy_shared.bus.commits import SeenCommit
 
 FORMAT: Literal[1] = 1
@@ -238,8 +238,7 @@ class Heartbeat(Message):
     """The newest commits as this node read them; empty before the first."""
     forks: dict[Name, ForkText] = Field(default_factory=dict, max_length=MAX_FORKS)
     """Nodes that this node found to follow another history of the same checkpoint id, with the evidence."""
-    load: Load | None = None
-    """None from nodes of earlier releases."""
+    load: Load = Load()
 
     @property
     def standing(self) -> str:
@@ -289,6 +288,8 @@ class CatalogueStore(BaseModel):
     key_names: list[str] = Field(max_length=MAX_COLUMNS)
     num_hash_columns: Count | None = None
     is_normalised: bool = True
+    placement: Name = KeyPlacement.BY_HASH.value
+    """The placement of the keys (`KeyPlacement`)."""
     partitions: Partitions
     value: list[dict[str, str | bool]] = Field(max_length=MAX_COLUMNS)
     """The value columns as `GET /v1/stores` shows them: name, type, nullable."""

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Collection, Sequence
+import random
+import re
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, Sequence
+from itertools import islice
 from typing import Any
 from urllib.parse import quote
 
 import redis.asyncio as redis
-from redis.asyncio.connection import AbstractConnection
 from redis.exceptions import RedisError
 
 from understudy_shared.base.masking import masked
@@ -26,9 +28,6 @@ from understudy_shared.bus.base import (
     MAX_VALUE_BYTES,
     Back,
     BusError,
-    BusGarbageError,
-    ChangeOn,
-    Channel,
     Fence,
     ListedKeys,
     Lost,
@@ -37,14 +36,13 @@ from understudy_shared.bus.base import (
 from understudy_shared.bus.inbox import Inbox
 from understudy_shared.bus.redis_connection import (
     FAILURES,
+    OTHER_SHAPE,
+    Refusals,
     bus_error,
     checked,
     closed_transport_as_os_error,
 )
-from understudy_shared.bus.redis_keys import batched, decoded, pattern_of
-from understudy_shared.bus.redis_pools import task_pool
-from understudy_shared.bus.redis_replies import OTHER_SHAPE, bounded_call
-from understudy_shared.bus.redis_sentinel import SentinelPool
+from understudy_shared.bus.redis_pools import TaskPool
 from understudy_shared.bus.redis_subscription import Subscription
 
 log = logging.getLogger(__name__)
@@ -60,6 +58,26 @@ _Found = dict[str, tuple[scripts.Opened | None, int | None]]
 """Values by key (None: no bus wrote the value), and the rest of their expiry in ms."""
 
 
+READ_AT_ONCE = 1000
+
+
+def batched(keys: Iterable[str]) -> Iterator[list[str]]:
+    """Yield the keys in groups that one round trip reads."""
+    waiting = iter(keys)
+    while few := list(islice(waiting, READ_AT_ONCE)):
+        yield few
+
+
+def pattern_of(prefix: str) -> str:
+    """Return the pattern of SCAN for keys that begin with `prefix`."""
+    return re.sub(r"([*?\[\]\\^-])", r"\\\1", prefix) + "*"
+
+
+def decoded(keys: Iterable[bytes | str]) -> list[str]:
+    """Return keys as text."""
+    return [key.decode("utf-8", "replace") if isinstance(key, bytes) else str(key) for key in keys]
+
+
 class RedisBus:
     """Keys and channels in a Redis that others use too."""
 
@@ -69,14 +87,14 @@ class RedisBus:
         self._url = url
         self._timeout_ms = call_timeout_ms
         timeout_s = call_timeout_ms / 1000
-        self._pool = checked(url, lambda: task_pool(url, timeout_s=timeout_s, max_connections=MAX_CONNECTIONS))
-        checked(url, self._connection)
+        self._pool = checked(url, lambda: TaskPool(url, timeout_s=timeout_s, max_connections=MAX_CONNECTIONS))
+        checked(url, self._pool.make_connection)
         self._client: redis.Redis = redis.Redis(connection_pool=self._pool)
         self._subscription: Subscription | None = None
         """The connection of the listeners; `None` without listeners."""
         self._closed = False
-        self.bad_replies = 0
-        """The number of connections that were closed because of what arrived on them."""
+        self._refusals = Refusals()
+        self._random = random.SystemRandom()
         self._bounded = 0
         """The number of scans that left values out."""
 
@@ -114,11 +132,11 @@ class RedisBus:
     async def put(self, key: str, payload: bytes, *, expiry_ms: int | None = None) -> None:
         """Write a value that any process may write."""
         await self._call(f"writing {key}", lambda: self._client.set(key, scripts.PUT + payload, px=expiry_ms))
+        await self._wrote()
 
-    async def put_owned(self, key: str, owner: str, payload: bytes, *, expiry_ms: int, channel: Channel) -> bool:
+    async def put_owned(self, key: str, owner: str, payload: bytes, *, expiry_ms: int, channel: str) -> bool:
         """Write and publish, unless the key has another owner."""
-        channels = (channel,) if isinstance(channel, str) else (channel.former, channel.name, channel.mark)
-        arguments = (scripts.owned(owner), payload, expiry_ms, *channels)
+        arguments = (scripts.owned(owner), payload, expiry_ms, channel)
         return bool(await self._run(scripts.PUT_OWNED, [key], *arguments, doing=f"writing {key}"))
 
     async def delete_owned(self, key: str, owner: str, payload: bytes, *, channel: str) -> None:
@@ -171,22 +189,22 @@ class RedisBus:
         return None if opened is None else scripts.holder_of(opened)
 
     async def put_fenced(
-        self, key: str, payload: bytes, *, epoch: int, fence: Fence, channel: str, change: ChangeOn | None = None
+        self, key: str, payload: bytes, *, epoch: int, fence: Fence, channel: str, change: bytes | None = None
     ) -> bool:
         """Write and publish if the fence holds and (term, epoch) is above that of the stored value."""
-        told = (channel, limit_above(fence.term), limit_above(epoch), *(change or ()))
+        told = (channel, limit_above(fence.term), limit_above(epoch), *(() if change is None else (change,)))
         arguments = (scripts.lease(fence.owner, fence.term), fence.term, epoch, payload, *told)
         keys = [fence.lease_key, key]
         return bool(await self._run(scripts.PUT_FENCED, keys, *arguments, doing=f"writing {key}"))
 
-    async def listen(self, channel: str, *further: str) -> AsyncIterator[bytes | Lost | Back]:
+    async def listen(self, *channels: str) -> AsyncIterator[bytes | Lost | Back]:
         """Yield messages in their order. All listeners share one connection, which is open while there are any."""
         self._open()
         inbox = Inbox()
         subscription = self._subscription
         if subscription is None:
             subscription = self._subscription = self._new_subscription()
-        subscription.add(inbox, channel, *further)
+        subscription.add(inbox, *channels)
         try:
             while (heard := await inbox.take()) is not None:
                 yield heard
@@ -206,18 +224,9 @@ class RedisBus:
         await self._pool.aclose()
 
     def _new_subscription(self) -> Subscription:
-        subscription = Subscription(
-            self._connection,
-            self._failed,
-            timeout_ms=self._timeout_ms,
-            sentinels=self._pool if isinstance(self._pool, SentinelPool) else None,
-        )
+        subscription = Subscription(self._pool, self._failed, timeout_ms=self._timeout_ms)
         subscription.start()
         return subscription
-
-    def _connection(self) -> AbstractConnection:
-        """Make a connection that the pool does not count."""
-        return self._pool.connection_class(**self._pool.connection_kwargs)
 
     async def _read(self, keys: list[str]) -> _Found:
         """Return the value under each key that exists, and the rest of its expiry."""
@@ -294,29 +303,43 @@ class RedisBus:
             return int(await self._client.eval(script, len(keys), *keys, *arguments))
 
         result: int = await self._call(doing, work)
+        if result:
+            await self._wrote()
         return result
 
     async def _call(self, doing: str, work: Callable[[], Any], *, limit_ms: int | None = None) -> Any:
         """Do the work within its deadline. Raises BusError."""
         self._open()
         try:
-            with closed_transport_as_os_error(), bounded_call():
+            with closed_transport_as_os_error():
                 async with asyncio.timeout((limit_ms or self._timeout_ms) / 1000):
                     return await work()
         except FAILURES as error:
             if isinstance(error, OTHER_SHAPE):
-                await self._pool.disconnect(
-                    inuse_connections=False
-                )  # The next bytes on this connection may be no reply either.
+                await self._pool.leave()  # The next bytes on this connection may be no reply either.
+            elif self._refusals.refused(
+                error, asyncio.get_running_loop().time(), self._random.random(), opened=self._pool.opened
+            ):
+                await self._leave(doing, error)
             raise self._failed(error, doing) from error
 
+    async def _leave(self, doing: str, error: BaseException) -> None:
+        """Close connections to a server that does not do a primary's work: its address may lead to another one now."""
+        await self._pool.leave()
+        if self._refusals.left == 1:
+            log.warning("connects again: %s", self._failed(error, doing), extra={"action": "bus-left"})
+            if self._subscription is not None:
+                self._subscription.connect_again(f"the server refused {doing}")
+
+    async def _wrote(self) -> None:
+        """Note that a primary took a write. Other connections may still be at a server that did not."""
+        if self._refusals.accepted(opened=self._pool.opened):
+            await self._pool.leave()
+            if self._subscription is not None:
+                self._subscription.connect_again("the server of the calls has changed")
+
     def _failed(self, error: BaseException, doing: str) -> BusError:
-        failed = bus_error(error, doing=doing, url=self._url, timeout_ms=self._timeout_ms)
-        if isinstance(failed, BusGarbageError):
-            self.bad_replies += 1
-            if self.bad_replies & (self.bad_replies - 1) == 0:  # the 1st, 2nd, 4th, 8th ...
-                log.error("%s", failed, extra={"action": "bad-reply", "count": self.bad_replies})
-        return failed
+        return bus_error(error, doing=doing, url=self._url, timeout_ms=self._timeout_ms)
 
     def _open(self) -> None:
         if self._closed:

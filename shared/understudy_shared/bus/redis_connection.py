@@ -1,4 +1,5 @@
-"""Parses the URL of a Redis into connection options, and turns its failures into BusError (pure: no I/O)."""
+"""Parses the URL of a Redis into connection options, turns its failures into BusError, and says when a server that
+refuses is left (pure: no I/O)."""
 
 from __future__ import annotations
 
@@ -8,19 +9,24 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple, TypeVar
 from urllib.parse import parse_qsl, unquote, urlencode, urlsplit
 
+from redis.asyncio.sentinel import MasterNotFoundError as NotFoundByTaskError
 from redis.exceptions import (
     AuthenticationError,
     AuthorizationError,
+    BusyLoadingError,
+    InvalidResponse,
+    MasterDownError,
     NoPermissionError,
+    ReadOnlyError,
     RedisError,
     ResponseError,
 )
 from redis.exceptions import TimeoutError as RedisTimeoutError
+from redis.sentinel import MasterNotFoundError
 
 from understudy_shared.base.errors import SettingsError
 from understudy_shared.base.masking import is_ambiguous, masked, repeats, words_of
-from understudy_shared.bus.base import BusError, BusGarbageError, BusRefusedError
-from understudy_shared.bus.redis_replies import OTHER_SHAPE, BadRedisReplyError
+from understudy_shared.bus.base import BusError, BusRefusedError
 from understudy_shared.bus.redis_scripts import commands_at
 from understudy_shared.bus.redis_tls import tls_trouble
 
@@ -28,6 +34,9 @@ SENTINEL_PORT = 26379
 _SENTINEL_SCHEMES = {"redis+sentinel": "redis", "rediss+sentinel": "rediss"}
 _CLUSTER_SCHEMES = frozenset(("redis+cluster", "rediss+cluster"))
 _OF_SENTINELS = "sentinel_"
+
+OTHER_SHAPE = (TypeError, ValueError, LookupError, AttributeError)
+"""Exceptions that redis-py and its callers raise for a reply of another shape than its command's."""
 
 FAILURES = (RedisError, OSError, *OTHER_SHAPE)
 """Exceptions that a call to Redis may raise."""
@@ -45,6 +54,22 @@ _IN_SCRIPT = ("ACL failure in script", "user executing the script can't")
 """Parts of Redis' messages when a script may not do something; their code differs from that outside of scripts. 6.2 and
 7.0 have the second form, which names the line of the script and no command.
 """
+
+_SERVICE = re.compile(r"'[^']*'")
+_OF_A_SENTINEL = re.compile(r" - (?:\w+:)?(\w+)")
+"""The kind of each sentinel's failure in redis-py's error text; the rest of the text helps no reader."""
+
+_OF_REPLICAS = (ReadOnlyError, MasterDownError)
+_OF_OTHERS = re.compile(r"\b(READONLY|MASTERDOWN)\b|\b(LOADING|NOREPLICAS)\b")
+"""The codes of a server's refusals in texts of errors: those of a replica, and those that may pass. In 6.2 an error
+within a script has its code in the middle.
+"""
+
+STAYS_S = 2.0
+"""The time after which a refusal that may pass counts as one that stays."""
+
+MIN_LEAVE_S, MAX_LEAVE_S = 0.05, 2.0
+"""Least and longest pause between two times that a server which refuses is left."""
 
 _HOST_AND_PORT = re.compile(r"[A-Za-z0-9.-]{1,253}:[0-9]{1,5}")
 _SPLIT_AUTHORITY = re.compile(r"([^/?#]*)(.*)", re.DOTALL)
@@ -89,7 +114,7 @@ def sentinel_place(url: str) -> SentinelPlace | None:
     if not service:
         raise _bad_url(url, "it does not say which service to ask the sentinels for")
     if db and not (db.isascii() and db.isdecimal()):
-        raise _bad_url(url, f"{db!r} is no number of a database")
+        raise _bad_url(url, f"{db!r} is not a database number")
     options = parse_qsl(parts.query, keep_blank_values=True)
     theirs = {name.removeprefix(_OF_SENTINELS): value for name, value in options if name.startswith(_OF_SENTINELS)}
     sentinel_scheme = "rediss" if theirs.pop("ssl", "").lower() in {"1", "true", "yes", "on"} else "redis"
@@ -128,11 +153,59 @@ def connection_options(url: str, parse: Parse, *, timeout_s: float, **ours: obje
     }
 
 
+class Refusals:
+    """The refusals of a server, and when to leave it for them (pure: no I/O, no clock).
+
+    The address of a Redis may stay when its primary changes: open connections then lead to a replica for ever, and new
+    ones to the new primary. A replica is left at once; a server that loads its data, or lacks replicas, when it goes on
+    to refuse. Further times come after growing pauses.
+    """
+
+    def __init__(self) -> None:
+        self.left = 0
+        """The number of times that the server was left since a write was accepted."""
+        self._due_s: float | None = None
+        self._opened = 0
+        """The number of connections that calls had opened at the first refusal."""
+
+    def refused(self, error: BaseException, now_s: float, chance: float, *, opened: int = 0) -> bool:
+        """Note the error of a call. Return whether to leave the server.
+
+        `chance` in [0, 1) spreads the pauses; `opened` is the number of connections that calls have opened so far.
+        """
+        found = _OF_OTHERS.search(str(error))
+        is_replica = isinstance(error, _OF_REPLICAS) or (found is not None and found[1] is not None)
+        if not is_replica and found is None and not isinstance(error, BusyLoadingError):
+            return False
+        if self._due_s is None:
+            self._due_s = now_s if is_replica else now_s + STAYS_S
+            self._opened = opened
+        if now_s < self._due_s:
+            return False
+        self._due_s = now_s + min(MAX_LEAVE_S, MIN_LEAVE_S * 2 ** min(self.left, 10)) * (0.5 + chance / 2)
+        self.left += 1
+        return True
+
+    def accepted(self, *, opened: int = 0) -> bool:
+        """Note a write that was accepted. Return whether other connections may still be at a server that refused.
+
+        That is so after the server was left, and after a connection was opened meanwhile: it may lead to another one.
+        """
+        may_differ = self.left > 0 or (self._due_s is not None and opened > self._opened)
+        self.left, self._due_s = 0, None
+        return may_differ
+
+
+def leaves(error: BaseException) -> bool:
+    """Whether a call failed because its server does not do a primary's work: a thread closes its connection then."""
+    return isinstance(error, _OF_REPLICAS) or _OF_OTHERS.search(str(error)) is not None
+
+
 def checked(url: str, make: Callable[[], T]) -> T:
     """Return the result of `make`, which does no I/O. Raises SettingsError for options that `make` rejects."""
     try:
         return make()
-    except (TypeError, ValueError) as error:
+    except (RedisError, TypeError, ValueError) as error:
         raise _bad_url(url, words_of(error, url)) from None
 
 
@@ -151,16 +224,15 @@ def bus_error(error: BaseException, *, doing: str, url: str, timeout_ms: int) ->
     """Return the BusError for a failed call to the Redis of `url`."""
     if isinstance(error.__cause__, RedisError):  # redis-py wraps some errors, such as a refused login on a unix socket
         error = error.__cause__
-    if isinstance(error, OTHER_SHAPE) and not isinstance(error, OSError):
-        error = BadRedisReplyError(f"its reply is not one to the command ({type(error).__name__}: {error!s:.80})")
     where, why = masked(url), words_of(error, url)
-    if isinstance(error, BadRedisReplyError):
-        return BusGarbageError(
-            f"what answers is no Redis, or no sound one, while {doing}: {why}",
+    if isinstance(error, (InvalidResponse, *OTHER_SHAPE)) and not isinstance(error, OSError):
+        return BusError(
+            f"what answers is no Redis, or no sound one, while {doing}: {type(error).__name__}: {why:.80}",
             where=where,
-            fix="Look at what listens there, and at what lies between: `redis-cli -h HOST PING` must say PONG. If "
-            "it is a Redis, somebody may have written or published what is too long: look at `redis-cli --bigkeys`",
+            fix="Look at what listens there, and at what lies between: `redis-cli -h HOST PING` must say PONG",
         )
+    if isinstance(error, (MasterNotFoundError, NotFoundByTaskError)):
+        why = _not_found(str(error))
     if isinstance(error, (AuthenticationError, AuthorizationError)):
         return BusError(
             f"Redis refused the login while {doing}: {why}", where=where, fix="Check user and password in the URL"
@@ -193,6 +265,13 @@ def bus_error(error: BaseException, *, doing: str, url: str, timeout_ms: int) ->
     )
 
 
+def _not_found(said: str) -> str:
+    """Shorten what redis-py says when no sentinel names a primary: the service, and the kinds of the failures."""
+    service, failures = _SERVICE.search(said), _OF_A_SENTINEL.findall(said)
+    rest = f" ({len(failures)} of them failed: {', '.join(sorted(set(failures)))})" if failures else ""
+    return f"no sentinel names a living primary of {service[0] if service else 'the service'}{rest}"
+
+
 def _missing_right(said: str, doing: str) -> str:
     """Return the rule that the ACL user lacks. Redis names a command or a script's line, never a key or channel."""
     found = _KEY.search(doing)
@@ -202,7 +281,7 @@ def _missing_right(said: str, doing: str) -> str:
     if commands:
         rule = " ".join(f"+{name}" for name in commands)
     elif "channel" in said:
-        rule = f"&{root}events" if found is not None else "&us:*"
+        rule = f"&{root}events &{root}heartbeats" if found is not None else "&us:*"
     elif "key" in said:
         rule = f"~{root}{kind}{':*' if rest else ''}"
     else:

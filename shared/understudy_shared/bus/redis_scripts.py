@@ -84,22 +84,13 @@ local function shorten(key, expiry_ms)
 end
 """
 
-_INSTEAD = """
-local function published_instead(former, mark, channel, payload)
-  local readers = redis.pcall('PUBSUB', 'NUMSUB', former, mark)
-  if readers.err or readers[2] > readers[4] then return false end
-  return type(redis.pcall('PUBLISH', channel, payload)) == 'number'
-end
-"""
-
-PUT_OWNED = f"""{_FIRST_LINE}{_SHORTEN}{_INSTEAD}
--- key | first line, payload, expiry in ms, channel; for a new channel: this one, and its mark
+PUT_OWNED = f"""{_FIRST_LINE}{_SHORTEN}
+-- key | first line, payload, expiry in ms, channel
 if is_anothers(KEYS[1], ARGV[1]) then
   shorten(KEYS[1], tonumber(ARGV[3]))
   return 0
 end
 redis.call('SET', KEYS[1], ARGV[1] .. ARGV[2], 'PX', ARGV[3])
-if ARGV[5] and published_instead(ARGV[4], ARGV[6], ARGV[5], ARGV[2]) then return 1 end
 redis.call('PUBLISH', ARGV[4], ARGV[2])
 return 1
 """
@@ -148,9 +139,9 @@ if redis.pcall('GET', KEYS[1]) ~= ARGV[1] then return 0 end
 return redis.call('DEL', KEYS[1])
 """
 
-PUT_FENCED = f"""{_FIRST_LINE}{_INSTEAD}
--- lease, key | the lease's value, term, epoch, payload, channel, highest term and epoch that can follow these; if there
--- is a change: its channel, and the change
+PUT_FENCED = f"""{_FIRST_LINE}
+-- lease, key | the lease's value, term, epoch, payload, channel, highest term and epoch that can follow these; a
+-- change, if there is one
 if redis.pcall('GET', KEYS[1]) ~= ARGV[1] then return 0 end
 local term, epoch = string.match(first_line(KEYS[2]), '^us1 fenced (%d+) (%d+)\\n$')
 if term then
@@ -161,8 +152,7 @@ if term then
   if stored > own or (stored == own and tonumber(epoch) >= tonumber(ARGV[3])) then return 0 end
 end
 redis.call('SET', KEYS[2], 'us1 fenced ' .. ARGV[2] .. ' ' .. ARGV[3] .. '\\n' .. ARGV[4])
-if ARGV[8] and published_instead(ARGV[5], ARGV[8], ARGV[8], ARGV[9]) then return 1 end
-redis.call('PUBLISH', ARGV[5], ARGV[4])
+redis.call('PUBLISH', ARGV[5], ARGV[8] or ARGV[4])
 return 1
 """
 

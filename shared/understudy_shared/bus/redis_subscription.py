@@ -1,8 +1,7 @@
 """The one connection on which a bus listens, whatever the number of its channels and listeners.
 
 Each listener has an inbox of its own, so one that reads slowly loses its own messages alone. A channel that Redis
-refuses to this user is asked for again with growing pauses; the others are heard meanwhile. A further channel of a
-listener is not asked for again: the listener goes on without it.
+refuses to this user is asked for again with growing pauses; the others are heard meanwhile.
 """
 
 from __future__ import annotations
@@ -16,15 +15,13 @@ from contextlib import suppress
 from typing import NamedTuple
 
 from redis.asyncio.connection import AbstractConnection
-from redis.exceptions import ResponseError
+from redis.exceptions import InvalidResponse, RedisError, ResponseError
 
 from understudy_shared.base.supervise import Supervisor
 from understudy_shared.bus.base import Back, BusError, Lost
 from understudy_shared.bus.inbox import Inbox
-from understudy_shared.bus.reading_turns import ReadingTurns
 from understudy_shared.bus.redis_connection import FAILURES, closed_transport_as_os_error
-from understudy_shared.bus.redis_replies import BadRedisReplyError, BoundedParser
-from understudy_shared.bus.redis_sentinel import PRIMARY_CHECK_MS, SentinelPool
+from understudy_shared.bus.redis_pools import PRIMARY_CHECK_MS, TaskPool, is_primary
 
 log = logging.getLogger(__name__)
 
@@ -33,6 +30,40 @@ MIN_PAUSE_MS, MAX_PAUSE_MS = 50, 2000
 
 _PONGS = (b"PONG", [b"pong", b""])
 """The answers to PING of a connection without a subscription, and with one."""
+
+
+MESSAGES_AT_ONCE = 64
+"""After so many messages other tasks get a turn, however many have arrived."""
+
+MANY_A_SECOND = 200
+PAUSE_S = 0.01
+"""The pause after which messages are read together where many come, as in a large cluster: to wake for each of them
+costs more than to read it.
+"""
+
+
+class ReadingTurns:
+    """The turns of one connection."""
+
+    def __init__(self, now_s: float) -> None:
+        self._replies = 0
+        self._began_s, self._counted = now_s, 0
+        self._are_many = False
+        """Whether many messages came in the last second or longer."""
+
+    def took(self, now_s: float) -> None:
+        """Count a message."""
+        self._counted += 1
+        if (lasted_s := now_s - self._began_s) >= 1:
+            self._are_many = self._counted >= MANY_A_SECOND * lasted_s
+            self._began_s, self._counted = now_s, 0
+
+    def pause_s(self, *, has_more: bool) -> float | None:
+        """Return the pause before the next reply is read, or `None`; `has_more`: it may have arrived already."""
+        self._replies += 1
+        if self._are_many and not has_more:
+            return PAUSE_S
+        return 0.0 if self._replies % MESSAGES_AT_ONCE == 0 else None
 
 
 class _Asked(NamedTuple):
@@ -50,27 +81,26 @@ class Subscription:
 
     def __init__(
         self,
-        connect: Callable[[], AbstractConnection],
+        pool: TaskPool,
         failed: Callable[[BaseException, str], BusError],
         *,
         timeout_ms: int,
-        sentinels: SentinelPool | None,
     ) -> None:
-        self._connect = connect
+        self._pool = pool
         self._failed = failed
         self._timeout_s = timeout_ms / 1000
-        self._sentinels = sentinels
         self._inboxes: dict[bytes, list[Inbox]] = {}
         self._stands: dict[bytes, list[Inbox]] = {}
         """The same inboxes, of channels that are subscribed to."""
         self._channels: dict[Inbox, tuple[bytes, ...]] = {}
-        """The channels of each listener: the one that it needs, and further ones."""
-        self._given_up: set[bytes] = set()
-        """The further channels that Redis refused on this connection."""
-        self._is_limited = False
+        """The channels of each listener."""
         self._asked: deque[_Asked] = deque()
         self._refusals: dict[str, int] = {}
         """The number of refusals in a row, by channel."""
+        self._unsent: deque[_Asked] = deque()
+        self._sendable = asyncio.Event()
+        self._again: str | None = None
+        """The reason why the connection is closed and made again."""
         self._connection: AbstractConnection | None = None
         self._tasks = Supervisor()
         self._random = random.SystemRandom()
@@ -80,12 +110,13 @@ class Subscription:
 
     def start(self) -> None:
         """Begin to listen, on the loop that runs now."""
+        self._tasks.start("sends to the bus", self._send())
         self._tasks.start("listens to the bus", self._run())
 
-    def add(self, inbox: Inbox, channel: str, *further: str) -> None:
+    def add(self, inbox: Inbox, *channels: str) -> None:
         """Fill an inbox with the messages of channels from now on. It gets `Back` when Redis has answered for all."""
-        self._channels[inbox] = tuple([each.encode() for each in (channel, *further)])
-        for each in (channel, *further):
+        self._channels[inbox] = tuple([each.encode() for each in channels])
+        for each in channels:
             inboxes = self._inboxes.setdefault(each.encode(), [])
             inboxes.append(inbox)
             if len(inboxes) == 1:
@@ -102,9 +133,17 @@ class Subscription:
                 self._stands.pop(name, None)
                 self._ask("UNSUBSCRIBE", name.decode())
 
+    def connect_again(self, why: str) -> None:
+        """Close the connection, if there is one, and make another."""
+        self._again = why
+        self._sendable.set()
+
     async def stop(self) -> None:
-        """End all inboxes and close the connection."""
+        """End all inboxes and close the connection. Wait until it is closed: the loop may end then."""
         self._end()
+        if self._connection is not None:
+            with suppress(RedisError, OSError):
+                await self._connection.disconnect()
         await self._tasks.stop()
 
     def _end(self, error: BaseException | None = None) -> None:
@@ -129,43 +168,48 @@ class Subscription:
 
     async def _hold(self) -> tuple[bool, BusError]:
         """Hold one connection until it breaks. Return whether any channel was ever heard, and why it broke."""
-        connection = self._connect()
+        connection: AbstractConnection | None = None
+        self._again = None
         stood = False
         try:
             with closed_transport_as_os_error():
                 async with asyncio.timeout(self._timeout_s):
-                    await connection.connect()  # type: ignore[no-untyped-call]
+                    connection = await self._pool.connect()
+                    was_primary = await is_primary(connection)
                 self._connection = connection
                 for name in self._inboxes:
                     self._ask("SUBSCRIBE", name.decode())
-                await self._hear(connection)
+                await self._hear(connection, was_primary=was_primary)
         except FAILURES as error:
             why = self._failed(error, f"listening to {self._named()}")
+            if self._again is not None:
+                why = BusError(f"the subscription connects again: {self._again}")
             stood = bool(self._stands)
             self._lose(str(why))
             return stood, why
         finally:
             self._connection = None
             self._asked.clear()
-            await connection.disconnect(nowait=True)
+            self._unsent.clear()
+            if connection is not None:
+                await connection.disconnect(nowait=True)
         raise AssertionError("a subscription ends only by an error")
 
     def _lose(self, why: str) -> None:
         for inbox in dict.fromkeys(inbox for inboxes in self._stands.values() for inbox in inboxes):
             inbox.put(Lost(why))
         self._stands.clear()
-        self._given_up.clear()
 
-    async def _hear(self, connection: AbstractConnection) -> None:
+    async def _hear(self, connection: AbstractConnection, *, was_primary: bool) -> None:
         """Read until the connection breaks. A silent connection gets a PING, which it must answer within a deadline."""
         clock = asyncio.get_running_loop().time
         checked_s = clock()
         turns = ReadingTurns(checked_s)
         while True:
-            if (pause_s := turns.pause_s(has_more=_has_more(connection))) is not None:
+            if (pause_s := turns.pause_s(has_more=await connection.can_read())) is not None:
                 await asyncio.sleep(pause_s)
-            if self._sentinels is not None and clock() >= checked_s + PRIMARY_CHECK_MS / 1000:
-                await self._sentinels.check(connection)
+            if clock() >= checked_s + PRIMARY_CHECK_MS / 1000:
+                await self._pool.check(connection, was_primary=was_primary)
                 checked_s = clock()
             try:
                 reply = await connection.read_response(timeout=self._timeout_s)
@@ -187,7 +231,7 @@ class Subscription:
                     self._answered(reply)
 
     def _answered(self, reply: object) -> None:
-        """Take the answer to the oldest command. Raises BadRedisReplyError for anything else."""
+        """Take the answer to the oldest command. Raises InvalidResponse for anything else."""
         asked = self._asked.popleft() if self._asked else None
         match reply:
             case [b"subscribe", bytes() as name, int()] if _is(asked, "SUBSCRIBE", name):
@@ -198,7 +242,7 @@ class Subscription:
             case _ if reply in _PONGS and asked is not None and asked.command == "PING":
                 pass
             case _:
-                raise BadRedisReplyError(f"it sent {reply!r:.40} to a subscriber")
+                raise InvalidResponse(f"it sent {reply!r:.40} to a subscriber")
 
     def _subscribed(self, name: bytes) -> None:
         self._refusals.pop(name.decode(), None)
@@ -207,10 +251,9 @@ class Subscription:
             self._tell_back(self._inboxes[name])
 
     def _tell_back(self, inboxes: Iterable[Inbox]) -> None:
-        """Put `Back` into the inboxes whose channels are all subscribed to, or given up."""
+        """Put `Back` into the inboxes whose channels are all subscribed to."""
         for inbox in inboxes:
-            needed, *further = self._channels[inbox]
-            if needed in self._stands and all(each in self._stands or each in self._given_up for each in further):
+            if all(each in self._stands for each in self._channels[inbox]):
                 inbox.put(Back())
 
     def _refused(self, error: ResponseError) -> None:
@@ -220,25 +263,12 @@ class Subscription:
             raise error
         if asked.command == "UNSUBSCRIBE":  # its messages are dropped as they come
             return
-        name = asked.channel.encode()
-        if all(self._channels[inbox][0] != name for inbox in self._inboxes.get(name, ())):
-            self._give_up(name)
-            return
         refusals = self._refusals[asked.channel] = self._refusals.get(asked.channel, 0) + 1
         if refusals & (refusals - 1) == 0:  # the 1st, 2nd, 4th, 8th ...
             why = self._failed(error, f"listening to {asked.channel}")
             log.warning("%s", why, extra={"action": "bus-refused", "count": refusals})
         pause_s = pause_ms(refusals, self._random.random()) / 1000
         asyncio.get_running_loop().call_later(pause_s, self._ask_again, asked.channel)
-
-    def _give_up(self, name: bytes) -> None:
-        """Go on without a further channel: its messages come on the first one, with others that are not needed."""
-        if not self._is_limited:
-            self._is_limited = True
-            rule = f"&{name.decode()}"
-            log.warning("hears more than it needs: give this user %s", rule, extra={"action": "channels-refused"})
-        self._given_up.add(name)
-        self._tell_back(self._inboxes.get(name, ()))
 
     def _ask_again(self, channel: str) -> None:
         name = channel.encode()
@@ -248,23 +278,30 @@ class Subscription:
 
     def _ask(self, command: str, channel: str = "") -> None:
         """Send a command if there is a connection. It is not waited for: they are short, and the reader sees a loss."""
-        connection = self._connection
-        writer = None if connection is None else connection._writer  # noqa: SLF001  # sending would connect again
-        if connection is None or writer is None:
+        if self._connection is None:
             return
-        self._asked.append(_Asked(command, channel, asyncio.get_running_loop().time()))
-        with suppress(OSError, RuntimeError):  # RuntimeError: uvloop's, of a connection that was just reset
-            writer.writelines(connection.pack_command(command, *([channel] if channel else [])))
+        asked = _Asked(command, channel, asyncio.get_running_loop().time())
+        self._asked.append(asked)
+        self._unsent.append(asked)
+        self._sendable.set()
+
+    async def _send(self) -> None:
+        """Send commands in their order; close the connection when another one is to be made."""
+        while True:
+            await self._sendable.wait()
+            self._sendable.clear()
+            while (connection := self._connection) is not None and (self._unsent or self._again is not None):
+                if self._again is not None or not connection.is_connected:  # sending would connect again
+                    await connection.disconnect(nowait=True)
+                    break
+                asked = self._unsent.popleft()
+                # The reader may close the connection meanwhile, which redis-py then finds without its writer.
+                with suppress(*FAILURES), closed_transport_as_os_error():
+                    await connection.send_command(asked.command, *([asked.channel] if asked.channel else []))
 
     def _named(self) -> str:
         first = next(iter(self._inboxes), b"").decode()
         return first if len(self._inboxes) <= 1 else f"{first} and {len(self._inboxes) - 1} more channels"
-
-
-def _has_more(connection: AbstractConnection) -> bool:
-    """Whether more has arrived than what was read."""
-    parser = connection._parser  # noqa: SLF001  # it has no other name
-    return isinstance(parser, BoundedParser) and parser.has_more
 
 
 def _is(asked: _Asked | None, command: str, name: bytes) -> bool:

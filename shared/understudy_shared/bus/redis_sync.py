@@ -10,11 +10,10 @@ import logging
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
-from contextlib import suppress
 from queue import Full, Queue
 
 import redis
-from redis.exceptions import RedisError, ResponseError
+from redis.exceptions import RedisError
 
 from understudy_shared.base.masking import masked
 from understudy_shared.bus.announcement import Announcement
@@ -23,8 +22,8 @@ from understudy_shared.bus.base import BusError
 from understudy_shared.bus.gossip import Names, sealed
 from understudy_shared.bus.message_auth import MessageAuth
 from understudy_shared.bus.messages import CommitHint
-from understudy_shared.bus.redis_connection import bus_error, checked
-from understudy_shared.bus.redis_pools import thread_pool
+from understudy_shared.bus.redis_connection import bus_error, checked, leaves
+from understudy_shared.bus.redis_pools import leave_replica, thread_pool
 from understudy_shared.bus.redis_scripts import PUT
 
 log = logging.getLogger(__name__)
@@ -48,7 +47,6 @@ class SyncPublisher:
         self._names = Names(application_id)
         self._auth = auth or MessageAuth(application_id)
         pool = checked(url, lambda: thread_pool(url, timeout_s=DEADLINE_MS / 1000))
-        checked(url, lambda: pool.connection_class(**pool.connection_kwargs))
         self._client: redis.Redis = redis.Redis(connection_pool=pool)
         self._work: Queue[Work | None] = Queue(maxsize=1)
         self._thread: threading.Thread | None = None
@@ -77,8 +75,7 @@ class SyncPublisher:
             self._client.set(self._names.announcement, PUT + spoken, nx=if_absent)
             if not if_absent:
                 self._publish(spoken)
-            with suppress(ResponseError):  # users of the first release lack this right; who listens then looks later
-                self._client.publish(ANNOUNCED, self._application_id.encode())
+            self._client.publish(ANNOUNCED, self._application_id.encode())
 
         self._do("announcing", write)
 
@@ -95,6 +92,7 @@ class SyncPublisher:
             thread.join(DEADLINE_MS / 1000)
 
     def _publish(self, spoken: bytes) -> None:
+        leave_replica(self._client)
         self._client.publish(self._names.channel, spoken)
 
     def _do(self, doing: str, call: Callable[[], None]) -> None:
@@ -127,6 +125,8 @@ class SyncPublisher:
             try:
                 call()
             except Exception as error:
+                if leaves(error):
+                    self._client.connection_pool.disconnect()
                 done.set_exception(error)
             else:
                 done.set_result(None)

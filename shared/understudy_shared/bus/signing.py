@@ -1,9 +1,9 @@
 """Signatures of messages between processes: HMAC-SHA-256 under a key that the processes of a cluster share (pure).
 
-A signed document goes with a line: `signed1 key mac sender session number time`. The MAC is of the other parts of that
-line, the purpose of the signature, the application, the kind of the document, and the hash of its bytes as they are
-sent. Each part is one line of text without a line end in it, so no two messages are signed by the same bytes, and JSON
-needs no canonical form. A MAC for one purpose, application or kind is not valid for another.
+A signed document goes with a line: `signed1 key mac sender life number`. The MAC is of the other parts of that line,
+the application, the kind of the document, and the hash of its bytes as they are sent. Each part is one line of text
+without a line end in it, so no two messages are signed by the same bytes, and JSON needs no canonical form. A MAC for
+one application or kind is not valid for another.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ MAX_NAMES = 4096
 _DOMAIN = b"understudy-signature-1"
 _LINE = re.compile(
     rb"signed1 (?P<key>[0-9a-f]{16}) (?P<mac>[0-9a-f]{64}) (?P<sender>[A-Za-z0-9%._~-]{1,3072}) "
-    rb"(?P<session>[0-9a-f]{32}) (?P<number>0|[1-9][0-9]{0,15}) (?P<time>0|[1-9][0-9]{0,15})"
+    rb"(?P<life>[0-9a-f]{32}) (?P<number>0|[1-9][0-9]{0,15})"
 )
 
 
@@ -40,15 +40,14 @@ class MalformedSignatureError(UnderstudyError):
 
 
 class Stamp(NamedTuple):
-    """The stamp of a message: its sender, the life of that process, the message's number, the sender's time."""
+    """The stamp of a message: its sender, the life of that process, and the message's number in it."""
 
     sender: str
-    session: str
+    life: str
     number: int
-    sent_ms: int
 
     def line(self) -> bytes:
-        return f"{_quoted(self.sender)} {self.session} {self.number} {self.sent_ms}".encode()
+        return f"{_quoted(self.sender)} {self.life} {self.number}".encode()
 
 
 class Signature(NamedTuple):
@@ -62,9 +61,8 @@ class Signature(NamedTuple):
 
 
 class SignedContent(NamedTuple):
-    """The signed content beside the stamp: purpose, application, and the document as it is sent."""
+    """The signed content beside the stamp: the application, and the document as it is sent."""
 
-    purpose: bytes
     application_id: str
     kind: bytes
     document: bytes
@@ -111,7 +109,7 @@ class Keyring:
         digest = (
             hashlib.sha256(content.document).hexdigest().encode()
         )  # hashes a large document without the interpreter's lock
-        signed = b"\n".join((_DOMAIN, key_id, content.purpose, application, stamped, content.kind, digest))
+        signed = b"\n".join((_DOMAIN, key_id, application, stamped, content.kind, digest))
         return hmac.digest(self._secrets[key_id], signed, "sha256").hex().encode()
 
 
@@ -135,8 +133,8 @@ def parse_line(line: bytes) -> Signature:
     found = _LINE.fullmatch(line)
     if found is None:
         raise MalformedSignatureError(f"the signature does not parse: {line[:80]!r}")
-    key_id, mac, sender, session, number, sent_ms = found.groups()
-    stamp = Stamp(_sender_of(sender), session.decode(), int(number), int(sent_ms))
+    key_id, mac, sender, life, number = found.groups()
+    stamp = Stamp(_sender_of(sender), life.decode(), int(number))
     return Signature(key_id, mac, stamp, line[found.start("sender") :])
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 
 from understudy_shared.base.clock import Clock
 from understudy_shared.base.words import HostInfo
@@ -41,8 +41,11 @@ class SilentNodes:
     async def ask_due(self, heartbeat_ms: int) -> bool:
         """Ask the nodes that are due. Return whether any of them did not answer for the first time."""
         due = self._view.to_ask(self._clock.monotonic_ms(), heartbeat_ms=heartbeat_ms, but=self._but)
-        asked = (self._ask_one(node_id, host, heartbeat_ms) for node_id, host in list(due.items())[: self._most])
-        return any(await asyncio.gather(*asked))
+        return await self.ask(dict(list(due.items())[: self._most]), heartbeat_ms)
+
+    async def ask(self, hosts: Mapping[str, HostInfo], heartbeat_ms: int) -> bool:
+        """Ask these nodes, silent or not. Return whether any of them did not answer for the first time."""
+        return any(await asyncio.gather(*(self._ask_one(each, host, heartbeat_ms) for each, host in hosts.items())))
 
     async def _ask_one(self, node_id: str, host: HostInfo, heartbeat_ms: int) -> bool:
         began_ms, deadline_ms = self._clock.monotonic_ms(), answer_deadline_ms(heartbeat_ms)

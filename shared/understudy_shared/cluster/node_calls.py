@@ -1,31 +1,33 @@
-"""Rare HTTP calls to nodes besides lookups: for their heartbeat, catalogue and assignment, and to drain them.
+"""The HTTP calls to nodes besides lookups: for heartbeats, catalogues and assignments, for scans and exports, for
+leases and watches, and to drain them.
 
-They are ordinary HTTP with httpx. Rule: a reply must be JSON within limits of time and size, otherwise it is refused
-unread; redirects are not followed, and nothing is decompressed. Documents are then validated as if they came over
-the bus; with a key they must be signed for this very request.
+Each kind of call of an application has places of its own, so that neither another kind nor another application can take
+all; and one node, which may hang, can take half of them. A place is held by a context manager around the whole
+exchange, and a connection is kept only if its reply was read to the end: so both are free again wherever a call is
+cancelled.
+
+Rule: a reply must be JSON (or the kind that the call names) within limits of time and size, otherwise it is refused;
+redirects are not followed, and nothing is decompressed. Documents are then validated as if they came over the bus; with
+a key they must be signed for this very request.
 """
 
 from __future__ import annotations
 
 import asyncio
-import sys
-from importlib.util import find_spec
-from typing import NamedTuple, TypeVar
+from collections import Counter, deque
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from enum import StrEnum
+from time import monotonic
+from typing import Final, NamedTuple, TypeVar
 from urllib.parse import quote
+from weakref import WeakValueDictionary
 
-import httpx
 import orjson
 
 from understudy_shared.auth.cluster_secret import ClusterIdentity
 from understudy_shared.base.errors import UnderstudyError
 from understudy_shared.base.words import HostInfo
-from understudy_shared.bus.message_auth import (
-    LARGE_BYTES,
-    NONCE_HEADER,
-    SIGNATURE_HEADER,
-    MessageAuth,
-    UnauthenticError,
-)
 from understudy_shared.bus.messages import (
     MAX_MESSAGE_BYTES,
     Assignment,
@@ -34,11 +36,15 @@ from understudy_shared.bus.messages import (
     Message,
 )
 from understudy_shared.bus.sliced_assignment import decode
-from understudy_shared.cluster.node_transport import NodeTransport
-
-if find_spec("sniffio") is None:
-    # httpcore tries to import it for each of its locks. The search for a missing module takes half of a call's time.
-    sys.modules["sniffio"] = None  # type: ignore[assignment]  # Python's own sign for that
+from understudy_shared.cluster.wire import (
+    HopFailure,
+    WireConnection,
+    WireError,
+    WireFailedError,
+    WireReply,
+    authority_of,
+    connect,
+)
 
 TIMEOUT_S = 1.0
 """Timeout of a connection, and of each part of a reply."""
@@ -46,8 +52,23 @@ TIMEOUT_S = 1.0
 DEADLINE_S = 3.0
 """Deadline of a whole reply, so that a node that sends byte by byte cannot hold a call."""
 
-MAX_CONNECTIONS = 32
-"""Most connections to all nodes together; heartbeats of a thousand nodes still pass within a second."""
+MAX_IN_FLIGHT: Final = 32
+"""Most calls of one kind and application in flight; heartbeats of a thousand nodes still pass within a second."""
+
+MAX_PER_NODE: Final = 16
+"""Most of these to one node: one that accepts calls and never answers leaves places for calls to the others."""
+
+LONG_WAIT_S: Final = 1.0
+"""Time from which the wait of a call for a place is long."""
+
+MAX_WAITING: Final = 4096
+"""Most calls of one kind and application that wait for a place."""
+
+MAX_KEPT: Final = 32
+"""Most connections that are kept for further calls, to all nodes together."""
+
+KEPT_S: Final = 5.0
+"""Time for which a connection is kept: a node that went without a word is not asked on it."""
 
 MAX_SMALL_REPLY_BYTES = 64 * 1024
 """Size limit of a reply of a few values, such as that to a drain."""
@@ -60,54 +81,161 @@ _JSON_TYPES = frozenset(("application/json", "application/problem+json"))
 M = TypeVar("M", bound=Message)
 
 
+class CallKind(StrEnum):
+    """The purpose of a call. Each has places of its own."""
+
+    MEMBERSHIP = "membership"
+    """Heartbeats, catalogues and assignments; drains; the end of an application."""
+    SCAN = "scan"
+    """Versions, pages, counts, histories."""
+    EXPORT = "export"
+    """Parts of exports, and of changes."""
+    LEASE = "lease"
+    """Snapshot leases, and the positions of moments."""
+    WATCH = "watch"
+    """The keys of feeds, what watchers missed, and all that watches of prefixes read."""
+
+
+class CallOutcome(StrEnum):
+    """The ends of a call; it is not counted if its caller stops waiting."""
+
+    ANSWERED = "answered"
+    WAITED = "waited"
+    """The end of a call that was answered, and had waited long for a place."""
+    FAILED = "failed"
+    LATE = "late"
+    NO_PLACE = "no-place"
+    """The end of a call that waited to its deadline for the end of others of its kind."""
+
+
 class NodeCallError(UnderstudyError):
     """A node did not answer, or not with the document that was asked for."""
+
+    outcome, reason = CallOutcome.FAILED, WireError.REFUSED
 
 
 class NodeTimeoutError(NodeCallError):
     """A node did not answer in time."""
 
+    outcome, reason = CallOutcome.LATE, WireError.TIMEOUT
+
+
+class NoPlaceError(NodeTimeoutError):
+    """A call was not sent: others of its kind had all places until its deadline."""
+
+    outcome = CallOutcome.NO_PLACE
+
 
 class BadReplyError(NodeCallError):
     """A node answered with something that no Understudy node sends, or too much of it. The reply was not used."""
+
+    reason = WireError.BAD_REPLY
 
 
 class _Reply(NamedTuple):
     status: int
     body: bytes
-    signature: str | None
 
 
-def node_client(identity: ClusterIdentity, *, max_connections: int = MAX_CONNECTIONS) -> httpx.AsyncClient:
-    """Make the HTTP client of calls to nodes, which trusts the certificates of `identity`."""
-    limits = httpx.Limits(max_connections=max_connections, max_keepalive_connections=MAX_CONNECTIONS)
-    return httpx.AsyncClient(
-        timeout=TIMEOUT_S,
-        transport=NodeTransport(verify=identity.peers or True, limits=limits),
-        trust_env=False,
-        follow_redirects=False,  # no Understudy node redirects its callers
-        headers={"accept": "application/json", "accept-encoding": "identity"},
-    )
+class KeptConnections:
+    """The connections that are open for further calls. The process that made them closes them."""
+
+    def __init__(self) -> None:
+        self._kept: deque[tuple[WireConnection, float]] = deque()
+        """With the time since which each is kept; the oldest first."""
+
+    def __repr__(self) -> str:
+        return f"KeptConnections({len(self._kept)})"
+
+    def take(self, host: HostInfo) -> WireConnection | None:
+        """Return the open connection to a node that was used last; `None` without one."""
+        oldest_s = monotonic() - KEPT_S
+        while self._kept and (self._kept[0][1] < oldest_s or not self._kept[0][0].is_idle):
+            self._close_oldest()
+        for each in reversed(self._kept):
+            if each[0].host == host and each[0].is_idle:
+                self._kept.remove(each)
+                return each[0]
+        return None
+
+    def give_back(self, connection: WireConnection) -> None:
+        """Keep a connection whose reply was read to the end; close any other."""
+        if not connection.is_idle:
+            connection.give_up(WireError.TIMEOUT, "the caller stopped waiting")
+            return
+        self._kept.append((connection, monotonic()))
+        if len(self._kept) > MAX_KEPT:
+            self._close_oldest()
+
+    def close(self) -> None:
+        """Close all."""
+        while self._kept:
+            self._close_oldest()
+
+    def _close_oldest(self) -> None:
+        self._kept.popleft()[0].give_up(WireError.RESET, "it is not kept any longer")
+
+
+class _Places:
+    """The places of the calls of one kind."""
+
+    def __init__(self) -> None:
+        self._free = asyncio.Semaphore(MAX_IN_FLIGHT)
+        self._of_nodes: WeakValueDictionary[HostInfo, asyncio.Semaphore] = WeakValueDictionary()
+        """Those of each node, while a call holds or wants one."""
+        self.waiting = 0
+
+    @asynccontextmanager
+    async def held(self, host: HostInfo, until_s: float) -> AsyncIterator[bool]:
+        """Hold a place, and one of those of the node. Yield whether it waited long for them. Raises NoPlaceError if all
+        are taken until then.
+        """
+        began_s = monotonic()
+        async with AsyncExitStack() as taken:
+            of_node = self._of_nodes.setdefault(host, asyncio.Semaphore(MAX_PER_NODE))
+            if of_node.locked() or self._free.locked():
+                await self._wait(of_node, taken, until_s)
+            else:
+                await taken.enter_async_context(of_node)  # both at once
+                await taken.enter_async_context(self._free)
+            yield monotonic() - began_s >= LONG_WAIT_S
+
+    async def _wait(self, of_node: asyncio.Semaphore, taken: AsyncExitStack, until_s: float) -> None:
+        what = f"as many calls of its kind as may be are in flight, {MAX_IN_FLIGHT}, or {MAX_PER_NODE} to its node"
+        if self.waiting >= MAX_WAITING:
+            raise NoPlaceError(f"{self.waiting} calls wait for a place, as many as may: {what}")
+        self.waiting += 1
+        try:
+            async with asyncio.timeout(until_s - monotonic()):
+                # The place of the node first: a call that waits for it leaves the others to other nodes.
+                await taken.enter_async_context(of_node)
+                await taken.enter_async_context(self._free)
+        except TimeoutError:
+            raise NoPlaceError(f"{what}: it was not sent until its deadline") from None
+        finally:
+            self.waiting -= 1
 
 
 class NodeCalls:
-    """The HTTP calls to the nodes of one application. `identity` authenticates this process to them."""
+    """The HTTP calls to the nodes of one application. `identity` authenticates this process to them. `counts` has their
+    ends.
+    """
 
     def __init__(
         self,
         application_id: str,
-        auth: MessageAuth | None = None,
         identity: ClusterIdentity | None = None,
-        client: httpx.AsyncClient | None = None,
+        kept: KeptConnections | None = None,
     ) -> None:
-        """Set the keys of the calls. `auth` verifies the signatures of documents; without it they are not verified.
-        `identity` authenticates this process to the nodes. `client`: one that others use too, and close.
+        """Set who calls. `identity` authenticates this process to the nodes. `kept`: connections that others use too,
+        and close.
         """
         self.identity = identity or ClusterIdentity(None, application_id)
+        self.counts: Counter[tuple[CallKind, CallOutcome]] = Counter()
         self._application_id = application_id
-        self._auth = auth or MessageAuth(application_id)
-        self._owns_client = client is None
-        self._client = client or node_client(self.identity)
+        self._owns_kept = kept is None
+        self._kept = KeptConnections() if kept is None else kept
+        self._places = {kind: _Places() for kind in CallKind}
 
     async def heartbeat(self, host: HostInfo) -> Heartbeat:
         return await self._get(Heartbeat, host, "/internal/v1/lags")
@@ -120,20 +248,86 @@ class NodeCalls:
 
     async def drain(self, host: HostInfo, *, drain: bool) -> tuple[int, dict[str, object]]:
         """Return the status and the JSON object of the node's reply."""
-        url = self._url(host, "/admin/v1/drain")
-        return await self._object("POST", url, orjson.dumps({"drain": drain}))
+        return await self._object(CallKind.MEMBERSHIP, host, "POST", "/admin/v1/drain", orjson.dumps({"drain": drain}))
 
     async def let_go(self, host: HostInfo) -> tuple[int, dict[str, object]]:
         """Ask the node to let the application go. Return the status and the JSON object of its reply."""
         path = f"/admin/v1/applications/{quote(self._application_id, safe='')}"
-        return await self._object("DELETE", self._url(host, path), None)
+        return await self._object(CallKind.MEMBERSHIP, host, "DELETE", path, None)
 
     async def position_at(self, host: HostInfo, at_us: int) -> tuple[int, dict[str, object]]:
         """Return the status and the JSON object of the reply: the position of the newest version at a moment."""
-        return await self._object("GET", self._url(host, f"/internal/v1/position?at_us={at_us}"), None)
+        return await self._object(CallKind.LEASE, host, "GET", f"/internal/v1/position?at_us={at_us}", None)
 
-    async def _object(self, method: str, url: str, content: bytes | None) -> tuple[int, dict[str, object]]:
-        reply = await self._exchange(method, url, content, max_bytes=MAX_SMALL_REPLY_BYTES)
+    async def ask(
+        self,
+        kind: CallKind,
+        host: HostInfo,
+        path: str,
+        content: bytes,
+        *,
+        max_bytes: int,
+        limit_s: float,
+        accept: str = "",
+    ) -> tuple[int, bytes]:
+        """Send JSON by POST to a node that may work for a while. Return the status and the unparsed reply, which is
+        JSON, or of the media type `accept`.
+
+        Raises NodeTimeoutError when it takes longer than `limit_s`.
+        """
+        reply = await self._exchange(
+            kind, host, "POST", path, content, max_bytes=max_bytes, limit_s=limit_s, accept=accept
+        )
+        return reply.status, reply.body
+
+    async def begin(
+        self, host: HostInfo, path: str, content: bytes, *, accept: str, limit_s: float
+    ) -> WireConnection | tuple[int, bytes]:
+        """Begin a stream of the media type `accept`, by POST. Return its connection, which the caller reads and gives
+        up; or the status and the body of the refusal. A stream holds no place: those who watch are counted.
+        """
+        where, connection = self._url(host, path), None
+        with self._failures_counted(CallKind.WATCH), _errors(where):
+            try:
+                async with asyncio.timeout(limit_s):
+                    connection = await self._connected(host, where)
+                    head = await connection.ask("POST", path, _head_lines(accept), content, self.identity)
+                    if head.status != 200:
+                        body = await _body(
+                            connection, head, where, max_bytes=MAX_SMALL_REPLY_BYTES, accept="", part_s=limit_s
+                        )
+                        self.counts[CallKind.WATCH, CallOutcome.ANSWERED] += 1
+                        return head.status, body
+                    if _kind_of(head) != accept:
+                        raise BadReplyError(f"the node's reply is {_kind_of(head)[:100]!r}, not {accept}", where=where)
+                    self.counts[CallKind.WATCH, CallOutcome.ANSWERED] += 1
+                    stream, connection = connection, None
+                    return stream
+            finally:
+                if connection is not None:
+                    connection.give_up(WireError.RESET, "the stream did not begin")
+
+    async def close(self) -> None:
+        """Close the connections, unless others use them too."""
+        if self._owns_kept:
+            self._kept.close()
+
+    def _url(self, host: HostInfo, path: str) -> str:
+        return f"{'http' if self.identity.peers is None else 'https'}://{authority_of(host)}{path}"
+
+    async def _get(self, document: type[M], host: HostInfo, path: str) -> M:
+        url = self._url(host, path)
+        reply = await self._exchange(CallKind.MEMBERSHIP, host, "GET", path, None, max_bytes=MAX_MESSAGE_BYTES)
+        if reply.status in (401, 403):
+            raise NodeCallError(f"the node answers {reply.status}: {UNKNOWN_HERE}", where=url, fix=SAME_FILE)
+        if reply.status != 200:
+            raise NodeCallError(f"the node answers {reply.status}", where=url)
+        return await decode(document, reply.body, application_id=self._application_id, where=url, give=_give)
+
+    async def _object(
+        self, kind: CallKind, host: HostInfo, method: str, path: str, content: bytes | None
+    ) -> tuple[int, dict[str, object]]:
+        reply, url = await self._exchange(kind, host, method, path, content), self._url(host, path)
         try:
             document = orjson.loads(reply.body)
         except orjson.JSONDecodeError as error:
@@ -142,100 +336,109 @@ class NodeCalls:
             raise BadReplyError("the node's reply is not a JSON object", where=url)
         return reply.status, document
 
-    async def ask(
-        self, host: HostInfo, path: str, content: bytes, *, max_bytes: int, limit_s: float, kind: str = ""
-    ) -> tuple[int, bytes]:
-        """Send JSON by POST to a node that may work for a while. Return the status and the unparsed reply, which is
-        JSON, or of this `kind`.
-
-        Raises NodeTimeoutError when it takes longer than `limit_s`.
-        """
-        url = self._url(host, path)
-        reply = await self._exchange("POST", url, content, max_bytes=max_bytes, limit_s=limit_s, kind=kind)
-        return reply.status, reply.body
-
-    def _url(self, host: HostInfo, path: str) -> str:
-        name = f"[{host.host}]" if ":" in host.host else host.host
-        return f"{'http' if self.identity.peers is None else 'https'}://{name}:{host.port}{path}"
-
-    async def close(self) -> None:
-        """Close the connections, unless others use them too."""
-        if self._owns_client:
-            await self._client.aclose()
-
-    async def _get(self, kind: type[M], host: HostInfo, path: str) -> M:
-        url = self._url(host, path)
-        nonce = self._auth.new_nonce()
-        reply = await self._exchange("GET", url, None, max_bytes=MAX_MESSAGE_BYTES, nonce=nonce)
-        if reply.status in (401, 403):
-            raise NodeCallError(f"the node answers {reply.status}: {UNKNOWN_HERE}", where=url, fix=SAME_FILE)
-        if reply.status != 200:
-            raise NodeCallError(f"the node answers {reply.status}", where=url)
-        await self._authenticate(kind, reply, nonce, url)
-        return await decode(kind, reply.body, application_id=self._application_id, where=url, give=_give)
-
-    async def _authenticate(self, kind: type[Message], reply: _Reply, nonce: str | None, url: str) -> None:
-        """Refuse a reply that no process of this cluster has signed for this request. Raises BadReplyError."""
-        name = kind.__name__.lower().encode()
-        try:
-            if self._auth.is_on and len(reply.body) > LARGE_BYTES:
-                await asyncio.to_thread(self._auth.check_answer, reply.signature, nonce, name, reply.body)
-            else:
-                self._auth.check_answer(reply.signature, nonce, name, reply.body)
-        except UnauthenticError as error:
-            self._auth.on_refused(error, url)
-            raise BadReplyError(f"the node's reply is refused: {error.what}", where=url, fix=error.fix) from None
-
     async def _exchange(
         self,
+        kind: CallKind,
+        host: HostInfo,
         method: str,
-        url: str,
+        path: str,
         content: bytes | None,
         *,
-        max_bytes: int,
-        nonce: str | None = None,
+        max_bytes: int = MAX_SMALL_REPLY_BYTES,
         limit_s: float | None = None,
-        kind: str = "",
+        accept: str = "",
     ) -> _Reply:
-        """Return the status, the JSON and the signature of a reply. Raises NodeCallError."""
-        sent = {} if content is None else {"content-type": "application/json"}
-        headers = {**sent, **({"accept": kind} if kind else {}), **self.identity.headers}
-        if nonce is not None:
-            headers[NONCE_HEADER] = nonce
-        timeout = httpx.Timeout(TIMEOUT_S, read=limit_s or TIMEOUT_S)
+        """Return the status and the body of a reply. Raises NodeCallError."""
+        where, lines = self._url(host, path), _head_lines(accept or "application/json")
+        until_s, part_s = monotonic() + (limit_s or DEADLINE_S), limit_s or TIMEOUT_S
+        with self._failures_counted(kind), _errors(where):
+            async with self._places[kind].held(host, until_s) as has_waited, asyncio.timeout(until_s - monotonic()):
+                connection = self._kept.take(host) or await self._connected(host, where)
+                try:
+                    async with asyncio.timeout(part_s):
+                        try:
+                            head = await connection.ask(method, path, lines, content, self.identity)
+                        except WireFailedError as error:
+                            if not error.failure.is_stale:
+                                raise
+                            # Once more, and POSTs too. A node that closes an idle connection has not read the request;
+                            # if it had, a second time changes nothing: reads change nothing, and a drain, a release or
+                            # a lease, which has its id from the router, leave the node as the first one did.
+                            connection = await self._connected(host, where)
+                            head = await connection.ask(method, path, lines, content, self.identity)
+                    body = await _body(connection, head, where, max_bytes=max_bytes, accept=accept, part_s=part_s)
+                finally:
+                    self._kept.give_back(connection)
+        self.counts[kind, CallOutcome.WAITED if has_waited else CallOutcome.ANSWERED] += 1
+        return _Reply(head.status, body)
+
+    async def _connected(self, host: HostInfo, where: str) -> WireConnection:
+        connection = await connect(host, TIMEOUT_S, self.identity)
+        if isinstance(connection, HopFailure):
+            raise _error_of(connection, where)
+        return connection
+
+    @contextmanager
+    def _failures_counted(self, kind: CallKind) -> Iterator[None]:
+        """Count the end of a call that fails, unless its caller stops waiting."""
         try:
-            async with (
-                asyncio.timeout(limit_s or DEADLINE_S),
-                self._client.stream(method, url, content=content, headers=headers, timeout=timeout) as reply,
-            ):
-                body = await _body(reply, url, max_bytes, kind)
-                return _Reply(reply.status_code, body, reply.headers.get(SIGNATURE_HEADER))
-        except (httpx.HTTPError, httpx.InvalidURL, TimeoutError, ValueError) as error:  # ValueError: a malformed host
-            trouble = self.identity.tls_failure(url.split("/")[2], error)
-            what = f"the node does not answer: {trouble or error or type(error).__name__}"
-            is_late = isinstance(error, TimeoutError | httpx.TimeoutException)
-            raise (NodeTimeoutError if is_late else NodeCallError)(what, where=url) from None
+            yield
+        except NodeCallError as error:
+            self.counts[kind, error.outcome] += 1
+            raise
 
 
 async def _give() -> None:
     await asyncio.sleep(0)
 
 
-async def _body(reply: httpx.Response, url: str, max_bytes: int, wanted: str) -> bytes:
+def _head_lines(accept: str) -> list[bytes]:
+    return [f"accept: {accept}\r\naccept-encoding: identity\r\n".encode()]
+
+
+@contextmanager
+def _errors(where: str) -> Iterator[None]:
+    """Raise a NodeCallError for whatever a connection raises."""
+    try:
+        yield
+    except TimeoutError:
+        raise NodeTimeoutError("the node does not answer: no reply in time", where=where) from None
+    except WireFailedError as error:
+        raise _error_of(error.failure, where) from None
+
+
+def _error_of(failure: HopFailure, where: str) -> NodeCallError:
+    kind = {WireError.TIMEOUT: NodeTimeoutError, WireError.BAD_REPLY: BadReplyError}.get(
+        WireError(failure.reason), NodeCallError
+    )
+    return kind(f"the node does not answer: {failure.detail}", where=where)
+
+
+def _kind_of(head: WireReply) -> str:
+    """Return the media type of a reply, without its parameters."""
+    return head.headers.get(b"content-type", b"").decode("latin-1").partition(";")[0].strip().lower()
+
+
+async def _body(
+    connection: WireConnection, head: WireReply, url: str, *, max_bytes: int, accept: str, part_s: float
+) -> bytes:
     """Return the bytes as they came over the wire; a compressed body may grow a thousandfold, and is refused."""
-    kind = reply.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if not (200 <= reply.status_code < 300 or 400 <= reply.status_code < 600):
-        raise BadReplyError(f"the node answers {reply.status_code}, neither an answer nor a problem", where=url)
-    is_wanted = bool(wanted) and kind == wanted and reply.status_code == 200
+    kind = _kind_of(head)
+    if not (200 <= head.status < 300 or 400 <= head.status < 600):
+        raise BadReplyError(f"the node answers {head.status}, neither an answer nor a problem", where=url)
+    is_wanted = bool(accept) and kind == accept and head.status == 200
     if kind not in _JSON_TYPES and not is_wanted:
         raise BadReplyError(f"the node's reply is {kind[:100] or 'of no named type'}, not JSON", where=url)
-    if reply.headers.get("content-encoding", "identity").strip().lower() != "identity":
+    if head.headers.get(b"content-encoding", b"identity").strip().lower() != b"identity":
         raise BadReplyError("the node's reply is compressed, which was not asked for", where=url)
     parts: list[bytes] = []
     size_bytes = 0
-    async for part in reply.aiter_raw():
+    while True:
+        async with asyncio.timeout(part_s):
+            part = await connection.read()
+        if not part:
+            return b"".join(parts)
         size_bytes += len(part)
         if size_bytes > max_bytes:
             raise BadReplyError(f"the node's reply has more than {max_bytes} bytes", where=url)
         parts.append(part)
-    return b"".join(parts)

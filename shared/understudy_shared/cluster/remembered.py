@@ -62,20 +62,21 @@ class Remembered:
         except OSError as error:
             self._warn(f"it cannot be read: {error.strerror or error}", path)
             return None
-        head, _, document = content.partition(b"\n")
-        written, _, line = head.partition(b" signed")
-        if len(content) > _MAX_FILE_BYTES or written != _head(document):
+        head, _, sealed = content.partition(b"\n")
+        if len(content) > _MAX_FILE_BYTES or head != _head(sealed):
             self._warn("it is damaged, or of a later release", path)
             return None
         try:
-            signature = f"signed{line.decode('latin-1')}" if line else None
-            self._auth.check_remembered(signature, _name(kind), document)
+            found = self._auth.opened(sealed)
         except UnauthenticError as error:
             self._auth.on_refused(error, str(path))
             self._warn(f"it is {error.what}", path)
             return None
+        if found.kind != _name(kind):
+            self._warn("it is of another kind", path)
+            return None
         try:
-            return kind.decode(document, application_id=self._application_id, where=str(path))
+            return kind.decode(found.document, application_id=self._application_id, where=str(path))
         except BadMessageError as error:
             self._warn(str(error), path)
             return None
@@ -87,9 +88,8 @@ class Remembered:
             return self._not_saved(f"a {type(document).__name__.lower()} of {len(payload)} bytes is too large")
         try:
             self.folder.mkdir(mode=PRIVATE_FOLDER, parents=True, exist_ok=True)
-            line = self._auth.remembered_line(_name(type(document)), payload)
-            head = _head(payload) if line is None else b"%b %b" % (_head(payload), line)
-            _replace(self._path(type(document)), head + b"\n" + payload)
+            sealed = self._auth.sealed(_name(type(document)), payload)
+            _replace(self._path(type(document)), _head(sealed) + b"\n" + sealed)
         except OSError as error:
             return self._not_saved(error.strerror or str(error))
         self._refused = None
@@ -165,8 +165,8 @@ def _name(kind: type[Message]) -> bytes:
     return kind.__name__.lower().encode()
 
 
-def _head(document: bytes) -> bytes:
-    return MAGIC + b" " + hashlib.sha256(document).hexdigest().encode()
+def _head(sealed: bytes) -> bytes:
+    return MAGIC + b" " + hashlib.sha256(sealed).hexdigest().encode()
 
 
 def _replace(path: Path, content: bytes) -> None:

@@ -6,27 +6,33 @@ was read from the bus, the age that its expiry shows is added.
 
 A node is silent if no heartbeat arrives for three of its intervals. Nodes count it as dead then; a router also
 requires that it did not answer a request.
+
+The number of nodes that are kept is bounded, and assigned nodes come first. A node is known when the assignment names
+it; any other node is a stranger. A process with write access to the bus can
+invent nodes, and each costs memory and time at every turn until it expires. So strangers never displace known nodes.
+
+Impossible numbers are removed from a heartbeat. A forged number must not make its node disappear. So only the number is
+removed; the rest of the heartbeat counts.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Container, Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from understudy_shared.base.plausible import (
     MAX_JUMP,
     Order,
     Succession,
     highest_plausible,
+    is_plausible,
     is_plausible_order,
     succession,
 )
 from understudy_shared.base.words import HostInfo
 from understudy_shared.bus.gossip import EXPIRY_HEARTBEATS
 from understudy_shared.bus.messages import Assignment, Endpoint, Farewell, Heartbeat
-from understudy_shared.cluster.admission import MemberAdmission
-from understudy_shared.cluster.sanitizing import sanitized
 from understudy_shared.cluster.silence import ASK_AFTER_HEARTBEATS, LastWord, Silence
 
 MAX_DEAD = 256
@@ -35,6 +41,119 @@ DEAD_KEPT_MS = 10 * 60 * 1000
 
 PROVEN_BEATS = 2
 """Heartbeats that a node outside the assignment must send before it gets a task: a single one may be forged."""
+
+
+MAX_NODES = 4096
+"""Four times the largest planned cluster. Known nodes are admitted beyond it."""
+
+MIN_STRANGERS, STRANGERS_PER_KNOWN_NODE = 256, 4
+"""Strangers that are admitted beside known nodes. A cluster may grow fivefold with each assignment, and invented
+nodes cost little more than the real ones. While no node is known, only `MAX_NODES` limits them.
+"""
+
+MAX_STRANGERS_TASKS = 262_144
+"""Tasks that the heartbeats of all strangers together may name: about 100 MB."""
+
+QUIET_MS = 10_000
+"""The silence after which a stranger makes room for another; a stranger that sends heartbeats keeps its place."""
+
+LOOK_AGAIN_MS = 100
+"""Least time between two searches for a silent stranger: thousands of strangers may come in a second."""
+
+
+def sanitized(heartbeat: Heartbeat, *, order: Order, end_version: int, lineage: str | None) -> tuple[Heartbeat, str]:
+    """Return the heartbeat without the impossible numbers, and a text that names these; "" if all are possible.
+
+    `order` is (term, epoch) of the last known assignment, `end_version` the newest known end of `lineage`; 0:
+    unknown.
+    """
+    wrong: dict[str, object] = {}
+    why = []
+    if not is_plausible_order((heartbeat.term, heartbeat.epoch), order):
+        wrong |= {"term": 0, "epoch": 0}
+        why.append(f"assignment {heartbeat.term}.{heartbeat.epoch}, where {order[0]}.{order[1]} is known")
+    if heartbeat.lineage == lineage and not is_plausible(heartbeat.end_version, end_version):
+        wrong |= {"end_version": 0, "end_age_ms": None}
+        why.append(f"end {heartbeat.end_version}, where {end_version} is known")
+    if not wrong:
+        return heartbeat, ""
+    return heartbeat.model_copy(update=wrong), f"a heartbeat of {heartbeat.node_id} with {' and '.join(why)}"
+
+
+class Said(Protocol):
+    """The last heartbeat of a node."""
+
+    @property
+    def said_ms(self) -> float: ...
+
+
+class Admission(NamedTuple):
+    """The decision whether a heartbeat is accepted, and the id of the node to forget to make room for it."""
+
+    admitted: bool
+    leaves: str | None = None
+
+
+def limit_beside(known: int) -> int:
+    """Return how many nodes are admitted in all beside so many known ones, dead or alive."""
+    return known + max(MIN_STRANGERS, STRANGERS_PER_KNOWN_NODE * known) if known else MAX_NODES
+
+
+class MemberAdmission:
+    """The admission of nodes. `refused` counts the heartbeats for which there was no room."""
+
+    def __init__(self, *, max_nodes: int = MAX_NODES) -> None:
+        self.refused = 0
+        self._max_nodes = max_nodes
+        self._tasks: dict[str, int] = {}
+        """The number of tasks that each stranger names."""
+        self._sum = 0
+        self._looked_ms = float("-inf")
+
+    def admit(
+        self, heartbeat: Heartbeat, nodes: Mapping[str, Said], known: Collection[str], now_ms: float
+    ) -> Admission:
+        """Decide on one heartbeat.
+
+        `nodes` are the admitted ones, in the order of arrival; `known` are the assigned ones.
+        """
+        node_id = heartbeat.node_id
+        if node_id in known:
+            self.forget(node_id)
+            if node_id in nodes or len(nodes) < self._max_nodes:
+                return Admission(True)
+            newest = next((each for each in reversed(list(nodes)) if each not in known), None)
+            return Admission(True, newest)
+        tasks = len(heartbeat.exceptions) + len(heartbeat.held or ())
+        if self._sum - self._tasks.get(node_id, 0) + tasks > MAX_STRANGERS_TASKS:
+            return self._refuse()
+        leaves = None
+        if node_id not in nodes and len(nodes) >= min(self._max_nodes, limit_beside(len(known))):
+            leaves = self._quiet(nodes, known, now_ms)
+            if leaves is None:
+                return self._refuse()
+        self.forget(node_id)
+        if tasks:
+            self._tasks[node_id] = tasks
+            self._sum += tasks
+        return Admission(True, leaves)
+
+    def forget(self, node_id: str) -> None:
+        """Free the room of a node that is gone."""
+        self._sum -= self._tasks.pop(node_id, 0)
+
+    def _refuse(self) -> Admission:
+        self.refused += 1
+        return Admission(False)
+
+    def _quiet(self, nodes: Mapping[str, Said], known: Container[str], now_ms: float) -> str | None:
+        """Return the stranger that was silent longest, if it was silent for QUIET_MS."""
+        if now_ms - self._looked_ms < LOOK_AGAIN_MS:
+            return None
+        self._looked_ms = now_ms
+        quiet = [(node.said_ms, node_id) for node_id, node in nodes.items() if node_id not in known]
+        said_ms, node_id = min(quiet, default=(now_ms, ""))
+        return node_id if now_ms - said_ms > QUIET_MS else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +242,11 @@ class ClusterView:
     def is_silent(self, node: NodeReport, now_ms: float) -> bool:
         """Whether a node was silent for its expiry."""
         return now_ms - max(node.said_ms, self._ages_reset_ms) > node.heartbeat.heartbeat_ms * EXPIRY_HEARTBEATS
+
+    def is_heard_of(self, node_id: str, now_ms: float) -> bool:
+        """Whether a node sends heartbeats, or answers when it is asked for one."""
+        node = self.nodes.get(node_id)
+        return node is not None and not self.is_silent(node, now_ms) and not self.silence.is_unanswered(node_id)
 
     def reset_heartbeat_ages(self, now_ms: float) -> None:
         """Restart the ages of all heartbeats: the bus stood still until now, so silence before now does not count."""

@@ -192,7 +192,7 @@ class AnnouncedQueries:
             known.announced_ms = now_ms
 
     def forget(self, application_ids: Iterable[str]) -> None:
-        """Forget queries that were let go."""
+        """Forget queries that were closed."""
         for application_id in application_ids:
             self.revision += self._known.pop(application_id, None) is not None
 

@@ -97,7 +97,7 @@ def _ambiguity_of_path(location: str) -> str | None:
     if has_scheme and _HOST.match(rest) is not None:
         return "it names a host"
     path = rest if has_scheme else location
-    return None if path.startswith("/") else "it is no absolute path"
+    return None if path.startswith("/") else "it is not an absolute path"
 
 
 def _is_hidden(name: str) -> bool:

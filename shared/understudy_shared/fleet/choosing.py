@@ -13,7 +13,7 @@ from understudy_shared.http.target import (
     STORES,
     application_name,
     application_target,
-    named_application,
+    named_store,
     split_path,
     unknown_application,
 )
@@ -74,11 +74,14 @@ def chosen(
     applications: Mapping[str, HasStores],
     is_ready: Callable[[str], bool],
     sees: Callable[[str, str], bool] = everything,
+    *,
+    are_all: bool = True,
 ) -> Chosen | None:
     """Choose the application of a request for `target`, a path with or without its query; None: the fleet answers.
 
     `applications` are those that the reader sees; `sees` says whether he sees a store of one. Others change nothing in
-    the choice or in a problem. Raises a problem: unknown-application, unknown-store, ambiguous-store, or
+    the choice or in a problem. `are_all`: whether these are all: a single one then answers requests
+    that name no application. Raises a problem: unknown-application, unknown-store, ambiguous-store, or
     not-initialised.
     """
     named, inner = application_target(target)
@@ -88,11 +91,12 @@ def chosen(
             raise ProblemError(unknown_application(name))
         return Chosen(name, inner)
     path = target.partition(b"?")[0]
-    if len(applications) == 1 and path.startswith(_OF_STORES):
+    if are_all and len(applications) == 1 and path.startswith(_OF_STORES):
         return Chosen(next(iter(applications)), target)
     if not path.startswith(STORES):
         return None
-    store = split_path(path)[2]
+    _, _, store, *call = split_path(path)
+    store = store if call else named_store(store)[0]
     seen = {each: application for each, application in applications.items() if sees(each, store)}
     if not seen:
         raise ProblemError(hidden_store(store))
@@ -116,13 +120,20 @@ def _only_one_with(store: str, applications: Mapping[str, HasStores], is_ready: 
     raise ProblemError(Problem(ProblemType.UNKNOWN_STORE, f"there is no store {clipped(store)}", "path", fix))
 
 
-def called(headers: Collection[tuple[bytes, bytes]], applications: Collection[str]) -> str:
-    """Return the application of an internal call. Raises an unknown-application problem."""
-    return application_of(named_application(headers), applications)
+def judged(problem: Problem, unknown_why: str | None) -> Problem:
+    """Return a problem as it is, or that it is not known yet: what a fleet does not know may be there all the same."""
+    if unknown_why is None or problem.type not in {ProblemType.UNKNOWN_APPLICATION, ProblemType.UNKNOWN_STORE}:
+        return problem
+    return not_known(unknown_why)
+
+
+def not_known(why: str) -> Problem:
+    """Return the problem of a fleet that does not know its applications."""
+    return Problem(ProblemType.NOT_INITIALISED, why, "path", "Retry when /readyz says so")
 
 
 def application_of(named: bytes | None, applications: Collection[str]) -> str:
-    """Return the application that an internal call names. Older routers name no application: they mean the only one.
+    """Return the application that an internal call names; without a name the only one, as for a reader.
 
     Raises an unknown-application problem.
     """

@@ -6,6 +6,7 @@ What no single application answers (probes, metrics, the list of applications) g
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Protocol
 
 from understudy_shared.auth.access import AUTHORIZATION, Access, authorization_of
@@ -13,7 +14,7 @@ from understudy_shared.auth.audit import APPLICATION
 from understudy_shared.auth.audit import PREFIX as AUDITED
 from understudy_shared.auth.principals import ANYBODY, Principal
 from understudy_shared.base.errors import UnderstudyError
-from understudy_shared.fleet.choosing import DRAIN, INTERNAL, Chosen, application_of, called, chosen
+from understudy_shared.fleet.choosing import DRAIN, INTERNAL, Chosen, application_of, chosen, judged
 from understudy_shared.fleet.shared_threads import APPLICATION as APPLICATION_NOW
 from understudy_shared.http.edge import App, Receive, Scope, Send, enter, send_problem, without_body
 from understudy_shared.http.problems import ProblemError, problem_of
@@ -35,13 +36,16 @@ class Served(Protocol):
 
 
 class Fleet:
-    """The ASGI application in front of many. `applications` changes while it runs; a request stays where it began."""
+    """The ASGI application in front of many. `applications` changes while it runs; a request stays where it began.
+    `unknown_why` returns why not all applications are known, None once they are.
+    """
 
-    def __init__(self, own: App, access: Access) -> None:
+    def __init__(self, own: App, access: Access, unknown_why: Callable[[], str | None] = lambda: None) -> None:
         self.access = access
         self.applications: dict[str, Served] = {}
         self._apps: dict[str, LookupsFirst] = {}
         self._own = own
+        self._unknown_why = unknown_why
         access.applications.choose = self._application
 
     def add(self, application_id: str, application: Served) -> None:
@@ -83,7 +87,7 @@ class Fleet:
     def answer_body(self, body: bytes, exchange: Exchange) -> None:
         named = exchange.application if isinstance(exchange, DirectExchange) else None
         try:
-            application_id = application_of(named, self._apps)
+            application_id = self._named(named)
         except UnderstudyError as error:
             reply_problem(exchange, problem_of(error))
             return
@@ -124,10 +128,9 @@ class Fleet:
     def _entered(self, scope: Scope) -> str | None:
         """Return the application of a request, whose path names it no longer; None: the fleet answers."""
         raw_path: bytes = scope["raw_path"]
-        if raw_path.startswith(INTERNAL):
-            return called(scope["headers"], self._apps)
-        if raw_path == DRAIN and named_application(scope["headers"]) is not None:
-            return called(scope["headers"], self._apps)
+        named = named_application(scope["headers"]) if raw_path.startswith(INTERNAL) or raw_path == DRAIN else None
+        if raw_path.startswith(INTERNAL) or named is not None:
+            return self._named(named)
         application_id: str | None
         if APPLICATION in scope:  # the access check has chosen it: what was granted holds there and nowhere else
             application_id, inner = scope[APPLICATION], application_target(raw_path)[1]
@@ -150,9 +153,20 @@ class Fleet:
         seen = self._apps
         if principal.is_limited:
             seen = {each: app for each, app in seen.items() if principal.sees_application(each)}
-        return chosen(
-            target,
-            seen,
-            lambda each: self.applications[each].is_ready,
-            lambda application, store: principal.within(application).sees(store),
-        )
+        try:
+            return chosen(
+                target,
+                seen,
+                lambda each: self.applications[each].is_ready,
+                lambda application, store: principal.within(application).sees(store),
+                are_all=len(seen) != 1 or self._unknown_why() is None,
+            )
+        except ProblemError as error:
+            raise ProblemError(judged(error.problem, self._unknown_why())) from None
+
+    def _named(self, named: bytes | None) -> str:
+        """Return the application that an internal call names. Raises ProblemError."""
+        try:
+            return application_of(named, self._apps)
+        except ProblemError as error:
+            raise ProblemError(judged(error.problem, self._unknown_why())) from None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, MutableMapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
 from contextlib import AbstractAsyncContextManager
 from typing import Any
 
@@ -13,18 +13,23 @@ from prometheus_client.core import Metric
 
 from understudy_shared.auth.access import AUTHORIZATION, authorization_of
 from understudy_shared.auth.principals import Action, Authorization, Principal
+from understudy_shared.fleet.choosing import MAX_NAMED, judged, not_known
 from understudy_shared.fleet.labelling import labelled
 from understudy_shared.fleet.reporting import ApplicationReport, Reported, readiness, state_metrics
 from understudy_shared.fleet.shared_threads import APPLICATION
 from understudy_shared.http.edge import App, Scope
+from understudy_shared.http.lookup_requests import unknown_path
 from understudy_shared.http.openapi.document import Service, add_document
-from understudy_shared.http.problems import ProblemError
+from understudy_shared.http.problems import Problem, ProblemError, ProblemType
 from understudy_shared.http.status import Status
 from understudy_shared.http.target import unknown_application
 from understudy_shared.server.app import Framework, answer_with_problems, json_response, service_app
 from understudy_shared.server.probes import ProcessReport, probe_routes
 
 _STORES = b"/v1/stores"
+_ROOTS = (b"/admin/v1", b"/v1")
+"""Beginnings of the paths of calls, which a fleet has for each application."""
+
 LIST_S = 3.0
 """Time that the applications have for their stores; those that took longer are named as missing."""
 
@@ -40,6 +45,10 @@ class OwnProcess:
         """Return why it does not know all its applications yet; None when it does."""
         return None
 
+    def unknown_why(self) -> str | None:
+        """Return why an application that it does not know may be there all the same; None where that cannot be."""
+        return self.starting()
+
     def causes(self) -> Mapping[str, str]:
         """Return why the process is degraded, by cause."""
         return {}
@@ -52,7 +61,7 @@ class OwnProcess:
 class OwnApp:
     """The answers of a fleet itself. `applications` changes while it runs, as that of the `Fleet` before it.
 
-    `service` is that of its document. `own_ports`: as those of `probe_routes`.
+    `service` and `root_path` are those of its document.
     """
 
     def __init__(
@@ -63,7 +72,7 @@ class OwnApp:
         *,
         lifespan: Callable[[FastAPI], AbstractAsyncContextManager[None]],
         is_guarded: bool = False,
-        own_ports: Collection[int] = (),
+        root_path: str = "",
         more: Iterable[APIRouter] = (),
     ) -> None:
         self._applications = applications
@@ -71,10 +80,10 @@ class OwnApp:
         http = service_app("Understudy", lifespan)
         self.app: App = Framework(http)
         report = ProcessReport(status=self.status, dead=self.dead, metrics=self._metrics)
-        for routes in (probe_routes(report, own_ports), self._routes(), *more):
+        for routes in (probe_routes(report), self._routes(), *more):
             http.include_router(routes)
-        add_document(http, service, is_fleet=True, is_guarded=is_guarded)
-        answer_with_problems(http)
+        add_document(http, service, is_fleet=True, is_guarded=is_guarded, root_path=root_path)
+        answer_with_problems(http, self._unknown_path)
 
     def status(self) -> Status:
         """Return what /readyz says."""
@@ -100,8 +109,8 @@ class OwnApp:
         async def applications(request: Request) -> Response:
             """List the applications that the caller sees, with their states."""
             principal = authorization_of(request.scope).principal
-            found = [_shown(principal, each.report()) for each in self._seen(principal).values()]
-            return json_response({"applications": found})
+            seen = self._known(principal)
+            return json_response({"applications": [_shown(principal, each.report()) for each in seen.values()]})
 
         @routes.get("/v1/applications/{application}")
         async def one(request: Request, application: str) -> Response:
@@ -109,16 +118,43 @@ class OwnApp:
             principal = authorization_of(request.scope).principal
             found = self._seen(principal).get(application)
             if found is None:
-                raise ProblemError(unknown_application(application))
+                raise ProblemError(judged(unknown_application(application), self._process.unknown_why()))
             return json_response(_shown(principal, found.report()))
 
         @routes.get("/v1/stores")
         async def stores(request: Request) -> Response:
             """List the stores of all applications that the caller sees, each with its application."""
-            seen = self._seen(authorization_of(request.scope).principal)
+            seen = self._known(authorization_of(request.scope).principal)
             return json_response(await all_stores(seen, request.scope))
 
         return routes
+
+    def _known(self, principal: Principal) -> Mapping[str, Reported]:
+        """Return the applications that a principal sees. Raises ProblemError when it is not known whether there are
+        any.
+        """
+        seen = self._seen(principal)
+        if not seen and (why := self._process.unknown_why()) is not None:
+            raise ProblemError(not_known(why))
+        return seen
+
+    def _unknown_path(self, scope: Scope) -> Problem:
+        """Return the problem of a path that the fleet lacks; a call of one application says how to name it."""
+        raw_path: bytes = scope["raw_path"]
+        root = next((each for each in _ROOTS if raw_path.startswith(b"%b/" % each)), None)
+        if root is None or raw_path.startswith(b"%b/applications" % root):
+            return unknown_path(raw_path)
+        if (why := self._process.unknown_why()) is not None:
+            return not_known(why)
+        shown = raw_path[:200].decode(errors="replace")
+        one = f"{root.decode()}/applications/{{application}}{shown[len(root) :]}"
+        seen = list(self._seen(authorization_of(scope).principal))
+        return Problem(
+            ProblemType.UNKNOWN_PATH,
+            f"nothing is at {shown} of a service of several applications",
+            fix=f"Name the application: {one}; GET /v1/applications lists them",
+            extra={"applications": seen[:MAX_NAMED]},
+        )
 
     def _seen(self, principal: Principal) -> Mapping[str, Reported]:
         """Return the applications that a principal sees."""

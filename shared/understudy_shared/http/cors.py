@@ -70,9 +70,7 @@ def _why_no_origin(text: str) -> str | None:
         return "is what every sandboxed page and local file is called: name an origin of http or https"
     match = _ORIGIN.fullmatch(text)
     if match is None:
-        return (
-            "is no origin: a scheme and a host in lower case, and a port unless it is the usual one; no path, no slash"
-        )
+        return "is not an origin: a scheme and a host in lower case, a port if it is unusual, no path, no slash"
     if match["port"] == _USUAL_PORTS[match["scheme"]]:
         return "names the usual port, which browsers leave out"
     return None if int(match["port"] or 1) <= 65535 else "has no such port"

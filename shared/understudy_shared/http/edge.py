@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Iterable, MutableMapping
-from typing import Any
+from typing import Any, Final
 from urllib.parse import unquote_to_bytes
 
 import orjson
@@ -30,6 +30,9 @@ MAX_BODY_BYTES = 8 * 1024 * 1024
 
 MAX_FLAG_BYTES = 1024
 
+ASKED_PATH: Final = "understudy.asked_path"
+"""The key in the scope of a request that holds its path as it was asked, where that named an application."""
+
 log = logging.getLogger(__name__)
 
 
@@ -42,6 +45,7 @@ def enter(scope: Scope, inner: bytes) -> None:
     refuse_unroutable(scope["raw_path"])
     if application_target(inner)[0] is not None:
         raise ProblemError(Problem(ProblemType.UNKNOWN_PATH, "the path names an application within another", "path"))
+    scope[ASKED_PATH] = scope["raw_path"]
     scope["raw_path"], scope["path"] = inner, unquote_to_bytes(inner).decode(errors="replace")
 
 
@@ -78,7 +82,7 @@ async def read_flag(receive: Receive, name: str, *, default: bool) -> bool:
         found = None
     flag = found.get(name, default) if isinstance(found, dict) else None
     if not isinstance(found, dict) or not isinstance(flag, bool):
-        raise _bad_flag(name, f"{name} is no boolean")
+        raise _bad_flag(name, f"{name} must be true or false")
     unknown = sorted(found.keys() - {name})
     if unknown:
         raise _bad_flag(name, f"unknown member {clipped(unknown[0])}")

@@ -73,7 +73,7 @@ class HealthReport:
 
     @classmethod
     def after(cls, before: HealthReport | None, found: Sequence[Indicator], now_us: int) -> Self:
-        """Make the report of a look. An indicator that keeps its state keeps its time."""
+        """Make the report of this moment. An indicator that keeps its state keeps its time."""
         known = {} if before is None else {each.name: each.state for each in before.indicators}
         since_us = {
             each.name: before.since_us[each.name] if before and known.get(each.name) is each.state else now_us

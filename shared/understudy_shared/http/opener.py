@@ -1,7 +1,7 @@
 """The opener of URLs for blocking calls: of commands to services, and of services to issuers of tokens.
 
-It is urllib and not httpx, whose import takes longer than a whole command. Calls that must not block the loop are
-`cluster/node_calls.py` with httpx.
+It is urllib, whose import takes less time than that of any other client. Calls that must not block the loop are those
+of `cluster/node_calls.py`.
 """
 
 from __future__ import annotations

@@ -8,6 +8,7 @@ from html import escape
 
 from understudy_shared.http.edge import Scope, Send, send_reply
 from understudy_shared.http.problems import Problem, ProblemType
+from understudy_shared.http.root_path import to_root
 
 _STYLE = (
     "body{font:16px/1.5 system-ui,sans-serif;max-width:34rem;margin:15vh auto;padding:0 1rem;color-scheme:light dark}"
@@ -62,13 +63,14 @@ def said_of(problem: Problem) -> str:
     return "".join(f"{part[0].upper()}{part[1:]}. " for part in (problem.detail, how) if part).rstrip()
 
 
-def problem_page(problem: Problem) -> bytes:
-    """Render a problem for a person."""
-    said = f'<p role="alert">{escape(said_of(problem))}</p><p><a href="/admin/">Back to the page</a></p>'
+def problem_page(scope: Scope, problem: Problem) -> bytes:
+    """Render a problem of a request for a person."""
+    back = f'<p><a href="{to_root(scope)}admin/">Back to the page</a></p>'
+    said = f'<p role="alert">{escape(said_of(problem))}</p>{back}'
     return small_page(problem.type.title, said)
 
 
-async def send_problem_page(send: Send, problem: Problem) -> None:
+async def send_problem_page(scope: Scope, send: Send, problem: Problem) -> None:
     """Send a problem to a person."""
-    page = problem_page(problem)
+    page = problem_page(scope, problem)
     await send_reply(send, problem.status, page, CONTENT_TYPE, (*HEADERS, *problem.headers))

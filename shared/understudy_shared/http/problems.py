@@ -34,6 +34,7 @@ class ProblemType(Enum):
     UNKNOWN_PATH = ("unknown-path", 404, "There is nothing at this path")
     METHOD_NOT_ALLOWED = ("method-not-allowed", 405, "This path does not take this method")
     REQUEST_TIMEOUT = ("request-timeout", 408, "The request did not come in time")
+    AMBIGUOUS_KEY = ("ambiguous-key", 409, "Several partitions have the key")
     AMBIGUOUS_STORE = ("ambiguous-store", 409, "Several applications have a store of this name")
     LISTED_APPLICATION = ("listed-application", 409, "The application did not announce itself")
     LINEAGE_CHANGED = ("lineage-changed", 409, "The history that the position refers to is gone")
@@ -43,7 +44,6 @@ class ProblemType(Enum):
     NOT_JSON = ("not-json", 415, "What changes something must be sent as JSON")
     NOT_OWNER = ("not-owner", 421, "This host does not hold the key's partition")
     OUTDATED_CATALOGUE = ("outdated-catalogue", 421, "The key was encoded or placed by another catalogue")
-    SHARED_PORT = ("shared-port", 421, "Processes that answer this for themselves share the port")
     OVERLOADED = ("overloaded", 429, "Too many requests are waiting")
     RATE_LIMITED = ("rate-limited", 429, "This principal asks more often than it may")
     HEADERS_TOO_LARGE = ("headers-too-large", 431, "The headers are larger than the limit")
@@ -60,6 +60,10 @@ class ProblemType(Enum):
         self.slug = slug
         self.status = status
         self.title = title
+
+
+REFUSED_BY_BOUND = "refused-by-bound"
+"""The outcome of a request that no replica might answer within the bound of its reader."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +93,12 @@ class Problem:
     @property
     def status(self) -> int:
         return self.type.status
+
+    @property
+    def outcome(self) -> str:
+        """The outcome of a request in the metrics: the slug, or that the bound of the reader is the reason."""
+        is_of_bound = self.refusal is not None and self.type is ProblemType.NO_ACCEPTABLE_REPLICA
+        return REFUSED_BY_BOUND if is_of_bound else self.type.slug
 
     def as_dict(self) -> dict[str, object]:
         """Return the members of the JSON object, empty ones left out."""
@@ -137,6 +147,8 @@ def problem_of(error: UnderstudyError) -> Problem:
 
 
 RETAINED = "retained_versions"
+LAYOUT_SINCE = "layout_since"
+"""A member of a candidate: the first version of the layout that it serves, where older ones are in another."""
 """The member of a refusal that has the first and the last version that the checkpoint retains."""
 
 _REFUSALS: dict[Refusal, tuple[ProblemType, str]] = {
@@ -165,6 +177,12 @@ def refused(
     """
     problem_type, fix = _REFUSALS[reason]
     versions = next((each[RETAINED] for each in candidates if RETAINED in each), retained)
+    since = next((each[LAYOUT_SINCE] for each in candidates if LAYOUT_SINCE in each), None)
+    if since is not None:
+        fix = (
+            f"Ask for version {since} or a newer one: before it the state had another number of partitions, or another "
+            "state store provider. Spark's own state reader reads those versions"
+        )
     return Problem(
         problem_type,
         f"no replica may answer: {reason}",

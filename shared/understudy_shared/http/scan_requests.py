@@ -27,6 +27,7 @@ from understudy_shared.reads.scan_question import (
     ScanRequest,
 )
 from understudy_shared.reads.where import parse_where
+from understudy_shared.reads.where_text import parse_where_text
 from understudy_shared.reads.windows import WindowsOf, require_by
 
 _OWN: Final = (
@@ -61,7 +62,7 @@ def parse_scan(operation: ScanOperation, given: Mapping[str, object]) -> ScanReq
         operation,
         _whole(members, "partition", 0, _MAX_PARTITION),
         _prefix(members),
-        parse_where(_json(members["where"], "where")) if "where" in members else (),
+        parse_where(_where(members["where"])) if "where" in members else (),
         _fields(members),
         "include_expired" not in members or parse_flag(members, "include_expired"),
         _bound(members, "from"),
@@ -140,6 +141,12 @@ def _json(value: object, name: str) -> object:
         return orjson.loads(value)
     except orjson.JSONDecodeError as error:
         raise BadBoundError(f"{name} is not JSON: {error}", where=name, fix="Send JSON, percent-encoded") from None
+
+
+def _where(value: object) -> object:
+    """Return the comparisons of a filter as JSON: a text that is not JSON is an expression."""
+    is_expression = isinstance(value, str) and value.lstrip()[:1] not in {"[", "{"}
+    return parse_where_text(str(value)) if is_expression else _json(value, "where")
 
 
 def _prefix(members: Mapping[str, object]) -> tuple[object, ...]:

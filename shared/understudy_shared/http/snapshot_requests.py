@@ -7,7 +7,7 @@ from typing import Any, Final, NamedTuple
 
 import orjson
 
-from understudy_shared.base.printable import clipped, printable
+from understudy_shared.base.printable import clipped
 from understudy_shared.http.problems import Problem, ProblemError, ProblemType
 from understudy_shared.reads.bound_parsing import VERSION_PARAMETERS
 from understudy_shared.reads.bounds import WAIT_WITH_POSITION_MS
@@ -16,10 +16,8 @@ from understudy_shared.reads.snapshot_lease import DEFAULT_TTL_S, MAX_TTL_S
 MAX_LEASED_STORES: Final = 64
 """Limit on the stores that a request names."""
 
-MAX_HOLDER_CHARS: Final = 64
-
 _OF_THE_BOUND: Final = ("min_position", "wait_ms", *VERSION_PARAMETERS)
-_MEMBERS: Final = frozenset(("stores", "ttl_s", "holder", *_OF_THE_BOUND))
+_MEMBERS: Final = frozenset(("stores", "ttl_s", *_OF_THE_BOUND))
 _FORM: Final = 'Send for example {"ttl_s": 60}, or {"version": 12, "stores": ["a"]}'
 
 
@@ -28,7 +26,6 @@ class SnapshotRequest(NamedTuple):
 
     stores: tuple[str, ...] | None
     ttl_s: int
-    holder: str | None
     params: Mapping[str, object]
 
 
@@ -46,7 +43,7 @@ def parse_snapshot_request(body: bytes) -> SnapshotRequest:
         raise _bad(f"the member {clipped(unknown[0])} is unknown", "body", f"Known are: {', '.join(sorted(_MEMBERS))}")
     params = {name: members[name] for name in _OF_THE_BOUND if name in members}
     params.setdefault("wait_ms", WAIT_WITH_POSITION_MS)
-    return SnapshotRequest(_stores(members), _ttl_s(members), _holder(members), params)
+    return SnapshotRequest(_stores(members), _ttl_s(members), params)
 
 
 def _stores(members: Mapping[str, Any]) -> tuple[str, ...] | None:
@@ -68,15 +65,6 @@ def _ttl_s(members: Mapping[str, Any]) -> int:
         return ttl_s
     what = f"ttl_s={clipped(ttl_s)} is not a whole number of seconds from 1 to {MAX_TTL_S}"
     raise _bad(what, "ttl_s", "Each use of the snapshot renews it, so a short time will do")
-
-
-def _holder(members: Mapping[str, Any]) -> str | None:
-    holder = members.get("holder")
-    if holder is None:
-        return None
-    if isinstance(holder, str) and holder.strip():
-        return printable(holder.strip()[:MAX_HOLDER_CHARS])
-    raise _bad(f"holder is {clipped(holder)}, not a name", "holder", "Send a text, or leave it out")
 
 
 def _bad(what: str, where: str, fix: str = _FORM) -> ProblemError:

@@ -26,6 +26,9 @@ APPLICATIONS = b"/v1/applications/"
 APPLICATION_HEADER = b"understudy-application"
 """The header of an internal call that names its application, percent-encoded. Only fleets read it."""
 
+FILE_ENDINGS = ("parquet", "arrow", "arrows", "csv", "ndjson")
+"""The endings of a store's name in the paths of its files."""
+
 _ROOTS = ((APPLICATIONS, b"/v1"), (b"/admin/v1/applications/", b"/admin/v1"), (b"/admin/applications/", b"/admin"))
 """The beginnings of paths that name an application, each with what the rest of the path stands under without it."""
 
@@ -44,6 +47,15 @@ def application_target(target: bytes) -> tuple[bytes | None, bytes]:
             if name and slash and b"?" not in name:
                 return name, b"%b/%b" % (root, rest)
     return None, target
+
+
+def named_store(segment: str) -> tuple[str, str]:
+    """Return the store of the last segment of a path, and the ending of its file, or "": `a.csv` -> `a`, `csv`.
+
+    A store whose own name has such an ending is described in the list of stores alone.
+    """
+    name, _, ending = segment.rpartition(".")
+    return (name, ending) if name and ending in FILE_ENDINGS else (segment, "")
 
 
 def named_application(headers: Iterable[tuple[bytes, bytes]]) -> bytes | None:

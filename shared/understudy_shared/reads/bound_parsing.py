@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
+from understudy_shared.base.ago import EXAMPLES, parse_ago
 from understudy_shared.base.errors import UnderstudyError
 from understudy_shared.base.printable import clipped
 from understudy_shared.reads.bounds import (
@@ -37,7 +38,7 @@ def parse_bound(parameters: Mapping[str, object]) -> Bound:
         )
     _require_one_version(parameters)
     position, (snapshot, lease) = _position(parameters), _snapshot(parameters)
-    version, at_us = parse_whole(parameters, "version", unit="batches"), _moment_us(parameters.get("at"))
+    version, at_us = parse_whole(parameters, "version", unit="batches"), parse_moment("at", parameters.get("at"))
     selection = _selection(parameters)
     bound = Bound(
         max_lag=parse_whole(parameters, "max_lag", unit="versions"),
@@ -109,21 +110,27 @@ def _token(parameters: Mapping[str, object], name: str) -> str | None:
     raise BadBoundError(f"{name} must be a text", where=name, fix="Send the `position` of an answer")
 
 
-def _moment_us(value: object) -> int | None:
-    """Parse a moment: ISO 8601 with an offset, or whole milliseconds since the epoch."""
+def parse_moment(name: str, value: object) -> int | None:
+    """Parse a moment in microseconds: ISO 8601 with an offset, or whole milliseconds since the epoch; below 0 a time
+    ago. Raises BadBoundError.
+    """
     if value is None:
         return None
+    ago_us = parse_ago(value) if isinstance(value, str) else None
+    if ago_us is not None:
+        return min(-1, -ago_us)
     try:
         if isinstance(value, str) and not value.isdigit():
-            return parse_timestamp(value)
-        milliseconds = parse_whole({"at": value}, "at", unit="milliseconds")
+            return max(0, parse_timestamp(value))
+        milliseconds = parse_whole({name: value}, name, unit="milliseconds")
     except (UnderstudyError, ValueError):
         milliseconds = None
     if milliseconds is None or milliseconds > MAX_MOMENT_MS:
         raise BadBoundError(
-            f"at={clipped(value)} is not a moment",
-            where="at",
-            fix="Send for example at=2026-11-25T12:00:00Z (the plus of an offset as %2B), or milliseconds since 1970",
+            f"{name}={clipped(value)} is not a moment",
+            where=name,
+            fix=f"Send for example {name}=2026-11-25T12:00:00Z (the plus of an offset as %2B), milliseconds since 1970,"
+            f" or a time ago: {EXAMPLES}",
         )
     return milliseconds * 1000
 

@@ -82,8 +82,8 @@ class Bound:
 
     `unknown_lag=None` means: serve unknown lag when no lag bound was given, refuse it when one was. A read is of one
     version with `version`, with `snapshot`, which is the position of that version, with `at_us`, a moment that
-    `resolved_at` turns into a snapshot, and with a cursor. `lease` is the one whose token was sent as the snapshot: its
-    use renews it.
+    `resolved_at` turns into a snapshot (below 0: so long before the read), and with a cursor. `lease` is the one whose
+    token was sent as the snapshot: its use renews it.
     """
 
     max_lag: int | None = None
@@ -100,13 +100,17 @@ class Bound:
 
     @property
     def read_version(self) -> ReadVersion | None:
-        """The one version that is asked for; None for the newest. A cursor's counts first: it is of that version."""
+        """The one version that is asked for; None for the newest. A cursor's version wins."""
         cursor, snapshot = self.selection.cursor, self.snapshot
         if cursor is not None:
             return ReadVersion(cursor.version, cursor.committed_at_us)
         if snapshot is not None:
             return ReadVersion(snapshot.version, snapshot.committed_at_us)
         return None if self.version is None else ReadVersion(self.version, of_any_commit=True)
+
+    def moment_us(self, now_us: int) -> int | None:
+        """Return the moment that it names, for a read that begins now."""
+        return now_us + self.at_us if self.at_us is not None and self.at_us < 0 else self.at_us
 
     def resolved_at(self, snapshot: Position) -> Bound:
         """Return the bound with the version that was the newest at the moment that it names."""

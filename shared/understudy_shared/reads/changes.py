@@ -13,6 +13,7 @@ import orjson
 
 from understudy_shared.base.plausible import CEILING
 from understudy_shared.base.printable import clipped
+from understudy_shared.reads.bound_parsing import parse_moment
 from understudy_shared.reads.bounds import BadBoundError
 from understudy_shared.reads.export_hop import PART_BYTES
 from understudy_shared.reads.hop_fields import BadHopError, cut, object_of, optional_whole, whole
@@ -36,18 +37,24 @@ MAX_CHANGES_PART_BYTES: Final = PART_BYTES + MAX_ROW_BYTES + 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class VersionRange:
-    """The versions that are asked for, both inclusive. Without `last`: to the newest."""
+    """The versions that are asked for, both inclusive. Without `last`: to the newest. With `since_us`, a moment as a
+    bound has it, the first is the one that was committed next.
+    """
 
     first: int
     last: int | None = None
+    since_us: int | None = None
 
 
 def parse_versions(given: Mapping[str, object]) -> VersionRange:
     """Parse the members `from` and `to`. Raises BadBoundError."""
-    first, last = _version(given, "from"), _version(given, "to")
+    since, last = given.get("from"), _version(given, "to")
+    if isinstance(since, str) and not since.isdigit():
+        return VersionRange(0, last, parse_moment("from", since))
+    first = _version(given, "from")
     if first is None:
         what = "the changes of a store are asked for from a version on"
-        raise BadBoundError(what, where="from", fix="Send from=, for example the version of the last answer, plus one")
+        raise BadBoundError(what, where="from", fix="Send from=1m, or the version of the last answer, plus one")
     if last is not None and first > last:
         raise BadBoundError(f"from={first} is after to={last}", where="from", fix="Send the earlier version as from")
     if last is not None and last - first >= MAX_VERSIONS:

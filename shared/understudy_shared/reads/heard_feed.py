@@ -1,9 +1,9 @@
-"""Knowledge of a router of the watched keys of a partition, by one feed of a node, for all of its watchers (pure).
+"""The watched keys of a partition as a router knows them by one feed of a node, for all who watch them (pure).
 
 The events of a feed are held until the position that covers them, and then count at once: so a watcher gets that
 position with the last of them. They count earlier where a key has a second one, so that quick watchers get both.
 
-When a feed ends, another replica goes on behind the last position. What it sends again is left out, by the versions of
+When a feed ends, another replica resumes after the last position. What it sends again is left out, by the versions of
 the keys.
 """
 
@@ -70,7 +70,7 @@ class HeardFeed(SharedPart):
         return decode_position(self.position) if self.position else None
 
     def begin(self) -> tuple[list[FeedKey], list[FeedKey]]:
-        """Begin with another feed. Return the keys that it goes on with, and those of which it sends the value."""
+        """Begin with another feed. Return the keys that it resumes, and those of which it sends the value."""
         self._numbers.clear()
         self._held.clear()
         self._unready.clear()

@@ -4,13 +4,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
 import orjson
 
 from understudy_shared.base.plausible import CEILING
-from understudy_shared.base.printable import clipped
 from understudy_shared.reads.hop_fields import BadHopError, object_of, text
 from understudy_shared.reads.position import BadPositionError, Position, decode_position
 from understudy_shared.reads.snapshot_lease import SnapshotLease, decode_lease
@@ -25,7 +24,7 @@ RETRY_AFTER: Final = "retry_after_s"
 
 MAX_LEASES_PER_CALL: Final = 1000
 MAX_REPLY_BYTES: Final = 4 * 1024 * 1024
-"""Limit on a reply: a thousand leases with their stores, or the versions of some ten thousand partitions."""
+"""Limit on a reply: a thousand leases, or the versions of some ten thousand partitions."""
 
 
 class ReplicaVersion(NamedTuple):
@@ -65,79 +64,53 @@ def decode_shown_call(body: bytes) -> ShownCall:
         raise BadHopError(f"the call has no {error}") from None
 
 
-class ShownReply(NamedTuple):
-    """The versions that a node shows. `shared` is the newest version of its leases of the last second."""
-
-    shown: tuple[ReplicaVersion, ...]
-    shared: Position | None
-
-    def encode(self) -> bytes:
-        """Return the JSON of the reply."""
-        shared = None if self.shared is None else self.shared.encode()
-        return orjson.dumps({"shown": list(map(tuple, self.shown)), "shared": shared})
+def encode_shown(shown: Iterable[ReplicaVersion]) -> bytes:
+    """Return the JSON of a reply: the versions that a node shows."""
+    return orjson.dumps({"shown": list(map(tuple, shown))})
 
 
-def decode_shown_reply(body: bytes) -> ShownReply:
+def decode_shown(body: bytes) -> tuple[ReplicaVersion, ...]:
     """Parse a reply. Raises BadHopError."""
-    fields = object_of(body)
-    try:
-        shown = fields["shown"]
-        if not isinstance(shown, list):
-            raise BadHopError("the reply shows no list of versions")
-        return ShownReply(tuple(map(_shown, shown)), _position(fields["shared"]))
-    except KeyError as error:
-        raise BadHopError(f"the reply has no {error}") from None
-
-
-class HeldFor(NamedTuple):
-    """A lease, for whom it is, and which stores are read by it. `is_newest`: its version was the newest one, so that
-    the next lease may share it. A renewal says only the lease.
-    """
-
-    lease: SnapshotLease
-    holder: str | None = None
-    stores: tuple[str, ...] = ()
-    is_newest: bool = False
+    shown = object_of(body).get("shown")
+    if not isinstance(shown, list):
+        raise BadHopError("the reply shows no list of versions")
+    return tuple(map(_shown, shown))
 
 
 class LeasesCall(NamedTuple):
-    """Leases to hold or to end. `is_renewal`: they are used; those that are not held come back."""
+    """Leases to hold or to end. Their versions are opened for the tasks of `stores`. `is_renewal`: they are used; those
+    that are not held come back.
+    """
 
     application: str
     lineage: str
-    leases: tuple[HeldFor, ...]
+    leases: tuple[SnapshotLease, ...]
+    stores: tuple[str, ...] = ()
     is_renewal: bool = False
 
     def encode(self) -> bytes:
         """Return the JSON of the request."""
-        leases = [(each.lease.encode(), *each[1:]) for each in self.leases]
-        return orjson.dumps({**self._asdict(), "leases": leases})
+        return orjson.dumps({**self._asdict(), "leases": [each.encode() for each in self.leases]})
 
 
 def decode_leases_call(body: bytes) -> LeasesCall:
     """Parse a request. Raises BadHopError."""
     fields = object_of(body)
     try:
-        leases = fields["leases"]
-        if not isinstance(leases, list) or not 0 < len(leases) <= MAX_LEASES_PER_CALL:
+        tokens = _texts(fields["leases"])
+        if not 0 < len(tokens) <= MAX_LEASES_PER_CALL:
             raise BadHopError(f"the call has no list of 1 to {MAX_LEASES_PER_CALL} leases")
-        is_renewal = fields["is_renewal"] is True
-        return LeasesCall(text(fields, "application"), text(fields, "lineage"), tuple(map(_held, leases)), is_renewal)
+        return LeasesCall(
+            text(fields, "application"),
+            text(fields, "lineage"),
+            tuple(map(decode_lease, tokens)),
+            _texts(fields["stores"]),
+            fields["is_renewal"] is True,
+        )
     except KeyError as error:
         raise BadHopError(f"the call has no {error}") from None
-
-
-def encode_held(retained_for_s: int | None) -> bytes:
-    """Return the JSON of a reply: for how long Spark will keep the version, about; None: that is unknown."""
-    return orjson.dumps({"retained_for_s": retained_for_s})
-
-
-def decode_held(body: bytes) -> int | None:
-    """Parse a reply. Raises BadHopError."""
-    retained_for_s = object_of(body).get("retained_for_s")
-    if retained_for_s is None or (type(retained_for_s) is int and 0 <= retained_for_s <= CEILING):
-        return retained_for_s
-    raise BadHopError(f"retained_for_s is {clipped(retained_for_s)}, not a whole number or null")
+    except BadPositionError as error:
+        raise BadHopError(error.what) from None
 
 
 def decode_listed(body: bytes) -> list[Mapping[str, Any]]:
@@ -148,7 +121,7 @@ def decode_listed(body: bytes) -> list[Mapping[str, Any]]:
     return listed
 
 
-_NUMBERS: Final = ("version", "ttl_s", "age_s", "renewals", "tasks", "extra_bytes", "disk_bytes")
+_NUMBERS: Final = ("version", "ttl_s", "tasks", "extra_bytes", "disk_bytes")
 
 
 def _is_listed(entry: object) -> bool:
@@ -157,16 +130,6 @@ def _is_listed(entry: object) -> bool:
         and all(type(entry.get(name)) is int for name in _NUMBERS)
         and all(isinstance(entry.get(name), str) for name in ("id", "expires_at"))
     )
-
-
-def _held(entry: object) -> HeldFor:
-    match entry:
-        case [str(token), str() | None as holder, list(stores), bool(is_newest)]:
-            try:
-                return HeldFor(decode_lease(token), holder, _texts(stores), is_newest)
-            except BadPositionError as error:
-                raise BadHopError(error.what) from None
-    raise BadHopError("a lease of the call is no token with its holder and stores")
 
 
 def _shown(entry: object) -> ReplicaVersion:
@@ -186,7 +149,7 @@ def _position(token: object) -> Position | None:
         raise BadHopError(error.what) from None
 
 
-def _texts(value: Sequence[object]) -> tuple[str, ...]:
+def _texts(value: object) -> tuple[str, ...]:
     if isinstance(value, list) and all(isinstance(each, str) for each in value):
         return tuple(value)
-    raise BadHopError("the stores of the call are no list of names")
+    raise BadHopError("the leases or the stores of the call are not a list of texts")

@@ -1,6 +1,6 @@
 """A page of rows in the order of columns: the first rows of each partition, merged.
 
-An order is no place in a partition, so each page looks at every key again; what it holds is bounded by the page.
+Rows are not stored in that order, so each page looks at every key again; what it holds is bounded by the page.
 """
 
 from __future__ import annotations

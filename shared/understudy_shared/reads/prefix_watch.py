@@ -1,7 +1,7 @@
 """The events of a watch of all keys with a prefix (pure): each change of a version, or only the last of several.
 
 A watcher that keeps up gets each version. For one that is far behind, the changes of a key are counted, and only the
-last one is sent. Of each key that is there a digest is remembered, so that a value that Spark wrote again is no event.
+last one is sent. Of each key that is there a digest is remembered, so that a value written again makes no event.
 """
 
 from __future__ import annotations

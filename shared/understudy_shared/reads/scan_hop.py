@@ -170,10 +170,10 @@ def _question(members: object) -> ScanQuestion:
         raise BadHopError("the hop has no question")
     prefix, fields = members.get("prefix", []), members.get("fields")
     if not isinstance(prefix, list) or not (fields is None or _are_texts(fields)):
-        raise BadHopError("the prefix or the fields of the hop are no lists")
+        raise BadHopError("the prefix and the fields of the hop must be lists")
     low, high, order = (members.get(name) for name in ("from", "to", "order"))
     if not all(each is None or isinstance(each, str) for each in (low, high, order)):
-        raise BadHopError("the range or the order of the hop is no text")
+        raise BadHopError("the range and the order of the hop must be text")
     return ScanQuestion(
         cast(ScanOperation, members["operation"]),
         None,

@@ -26,7 +26,7 @@ COUNT_MS: Final = 1_000
 """The same for a count, whose answer has no rows to wait for."""
 
 Stamp = Mapping[str, object]
-"""The version that answers, and what is said of it: `version`, `committed_at`, `watermark`, `position`, `marks`."""
+"""The version that answers, with its facts: `version`, `committed_at`, `watermark`, `position`, `marks`."""
 
 
 def version_of(number: int, committed_at_us: int | None) -> ReadVersion:

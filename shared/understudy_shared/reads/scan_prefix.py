@@ -12,7 +12,7 @@ from itertools import combinations
 
 from understudy_shared.base.errors import BadKeyError
 from understudy_shared.reads.bounds import BadBoundError
-from understudy_shared.spark.key_codec import KeyCodec, Row
+from understudy_shared.spark.key_codec import ANY_PARTITION, KeyCodec, Row
 from understudy_shared.spark.layout import bitmap_words, fixed_bytes, fixed_code
 from understudy_shared.spark.map_keys import WHOLE_MAP, MapKeyCodec
 from understudy_shared.spark.types import DoubleType, FloatType, StructType
@@ -49,6 +49,10 @@ class KeyPrefix:
     whole: bytes | None
     partition: int | None
     rows: RowStarts | None = None
+
+    def may_be_in(self, partition: int) -> bool:
+        """Whether the key may be in a partition, of a prefix that has all columns."""
+        return self.partition in {partition, ANY_PARTITION}
 
 
 def row_columns(codec: KeyCodec) -> int:

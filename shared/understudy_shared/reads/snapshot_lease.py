@@ -1,4 +1,4 @@
-"""The token of a snapshot lease: the version that nodes keep for its holder, and for how long after each use (pure).
+"""The token of a snapshot lease: the version that nodes keep, and for how long after each use (pure).
 
 It is accepted wherever `snapshot` takes a position token, and reads what that position reads, so it grants nothing and
 is not sealed: its checksum is for accidents. It needs no table in a router, and survives every restart.

@@ -74,7 +74,7 @@ class Telling(NamedTuple):
 
 class Batch(NamedTuple):
     """The news that are sent next. `position` is the token of the version up to which everything was sent with them;
-    None while more is left to send, or where it is no news.
+    None while more is left to send, or where it was sent before.
     """
 
     tellings: list[Telling]

@@ -20,6 +20,7 @@ from understudy_shared.spark.json_values import compile_json_parser, compile_seg
 from understudy_shared.spark.scalar_parser import is_scalar
 from understudy_shared.spark.types import (
     BINARY_COLLATION,
+    BinaryType,
     CalendarIntervalType,
     DoubleType,
     Field,
@@ -103,10 +104,10 @@ def _raw_term(value: object) -> RawTerm:
         case [str(column), str(op), *_]:
             takes = "no value" if op in _NULLS else "one value"
             known = op in _NULLS or op in _COMPARE or op == "in"
-            what = f"the operator {op} takes {takes}" if known else f"{clipped(op)} is no operator"
+            what = f"the operator {op} takes {takes}" if known else f"{clipped(op)} is not an operator"
             raise BadBoundError(what, where=f"{WHERE}, the comparison of {clipped(column)}", fix=_FORM)
         case _:
-            raise BadBoundError(f"{clipped(value)} is no comparison", where=WHERE, fix=_FORM)
+            raise BadBoundError(f"{clipped(value)} is not a comparison", where=WHERE, fix=_FORM)
 
 
 def compile_where(terms: Sequence[RawTerm], columns: Columns) -> tuple[Term, ...]:
@@ -152,6 +153,8 @@ def compile_window_range(
 
 
 def _parsed_bound(column: Column, name: str, bound: str) -> object:
+    if not bound and isinstance(column.type, StringType):
+        return bound  # a path has no empty segment, but the empty text is a key
     try:
         return compile_segment_parser(column.type, ".".join(column.path))(bound)
     except BadKeyError as error:
@@ -201,6 +204,8 @@ def order_of(spark_type: SparkType) -> Order | None:
             return _order_of_float
         case StringType(collation):
             return _order_of_text if collation == BINARY_COLLATION else None
+        case BinaryType(opaque_as) if opaque_as:
+            return None
         case _:
             return _as_it_is
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -9,10 +10,11 @@ from understudy_shared.auth.access import Access
 from understudy_shared.auth.api_keys import Presented
 from understudy_shared.http.cors import Cors, origin_in
 from understudy_shared.http.edge import App, Scope
+from understudy_shared.http.options import as_probe, read_instead, saying_methods
 from understudy_shared.http.target import named_application
 from understudy_shared.server.compression import may_compress
 from understudy_shared.server.direct import AnswersBatches, AnswersBodies, AnswersDirectly, DirectExchange, Headers
-from understudy_shared.server.known_heads import ParsedHead
+from understudy_shared.server.known_heads import LOOKUP_LINE, ParsedHead
 from understudy_shared.server.parsed_cache import MAX_HEAD_BYTES, ParsedCache
 from understudy_shared.telemetry.trace import trace_of
 from understudy_shared.tls.trouble import TlsTrouble
@@ -26,7 +28,8 @@ class Answers:
     """The parts that all connections of one service share.
 
     `access` authorizes requests; it is None where the service requires no credentials. `cors` is None where no origin
-    is allowed. `heads` caches the heads of requests that were answered directly.
+    is allowed. `root_path` is the prefix that requests may have, and `lookup_line` the first line of a lookup with or
+    without it. `heads` caches the heads of requests that were answered directly.
     """
 
     direct: AnswersDirectly | None = None
@@ -34,6 +37,8 @@ class Answers:
     batches: AnswersBatches | None = None
     access: Access | None = None
     cors: Cors | None = None
+    root_path: bytes = b""
+    lookup_line: re.Pattern[bytes] = LOOKUP_LINE
     heads: ParsedCache[ParsedHead] = field(default_factory=lambda: ParsedCache(max_key_bytes=MAX_HEAD_BYTES))
 
     def lookup(
@@ -90,5 +95,10 @@ class Answers:
         preflight = None if self.cors is None else self.cors.preflight(scope)
         if preflight is not None:  # browsers send a preflight without credentials
             return preflight
-        admitted = app if self.access is None else self.access.admitted(scope, app)
-        return admitted if self.cors is None else self.cors.around(scope, admitted)
+        read = read_instead(scope)
+        asked = scope if read is None else read
+        admitted = app if self.access is None else self.access.admitted(asked, app)
+        answering = admitted if self.cors is None else self.cors.around(asked, admitted)
+        if read is not None:
+            return as_probe(answering, read)
+        return saying_methods(answering) if scope["method"] == "OPTIONS" else answering

@@ -159,10 +159,23 @@ def without_framework(answer: Callable[[Request], Awaitable[Response]]) -> App:
     return answered
 
 
-def answer_with_problems(http: FastAPI) -> None:
-    """Answer every error with `application/problem+json`: errors of Understudy, errors of the framework, and bugs."""
+def _nothing_there(scope: Scope) -> Problem:
+    return unknown_path(scope["raw_path"])
+
+
+def answer_with_problems(http: FastAPI, unknown: Callable[[Scope], Problem] = _nothing_there) -> None:
+    """Answer every error with `application/problem+json`: errors of Understudy, errors of the framework, and bugs.
+    `unknown` makes the problem of a path that no route has.
+    """
+
+    async def theirs(request: Request, error: Exception) -> Response:
+        if isinstance(error, HTTPException) and error.status_code == 405:
+            allow = (error.headers or {}).get("Allow", "").replace("GET", "GET, HEAD")
+            return _response(request, not_allowed(request.scope.get(_ASKED, request.method), allow))
+        return _response(request, unknown(request.scope))
+
     http.add_exception_handler(UnderstudyError, _ours)
-    http.add_exception_handler(HTTPException, _theirs)
+    http.add_exception_handler(HTTPException, theirs)
     http.add_exception_handler(RequestValidationError, _parameters)
     http.add_exception_handler(Exception, _bug)
 
@@ -176,13 +189,6 @@ async def _refuse_cross_site(request: Request) -> None:
 async def _ours(request: Request, error: Exception) -> Response:
     assert isinstance(error, UnderstudyError), "registered for these only"
     return _response(request, shown_problem(authorization_of(request.scope).principal, problem_of(error)))
-
-
-async def _theirs(request: Request, error: Exception) -> Response:
-    if isinstance(error, HTTPException) and error.status_code == 405:
-        allow = (error.headers or {}).get("Allow", "").replace("GET", "GET, HEAD")
-        return _response(request, not_allowed(request.scope.get(_ASKED, request.method), allow))
-    return _response(request, unknown_path(request.scope["raw_path"]))
 
 
 async def _parameters(request: Request, error: Exception) -> Response:
@@ -199,5 +205,5 @@ def _response(request: Request, problem: Problem) -> Response:
     headers = {name.decode(): value.decode() for name, value in problem.headers}
     if is_for_people(request.scope):
         headers |= {name.decode(): value.decode() for name, value in HEADERS}
-        return Response(problem_page(problem), problem.status, media_type="text/html", headers=headers)
+        return Response(problem_page(request.scope, problem), problem.status, media_type="text/html", headers=headers)
     return Response(problem.body(), problem.status, media_type=CONTENT_TYPE.decode(), headers=headers)

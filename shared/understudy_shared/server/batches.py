@@ -21,7 +21,7 @@ from understudy_shared.http.problems import Problem, ProblemError, ProblemType, 
 from understudy_shared.http.target import parse_query
 from understudy_shared.reads.bound_parsing import parse_flag
 from understudy_shared.reads.bounds import MAX_BATCH_KEYS
-from understudy_shared.reads.hop_columns import NO_PARTITION, PROBLEM, indexes_by_partition
+from understudy_shared.reads.hop_columns import FOUND, NO_PARTITION, PROBLEM, HopOutcome, indexes_by_partition
 from understudy_shared.server.direct import Exchange
 from understudy_shared.spark.key_codec import KeyCodec
 
@@ -161,6 +161,13 @@ class BatchAnswer:
         if end is None:
             end = self._ends[tail] = b'"read":%d}' % len(self._ends)
         return end
+
+    def result(self, printed: bytes, found: HopOutcome | Problem) -> bytes:
+        """Return the result of a key, which is `printed` as JSON."""
+        if isinstance(found, Problem):
+            return problem_result(found)
+        head = self.found if found.kind == FOUND else self.absent
+        return b"".join((head, printed, b",", found.body, self.end_of(found.tail)))
 
     def body(self, results: Sequence[bytes]) -> bytes:
         """Return the whole answer."""

@@ -17,11 +17,11 @@ from fastapi import APIRouter, Request, Response
 from understudy_shared.auth.principals import Authorization
 from understudy_shared.base.words import ApplicationId, Lineage
 from understudy_shared.http.edge import Scope
-from understudy_shared.http.problems import Problem, ProblemError, refused
+from understudy_shared.http.problems import RETAINED, Problem, ProblemError, ProblemType, refused
 from understudy_shared.http.scan_requests import parse_scan
 from understudy_shared.http.target import parse_query
-from understudy_shared.reads.bounds import NO_BOUND, BadBoundError, Refusal
-from understudy_shared.reads.changes import MAX_VERSIONS, VersionLines, parse_versions
+from understudy_shared.reads.bounds import NO_BOUND, BadBoundError, Bound, Refusal
+from understudy_shared.reads.changes import MAX_VERSIONS, VersionLines, VersionRange, parse_versions
 from understudy_shared.reads.export_format import MEDIA_TYPES, ExportFormat, ndjson_line
 from understudy_shared.reads.merged_changes import FetchChanges, MergedChanges
 from understudy_shared.reads.position import Position
@@ -37,7 +37,9 @@ _MEMBERS: Final = ("from", "to", "partition", "prefix", "fields", "longs")
 
 @dataclass(frozen=True, slots=True)
 class ChangesTurn:
-    """A request for changes that was parsed and granted: the scan's members, and the versions, both inclusive."""
+    """A request for changes that was parsed and granted: the scan's members, and the versions, both inclusive. It is
+    empty where `first` is above `last`.
+    """
 
     turn: ScanTurn
     first: int
@@ -65,6 +67,11 @@ class Changes(ABC):
         # Without a bound of lag: the reader says which versions he wants.
         turn = scan_turn(store, parse_scan("export", of_rows), NO_BOUND, authorization)
         newest = (await self.scans.first_version(turn)).number
+        if versions.since_us is not None:
+            first = await self._first_since(versions.since_us)
+            if versions.last is None and newest < first:
+                return ChangesTurn(turn, first, first - 1)  # nothing was committed since
+            versions = VersionRange(first, versions.last)
         wanted = versions.first if versions.last is None else versions.last
         if newest < wanted:
             not_yet = refused(Refusal.VERSION_NOT_YET, candidates=[])
@@ -73,6 +80,22 @@ class Changes(ABC):
             raise ProblemError(replace(not_yet, where=where, fix=fix))
         last = min(newest, versions.first + MAX_VERSIONS - 1) if versions.last is None else versions.last
         return ChangesTurn(turn, versions.first, last)
+
+    async def _first_since(self, at_us: int) -> int:
+        """Return the version that was committed first after a moment. Raises the problem of one that is purged."""
+        try:
+            snapshot = (await self.scans.resolved(Bound(at_us=at_us))).snapshot
+        except ProblemError as error:
+            retained = error.problem.extra.get(RETAINED)
+            if (
+                error.problem.type is ProblemType.VERSION_GONE
+                and isinstance(retained, (list, tuple))
+                and retained[0] == 1
+            ):
+                return 1  # the query is younger, and all of its versions are there
+            raise
+        assert snapshot is not None, "a moment that was resolved is a version"
+        return snapshot.version + 1
 
 
 class _Lines:
@@ -136,7 +159,8 @@ class ChangesResponse(BulkResponse):
             merged = MergedChanges(asked.turn.partitions, asked.first, asked.last, fetch)
             lines = _Lines(asked, merged)
             try:
-                await merged.begin()
+                if asked.first <= asked.last:
+                    await merged.begin()
                 await self._send(lines, send, only_head=is_head(Request(scope)))
             finally:
                 scans.long_reads.changes_sent += lines.found
@@ -151,10 +175,12 @@ class ChangesResponse(BulkResponse):
         await send(head_message(MEDIA_TYPES[ExportFormat.NDJSON], last, len(turn.partitions)))
         if not only_head:
             await send(body_message(lines.head()))
+        if not only_head and lines.asked.first <= last:
             async with aclosing(lines.bodies()) as bodies:
                 async for body in bodies:
                     for piece in cut_pieces([body]):
                         await send(body_message(piece))
+        if not only_head:
             await send(body_message(lines.end()))
         await send(body_message(b"", more=False))
 

@@ -226,7 +226,7 @@ class ConnectionGuard:
         )
         yield GaugeMetricFamily(
             "understudy_memory_limit_bytes",
-            "memory_limit_bytes as in force; 0 is no limit",
+            "memory_limit_bytes as in force; 0 means no limit",
             self.limits.memory_limit_bytes,
         )
 
@@ -241,3 +241,9 @@ def raise_file_limit() -> None:
     limit = file_limit()
     resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))
     log.info("file descriptors", extra={"action": "file-limit", "limit": limit})
+
+
+def address_of(transport: asyncio.BaseTransport, end: str) -> tuple[str, int] | None:
+    """Return the host and port of one end of a connection, `peername` or `sockname`; None without one."""
+    name = transport.get_extra_info(end)
+    return (str(name[0]), int(name[1])) if isinstance(name, list | tuple) else None

@@ -44,6 +44,9 @@ RESTRICTED_S = 2.0
 MIN_EVICTION_AGE_S = 1.0
 """Seconds of silence after which a connection within a request may be closed to make room for another."""
 
+KEEP_ALIVE_TIMEOUT_MS = 75_000
+"""The default for readers, and the limit for routers and nodes, which the setting does not concern."""
+
 EVICTED_AT_ONCE = 64
 """Share of the connections that is closed when there are too many: 1 in this number. Each search looks at all of them.
 """
@@ -51,7 +54,7 @@ EVICTED_AT_ONCE = 64
 SHED_PERCENT, REFUSE_PERCENT = 95, 98
 """Percent of the memory limit, as Envoy recommends for its overload manager at the edge."""
 
-PROBES = frozenset({"/livez", "/healthz", "/readyz", "/metrics"})
+PROBES = frozenset({"/", "/livez", "/healthz", "/readyz", "/metrics"})
 INTERNAL_PREFIX = "/internal/"
 
 ENDLESS = "understudy.endless"
@@ -71,7 +74,7 @@ class ConnectionLimits:
     body_timeout_ms: int = 30_000
     unread_timeout_ms: int = 30_000
     first_request_timeout_ms: int = 60_000
-    idle_timeout_ms: int = 75_000
+    keep_alive_timeout_ms: int = KEEP_ALIVE_TIMEOUT_MS
     """Longer than the 60 s of common load balancers and proxies, so that they close an idle connection first. A client
     that sends while the service closes would get a reset.
     """
@@ -129,7 +132,9 @@ def is_overdue(state: ConnectionState, limits: ConnectionLimits, now_s: float) -
             return waited_s > limit_s or now_s - state.began_s > limit_s + state.body_bytes / MIN_BODY_BYTES_PER_S
         case Phase.UNREAD:
             return waited_s > limits.unread_timeout_ms / 1000
-    return waited_s > limits.idle_timeout_ms / 1000
+        case Phase.IDLE_INTERNAL:
+            return waited_s > KEEP_ALIVE_TIMEOUT_MS / 1000
+    return waited_s > limits.keep_alive_timeout_ms / 1000
 
 
 def reason_of(phase: Phase) -> ConnectionRefusal | None:

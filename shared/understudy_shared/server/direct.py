@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable
+from http import HTTPStatus
 from typing import NamedTuple, Protocol, runtime_checkable
-
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 
 from understudy_shared.auth.principals import UNGUARDED, Authorization
 from understudy_shared.http.edge import JSON_TYPE, NOSNIFF, Receive
@@ -19,6 +18,7 @@ from understudy_shared.telemetry.trace import Trace
 
 Headers = Iterable[tuple[bytes, bytes]]
 
+STATUS_LINE = {each.value: b"HTTP/1.1 %d %b\r\n" % (each.value, each.phrase.encode()) for each in HTTPStatus}
 _TYPE_LINES = {kind: b"%b\r\n%b: %b" % (kind, *NOSNIFF) for kind in (JSON_TYPE, CONTENT_TYPE)}
 """The header lines after `content-type:` in answers to clients. Hops, which only routers receive, have another type."""
 

@@ -33,7 +33,7 @@ PATIENCE_S: Final = 20.0
 LOOK_AGAIN_S: Final = 0.1
 _MAY_PASS: Final = frozenset((429, 503, 504))
 ARROW_END: Final = b"\xff\xff\xff\xff\x00\x00\x00\x00"
-"""The bytes behind the last message of an Arrow stream."""
+"""The bytes after the last message of an Arrow stream."""
 
 ARROW_BROKEN: Final = b"\xff\xff\xff\xff\x08\x00\x00\x00"
 """The beginning of a message that does not come: a reader that looks at no metadata fails here, where without it the
@@ -47,7 +47,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-class _Stream:
+class ExportStream:
     """An export that has a version: its parts, and what was sent of them."""
 
     def __init__(
@@ -128,7 +128,7 @@ class ExportResponse(BulkResponse):
     def __init__(self, scans: Scans, store: str, given: Mapping[str, object], accept: str) -> None:
         super().__init__()
         self._scans, self._store, self._given, self._accept = scans, store, given, accept
-        self._stream: _Stream | None = None
+        self._stream: ExportStream | None = None
 
     async def answer(self, scope: Scope, authorization: Authorization, send: SendMessage, asker: Asker) -> None:
         """See `BulkResponse`."""
@@ -139,7 +139,7 @@ class ExportResponse(BulkResponse):
             with self._scans.long_reads.begun_export(asked.format):
                 version, start = await self._scans.begins(turn)
                 read = patient(self._scans.export_reader(turn, version, asked.format, asker))
-                stream = _Stream(self._scans, turn, asked, version, PartsAhead(start, turn.partitions, read))
+                stream = ExportStream(self._scans, turn, asked, version, PartsAhead(start, turn.partitions, read))
                 self._stream = stream
                 try:
                     await self._send(stream, await stream.first(), send, only_head=is_head(Request(scope)))
@@ -151,7 +151,7 @@ class ExportResponse(BulkResponse):
         assert self._stream is not None, "it has begun"
         return await self._stream.broken_off(problem)
 
-    async def _send(self, stream: _Stream, first: NumberedPart, send: SendMessage, *, only_head: bool) -> None:
+    async def _send(self, stream: ExportStream, first: NumberedPart, send: SendMessage, *, only_head: bool) -> None:
         await send(_head(stream, first.part))
         if not only_head:
             part: NumberedPart | None = first
@@ -162,7 +162,7 @@ class ExportResponse(BulkResponse):
             await self._send_pieces(stream, [await stream.end()], send)
         await send(body_message(b"", more=False))
 
-    async def _send_pieces(self, stream: _Stream, pieces: Iterable[bytes | memoryview], send: SendMessage) -> None:
+    async def _send_pieces(self, stream: ExportStream, pieces: Iterable[bytes | memoryview], send: SendMessage) -> None:
         for piece in cut_pieces(pieces):
             self._scans.long_reads.exported_bytes[stream.asked.format] += len(piece)
             await send(body_message(piece))
@@ -198,7 +198,7 @@ async def patiently(ask: Callable[[], Awaitable[T]], *, only_opening: bool = Fal
         await asyncio.sleep(LOOK_AGAIN_S)
 
 
-def _head(stream: _Stream, first: ExportPart) -> dict[str, Any]:
+def _head(stream: ExportStream, first: ExportPart) -> dict[str, Any]:
     position = str(first.page.stamp.get("position")).encode()
     more = ((b"vary", b"accept"), (b"understudy-position", position))
     return head_message(MEDIA_TYPES[stream.asked.format], stream.version.number, len(stream.parts.partitions), *more)

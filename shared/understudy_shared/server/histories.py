@@ -5,9 +5,10 @@ What differs is who reads the versions: see `Histories`.
 
 from __future__ import annotations
 
+import asyncio
 from abc import ABC, abstractmethod
 from time import monotonic
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import orjson
 from fastapi import APIRouter, Request, Response
@@ -17,12 +18,16 @@ from understudy_shared.auth.principals import Authorization
 from understudy_shared.auth.shown import require_key
 from understudy_shared.base.errors import UnderstudyError
 from understudy_shared.http.lookup_requests import encoded_key, key_and_params, longs_as_text, pop_longs
-from understudy_shared.http.problems import problem_of
+from understudy_shared.http.problems import Problem, ProblemError, ProblemType, problem_of
 from understudy_shared.http.target import split_path
 from understudy_shared.reads.history import HistoryRange, parse_range
 from understudy_shared.server.request_counts import NO_STORE
+from understudy_shared.server.scattered import history_of
 from understudy_shared.server.service_reads import ServiceReads
 from understudy_shared.spark.key_codec import KeyCodec
+
+EVERYWHERE_S: Final = 40.0
+"""Time for the history of a key that may be in any partition: each is asked for it."""
 
 
 class HistoryStore(NamedTuple):
@@ -57,8 +62,11 @@ class Histories(ABC):
             body = await self._body(name, form, query, authorization)
             outcome = "answered"
             return body
+        except asyncio.CancelledError:
+            outcome = "cancelled"
+            raise
         except UnderstudyError as error:
-            outcome = problem_of(error).type.slug
+            outcome = problem_of(error).outcome
             raise
         finally:
             counts = self._service.requests.of("history", name if self._service.has_store(name) else NO_STORE)
@@ -75,9 +83,26 @@ class Histories(ABC):
         key = store.codec.to_json(encoded)
         if authorization.keys.prefixes is not None:
             require_key(authorization, key)
-        found = await self.read(name, store.codec.partition(row, store.partitions), encoded, asked)
+        if store.codec.is_scattered:
+            found = await self._everywhere(store, encoded, asked)
+        else:
+            found = await self.read(name, store.codec.partition(row, store.partitions), encoded, asked)
         body = b"%b,%b" % (orjson.dumps({"store": store.name, "key": key})[:-1], found)
         return longs_as_text(body) if longs else body
+
+    async def _everywhere(self, store: HistoryStore, row: bytes, asked: HistoryRange) -> bytes:
+        """Return a page of the history of a key that may be in any partition. Raises its problem."""
+        pages = []
+        try:
+            async with asyncio.timeout(EVERYWHERE_S):
+                for partition in range(store.partitions):
+                    page = await self.read(store.name, partition, row, asked)
+                    pages.append(orjson.loads(b"{" + page))
+        except TimeoutError:
+            what = f"{store.partitions} partitions were not read within {EVERYWHERE_S:g} s"
+            fix = "Ask for fewer versions, with from and to"
+            raise ProblemError(Problem(ProblemType.DEADLINE, what, where="query", fix=fix)) from None
+        return orjson.dumps(history_of(store.name, pages), option=orjson.OPT_APPEND_NEWLINE)[1:]
 
 
 def history_routes(histories: Histories) -> APIRouter:

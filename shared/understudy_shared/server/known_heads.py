@@ -10,8 +10,17 @@ from understudy_shared.server.incoming import END_OF_HEAD
 from understudy_shared.server.parsed_cache import MAX_HEAD_BYTES, ParsedCache
 
 _METHODS = (b"GET ", b"POST ")
-_LOOKUP_LINE = re.compile(rb"GET (/v1/(?:applications|stores)/[A-Za-z0-9/_.~%:,=&?+@!$'()*;-]+) HTTP/1\.1\r\n")
-"""The first line of a lookup, with no character in its target that a parser could read as anything else."""
+
+
+def lookup_line(root_path: str = "") -> re.Pattern[bytes]:
+    """Return the first line of a lookup, with no character in its target that a parser could read as anything else. The
+    prefix of the service may stand before it.
+    """
+    target = rb"(/v1/(?:applications|stores)/[A-Za-z0-9/_.~%:,=&?+@!$'()*;-]+)"
+    return re.compile(rb"GET (?:%b)?%b HTTP/1\.1\r\n" % (re.escape(root_path.encode()), target))
+
+
+LOOKUP_LINE = lookup_line()
 
 
 class ParsedHead(NamedTuple):
@@ -31,10 +40,10 @@ class ParsedHead(NamedTuple):
 class KnownHeads:
     """The cached heads as one connection uses them; all connections of a service share the cache."""
 
-    __slots__ = ("_shared", "last", "whole")
+    __slots__ = ("_line", "_shared", "last", "whole")
 
-    def __init__(self, shared: ParsedCache[ParsedHead]) -> None:
-        self._shared = shared
+    def __init__(self, shared: ParsedCache[ParsedHead], line: re.Pattern[bytes] = LOOKUP_LINE) -> None:
+        self._shared, self._line = shared, line
         self.last: ParsedHead | None = None
         """The head of the last lookup here.
 
@@ -45,7 +54,7 @@ class KnownHeads:
 
     def lookup(self, data: bytes) -> bytes | None:
         """Return the target of a lookup whose headers were parsed before; `last` has these headers then."""
-        line = _LOOKUP_LINE.match(data)
+        line = self._line.match(data)
         if line is None or len(data) > MAX_HEAD_BYTES:
             return None
         last = self.last
@@ -70,6 +79,6 @@ class KnownHeads:
             return
         if body_bytes:
             self._shared.keep(data[:end], ParsedHead(data[:end], target, body_bytes, presented, application))
-        elif line := _LOOKUP_LINE.match(data):
+        elif line := self._line.match(data):
             rest = data[line.end() :]
             self._shared.keep(rest, ParsedHead(rest, presented=presented))

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from fastapi import APIRouter, Request, Response
 
 from understudy_shared.http.people import HEADERS
+from understudy_shared.http.root_path import address_of
 
 UNKNOWN = "?"
 REFRESH_S = 5
@@ -20,9 +21,9 @@ def page_routes(render: Callable[[Request], bytes]) -> APIRouter:
 
     @routes.get("/")
     @routes.get("/admin")
-    async def to_page() -> Response:
+    async def to_page(request: Request) -> Response:
         """Show the page to a person who typed the host only."""
-        return Response(status_code=307, headers={"location": "/admin/"})
+        return Response(status_code=307, headers={"location": address_of(request.scope, "/admin/")})
 
     @routes.get("/admin/")
     async def page(request: Request) -> Response:

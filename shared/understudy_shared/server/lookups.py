@@ -51,16 +51,16 @@ from understudy_shared.server.direct import (
     AsgiExchange,
     DirectExchange,
     Exchange,
+    Headers,
     ReaderLeftError,
     reply_problem,
 )
 from understudy_shared.server.long_reads import LongReads
-from understudy_shared.server.recorded_exchange import RecordedExchange
 from understudy_shared.server.request_counts import NO_STORE, OperationCounts, RequestCounts
 from understudy_shared.server.watch_streams import WatchStreams
 from understudy_shared.settings.common import Compression
-from understudy_shared.telemetry.spans import Spans, begin_request, end_request
-from understudy_shared.telemetry.trace import trace_of
+from understudy_shared.telemetry.spans import RecordedTrace, Spans, begin_request, end_request
+from understudy_shared.telemetry.trace import Trace, trace_of
 
 INTERNAL = INTERNAL_PREFIX.encode()
 _MAY_NAME = (APPLICATIONS, b"/admin/")
@@ -68,6 +68,32 @@ MAX_DIRECT_BYTES = 64 * 1024
 """Largest body of a batch that is answered without ASGI: some thousand keys."""
 
 KEY_ROUTE, LOOKUP_ROUTE = "/v1/stores/{store}/keys/{key}", "/v1/stores/{store}/lookup"
+
+
+class RecordedExchange:
+    """An exchange whose reply ends the span of its request."""
+
+    __slots__ = ("_inner", "_span", "authorization", "trace")
+
+    def __init__(self, inner: Exchange, trace: RecordedTrace) -> None:
+        self.trace: Trace | None = trace
+        self.authorization = inner.authorization
+        self._inner = inner
+        self._span = trace.span
+
+    def reply(self, status: int, content_type: bytes, body: bytes, headers: Headers = (), /) -> None:
+        end_request(self._span, status)
+        self._inner.reply(status, content_type, body, headers)
+
+    def when_left(self, callback: Callable[[], None], /) -> None:
+        self._inner.when_left(partial(self._left, callback))
+
+    def forget(self) -> None:
+        self._inner.forget()
+
+    def _left(self, callback: Callable[[], None]) -> None:
+        end_request(self._span, None)
+        callback()
 
 
 class LookupsFirst(ABC):
@@ -301,7 +327,7 @@ class LookupsFirst(ABC):
             self.access.key_refused(principal, peer, "POST", raw_path)
         counts = self.requests.of("batch", store if self.has_store(store) else NO_STORE)
         counts.duration_ms.observe((time.monotonic() - began_s) * 1000)
-        counts.count(outcome if problem is None else problem.type.slug)
+        counts.count(outcome if problem is None else problem.outcome)
         if recorded is not None:
             end_request(recorded.span, problem.status if problem else 200 if outcome == "answered" else None)
         if problem is not None:
@@ -334,7 +360,7 @@ class LookupsFirst(ABC):
 
     def reply_problem(self, exchange: Exchange, problem: Problem, counts: OperationCounts | None = None) -> None:
         """Reply with a problem. A request that names no existing store has no `counts`."""
-        (counts or self.requests.of("lookup")).count(problem.type.slug)
+        (counts or self.requests.of("lookup")).count(problem.outcome)
         self._failed(problem)
         reply_problem(exchange, shown_problem(exchange.authorization.principal, problem))
 

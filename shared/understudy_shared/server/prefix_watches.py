@@ -7,9 +7,10 @@ Nothing is held for a watcher but digests: what it was not sent yet is read from
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Iterable, Mapping
-from contextlib import aclosing, suppress
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping
+from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import replace
+from functools import partial
 from time import monotonic
 from typing import Any, Final, NamedTuple
 
@@ -32,7 +33,7 @@ from understudy_shared.reads.scan_prefix import parse_prefix
 from understudy_shared.reads.watch_events import KEEP_ALIVE, EndReason, reset_event, version_event, with_id
 from understudy_shared.reads.watch_hop import WatchKey
 from understudy_shared.server.changes import Changes, ChangesTurn
-from understudy_shared.server.exports import patient
+from understudy_shared.server.exports import patient, patiently
 from understudy_shared.server.scan_turns import Asker, ScanTurn, scan_turn
 from understudy_shared.server.watch_requests import position_to_go_on
 from understudy_shared.server.watch_sending import PIECE_BYTES, Begun, Events, begun
@@ -45,6 +46,12 @@ MAX_PRESENT: Final = 1_000
 
 MAX_PREFIX_WATCHES: Final = 64
 """Limit on the watches of prefixes of a process: each reads the changelogs of each version."""
+
+MAX_BEGINNING: Final = 4
+"""Number of watches that find the keys that are there at the same time; the others wait."""
+
+TURN_S: Final = 20.0
+"""Time for which a watch waits to begin."""
 
 POLL_S: Final = 0.2
 """Time until it is looked again whether there is a new version."""
@@ -104,7 +111,8 @@ class PrefixWatches:
 
     def __init__(self, watches: Watches, changes: Changes) -> None:
         self._watches, self._changes = watches, changes
-        self._open = 0
+        self._open = self._waiting = 0
+        self._beginning = asyncio.Semaphore(MAX_BEGINNING)
 
     async def begin(
         self, name: str, members: Mapping[str, Any], query: bytes, last_event_id: str, scope: Scope
@@ -117,14 +125,34 @@ class PrefixWatches:
         store = self._changes.scans.store(name)
         longs = {"longs": "string"} if asked.longs_as_text else {}
         scan = parse_scan("scan", {"prefix": asked.prefix, **longs})
-        turn = scan_turn(store, scan, NO_BOUND, authorization_of(scope))
-        if self._open >= MAX_PREFIX_WATCHES:
-            what = f"{self._open} prefixes are watched, as many as may be"
+        turn = replace(scan_turn(store, scan, NO_BOUND, authorization_of(scope)), is_watch=True)
+        watched = self._open + self._waiting
+        if watched >= MAX_PREFIX_WATCHES:
+            what = f"{watched} prefixes are watched, as many as may be"
             raise ProblemError(Problem(ProblemType.OVERLOADED, what, fix="Watch keys, or ask another service"))
         printed = parse_prefix(store.codec, scan.question.prefix, store.partitions).printed
         streams = self._watches.streams
-        stream = streams.enter(MAX_PRESENT, grants_of(scope, [WatchKey(0, b"", orjson.dumps(printed))]))
-        return await begun(streams, stream, lambda: self._events(turn, asked.after, stream))
+        granted = grants_of(scope, [WatchKey(0, b"", orjson.dumps(printed))])
+        async with self._turn():
+            stream = streams.enter(MAX_PRESENT, granted)
+            return await begun(streams, stream, lambda: self._events(turn, asked.after, stream))
+
+    @asynccontextmanager
+    async def _turn(self) -> AsyncIterator[None]:
+        """Wait for one of the places of those that begin, and hold it. Raises an overloaded problem after `TURN_S`."""
+        self._waiting += 1
+        try:
+            async with asyncio.timeout(TURN_S):
+                await self._beginning.acquire()
+        except TimeoutError:
+            what = f"a watch waited {TURN_S:g} s for others that begin"
+            raise ProblemError(Problem(ProblemType.OVERLOADED, what, fix="Retry after a second")) from None
+        finally:
+            self._waiting -= 1
+        try:
+            yield
+        finally:
+            self._beginning.release()
 
     async def _events(self, turn: ScanTurn, after: Position | None, stream: WatchStream) -> Events:
         self._open += 1
@@ -193,9 +221,8 @@ class _Watcher:
         self._watch = PrefixWatch(self._turn.store.name, knows_all=True)
         await self._require_changes(version.number)
         found: list[bytes] = []
-        with self._changes.scans.long_reads.begun():
-            async for row, partition, stamp in self._rows(version):
-                found.append(self._watch.present(row, partition, stamp))
+        async for row, partition, stamp in self._rows(version):
+            found.append(self._watch.present(row, partition, stamp))
         self._count()
         if not found:
             return version_event(version.number, self._seen.encode())
@@ -218,7 +245,7 @@ class _Watcher:
             place = Place(partition)
             while True:
                 room = Room(MAX_PRESENT + 1 - count, MAX_PRESENT_BYTES, monotonic() + PAGE_MS / 1000)
-                part = await read(place, room)
+                part = await patiently(partial(read, place, room))  # scans may have all places of a node
                 count, size_bytes = count + part.found, size_bytes + len(part.rows)
                 if count > MAX_PRESENT or size_bytes > MAX_PRESENT_BYTES:
                     raise ProblemError(_TOO_MANY)
@@ -256,7 +283,7 @@ class _Watcher:
 
     async def _news(self) -> int | None:
         """Return the newest version that all partitions show; `None` if the one that was seen was taken back. While no
-        replica answers there is no news, for a while. Raises the problem then.
+        replica answers nothing is sent, for a while. Raises the problem then.
         """
         store = self._changes.scans.store(self._turn.store.name)
         if store.lineage != self._turn.store.lineage:

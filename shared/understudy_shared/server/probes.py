@@ -13,7 +13,6 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from understudy_shared.auth.access import authorization_of
 from understudy_shared.auth.known import CREDENTIALS, ISSUERS
 from understudy_shared.auth.shown import shown_status
-from understudy_shared.http.problems import Problem, ProblemError, ProblemType
 from understudy_shared.http.status import Status
 from understudy_shared.server.app import json_response
 from understudy_shared.server.connection_guard import MEMORY
@@ -51,11 +50,8 @@ def degraded_metric(name: str, known: Iterable[str], causes: Collection[str]) ->
     return family
 
 
-def probe_routes(report: ProcessReport, own_ports: Collection[int] = ()) -> APIRouter:
-    """Make /livez, /readyz and /metrics.
-
-    `own_ports`: where several processes share a port, the ports at which each is asked alone.
-    """
+def probe_routes(report: ProcessReport) -> APIRouter:
+    """Make /livez, /readyz and /metrics."""
     routes = APIRouter()
 
     @routes.get("/healthz")
@@ -76,16 +72,7 @@ def probe_routes(report: ProcessReport, own_ports: Collection[int] = ()) -> APIR
     @routes.get("/metrics")
     async def prometheus(request: Request) -> Response:
         """Return the exposition for Prometheus."""
-        if own_ports and request.scope["server"][1] not in own_ports:
-            raise ProblemError(_shared(own_ports))
         text = await asyncio.to_thread(exposition, list(report.metrics()))
         return Response(text, media_type=CONTENT_TYPE_LATEST)
 
     return routes
-
-
-def _shared(own_ports: Collection[int]) -> Problem:
-    """Return the problem of a scrape that would get the numbers of another process each time."""
-    ports = ", ".join(map(str, own_ports))
-    detail = "processes share this port, and each has metrics of its own"
-    return Problem(ProblemType.SHARED_PORT, detail, fix=f"Scrape each of the ports {ports}")

@@ -1,6 +1,7 @@
 """HTTP/1.1 for every service: one connection, in one of the phases of `phases.py`, within `connection_limits.py`.
 
-It is uvicorn's httptools protocol with these differences:
+httptools parses. uvicorn is the server around it: it accepts, waits for the `connections` and `tasks` of its state, and
+calls `shutdown` when it ends. What differs from uvicorn's own protocol:
 
 - A request is parsed after the previous one is answered and the answer fits the peer's buffers. Until then one read is
   held and reading pauses. Of the requests that waited, one starts per turn of the loop, over all connections, so a
@@ -8,33 +9,33 @@ It is uvicorn's httptools protocol with these differences:
 - Bytes are parsed in slices that end where a request's head or body does: one read never becomes thousands of requests.
 - There is no timer per request: the guard checks all connections at intervals.
 - Lookups and hops are answered without ASGI, where the application can (`direct.py`).
-- The head of other responses is sent with their first bytes (`joined_head.py`).
-
-"uvicorn:" marks its internals that this code relies on; `test_uvicorn_parts.py` names the versions for which they hold.
+- The head of other responses is sent with their first bytes (`cycle.py`).
 """
 
 from __future__ import annotations
 
 import asyncio
 from typing import Any, cast
+from urllib.parse import unquote
 
+import httptools
 from uvicorn.config import Config
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
 from understudy_shared.auth.presented import presented_in
 from understudy_shared.http.cors import origin_in
 from understudy_shared.http.edge import Scope
+from understudy_shared.http.root_path import ROOT_PATH, without_root
 from understudy_shared.http.target import APPLICATIONS, STORES
 from understudy_shared.server import connection_limits as limits
 from understudy_shared.server import phases
 from understudy_shared.server.answers import Answers
-from understudy_shared.server.connection_guard import ConnectionGuard
+from understudy_shared.server.connection_guard import ConnectionGuard, address_of
 from understudy_shared.server.connection_limits import ConnectionRefusal, ConnectionState, Pressure
+from understudy_shared.server.cycle import Cycle
 from understudy_shared.server.direct import DirectExchange, Headers, response_head
-from understudy_shared.server.held_flow import HeldFlow
+from understudy_shared.server.flow import Flow
 from understudy_shared.server.incoming import END_OF_HEAD, Incoming, RefusedError
-from understudy_shared.server.joined_head import JoinedHead
 from understudy_shared.server.known_heads import KnownHeads
 from understudy_shared.server.phases import Transition
 from understudy_shared.server.refusals import problem_response, refusing, says_why
@@ -49,17 +50,14 @@ _READ_BELOW = (STORES, APPLICATIONS)
 _TAKEN_BELOW = (*_READ_BELOW, _INTERNAL)
 
 
-class HttpProtocol(HttpToolsProtocol):
-    """One connection that speaks HTTP/1.1."""
+class HttpProtocol(asyncio.Protocol):
+    """One connection that speaks HTTP/1.1. uvicorn makes it, with the first four arguments."""
 
-    # uvicorn's attributes fill the 30 names for which CPython's dict of an instance is fast.
     __slots__ = (
-        "_answers", "_exchange", "_guard", "_incoming", "_known", "_now", "_peer_trouble", "_phase", "_restricted",
-        "_since_s",
+        "_answers", "_app", "_app_state", "_asgi", "_exchange", "_expects_continue", "_guard", "_headers", "_incoming",
+        "_known", "_now", "_peer_trouble", "_phase", "_restricted", "_scheme", "_server", "_server_state", "_since_s",
+        "client", "cycle", "flow", "loop", "parser", "transport", "url",
     )  # fmt: skip
-
-    flow: HeldFlow
-    cycle: RequestResponseCycle | None  # type: ignore[assignment]  # uvicorn: None before the first request by ASGI
 
     def __init__(
         self,
@@ -71,10 +69,19 @@ class HttpProtocol(HttpToolsProtocol):
         guard: ConnectionGuard,
         answers: Answers | None = None,
     ) -> None:
-        super().__init__(config, server_state, app_state, _loop)
+        self._app: Any = config.loaded_app
+        self._asgi = {"version": config.asgi_version, "spec_version": "2.3"}
+        self._server_state, self._app_state = server_state, app_state
+        self.loop = _loop or asyncio.get_running_loop()
+        self.parser = httptools.HttpRequestParser(self)
+        self.parser.set_dangerous_leniencies(lenient_data_after_close=True)  # a refused request has its answer
+        self.client: tuple[str, int] | None = None
+        self.cycle: Cycle | None = None
+        """The last request that was answered by ASGI."""
+        self.url, self._headers, self._expects_continue = b"", list[tuple[bytes, bytes]](), False
         self._guard = guard
         self._answers = answers or Answers()
-        self._known = KnownHeads(self._answers.heads)
+        self._known = KnownHeads(self._answers.heads, self._answers.lookup_line)
         self._phase = phases.SILENT
         self._now = self.loop.time
         self._since_s = self._now()
@@ -95,9 +102,12 @@ class HttpProtocol(HttpToolsProtocol):
             self.transport.abort()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        super().connection_made(transport)  # type: ignore[arg-type]
-        self.flow = HeldFlow(self.transport)  # uvicorn: passes it to cycles, and has not used its own yet
-        if self.scheme == "https":
+        self._server_state.connections.add(cast(Any, self))
+        self.transport = cast(asyncio.Transport, transport)
+        self.flow = Flow(self.transport)
+        self._server, self.client = address_of(transport, "sockname"), address_of(transport, "peername")
+        self._scheme = "https" if transport.get_extra_info("sslcontext") else "http"
+        if self._scheme == "https":
             self._peer_trouble = transport.get_extra_info(PEER_TROUBLE)
         self._since_s = self._now()
         admitted = self._guard.admit(self, self._since_s)
@@ -108,8 +118,12 @@ class HttpProtocol(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._phase = phases.CLOSED
         self._guard.connections.discard(self)
+        self._server_state.connections.discard(cast(Any, self))
         self.flow.take()
-        super().connection_lost(exc)  # uvicorn: disconnects the cycle, and drops the parser
+        if self.cycle is not None:
+            self.cycle.leave()  # before a writer that waits goes on: it learns why
+        self.flow.resume_writing()
+        self.parser = cast(Any, None)  # it refers to this protocol
         if self._exchange is not None:
             self._exchange.leave()
 
@@ -132,20 +146,24 @@ class HttpProtocol(HttpToolsProtocol):
         else:
             self._parse(data, 0)
 
+    def pause_writing(self) -> None:
+        self.flow.pause_writing()
+
     def resume_writing(self) -> None:
-        super().resume_writing()
+        self.flow.resume_writing()
         self._guard.go_on_later(self)
 
     def shutdown(self) -> None:
-        """Close the connection, now or after its answer. uvicorn: its server calls this when it ends."""
-        cycle = self.cycle
-        is_endless = cycle is not None and not cycle.response_complete and limits.ENDLESS in cycle.scope
+        """Close the connection, now or after its answer. The server calls this when it ends."""
+        running = None if self.cycle is None or self.cycle.response_complete else self.cycle
         if self._exchange is not None:
             self._exchange.closes = True
-        elif is_endless or self._phase is phases.LINGERING:
+        elif self._phase is phases.LINGERING or (running is not None and limits.ENDLESS in running.scope):
             self.transport.abort()
+        elif running is not None:
+            running.keep_alive = False
         else:
-            super().shutdown()
+            self.transport.close()
 
     # ---- parsing, a bounded slice at a time
 
@@ -184,14 +202,14 @@ class HttpProtocol(HttpToolsProtocol):
         if data:
             self._parse(data, at)
         if self._phase in phases.AT_REST or self._phase is phases.SURPLUS:
-            flow.resume_reading()  # uvicorn: it paused for a body that the application did not read
+            flow.resume_reading()  # it paused for a body that the application did not read
         flow.release()
 
-    # ---- the parser's callbacks; uvicorn: `on_header` fills `headers`, and sets `expect_100_continue`
+    # ---- the parser's callbacks
 
     def on_message_begin(self) -> None:
         self._happens(phases.BEGIN)
-        self.url, self.headers, self.expect_100_continue = b"", [], False
+        self.url, self._headers, self._expects_continue = b"", [], False
         self._since_s = self._now()
         self._incoming.begin(self._since_s)
 
@@ -200,26 +218,72 @@ class HttpProtocol(HttpToolsProtocol):
         if len(self.url) > limits.MAX_REQUEST_TARGET_BYTES:
             raise RefusedError(ConnectionRefusal.TARGET_SIZE)
 
+    def on_header(self, name: bytes, value: bytes) -> None:
+        name = name.lower()
+        if name == b"expect" and value.lower() == b"100-continue":
+            self._expects_continue = True
+        self._headers.append((name, value))
+
     def on_headers_complete(self) -> None:
-        incoming, headers = self._incoming, self.headers
+        incoming, headers = self._incoming, self._headers
+        if self.url == b"*":  # of the whole server: OPTIONS alone may ask so (RFC 9110)
+            self.url = b"/"
+        root_path = self._answers.root_path
+        if root_path:
+            self.url = without_root(self.url, root_path)
         has_body = incoming.head_ends(headers, self.parser.get_http_version())
         if self._take(has_body=has_body):
             return
         self._happens(phases.START)
-        url, expects = self.url, self.expect_100_continue
-        super().on_message_begin()  # uvicorn: makes the scope, which a direct answer does not need, and clears these
-        self.url, self.expect_100_continue = url, expects
-        self.headers = self.scope["headers"] = headers
-        self.scope[PEER_TROUBLE] = self._peer_trouble  # type: ignore[literal-required]
-        super().on_headers_complete()  # uvicorn: makes the cycle, and starts it: the one before it is complete
-        if has_body and self.parser.should_upgrade() and self.cycle is not None:
-            self.cycle.keep_alive = False  # the upgrade is ignored, and the body is parsed as the next request
+        parser = self.parser
+        cycle = self.cycle = Cycle(
+            self._scope(), self.transport, self.flow, self.loop, self._response_complete,
+            keep_alive=self._keeps_alive(),
+            expects_continue=self._expects_continue,
+        )  # fmt: skip
+        if has_body and parser.should_upgrade():
+            cycle.keep_alive = False  # the upgrade is ignored, and the body is parsed as the next request
+        self._start(cycle)
+
+    def _keeps_alive(self) -> bool:
+        """Whether the connection stays open after this answer.
+
+        An HTTP/1.0 client reads to the end of the connection. The server has headers of its own when it is stopping.
+        """
+        parser = self.parser
+        is_stopping = bool(self._server_state.default_headers)
+        return parser.get_http_version() == "1.1" and parser.should_keep_alive() and not is_stopping
+
+    def _scope(self) -> Scope:
+        """Return the scope of the request whose head was parsed."""
+        parsed = httptools.parse_url(self.url)
+        path = parsed.path.decode("ascii")
+        root_path = self._answers.root_path
+        scope = {
+            "type": "http",
+            "asgi": self._asgi,
+            "http_version": self.parser.get_http_version(),
+            "server": self._server,
+            "client": self.client,
+            "scheme": self._scheme,
+            "method": self.parser.get_method().decode("ascii"),
+            "root_path": "",
+            "path": unquote(path) if "%" in path else path,
+            "raw_path": parsed.path,
+            "query_string": parsed.query or b"",
+            "headers": self._headers,
+            "state": self._app_state.copy(),
+            PEER_TROUBLE: self._peer_trouble,
+        }
+        if root_path:
+            scope[ROOT_PATH] = root_path.decode()
+        return scope
 
     def on_body(self, body: bytes) -> None:
         incoming, phase = self._incoming, self._phase
         incoming.body_comes(len(body), self._now())
-        if phase is phases.BODY:
-            super().on_body(body)  # uvicorn: passes it to the cycle, and pauses reading above 64 KiB
+        if phase is phases.BODY and self.cycle is not None:
+            self.cycle.feed(body)
         elif phase is phases.RECEIVING:
             incoming.received += body
         elif phase is phases.SURPLUS:
@@ -230,9 +294,8 @@ class HttpProtocol(HttpToolsProtocol):
     def on_message_complete(self) -> None:
         self._happens(phases.END)
         received = self._incoming.received
-        if self._phase is phases.BUSY and self.cycle is not None:  # uvicorn: as its own method does, without upgrades
-            self.cycle.more_body = False
-            self.cycle.message_event.set()
+        if self._phase is phases.BUSY and self.cycle is not None:
+            self.cycle.end_body()
         elif self._phase is phases.IDLE:
             self._since_s = self._now()
         elif received and self._exchange is not None:
@@ -274,8 +337,8 @@ class HttpProtocol(HttpToolsProtocol):
     def _take(self, *, has_body: bool) -> bool:
         """Hand over a parsed request, if it is a plain one over HTTP/1.1; return whether it was taken."""
         # One function, because it runs for each new head, and each condition sends the request the slow way.
-        url, headers, parser, answers = self.url, self.headers, self.parser, self._answers
-        if not url.startswith(_TAKEN_BELOW) or self.expect_100_continue:
+        url, headers, parser, answers = self.url, self._headers, self.parser, self._answers
+        if not url.startswith(_TAKEN_BELOW) or self._expects_continue:
             return False
         if parser.get_http_version() != "1.1" or parser.should_upgrade():
             return False
@@ -332,13 +395,13 @@ class HttpProtocol(HttpToolsProtocol):
             self._phase = phases.IDLE  # the transition of ANSWER, without the cost of its call for each lookup
         else:
             self._happens(phases.ANSWER)
-        self.server_state.total_requests += 1
+        self._server_state.total_requests += 1
         transport = self.transport
         if exchange is None or transport.is_closing():
             return
         if exchange.headers:
             headers = (*headers, *exchange.headers)
-        closes = exchange.closes or bool(self.server_state.default_headers)  # the service is stopping
+        closes = exchange.closes or bool(self._server_state.default_headers)  # the service is stopping
         head = response_head(status, content_type, len(body), headers, close=closes)
         if len(body) <= _JOINED_BYTES:
             transport.write(head + body)
@@ -352,9 +415,9 @@ class HttpProtocol(HttpToolsProtocol):
 
     # ---- requests that are answered by ASGI
 
-    def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
-        """Start the task that answers a request by ASGI, or refuses it. uvicorn: called once for each cycle."""
-        guard, scope = self._guard, cast(Scope, cycle.scope)
+    def _start(self, cycle: Cycle) -> None:
+        """Start the task that answers a request by ASGI, or refuses it."""
+        guard, scope, app = self._guard, cycle.scope, self._app
         asks = self._restricted or guard.pressure is Pressure.REFUSE
         refusal = guard.refuses(scope["path"], restricted=self._restricted) if asks else None
         if refusal is not None:
@@ -363,16 +426,14 @@ class HttpProtocol(HttpToolsProtocol):
             app = refusing(refusal)
         else:
             app = self._answers.by_asgi(scope, app)
-        # uvicorn: the cycle writes to it, the head of its response first, and closes it
-        cycle.transport = cast(asyncio.Transport, JoinedHead(self.transport, self.loop))
-        super()._start_asgi_task(cycle, app)
+        task = self.loop.create_task(cycle.run(app))
+        self._server_state.tasks.add(task)
+        task.add_done_callback(self._server_state.tasks.discard)
 
-    def on_response_complete(self) -> None:
-        """Go on after an answer. uvicorn: called by the cycle after its last bytes; its own method starts a timer."""
-        if self.cycle is not None:
-            cast(JoinedHead, self.cycle.transport).flush()
+    def _response_complete(self) -> None:
+        """Go on after an answer by ASGI."""
         self._happens(phases.ANSWER)
-        self.server_state.total_requests += 1
+        self._server_state.total_requests += 1
         if self.transport.is_closing():
             return
         self._since_s = self._now()
@@ -423,9 +484,8 @@ class HttpProtocol(HttpToolsProtocol):
         if says is None or is_answered or self._phase not in phases.REFUSE or transport.is_closing():
             self.drop(refusal)
             return
-        if running is not None:  # uvicorn: drops what the cycle sends from now on, and wakes the application
-            running.disconnected = True
-            running.message_event.set()
+        if running is not None:
+            running.leave()
         self._guard.note(refusal, self.client, self._now())
         self._happens(phases.REFUSE)
         self._since_s, self._incoming.surplus_bytes, self._exchange = self._now(), 0, None

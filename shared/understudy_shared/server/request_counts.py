@@ -6,7 +6,8 @@ runs.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping
 
 from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily, Metric
 
@@ -57,6 +58,15 @@ class RequestCounts:
             if len(self._of) >= MAX_LABELLED and store:
                 return self.of(operation)
             found = self._of[operation, store] = OperationCounts()
+        return found
+
+    def ended(self, operations: Collection[str]) -> Counter[tuple[str, str]]:
+        """Return the number of requests for these operations by operation and outcome, of all stores together."""
+        found: Counter[tuple[str, str]] = Counter()
+        for (operation, _), counts in self._of.items():
+            if operation in operations:
+                for outcome, count in counts.outcomes.items():
+                    found[operation, outcome] += count
         return found
 
     @property

@@ -19,7 +19,7 @@ from understudy_shared.reads.scan_page import PartPage, Place, ReadPart, Room
 from understudy_shared.reads.scan_prefix import KeyPrefix, parse_prefix
 from understudy_shared.reads.scan_question import ScanQuestion, ScanRequest
 from understudy_shared.reads.windows import WindowsOf, window_key
-from understudy_shared.spark.key_codec import KeyCodec
+from understudy_shared.spark.key_codec import ANY_PARTITION, KeyCodec
 
 T = TypeVar("T")
 
@@ -81,7 +81,8 @@ class Asker:
 @dataclass(frozen=True, slots=True)
 class ScanTurn:
     """A request for a page that was parsed and granted. `partitions` are those of the scan, `digest` and `prefix`
-    those of its question. `is_confined`: the reader may not see where other keys are.
+    those of its question. `is_confined`: the reader may not see where other keys are. `is_watch`: it is read for a
+    watch of a prefix.
     """
 
     store: ScannedStore
@@ -91,6 +92,7 @@ class ScanTurn:
     digest: str
     is_confined: bool
     prefix: KeyPrefix | None = None
+    is_watch: bool = False
 
     @property
     def is_ordered(self) -> bool:
@@ -132,6 +134,8 @@ def _of_windows(store: ScannedStore, asked: WindowsOf, authorization: Authorizat
     row = key.codec.parse_json(list(asked.key))
     if authorization.keys.prefixes is not None:
         require_key(authorization, key.leading(key.codec.to_json(key.codec.encode(row))))
+    if store.codec.is_scattered:
+        return _everywhere(store)
     return (store.codec.partition(row, store.partitions),) if key.at is None else _held(store)
 
 
@@ -155,8 +159,18 @@ def _partitions(store: ScannedStore, question: ScanQuestion, prefix: KeyPrefix |
     if named is not None:
         return (named,)
     if prefix is not None and prefix.partition is not None:
-        return (prefix.partition,)
+        return _everywhere(store) if prefix.partition == ANY_PARTITION else (prefix.partition,)
     return _held(store)
+
+
+def _everywhere(store: ScannedStore) -> Sequence[int]:
+    """Return all partitions: that of a key is not known. Raises the problem of a node that does not hold all."""
+    if len(store.held) < store.partitions:
+        what = (
+            f"a key of {store.name} may be in any of its {store.partitions} partitions, of which this node lacks some"
+        )
+        raise ProblemError(Problem(ProblemType.NOT_OWNER, what, fix="Ask a router"))
+    return store.held
 
 
 def _held(store: ScannedStore) -> Sequence[int]:
@@ -167,6 +181,6 @@ def _held(store: ScannedStore) -> Sequence[int]:
 
 
 def _asker_of(authorization: Authorization, store: ScannedStore) -> str:
-    """Return whom, and what, a question is asked: a node whose partitions have changed cannot go on with a scan."""
+    """Return whom, and what, a question is asked: a node whose partitions have changed cannot resume a scan."""
     held = "" if len(store.held) == store.partitions else repr(tuple(store.held))
     return f"{authorization.principal.name} {held}"

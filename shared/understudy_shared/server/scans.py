@@ -18,23 +18,35 @@ from fastapi import APIRouter, Request, Response
 from understudy_shared.auth.access import authorization_of
 from understudy_shared.auth.principals import Authorization
 from understudy_shared.base.errors import UnderstudyError
+from understudy_shared.base.words import StoreKind
 from understudy_shared.http.edge import App, Scope, read_body
 from understudy_shared.http.lookup_requests import key_and_params
-from understudy_shared.http.problems import problem_of
+from understudy_shared.http.problems import ProblemError, problem_of
 from understudy_shared.http.scan_requests import parse_scan, parse_scan_body, parse_windows
 from understudy_shared.http.target import STORES, parse_query, split_path
-from understudy_shared.reads.bounds import ReadVersion
+from understudy_shared.reads.bounds import Bound, ReadVersion
 from understudy_shared.reads.export_format import ExportFormat
 from understudy_shared.reads.export_parts import FetchPart
 from understudy_shared.reads.ordered_page import read_ordered_page
 from understudy_shared.reads.scan_cursor import ScanCursor
-from understudy_shared.reads.scan_page import COUNT_MS, PAGE_MS, Place, ReadPart, ScanPage, read_page, version_of
+from understudy_shared.reads.scan_page import (
+    COUNT_MS,
+    PAGE_MS,
+    PartPage,
+    Place,
+    ReadPart,
+    Room,
+    ScanPage,
+    read_page,
+    version_of,
+)
 from understudy_shared.reads.scan_question import ScanOperation, ScanRequest
 from understudy_shared.reads.windows import window_key
 from understudy_shared.server.app import without_framework
 from understudy_shared.server.long_reads import LongReads
 from understudy_shared.server.request_counts import NO_STORE
 from understudy_shared.server.scan_turns import Asker, ScannedStore, ScanTurn, scan_turn
+from understudy_shared.server.scattered import ambiguous_key
 from understudy_shared.server.service_reads import ServiceReads
 
 CONFINED_MS = 3_000
@@ -60,6 +72,10 @@ class Scans(ABC):
         """Return the version of a first page: the one that its bound names, else the newest that all of its partitions
         can be read at. Raises the problem of a bound that cannot be kept.
         """
+
+    @abstractmethod
+    async def resolved(self, bound: Bound) -> Bound:
+        """Return a bound with the version of the moment that it names. Raises the problem of one without a version."""
 
     @abstractmethod
     def part_reader(self, turn: ScanTurn, version: ReadVersion, asker: Asker) -> ReadPart:
@@ -130,6 +146,8 @@ class Scans(ABC):
         time_ms = ORDERED_MS if turn.is_ordered else CONFINED_MS if turn.is_confined else time_ms
         until_s = monotonic() + time_ms / 1000
         read = asker.while_there(self.part_reader(turn, version, asker))
+        if question.windows is not None and turn.store.codec.is_scattered:
+            read = _of_one_partition(turn.store, read)
         parts, is_confined = turn.partitions, turn.is_confined
         if turn.is_ordered:
             page = await read_ordered_page(
@@ -147,8 +165,11 @@ class Scans(ABC):
         try:
             yield
             outcome = "answered"
+        except asyncio.CancelledError:
+            outcome = "cancelled"
+            raise
         except UnderstudyError as error:
-            outcome = problem_of(error).type.slug
+            outcome = problem_of(error).outcome
             raise
         finally:
             counts = self.service.requests.of(operation, name if self.service.has_store(name) else NO_STORE)
@@ -175,6 +196,24 @@ def _body(turn: ScanTurn, page: ScanPage, version: ReadVersion) -> bytes:
     names = window_key(store.codec, store.kind).codec.names
     key = dict(zip(names, windows.key, strict=True))
     return page.body({"store": store.name, "key": key, **head}, tail, "windows")
+
+
+def _of_one_partition(store: ScannedStore, read: ReadPart) -> ReadPart:
+    """Return the same function for windows of a key of a scattered store. It raises the problem of a window, or of a
+    key of sessions, that two partitions have.
+    """
+    is_key = store.kind == StoreKind.SESSION
+    seen: dict[bytes, int] = {}
+
+    async def read_on(place: Place, room: Room) -> PartPage:
+        part = await read(place, room)
+        for rank, _ in part.ranks:
+            other = seen.setdefault(b"" if is_key else rank, place.partition)
+            if other != place.partition:
+                raise ProblemError(ambiguous_key(store.name, sorted((other, place.partition))))
+        return part
+
+    return read_on
 
 
 def scan_routes(scans: Scans) -> APIRouter:

@@ -11,7 +11,10 @@ The order in which a service ends, from the first SIGTERM or SIGINT on:
 
 A second signal ends the process at once, as it would end any other process: the files on disk survive that.
 
-One of several worker processes ends in the same order, but at once only when its supervisor kills it.
+Collections of garbage are kept short by leaving out of them what stays. A full collection looks at every object of the
+process, and nothing else runs meanwhile: 100 ms in a router of 100,000 replicas. What survives one is mostly there to
+stay, so after a long one its survivors are left out of the next ones. Only cycles of garbage among them are not freed
+then. So all are looked at again when twice as many are left out.
 """
 
 from __future__ import annotations
@@ -20,9 +23,11 @@ import asyncio
 import errno
 import fcntl
 import functools
+import gc
 import logging
 import signal
 import socket
+import time
 from collections.abc import Awaitable, Callable
 from types import FrameType
 from typing import Any, NamedTuple
@@ -34,9 +39,9 @@ from understudy_shared.auth.access import Access
 from understudy_shared.base.errors import UnderstudyError
 from understudy_shared.http.edge import App
 from understudy_shared.server.answers import Answers
-from understudy_shared.server.connection_guard import ConnectionGuard, file_limit, raise_file_limit
+from understudy_shared.server.connection_guard import ConnectionGuard, raise_file_limit
 from understudy_shared.server.direct import AnswersBatches, AnswersBodies, AnswersDirectly, EndsStreams
-from understudy_shared.server.garbage import leave_out_what_stays
+from understudy_shared.server.known_heads import lookup_line
 from understudy_shared.server.protocol import HttpProtocol
 from understudy_shared.server.tls_connection import TlsConnection
 from understudy_shared.tls.service_tls import ServiceTls
@@ -51,12 +56,58 @@ ACCEPTED_IN_A_TURN = 8
 More would cost more per connection: a new one wakes all, and only one accepts it.
 """
 
-MAX_DESCRIPTOR = 65_536
-"""Highest descriptor that is asked for: the kernel's table of them is as long."""
-
 GRACEFUL_SHUTDOWN_S = 10
 
 NOT_STARTED = "the service did not start"
+
+
+FULL = 2
+"""The generation of a collection that looks at all objects which are not left out."""
+
+LONG_S = 0.01
+"""Length of a full collection after which its survivors are left out."""
+
+
+def leave_out_what_stays() -> None:
+    """Leave everything that exists now out of collections: modules, classes, the application. From now on also leave
+    out what survives a long full collection.
+
+    A full collection would look at 90,000 of the objects that exist now, about once a second under batches.
+    """
+    gc.collect()
+    gc.freeze()
+    if _survivors not in gc.callbacks:
+        gc.callbacks.append(_survivors)
+
+
+class SurvivorsLeftOut:
+    """A callback of the collector (`gc.callbacks`)."""
+
+    def __init__(self) -> None:
+        self._began_s = 0.0
+        self._whole = 0
+        """Objects after the last collection that looked at all of them; 0 while the next one does."""
+
+    def __call__(self, phase: str, info: dict[str, int]) -> None:
+        """Take in that a collection begins or ends."""
+        if info["generation"] < FULL:
+            return
+        if phase == "start":
+            self._began_s = time.perf_counter()
+        elif time.perf_counter() - self._began_s >= LONG_S:
+            self._leave_out()
+
+    def _leave_out(self) -> None:
+        gc.freeze()
+        left_out = gc.get_freeze_count()
+        if not self._whole:
+            self._whole = left_out
+        elif left_out > 2 * self._whole:
+            self._whole = 0
+            gc.unfreeze()
+
+
+_survivors = SurvivorsLeftOut()
 
 
 class Departure(NamedTuple):
@@ -72,7 +123,7 @@ class Departure(NamedTuple):
 class Service(uvicorn.Server):
     """The server of `app`. It runs until a signal, or until `should_exit` is set; the module describes how it ends.
 
-    `guard` holds its connections within their limits. `is_supervised`: this is a worker process. `is_alone`: its
+    `guard` holds its connections within their limits. `is_alone`: its
     process runs no other service. The application's `access`, if it has one, authorizes requests. `listening` is called
     once the ports take connections.
     """
@@ -83,7 +134,6 @@ class Service(uvicorn.Server):
         departure: Departure | None = None,
         guard: ConnectionGuard | None = None,
         *,
-        is_supervised: bool = False,
         is_alone: bool = False,
         listening: Callable[[], None] | None = None,
     ) -> None:
@@ -98,6 +148,8 @@ class Service(uvicorn.Server):
             batches=app if isinstance(app, AnswersBatches) else None,
             access=self._access if self._access.is_on else None,
             cors=self._access.cors,
+            root_path=self._access.root_path.encode(),
+            lookup_line=lookup_line(self._access.root_path),
         )
         new_protocol = functools.partial(HttpProtocol, guard=self._guard, answers=answers)
         tls = self._access.tls
@@ -118,7 +170,6 @@ class Service(uvicorn.Server):
         )
         self._departure = departure
         self._ends_streams = app if isinstance(app, EndsStreams) else None
-        self._is_supervised = is_supervised
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         if self._is_alone:
@@ -146,14 +197,7 @@ class Service(uvicorn.Server):
             self._access.stop()
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """Begin to end at the first signal; the next one has its default effect.
-
-        A process manager may send the signal to the supervisor and to its workers, so a worker ignores further signals:
-        the supervisor ends it at once.
-        """
-        if self._is_supervised:
-            self.should_exit = True
-            return
+        """Begin to end at the first signal; the next one has its default effect."""
         for each in HANDLED_SIGNALS:
             signal.signal(each, signal.SIG_DFL)
         super().handle_exit(sig, frame)
@@ -193,18 +237,15 @@ def run(
     departure: Departure | None = None,
     guard: ConnectionGuard | None = None,
     *,
-    shared: socket.socket | None = None,
-    is_supervised: bool = False,
     listening: Callable[[], None] | None = None,
 ) -> None:
     """Serve until interrupted, and end in good order. Raises UnderstudyError if the application did not start.
 
     A `listener` that does not listen yet does so when the application's lifespan has begun; then `listening` is called.
-    `shared` is a second listener, at a port that other processes listen at, too.
     """
     raise_file_limit()
-    service = Service(app, departure, guard, is_supervised=is_supervised, is_alone=True, listening=listening)
-    service.run(sockets=[listener] if shared is None else [listener, closed_first(shared)])
+    service = Service(app, departure, guard, is_alone=True, listening=listening)
+    service.run(sockets=[listener])
     if not service.started:
         where = "{}:{}".format(*listener.getsockname()[:2]) if listener.fileno() >= 0 else ""
         raise UnderstudyError(NOT_STARTED, where=where, fix="The log above says why")
@@ -219,29 +260,15 @@ def accepting(listener: socket.socket) -> list[socket.socket]:
     return [listener, *(_dup_above(listener, listener.fileno()) for _ in range(ACCEPTED_IN_A_TURN - 1))]
 
 
-def closed_first(listener: socket.socket) -> socket.socket:
-    """Return a listener under a descriptor above those of connections.
-
-    Linux closes the descriptors of a killed process from the last to the first. A reader whose connection ended
-    connects again at once: it must not get to the process that ends, while others listen at the same port.
-    """
-    with listener:
-        return _dup_above(listener, min(file_limit() - 2 * ACCEPTED_IN_A_TURN, MAX_DESCRIPTOR))
-
-
 def _dup_above(listener: socket.socket, lowest: int) -> socket.socket:
     return socket.socket(fileno=fcntl.fcntl(listener.fileno(), fcntl.F_DUPFD_CLOEXEC, lowest))
 
 
-def bound_socket(host: str, port: int, *, is_shared: bool = False) -> socket.socket:
-    """Return a bound socket that does not listen: no client connects to a service that may still refuse to start.
-
-    `is_shared`: other processes of this user bind the port, too, and the kernel distributes connections over them.
-    """
+def bound_socket(host: str, port: int) -> socket.socket:
+    """Return a bound socket that does not listen: no client connects to a service that may still refuse to start."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     bound = socket.socket(family, socket.SOCK_STREAM)
     bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, is_shared)
     try:
         bound.bind((host, port))
     except OSError as error:

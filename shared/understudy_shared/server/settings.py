@@ -9,6 +9,7 @@ from understudy_shared.auth.credentials import parse_credentials
 from understudy_shared.base.service_settings import ServiceSettings
 from understudy_shared.base.watched_file import WatchedFile
 from understudy_shared.http.cors import Cors, parse_origins
+from understudy_shared.http.root_path import parse_root_path
 from understudy_shared.server.connection_guard import ConnectionGuard, file_limit
 from understudy_shared.server.connection_limits import ConnectionLimits, connections_allowed
 from understudy_shared.server.memory_use import default_limit_bytes
@@ -25,7 +26,7 @@ class HttpServiceSettings(ServiceFields, HttpFields, ServiceSettings):
         """Return the access control of the service. Reads the files that the settings name.
 
         Raises SettingsError for an unusable file, for an address that other machines reach without access control or to
-        which credentials would be sent in plain text, and for a malformed origin.
+        which credentials would be sent in plain text, and for a malformed origin or prefix.
         """
         credentials = None if self.credentials_file is None else WatchedFile(self.credentials_file, parse_credentials)
         path, origins = self.cluster_secret_file, parse_origins(self.cors_origins)
@@ -43,6 +44,7 @@ class HttpServiceSettings(ServiceFields, HttpFields, ServiceSettings):
             accepts_peers=is_node,
             exposure=exposure_of(host, guard, insecure_bind=self.insecure_bind),
             cors=Cors(origins) if origins else None,
+            root_path=parse_root_path(self.root_path),
         )
 
     def service_tls(self, application_id: str, *, is_node: bool) -> ServiceTls | None:
@@ -69,6 +71,7 @@ class HttpServiceSettings(ServiceFields, HttpFields, ServiceSettings):
                 header_timeout_ms=self.header_timeout_ms,
                 body_timeout_ms=self.body_timeout_ms,
                 unread_timeout_ms=self.unread_timeout_ms,
+                keep_alive_timeout_ms=self.keep_alive_timeout_ms,
             )
         )
 

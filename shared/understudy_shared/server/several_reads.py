@@ -134,7 +134,7 @@ class SeveralStores:
             outcome = ProblemType.DEADLINE.slug
             raise _late() from None
         except UnderstudyError as error:
-            outcome = problem_of(error).type.slug
+            outcome = problem_of(error).outcome
             raise
         finally:
             counts = self._lookups.requests.of("read", NO_STORE)

@@ -21,10 +21,10 @@ from understudy_shared.base.errors import UnderstudyError
 from understudy_shared.base.words import ApplicationId, Lineage
 from understudy_shared.http.edge import read_body
 from understudy_shared.http.problems import Problem, ProblemError, ProblemType, problem_of, refused
-from understudy_shared.http.snapshot_requests import MAX_HOLDER_CHARS, SnapshotRequest, parse_snapshot_request
+from understudy_shared.http.snapshot_requests import SnapshotRequest, parse_snapshot_request
 from understudy_shared.http.target import split_path
 from understudy_shared.reads.bounds import Bound, Refusal
-from understudy_shared.reads.lease_calls import HeldFor, ReplicaVersion, ShownReply
+from understudy_shared.reads.lease_calls import ReplicaVersion
 from understudy_shared.reads.position import Position
 from understudy_shared.reads.snapshot_lease import SnapshotLease, decode_snapshot, new_lease
 from understudy_shared.server.app import json_response
@@ -82,10 +82,8 @@ class Snapshots(ABC):
         """
 
     @abstractmethod
-    async def hold(self, held: HeldFor) -> int | None:
-        """Hold a lease. Return for how many seconds Spark will keep its version, about; None: that is unknown. Raises
-        the problem of a service without room.
-        """
+    async def hold(self, lease: SnapshotLease, stores: Sequence[str]) -> None:
+        """Hold a lease, by which these stores are read. Raises the problem of a service without room."""
 
     @abstractmethod
     async def release(self, lease: SnapshotLease) -> None:
@@ -130,8 +128,11 @@ class Snapshots(ABC):
             found = await work
             outcome = "answered"
             return found
+        except asyncio.CancelledError:
+            outcome = "cancelled"
+            raise
         except UnderstudyError as error:
-            outcome = problem_of(error).type.slug
+            outcome = problem_of(error).outcome
             raise
         finally:
             counts = self._service.requests.of(operation, NO_STORE)
@@ -142,20 +143,16 @@ class Snapshots(ABC):
         stores = _allowed(asked.stores, self.stores(), principal)
         bounds = [self._service.bound_of(store, asked.params) for store in stores]
         bound = bounds[0]
-        is_newest = bound.read_version is None and bound.at_us is None
-        if is_newest:
+        if bound.read_version is None and bound.at_us is None:
             chosen = await self.newest(stores, bound)
         else:
             position = await self.position(stores[0], bound)
             chosen = Chosen(position, position.version)
         lease = new_lease(chosen.position, asked.ttl_s)
-        holder = asked.holder or principal.name[:MAX_HOLDER_CHARS]
-        retained_for_s = await self.hold(HeldFor(lease, holder, tuple(stores), is_newest))
-        return self._answer(lease, chosen, holder, stores, retained_for_s)
+        await self.hold(lease, stores)
+        return self._answer(lease, chosen, stores)
 
-    def _answer(
-        self, lease: SnapshotLease, chosen: Chosen, holder: str, stores: Sequence[str], retained_for_s: int | None
-    ) -> dict[str, object]:
+    def _answer(self, lease: SnapshotLease, chosen: Chosen, stores: Sequence[str]) -> dict[str, object]:
         at, behind = lease.position, chosen.behind
         held_back_by = None if behind is None else {name: getattr(behind, name) for name in ReplicaVersion._fields[:3]}
         return {
@@ -164,11 +161,9 @@ class Snapshots(ABC):
             "committed_at": utc_text(at.committed_at_us),
             "position": at.encode(),
             "lineage": at.lineage,
-            "holder": holder,
             "stores": list(stores),
             "ttl_s": lease.ttl_s,
             "expires_at": utc_text(self.wall_us() + lease.ttl_s * 1_000_000),
-            "retained_for_s": retained_for_s,
             "newest_version": chosen.newest,
             "held_back_by": held_back_by,
         }
@@ -195,11 +190,14 @@ def _allowed(asked: Sequence[str] | None, every: Collection[str], principal: Pri
 
 
 async def choose(
-    application_id: ApplicationId, lineage: Lineage, bound: Bound, look: Callable[[], Awaitable[ShownReply]]
+    application_id: ApplicationId,
+    lineage: Lineage,
+    bound: Bound,
+    look: Callable[[], Awaitable[Sequence[ReplicaVersion]]],
 ) -> Chosen:
-    """Return the version of a lease, by what `look` says that tasks show: that of a lease of the last second, else the
-    newest one that all tasks show. Those that are behind are waited for, until all show what the first look has seen
-    of any, for as long as the bound says. Raises the problem of a task that is behind the bound.
+    """Return the newest version that all tasks show, by what `look` says. Those that are behind are waited for, until
+    all show what the first look has seen of any, for as long as the bound says. Raises the problem of a task that is
+    behind the bound.
     """
     least, until_s = bound.min_position, monotonic() + bound.wait_ms / 1000
     if least is not None and least.lineage != lineage:
@@ -207,10 +205,8 @@ async def choose(
     at_least = 0 if least is None else least.version
     target: int | None = None
     while True:
-        shown, shared = await look()
+        shown = await look()
         last, newest = (find(shown, key=lambda each: each.version) for find in (min, max))
-        if shared is not None and shared.lineage == lineage and at_least <= shared.version <= last.version:
-            return Chosen(shared, newest.version)
         target = max(at_least, newest.version) if target is None else target
         if last.version >= target or monotonic() >= until_s:
             break
@@ -248,7 +244,7 @@ def snapshot_routes(snapshots: Snapshots) -> APIRouter:
 
     @routes.get("/admin/v1/snapshots")
     async def listed() -> Response:
-        """Return the leases that are held: whose they are, of which version, since when, and what they hold."""
+        """Return the leases that are held: of which version, until when, and what it holds."""
         return json_response(await snapshots.listed())
 
     return routes

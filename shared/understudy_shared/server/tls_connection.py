@@ -18,11 +18,9 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, cast
 
-from uvicorn.protocols.utils import get_remote_addr
-
 from understudy_shared.http.problems import CONTENT_TYPE, Problem, ProblemType
 from understudy_shared.server import phases
-from understudy_shared.server.connection_guard import ConnectionGuard
+from understudy_shared.server.connection_guard import ConnectionGuard, address_of
 from understudy_shared.server.connection_limits import ConnectionRefusal, ConnectionState, reason_of
 from understudy_shared.server.direct import response
 from understudy_shared.server.phases import Transition
@@ -72,7 +70,7 @@ class TlsConnection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
-        self._peer = get_remote_addr(self._transport)
+        self._peer = address_of(self._transport, "peername")
         context = self._tls.server
         assert context is not None, "the port speaks TLS"
         self._object = context.wrap_bio(self._incoming, self._outgoing, server_side=True)

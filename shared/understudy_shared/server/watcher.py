@@ -16,7 +16,6 @@ from understudy_shared.reads.watch import Batch, Telling, Watch
 from understudy_shared.reads.watch_events import (
     KEEP_ALIVE,
     KeyEvent,
-    at_key,
     coalesced_event,
     reset_event,
     version_event,
@@ -64,9 +63,9 @@ class WatchSource(ABC):
 
 
 class Watcher:
-    """One watcher: its keys, each with its partition, and what it is sent. `for_router` adds what a router needs."""
+    """One watcher: its keys, each with its partition, and what it is sent."""
 
-    __slots__ = ("_asked", "_for_router", "_joined", "_keys", "_source", "_stream", "_streams")
+    __slots__ = ("_asked", "_joined", "_keys", "_source", "_stream", "_streams")
 
     def __init__(
         self,
@@ -74,11 +73,8 @@ class Watcher:
         streams: WatchStreams,
         asked: WatchQuestion,
         stream: WatchStream,
-        *,
-        for_router: bool = False,
     ) -> None:
         self._source, self._streams, self._asked, self._stream = source, streams, asked, stream
-        self._for_router = for_router
         self._keys: list[tuple[SharedKey, SharedPart]] = []
         self._joined: list[Joined] = []
 
@@ -125,18 +121,17 @@ class Watcher:
             while behind.version < last:
                 found = await self._source.since(joined, behind)
                 last = found.last
-                yield self._encoded_changes(joined.indexes, found)
+                yield self._encoded_changes(found)
                 for index, count in zip(joined.indexes, found.counts, strict=True):
                     watch.was_sent(index, found.reached, count)
                 behind = Position(after.application_id, after.lineage, found.reached, None)
 
-    def _encoded_changes(self, indexes: Sequence[int], found: CaughtUp) -> bytes:
+    def _encoded_changes(self, found: CaughtUp) -> bytes:
         texts: list[bytes] = []
         for entry in found.entries:
             self._streams.events[entry.kind] += 1
             position = entry.position if len(self._keys) == 1 else None
-            at = self._at(indexes[entry.at], entry.version)
-            texts.append(at + with_id(self._shown(entry.event), position))
+            texts.append(with_id(self._shown(entry.event), position))
         return b"".join(texts) or KEEP_ALIVE
 
     def _encoded(self, batch: Batch) -> bytes:
@@ -149,28 +144,23 @@ class Watcher:
         """Return the events of a key, the last one without its end."""
         key, part = self._keys[telling.at]
         events, missed = self._streams.events, telling.missed
-        version = part.version if telling.is_first else key.version
-        at = self._at(telling.at, version)
         coalesced = b""
         if missed is not None:
             self._streams.coalesced += missed.changes or 0
             events[KeyEvent.COALESCED] += 1
             name = self._source.json_name
-            coalesced = self._at(telling.at, missed.first) + coalesced_event(name, key.printed, *missed)
+            coalesced = coalesced_event(name, key.printed, *missed)
             if not telling.tells_value:
                 return coalesced
             coalesced = with_id(coalesced, None)
         if telling.is_first:
             events[KeyEvent.SNAPSHOT] += 1
-            return at + self._shown(part.first_event(key))
+            return self._shown(part.first_event(key))
         events[key.kind] += 1
-        return coalesced + at + self._shown(key.event)
+        return coalesced + self._shown(key.event)
 
     def _version(self, position: str) -> bytes:
         return version_event(min(each.part.version for each in self._joined), position)
-
-    def _at(self, index: int, version: int) -> bytes:
-        return at_key(index, version) if self._for_router else b""
 
     def _shown(self, event: bytes) -> bytes:
         """Return an event with its whole numbers as the reader wants them."""

@@ -1,9 +1,15 @@
-"""Watches of keys, the same at nodes and routers: parsed, granted, limited, and sent as server-sent events."""
+"""Watches of keys, the same at nodes and routers: parsed, granted, limited, and sent as server-sent events.
+
+In a scattered store a key is watched in all partitions. The events of one partition say what it holds. A watcher is
+sent the first value when each partition has told its own, and a problem as soon as two of them have the key.
+"""
 
 from __future__ import annotations
 
+import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import aclosing
 from time import monotonic
 from typing import Any, NamedTuple
 
@@ -16,11 +22,20 @@ from understudy_shared.http.edge import Scope, read_body
 from understudy_shared.http.problems import Problem, ProblemError, ProblemType, problem_of
 from understudy_shared.http.target import split_path
 from understudy_shared.reads.bounds import Bound
-from understudy_shared.reads.position import Position
+from understudy_shared.reads.position import Position, decode_position
 from understudy_shared.reads.selection import Selection
-from understudy_shared.reads.watch_events import EndReason
+from understudy_shared.reads.watch_events import (
+    EndReason,
+    HopEvent,
+    KeyEvent,
+    key_event,
+    read_event,
+    version_event,
+    with_id,
+)
 from understudy_shared.reads.watch_hop import WatchKey
 from understudy_shared.server.request_counts import NO_STORE, RequestCounts
+from understudy_shared.server.scattered import ambiguous_key
 from understudy_shared.server.watch_requests import (
     WatchedStore,
     WatchRequest,
@@ -35,6 +50,72 @@ from understudy_shared.spark.key_codec import KeyCodec
 Parse = Callable[[KeyCodec], WatchRequest]
 WatchPrefix = Callable[[str, Mapping[str, Any], bytes, str, Scope], Awaitable[Begun]]
 """A function that begins a watch of a prefix: of a store, with the members of a body, the query, and a last id."""
+
+
+Data = dict[str, Any]
+
+
+class ScatteredWatch:
+    """The knowledge of one watcher: which partitions have each of its keys."""
+
+    def __init__(self, store: str, partitions: int) -> None:
+        self._store, self._partitions = store, partitions
+        self._told: dict[bytes, list[tuple[Data, bytes]]] = {}
+        """The first values of keys, by the partitions that told them, while others did not."""
+        self.there: dict[bytes, set[int]] = {}
+        """The partitions that have a key, of each key of which all have told."""
+
+    def passed(self, piece: bytes) -> bytes:
+        """Return what the watcher is sent of some events. Raises the problem of a key that two partitions have."""
+        sent: list[bytes] = []
+        for block in piece.split(b"\n\n"):
+            event = read_event(block) if block else None
+            if event is None:
+                sent.append(block + b"\n\n" if block else b"")
+                continue
+            text = self._text(event)
+            if text:
+                sent.append(with_id(text, event.position))
+            elif event.position is not None:
+                sent.append(version_event(decode_position(event.position).version, event.position))
+        return b"".join(sent)
+
+    def _text(self, event: HopEvent) -> bytes:
+        """Return an event as the watcher gets it, without its last line; nothing for one that is not sent."""
+        if event.kind == "reset":
+            self._told.clear()
+            self.there.clear()
+        if event.kind not in {KeyEvent.SNAPSHOT, KeyEvent.VALUE, KeyEvent.DELETED}:
+            return event.text
+        data = orjson.loads(event.text.partition(b"data: ")[2])
+        key, partition = orjson.dumps(data["key"]), data["partition"]
+        if event.kind == KeyEvent.SNAPSHOT:
+            return self._first(key, data, event.text)
+        there = self.there.setdefault(key, set())
+        if event.kind == KeyEvent.DELETED:
+            there.discard(partition)
+        else:
+            there.add(partition)
+            self._require_one(there)
+        return event.text
+
+    def _first(self, key: bytes, data: Data, text: bytes) -> bytes:
+        told = self._told.setdefault(key, [])
+        told.append((data, text))
+        if len(told) < self._partitions:
+            return b""
+        del self._told[key]
+        having = {data["partition"]: text for data, text in told if data["found"] or "expired" in data}
+        self.there[key] = set(having)
+        self._require_one(self.there[key])
+        if having:
+            return having.popitem()[1]
+        oldest, _ = min(told, key=lambda each: each[0]["version"])
+        return key_event(KeyEvent.SNAPSHOT, orjson.dumps({**oldest, "partition": None}))
+
+    def _require_one(self, there: set[int]) -> None:
+        if len(there) > 1:
+            raise ProblemError(ambiguous_key(self._store, sorted(there)))
 
 
 class WatchQuestion(NamedTuple):
@@ -92,8 +173,11 @@ class Watches(ABC):
             found = await beginning
             outcome = "answered"
             return found
+        except asyncio.CancelledError:
+            outcome = "cancelled"
+            raise
         except UnderstudyError as error:
-            outcome = problem_of(error).type.slug
+            outcome = problem_of(error).outcome
             raise
         finally:
             counts = self._requests.of("watch", name if self.has_store(name) else NO_STORE)
@@ -107,8 +191,16 @@ class Watches(ABC):
         self.require_own(request.after)
         selection = self.bound(store, request.selection).selection
         asked = WatchQuestion(keys, request.after, selection, request.longs_as_text)
-        stream = self.streams.enter(len(keys), grants_of(scope, keys))
-        return await begun(self.streams, stream, lambda: self.events(store.name, asked, stream))
+        if not store.codec.is_scattered:
+            stream = self.streams.enter(len(keys), grants_of(scope, keys))
+            return await begun(self.streams, stream, lambda: self.events(store.name, asked, stream))
+        name, partitions = store.name, store.partitions
+        stream = self.streams.enter(len(keys) * partitions, grants_of(scope, keys))
+
+        def events_of(question: WatchQuestion) -> Events:
+            return self.events(name, question, stream)
+
+        return await begun(self.streams, stream, lambda: events_everywhere(name, partitions, asked, events_of))
 
     def require_own(self, after: Position | None) -> None:
         """Raise the problem of a position of another application."""
@@ -116,6 +208,25 @@ class Watches(ABC):
             what = f"the position is of the application {after.application_id!r}, this is {self.application_id!r}"
             fix = "Send the id of an event of this store, or none"
             raise ProblemError(Problem(ProblemType.LINEAGE_CHANGED, what, "last-event-id", fix))
+
+
+async def events_everywhere(
+    store: str, partitions: int, asked: WatchQuestion, events_of: Callable[[WatchQuestion], Events]
+) -> Events:
+    """Yield the events of a watch. `events_of` yields those of keys in the partitions that they name."""
+    keys = [key._replace(partition=each) for key in asked.keys for each in range(partitions)]
+    asked, watch = asked._replace(keys=keys), ScatteredWatch(store, partitions)
+    if asked.after is not None:  # Behind a position a partition tells only what changes: learn first what each has.
+        async with aclosing(events_of(asked._replace(after=None))) as events:
+            async for piece in events:
+                watch.passed(piece)
+                if len(watch.there) * partitions == len(keys):
+                    break
+    async with aclosing(events_of(asked)) as events:
+        async for piece in events:
+            passed = watch.passed(piece)
+            if passed:
+                yield passed
 
 
 def grants_of(scope: Scope, keys: Sequence[WatchKey] = ()) -> Callable[[], EndReason | None]:

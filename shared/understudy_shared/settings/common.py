@@ -69,7 +69,7 @@ class HttpFields(Fields):
 
     # At 95 % idle connections are closed, at 98 % requests refused.
     memory_limit_bytes: Bytes | None = Field(None, json_schema_extra={"derived": "the control group's, or 80 % of RAM"})
-    """Memory near which requests are refused; 0 is no limit."""
+    """Memory near which requests are refused; 0 means no limit."""
 
     # Envoy's advice for the edge.
     header_timeout_ms: int = Field(10_000, ge=100, le=600_000)
@@ -81,6 +81,14 @@ class HttpFields(Fields):
 
     unread_timeout_ms: int = Field(30_000, ge=100, le=600_000)
     """Longest time in ms in which a client reads nothing of an answer."""
+
+    # Common load balancers and proxies close after 60 s: they have to be first.
+    keep_alive_timeout_ms: int = Field(75_000, ge=1_000, le=86_400_000)
+    """Time in ms after which an idle connection of a reader is closed; longer than that of a proxy in front."""
+
+    # A proxy that takes the prefix off needs no setting.
+    root_path: str = Field("", max_length=1_024)
+    """Prefix under which a proxy publishes this service and that it passes on: /understudy."""
 
     credentials_file: Path | None = None
     """TOML file with roles and hashed keys: with it every request needs a key."""

@@ -85,10 +85,6 @@ class AnnouncedFields(Fields):
 class ClusterNodeFields(Fields):
     """The settings that `understudy node` has beyond those of `understudy serve`."""
 
-    # One process uses one core; the processes divide the limits.
-    processes: int = Field(1, ge=1, le=64)
-    """Nodes to run here, one for each core to use: at --port and the ports after it."""
-
     node_id: str = Field("", max_length=200, json_schema_extra={"derived": "advertised host and port"})
     """Names the node; unique, and the same after a restart."""
 
@@ -161,10 +157,6 @@ class RouterFields(Fields):
 
     retry_per_s: int = Field(3, ge=0, le=10_000)
     """Retries and hedges allowed each second besides."""
-
-    # Each process is a whole router; they divide the limits.
-    processes: int = Field(1, ge=1, le=64)
-    """Routers to run here, one for each core to use: they share --port, and each has one of the ports after it."""
 
     seed: str = ""
     """Nodes to ask while Redis is away: host:port,host:port."""

@@ -1,9 +1,9 @@
 """Turns row bytes directly into what `orjson` prints, without Python values in between: used by every answer.
 
 Pure. Integers are numbers; decimals strings; timestamps ISO 8601 in UTC with microseconds and `Z`, `timestamp_ntz`
-without; dates, times and intervals ISO 8601; binary base64; NaN and infinities strings; structs objects; maps objects
-when the key is a string, else pairs. A string that is not UTF-8 is `{"base64": ...}`, and a map with such
-a key or a repeated one is pairs, because an object cannot hold it. `json_values` reads all of it back.
+without; dates, times and intervals ISO 8601; binary base64; variants strings of JSON; NaN and infinities strings;
+structs objects; maps objects when the key is a string, else pairs. A string that is not UTF-8 is `{"base64": ...}`, and
+a map with such a key or a repeated one is pairs, because an object cannot hold it. `json_values` reads all of it back.
 """
 
 from __future__ import annotations
@@ -32,9 +32,11 @@ from understudy_shared.spark.types import (
     TimestampNtzType,
     TimestampType,
     TimeType,
+    VariantType,
     YearMonthIntervalType,
 )
 from understudy_shared.spark.unsafe_row import read_calendar_interval, read_unscaled
+from understudy_shared.spark.variant import variant_json
 
 JsonPrinter = Callable[[bytes], dict[str, object]]
 
@@ -149,6 +151,7 @@ def _time(nanos: int) -> str:
 _LEAVES: dict[type[SparkType], Callable[..., object]] = {
     StringType: _text,
     BinaryType: _base64,
+    VariantType: variant_json,
     FloatType: _shortest_float,
     DateType: temporal.date_text,
     TimestampType: temporal.timestamp_text,

@@ -1,6 +1,10 @@
 """Turns a reader's key into the bytes that Spark stored, and finds the partition that holds it.
 
 Pure; built once per key schema, used for every lookup.
+
+A batch is encoded, placed and printed column by column, with the same result as key by key. That takes keys whose
+columns are strings, integers and booleans without nulls: nearly all batches. Other batches, and batches with a
+malformed key, go through the codec key by key.
 """
 
 from __future__ import annotations
@@ -8,10 +12,15 @@ from __future__ import annotations
 import hashlib
 import json
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Sized
 from functools import cached_property
+from typing import Any, NamedTuple, cast
+
+import mmh3
+import orjson
 
 from understudy_shared.base.errors import BadKeyError, CorruptFileError, UnsupportedError
+from understudy_shared.base.words import KeyPlacement
 from understudy_shared.spark.json_values import (
     compile_json_parser,
     compile_json_printer,
@@ -20,13 +29,16 @@ from understudy_shared.spark.json_values import (
     refuse_whole_key,
     refuse_whole_path,
 )
-from understudy_shared.spark.key_columns import KeyColumns
-from understudy_shared.spark.murmur3 import compile_row_hash, partition_of
+from understudy_shared.spark.layout import PADDING, Source
+from understudy_shared.spark.murmur3 import SEED, compile_row_hash, hash_bytes, partition_of
 from understudy_shared.spark.names import unique_names
 from understudy_shared.spark.normalise import compile_normaliser
 from understudy_shared.spark.scalar_parser import is_scalar
 from understudy_shared.spark.types import (
+    BooleanType,
+    IntegralType,
     SparkType,
+    StringType,
     StructType,
     TimestampNtzType,
     TimestampType,
@@ -36,11 +48,160 @@ from understudy_shared.spark.types import (
 )
 from understudy_shared.spark.unsafe_row import RowDecoder, compile_row_decoder, compile_row_encoder
 
+
+class EncodedKeys(NamedTuple):
+    """Keys as columns: the partition of each, its UnsafeRow bytes, and its JSON for answers."""
+
+    partitions: list[int]
+    rows: list[bytes]
+    printed: list[bytes]
+
+
+_TEXT_HEAD = struct.Struct("<QII").pack
+_TEXT_OFFSET = 16
+"""Offset of the text in a row of one string column: behind the null bitmap and one slot."""
+
+_signed_murmur3 = mmh3.mmh3_32_sintdigest
+
+
+class KeyColumns:
+    """The keys of one store, many at once, as `orjson.loads` returns them.
+
+    Each method returns None where the keys have to be taken one by one.
+    """
+
+    def __init__(
+        self,
+        key: StructType,
+        names: Sequence[str],
+        *,
+        encode: Callable[[Row], bytes],
+        place: Callable[[Row, int], int],
+        num_hash_columns: int,
+    ) -> None:
+        """Compile what prints them. `encode` and `place` take a single row."""
+        self._kinds = [field.type for field in key.fields]
+        self._names = names
+        self._encode, self._place = encode, place
+        self._is_taken = bool(self._kinds) and all(map(_is_plain, self._kinds))
+        if self._is_taken:
+            self._print = _printer(names)
+            self._head = b'{%b:"' % orjson.dumps(names[0])
+            self._is_one_text = isinstance(self._kinds[0], StringType) and len(self._kinds) == num_hash_columns == 1
+
+    def encode(self, keys: Sequence[object], partitions: int) -> EncodedKeys | None:
+        """Parse, encode, place and print keys, of so many partitions."""
+        rows, columns = self._columns(keys)
+        if rows is None:
+            return None
+        try:
+            if self._is_one_text:
+                texts = list(map(str.encode, columns[0]))
+                # If their JSON adds only quotes and commas to the texts' bytes, nothing in them is escaped.
+                is_plain = len(orjson.dumps(columns[0])) == sum(map(len, texts)) + 3 * len(texts) + 1
+                printed = [self._head + text + b'"}' for text in texts] if is_plain else self._print(rows)
+                return EncodedKeys(_text_partitions(texts, partitions), _text_rows(texts), printed)
+            whole = list(map(tuple, rows))
+            placed = [self._place(row, partitions) for row in whole]
+            return EncodedKeys(placed, list(map(self._encode, whole)), self._print(rows))
+        except (UnicodeEncodeError, orjson.JSONEncodeError):  # a lone surrogate
+            return None
+
+    def partitions(self, keys: Sequence[object], partitions: int) -> list[int] | None:
+        """Return the partition of each key, of so many."""
+        rows, columns = self._columns(keys)
+        if rows is None:
+            return None
+        try:
+            if self._is_one_text:
+                return _text_partitions(list(map(str.encode, columns[0])), partitions)
+            return [self._place(tuple(row), partitions) for row in rows]
+        except UnicodeEncodeError:  # a lone surrogate
+            return None
+
+    def _columns(self, keys: Sequence[object]) -> tuple[Sequence[Sequence[object]] | None, Sequence[Sequence[Any]]]:
+        """Return rows and columns; no rows where the keys have to be taken one by one."""
+        rows = _rows(keys, self._names) if self._is_taken else None
+        if rows is None:
+            return None, ()
+        columns = list(zip(*rows, strict=True))
+        are_fit = all(_fits(kind, column) for kind, column in zip(self._kinds, columns, strict=True))
+        return (rows, columns) if are_fit else (None, ())
+
+
+def _is_plain(kind: SparkType) -> bool:
+    """Whether a value is parsed, normalised and printed as what it is."""
+    return isinstance(kind, StringType | BooleanType | IntegralType)
+
+
+def _rows(keys: Sequence[object], names: Sequence[str]) -> Sequence[Sequence[object]] | None:
+    """Return the keys as rows, from arrays in schema order or objects by column name; None when they are not all of one
+    form.
+    """
+    if not _are(keys, list, dict) or set(map(len, cast("Sequence[Sized]", keys))) != {len(names)}:
+        return None
+    if type(keys[0]) is list:
+        return cast("Sequence[list[object]]", keys)
+    try:
+        return [tuple([key[name] for name in names]) for key in cast("Sequence[dict[str, object]]", keys)]
+    except KeyError:
+        return None
+
+
+def _are(values: Sequence[object], *kinds: type) -> bool:
+    """Whether all values are of one and the same of these types, exactly."""
+    found = set(map(type, values))
+    return len(found) == 1 and found.pop() in kinds
+
+
+def _fits(kind: SparkType, column: Sequence[Any]) -> bool:
+    match kind:
+        case StringType():
+            return _are(column, str)
+        case BooleanType():
+            return _are(column, bool)
+        case IntegralType(BITS=bits):
+            limit = 1 << bits - 1
+            return _are(column, int) and -limit <= min(column) and max(column) < limit
+        case _:
+            return False
+
+
+def _printer(names: Sequence[str]) -> Callable[[Sequence[Sequence[object]]], list[bytes]]:
+    """Compile a function from rows to their JSON objects by column name."""
+    source = Source("print_rows(rows)")
+    variables = [f"c{index}" for index in range(len(names))]
+    fields = ", ".join(f"{name!r}: {variable}" for name, variable in zip(names, variables, strict=True))
+    source.add(f"return [{source.bind(orjson.dumps)}({{{fields}}}) for {', '.join(variables)}, in rows]")
+    return cast("Callable[[Sequence[Sequence[object]]], list[bytes]]", source.compile())
+
+
+def _text_rows(texts: Sequence[bytes]) -> list[bytes]:
+    """Encode rows of one string column each."""
+    sizes = set(map(len, texts))
+    heads = {size: _TEXT_HEAD(0, size, _TEXT_OFFSET) for size in sizes}
+    if len(sizes) == 1 and not (size := sizes.pop()) & 7:
+        head = heads[size]
+        return [head + text for text in texts]
+    return [heads[len(text)] + text + PADDING[len(text) & 7] for text in texts]
+
+
+def _text_partitions(texts: Sequence[bytes], partitions: int) -> list[int]:
+    # For whole words Spark's Murmur3 equals the standard one.
+    if not any(size & 3 for size in set(map(len, texts))):
+        return [_signed_murmur3(text, SEED) % partitions for text in texts]
+    hashes = [hash_bytes(text, SEED) for text in texts]
+    return [partition_of(h - 0x100000000 if h & 0x80000000 else h, partitions) for h in hashes]
+
+
 Row = tuple[object, ...]
 
 MAX_KEY_FIELDS = 1024
 """Limit on the fields of a key at all depths together; compiling that many takes a third of a second."""
 COLLATION_FIX = "Group by the column with collation UTF8_BINARY; Spark's state store refuses other collations too"
+
+ANY_PARTITION = -2
+"""The partition of a key of a scattered store: it may be in any. No partition has this number."""
 
 LAYOUT_CHARS = 16
 """Length of a layout's name: 64 bits tell mistakes apart, but not an attacker, who would copy the name."""
@@ -53,7 +214,7 @@ class KeyCodec:
     how many leading columns decide the partition: None for all of them, 0 for operators whose keys all live in
     partition 0 (a global limit keys by one void column). `is_normalised` is whether Spark normalised floats and sorted
     maps before it stored the keys, so that a key sent as -0.0 must find 0.0: it does so for aggregations, deduplication
-    and joins.
+    and joins. Where `placement` is scattered, the hash decides nothing: each key is in `ANY_PARTITION`.
     """
 
     def __init__(
@@ -63,6 +224,7 @@ class KeyCodec:
         names: Sequence[str] | None = None,
         num_hash_columns: int | None = None,
         is_normalised: bool = True,
+        placement: KeyPlacement = KeyPlacement.BY_HASH,
     ) -> None:
         collated = collated_columns(key)
         if collated:
@@ -80,6 +242,8 @@ class KeyCodec:
             for name, field in zip(self.names, key.fields, strict=True)
         )
         self.is_normalised = is_normalised
+        self.placement = placement
+        self.is_scattered = placement is KeyPlacement.SCATTERED
         self._parse = compile_json_parser(key, self.names)
         self._normalise = compile_normaliser(key) if is_normalised else None
         self._hash = compile_row_hash(StructType(key.fields[: self.num_hash_columns]))
@@ -120,7 +284,9 @@ class KeyCodec:
         return len(self._segment_parsers)
 
     def partition(self, row: Row, partitions: int) -> int:
-        """Return the store partition of a key; 0 when no column is hashed."""
+        """Return the store partition of a key; 0 when no column is hashed, and `ANY_PARTITION` in a scattered store."""
+        if self.is_scattered:
+            return ANY_PARTITION
         return partition_of(self._hash(row), partitions) if self.num_hash_columns else 0
 
     def layout(self, partitions: int) -> str:
@@ -131,6 +297,8 @@ class KeyCodec:
         """
         # The name of the key's type has the names, the order and the types of its columns.
         decides = [self.key.name, self.num_hash_columns, self.is_normalised, partitions]
+        # A release that would place the keys of a scattered store by their hash is refused, and says nothing is absent.
+        decides += [self.placement] * self.is_scattered
         return hashlib.sha256(json.dumps(decides).encode()).hexdigest()[:LAYOUT_CHARS]
 
     def place(self, encoded: bytes, partitions: int) -> int | None:
@@ -146,6 +314,10 @@ class KeyCodec:
         except (CorruptFileError, ArithmeticError, ValueError, TypeError, struct.error):
             return None  # values that no column of these types has
 
+    def may_hold(self, partition: int, encoded: bytes, partitions: int) -> bool:
+        """Whether Spark may have stored an encoded key in this partition."""
+        return self.place(encoded, partitions) in {partition, ANY_PARTITION}
+
     def decode(self, encoded: bytes) -> Row:
         """Decode the row of an encoded key."""
         return self._decode(encoded)
@@ -158,7 +330,7 @@ class KeyCodec:
             self.names,
             encode=self.encode,
             place=self.partition,
-            num_hash_columns=self.num_hash_columns,
+            num_hash_columns=0 if self.is_scattered else self.num_hash_columns,
         )
 
     @cached_property

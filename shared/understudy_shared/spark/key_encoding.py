@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from understudy_shared.base.errors import UnderstudyError, UnsupportedError
+from understudy_shared.base.words import KeyPlacement
 from understudy_shared.spark.key_codec import KeyCodec
 from understudy_shared.spark.map_keys import key_codec
 from understudy_shared.spark.types import parse_schema
@@ -24,6 +25,7 @@ class KeyEncoding(NamedTuple):
     key_names: list[str]
     num_hash_columns: int | None
     is_normalised: bool
+    placement: KeyPlacement = KeyPlacement.BY_HASH
 
     def codec(self) -> KeyCodec:
         """Make the codec. Raises UnderstudyError, ValueError and the like for keys that cannot be encoded."""
@@ -33,6 +35,7 @@ class KeyEncoding(NamedTuple):
             names=self.key_names,
             num_hash_columns=self.num_hash_columns,
             is_normalised=self.is_normalised,
+            placement=self.placement,
         )
 
     def document(self, codec: KeyCodec, partitions: int) -> dict[str, object]:
@@ -50,8 +53,12 @@ def parse_encoding(document: object, partitions: int) -> KeyCodec:
             "num_hash_columns": int() | None as num_hash_columns,
             "is_normalised": bool(is_normalised),
             "layout": str(layout),
+            **others,
         } if len(key_schema) <= MAX_SCHEMA_CHARACTERS and all(isinstance(each, str) for each in key_names):
-            encoding = KeyEncoding(kind, key_schema, key_names, num_hash_columns, is_normalised)
+            # A placement that this release does not know is that of another layout.
+            is_scattered = others.get("placement") == KeyPlacement.SCATTERED
+            placement = KeyPlacement.SCATTERED if is_scattered else KeyPlacement.BY_HASH
+            encoding = KeyEncoding(kind, key_schema, key_names, num_hash_columns, is_normalised, placement)
         case _:
             raise UnsupportedError("the encoding of keys has other members than this release knows", where="encoding")
     try:
@@ -66,4 +73,4 @@ def parse_encoding(document: object, partitions: int) -> KeyCodec:
 
 
 NOT_ENCODABLE = (ValueError, TypeError, KeyError, IndexError, RecursionError, OverflowError, SyntaxError)
-"""Errors of a text that is no schema, besides those that say what is wrong with it."""
+"""Errors of a malformed schema, besides those that say what is wrong with it."""

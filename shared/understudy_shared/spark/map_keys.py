@@ -7,9 +7,9 @@ UnsafeRows are whole words, and the row of a whole map is followed by one more b
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final
 
-from understudy_shared.base.words import StoreKind
+from understudy_shared.base.words import KeyPlacement, StoreKind
 from understudy_shared.spark.key_codec import KeyCodec, Row
 from understudy_shared.spark.types import StructType
 from understudy_shared.spark.unsafe_row import RowEncoder
@@ -23,11 +23,22 @@ class MapKeyCodec(KeyCodec):
     """The codec of a map's keys. The first `num_hash_columns` columns are the grouping key."""
 
     def __init__(
-        self, key: StructType, *, names: Sequence[str], num_hash_columns: int, is_normalised: bool = True
+        self,
+        key: StructType,
+        *,
+        names: Sequence[str],
+        num_hash_columns: int,
+        is_normalised: bool = True,
+        placement: KeyPlacement = KeyPlacement.BY_HASH,
     ) -> None:
-        super().__init__(key, names=names, num_hash_columns=num_hash_columns, is_normalised=is_normalised)
+        super().__init__(
+            key, names=names, num_hash_columns=num_hash_columns, is_normalised=is_normalised, placement=placement
+        )
         self._whole = KeyCodec(
-            StructType(key.fields[:num_hash_columns]), names=names[:num_hash_columns], is_normalised=is_normalised
+            StructType(key.fields[:num_hash_columns]),
+            names=names[:num_hash_columns],
+            is_normalised=is_normalised,
+            placement=placement,
         )
         encode_entry, print_entry = self.encode, self.to_json
         encode_whole, print_whole = self._whole.encode, self._whole.to_json
@@ -65,12 +76,19 @@ def is_of_whole_map(encoded: bytes) -> bool:
 
 
 def key_codec(
-    key: StructType, kind: str, *, names: Sequence[str], num_hash_columns: int | None, is_normalised: bool
+    key: StructType,
+    kind: str,
+    *,
+    names: Sequence[str],
+    num_hash_columns: int | None,
+    is_normalised: bool,
+    placement: KeyPlacement = KeyPlacement.BY_HASH,
 ) -> KeyCodec:
     """Make the codec of a store's keys, by the kind of the store (`StoreKind`)."""
+    more: dict[str, Any] = {"names": names, "is_normalised": is_normalised, "placement": placement}
     if kind == StoreKind.MAP and num_hash_columns is not None:
-        return MapKeyCodec(key, names=names, num_hash_columns=num_hash_columns, is_normalised=is_normalised)
-    return KeyCodec(key, names=names, num_hash_columns=num_hash_columns, is_normalised=is_normalised)
+        return MapKeyCodec(key, num_hash_columns=num_hash_columns, **more)
+    return KeyCodec(key, num_hash_columns=num_hash_columns, **more)
 
 
 def described_key(codec: KeyCodec, kind: str) -> dict[str, object]:

@@ -19,7 +19,7 @@ MAX_NAME_DEPTH = 64
 MAX_COLONS = 16
 """Limit on the colons in the name of a field: each is a place where the name might end."""
 
-_ATOM = re.compile(r"[A-Za-z_][A-Za-z_0-9 ]*(?:\([0-9, -]*\))?(?: collate [A-Za-z_.0-9]+)?")
+_ATOM = re.compile(r"[A-Za-z_][A-Za-z_0-9 ]*(?:\([A-Za-z_0-9:, -]*\))?(?: collate [A-Za-z_.0-9]+)?")
 
 _Found = tuple[SparkType, int]
 """A type, and where its name ends."""

@@ -114,7 +114,20 @@ class StringType(SparkType):
 
 @dataclass(frozen=True)
 class BinaryType(SparkType):
-    NAME = "binary"
+    """Bytes. `opaque_as` is Spark's name of another type that is stored as bytes, which are shown as they are."""
+
+    opaque_as: str = ""
+
+    @property
+    def name(self) -> str:
+        return self.opaque_as or "binary"
+
+
+@dataclass(frozen=True)
+class VariantType(SparkType):
+    """Values of any type, stored as bytes and shown as JSON."""
+
+    NAME = "variant"
 
 
 @dataclass(frozen=True)
@@ -257,6 +270,11 @@ def _fields_in(spark_type: SparkType) -> int:
             return 0
 
 
+def opaque_columns(struct: StructType) -> tuple[str, ...]:
+    """List the columns that hold, at any depth, values that have no order and no equality: these cannot be keys."""
+    return tuple(field.name for field in struct.fields if _is_opaque(field.type))
+
+
 def collated_columns(struct: StructType) -> tuple[str, ...]:
     """List the columns that hold, at any depth, strings not compared by their bytes: these cannot be keys."""
     return tuple(field.name for field in struct.fields if _is_collated(field.type))
@@ -275,6 +293,7 @@ _ATOMS: dict[str, SparkType] = {
         DoubleType(),
         StringType(),
         BinaryType(),
+        VariantType(),
         DateType(),
         TimestampType(),
         TimestampNtzType(),
@@ -293,6 +312,7 @@ _ATOMS: dict[str, SparkType] = {
 
 _PARAMETRISED: tuple[tuple[re.Pattern[str], Callable[[re.Match[str]], SparkType]], ...] = (
     (re.compile(r"decimal\(\s*(\d+)\s*,\s*(-?\d+)\s*\)"), lambda m: DecimalType(int(m[1]), int(m[2]))),
+    (re.compile(r"(?:geometry|geography)(?:\([\w:, ]*\))?"), lambda m: BinaryType(m[0])),
     (re.compile(r"(?:var)?char\(\s*\d+\s*\)"), lambda _: StringType()),
     (re.compile(r"time\(\s*(\d+)\s*\)"), lambda m: TimeType(int(m[1]))),
     (re.compile(r"interval ((?:year|month)(?: to month)?)"), lambda m: YearMonthIntervalType(m[1])),
@@ -369,6 +389,22 @@ def _is_collated(spark_type: SparkType) -> bool:
             return _is_collated(element)
         case MapType(key, value):
             return _is_collated(key) or _is_collated(value)
+        case _:
+            return False
+
+
+def _is_opaque(spark_type: SparkType) -> bool:
+    match spark_type:
+        case BinaryType(opaque_as):
+            return bool(opaque_as)
+        case VariantType():
+            return True
+        case StructType(fields):
+            return any(_is_opaque(field.type) for field in fields)
+        case ArrayType(element):
+            return _is_opaque(element)
+        case MapType(key, value):
+            return _is_opaque(key) or _is_opaque(value)
         case _:
             return False
 

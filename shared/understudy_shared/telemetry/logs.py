@@ -45,15 +45,6 @@ def configure_logging(*, log_format: LogFormat = "text", level: str = "INFO") ->
     warnings.showwarning = _log_warning
 
 
-def configured_logging() -> tuple[LogFormat, str] | None:
-    """Return format and level of the last `configure_logging`; None when this process did not configure logging."""
-    ours = _handlers()
-    if not ours:
-        return None
-    level = logging.getLevelName(logging.getLogger().level)
-    return "json" if isinstance(ours[0].formatter, JsonFormatter) else "text", level
-
-
 def name_records(**fields: object) -> None:
     """Add `fields` to every record that this process writes: the number of a worker, the name of a router.
 

@@ -45,7 +45,7 @@ class TlsTrouble(NamedTuple):
 NO_CERTIFICATE = TlsTrouble(TlsReason.NO_CERTIFICATE, "it shows no certificate")
 
 PEER_TROUBLE = "understudy.peer_trouble"
-"""Key by which a transport, and the scope of a request, say why the other side is no peer; None when it is one."""
+"""Key by which a transport, and the scope of a request, say why the other side is not a peer; None when it is one."""
 
 
 class PeerRefusedError(ssl.SSLError):

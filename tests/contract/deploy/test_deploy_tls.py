@@ -16,7 +16,6 @@ from tests.support.services.deploy_files import (
     IMAGES,
     SERVICES,
     environment_of,
-    known_variables,
     read_compose,
 )
 
@@ -56,14 +55,6 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def variables_of(name: str, made: Path) -> dict[str, str]:
     own = environment_of(name) | OVERRIDE[name]["environment"]
     return {variable: value.replace(MOUNTED, str(made)) for variable, value in own.items()}
-
-
-def test_every_node_and_router_has_certificates_and_no_other_service_is_changed() -> None:
-    assert set(OVERRIDE) == {*HTTP, "certificates"}
-    for name in HTTP:
-        assert OVERRIDE[name]["volumes"] == [f"certificates:{MOUNTED}:ro"]
-        assert OVERRIDE[name]["depends_on"] == {"certificates": {"condition": "service_completed_successfully"}}
-        assert set(OVERRIDE[name]["environment"]) <= known_variables(IMAGES[name])
 
 
 @each_service
@@ -107,17 +98,6 @@ def shake_hands(server: ssl.SSLContext, client: ssl.SSLContext, host: str) -> No
     assert waiting == []
 
 
-@each_service
-def test_health_is_asked_by_tls_where_the_service_listens_and_of_an_authority_that_is_there(
-    name: str, made: Path
-) -> None:
-    program, _, code = OVERRIDE[name]["healthcheck"]["test"][1:]
-    assert program == "python"
-    assert f"https://127.0.0.1:{environment_of(name)['UNDERSTUDY_PORT']}/livez" in code
-    assert f"'{MOUNTED}/ca.crt'" in code
-    assert (made / "ca.crt").is_file()
-
-
 def test_keys_are_for_their_user_alone_and_the_authoritys_is_gone(made: Path) -> None:
     assert sorted(each.name for each in made.iterdir()) == [
         *("ca.crt", "node.crt", "node.key", "readers.crt", "readers.key", "router.crt", "router.key")
@@ -135,13 +115,3 @@ def test_a_second_start_keeps_the_certificates_and_makes_those_anew_that_end(tmp
     after = {each.name: each.read_bytes() for each in tmp_path.iterdir()}
     assert set(after) == set(before)
     assert all(after[name] != before[name] for name in after)
-
-
-def test_what_makes_certificates_may_do_nothing_else() -> None:
-    assert (MAKER["read_only"], MAKER["cap_drop"], MAKER["network_mode"]) == (True, ["ALL"], "none")
-    assert MAKER["security_opt"] == ["no-new-privileges:true"]
-    assert MAKER["pids_limit"] > 0
-    assert MAKER["mem_limit"]
-    assert MAKER["restart"] == "no"
-    assert MAKER["image"] == SERVICES["router-1"]["image"]
-    assert MAKER["build"] == SERVICES["router-1"]["build"]

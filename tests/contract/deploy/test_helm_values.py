@@ -32,7 +32,6 @@ GIVEN_BY_THE_CHART = {
         *CERTIFICATES,
         *("advertise_host", "advertise_port", "aliases", "application_id", "checkpoint", "data_dir", "host", "node_id"),
         *("port", "redis", "seed", "store_bounds", "zone"),
-        "processes",  # more nodes are more pods
         "cache_max_bytes_buffering",  # the deprecated name
     },
     "router": {

@@ -1,10 +1,10 @@
-"""Documents name paths, modules, tests and links: each of them exists."""
+"""Documents name paths, modules, tests, links and anchors: each of them exists."""
 
 from __future__ import annotations
 
 import re
 from functools import cache
-from itertools import product
+from itertools import chain, count, product
 from pathlib import Path, PurePosixPath
 
 import pytest
@@ -20,7 +20,11 @@ NAMES_A_FOLDER = re.compile(r"[\w{},]+(?:/[\w{},]+)*/")
 IN_A_FIGURE = re.compile(r"(?<![\w/.<-])[\w/]+\.py\b")
 MADE_BY_A_SHELL = re.compile(r" > (\S+\.py)\b")
 LINK = re.compile(r"\]\(([^)\s#:]+)(?:#[^)\s]*)?\)")
+ANCHOR = re.compile(r"\]\(([^)\s#:]*)#([^)\s]+)\)")
 TEST = re.compile(r"`(test_\w+)`")
+
+CURRENT = [path for path in DOCUMENTS if "decisions" not in path.parts]
+"""Documents that say how things are. A decision says how they were: a rename must not edit it."""
 
 of_each_document = pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.relative_to(ROOT).as_posix())
 
@@ -62,7 +66,7 @@ def names_in(text: str) -> list[str]:
     return [each for name in [*named, *IN_A_FIGURE.findall(figures)] for each in spelled_out(name)]
 
 
-@of_each_document
+@pytest.mark.parametrize("document", CURRENT, ids=lambda path: path.relative_to(ROOT).as_posix())
 def test_every_file_folder_and_module_that_a_document_names_exists(document: Path) -> None:
     made = files_written(document) | set(MADE_BY_A_SHELL.findall(document.read_text()))
     assert [name for name in names_in(document.read_text()) if name not in made and not exists(name)] == []
@@ -73,10 +77,32 @@ def test_every_link_of_a_document_leads_to_a_file(document: Path) -> None:
     assert [link for link in LINK.findall(document.read_text()) if not (document.parent / link).exists()] == []
 
 
+@cache
+def anchors(document: Path) -> frozenset[str]:
+    """The anchors of a document's headings, as GitHub and the site make them."""
+    text = re.sub(r"(?ms)^```.*?^```", "", document.read_text())
+    found: set[str] = set()
+    for heading in re.findall(r"(?m)^#+ (.+)$", text):
+        plain = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading).lower()
+        anchor = re.sub(r"[^\w\- ]", "", plain).strip().replace(" ", "-")
+        names = chain([anchor], (f"{anchor}-{number}" for number in count(1)))
+        found.add(next(name for name in names if name not in found))
+    return frozenset(found)
+
+
+def test_every_anchor_that_a_document_links_to_is_a_heading() -> None:
+    linked = [
+        (document, document.parent / name if name else document, anchor)
+        for document in DOCUMENTS
+        for name, anchor in ANCHOR.findall(document.read_text())
+    ]
+    assert [each for each in linked if each[1].suffix == ".md" and each[2] not in anchors(each[1])] == []
+
+
 def test_every_test_that_a_document_names_exists() -> None:
     code = "\n".join(path.read_text() for path in (ROOT / "tests").rglob("*.py"))
     there = set(re.findall(r"def (test_\w+)\(", code))
-    named = {name for document in DOCUMENTS for name in TEST.findall(document.read_text())}
+    named = {name for document in CURRENT for name in TEST.findall(document.read_text())}
     assert named
     assert named - there == set()
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping
-from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +22,6 @@ from tests.support.services.expositions import (
 
 from understudy_node.degraded import CAUSES as NODE_CAUSES
 from understudy_node.fleet.following import CAUSES as FLEET_CAUSES
-from understudy_router.admin.indicators import INDICATORS
 from understudy_router.cluster.degraded import Cause
 from understudy_router.fleet.routers import CAUSES as ROUTER_FLEET_CAUSES
 
@@ -37,10 +35,6 @@ PARTS = re.compile(r"_(bucket|sum|count)$")
 WITHOUT_SERIES = {"understudy_end_age_seconds", "understudy_tls_certificate_expiry_timestamp_seconds"}
 """Absent for a moment, until the end is confirmed; absent without certificates."""
 WITHOUT_SERIES |= {"understudy_application_state"}  # fleets have them
-OF_THE_PROCESS = re.compile(
-    r"process_\w+|understudy_(build_info|memory_pressure|tls_certificate_expiry\w+|insecure_bind)"
-)
-"""The metrics of a process, which have no label `application` in a fleet."""
 
 
 def table() -> dict[str, tuple[set[str], set[str]]]:
@@ -108,21 +102,6 @@ def test_every_metric_that_a_runbook_names_exists() -> None:
         assert [name for name in names if not exists(name, documented)] == [], page.name
 
 
-def test_every_metric_has_a_reader_or_the_document_says_what_it_is_for() -> None:
-    readers = [ALERTS, *DASHBOARDS, *RUNBOOKS.glob("*.md")]
-    read = {PARTS.sub("", name) for path in readers for name in NAME.findall(path.read_text())}
-    (why,) = re.findall(r"(?ms)^- Some are in no alert.*?\n\n", DOCUMENT)
-    reasons = re.findall(r"`([\w*]+)`", why)
-
-    def is_explained(metric: str) -> bool:
-        name = re.sub(r"_(total|seconds|bytes)$", "", metric.removeprefix("understudy_"))
-        return any(fnmatch(name, reason) or name.endswith(f"_{reason}") for reason in reasons)
-
-    unread = {name for name in table() if name.startswith("understudy_") and name not in read}
-    assert [name for name in sorted(unread) if not is_explained(name)] == []
-    assert [reason for reason in reasons if not any(fnmatch(name, f"*{reason}*") for name in unread)] == []
-
-
 def runbook_of(rule: Mapping[str, Any]) -> Path:
     """The page of an alert. A router serves it at an absolute address."""
     found = re.fullmatch(r"http://localhost:8080/admin/runbooks/([\w-]+)(?:#.*)?", rule["annotations"]["runbook_url"])
@@ -146,74 +125,6 @@ def test_every_cause_of_degraded_has_a_section_in_the_runbook_that_its_alert_lea
     assert sorted(sections) == sorted({*NODE_CAUSES, *FLEET_CAUSES, *ROUTER_FLEET_CAUSES, *Cause})
 
 
-def test_causes_that_the_alert_on_degraded_leaves_out_have_an_alert_of_their_own() -> None:
-    by_name = {each["alert"]: each["expr"] for each in rules()}
-    left_out = {
-        cause
-        for causes in re.findall(r'cause!~"([^"]+)"', by_name["UnderstudyDegraded"])
-        for cause in causes.split("|")
-    }
-    others = {
-        "bus-away": "UnderstudyBusAway",
-        "checkpoint-unreadable": "UnderstudyCheckpointUnreadable",
-        "lag-unknown": "UnderstudyLagUnknown",
-        "memory": "UnderstudyMemoryShort",
-    }
-    assert left_out == others.keys()
-    assert set(others.values()) < by_name.keys()
-
-
-def test_alerts_on_health_name_indicators_and_lead_to_their_runbooks() -> None:
-    found = {
-        runbook_of(rule).stem: indicator
-        for rule in rules()
-        for indicator in re.findall(r'understudy_health\{indicator="(\w+)"', rule["expr"])
-    }
-    assert found
-    assert found.keys() <= INDICATORS.keys()
-    assert all(page == indicator for page, indicator in found.items())
-
-
-def test_the_list_of_runbooks_has_every_alert_with_its_page_and_severity() -> None:
-    listed = re.findall(
-        r"(?m)^\| `(\w+)` \| \[[\w-]+\]\(([\w-]+\.md)\) \| (\w+) \|", (RUNBOOKS / "README.md").read_text()
-    )
-    assert [(name, RUNBOOKS / page, severity) for name, page, severity in listed] == [
-        (rule["alert"], runbook_of(rule), rule["labels"]["severity"])
-        for name, *_ in listed
-        for rule in rules()
-        if rule["alert"] == name
-    ]
-    assert {name for name, *_ in listed} == {rule["alert"] for rule in rules()}
-
-
-@pytest.mark.parametrize("page", sorted(RUNBOOKS.glob("*.md")), ids=lambda page: page.stem)
-def test_a_runbook_has_all_its_parts(page: Path) -> None:
-    parts = re.findall(r"(?m)^\*\*([A-Z][^*]+?)\.?\*\*", page.read_text())
-    if page.stem == "README":
-        assert parts == []
-        return
-    said = " ".join(parts)
-    order = ["Symptom", "For readers", "Confirm", "Causes", "It is over when"]
-    assert [part for part in order if part in said] == order
-    assert "Do" in parts or "Causes and what to do" in parts
-
-
-def test_alerts_and_panels_tell_the_applications_apart() -> None:
-    named = [(rule["alert"], rule["expr"], rule["annotations"]["summary"]) for rule in rules()]
-    shown = [
-        (panel["title"], target["expr"], target["legendFormat"])
-        for dashboard in DASHBOARDS
-        for panel in panels(dashboard)
-        for target in panel["targets"]
-    ]
-    begins = ("{{ with $labels.application }}{{ . }}: {{ end }}", "{{application}} ")
-    for what, expression, text in named + shown:
-        assert all("application" in found for found in re.findall(r"\bby \(([^)]+)\)", expression)), what
-        is_of_the_process = OF_THE_PROCESS.fullmatch(NAME.findall(expression)[0]) is not None
-        assert text.startswith(begins) is not is_of_the_process, what
-
-
 def test_every_alert_has_a_case_that_is_silent_fires_and_goes() -> None:
     cases = {case["name"]: case for case in YAML(typ="safe").load(ALERT_TESTS)["tests"]}
     assert cases.keys() == {rule["alert"] for rule in rules()}
@@ -221,21 +132,3 @@ def test_every_alert_has_a_case_that_is_silent_fires_and_goes() -> None:
         counts = [len(look["exp_samples"]) for look in case["promql_expr_test"]]
         assert counts == [0, 1, 0] * (len(counts) // 3) != [], name
         assert all(name in look["expr"] for look in case["promql_expr_test"])
-
-
-@pytest.mark.parametrize("path", DASHBOARDS, ids=lambda path: path.stem)
-def test_a_dashboard_can_be_imported_anywhere(path: Path) -> None:
-    dashboard = json.loads(path.read_text())
-    assert dashboard["id"] is None
-    assert dashboard["uid"] == f"understudy-{path.stem}"
-    assert {"datasource", "application"} <= {variable["name"] for variable in dashboard["templating"]["list"]}
-    ids = [panel["id"] for panel in dashboard["panels"]]
-    assert len(set(ids)) == len(ids)
-    places = [(panel["gridPos"]["x"], panel["gridPos"]["y"]) for panel in dashboard["panels"]]
-    assert len(set(places)) == len(places)
-    for panel in dashboard["panels"]:
-        assert panel["title"]
-        assert panel["description"]
-        assert panel["fieldConfig"]["defaults"]["unit"]
-        assert panel["datasource"]["uid"] == "${datasource}"
-        assert not any("job=" in target["expr"] or "instance=" in target["expr"] for target in panel["targets"])

@@ -12,8 +12,8 @@ from tests.support.repository import ROOT
 from understudy_node.cluster.settings import ClusterNodeSettings
 from understudy_router.routing.choose import Reason
 from understudy_router.settings import RouterSettings
-from understudy_router.transport.wire import WireError
 from understudy_shared.base.sizes import size_text
+from understudy_shared.cluster.wire import WireError
 from understudy_shared.http.problems import ProblemType
 from understudy_shared.reads.bounds import Refusal
 from understudy_shared.settings.common import BusFields, HttpFields, ServiceFields

@@ -20,7 +20,6 @@ MENTIONED = {"github.com", "spark.apache.org"}
 """Hosts that a page may lead to. Nothing is loaded from them."""
 
 FOREIGN = re.compile(r"""url\(['"]?(https?:)?//|@import""")
-TOO_WIDE = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
 IN_BROWSER = (
     "docs/index.html",
     "docs/tutorials/own-query.html",
@@ -47,23 +46,45 @@ def browser() -> Iterator[Browser]:
         yield started
 
 
+@pytest.mark.full
 def test_the_site_builds_without_a_warning(site: Site) -> None:
     assert site.said == ""
     assert {"index.html", *IN_BROWSER} <= site.pages.keys()
 
 
+@pytest.mark.full
 def test_every_link_and_anchor_leads_somewhere(site: Site) -> None:
     assert list(site.broken_links()) == []
 
 
+@pytest.mark.full
 def test_no_page_loads_anything_from_another_host(site: Site) -> None:
     assert [(name, url) for name, page in site.pages.items() for url in page.loaded if urlsplit(url).netloc] == []
     assert [path for path in site.folder.rglob("*.css") if FOREIGN.search(path.read_text())] == []
 
 
+@pytest.mark.full
 def test_no_page_leads_to_a_host_that_is_not_listed(site: Site) -> None:
     hosts = {urlsplit(link).hostname for page in site.pages.values() for link in page.links}
     assert hosts - {None} - MENTIONED == set()
+
+
+QUERIES = (
+    "lookup", "scan", "watch", "export", "lag", "staleness", "freshness", "standby", "redis", "kubernetes", "windows",
+    "join", "session", "TTL", "restore", "authentication", "TLS", "parquet", "checkpoint", "rebalance",
+)  # fmt: skip
+
+
+@pytest.mark.full
+@pytest.mark.skipif(CHROMIUM is None, reason=NO_CHROMIUM)
+def test_a_search_finds_pages_for_users_and_none_for_makers(site: Site, browser: Browser) -> None:
+    page, made = browser.new_page(), re.compile(r"/(decisions/|benchmarks|proof|oracle|words-of-the-code|ARCHITECTURE)")
+    for query in QUERIES:
+        page.goto((site.folder / "search.html").as_uri() + f"?q={query}")
+        page.wait_for_selector("#search-results .search-summary:has-text('found')")
+        found = page.eval_on_selector_all("#search-results ul.search li > a", "links => links.map(each => each.href)")
+        assert found, query
+        assert [link for link in found if made.search(link)] == [], query
 
 
 def test_every_page_is_spelled_right() -> None:
@@ -73,6 +94,7 @@ def test_every_page_is_spelled_right() -> None:
     assert done.stdout + done.stderr == ""
 
 
+@pytest.mark.full
 @pytest.mark.skipif(CHROMIUM is None, reason=NO_CHROMIUM)
 @pytest.mark.parametrize("view", in_full(VIEWS, if_in=("light", "dark")))
 def test_a_browser_shows_pages_to_everybody(site: Site, browser: Browser, view: str) -> None:

@@ -13,10 +13,10 @@ from prometheus_client.parser import text_string_to_metric_families
 from tests.support.repository import ROOT
 
 from understudy_pipeline.aligned.drift import HeldBack
-from understudy_pipeline.aligned.lags import Lag
-from understudy_pipeline.aligned.lateness import Lateness
 from understudy_pipeline.aligned.metrics_server import PlannerCollector
 from understudy_pipeline.aligned.planner_metrics import PlannerMetrics
+from understudy_pipeline.aligned.read_ahead import Lag
+from understudy_pipeline.aligned.run_counts import Lateness
 from understudy_pipeline.aligned.shared_read_ahead import Outage
 from understudy_pipeline.aligned.waits import PutOff
 from understudy_pipeline.inputs.protocol import ClientQueue
@@ -62,25 +62,6 @@ EVERYTHING = PlannerMetrics(
 )
 """A planner with a value for every metric."""
 
-NO_BASE_UNITS = {
-    "ms",
-    "us",
-    "ns",
-    "s",
-    "sec",
-    "milliseconds",
-    "minutes",
-    "hours",
-    "days",
-    "kb",
-    "mb",
-    "kib",
-    "mib",
-    "b",
-}
-KINDS = {"counter", "gauge", "histogram", "summary"}
-RESERVED = {"bucket", "sum", "count", "info", "created"}
-
 
 @pytest.fixture(scope="module")
 def families() -> list[Metric]:
@@ -120,21 +101,6 @@ def test_the_page_of_the_source_names_what_the_progress_has_and_no_more() -> Non
 def test_no_document_names_a_metric_of_the_source_that_there_is_not(document: Path, families: list[Metric]) -> None:
     named = set(re.findall(r"\bunderstudy_source_\w+", document.read_text()))
     assert named <= {name_of(each) for each in families}
-
-
-def test_names_and_help_follow_the_rules_of_promtool(families: list[Metric]) -> None:
-    """Those of `promtool check metrics` that can be broken here (Prometheus, util/promlint)."""
-    for family in families:
-        words = family.name.split("_")
-        assert family.documentation, family.name
-        assert family.name == family.name.lower()
-        assert family.name.isidentifier(), "no colons, which are for recording rules"
-        assert "total" not in words, f"{family.name}: only counters end in _total"
-        assert not {*words} & (NO_BASE_UNITS | KINDS), family.name
-        assert words[-1] not in RESERVED, family.name
-        assert family.samples, f"{family.name} has no value, so the rules were not seen"
-        if "seconds" in words:
-            assert words[-1] == "seconds", "the unit comes last"
 
 
 def test_times_are_seconds_there_and_milliseconds_in_the_progress(families: list[Metric]) -> None:

@@ -67,17 +67,6 @@ def test_who_does_not_trust_its_authority_or_speaks_in_plain_reads_what_to_do(se
     assert "Write https://" in plain.stderr
 
 
-def test_bench_loads_a_server_by_tls(served: Serving, signer: Signer) -> None:
-    keys = "".join(f"{json.dumps([word])}\n" for word in WORDS[:3])
-    options = ("--keys", "-", "--seconds", "0.5", "--connections", "4", "--json", "--url", served.url)
-    done = ask("bench", "op0", *options, "--ca-file", str(signer.file), stdin=keys)
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)["outcomes"]["found"] > 4, "each connection was used again"
-    untrusted = ask("bench", "op0", *options, stdin=keys)
-    assert untrusted.returncode == 4
-    assert "--ca-file" in untrusted.stderr
-
-
 @pytest.mark.parametrize("command", ["serve", "node", "router"])
 def test_options_that_do_not_fit_each_other_are_refused_at_the_start(
     command: str, checkpoint: Path, signer: Signer, tmp_path: Path
@@ -124,16 +113,16 @@ def test_a_session_is_for_tls_alone_where_it_began_by_tls(
         client.close()
 
 
-# ---- a cluster, each service in two processes
+# ---- a cluster
 
 
 @pytest.mark.full
-def test_nodes_and_routers_of_several_processes_speak_tls_and_take_new_certificates(
+def test_nodes_and_routers_speak_tls_and_take_new_certificates(
     module_redis: RedisServer, checkpoint: Path, signer: Signer, tmp_path: Path
 ) -> None:
     names = {role: signer.issue(f"cli-{role}", uri(role, application="counts")) for role in ("node", "router")}
     readers, trust = signer.issue("cli-readers"), ["--peer-ca-file", str(signer.file)]
-    both = ["--redis", module_redis.url, "--application-id", "counts", "--processes", "2", *trust]
+    both = ["--redis", module_redis.url, "--application-id", "counts", *trust]
     with ExitStack() as running:
         nodes = running.enter_context(
             serving(
@@ -159,7 +148,7 @@ def test_nodes_and_routers_of_several_processes_speak_tls_and_take_new_certifica
 
 
 def serials(url: str, signer: Signer) -> set[bytes]:
-    """The certificates that a port shows on twenty connections: each worker process takes some of them."""
+    """The certificates that a port shows on twenty connections."""
     place = urlsplit(url)
     found = set()
     for _ in range(20):

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import json
-import re
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
-from datetime import datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
 from runpy import run_path
 from typing import Any
@@ -15,11 +14,11 @@ from typing import Any
 import httpx
 import pytest
 from fastapi import FastAPI
-from ruamel.yaml import YAML
 from tests.support.repository import ROOT
-from tests.support.sql.mysql_server import mysql_server, rows
 
+from understudy import Client, UnknownStoreError, UnreachableError
 from understudy.testing import Server, Store, Trouble
+from understudy_shared.base.sockets import free_port
 
 EXAMPLES = ROOT / "docs/examples"
 SECOND = timedelta(seconds=1)
@@ -41,7 +40,7 @@ def server() -> Iterator[Server]:
 @pytest.fixture
 def example(server: Server, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], dict[str, Any]]:
     """The names of an example, whose clients without a URL ask the server."""
-    monkeypatch.setenv("UNDERSTUDY_URL", server.listen())
+    monkeypatch.setenv("UNDERSTUDY_URL", server.url)
     return lambda name: run_path(str(EXAMPLES / name), run_name=Path(name).stem)
 
 
@@ -77,37 +76,6 @@ async def test_the_fastapi_service_answers_and_makes_errors_to_http(server: Serv
         assert (await service.get("/aircraft/N1")).json()["flights"] == 1
 
 
-def test_the_panels_of_grafana_get_their_rows(tmp_path: Path) -> None:
-    """The statements of the dashboard, with its macro as Grafana's data source fills it in, by the data source's own
-    options. It replaces no test: the panels are read as they stand in the file.
-    """
-    window = {"start": "2013-01-01T05:00:00Z", "end": "2013-01-01T06:00:00Z"}
-    late = {"start": "2013-01-09T05:00:00Z", "end": "2013-01-09T06:00:00Z"}
-    hours = Store(
-        key={"window": "struct<start:timestamp,end:timestamp>", "origin": "string"},
-        value={"flights": "long"},
-        rows=[{"window": each, "origin": "JFK", "flights": 3} for each in (window, late)],
-    )
-    tails = [{"tailnum": f"N{at}", "flights": at} for at in range(12)]
-    aircraft = Store(key={"tailnum": "string"}, value={"flights": "long"}, rows=tails)
-    source = YAML(typ="safe").load(EXAMPLES / "grafana/datasource.yaml")["datasources"][0]
-    dashboard = json.loads((EXAMPLES / "grafana/dashboard.json").read_text())
-    assert {each["datasource"]["uid"] for each in dashboard["panels"]} == {source["uid"]}
-    first, last = [int(datetime.fromisoformat(dashboard["time"][end]).timestamp()) for end in ("from", "to")]
-    with (
-        Server({"airport_hours": hours, "aircraft": aircraft}) as server,
-        mysql_server(server.listen(), tmp_path) as running,
-        running.connect(database=source["jsonData"]["database"]) as connection,
-    ):
-        found = []
-        for panel in dashboard["panels"]:
-            statement = panel["targets"][0]["rawSql"]
-            filled = rf"\1 BETWEEN FROM_UNIXTIME({first}) AND FROM_UNIXTIME({last})"
-            found.append(rows(connection, re.sub(r"\$__timeFilter\((.+?)\)", filled, statement)))
-    assert found[0] == [(datetime.fromisoformat(window["start"]).replace(tzinfo=None), "JFK", 3)]
-    assert found[1] == [(f"N{at}", at) for at in range(11, 1, -1)]
-
-
 def test_features_that_cannot_be_read_in_time_are_the_default(server: Server, example: Any) -> None:
     names = example("model_features.py")
     assert names["DEADLINE"] == timedelta(milliseconds=5)
@@ -140,7 +108,7 @@ def test_the_streamlit_page_shows_state_and_says_when_there_is_none(
     # Behind the packages of .venv: it brings only those that are not there.
     monkeypatch.setattr(sys, "path", [*sys.path, str(ROOT / ".cache/streamlit")])
     testing = pytest.importorskip("streamlit.testing.v1", reason="no Streamlit: make validators installs it")
-    monkeypatch.setenv("UNDERSTUDY_URL", server.listen())
+    monkeypatch.setenv("UNDERSTUDY_URL", server.url)
     page = testing.AppTest.from_file(str(EXAMPLES / "streamlit_page.py"), default_timeout=60).run()
     assert list(page.dataframe[0].value["tailnum"]) == ["N14228", "N24211", "N1"]
     page.number_input[0].set_value(1).run()
@@ -179,8 +147,25 @@ def test_the_notebook_is_executed_by_jupyter(example: Any, tmp_path: Path) -> No
 @pytest.mark.full
 def test_a_spark_job_reads_one_version_while_the_query_goes_on(server: Server, example: Any, spark: Any) -> None:
     names = example("spark_snapshot.py")
-    assert names["report"](spark, server.listen()) == (2, 114)
+    assert names["report"](spark, server.url) == (2, 114)
     with server.client() as client, client.snapshot() as held:
         server.commit({"aircraft": {"N1": {"flights": 1000}}})
-        rows = names["rows_at"](spark, server.listen(), held.token, partitions=2)
+        rows = names["rows_at"](spark, server.url, held.token, partitions=2)
         assert {row["tailnum"]: row["flights"] for row in rows.collect()} == {"N14228": 111, "N24211": 2, "N1": 1}
+
+
+def test_a_transport_over_httpx_answers_and_fails_as_the_default_does(
+    server: Server, example: Callable[[str], dict[str, Any]]
+) -> None:
+    make = example("httpx_transport.py")["HttpxTransport"]
+    with httpx.Client() as own, Client(server.url, transport=make(own)) as client:
+        assert client.store("aircraft").get("N14228").value["flights"] == 111
+        assert [row.key["tailnum"] for row in client.store("aircraft").scan(order="key", limit=2)] == ["N1", "N14228"]
+        with pytest.raises(UnknownStoreError):
+            client.store("nothing").get("a")
+    with (
+        httpx.Client() as own,
+        Client(f"http://127.0.0.1:{free_port()}", transport=make(own)) as client,
+        pytest.raises(UnreachableError, match="no server gave an answer"),
+    ):
+        client.store("aircraft").get("N14228")

@@ -45,37 +45,6 @@ def caller(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
         yield started.routers[0]
 
 
-def test_whole_numbers_are_strings_for_readers_that_ask_for_it(caller: Caller) -> None:
-    plain = caller.get(f"/v1/stores/op0/keys/{WORD}").body
-    assert isinstance(plain["value"], dict)
-    expected = {name: str(number) for name, number in plain["value"].items()}
-    assert expected
-    single = caller.get(f"/v1/stores/op0/keys/{WORD}?longs=string").body
-    exact = caller.get(f"/v1/stores/op0/lookup?key=%5B%22{WORD}%22%5D&longs=string&max_lag=100").body
-    batch = caller.post("/v1/stores/op0/lookup?longs=string", json.dumps({"keys": [[WORD], ["nobody"]]}).encode()).body
-    assert isinstance(batch["results"], list)
-    for answer in (single, exact, batch["results"][0]):
-        assert answer["value"] == expected
-        assert isinstance(answer["version"], int)
-    assert batch["results"][1]["found"] is False
-    assert caller.get(f"/v1/stores/op0/keys/{WORD}?longs=number").body["value"] == plain["value"]
-
-
-def test_longs_that_are_no_choice_are_refused(caller: Caller) -> None:
-    for reply in (
-        caller.get(f"/v1/stores/op0/keys/{WORD}?longs=text"),
-        caller.post("/v1/stores/op0/lookup?longs=text", b'{"keys":[["a"]]}'),
-    ):
-        assert reply.problem == "bad-bound"
-        assert "longs=string" in reply.text
-
-
-def test_a_bound_in_the_query_of_a_batch_is_refused_because_it_would_not_count(caller: Caller) -> None:
-    reply = caller.post("/v1/stores/op0/lookup?max_lag=0", b'{"keys":[["a"]]}')
-    assert reply.problem == "bad-request"
-    assert "'max_lag'" in reply.text
-
-
 def test_a_position_of_another_application_is_called_that_and_not_rewound(caller: Caller) -> None:
     ours = caller.get("/v1/stores/op0").body["application_id"]
     token = Position(ApplicationId("orders"), LINEAGE, 1, None).encode()
@@ -98,17 +67,3 @@ def test_booleans_may_be_written_as_python_and_sql_write_them(caller: Caller, va
 
 def test_a_store_that_is_misspelt_is_suggested(caller: Caller) -> None:
     assert "Did you mean 'op0'?" in caller.get("/v1/stores/op1/keys/a").text
-
-
-def test_a_byte_that_is_not_utf8_is_shown_as_it_was_sent(caller: Caller) -> None:
-    text = caller.get("/v1/stores/op0/keys/a%FF").text
-    assert "'a%FF' is not percent-encoded UTF-8" in text
-    assert "b'" not in text
-
-
-def test_too_many_segments_are_answered_with_a_path_that_fits(caller: Caller) -> None:
-    reply = caller.get("/v1/stores/op0/keys/a/b")
-    assert reply.problem == "bad-key"
-    assert "keys/a/b is not a key of this store" in reply.text
-    assert "as keys/text" in reply.text
-    assert "JSON array" not in reply.text

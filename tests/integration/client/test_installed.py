@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import runpy
 import shutil
 import signal
 import subprocess
@@ -17,6 +19,7 @@ from pathlib import Path
 
 import pytest
 from tests.support.checkpoint.handmade import HandmadeCheckpoint
+from tests.support.documents.blocks import blocks_of
 from tests.support.repository import ROOT
 from tests.support.spark.queries import wait_until
 from tests.support.wheel import INSTALL_LIMIT_S, UV, build_wheel, write_versions
@@ -35,6 +38,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return build_wheel(tmp_path_factory.mktemp("dist"))
 
 
+@pytest.mark.full
 def test_a_wheel_that_lacks_a_part_is_not_released(wheel: Path, tmp_path: Path) -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     assert wheel_problems(wheel, project) == []
@@ -45,6 +49,53 @@ def test_a_wheel_that_lacks_a_part_is_not_released(wheel: Path, tmp_path: Path) 
                 part.writestr(name, whole.read(name))
         part.writestr("tests/stray.py", "")
     assert wheel_problems(lacking, project) == ["understudy_node has no py.typed", "tests does not belong in a wheel"]
+
+
+def installed_from() -> str:
+    """What the pages tell a reader to install, as their configuration says it."""
+    return str(runpy.run_path(str(ROOT / "docs/conf.py"))["installed_from"])
+
+
+def pages() -> list[Path]:
+    return [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "docs").glob("*/*.md"))]
+
+
+def test_each_page_installs_what_can_be_installed_today() -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"].keys()
+    found = [
+        (page.name, source, given)
+        for page in pages()
+        if page.parent.name not in ("decisions", "reference")
+        for source, given in re.findall(r"pip install '([^'\[]*understudy[^'\[]*)\[([^\]]*)\]'", page.read_text())
+    ]
+    assert {page for page, _, _ in found} >= {"README.md", "own-query.md", "sql.md", "lose-a-node.md"}
+    assert [each for each in found if each[1] != installed_from()] == [], "docs/conf.py says what to install"
+    assert [each for each in found if not set(each[2].split(",")) <= extras] == []
+
+
+@pytest.mark.full
+@pytest.mark.timeout(INSTALL_LIMIT_S)
+def test_the_lines_by_which_tutorials_install_run(wheel: Path, tmp_path: Path) -> None:
+    """Without what the package needs, which `installed` has: the line itself is what is tried here."""
+    shutil.copytree(wheel.parent, tmp_path / "dist")
+    assert (tmp_path / installed_from()).is_file()
+    blocks = [
+        block
+        for name in ("own-query", "sql", "lose-a-node", "aligned-source")
+        for block in blocks_of((ROOT / f"docs/tutorials/{name}.md").read_text())
+        if "pip install" in block.text
+    ]
+    assert len(blocks) == 4
+    variables = {"PATH": f"{tmp_path}/venv/bin:{os.environ['PATH']}", "HOME": str(tmp_path), "PIP_NO_DEPS": "1"}
+    for block in blocks:
+        done = subprocess.run(
+            ["bash", "-ec", block.script],
+            cwd=tmp_path, env=variables, capture_output=True, text=True, timeout=INSTALL_LIMIT_S, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        assert "does not provide the extra" not in done.stderr
+    shown = subprocess.run(["pip", "show", PACKAGE], env=variables, capture_output=True, text=True, check=True)
+    assert f"Location: {tmp_path}/venv" in shown.stdout
 
 
 class Installed:

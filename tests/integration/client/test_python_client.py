@@ -1,18 +1,17 @@
-"""The Python client, blocking and on a loop, asks a real `understudy serve`, real routers with nodes, and
-`understudy.testing`, which answers as they do.
-"""
+"""The Python client, blocking and on a loop, asks a real `understudy serve`, and real routers with nodes."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any
 
 import pytest
 from tests.support.bus.redis_server import RedisServer
 from tests.support.checkpoint.handmade import HandmadeCheckpoint
-from tests.support.clients.asking import Asking, asking, asking_in_memory
+from tests.support.clients.asking import Asking, asking
 from tests.support.cluster.in_process import TASKS, VERSION, Cluster, cluster
 from tests.support.services.command_line import serving
 from tests.support.spark.queries import wait_until
@@ -22,13 +21,11 @@ from understudy import (
     LineageChangedError,
     Result,
     UnavailableError,
-    UnknownStoreError,
     UsageError,
     VersionGoneError,
 )
 from understudy.client.core import metadata
 from understudy.client.results import RoutingCounts
-from understudy.testing import Server, Store
 from understudy_shared.reads.position import decode_position
 
 STORE = "op0"
@@ -61,31 +58,9 @@ def known(
         yield running
 
 
-@pytest.fixture(scope="module")
-def in_memory(module_checkpoint: HandmadeCheckpoint) -> Iterator[Server]:
-    """A server in memory with what the checkpoint has, version after version."""
-    values = [
-        {
-            word: {"count": count, "total": count * 1_000_000}
-            for word, count in module_checkpoint.counts(version).items()
-        }
-        for version in range(1, VERSION + 1)
-    ]
-    rows = [{"word": word, **value} for word, value in values[0].items()]
-    store = Store(key={"word": "string"}, value={"count": "long", "total": "long"}, rows=rows)
-    with Server({STORE: store}, partitions=TASKS) as server:
-        for value in values[1:]:
-            server.commit({STORE: value})
-        yield server
-
-
-@pytest.fixture(params=["a node", "routers", "nodes directly", "in memory"])
+@pytest.fixture(params=["a node", "routers", "nodes directly"])
 def client(request: pytest.FixtureRequest, kind: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Asking]:
-    """A client of a node that holds everything, of the routers of a cluster, of its nodes, or of a server in memory."""
-    if request.param == "in memory":
-        with asking_in_memory(kind, request.getfixturevalue("in_memory")) as asked:
-            yield asked
-        return
+    """A client of a node that holds everything, of the routers of a cluster, or of its nodes."""
     if request.param == "a node":
         urls: Any = request.getfixturevalue("node_url")
     else:
@@ -131,22 +106,6 @@ def test_many_keys_come_in_their_order_in_as_many_requests_as_it_takes(client: A
     assert results[0].lag.offset_lag == 0
 
 
-def test_a_key_of_a_batch_that_is_wrong_has_an_error_and_the_others_an_answer(client: Asking) -> None:
-    good, wrong = client.ask(lambda each: each.store(STORE).get_many(["born-0", {"nope": 1}]))
-    assert good.found
-    assert isinstance(wrong.error, BadRequestError)
-    with pytest.raises(BadRequestError, match="word"):
-        _ = wrong.value
-
-
-def test_stores_and_lag_are_listed(client: Asking) -> None:
-    (store,) = client.ask(lambda each: each.stores())
-    assert (store.name, store.kind, store.partitions) == (STORE, "value", TASKS)
-    assert [(each.name, each.type) for each in store.key] == [("word", "string")]
-    assert client.ask(lambda each: each.store(STORE).info()).lineage == store.lineage
-    assert client.ask(lambda each: each.lag(STORE))["stores"]
-
-
 def test_a_version_is_named_for_one_read_or_for_all(client: Asking) -> None:
     assert get(client, "born-0", version=2).value["count"] == 2
     named = client.ask(lambda each: each.at(version=2).store(STORE).get("born-0"))
@@ -159,10 +118,10 @@ def test_a_version_is_named_for_one_read_or_for_all(client: Asking) -> None:
 
 def test_rows_come_in_pages_of_one_version(client: Asking, module_checkpoint: HandmadeCheckpoint) -> None:
     counts = module_checkpoint.counts(VERSION)
-    rows = client.ask(lambda each: each.store(STORE).scan(limit=7))
+    rows = client.ask(lambda each: each.store(STORE).scan(page_size=7))
     assert {row.key["word"]: row.value["count"] for row in rows} == counts
     assert len(rows) == len(counts)
-    pages = client.ask(lambda each: each.store(STORE).scan(limit=7).pages())
+    pages = client.ask(lambda each: each.store(STORE).scan(page_size=7).pages())
     assert {page.version for page in pages} == {VERSION}
     assert len(pages) > 1
     big = client.ask(lambda each: each.store(STORE).scan(where=[["count", ">", 2]], order="key", fields=["count"]))
@@ -171,12 +130,71 @@ def test_rows_come_in_pages_of_one_version(client: Asking, module_checkpoint: Ha
     assert [row.value["count"] for row in one] == [1]
 
 
-def test_rows_are_counted_exactly_and_about(client: Asking, module_checkpoint: HandmadeCheckpoint) -> None:
-    counted = client.ask(lambda each: each.store(STORE).count())
-    assert (counted.count, counted.version) == (len(module_checkpoint.counts(VERSION)), VERSION)
-    few = client.ask(lambda each: each.store(STORE).count(where=[["count", "=", 1]]))
-    assert few.count == sum(count == 1 for count in module_checkpoint.counts(VERSION).values())
-    assert client.ask(lambda each: each.store(STORE).count(estimate=True)).is_estimate
+def scanned(client: Any, **question: Any) -> Any:
+    return client.store(STORE).scan(**question)
+
+
+def pages_of(client: Any, **question: Any) -> Any:
+    return scanned(client, **question).pages()
+
+
+def test_a_limit_is_the_number_of_rows_whatever_the_size_of_pages(
+    client: Asking, module_checkpoint: HandmadeCheckpoint
+) -> None:
+    counts = module_checkpoint.counts(VERSION)
+    by_key = sorted(counts)
+    for limit, size in ((1, None), (3, None), (7, 2), (6, 3), (len(counts), 5), (len(counts) + 1, None), (5000, None)):
+        asked: dict[str, Any] = {"limit": limit, "page_size": size}
+        rows = client.ask(partial(scanned, order="key", **asked))
+        assert [row.key["word"] for row in rows] == by_key[:limit]
+        pages = client.ask(partial(pages_of, **asked))
+        assert sum(len(page.items) for page in pages) == min(limit, len(counts))
+    with pytest.raises(UsageError, match="limit=0"):
+        client.ask(lambda each: each.store(STORE).scan(limit=0))
+
+
+def table_of(client: Any, **question: Any) -> Any:
+    return scanned(client, **question).to_arrow()
+
+
+def test_rows_are_a_frame_in_one_step_by_an_export_or_by_pages(
+    client: Asking, module_checkpoint: HandmadeCheckpoint
+) -> None:
+    counts = module_checkpoint.counts(VERSION)
+    for question in ({}, {"order": "key"}):  # the second one has no export
+        table = client.ask(partial(table_of, **question))
+        assert table.column_names == ["word", "count", "total"], "a problem, only where a row has one"
+        assert dict(zip(table["word"].to_pylist(), table["count"].to_pylist(), strict=True)) == counts
+        assert table.num_rows == len(counts)
+    at_1 = client.ask(lambda each: each.at(version=1).store(STORE).scan(prefix=["born-0"], fields=["count"]).to_dicts())
+    assert at_1 == [{"word": "born-0", "count": 1}]
+    of_pandas = client.ask(lambda each: each.store(STORE).top(2, by="count").to_pandas())
+    of_polars = client.ask(lambda each: each.store(STORE).scan(where=[["count", ">", 2]]).to_polars())
+    assert list(of_pandas["count"]) == sorted(counts.values(), reverse=True)[:2]
+    assert sorted(of_polars["count"]) == sorted(count for count in counts.values() if count > 2)
+
+
+def changes_since(since: Any, client: Any) -> Any:
+    return client.store(STORE).changes(since=since)
+
+
+def test_a_time_stands_where_a_version_does(client: Asking, module_checkpoint: HandmadeCheckpoint) -> None:
+    changed = client.ask(lambda each: each.store(STORE).changes(1))
+    assert len(changed) > VERSION
+    sinces: tuple[Any, ...] = ("1d", timedelta(hours=2), "2000-01-01T00:00:00Z", datetime(2000, 1, 1, tzinfo=UTC))
+    for since in sinces:
+        found = client.ask(partial(changes_since, since))
+        assert [each.raw for each in found] == [each.raw for each in changed]
+    assert client.ask(lambda each: each.store(STORE).changes(since="0s")) == []
+    assert get(client, "born-0", at="-1ms").version == get(client, "born-0", at=timedelta()).version == VERSION
+    with pytest.raises(VersionGoneError):
+        get(client, "born-0", at="-1d")
+    with pytest.raises(BadRequestError, match="or a time ago"):
+        get(client, "born-0", at="1 minute")
+    few = client.ask(lambda each: each.store(STORE).scan(where="count > 2 and word in ('born-0', 'no')"))
+    assert [row.key["word"] for row in few] == ["born-0"]
+    with pytest.raises(BadRequestError, match="at character 8: a value is expected"):
+        client.ask(lambda each: each.store(STORE).scan(where="count >"))
 
 
 def test_the_history_of_a_key_tells_each_change(client: Asking) -> None:
@@ -252,37 +270,15 @@ def test_stores_are_read_at_one_version(client: Asking) -> None:
 
 
 def test_a_snapshot_is_leased_for_a_block_and_released_behind_it(client: Asking) -> None:
-    with client.entered(lambda each: each.snapshot(ttl=timedelta(minutes=5), holder="a test")) as held:
+    with client.entered(lambda each: each.snapshot(ttl=timedelta(minutes=5))) as held:
         assert held.version == VERSION
-        assert [each["holder"] for each in client.snapshots()] == ["a test"]
+        assert [each["version"] for each in client.snapshots()] == [VERSION]
         assert client.ask(lambda _: held.store(STORE).get("born-0")).version == VERSION
-        assert len(client.ask(lambda _: held.store(STORE).scan(limit=5))) > 5
+        assert len(client.ask(lambda _: held.store(STORE).scan(page_size=5))) > 5
         assert client.ask(lambda _: held.read({STORE: ["born-0"]}))[STORE][0].found
         with pytest.raises(BadRequestError, match="snapshot"):
             client.ask(lambda _: held.store(STORE).get("born-0", version=1))
     assert client.snapshots() == []
-
-
-@pytest.mark.parametrize(
-    ("wrong", "error"),
-    [
-        ({"max_lagg": 5}, UsageError),
-        ({"max_staleness": 5}, UsageError),
-        ({"at": datetime(2026, 1, 1)}, UsageError),  # noqa: DTZ001  # that is what is wrong
-        ({"timeout": -1}, UsageError),
-        ({"max_lag": -1}, BadRequestError),
-        ({"min_position": "nonsense"}, BadRequestError),
-        ({"version": 10**6, "timeout": 1}, UnavailableError),
-    ],
-)
-def test_a_wrong_bound_is_refused_with_what_to_do(client: Asking, wrong: Any, error: type[Exception]) -> None:
-    with pytest.raises(error, match=r".+\. .+"):
-        get(client, "born-0", **wrong)
-
-
-def test_an_unknown_store_is_an_error_that_lists_those_that_are(client: Asking) -> None:
-    with pytest.raises(UnknownStoreError, match=STORE):
-        get(client, "a", store="nope")
 
 
 def test_the_answers_of_a_session_never_go_back_between_servers(kind: str, known: Cluster) -> None:

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
-import subprocess
-import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -15,26 +12,20 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 from tests.support.matrix import in_full
-from tests.support.repository import ROOT
 from tests.support.spark.formats import HDFS_V1, ROCKSDB_CHANGELOG_V2, StateFormat
-from tests.support.spark.queries import committed_batches, state_stores_unloaded, wait_until
+from tests.support.spark.queries import state_stores_unloaded, wait_until
 from tests.system.proof.client_ways import BARE
 from tests.system.proof.commit_watch import CommitWatch
-from tests.system.proof.fake_clock import FakeClock
-from tests.system.proof.history import Commit, History, Meta, Watched
+from tests.system.proof.history import Commit, History, Watched
 from tests.system.proof.history_file import load as load_history
-from tests.system.proof.keys import STORE
 from tests.system.proof.processes import Proxies, Talking
 from tests.system.proof.proxy import CUT, Toxics
 from tests.system.proof.query import start
 from tests.system.proof.run import RunOptions, recording
 from tests.system.proof.schedule import Schedule
 from tests.system.proof.storage import FolderStorage
-from tests.system.proof.truth import write_truth
-from tests.system.proof.truth_of_state import Truth
 from tests.system.proof.views import View, damaged, missing
 
-from understudy_shared.base.ports import free_port
 from understudy_shared.base.words import ApplicationId, Lineage
 from understudy_shared.reads.position import Position
 
@@ -133,75 +124,6 @@ def test_what_is_cut_off_vanishes_while_the_connection_stays_and_healing_resets_
     assert get(client) == 200
 
 
-def test_one_way_may_be_cut_so_that_questions_arrive_and_answers_do_not(
-    client: http.client.HTTPConnection, server: Server, proxies: Proxies
-) -> None:
-    proxies.set("it", Toxics(cut_to_client=True))
-    impatient(client)
-    with pytest.raises(TimeoutError):
-        get(client)
-    wait_until(lambda: len(server.heard) == 2, what="the question")
-
-
-def test_a_refusing_proxy_resets_what_is_open_refuses_what_is_new_and_listens_again_at_its_port(
-    client: http.client.HTTPConnection, proxies: Proxies
-) -> None:
-    proxies.set("it", Toxics(refuse=True))
-    with pytest.raises((ConnectionResetError, BrokenPipeError)):
-        get(client)
-    client.close()
-    with pytest.raises(ConnectionRefusedError):
-        get(client)
-    client.close()
-    proxies.set("it", Toxics())
-    assert get(client) == 200
-
-
-def test_a_resetting_proxy_takes_connections_and_breaks_them(
-    client: http.client.HTTPConnection, proxies: Proxies
-) -> None:
-    proxies.set("it", Toxics(reset=True))
-    for _ in range(2):
-        with pytest.raises((ConnectionResetError, BrokenPipeError)):
-            get(client)
-        client.close()
-
-
-def test_an_open_connection_is_answered_by_500_without_the_server_hearing_of_it(
-    client: http.client.HTTPConnection, server: Server, proxies: Proxies
-) -> None:
-    proxies.set("it", Toxics(answer=500))
-    assert [get(client), get(client)] == [500, 500]
-    assert len(server.heard) == 1
-
-
-def test_a_store_that_throttles_says_so_and_gives_no_body_to_a_head(
-    client: http.client.HTTPConnection, server: Server, proxies: Proxies
-) -> None:
-    proxies.set("it", Toxics(answer=503))
-    for method, has_body in (("HEAD", False), ("GET", True), ("HEAD", False)):
-        client.request(method, "/")
-        reply = client.getresponse()
-        assert (reply.status, b"<Code>SlowDown</Code>" in reply.read()) == (503, has_body)
-    proxies.set("it", Toxics())
-    client.close()
-    assert get(client) == 200
-    assert len(server.heard) == 2
-
-
-def test_delay_and_bandwidth_hold_up_an_answer_at_least_so_long(
-    client: http.client.HTTPConnection, proxies: Proxies
-) -> None:
-    proxies.set("it", Toxics(delay_ms=100))
-    began_s = time.monotonic()
-    assert get(client) == 200
-    assert time.monotonic() - began_s >= 0.2
-    proxies.set("it", Toxics(bytes_per_s=1000))
-    began_s = time.monotonic()
-    assert get(client) == 200
-    assert time.monotonic() - began_s >= 0.1, "more than a hundred bytes each way"
-
-
 def position_of(version: int) -> str:
     return Position(ApplicationId("proof"), Lineage("life"), version, 1000 * version).encode()
 
@@ -254,52 +176,6 @@ def test_readers_carry_their_positions_and_record_what_each_answer_stated(tmp_pa
     )
 
 
-def test_a_reader_turns_to_the_other_router_and_fails_only_when_there_is_none(tmp_path: Path) -> None:
-    leaving = Server(lambda _: (503, {"type": "not-initialised", "detail": "stopping", "state": "stopping"}))
-    served = Server(lambda _: (200, an_answer(7)))
-    routers = {"gone": free_port(), "leaving": leaving.server_port, "there": served.server_port}
-    (tmp_path / "some").mkdir()
-    history = read_at(routers, tmp_path / "some", until=lambda: len(served.heard) > 100)
-    served.end()
-    assert {(read.outcome, read.router) for read in history.reads} == {("found", "there")}
-    assert leaving.heard
-    heard = len(leaving.heard)
-    (tmp_path / "none").mkdir()
-    alone = {"gone": routers["gone"], "leaving": leaving.server_port}
-    history = read_at(alone, tmp_path / "none", until=lambda: len(leaving.heard) > heard + 50)
-    leaving.end()
-    assert {read.outcome for read in history.reads} == {"failed"}
-
-
-def test_a_list_is_read_page_by_page_and_anew_when_the_version_of_its_pages_is_gone(tmp_path: Path) -> None:
-    gone = iter([True])
-
-    def answer(path: str) -> tuple[int, dict[str, object]]:
-        is_first = "cursor=" not in path
-        if not is_first and next(gone, False):
-            return 410, {"type": "version-gone", "candidates": []}
-        page = {name: said for name, said in an_answer(7).items() if name != "value"}
-        cursor = "second" if is_first else None
-        return 200, {**page, "values": [{"value": 1 if is_first else 2}], "next_cursor": cursor}
-
-    served = Server(answer)
-    history = read_at({"router-1": served.server_port}, tmp_path, until=lambda: len(served.heard) > 100)
-    served.end()
-    assert {read.pages for read in history.reads} == {2}
-    assert all(read.value == {"values": [{"value": 1}, {"value": 2}]} for read in history.reads)
-    assert len(served.heard) == 2 * len(history.reads) + 2, "one began anew"
-
-
-def test_a_typed_refusal_is_recorded_with_every_candidate_and_its_reason(tmp_path: Path) -> None:
-    candidates = [{"node_id": "node-1", "reason": "lag-exceeded"}]
-    served = Server(lambda _: (503, {"type": "no-acceptable-replica", "candidates": candidates}))
-    history = read_at({"router-1": served.server_port}, tmp_path, until=lambda: len(served.heard) > 50)
-    served.end()
-    assert {(read.outcome, read.problem, read.candidates) for read in history.reads} == {
-        ("refused", "no-acceptable-replica", (("node-1", "lag-exceeded"),))
-    }
-
-
 FORMATS = (ROCKSDB_CHANGELOG_V2, HDFS_V1)
 
 
@@ -329,29 +205,6 @@ def checkpoint(
     return folder, seen
 
 
-def test_the_truth_is_every_version_of_every_key_as_spark_reads_it(
-    spark: SparkSession, state_format: StateFormat, checkpoint: tuple[Path, list[Commit | Watched]], tmp_path: Path
-) -> None:
-    write_truth(spark, checkpoint[0], state_format, tmp_path / "truth")
-    truth = Truth.load(tmp_path / "truth")
-    assert (truth.first, truth.last) == (1, committed_batches(checkpoint[0])[-1] + 1)
-    for version in range(1, truth.last + 1):
-        counted = sum(value["count"] for value in truth.state(STORE, version).values())
-        assert counted == 60 * version, "no slot is removed so early"
-
-
-def test_a_commit_is_seen_between_two_looks_and_in_order(checkpoint: tuple[Path, list[Commit | Watched]]) -> None:
-    folder, seen = checkpoint
-    history = History(Meta(1, {}))
-    for each in seen:
-        history.add(each)
-    assert [commit.version for commit in history.commits] == [batch + 1 for batch in committed_batches(folder)]
-    assert all(commit.not_before_ms is not None for commit in history.commits)
-    assert all((commit.not_before_ms or 0) < commit.seen_ms for commit in history.commits)
-    assert history.watched_until_ms is not None
-    assert history.watched_until_ms >= history.commits[-1].seen_ms
-
-
 def test_a_view_leads_to_the_checkpoint_to_nowhere_or_to_a_copy_with_a_bad_file(
     checkpoint: tuple[Path, list[Commit | Watched]], tmp_path: Path
 ) -> None:
@@ -374,28 +227,3 @@ def test_a_view_leads_to_the_checkpoint_to_nowhere_or_to_a_copy_with_a_bad_file(
     assert {path for path, content in files.items() if seen()[path] != content} == gone
     view.heal()
     assert seen() == files
-
-
-def test_a_clock_that_jumps_shifts_wall_time_at_once_and_leaves_monotonic_time_alone(tmp_path: Path) -> None:
-    clock = FakeClock(tmp_path / "clock")
-    script = (
-        "import sys, time, pathlib\n"
-        "from tests.system.proof.fake_clock import shift_clock\n"
-        "shift_clock(pathlib.Path(sys.argv[1]))\n"
-        "for line in sys.stdin: print(time.time(), time.time_ns() / 1e9, time.monotonic(), flush=True)"
-    )
-    command = [sys.executable, "-c", script, str(clock.file)]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT) as process:
-        assert process.stdin is not None
-        assert process.stdout is not None
-        for shift_s in (0, 3600, -3600):
-            clock.jump(shift_s)
-            before = time.time(), time.monotonic()
-            process.stdin.write("\n")
-            process.stdin.flush()
-            wall_s, wall_of_ns_s, monotonic_s = map(float, process.stdout.readline().split())
-            after = time.time(), time.monotonic()
-            assert before[0] <= wall_s - shift_s <= after[0]
-            assert before[0] <= wall_of_ns_s - shift_s <= after[0]
-            assert before[1] <= monotonic_s <= after[1]
-        process.stdin.close()

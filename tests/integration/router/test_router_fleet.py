@@ -50,6 +50,7 @@ async def router(redis: RedisServer, folder: Path) -> AsyncIterator[httpx.AsyncC
         await process.wait()
 
 
+@pytest.mark.full
 async def test_many_applications_share_one_subscription_and_one_connection_to_their_node(
     redis: RedisServer, tmp_path: Path
 ) -> None:

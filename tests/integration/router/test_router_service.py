@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -11,13 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import httpx
-import pytest
-from pydantic import ValidationError
 from tests.support.spark.queries import wait_until
-
-from understudy_router.serve import main
-from understudy_router.settings import RouterSettings
-from understudy_shared.base.errors import UnderstudyError
 
 CODE = """
 import sys
@@ -52,37 +45,3 @@ def test_a_router_serves_without_redis_and_ends_with_a_signal(tmp_path: Path) ->
         assert (refused.status_code, refused.json()["type"]) == (503, "not-initialised")
         process.send_signal(signal.SIGTERM)
         assert process.wait(30) in {0, -signal.SIGTERM}
-
-
-def test_a_port_in_use_is_refused_with_what_to_do() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-        with pytest.raises(UnderstudyError, match="the port is in use") as refused:
-            main({"redis": "redis://127.0.0.1:1/0", "application_id": "flights", "port": port})
-    assert (refused.value.where, "--port" in refused.value.fix) == (f"127.0.0.1:{port}", True)
-
-
-@pytest.mark.parametrize(
-    ("settings", "wrong"),
-    [
-        ({"redis": "redis://h"}, "application_id"),
-        ({"redis": "redis://h", "application_id": ""}, "application_id"),
-        ({"application_id": "flights"}, "redis"),
-        ({"redis": "redis://h", "application_id": "a", "hop_timeout_ms": 0}, "hop_timeout_ms"),
-        ({"redis": "redis://h", "application_id": "a", "checkpoint": "/c"}, "checkpoint"),
-    ],
-)
-def test_wrong_settings_are_refused_by_name(settings: dict[str, object], wrong: str) -> None:
-    with pytest.raises(ValidationError, match=wrong):
-        RouterSettings.model_validate(settings)
-
-
-def test_flags_win_over_variables_and_variables_over_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    file = tmp_path / "understudy.toml"
-    file.write_text('redis = "redis://file"\nport = 1\ndeadline_ms = 11\nhop_timeout_ms = 12\n')
-    monkeypatch.setenv("UNDERSTUDY_CONFIG", str(file))
-    monkeypatch.setenv("UNDERSTUDY_PORT", "2")
-    monkeypatch.setenv("UNDERSTUDY_DEADLINE_MS", "22")
-    settings = RouterSettings(application_id="flights", port=3)
-    assert (settings.port, settings.deadline_ms, settings.hop_timeout_ms) == (3, 22, 12)
-    assert settings.redis == "redis://file"

@@ -33,14 +33,14 @@ class FragileBus(LocalBus):
             raise BusError("it was taken away", where="the test")
         super()._open()
 
-    async def listen(self, channel: str, *further: str) -> AsyncIterator[bytes | Lost | Back]:
+    async def listen(self, *channels: str) -> AsyncIterator[bytes | Lost | Back]:
         while True:
             if self.is_away:
                 yield Lost("it was taken away")
             while self.is_away:
                 self._turned.clear()
                 await self._turned.wait()
-            heard = super().listen(channel, *further)
+            heard = super().listen(*channels)
             next_one = asyncio.ensure_future(anext(heard))
             turned = asyncio.ensure_future(self._turned.wait())
             try:

@@ -19,12 +19,9 @@ from understudy_shared.bus.base import (
     MAX_VALUE_BYTES,
     Back,
     BusError,
-    ChangeOn,
-    Channel,
     Fence,
     ListedKeys,
     Lost,
-    NewChannel,
     Stored,
 )
 from understudy_shared.bus.inbox import Inbox
@@ -44,7 +41,6 @@ class LocalBus:
     """Keys, leases and a channel in memory."""
 
     def __init__(self, clock: Clock | None = None) -> None:
-        self.bad_replies = 0
         self._clock: Clock = clock or SystemClock()
         self._values: dict[str, _Value] = {}
         self._leases: dict[str, _Value] = {}
@@ -89,7 +85,7 @@ class LocalBus:
         self._open()
         self._values[key] = _Value(payload, None if expiry_ms is None else self._end(expiry_ms))
 
-    async def put_owned(self, key: str, owner: str, payload: bytes, *, expiry_ms: int, channel: Channel) -> bool:
+    async def put_owned(self, key: str, owner: str, payload: bytes, *, expiry_ms: int, channel: str) -> bool:
         """Write and publish, unless the key has another owner."""
         if self._is_anothers(key, owner):
             self._shorten(self._values, key, expiry_ms)
@@ -112,18 +108,18 @@ class LocalBus:
         self._open()
         self._send(channel, payload)
 
-    async def listen(self, channel: str, *further: str) -> AsyncIterator[bytes | Lost | Back]:
+    async def listen(self, *channels: str) -> AsyncIterator[bytes | Lost | Back]:
         """Yield messages in their order. The subscription never breaks, but a reader that is too slow gets `Lost`."""
         self._open()
         inbox = Inbox()
         inbox.put(Back())
-        for each in (channel, *further):
+        for each in channels:
             self._inboxes[each].append(inbox)
         try:
             while (heard := await inbox.take()) is not None:
                 yield heard
         finally:
-            for each in (channel, *further):
+            for each in channels:
                 self._inboxes[each].remove(inbox)
 
     async def acquire(
@@ -167,7 +163,7 @@ class LocalBus:
         return None if lease is None else lease.owner
 
     async def put_fenced(
-        self, key: str, payload: bytes, *, epoch: int, fence: Fence, channel: str, change: ChangeOn | None = None
+        self, key: str, payload: bytes, *, epoch: int, fence: Fence, channel: str, change: bytes | None = None
     ) -> bool:
         """Write and publish if the fence holds and (term, epoch) is above that of the stored value."""
         value = self._living(self._values, key)
@@ -176,10 +172,7 @@ class LocalBus:
         if not self._holds(fence) or (stored is not None and stored >= order and is_plausible_order(stored, order)):
             return False
         self._values[key] = _Value(payload, None, None, order)
-        if change is not None and self._is_known(channel, change.channel):
-            self._send(change.channel, change.payload)
-        else:
-            self._send(channel, payload)
+        self._send(channel, payload if change is None else change)
         return True
 
     async def close(self) -> None:
@@ -222,12 +215,6 @@ class LocalBus:
         left_ms = None if value.ends_ms is None else int(value.ends_ms - self._clock.monotonic_ms())
         return Stored(value.payload[: MAX_VALUE_BYTES + 1], left_ms)
 
-    def _is_known(self, former: str, mark: str) -> bool:
-        """Whether every reader of the former channel subscribed to the mark, too."""
-        return len(self._inboxes[former]) <= len(self._inboxes[mark])
-
-    def _send(self, channel: Channel, payload: bytes) -> None:
-        if isinstance(channel, NewChannel):
-            channel = channel.name if self._is_known(channel.former, channel.mark) else channel.former
+    def _send(self, channel: str, payload: bytes) -> None:
         for inbox in self._inboxes.get(channel, ()):
             inbox.put(payload)

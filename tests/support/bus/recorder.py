@@ -12,7 +12,7 @@ from understudy_shared.bus.gossip import Names
 
 
 class Recorder:
-    """One stranger. `messages` are those of the channel, in order; `keys` what stood in keys at `keep`."""
+    """One stranger. `messages` are those of its channels, in order; `keys` what stood in keys at `keep`."""
 
     def __init__(self, url: str, application_id: str) -> None:
         self.messages: list[bytes] = []
@@ -20,7 +20,7 @@ class Recorder:
         self._redis = redis.Redis.from_url(url, socket_timeout=10)
         self._names = Names(application_id)
         self._heard = self._redis.pubsub(ignore_subscribe_messages=True)  # type: ignore[no-untyped-call]
-        self._heard.subscribe(self._names.channel)
+        self._heard.subscribe(self._names.channel, self._names.heartbeats)
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._record, name="recorder")
         self._thread.start()
@@ -58,7 +58,10 @@ class Recorder:
 
     def _record(self) -> None:
         while not self._ended.is_set():
-            message = self._heard.get_message(timeout=0.05)
+            try:
+                message = self._heard.get_message(timeout=0.5)
+            except redis.TimeoutError:  # the end of a message took longer than its beginning: redis-py connects again
+                continue
             if message is not None and isinstance(message["data"], bytes):
                 self.messages.append(message["data"])
 

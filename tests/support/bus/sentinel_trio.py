@@ -5,11 +5,9 @@ They take a server for down after a second, and agree by two of three.
 
 from __future__ import annotations
 
-import os
 import secrets
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
@@ -21,8 +19,9 @@ import redis
 from tests.support.bus.redis_server import RedisServer, redis_server
 from tests.support.spark.queries import wait_until
 
-from understudy.demo.local_redis import _FOLLOW_PARENT, find_server
-from understudy_shared.base.ports import free_port
+from understudy.demo.local_redis import find_server
+from understudy_shared.base.child_process import tied_command
+from understudy_shared.base.sockets import free_port
 
 SERVICE = "us"
 COUNT, QUORUM = 3, 2
@@ -57,7 +56,7 @@ class SentinelProcess:
         server = [str(find_server()), str(config), "--sentinel"]
         with (self._folder / "output.txt").open("wb") as output:
             self._process = subprocess.Popen(
-                [sys.executable, "-I", "-S", "-c", _FOLLOW_PARENT, str(os.getpid()), *server],
+                tied_command(*server),
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,

@@ -8,7 +8,6 @@ import shutil
 import socket
 import ssl
 import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -20,8 +19,8 @@ from tests.support.bus.redis_server import RedisServer
 from tests.support.bus.servers import DEBIANS_SERVER, variables_for
 from tests.support.spark.queries import wait_until
 
-from understudy.demo.local_redis import _FOLLOW_PARENT
-from understudy_shared.base.ports import free_port
+from understudy_shared.base.child_process import tied_command
+from understudy_shared.base.sockets import free_port
 
 LIMIT_S = 20.0
 
@@ -84,7 +83,7 @@ def tls_server(authority: Authority, shown: Certificate, *, asks_for_one: bool =
     words += ["--tls-auth-clients", "yes" if asks_for_one else "no"]
     with TemporaryDirectory(prefix="redis-tls-") as folder:
         process = subprocess.Popen(
-            [sys.executable, "-I", "-S", "-c", _FOLLOW_PARENT, str(os.getpid()), program, *map(str, words)],
+            tied_command(program, *map(str, words)),
             cwd=folder,
             env=variables_for(program),
             stdin=subprocess.DEVNULL,

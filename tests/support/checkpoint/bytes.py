@@ -110,6 +110,7 @@ def offsets(*, provider: str = ROCKSDB, partitions: int = 2, conf: Mapping[str, 
         "spark.sql.streaming.stateStore.compression.codec": "lz4",
         "spark.sql.streaming.stateStore.encodingFormat": "unsaferow",
         "spark.sql.streaming.aggregation.stateFormatVersion": "2",
+        "spark.sql.streaming.statefulOperator.useStrictDistribution": "true",
         **(conf or {}),
     }
     body = {"batchWatermarkMs": 5, "batchTimestampMs": 1_700_000_000_000, "conf": settings}

@@ -5,11 +5,12 @@ It reads as a replica does (same restore, same changelogs), but once and up to a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
 from understudy_node.checkpoint.description import (
+    NONE_NAMED,
     CheckpointDescription,
     OperatorDescription,
     StoreDescription,
@@ -44,9 +45,9 @@ class Row(NamedTuple):
 class CheckpointReader:
     """Reads versions of a checkpoint's stores. `directory` takes the local copies and belongs to one reader."""
 
-    def __init__(self, checkpoint: str | Path, directory: Path) -> None:
+    def __init__(self, checkpoint: str | Path, directory: Path, operators: Mapping[int, str] = NONE_NAMED) -> None:
         self._files: CheckpointFiles = open_checkpoint_files(checkpoint)
-        self.description: CheckpointDescription = describe(self._files)
+        self.description: CheckpointDescription = describe(self._files, operators)
         self.stores = served_stores(self.description, {})
         self._history = CommitHistory(self._files)
         self._disk = LocalBases(directory)

@@ -11,12 +11,8 @@ from contextlib import contextmanager
 from typing import Any
 from urllib.request import urlopen
 
-import httpx
-
 from understudy import AsyncClient, Client
 from understudy.client.results import RoutingCounts
-from understudy.client.transports.httpx_adapter import AsyncHttpxTransport, HttpxTransport
-from understudy.testing import Server
 
 
 class Asking:
@@ -30,7 +26,8 @@ class Asking:
     def ask(self, call: Callable[[Any], Any]) -> Any:
         """The result of a call of the client."""
         found = self._run(_called(call, self.client)) if isinstance(self.client, AsyncClient) else call(self.client)
-        return found if not hasattr(found, "__iter__") or isinstance(found, (list, dict, str)) else list(found)
+        is_list = hasattr(found, "__iter__") and not hasattr(found, "columns")  # and no table
+        return list(found) if is_list and not isinstance(found, (list, dict, str)) else found
 
     @contextmanager
     def entered(self, block: Callable[[Any], Any]) -> Iterator[Any]:
@@ -88,37 +85,17 @@ def loop_thread() -> Iterator[asyncio.AbstractEventLoop]:
 
 
 @contextmanager
-def asking_in_memory(kind: str, server: Server) -> Iterator[Asking]:
-    """A client of the kind `sync` or `async` of a server in memory."""
-    if kind == "sync":
-        with server.client() as client:
-            yield Asking(client, lambda found: found, server.listen())
-        return
-    with loop_thread() as loop:
-        yield Asking(
-            server.async_client(),
-            lambda call: asyncio.run_coroutine_threadsafe(call, loop).result(60),
-            server.listen(),
-        )
-
-
-@contextmanager
 def asking(kind: str, urls: Any = None, **options: Any) -> Iterator[Asking]:
-    """A client of the kind `sync` or `async`, by its own transport, or by httpx: `sync httpx`, `async httpx`."""
-    if kind.startswith("sync"):
-        with httpx.Client(trust_env=False) as carrier:
-            by: dict[str, Any] = {"transport": HttpxTransport(carrier)} if kind.endswith("httpx") else {}
-            asked = Asking(Client(urls, **options, **by), lambda found: found)
-            yield asked
-            asked.close()
+    """A client of the kind `sync` or `async`."""
+    if kind == "sync":
+        asked = Asking(Client(urls, **options), lambda found: found)
+        yield asked
+        asked.close()
         return
     with loop_thread() as loop:
-        own = httpx.AsyncClient(trust_env=False)
-        carried: dict[str, Any] = {"transport": AsyncHttpxTransport(own)} if kind.endswith("httpx") else {}
         asked = Asking(
-            AsyncClient(urls, **options, **carried),
+            AsyncClient(urls, **options),
             lambda call: asyncio.run_coroutine_threadsafe(call, loop).result(60),
         )
         yield asked
         asked.close()
-        asyncio.run_coroutine_threadsafe(own.aclose(), loop).result(60)

@@ -11,7 +11,7 @@ from typing import Any
 from tests.support.clients.conversation import KEYS, MISSING, PAIR, WORD
 from tests.support.clients.tools import GENERATOR_JAR
 
-from understudy_pipeline.demo.java_home import java_home
+from understudy.demo.java_home import java_home
 
 _SAID = re.compile(r"(?:WARN|ERROR) .*")
 

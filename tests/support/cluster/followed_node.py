@@ -15,7 +15,7 @@ from understudy_node.replica.task import TaskReplica
 from understudy_node.settings import NodeSettings
 from understudy_shared.base.clock import Clock, SystemClock
 from understudy_shared.base.words import HostInfo, Role
-from understudy_shared.bus.messages import Heartbeat
+from understudy_shared.bus.messages import Heartbeat, Load
 
 REFRESH_MS = 20
 _WAIT_LIMIT_S = 20
@@ -83,5 +83,6 @@ def heartbeat(node: Node, *, sequence: int = 1, term: int = 1, epoch: int = 1) -
         zone=None,
         heartbeat_ms=1000,
         catalogue=None,
+        load=Load(),
         now_ms=SystemClock().monotonic_ms(),
     )

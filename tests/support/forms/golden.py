@@ -31,7 +31,7 @@ from understudy_shared.reads.hop import (
     encode_request,
 )
 from understudy_shared.reads.hop_columns import ABSENT, FOUND, PROBLEM, HopKey, HopOutcome
-from understudy_shared.reads.lease_calls import HeldFor, LeasesCall, ShownCall, decode_leases_call, decode_shown_call
+from understudy_shared.reads.lease_calls import LeasesCall, ShownCall, decode_leases_call, decode_shown_call
 from understudy_shared.reads.position import Position, decode_position
 from understudy_shared.reads.scan_cursor import ScanCursor, decode_scan_cursor
 from understudy_shared.reads.scan_hop import ScanHop, decode_scan_hop
@@ -39,14 +39,14 @@ from understudy_shared.reads.scan_page import version_of
 from understudy_shared.reads.scan_question import ScanQuestion
 from understudy_shared.reads.selection import Selection
 from understudy_shared.reads.snapshot_lease import SnapshotLease, decode_lease
-from understudy_shared.reads.watch_hop import WatchHop, WatchKey, decode_watch_hop
+from understudy_shared.reads.watch_hop import FedPartition, FeedHop, decode_feed_hop
 
 LINEAGE, COMMITTED_US, SECRET = "6f1c7f0e", 1_795_000_000_123_456, b"k" * 32
 TAIL = b',"version":418}'
 POSITION = Position(ApplicationId(APPLICATION), Lineage(LINEAGE), 418, COMMITTED_US)
 CURSOR = PageCursor("visits", LINEAGE, "00", 418, COMMITTED_US, 7)
 LEASE = SnapshotLease(POSITION, "l" * 16, 60)
-SIGNED, STAMP = SignedContent(b"bus", APPLICATION, b"heartbeat", b"{}"), Stamp("n1", "0" * 32, 7, 1_000)
+SIGNED, STAMP = SignedContent(APPLICATION, b"heartbeat", b"{}"), Stamp("n1", "0" * 32, 7)
 SCAN = ScanHop(
     APPLICATION, LINEAGE, "aircraft", "unsafe-row", 4, ScanQuestion(low="a", high="b"), 2,
     version_of(418, COMMITTED_US), b"\x00\x01", 100, 65_536, False, True, 250, False, 1000,
@@ -122,13 +122,11 @@ GOLDEN: Mapping[str, Golden] = {
         decode_history_hop,
     ),
     "watch hop": _hop(
-        WatchHop(
-            APPLICATION, LINEAGE, "aircraft", "unsafe-row", 4, [WatchKey(1, b"\x00", b'"a"')], POSITION, Selection(5)
-        ),
-        decode_watch_hop,
+        FeedHop(FedPartition(APPLICATION, LINEAGE, "aircraft", "unsafe-row", 4, 1, Selection(5)), "f", POSITION, 1),
+        decode_feed_hop,
     ),
     "shown call": _hop(ShownCall(APPLICATION, LINEAGE, ("aircraft",), POSITION), decode_shown_call),
-    "leases call": _hop(LeasesCall(APPLICATION, LINEAGE, (HeldFor(LEASE, "a", ("aircraft",)),)), decode_leases_call),
+    "leases call": _hop(LeasesCall(APPLICATION, LINEAGE, (LEASE,), ("aircraft",)), decode_leases_call),
     "heartbeat": _message(heartbeat()),
     "assignment": _message(assignment(term=1, epoch=2)),
     "catalogue": _message(Catalogue(application_id=APPLICATION, lineage=LINEAGE, partitions=4, stores=[STORE])),

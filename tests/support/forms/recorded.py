@@ -15,8 +15,8 @@ GOLDEN_FILE = "golden.json"
 
 
 def releases() -> Sequence[str]:
-    """Return the releases that were recorded, the oldest first."""
-    found = [each.name for each in RECORDED.iterdir() if each.is_dir()]
+    """Return the releases that were recorded, the oldest first; before the first tag none is."""
+    found = [each.name for each in RECORDED.glob("*") if each.is_dir()]
     return sorted(found, key=lambda name: [int(part) for part in name.split(".")])
 
 

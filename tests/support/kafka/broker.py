@@ -10,7 +10,6 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
 import uuid
 from base64 import urlsafe_b64encode
 from collections.abc import Iterator, Mapping
@@ -27,9 +26,9 @@ from confluent_kafka.cimpl import NewPartitions, NewTopic
 from tests.support.kafka.maven import fetched_jars
 from tests.support.spark.queries import wait_until
 
-from understudy.demo.local_redis import _FOLLOW_PARENT
 from understudy_pipeline.inputs.records import TopicPartition
-from understudy_shared.base.ports import free_port
+from understudy_shared.base.child_process import tied_command
+from understudy_shared.base.sockets import free_port
 
 POM = Path(__file__).parent / "jars" / "pom.xml"
 
@@ -114,10 +113,9 @@ class KafkaBroker:
         """Start it, and wait for nothing."""
         java = shutil.which(self._java[0])
         assert java is not None, "Maven without a Java"
-        tied = [sys.executable, "-I", "-S", "-c", _FOLLOW_PARENT, str(os.getpid())]
         with (self._folder / "output.txt").open("ab") as output:
             self._process = subprocess.Popen(
-                [*tied, java, *self._java[1:], "kafka.Kafka", str(self._settings)],
+                tied_command(java, *self._java[1:], "kafka.Kafka", str(self._settings)),
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,

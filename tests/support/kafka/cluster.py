@@ -11,7 +11,7 @@ from confluent_kafka.admin import AdminClient
 from tests.support.kafka.broker import KafkaBroker, Place, jars, random_id
 from tests.support.spark.queries import wait_until
 
-from understudy_shared.base.ports import free_port
+from understudy_shared.base.sockets import free_port
 
 BROKERS = (2, 3)
 _COPIES_LIMIT_S, _ASK_LIMIT_S = 90, 30

@@ -18,7 +18,7 @@ from tests.support.spark.scripted_input import ScriptedRecord, chunk_of
 
 from understudy_pipeline.aligned.options import AlignedOptions
 from understudy_pipeline.aligned.planner import Planner
-from understudy_pipeline.aligned.rows import RowOptions, Times, output_rows, with_effective_times
+from understudy_pipeline.aligned.rows import Part, RowOptions, Times, output_rows, with_effective_times
 from understudy_pipeline.aligned.taking import PlannedBatch
 from understudy_pipeline.inputs.protocol import Fetched
 from understudy_pipeline.inputs.records import TopicPartition
@@ -334,7 +334,8 @@ class _Play:
         self._played.commands.append(f"lag {step.partition} {'?' if step.lag is None else step.lag}")
 
     def _add(self, fetched: Fetched) -> None:
-        self._ahead.add_fetched(fetched, generation=self._ahead.generation, asked_ms=self._clock.monotonic_ms())
+        now_ms = self._clock.monotonic_ms()
+        self._ahead.add_fetched(fetched, generation=self._ahead.generation, asked_ms=now_ms, now_ms=now_ms)
 
     def _run(self, now_ms: int) -> None:
         self._clock.advance(now_ms - self._clock.monotonic_ms())
@@ -368,5 +369,5 @@ def _rows(topics: Sequence[str], batch: PlannedBatch | None) -> Iterator[Mapping
         rows, effective_ms, _, _ = with_effective_times(records, Times(span.start.time_ms), max_jump_ms=None)
         rank = topics.index(span.partition.topic)
         number = batch.end.batches if batch is not None else 0
-        made = output_rows(rows, span.partition, RowOptions(), batch=number, rank=rank, effective_ms=effective_ms)
+        made = output_rows([Part(span.partition, rank, rows, effective_ms)], RowOptions(), batch=number)
         yield from made.to_pylist()

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import pytest
 from tests.support.kafka.broker import KafkaBroker, jars
 
-from understudy_shared.base.ports import free_port
+from understudy_shared.base.sockets import free_port
 
 USER, PASSWORD = "reader", "a secret"
 

@@ -25,7 +25,7 @@ from tests.support.repository import ROOT
 from understudy_node.checkpoint.azure import Azure, azure_access
 from understudy_node.checkpoint.object_store import ObjectStore
 from understudy_node.checkpoint.store_access import StoreAccess
-from understudy_shared.base.ports import free_port
+from understudy_shared.base.sockets import free_port
 
 ACCOUNT = "understudytests"
 KEY = base64.b64encode(b"tests-secret-51aa").decode()

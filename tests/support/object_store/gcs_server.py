@@ -21,7 +21,7 @@ from tests.support.repository import ROOT
 from understudy_node.checkpoint.gcs import GCS
 from understudy_node.checkpoint.object_store import ObjectStore
 from understudy_node.checkpoint.store_access import StoreAccess
-from understudy_shared.base.ports import free_port
+from understudy_shared.base.sockets import free_port
 
 TOKEN = "tests-token-7c31"
 PROGRAM = ROOT / ".cache" / "servers" / "fake-gcs-server" / "fake-gcs-server-linux-amd64"

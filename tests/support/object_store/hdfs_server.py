@@ -1,4 +1,4 @@
-"""A real HDFS: a NameNode and a DataNode as processes, with WebHDFS. A test may kill, stop and start either.
+"""A real HDFS: a NameNode and a DataNode as processes. A test may kill, stop and start either.
 
 The jars come through Maven, once, into the checkout's `.cache`. Where there is no Maven or no Java, tests are skipped.
 """
@@ -29,8 +29,7 @@ from tests.support.spark.queries import wait_until
 from understudy_node.checkpoint.hadoop_files import HadoopFiles
 from understudy_node.checkpoint.hdfs import Hdfs
 from understudy_node.checkpoint.store_calls import StoreLimits
-from understudy_node.checkpoint.webhdfs import WebHdfs
-from understudy_shared.base.ports import free_port
+from understudy_shared.base.sockets import free_port
 
 _POM = Path(__file__).with_name("hdfs_jars") / "pom.xml"
 _SERVER = "org.apache.hadoop.hdfs.server"
@@ -229,15 +228,15 @@ class HdfsServer:
 
 @dataclass(frozen=True, slots=True)
 class Door:
-    """One way to the server: by Hadoop's own protocol, or by HTTP."""
+    """The server, as the suites of all stores ask it."""
 
     server: HdfsServer
-    scheme: Literal["hdfs", "webhdfs"]
     depth: int = 0
+    scheme = "hdfs"
 
     @property
     def port(self) -> int:
-        return self.server.ports["rpc" if self.scheme == "hdfs" else "http"]
+        return self.server.ports["rpc"]
 
     def new_bucket(self) -> Folder:
         return self.server.new_bucket()
@@ -249,13 +248,12 @@ class Door:
         self, bucket: str, path: str, *, limits: StoreLimits | None = None, environ: Mapping[str, str] | None = None
     ) -> HadoopFiles:
         """Return a reader, which takes its settings from `environ`."""
-        kind = Hdfs if self.scheme == "hdfs" else WebHdfs
-        return HadoopFiles(kind(self.url(bucket, path), environ or {}), limits=limits)
+        return HadoopFiles(Hdfs(self.url(bucket, path), environ or {}), limits=limits)
 
     @property
     def native(self) -> Door:
         """The way that Spark takes."""
-        return Door(self.server, "hdfs")
+        return self
 
 
 def write_conf(path: Path, settings: Mapping[str, str]) -> None:

@@ -15,7 +15,7 @@ import pytest
 from tests.support.object_store.bucket import running
 from tests.support.repository import ROOT
 
-from understudy_shared.base.ports import free_port
+from understudy_shared.base.sockets import free_port
 
 REALM = "UNDERSTUDY.TEST"
 FOLDER = ROOT / ".cache" / "kerberos" / "usr"

@@ -17,7 +17,7 @@ from tests.support.object_store.s3_server import ACCESS_KEY, SECRET_KEY, S3Serve
 from tests.support.repository import ROOT
 from tests.support.spark.queries import wait_until
 
-from understudy_shared.base.ports import free_port
+from understudy_shared.base.sockets import free_port
 
 PROGRAM = ROOT / ".cache" / "minio" / "minio"
 

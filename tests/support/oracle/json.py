@@ -25,9 +25,13 @@ from pyspark.sql.types import (
     MapType,
     StringType,
     StructType,
-    TimestampNTZType,
     TimestampType,
 )
+
+try:
+    from pyspark.sql.types import TimestampNTZType
+except ImportError:  # PySpark 3.2 has none
+    TimestampNTZType = TimestampType  # type: ignore[misc,assignment]
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 

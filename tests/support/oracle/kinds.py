@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -15,8 +15,8 @@ from tests.support.oracle.json import json_array, json_object, json_value
 from tests.support.oracle.record import Compared, compared
 from tests.support.oracle.spark_reader import OracleRow, read_versions, row_types
 from tests.support.spark.formats import ROCKSDB_CHANGELOG_V2, StateFormat
-from tests.support.spark.kinds import BRANCHES, KINDS_SCHEMA, build_kinds, kinds_batches, operators_by_name
-from tests.support.spark.queries import QueryOptions, run_query
+from tests.support.spark.kinds import BRANCHES, KINDS_SCHEMA, Placing, build_kinds, kinds_batches, operators_by_name
+from tests.support.spark.queries import QueryOptions, QueryRun, run_query
 from tests.support.spark.session import SPARK_RELEASE
 
 PARTITIONS = 2
@@ -55,6 +55,7 @@ class KindsCheckpoint:
     state_format: StateFormat
     versions: tuple[int, ...]
     stores: dict[str, KindStore]
+    placing: Placing = "by-hash"
 
     @property
     def last(self) -> int:
@@ -90,14 +91,35 @@ def write_kinds_checkpoint(
     *,
     operators: Sequence[str] = tuple(BRANCHES),
     conf: dict[str, str] | None = None,
+    placing: Placing = "by-hash",
 ) -> KindsCheckpoint:
-    """Run the query of these kinds, with snapshots among the changelogs, and ask Spark for every retained version."""
-    run = run_query(
+    """Run the query of these kinds, and ask Spark for every retained version."""
+    run = run_kinds(spark, folder, state_format, operators=operators, conf=conf, placing=placing)
+    found = operators_by_name(run.checkpoint)
+    return read_kinds_checkpoint(spark, run, found, placing=placing)
+
+
+def run_kinds(
+    spark: SparkSession,
+    folder: Path,
+    state_format: StateFormat,
+    *,
+    operators: Sequence[str] = tuple(BRANCHES),
+    conf: dict[str, str] | None = None,
+    placing: Placing = "by-hash",
+    batches: int = BATCHES,
+) -> QueryRun:
+    """Run the query of these kinds, with snapshots among the changelogs.
+
+    Unless rows are placed by their hash, it runs as Spark 4 runs a query that an early Spark began.
+    """
+    strict = {} if placing == "by-hash" else {"spark.sql.streaming.statefulOperator.useStrictDistribution": "false"}
+    return run_query(
         spark,
         name="kinds",
         schema=KINDS_SCHEMA,
-        batches=kinds_batches(batches=BATCHES),
-        build=partial(build_kinds, operators=operators),
+        batches=kinds_batches(batches=batches),
+        build=partial(build_kinds, operators=operators, placing=placing),
         checkpoint=folder / "checkpoint",
         state_format=state_format,
         options=QueryOptions(
@@ -106,15 +128,21 @@ def write_kinds_checkpoint(
             min_deltas_for_snapshot=2,
             maintenance_interval_ms=100,
             output_mode="append",
-            extra_conf={**join_conf(state_format), **(conf or {})},
+            extra_conf={**join_conf(state_format), **strict, **(conf or {})},
         ),
     )
+
+
+def read_kinds_checkpoint(
+    spark: SparkSession, run: QueryRun, operators: Mapping[str, int], *, placing: Placing = "by-hash"
+) -> KindsCheckpoint:
+    """Ask Spark for every retained version of these operators."""
     batches = run.batch_ids[-RETAINED:]
     stores: dict[str, KindStore] = {}
-    for operator, operator_id in sorted(operators_by_name(run.checkpoint).items()):
+    for operator, operator_id in sorted(operators.items()):
         for store in read_operator(spark, run.checkpoint, operator, operator_id, batches):
             stores[store.name] = store
-    return KindsCheckpoint(run.checkpoint, state_format, tuple(batch + 1 for batch in batches), stores)
+    return KindsCheckpoint(run.checkpoint, run.state_format, tuple(batch + 1 for batch in batches), stores, placing)
 
 
 def read_operator(
@@ -139,9 +167,11 @@ class _SparkReader:
     checkpoint: Path
     batches: Sequence[int]
 
-    def rows(self, operator_id: int, store_name: str = "default") -> dict[int, list[OracleRow]]:
+    def rows(
+        self, operator_id: int, store_name: str = "default", *, has_values: bool = True
+    ) -> dict[int, list[OracleRow]]:
         """By version."""
-        found = read_versions(self.spark, self.checkpoint, operator_id, self.batches, store_name)
+        found = read_versions(self.spark, self.checkpoint, operator_id, self.batches, store_name, has_values=has_values)
         return {batch + 1: rows for batch, rows in found.items()}
 
     def types(self, operator_id: int, store_name: str = "default") -> tuple[StructType, StructType]:
@@ -171,7 +201,7 @@ def _one_row_each(
                 Kept(row.partition, json_array(row.key, key_type), said(reader, version, row, value_type))
                 for row in rows
             ]
-            for version, rows in reader.rows(operator_id).items()
+            for version, rows in reader.rows(operator_id, has_values=operator != "dedupe").items()
         }
         yield KindStore(f"op{operator_id}", operator, kind, kept)
 
@@ -237,13 +267,16 @@ def _sides(reader: _SparkReader, operator: str, operator_id: int) -> Iterator[Ki
     for side in ("left", "right"):
         table = f"{side}-keyWithIndexToValue"
         key_type, stored_type = reader.types(operator_id, table)
-        join_type, row_type = StructType(key_type.fields[:-1]), StructType(stored_type.fields[:-1])
+        # Rows of format 1 do not say whether they found a match.
+        columns = len(stored_type.fields) - (reader.conf(_JOIN_FORMAT) != "1")
+        join_type, row_type = StructType(key_type.fields[:-1]), StructType(stored_type.fields[:columns])
         kept = {}
         for version, found in reader.rows(operator_id, table).items():
             of_key: dict[tuple[int, str], dict[int, Expected]] = {}
             for row in found:
                 key = json.dumps(json_array(row.key[:-1], join_type))
-                said = {"value": json_object(row.value[:-1], row_type), "matched": row.value[-1], "expired": None}
+                matched = row.value[columns] if columns < len(row.value) else None
+                said = {"value": json_object(row.value[:columns], row_type), "matched": matched, "expired": None}
                 of_key.setdefault((row.partition, key), {})[cast(int, row.key[-1])] = said
             assert all(set(rows) == set(range(len(rows))) for rows in of_key.values())
             kept[version] = [
@@ -285,8 +318,10 @@ _READ: dict[str, Callable[[_SparkReader, str, int], Iterator[KindStore]]] = {
     "dedupe": _one_row_each("set", _of_a_set),
     "dedupeWithinWatermark": _one_row_each("set", _of_an_expiring_set),
     "applyInPandasWithState": _one_row_each("value", _of_a_group),
+    "flatMapGroupsWithState": _one_row_each("value", _of_a_group),
     "globalLimit": _one_row_each("value", _of_a_group),
     "sessionWindowStateStoreSaveExec": _sessions,
     "symmetricHashJoin": _sides,
     "stateStoreSave": _one_row_each("value", _of_a_group),
+    "StatefulStreamlineAggregate": _one_row_each("value", _of_a_group),
 }

@@ -6,21 +6,27 @@ import json
 
 from tests.support.checkpoint.reader import CheckpointReader
 from tests.support.oracle.json import as_text
-from tests.support.oracle.kinds import PARTITIONS, KindStore
+from tests.support.oracle.kinds import KindStore
 
 from understudy_shared.base.words import StoreName
+from understudy_shared.spark.key_codec import ANY_PARTITION
 
 
 def assert_equal(reader: CheckpointReader, store: KindStore, version: int) -> None:
     """Every key that the store had at any version is answered as Spark's reader has it at this one."""
     served = reader.stores[StoreName(store.name)]
-    finders = [reader.finder(served, partition, version) for partition in range(PARTITIONS if served.has_keys else 1)]
+    (partitions,) = (each.partitions for each in reader.description.operators if each.operator_id == served.operator_id)
+    finders = [reader.finder(served, partition, version) for partition in range(partitions)]
     every_key = {json.dumps(kept.key): kept.key for rows in store.kept.values() for kept in rows}
     there = {json.dumps(kept.key): kept for kept in store.kept[version]}
     for text, key in every_key.items():
         row = served.codec.parse_json(key)
         partition = served.codec.partition(row, len(finders))
-        found = finders[partition](served.codec.encode(row))
+        if partition == ANY_PARTITION:
+            every = {each: find(served.codec.encode(row)) for each, find in enumerate(finders)}
+            partition = next((each for each, said in every.items() if said is not None), ANY_PARTITION)
+            assert [each for each, said in every.items() if said is not None] in ([partition], [])
+        found = None if partition == ANY_PARTITION else finders[partition](served.codec.encode(row))
         kept = there.get(text) or (there.get(json.dumps(_with_zero(key))) if store.kind == "set" else None)
         if kept is None:
             assert found is None, f"{store.operator} {key} at version {version}: Spark has it no more"

@@ -15,7 +15,7 @@ from typing import Protocol
 from tests.support.cluster.served_node import Reply
 from tests.support.spark.queries import wait_until
 
-from understudy_shared.base.ports import free_port
+from understudy_shared.base.sockets import free_port
 
 _TIMEOUT_S = 30
 _SERVE = "import json, sys; from understudy_node.serve import main; main(json.loads(sys.argv[1]))"

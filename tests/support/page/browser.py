@@ -7,7 +7,6 @@ keeps it for the whole session, is not used.
 
 from __future__ import annotations
 
-import random
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -109,14 +108,3 @@ def violations(page: Page, source: str, *, preload: bool = True) -> list[str]:
         preload,
     )
     return [str(each) for each in found]
-
-
-def sample_numbers(seed: int) -> list[float]:
-    """Numbers of every size, whole and broken, with the borders between units."""
-    chosen = random.Random(seed)
-    borders = [0, 0.05, 0.25, 0.5, 9.95, 99.995, 999.4, 999.5, 1000, 9949, 9950, 119_999, 120_000, 7_200_000]
-    return [
-        *borders,
-        *(10 ** chosen.uniform(-3, 14) for _ in range(400)),
-        *(chosen.randrange(10**6) for _ in range(200)),
-    ]

@@ -25,8 +25,7 @@ from tests.support.page.explorable import add_explorable
 from tests.support.page.overviews import Overview, healthy, history
 from tests.support.router.replies import EXPLAINED
 
-from understudy_router.page.live import Viewer
-from understudy_router.page.routes import page_routes
+from understudy_router.page.routes import Viewer, page_routes
 from understudy_shared.http.problems import Problem, ProblemError, ProblemType
 from understudy_shared.server.app import Framework, answer_with_problems, json_response, service_app
 

@@ -64,9 +64,8 @@ def store(name: str, operator_id: int, **fields: Any) -> dict[str, Any]:
 def lease(**fields: Any) -> dict[str, Any]:
     """A snapshot lease that three nodes hold."""
     return {
-        "id": "K-pd12_QxABc", "holder": "nightly report", "version": 410, "committed_at": SINCE, "lineage": LINEAGE,
-        "stores": ["aircraft"], "ttl_s": 60, "granted_at": SINCE, "age_s": 75, "expires_at": AT, "renewals": 3,
-        "tasks": 24, "extra_bytes": 1_500_000, "disk_bytes": 0, "nodes": 3, **fields,
+        "id": "K-pd12_QxABc", "version": 410, "committed_at": SINCE, "lineage": LINEAGE, "ttl_s": 60,
+        "expires_at": AT, "tasks": 24, "extra_bytes": 1_500_000, "disk_bytes": 0, "nodes": 3, **fields,
     }  # fmt: skip
 
 
@@ -106,7 +105,7 @@ def healthy() -> Overview:
         "stores": [store(name, index) for index, name in enumerate(KEYS)],
         "nodes": [node(1), node(2, zone="zone-b"), node(3, zone="zone-c")],
         "grid": {"columns": ["node-1", "node-2", "node-3"], "rows": rows, "total": 12, "order": "all"},
-        "restores": [], "disagreement": [], "snapshots": {"held": 0, "oldest": []},
+        "restores": [], "disagreement": [], "snapshots": {"held": 0, "leases": []},
         "events": [
             {"id": 3, "at": "2026-11-22T12:01:02.250000Z", "event": "joined", "detail": "node-3 at 10.0.0.4:7103"},
             {"id": 2, "at": "2026-11-22T12:01:01.750000Z", "event": "joined", "detail": "node-2 at 10.0.0.4:7102"},

@@ -12,8 +12,8 @@ from ruamel.yaml import YAML
 from tests.support.repository import ROOT
 
 from understudy.commands.group import cli
+from understudy.demo.settings import DemoSettings
 from understudy_node.cluster.settings import ClusterNodeSettings
-from understudy_pipeline.demo.settings import DemoSettings
 from understudy_router.settings import RouterSettings
 from understudy_shared.settings.services import AnnouncedFields, FleetFields
 
@@ -104,12 +104,6 @@ def environment_of(name: str) -> dict[str, str]:
     """Our variables in the environment of a service of the stack: from its image, then from the compose file."""
     environment = variables(DOCKER.line_of(IMAGES[name])[::-1]) | SERVICES[name]["environment"]
     return {variable: value for variable, value in environment.items() if variable.startswith("UNDERSTUDY_")}
-
-
-def listens_on(image: str) -> int:
-    """The port that a service has by default."""
-    port: int = SETTINGS[image].model_fields["port"].default
-    return port
 
 
 def known_variables(image: str) -> set[str]:

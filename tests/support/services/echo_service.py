@@ -143,14 +143,16 @@ class Serving:
 
 
 @contextmanager
-def serving(limits: ConnectionLimits = PATIENT, tls: ServiceTls | None = None) -> Iterator[Serving]:
+def serving(
+    limits: ConnectionLimits = PATIENT, tls: ServiceTls | None = None, *, root_path: str = ""
+) -> Iterator[Serving]:
     """A service in this process, as the commands run it; by TLS where there are certificates."""
 
     async def announce() -> None: ...
 
     listener = socket.create_server(("127.0.0.1", 0), backlog=2048)
     app, guard = Echo(), ConnectionGuard(limits)
-    app.access = Access(identity=ClusterIdentity(None, "", tls))
+    app.access = Access(identity=ClusterIdentity(None, "", tls), root_path=root_path)
     with departing(app, listener, Departure(announce, 0), guard) as service:
         yield Serving(listener.getsockname()[1], app, guard, service)
         app.go = app.ended = True

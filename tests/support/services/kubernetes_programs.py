@@ -17,7 +17,7 @@ from tests.support.services.certificates import Signer
 from tests.support.services.kubernetes_api import TOKEN, Server
 from tests.support.spark.queries import wait_until
 
-from understudy_shared.base.ports import free_port
+from understudy_shared.base.sockets import free_port
 
 PROGRAMS = ROOT / ".cache" / "kubernetes" / "bin"
 LIMIT_S = 120.0

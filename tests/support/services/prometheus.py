@@ -17,11 +17,11 @@ import pytest
 from tests.support.repository import ROOT
 from tests.support.spark.queries import wait_until
 
-from understudy_shared.base.ports import free_port
+from understudy_shared.base.sockets import free_port
 
 UNPACKED = ROOT / ".cache" / "prometheus" / "usr" / "bin"
 LIMIT_S = 60.0
-_TIMEOUT_S = 30
+_TIMEOUT_S = 120
 
 
 def program(name: str) -> str:

@@ -16,16 +16,6 @@ def quicker(rules: str, times: int) -> str:
     return _PLACE.sub(lambda found: f"{found['before']}{max(1, round(ms_of(found['duration']) / times))}ms", rules)
 
 
-def durations(rules: str) -> list[int]:
-    """The durations that `quicker` divides, in milliseconds, in order."""
-    return [ms_of(found["duration"]) for found in _PLACE.finditer(rules)]
-
-
-def without_durations(rules: str) -> str:
-    """All that `quicker` leaves as it is."""
-    return _PLACE.sub(lambda found: found["before"], rules)
-
-
 def ms_of(duration: str) -> int:
     """A duration of Prometheus, such as `1h30m`, in milliseconds."""
     return sum(int(count) * _UNITS_MS[unit] for count, unit in _PART.findall(duration))

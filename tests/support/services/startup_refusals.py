@@ -10,7 +10,7 @@ import pytest
 from understudy_node.node import Node
 from understudy_node.serve import main
 from understudy_shared.base.errors import UnderstudyError
-from understudy_shared.base.ports import free_port
+from understudy_shared.base.sockets import free_port
 
 
 def _must_not_start(node: Node) -> None:

@@ -1,4 +1,4 @@
-"""Queries over the aligned source that a test feeds with files and whose output it keeps, batch by batch."""
+"""Queries over the aligned source that a test feeds by Redis Streams and whose output it keeps, batch by batch."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
+import redis
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from tests.support.spark.accelerator import FORMATS, Way
 from tests.support.spark.queries import wait_until
 
-from understudy_pipeline.aligned.lock import LOCK_NAME
+from understudy_pipeline.aligned.stream import LOCK_NAME
 
 QUICK = {
     "spark.sql.codegen.wholeStage": "false",
@@ -40,28 +41,32 @@ class Row(NamedTuple):
     value: bytes
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class InputLogs:
-    """A root folder for the input `files`: topics, partitions, files of JSON lines."""
+    """Topics in Redis Streams. The spool of a query that reads them is in `folder`."""
 
-    root: Path
-    _files: int = 0
+    url: str
+    folder: Path
 
     def make(self, topic: str, partitions: int) -> None:
-        """An empty topic."""
-        for partition in range(partitions):
-            (self.root / topic / str(partition)).mkdir(parents=True, exist_ok=True)
+        """An empty topic, or more partitions of one."""
+        with redis.Redis.from_url(self.url) as client:
+            for partition in range(partitions):
+                if not client.exists(f"{topic}:{partition}"):
+                    client.xgroup_create(f"{topic}:{partition}", "made", mkstream=True)
 
     def add(self, topic: str, partition: int, times_ms: Sequence[int | None], *, note: str = "") -> None:
-        """Append records of these times, in a file of their own; None makes one without a time."""
-        folder = self.root / topic / str(partition)
-        folder.mkdir(parents=True, exist_ok=True)
-        self._files += 1
+        """Append records of these times, all at once; None makes one without a time."""
         records = [{"at": at, "note": note} if at is not None else {"note": note} for at in times_ms]
-        # A name that begins with a dot is no input: the file appears to the query only when it is complete.
-        draft = folder / f".{self._files:06d}.jsonl"
-        draft.write_text("".join(json.dumps(record) + "\n" for record in records))
-        draft.rename(folder / f"{self._files:06d}.jsonl")
+        with redis.Redis.from_url(self.url) as client, client.pipeline() as pipeline:
+            for record in records:
+                pipeline.xadd(f"{topic}:{partition}", {"value": json.dumps(record)})
+            pipeline.execute()
+
+    def remove(self) -> None:
+        """Delete all topics."""
+        with redis.Redis.from_url(self.url) as client:
+            client.flushall()
 
 
 @dataclass(slots=True)
@@ -93,10 +98,10 @@ def load(spark: SparkSession, options: Mapping[str, str], way: Way = "python") -
     return spark.readStream.format(FORMATS[way]).options(**options).load()
 
 
-def files_options(logs: InputLogs, topics: str, **more: str) -> dict[str, str]:
-    """Options of a source over files whose records have their time in `at`. It never waits for an empty topic."""
-    options = {"files": str(logs.root), "topics": topics, "timestamp": "json:at", "max_task_idle_ms": "-1"}
-    return {**options, "spool": str(logs.root.with_name("spool")), **more}
+def logs_options(logs: InputLogs, topics: str, **more: str) -> dict[str, str]:
+    """Options of a source whose records have their time in `at`. It never waits for an empty topic."""
+    options = {"redis": logs.url, "topics": topics, "timestamp": "json:at", "max_task_idle_ms": "-1"}
+    return {**options, "spool": str(logs.folder / "spool"), **more}
 
 
 def run_to_end(frame: DataFrame, checkpoint: Path, kept: Kept | None = None) -> Kept:

@@ -29,8 +29,8 @@ from tests.support.repository import ROOT
 from tests.support.spark.queries import wait_until
 from tests.support.spark.session import spark_session
 
-from understudy_pipeline.demo.flights import Flight, flights_file, load_flights, utc_text
-from understudy_pipeline.demo.query import state_conf
+from understudy.demo.flights import Flight, flights_file, load_flights, utc_text
+from understudy.demo.query import state_conf
 
 HOUR_S = 3600
 WEEK_S = 7 * 24 * HOUR_S

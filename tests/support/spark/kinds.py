@@ -13,11 +13,13 @@ from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import reduce
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812  # PySpark's own convention
-from pyspark.sql.streaming.state import GroupState
+
+if TYPE_CHECKING:  # PySpark 3.3 has none
+    from pyspark.sql.streaming.state import GroupState
 
 KINDS_SCHEMA = "k string, n long, d double, event timestamp"
 FIRST_EVENT = datetime(2024, 3, 1, tzinfo=UTC)
@@ -97,9 +99,21 @@ fed by it, and then its watermark is not known.
 """
 
 
-def build_kinds(source: DataFrame, operators: Sequence[str] = tuple(BRANCHES)) -> DataFrame:
+Placing = Literal["by-hash", "repartition", "static-join"]
+"""What decides the partition of a row before the operators: nothing, or a part of their keys."""
+
+
+def build_kinds(
+    source: DataFrame, operators: Sequence[str] = tuple(BRANCHES), placing: Placing = "by-hash"
+) -> DataFrame:
     """The branches of these operators beside each other, each row of their output as one string."""
     source = source.withWatermark("event", WATERMARK_DELAY)
+    if placing == "repartition":
+        source = source.repartition("k")
+    elif placing == "static-join":
+        static = source.sparkSession.createDataFrame([("a", "known"), ("key-0", "known")], "k string, note string")
+        joined = source.join(static.hint("shuffle_hash"), "k", "left").where("note is null or note = 'known'")
+        source = joined.select(source.columns)
     outputs = [BRANCHES[name](source) for name in operators]
     rows = [output.select(F.to_json(F.struct(*output.columns)).alias("row")) for output in outputs]
     return reduce(DataFrame.unionAll, rows)

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import orjson
 
+from understudy.demo.replay import TOPIC
 from understudy_pipeline.aligned.offset import SourceOffset
-from understudy_pipeline.demo.streams import TOPIC
 from understudy_pipeline.inputs.records import Cursor, TopicPartition
 
 

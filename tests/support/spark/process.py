@@ -9,7 +9,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -70,8 +70,11 @@ class SparkJob:
 
 
 @contextmanager
-def spark_job(script: str, arguments: Sequence[str], folder: Path) -> Iterator[SparkJob]:
-    """Run `tests/support/spark/jobs/<script>`, or the script at an absolute path.
+def spark_job(
+    script: str, arguments: Sequence[str], folder: Path, *, variables: Mapping[str, str] | None = None
+) -> Iterator[SparkJob]:
+    """Run `tests/support/spark/jobs/<script>`, or the script at an absolute path. `variables` are those of another
+    release of Spark.
 
     Its output goes to `folder`. What still runs at the end is killed.
     """
@@ -80,9 +83,8 @@ def spark_job(script: str, arguments: Sequence[str], folder: Path) -> Iterator[S
     # A killed job cannot remove its temporary files: they lie in a folder of ours, short enough for its sockets.
     with private_socket_dir(f"us-{'0' * 8}/{SOCKET_NAME}") as temporary:
         environment = {
-            **os.environ,
+            **(variables or {**os.environ, "PYTHONPATH": str(ROOT)}),
             **java_environment(),
-            "PYTHONPATH": str(ROOT),
             "PYTHONUNBUFFERED": "1",
             "TMPDIR": str(temporary),
         }

@@ -17,8 +17,8 @@ from pyspark import SparkContext
 from pyspark.sql import SparkSession
 from tests.support.repository import ROOT
 
-from understudy_pipeline.demo.java_home import java_home
-from understudy_pipeline.demo.session import end_session
+from understudy.demo.java_home import java_home
+from understudy.demo.session import end_session
 from understudy_shared.base.sockets import private_socket_dir
 
 CHECKPOINT_MANAGER_CONF = "spark.sql.streaming.checkpointFileManagerClass"
@@ -27,6 +27,18 @@ _MANAGERS = "org.apache.spark.sql.execution.streaming" + (".checkpointing" if SP
 QUICK_CHECKPOINT_MANAGER = f"{_MANAGERS}.FileSystemBasedCheckpointFileManager"
 SOCKET_NAME = f".{'0' * 36}.sock"
 """A name as long as Spark's own: a dot, a uuid, and the ending."""
+
+_OPENED: tuple[str, ...] = (
+    "java.lang",
+    "java.lang.invoke",
+    "java.net",
+    "java.nio",
+    "java.util",
+    "java.util.concurrent",
+    "sun.nio.ch",
+)
+_OPENED += ("java.io", "java.lang.reflect", "java.util.concurrent.atomic", "sun.nio.cs", "sun.security.action")
+_OPENED += ("sun.util.calendar",)
 
 LOG4J = """
 rootLogger.level = error
@@ -48,6 +60,8 @@ def spark_conf(folder: Path, sockets: Path) -> dict[str, str]:
         # Short-lived and small: the quick compiler alone pays, with room for what it makes of many generated classes.
         "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=256m"
     )
+    if SPARK_RELEASE < (3, 3):  # made for Java 11: later ones open these themselves
+        java_options += "".join(f" --add-opens=java.base/{each}=ALL-UNNAMED" for each in _OPENED)
     return {
         "spark.driver.extraJavaOptions": java_options,
         "spark.driver.bindAddress": "127.0.0.1",

@@ -21,8 +21,8 @@ from tests.support.spark.process import SparkJob
 from tests.support.spark.queries import wait_until
 from tests.support.spark.session import LOG4J, java_environment
 
-from understudy.demo.local_redis import _FOLLOW_PARENT
-from understudy_shared.base.ports import free_port
+from understudy_shared.base.child_process import tied_command
+from understudy_shared.base.sockets import free_port
 
 SPARK_HOME = Path(pyspark.__file__).parent
 
@@ -119,10 +119,9 @@ class StandaloneCluster:
 
     def _spawn(self, name: str, main_class: str, *arguments: str, hiding: Sequence[str] = ()) -> None:
         folder = self._folder / name
-        tied = [sys.executable, "-I", "-S", "-c", _FOLLOW_PARENT, str(os.getpid())]
         daemon = [str(SPARK_HOME / "bin" / "spark-class"), f"org.apache.spark.deploy.{main_class}", "--host", _HOST]
         folder.mkdir(exist_ok=True)
-        command = [*hiding, *tied, *daemon, *arguments]
+        command = [*hiding, *tied_command(*daemon, *arguments)]
         self._daemons[name] = self._popen(command, folder, self.environment, folder)
 
     def _popen(self, command: Sequence[str], folder: Path, environment: Mapping[str, str], cwd: Path) -> SparkJob:

@@ -11,8 +11,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # PySpark's own convention
 from pyspark.sql.types import StructField, StructType
 
-from understudy.sql.cells import json_of
 from understudy.sql.names import identifier
+from understudy.sql.output import json_of
 from understudy.sql.session import SqlSession
 from understudy.sql.table_columns import Table
 from understudy_shared.spark import types as t

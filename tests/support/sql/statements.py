@@ -9,7 +9,7 @@ from typing import Any
 import duckdb
 from tests.support.checkpoint.handmade_types import TEXTS
 
-from understudy.sql.cells import json_of
+from understudy.sql.output import json_of
 from understudy.sql.session import SqlSession
 from understudy_shared.base.errors import UnderstudyError
 

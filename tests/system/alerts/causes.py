@@ -217,6 +217,9 @@ OF_CERTIFICATES = frozenset({"UnderstudyCertificateExpires"})
 OF_FLEETS = frozenset({"UnderstudyApplicationNotServed"})
 """The watched world has one application; a fleet has a test of its own."""
 
+OF_OTHER_READS = frozenset({"UnderstudyCallsFail"})
+"""The readers of the watched world only look up. promtool claims of this rule that it fires and clears."""
+
 OF_THE_SOURCE = frozenset({"UnderstudySourceInputAway"})
 """The aligned source is no part of the cluster, and has a test of its own."""
 

@@ -13,15 +13,21 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import get_args
 
+from tests.support.oracle.releases import BEFORE_METADATA
 from tests.system.proof.checker import check
 from tests.system.proof.history_file import load
 from tests.system.proof.report import as_json, as_text
 from tests.system.proof.run import TRUTH_NAME, RunOptions, run
 from tests.system.proof.schedule import Schedule, StorageKind, faults_in, long, random_schedule, short
 from tests.system.proof.storage import missing
-from tests.system.proof.subjects import COUNTS, KINDS, MOODS
+from tests.system.proof.subjects import COUNTS, KINDS, MOODS, SCATTERED
 from tests.system.proof.truth_of_state import Truth
 from tests.system.proof.world import options_of
+
+from understudy_shared.base.words import KeyPlacement
+
+OF_EVERY_KIND = {KeyPlacement.BY_HASH.value: KINDS, KeyPlacement.SCATTERED.value: SCATTERED}
+"""The query of every kind of state, by how it places keys."""
 
 
 def main() -> int:
@@ -52,7 +58,8 @@ def judge(folder: Path, *, is_json: bool) -> int:
 
 
 def _schedule(arguments: argparse.Namespace) -> Schedule:
-    there = faults_in(arguments.checkpoint, _format(arguments), signed=arguments.signed)
+    other_release = bool(arguments.spark)
+    there = faults_in(arguments.checkpoint, _format(arguments), signed=arguments.signed, other_release=other_release)
     faults: Sequence[str] = arguments.faults.split(",") if arguments.faults else there
     if unknown := sorted(set(faults) - set(there)):
         place = f"with --checkpoint {arguments.checkpoint} --format {_format(arguments)}"
@@ -68,13 +75,17 @@ def _schedule(arguments: argparse.Namespace) -> Schedule:
 
 
 def _chosen(arguments: argparse.Namespace) -> tuple[Schedule, RunOptions]:
-    subject = MOODS if arguments.added_variable else KINDS if arguments.kinds else COUNTS
-    world = options_of(subject, _format(arguments), storage=arguments.checkpoint, signed=arguments.signed)
+    subject = MOODS if arguments.added_variable else OF_EVERY_KIND.get(arguments.kinds, COUNTS)
+    world = options_of(
+        subject, _format(arguments), storage=arguments.checkpoint, signed=arguments.signed, line=arguments.spark
+    )
     return _schedule(arguments), RunOptions(arguments.rate, world)
 
 
 def _format(arguments: argparse.Namespace) -> str:
     format_of_moods: str = MOODS.formats[0]
+    if arguments.spark and arguments.format == "rocksdb":
+        return "rocksdb-v1"  # Spark 3 has no other
     return format_of_moods if arguments.added_variable else str(arguments.format)
 
 
@@ -94,12 +105,19 @@ def _parser() -> argparse.ArgumentParser:
     replayed = commands.add_parser("replay", help="run the schedule of a recorded run again")
     replayed.add_argument("recorded", type=Path, metavar="FOLDER", help="of the recorded run")
     started.add_argument("--rate", type=float, default=300, help="reads per second")
-    started.add_argument("--kinds", action="store_true", help="a query of every kind of state, not only of counts")
+    started.add_argument(
+        "--kinds",
+        nargs="?",
+        choices=OF_EVERY_KIND,
+        const=KeyPlacement.BY_HASH.value,
+        help="a query of every kind of state, not only of counts, and how it places keys: by-hash by default",
+    )
     started.add_argument(
         "--added-variable", action="store_true", help="a query that gets a state variable at a restart"
     )
     started.add_argument("--format", choices=COUNTS.formats, default="rocksdb", help="of the query's state")
     started.add_argument("--checkpoint", choices=get_args(StorageKind), default="folder", help="where it lives")
+    started.add_argument("--spark", choices=BEFORE_METADATA, default="", help="the release line that begins the query")
     started.add_argument("--signed", action="store_true", help="nodes and routers have a gossip key")
     for running in (started, replayed):
         running.add_argument("--folder", type=Path, help="for history, truth and logs; default: a new one")

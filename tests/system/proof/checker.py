@@ -12,7 +12,8 @@ The claims, by their letters in docs/proof.md:
 - (h) `scans`: a scan has every key of one version once;
 - (i) `snapshots`: reads of several stores are of one version;
 - (j) `watches`: a watch tells each version that changed a key once, in order, before its position;
-- (k) `clients`: both clients give the truth, by routers and directly.
+- (k) `clients`: both clients give the truth, by routers and directly;
+- (l) `places`: whatever was cancelled, no router has lost a place.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from tests.system.proof.claim_age import bounds_are_kept, declared_offset_lag_is
 from tests.system.proof.claim_answers import answers_are_the_truth, no_session_goes_back, replicas_converge
 from tests.system.proof.claim_availability import Latencies, latencies, reads_are_answered
 from tests.system.proof.claim_memory import memory_is_kept
+from tests.system.proof.claim_places import no_place_is_lost
 from tests.system.proof.claim_scans import scans_are_the_truth, snapshots_agree
 from tests.system.proof.claim_watches import clients_read_the_truth, watches_tell_each_change
 from tests.system.proof.claims import Case, ClaimResult, Limits
@@ -43,6 +45,7 @@ CLAIMS: dict[str, Callable[[Case], ClaimResult]] = {
     "snapshots": snapshots_agree,
     "watches": watches_tell_each_change,
     "clients": clients_read_the_truth,
+    "places": no_place_is_lost,
 }
 
 

@@ -18,10 +18,12 @@ LATE_BASES = f"after {MANY_BASES} replaced bases"
 
 def answers_are_the_truth(case: Case) -> ClaimResult:
     """(a) Found or absent, the answer is the truth at the version it states; that version was committed by the end of
-    the read, at the time that it states; and all answers for a key name one partition."""
+    the read, at the time that it states; and all answers for a key name one partition, or none where a scattered key is
+    absent.
+    """
     needed = ("found", "absent", *((LATE_BASES,) if case.needs_late_bases else ()))
     tally = Tally(case, "answers", "every answer is Spark's state at the version it states", needed)
-    partitions = _partitions(case.answers())
+    partitions = _partitions(read for read in case.answers() if read.partition is not None or not case.is_scattered)
     for read in case.answers():
         tally.looked(read.outcome, read.store)
         if read.pages > 1:
@@ -30,7 +32,8 @@ def answers_are_the_truth(case: Case) -> ClaimResult:
             tally.looked(LATE_BASES, read.store)
         for wrong in wrong_with_answer(case, read):
             tally.accuse(read, wrong)
-        if read.partition != partitions[read.store, read.key]:
+        is_nowhere = case.is_scattered and read.outcome == "absent" and read.partition is None
+        if not is_nowhere and read.partition != partitions[read.store, read.key]:
             others = partitions[read.store, read.key]
             tally.accuse(read, f"answered as partition {read.partition}, other answers for the key as {others}")
     return tally.result()

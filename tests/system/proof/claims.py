@@ -14,6 +14,7 @@ from tests.system.proof.base_counts import BaseCounts
 from tests.system.proof.commit_times import CommitTimes
 from tests.system.proof.fault_windows import FaultWindows
 from tests.system.proof.history import History, Read
+from tests.system.proof.kinds_keys import SCATTERED
 from tests.system.proof.truth_of_state import Truth
 
 MAX_VIOLATIONS = 100
@@ -97,6 +98,8 @@ class Case:
         self.bases = BaseCounts(history.bases)
         self.needs_late_bases = bool(history.meta.settings.get("short_lived_bases"))
         self.kinds = history.meta.kinds
+        self.is_scattered = SCATTERED in self.kinds.values()
+        """Whether Spark may have put each key into any partition."""
         self.began_ms = min((read.began_ms for read in history.reads), default=0.0)
 
     def answers(self) -> Sequence[Read]:

@@ -69,6 +69,8 @@ class Exporting:
         its last cursor.
         """
         scanning = self._scanning
+        if scanning.asks_again(stream.status):
+            return None
         if stream.status not in (0, 200):
             return scanning.refused(ended_ms, orjson.loads(stream.body))
         scanning.pages += 1

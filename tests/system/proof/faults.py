@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import threading
 import time
@@ -14,8 +15,9 @@ from tests.support.bus.refused_writes import WAYS
 from tests.support.checkpoint.small_disk import empty, fill
 from tests.support.object_store.hdfs_server import Door, Role
 from tests.support.spark.queries import wait_until
+from tests.system.proof.cancelling_reader import IN_A_ROUND
 from tests.system.proof.forked_checkpoint import ForkedCheckpoint
-from tests.system.proof.processes import Process, Service
+from tests.system.proof.processes import Process, Service, Talking
 from tests.system.proof.proxy import CUT, Toxics
 from tests.system.proof.storage import StoreStorage, store_proxy
 from tests.system.proof.unsigned_lease import UnsignedLease
@@ -149,16 +151,6 @@ def _absurd_messages(world: World, target: str) -> Fault:
         thread.join()
 
     return Fault(target, thread.start, end)
-
-
-def _redis_garbage(world: World, target: str) -> Fault:
-    """Every node and router hears garbage in the place of Redis."""
-
-    def to_all(now: Toxics) -> None:
-        for service in (*world.nodes, *world.routers):
-            world.proxies.set(redis_proxy(service), now)
-
-    return Fault(target, lambda: to_all(Toxics(garbage=True)), lambda: to_all(Toxics()))
 
 
 def _disk_full(world: World, _target: str) -> Fault:
@@ -313,8 +305,8 @@ def _kill_spark(world: World, target: str) -> Fault:
 
 def _added_variable(world: World, target: str) -> Fault:
     """The driver dies, and keeps another state variable when it is started again. There is but one to add."""
-    if world.spark.has_added:
-        raise SkippedFault("the variable is there already")
+    if world.spark.has_added or not world.subject.added:
+        raise SkippedFault("the query has none to add, or has added it")
 
     def inject() -> None:
         world.spark.kill()
@@ -323,12 +315,42 @@ def _added_variable(world: World, target: str) -> Fault:
     return Fault(target, inject, world.restart_spark_with_added)
 
 
+def _other_spark(world: World, target: str) -> Fault:
+    """The driver dies, and the query goes on with another release."""
+
+    def inject() -> None:
+        world.spark.kill()
+        world.spark.change_release()
+
+    return Fault(target, inject, world.restart_spark)
+
+
 def _hostile_connections(world: World, target: str) -> Fault:
     """Against a router and a node, each at its own port."""
     ports = [str(service.port) for service in (world.routers[ROUTERS[0]], world.nodes[target])]
     clients = Process("hostile-clients", [HOSTILE_LIMIT_S, *ports], world.folder / "logs" / "hostile-clients.log")
     clients.launcher = ("tests.support.services.hostile_clients",)
     return Fault(target, clients.start, clients.kill)
+
+
+def _cancelling_reader(world: World, target: str) -> Fault:
+    """At all routers and a node, each at its own port. What it cancelled is in its log."""
+    ports = [service.port for service in (*world.routers.values(), world.nodes[target])]
+    arguments = [json.dumps(ports), world.application, str(ports[0])]
+    reader: list[Talking] = []
+
+    def inject() -> None:
+        log = world.folder / "logs" / "cancelling-reader.log"
+        log.parent.mkdir(exist_ok=True)  # a world of a fleet has none yet
+        reader.append(Talking("the cancelling reader", "tests.system.proof.cancelling_reader", arguments, log))
+
+    def heal() -> None:
+        cancelled = json.loads(reader[0].order("counts"))
+        reader[0].end()
+        missing = IN_A_ROUND.keys() - cancelled.keys()
+        assert not missing, f"nothing was cancelled of: {', '.join(sorted(missing))}; it cancelled {cancelled}"
+
+    return Fault(target, inject, heal)
 
 
 def _nothing() -> None:
@@ -350,7 +372,6 @@ _MAKERS: dict[str, Maker] = {
     "redis-pause": _redis_pause,
     "redis-flush": _redis_flush,
     "redis-refuses-writes": _redis_refuses_writes,
-    "redis-garbage": _redis_garbage,
     "absurd-messages": _absurd_messages,
     "disk-full": _disk_full,
     "corrupt-changelog": _corrupt_changelog,
@@ -367,7 +388,9 @@ _MAKERS: dict[str, Maker] = {
     "kill-restoring": _kill_restoring,
     "kill-spark": _kill_spark,
     "added-variable": _added_variable,
+    "other-spark": _other_spark,
     "hostile-connections": _hostile_connections,
+    "cancelling-reader": _cancelling_reader,
     "forked-checkpoint": _forked_checkpoint,
     "unsigned-lease": _unsigned_lease,
 }

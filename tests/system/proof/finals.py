@@ -5,12 +5,16 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterable, Sequence
+from typing import Any
+from urllib.parse import quote
 
 from tests.system.proof.history import FinalReplica, Value
 from tests.system.proof.http_talk import within
 from tests.system.proof.processes import Service
-from tests.system.proof.question import said_by
+from tests.system.proof.question import key_text, said_by
 from tests.system.proof.truth_of_state import Truth
+
+from understudy_shared.base.words import KeyPlacement
 
 KEYS_PER_REQUEST = 1000
 CONVERGE_LIMIT_S = 30.0
@@ -46,7 +50,30 @@ def _holdings(node: Service, wanted: str, application: str) -> list[tuple[int, s
     ]
 
 
+def _scanned_replicas(node: Service, store: str, application: str) -> list[FinalReplica]:
+    """The replicas of a scattered store, of which a node that lacks a partition looks no key up."""
+    found: list[FinalReplica] = []
+    for partition, role, held in _holdings(node, store, application):
+        values: dict[str, Value | None] = {}
+        versions, cursor = {held}, ""
+        while cursor is not None:
+            target = f"/v1/stores/{store}/scan?partition={partition}&limit={KEYS_PER_REQUEST}{cursor and '&cursor='}"
+            page: Any = node.get(within(application, target + quote(cursor))).body
+            versions.add(page["version"])
+            cursor = page["next_cursor"]
+            for row in page["rows"]:
+                key, said = row["key"].values(), said_by(row)
+                values[key_text(*key)] = said
+                values |= {key_text(*key, *each["key"].values()): each["value"] for each in said.get("entries", ())}
+        version = min(versions, key=lambda each: -1 if each is None else each)
+        found.append(FinalReplica(node.name, store, partition, version, values, role))
+    return found
+
+
 def _replicas(node: Service, store: str, keys: Sequence[str], application: str) -> list[FinalReplica]:
+    described: Any = node.get(within(application, f"/v1/stores/{store}")).body
+    if described["placement"] == KeyPlacement.SCATTERED:
+        return _scanned_replicas(node, store, application)
     values: dict[int, dict[str, Value | None]] = {}
     versions: dict[int, set[int]] = {}
     problems: dict[str, int] = {}

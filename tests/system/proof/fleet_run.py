@@ -1,9 +1,9 @@
 """One run of the proof over three queries in one cluster: a fault of one query must not reach the others.
 
-Each query is read by a load of its own. First the store of one query hangs. Then another query is deleted, and starts
-again with other rows. Then the third is taken from the nodes' files, and comes back. The load of a query stops before
-the query goes away, and a new load starts when it is back: so two queries are read in two parts. Each part is judged
-like a run of one query.
+Each query is read by a load of its own. First the store of one query hangs, then a reader of that query cancels. Then
+another query is deleted, and starts again with other rows. Then the third is taken from the nodes' files, and comes
+back. The load of a query stops before the query goes away, and a new load starts when it is back: so two queries are
+read in two parts. Each part is judged like a run of one query.
 """
 
 from __future__ import annotations
@@ -19,19 +19,21 @@ from tests.system.proof import faults
 from tests.system.proof.checker import CLAIMS, Verdict, check
 from tests.system.proof.finals import final_replicas
 from tests.system.proof.fleet_world import FleetWorld, fleet_world
-from tests.system.proof.history import FaultEvent, FaultPhase, FinalReplica, History, Seen
+from tests.system.proof.history import AskedAtOnce, FaultEvent, FaultPhase, FinalReplica, History, Seen
 from tests.system.proof.history_file import HistoryWriter, load
+from tests.system.proof.places import asked_at_once
 from tests.system.proof.run import TRUTH_NAME, RunOptions, Say, reading, recording
 from tests.system.proof.schedule import Schedule, StorageKind
 from tests.system.proof.subjects import COUNTS, KINDS
 from tests.system.proof.truth_of_state import Truth
-from tests.system.proof.world import FORMATS, WorldOptions
+from tests.system.proof.world import FORMATS, NODES, WorldOptions
 
 STORED: Final = "stored"
 RENEWED: Final = "renewed"
 VISITING: Final = "visiting"
 
 HANG: Final = "store-hangs"
+CANCEL: Final = "cancelling-reader"
 BEGIN_AGAIN: Final = "checkpoint-renewed"
 LEAVE: Final = "application-removed"
 READ_OUT: Final = "truth-is-read"
@@ -39,6 +41,7 @@ READ_OUT: Final = "truth-is-read"
 
 QUIET_S: Final = 30.0
 HANGS_S: Final = 10.0
+CANCELS_S: Final = 10.0
 AWAY_S: Final = 8.0
 BETWEEN_S: Final = 5.0
 
@@ -62,7 +65,7 @@ class Life:
     """A query from its first batch to its last. Another one on its checkpoint's place is another life."""
 
     truth: Path
-    seen: list[Seen | FinalReplica] = field(default_factory=list)
+    seen: list[Seen | FinalReplica | AskedAtOnce] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +106,7 @@ def run_fleet(folder: Path, storage: StorageKind, rate: float, seed: int, say: S
         stack.callback(running.stop_reading)
         running.run()
         running.stop_reading()
+        running.ask_at_once()
         for application in options:
             running.end_life(application)
     return running.parts
@@ -136,6 +140,11 @@ class _Run:
             fault.inject()
             time.sleep(HANGS_S)
             fault.heal()
+        with self._hit(CANCEL, STORED):
+            fault = faults.make(self._world.worlds[STORED], CANCEL, NODES[0])
+            fault.inject()
+            time.sleep(CANCELS_S)
+            fault.heal()
         self._stop(RENEWED, is_last=True)
         with self._hit(READ_OUT, RENEWED):
             self.end_life(RENEWED)
@@ -155,6 +164,12 @@ class _Run:
         """Stop all loads that still run."""
         for application in [*self._reading]:
             self._stop(application, is_last=True)
+
+    def ask_at_once(self) -> None:
+        """Ask the routers for every kind of read of each query, as often at once as may be."""
+        for application, one in self._world.worlds.items():
+            self._say(f"asking each router for many reads of {application} at once")
+            self._lives[application].seen += asked_at_once(one.routers.values(), application)
 
     def end_life(self, application: str) -> None:
         """Stop the query, have Spark write the truth, and ask every node for all of it."""

@@ -222,6 +222,20 @@ class Bases:
 
 
 @dataclass(frozen=True, slots=True)
+class AskedAtOnce:
+    """So many reads of a kind that were asked of a service at once, when all was healed, and how many were answered.
+    `detail` is what came instead of one of the others.
+    """
+
+    at_ms: float
+    service: str
+    kind: str
+    asked: int
+    answered: int
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class FaultEvent:
     """A fault was injected (recorded before it acts), healed (recorded when what was broken is back and says that it is
     ready), or skipped (`detail` says why: the machine does not allow it). `target` is what was really hit."""
@@ -261,7 +275,20 @@ class Meta:
     kinds: dict[str, str] = field(default_factory=dict)
 
 
-Record = Read | Scan | SnapshotRead | Watch | Commit | Watched | Memory | Bases | FaultEvent | FinalReplica | Meta
+Record = (
+    Read
+    | Scan
+    | SnapshotRead
+    | Watch
+    | Commit
+    | Watched
+    | Memory
+    | Bases
+    | FaultEvent
+    | FinalReplica
+    | AskedAtOnce
+    | Meta
+)
 Seen = Commit | Watched | Memory | Bases
 """What is recorded of the world itself, whoever reads from it."""
 
@@ -281,6 +308,7 @@ class History:
     memory: list[Memory] = field(default_factory=list)
     bases: list[Bases] = field(default_factory=list)
     watches: list[Watch] = field(default_factory=list)
+    asked_at_once: list[AskedAtOnce] = field(default_factory=list)
 
     def add(self, record: Record) -> None:
         """Add what was recorded next."""
@@ -302,4 +330,5 @@ _LISTS: dict[type[Record], str] = {
     Memory: "memory",
     Bases: "bases",
     Watch: "watches",
+    AskedAtOnce: "asked_at_once",
 }

@@ -17,6 +17,7 @@ from typing import Any, Self, cast
 
 import orjson
 from tests.system.proof.history import (
+    AskedAtOnce,
     Bases,
     Bounds,
     Commit,
@@ -47,6 +48,7 @@ _KINDS: dict[str, type[Record]] = {
     "scan": Scan,
     "snapshot": SnapshotRead,
     "watch": Watch,
+    "at-once": AskedAtOnce,
     "final": FinalReplica,
 }
 _NAMES = {kind: name for name, kind in _KINDS.items()}

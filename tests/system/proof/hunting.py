@@ -23,9 +23,9 @@ from tests.system.proof.history import FaultEvent, FinalReplica, Outcome, Seen
 from tests.system.proof.history_file import HistoryWriter, load
 from tests.system.proof.mutants import MUTANTS
 from tests.system.proof.processes import Talking
-from tests.system.proof.run import TRUTH_NAME, RunOptions, Say, reading, recording
+from tests.system.proof.run import TRUTH_NAME, RunOptions, Say, ask_at_once, reading, recording
 from tests.system.proof.schedule import MENU, Schedule
-from tests.system.proof.subjects import SUBJECTS
+from tests.system.proof.subjects import KINDS, SCATTERED, SUBJECTS
 from tests.system.proof.truth_of_state import Truth
 from tests.system.proof.world import NODES, ROUTERS, World, options_of, world
 
@@ -48,7 +48,13 @@ SETTLE_LIMIT_S = 10.0
 CONVERGENCE = "convergence"
 """The claim about what each node holds at the end of a hunt: only the last mutant of a place can be judged by it."""
 
-MIN_EVERY_MS = {"kinds": 4000}
+PLACES = "places"
+"""The claim about what routers answer when readers have left."""
+
+PLACES_LIMIT_S = 15.0
+"""Those that a bug keeps do not come back."""
+
+MIN_EVERY_MS = {KINDS.name: 4000, SCATTERED.name: 4000}
 """What is true of every kind takes Spark some three seconds a version, and a hunt lasts minutes: fewer versions do."""
 
 
@@ -78,16 +84,17 @@ def _hunt(names: Sequence[str], folder: Path, say: Say, options: RunOptions) -> 
             read_s = MUTANTS[name].read_s or (READ_S if MUTANTS[name].fault is None else READ_UNDER_FAULT_S)
             own = folder / "mutants" / name
             (own / "logs").mkdir(parents=True)
-            with (
-                planted(running, name),
-                recording(own, Schedule(name, 1, (), read_s), options) as writer,
-                reading(running, own, options.rate, 1, name) as readers,
-                hit(running, MUTANTS[name].fault, writer),
-            ):
-                wait_until(partial(_has_read, readers), what="the first reads", limit_s=READY_LIMIT_S)
-                time.sleep(read_s)
-                with suppress(AssertionError):  # what was examined will say so
-                    wait_until(partial(_has_made, readers, needs), what=needs, limit_s=NEEDS_LIMIT_S)
+            with planted(running, name), recording(own, Schedule(name, 1, (), read_s), options) as writer:
+                with (
+                    reading(running, own, options.rate, 1, name) as readers,
+                    hit(running, MUTANTS[name].fault, writer),
+                ):
+                    wait_until(partial(_has_read, readers), what="the first reads", limit_s=READY_LIMIT_S)
+                    time.sleep(read_s)
+                    with suppress(AssertionError):  # what was examined will say so
+                        wait_until(partial(_has_made, readers, needs), what=needs, limit_s=NEEDS_LIMIT_S)
+                if MUTANTS[name].breaks == PLACES:
+                    ask_at_once(running, writer, say, PLACES_LIMIT_S)
         running.spark.write_truth(folder / TRUTH_NAME)
         running.watch.end()
         truth = Truth.load(folder / TRUTH_NAME)

@@ -1,4 +1,4 @@
-"""Bugs of one kind of state each, as patches of a running node."""
+"""Bugs of one kind of state each, as patches of a running node, or of a router."""
 
 from __future__ import annotations
 
@@ -97,6 +97,11 @@ def turn_matches_round() -> None:
 def expire_too_late() -> None:
     """Say that a key of a set counts for a second longer."""
     patch(f"{STORES}.sets", "timestamp_text", lambda text: lambda micros: text(micros + 1_000_000))
+
+
+def believe_one_partition() -> None:
+    """Answer for a key of a scattered store what its first partition says."""
+    patch("understudy_router.forwarding.spread", "answer_of", lambda _: lambda store, parts: parts[0])
 
 
 def cut_pages() -> None:

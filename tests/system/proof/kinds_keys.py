@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random
 
+from tests.system.proof.keys import START, slot_text
 from tests.system.proof.question import Question
 
 SLOT_S = 20
@@ -30,6 +31,13 @@ STORES = {
 }
 """The kind of state of each store."""
 
+SLICE_S = 4
+SCATTERED = "scattered"
+"""The kind of the values whose keys lie where a part of them hashes to."""
+
+SCATTERED_STORES = {**STORES, "op4": SCATTERED}
+"""The same of the query of which Spark may have put each key into any partition."""
+
 WITH_PAGES = frozenset({"join-side", "session", "list", "map", "timers"})
 """Kinds of which a key has several elements."""
 
@@ -51,3 +59,13 @@ def choose_question(chance: random.Random, version: int) -> Question:
 def word_of(slot: int, number: int) -> str:
     """A word of a slot."""
     return f"s{slot}w{number}"
+
+
+def choose_scattered_question(chance: random.Random, version: int) -> Question:
+    """Choose what to ask when all keys are scattered: one in five for a word of a slice of event time."""
+    if chance.random() > 0.2:
+        return choose_question(chance, version)
+    newest = max(0, version - 1) // SLICE_S * SLICE_S
+    since_s = max(0, newest - chance.randrange(1 + WATERMARK_S // SLICE_S) * SLICE_S)
+    word = word_of(since_s // SLOT_S, chance.randrange(WORDS))
+    return Question("op4", (slot_text(int(START.timestamp()) + since_s), word))

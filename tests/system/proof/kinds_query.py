@@ -10,11 +10,10 @@ from collections.abc import Iterator
 from functools import reduce
 from typing import Any
 
-from pyspark.sql import DataFrame, Row
+from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as F  # noqa: N812  # PySpark's own convention
-from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 from tests.system.proof.keys import START
-from tests.system.proof.kinds_keys import PLACES, SLOT_S, TIMER_S, WATERMARK_S, WORDS
+from tests.system.proof.kinds_keys import PLACES, SLICE_S, SLOT_S, TIMER_S, WATERMARK_S, WORDS
 
 MAX_RECENT, KEPT_RECENT = 12, 7
 VARIABLES = {"total": "value", "recent": "list", "places": "map", "timers": "timers"}
@@ -24,13 +23,28 @@ VARIABLES = {"total": "value", "recent": "list", "places": "map", "timers": "tim
 def build(rows: DataFrame) -> DataFrame:
     """The branches beside each other, each row of their output as one string."""
     since_s = F.unix_timestamp("timestamp") - int(START.timestamp())
-    slot = F.floor(since_s / SLOT_S).cast("string")
-    word = F.concat(F.lit("s"), slot, F.lit("w"), F.pmod(F.hash("value"), F.lit(WORDS)).cast("string"))
-    source = rows.select(word.alias("word"), F.col("timestamp").alias("event"), F.col("value").alias("number"))
+    source = rows.select(
+        _word(since_s).alias("word"), F.col("timestamp").alias("event"), F.col("value").alias("number")
+    )
     source = source.withWatermark("event", f"{WATERMARK_S} seconds")
     outputs = [branch(source) for branch in (_joined, _seen, _visits, _ledger)]
     told = [output.select(F.to_json(F.struct(*output.columns)).alias("row")) for output in outputs]
     return reduce(DataFrame.unionAll, told)
+
+
+def build_scattered(rows: DataFrame) -> DataFrame:
+    """The same, and a count whose rows are placed by a part of its key, as a query that an early Spark began may do."""
+    since_s = F.unix_timestamp("timestamp") - int(START.timestamp())
+    slice_ = F.timestamp_seconds(F.floor(F.unix_timestamp("timestamp") / SLICE_S) * SLICE_S)
+    sliced = rows.select(_word(since_s).alias("word"), slice_.alias("slice"), F.col("value").alias("number"))
+    sliced = sliced.withWatermark("slice", "0 seconds").repartition("word")  # the others' is the older one, and counts
+    counted = sliced.groupBy("slice", "word").agg(F.count("*").alias("n"), F.max("number").alias("last"))
+    return build(rows).unionAll(counted.select(F.to_json(F.struct(*counted.columns)).alias("row")))
+
+
+def _word(since_s: Column) -> Column:
+    slot = F.floor(since_s / SLOT_S).cast("string")
+    return F.concat(F.lit("s"), slot, F.lit("w"), F.pmod(F.hash("value"), F.lit(WORDS)).cast("string"))
 
 
 def _joined(source: DataFrame) -> DataFrame:
@@ -54,6 +68,8 @@ def _visits(source: DataFrame) -> DataFrame:
 
 def _ledger(source: DataFrame) -> DataFrame:
     """All that `transformWithState` has. Lists grow, are shortened and begin anew; after the last timer all is gone."""
+
+    from pyspark.sql.streaming.stateful_processor import StatefulProcessor  # Spark 3 has none
 
     class Ledger(StatefulProcessor):  # in here, so that Spark's worker gets it whole
         def init(self, handle: Any) -> None:

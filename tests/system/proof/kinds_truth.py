@@ -7,13 +7,12 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from pyspark.sql import SparkSession
-from tests.support.oracle.custom_state import VariableSource, read_variables
 from tests.support.oracle.kinds import Kept, KindStore, read_operator
 from tests.support.oracle.spark_reader import reader_conf
 from tests.support.spark.formats import StateFormat
 from tests.support.spark.kinds import operators_by_name
 from tests.support.spark.queries import committed_batches, settings
-from tests.system.proof.kinds_keys import STORES
+from tests.system.proof.kinds_keys import SCATTERED, STORES
 from tests.system.proof.kinds_query import VARIABLES
 from tests.system.proof.question import key_text, said_by
 from tests.system.proof.truth_of_state import Truth, Value
@@ -30,16 +29,18 @@ State = dict[str, Value]
 """Each key of a store with what is said of it."""
 
 
-def write_truth(spark: SparkSession, checkpoint: Path, state_format: StateFormat, path: Path) -> None:
-    """Write the truth about a checkpoint at rest."""
+def write_truth(
+    spark: SparkSession, checkpoint: Path, state_format: StateFormat, path: Path, kinds: Mapping[str, str] = STORES
+) -> None:
+    """Write the truth about a checkpoint at rest, which has stores of these kinds."""
     batches = committed_batches(checkpoint)
-    found: dict[str, dict[int, State]] = {store: {} for store in STORES}
+    found: dict[str, dict[int, State]] = {store: {} for store in kinds}
     parts = [batches[start : start + BATCHES_AT_ONCE] for start in range(0, len(batches), BATCHES_AT_ONCE)]
     conf = {**reader_conf(checkpoint), **INTERPRETED}
     with settings(spark, conf), ThreadPoolExecutor(JOBS_AT_ONCE) as pool:
         for stores in pool.map(lambda part: [*read_stores(spark, checkpoint, part)], parts):
             for store in stores:
-                assert STORES[store.name] == store.kind, f"{store.name} is of kind {store.kind}"
+                assert kinds[store.name] in {store.kind, SCATTERED}, f"{store.name} is of kind {store.kind}"
                 found[store.name].update((version, state_of(kept)) for version, kept in store.kept.items())
     changes = {store: changes_of(states) for store, states in found.items()}
     Truth(changes, first=batches[0] + 1, last=batches[-1] + 1).save(path)
@@ -47,6 +48,8 @@ def write_truth(spark: SparkSession, checkpoint: Path, state_format: StateFormat
 
 def read_stores(spark: SparkSession, checkpoint: Path, batches: Sequence[int]) -> Iterator[KindStore]:
     """Every store at each of these batches."""
+    from tests.support.oracle.custom_state import VariableSource, read_variables  # Spark 3 cannot import it
+
     for operator, operator_id in operators_by_name(checkpoint).items():
         if operator != LEDGER:
             yield from read_operator(spark, checkpoint, operator, operator_id, batches)

@@ -30,7 +30,7 @@ from tests.system.proof.history_file import HistoryWriter
 from tests.system.proof.http_talk import HttpReply, Pool, within
 from tests.system.proof.mutants import MUTANTS
 from tests.system.proof.question import Question, with_next_page
-from tests.system.proof.scanning import Scanning, choose_scan
+from tests.system.proof.scanning import ASK_AGAIN_S, Scanning, choose_scan
 from tests.system.proof.sessions import Asked, Replied, Session, choose_kind, every_kind, request_of
 from tests.system.proof.snapshot_reads import LEASE_EACH, SnapshotQuestion, choose_snapshot
 from tests.system.proof.subjects import SUBJECTS, Subject
@@ -264,6 +264,8 @@ class Load:
             scan = scanning.took(now_ms(), reply, columns)
             if scan is not None:
                 return scan
+            if scanning.turned_away:
+                await asyncio.sleep(ASK_AGAIN_S)
 
     def _note(self, read: Read) -> None:
         self.outcomes[read.outcome] += 1

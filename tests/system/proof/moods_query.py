@@ -9,8 +9,6 @@ from typing import Any
 
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # PySpark's own convention
-from pyspark.sql.streaming.stateful_processor import StatefulProcessor
-from tests.support.oracle.custom_state import VariableSource, read_variables
 from tests.support.spark.formats import StateFormat
 from tests.support.spark.queries import committed_batches
 from tests.system.proof.kinds_truth import State, changes_of, state_of
@@ -31,6 +29,8 @@ def build_with_mood(rows: DataFrame) -> DataFrame:
 
 
 def _query(rows: DataFrame, *, has_mood: bool) -> DataFrame:
+    from pyspark.sql.streaming.stateful_processor import StatefulProcessor  # Spark 3 has none
+
     class Moods(StatefulProcessor):  # in here, so that Spark's worker gets it whole
         def init(self, handle: Any) -> None:
             self.seen = handle.getValueState(SEEN, "n long")
@@ -60,6 +60,8 @@ def only_forced_snapshots(_: StateFormat) -> dict[str, str]:
 
 def write_truth(spark: SparkSession, checkpoint: Path, state_format: StateFormat, path: Path) -> None:
     """Write the truth about a checkpoint at rest; the added variable is read where it is."""
+    from tests.support.oracle.custom_state import VariableSource, read_variables  # Spark 3 cannot import it
+
     batches = committed_batches(checkpoint)
     found: dict[str, dict[int, State]] = {store: {} for store in STORES}
     for store, since in ((SEEN, batches[0]), (MOOD, first_batch_with_mood(checkpoint))):

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from tests.system.proof import (
-    bus_mutants,
+    call_mutants,
     client_mutants,
     cluster_mutants,
     engine_mutants,
@@ -23,7 +23,7 @@ from tests.system.proof import (
     watch_mutants,
 )
 from tests.system.proof.patching import patch
-from tests.system.proof.subjects import COUNTS, KINDS, MOODS
+from tests.system.proof.subjects import COUNTS, KINDS, MOODS, SCATTERED
 
 VERSIONS_BEHIND = {"node-1": 6, "node-2": 3, "node-3": 0}
 """Within `acceptable_recovery_lag`: they count as caught up."""
@@ -274,9 +274,6 @@ MUTANTS = {
     "leave-unsigned-leases": Mutant(
         (cluster_mutants.leave_unsigned_leases,), (), "availability", "unsigned-lease", signed=True
     ),
-    "parse-with-hiredis": Mutant(
-        (bus_mutants.parse_with_hiredis,), (bus_mutants.parse_with_hiredis,), "memory", "redis-garbage"
-    ),
     "believe-local-copies": Mutant(
         (engine_mutants.believe_local_copies,), (), "answers", "damaged-local-copy", state_format="hdfs"
     ),
@@ -289,6 +286,8 @@ MUTANTS = {
         state_format=MOODS.formats[0],
     ),
     "reuse-sections": Mutant((engine_mutants.reuse_sections,), (), "answers", short_lived_bases=True, read_s=60.0),
+    "keep-cancelled-calls": Mutant((), (call_mutants.keep_cancelled_calls,), "places", "cancelling-reader"),
+    "keep-cancelled-exports": Mutant((), (call_mutants.keep_cancelled_exports,), "places", "cancelling-reader"),
     "scan-what-is-shown": Mutant((scan_mutants.scan_what_is_shown,), (), "scans"),
     "lose-a-partition": Mutant((), (scan_mutants.lose_a_partition,), "scans", needs="scans whole"),
     "pass-a-part-over": Mutant((), (scan_mutants.pass_a_part_over,), "scans", needs="exports whole"),
@@ -314,6 +313,9 @@ MUTANTS = {
     "end-sessions-early": _of_kinds(kind_mutants.end_sessions_early, "session"),
     "turn-matches-round": _of_kinds(kind_mutants.turn_matches_round, "join-side"),
     "expire-too-late": _of_kinds(kind_mutants.expire_too_late, "set"),
+    "believe-one-partition": Mutant(
+        (), (kind_mutants.believe_one_partition,), "answers", query=SCATTERED.name, kinds=("scattered",)
+    ),
     "cut-pages": _of_kinds(kind_mutants.cut_pages, "list", "map", "session", "join-side", "timers"),
 }
 

@@ -20,6 +20,7 @@ from tests.support.repository import ROOT
 from tests.support.services.command_line import environment
 from tests.system.proof.proxy import Toxics
 
+from understudy_shared.base.child_process import tied_command
 from understudy_shared.base.errors import UnderstudyError
 
 END_LIMIT_S = 20
@@ -50,10 +51,9 @@ class Process:
     def start(self) -> None:
         """`python -m LAUNCHER... ARGUMENTS...`."""
         assert not self.is_running, f"{self.name} runs already"
-        tied = [sys.executable, "-m", "understudy.demo.tied", str(os.getpid())]
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
-                [*tied, sys.executable, "-m", *self.launcher, *self.arguments],
+                tied_command(sys.executable, "-m", *self.launcher, *self.arguments),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -122,10 +122,9 @@ class Talking:
     def __init__(self, name: str, module: str, arguments: Sequence[str], log: Path) -> None:
         self.name = name
         self._log = log
-        tied = [sys.executable, "-m", "understudy.demo.tied", str(os.getpid())]
         with log.open("ab") as errors:
             self._process = subprocess.Popen(
-                [*tied, sys.executable, "-m", module, *arguments],
+                tied_command(sys.executable, "-m", module, *arguments),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=errors,

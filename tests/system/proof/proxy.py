@@ -17,7 +17,6 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 import uvloop
-from tests.system.proof.garbage import flood
 
 HOST = "127.0.0.1"
 _ABORT = struct.pack("ii", 1, 0)
@@ -41,8 +40,8 @@ class Toxics:
     """How a proxy misbehaves; the default is a good one.
 
     `cut_*`: bytes that way vanish and connections stay. `refuse`: nothing listens and what was open is reset. `reset`:
-    connections are taken and reset. `answer`: HTTP requests are answered here, with this status. `garbage`: a client
-    hears what no Redis says instead of its server (garbage.py). `delay_ms` and `bytes_per_s` hold both ways.
+    connections are taken and reset. `answer`: HTTP requests are answered here, with this status.
+    `delay_ms` and `bytes_per_s` hold both ways.
     """
 
     cut_to_server: bool = False
@@ -50,7 +49,6 @@ class Toxics:
     refuse: bool = False
     reset: bool = False
     answer: int | None = None
-    garbage: bool = False
     delay_ms: int = 0
     bytes_per_s: int | None = None
 
@@ -163,7 +161,6 @@ class Link:
         """Whether that request takes no body."""
         self._request = bytearray()
         self._connecting: asyncio.Future[Any] | None = None
-        self._flooding: asyncio.Task[None] | None = None
 
     def connected(self, side: Side) -> None:
         """One end of the link is connected."""
@@ -181,8 +178,6 @@ class Link:
             trying = asyncio.ensure_future(connecting)
             trying.add_done_callback(self._tried)
             self._connecting = trying
-            if self._proxy.toxics.garbage:
-                self._flood()
 
     def heard(self, side: Side, data: bytes) -> None:
         """Take bytes from one end."""
@@ -193,7 +188,7 @@ class Link:
         if self._is_answered_here:
             if side.is_client:
                 self._answer_here(data)
-        elif toxics.cut_to_server if side.is_client else toxics.cut_to_client or toxics.garbage:
+        elif toxics.cut_to_server if side.is_client else toxics.cut_to_client:
             self._is_torn = True
         else:
             (self._to_server if side.is_client else self._to_client).push(data, toxics)
@@ -223,19 +218,13 @@ class Link:
             self.server.abort()
             if self._is_waiting and self.client.transport is not None:
                 self.client.transport.write(_reply(after.answer, is_head=self._is_head))
-        elif (before.answer is not None and after.answer is None) or (before.garbage and not after.garbage):
+        elif before.answer is not None and after.answer is None:
             self.abort()
-        elif after.garbage and not before.garbage:
-            self._flood()
 
     def abort(self) -> None:
         """Reset both ends."""
         self.client.abort()
         self.server.abort()
-
-    def _flood(self) -> None:
-        if self.client.transport is not None:
-            self._flooding = asyncio.ensure_future(flood(self.client.transport))
 
     def _tried(self, connecting: asyncio.Future[Any]) -> None:
         if not connecting.cancelled() and connecting.exception() is not None:

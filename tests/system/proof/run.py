@@ -21,6 +21,7 @@ from tests.system.proof.conductor import Conductor
 from tests.system.proof.finals import final_replicas
 from tests.system.proof.history import FaultEvent, Meta
 from tests.system.proof.history_file import HISTORY_NAME, HistoryWriter
+from tests.system.proof.places import LIMIT_S, asked_at_once
 from tests.system.proof.processes import Talking
 from tests.system.proof.schedule import Schedule
 from tests.system.proof.truth_of_state import Truth
@@ -58,6 +59,7 @@ class RunOptions:
                 storage,
                 settings.get("short_lived_bases", False),
                 settings.get("signed", False),
+                settings.get("line", ""),
             ),
         )
 
@@ -71,6 +73,7 @@ def run(schedule: Schedule, folder: Path, options: RunOptions, say: Say) -> None
             try:
                 with reading(running, folder, options.rate, schedule.seed) as load:
                     conduct(running, schedule, load, writer, say)
+                ask_at_once(running, writer, say)
             finally:  # what was read until something broke is worth judging, too
                 compare(running, writer, say)
 
@@ -83,6 +86,13 @@ def conduct(running: World, schedule: Schedule, load: Talking, writer: HistoryWr
         conductor.run(schedule)
     finally:
         conductor.end()
+
+
+def ask_at_once(running: World, writer: HistoryWriter, say: Say, limit_s: float = LIMIT_S) -> None:
+    """Ask the routers for every kind of read, as often at once as may be, when others have ended."""
+    say("asking each router for many reads of every kind at once")
+    for asked in asked_at_once(running.routers.values(), running.application, limit_s):
+        writer.write(asked)
 
 
 @contextmanager

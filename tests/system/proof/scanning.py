@@ -27,6 +27,12 @@ MAX_PAGES = 2_000
 """Above any scan of the proof: a cursor that never ends is a failure, and not an endless reader."""
 
 
+OVERLOADED = 429
+ASK_AGAIN_S = 0.5
+MAX_TURNED_AWAY = 10
+"""Times that a reader asks again for what an overloaded service refused: a full service says so, and is asked later."""
+
+
 @dataclass(frozen=True, slots=True)
 class ScanQuestion:
     """`below`: only keys whose last column is a text below that."""
@@ -74,11 +80,15 @@ class Scanning:
     is_export: bool = False
     cursor: str | None = None
     pages: int = 0
+    turned_away: int = 0
+    """How often in a row an overloaded service refused what is wanted next."""
     versions: set[int] = field(default_factory=set)
     rows: list[tuple[str, Value]] = field(default_factory=list)
 
     def took(self, ended_ms: float, reply: HttpReply, columns: dict[str, str]) -> Scan | None:
         """Add a page; return the record of the scan when it has ended with it."""
+        if self.asks_again(reply.status):
+            return None
         try:
             body = orjson.loads(reply.body)
             if reply.status != 200:
@@ -95,6 +105,11 @@ class Scanning:
         if self.cursor is not None:
             return self.ended(ended_ms, "failed", detail=f"no end after {self.pages} pages")
         return self.ended(ended_ms, "whole")
+
+    def asks_again(self, status: int) -> bool:
+        """Note a status; return whether the reader asks again, because the service is overloaded."""
+        self.turned_away = self.turned_away + 1 if status == OVERLOADED else 0
+        return 0 < self.turned_away <= MAX_TURNED_AWAY
 
     def refused(self, ended_ms: float, body: dict[str, Any]) -> Scan:
         """Return the record of a scan that ends with a problem."""

@@ -32,7 +32,8 @@ class FaultKind:
     refused, until the fault is healed and settled: such a version is opened from the store. Nothing else may be refused
     because of a fault. `may_pass_over`: a node may lack the changes of some versions, go on from the next snapshot, and
     say so to watchers. `storage`: where the checkpoint must live for it, `state_format`: how the query must keep its
-    state, and `signed`: whether gossip must be signed (world.py); None where it does not matter.
+    state, and `signed`: whether gossip must be signed (world.py); None where it does not matter. `other_release`:
+    whether another release of Spark than that of the tests must have begun the query.
     """
 
     name: str
@@ -46,6 +47,7 @@ class FaultKind:
     storage: frozenset[StorageKind] | None = None
     state_format: str | None = None
     signed: bool | None = None
+    other_release: bool = False
 
 
 _BESIDE_REDIS = frozenset({"kill-active", "stop-active", "kill-router", "cut-node", "slow-node", "clock-jump"})
@@ -69,13 +71,12 @@ MENU: dict[str, FaultKind] = {
         FaultKind("redis-pause", "redis", 4, 10),
         FaultKind("redis-flush", "redis", 1, 1),
         FaultKind("redis-refuses-writes", "redis", 6, 20),
-        FaultKind("redis-garbage", "redis", 5, 20),
         FaultKind("absurd-messages", "redis", 5, 20, signed=False),
         FaultKind("disk-full", "node", 5, 20, takes_replica=True),
         FaultKind("corrupt-changelog", "node", 4, 10, takes_replica=True, storage=_FOLDER, may_pass_over=True),
         FaultKind("delete-changelog", "node", 4, 10, takes_replica=True, storage=_FOLDER, may_pass_over=True),
         FaultKind("damaged-local-copy", "node", 5, 10, takes_replica=True, state_format="hdfs"),
-        FaultKind("clock-jump", "node", 5, 20, signed=False),
+        FaultKind("clock-jump", "node", 5, 20),
         FaultKind("rolling-restart", "all", 20, 30, takes_replica=True),
         FaultKind("checkpoint-gone", "node", 5, 20, takes_replica=True, storage=_FOLDER),
         FaultKind("store-throttles", "store", 8, 20, storage=_OBJECTS, may_not_open=_STORE_FAILS),
@@ -85,22 +86,29 @@ MENU: dict[str, FaultKind] = {
         FaultKind("namenode-stops", "store", 8, 20, storage=_HDFS, may_not_open=_STORE_FAILS),
         FaultKind("datanode-stops", "store", 6, 8, storage=_HDFS, may_not_open=_STORE_FAILS),
         FaultKind("hostile-connections", "node", 6, 20),
+        FaultKind("cancelling-reader", "node", 6, 20),
         FaultKind("forked-checkpoint", "node", 5, 20, takes_replica=True, storage=_FOLDER),
         FaultKind("unsigned-lease", "node", 10, 20, takes_replica=True, signed=True),
+        FaultKind("other-spark", "spark", 3, 10, other_release=True),
         FaultKind("added-variable", "spark", 3, 10, state_format="rocksdb-v1"),
         FaultKind("kill-spark", "spark", 12, 40, beside=_BESIDE_SPARK),
     )
 }
 
 
-def faults_in(storage: StorageKind, state_format: str = "rocksdb", *, signed: bool = False) -> tuple[str, ...]:
-    """The menu where the checkpoint lives there, of a query that keeps its state so, with gossip signed or not."""
+def faults_in(
+    storage: StorageKind, state_format: str = "rocksdb", *, signed: bool = False, other_release: bool = False
+) -> tuple[str, ...]:
+    """The menu where the checkpoint lives there, of a query that keeps its state so, with gossip signed or not, and
+    begun by another release of Spark or not.
+    """
     return tuple(
         name
         for name, kind in MENU.items()
         if (kind.storage is None or storage in kind.storage)
         and kind.state_format in (None, state_format)
         and kind.signed in (None, signed)
+        and kind.other_release <= other_release
     )
 
 

@@ -34,7 +34,7 @@ class SnapshotQuestion:
     def request(self) -> bytes:
         """Return the request."""
         if self.is_lease:
-            return _post("/v1/snapshots", {"ttl_s": TTL_S, "holder": "proof", "wait_ms": WAIT_MS})
+            return _post("/v1/snapshots", {"ttl_s": TTL_S, "wait_ms": WAIT_MS})
         members: dict[str, object] = {
             "reads": [{"store": each.store, "keys": [list(each.key)]} for each in self.questions],
             "wait_ms": WAIT_MS,

@@ -13,6 +13,7 @@ from copy import copy
 from dataclasses import asdict
 from pathlib import Path
 
+from tests.support.oracle.releases import variables_of
 from tests.support.repository import ROOT
 from tests.support.spark.formats import StateFormat
 from tests.support.spark.process import SparkJob
@@ -21,6 +22,7 @@ from tests.system.proof import query
 from tests.system.proof.storage import Storage
 from tests.system.proof.subjects import Subject
 
+from understudy_shared.base.child_process import tied_command
 from understudy_shared.base.sockets import private_socket_dir
 
 TRUTH_LIMIT_S = 7200
@@ -30,7 +32,9 @@ WITH_ADDED = "--with-added"
 
 
 class SparkDriver:
-    """One query over all its lives. `temporary` is short enough for Spark's sockets."""
+    """One query over all its lives. `temporary` is short enough for Spark's sockets. `line`: the release line whose
+    newest Spark begins the query; empty: the Spark of the tests.
+    """
 
     def __init__(
         self,
@@ -42,6 +46,7 @@ class SparkDriver:
         every_ms: int,
         subject: Subject,
         snapshots_often: bool,
+        line: str,
     ) -> None:
         self._storage, self._location = storage, storage.location
         self._folder = folder
@@ -50,6 +55,7 @@ class SparkDriver:
         self._arguments += ["--query", subject.name, "--conf", json.dumps(dict(storage.session_conf))]
         if snapshots_often:
             self._arguments.append("--snapshots-often")
+        self._began_with = self._line = line
         self._lives = 0
         self._process: subprocess.Popen[bytes] | None = None
         self._job: SparkJob | None = None
@@ -60,16 +66,16 @@ class SparkDriver:
         folder = self._folder / f"life-{self._lives}"
         folder.mkdir(parents=True)
         output, errors = folder / "output.txt", folder / "errors.txt"
-        tied = [sys.executable, "-m", "understudy.demo.tied", str(os.getpid())]
+        inherited = variables_of(self._line) if self._line else os.environ
         own = [self._location, "--folder", str(folder), *self._arguments]
         with output.open("wb") as out, errors.open("wb") as err:
             self._process = subprocess.Popen(
-                [*tied, sys.executable, "-m", query.__name__, *own],
+                tied_command(sys.executable, "-m", query.__name__, *own),
                 stdin=subprocess.PIPE,
                 stdout=out,
                 stderr=err,
                 cwd=ROOT,
-                env={**os.environ, **java_environment(), "PYTHONUNBUFFERED": "1", "TMPDIR": str(self._temporary)},
+                env={**inherited, **java_environment(), "PYTHONUNBUFFERED": "1", "TMPDIR": str(self._temporary)},
                 start_new_session=True,
             )
         self._job = SparkJob(self._process, output, errors)
@@ -95,6 +101,10 @@ class SparkDriver:
         """Have the query keep another state variable from its next start on."""
         self._arguments = [*self._arguments, WITH_ADDED]
 
+    def change_release(self) -> None:
+        """Have the Spark of the tests run the query from its next start on, or again the one that began it."""
+        self._line = "" if self._line else self._began_with
+
     def freeze(self) -> None:
         """Stop driver and JVM where they are."""
         assert self._process is not None
@@ -117,6 +127,11 @@ class SparkDriver:
 
     def write_truth(self, path: Path) -> None:
         """Stop the query for good and have Spark write the truth about every version to `path`."""
+        if self._line:  # Spark 3 has no reader of its own state
+            self.kill()
+            self._line = ""
+            self._arguments = [*self._arguments, "--truth-alone"]
+            self.start()
         assert self._process is not None
         assert self._process.stdin is not None
         assert self._job is not None
@@ -137,6 +152,7 @@ def spark_driver(
     every_ms: int,
     subject: Subject,
     snapshots_often: bool = False,
+    line: str = "",
 ) -> Iterator[SparkDriver]:
     """A query until the end of the block, already starting; its logs lie in `folder`."""
     with private_socket_dir(f"us-{'0' * 8}/{SOCKET_NAME}") as temporary:
@@ -148,6 +164,7 @@ def spark_driver(
             every_ms=every_ms,
             subject=subject,
             snapshots_often=snapshots_often,
+            line=line,
         )
         driver.start()
         try:

@@ -156,7 +156,7 @@ def _server(kind: StorageKind, folder: Path) -> Iterator[tuple[StoreServer | Doo
     """A server, and the scheme and the settings with which Spark asks it."""
     if kind == "hdfs":
         with hdfs_server.hdfs_server(folder) as hdfs:
-            yield Door(hdfs, "hdfs"), "hdfs", {}
+            yield Door(hdfs), "hdfs", {}
     elif kind == "azure":
         with azurite.azurite(folder) as azure:
             yield azure, "abfs", abfs.session_conf(_there(abfs.jars()), azure)

@@ -34,7 +34,7 @@ COUNTS: Final = Subject(
     partitions=6,
     every_ms=700,
     choose=keys.choose_question,
-    formats=("rocksdb", "hdfs"),
+    formats=("rocksdb", "rocksdb-v1", "hdfs"),
 )
 KINDS: Final = Subject(
     name="kinds",
@@ -42,6 +42,14 @@ KINDS: Final = Subject(
     partitions=2,
     every_ms=2000,
     choose=kinds_keys.choose_question,
+    formats=("rocksdb",),
+)
+SCATTERED: Final = Subject(
+    name="scattered",
+    kinds=MappingProxyType(kinds_keys.SCATTERED_STORES),
+    partitions=2,
+    every_ms=2000,
+    choose=kinds_keys.choose_scattered_question,
     formats=("rocksdb",),
 )
 MOODS: Final = Subject(
@@ -61,4 +69,4 @@ MANY: Final = Subject(
     choose=many_keys.choose_question,
     formats=("rocksdb", "hdfs"),
 )
-SUBJECTS: Final = MappingProxyType({subject.name: subject for subject in (COUNTS, KINDS, MOODS, MANY)})
+SUBJECTS: Final = MappingProxyType({subject.name: subject for subject in (COUNTS, KINDS, SCATTERED, MOODS, MANY)})

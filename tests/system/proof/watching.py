@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
 from tests.system.proof.history import Told, Watch
+from tests.system.proof.kinds_keys import SCATTERED
 from tests.system.proof.question import key_text, said_by
 from tests.system.proof.subjects import Subject
 
@@ -15,6 +16,9 @@ from understudy import WatchEvent
 from understudy_shared.reads.position import decode_position
 
 KEYS: Final = 20
+WATCHED: Final = frozenset({"value", SCATTERED})
+"""Kinds of which a key has one value."""
+
 LASTS_S: Final = (8.0, 40.0)
 """The shortest and the longest time of a watch: keys of the proof live for a minute."""
 
@@ -38,7 +42,7 @@ def choose_watch(
     their order are the newest of queries by time, which change most. Each second watch goes on where the one before
     ended.
     """
-    stores = {store for store, kind in subject.kinds.items() if kind == "value"} - subject.added
+    stores = {store for store, kind in subject.kinds.items() if kind in WATCHED} - subject.added
     if not stores:
         return None
     if before is not None and before.position is not None and before.question.position is None:

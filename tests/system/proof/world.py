@@ -31,7 +31,7 @@ from tests.system.proof.spark_driver import SparkDriver, spark_driver
 from tests.system.proof.storage import Storage, storage
 from tests.system.proof.subjects import COUNTS, SUBJECTS, Subject
 
-from understudy_shared.base.ports import free_port
+from understudy_shared.base.sockets import free_port
 
 APPLICATION = "proof"
 NODES = ("node-1", "node-2", "node-3")
@@ -54,7 +54,7 @@ NEAR = 3
 """Versions from the newest at which a replica counts as well."""
 
 SETTLE_LIMIT_S = 60.0
-COMMIT_LIMIT_S = 120.0
+COMMIT_LIMIT_S = 240.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +70,8 @@ class WorldOptions:
     """Whether nodes keep few changes in memory and Spark writes snapshots often: bases are replaced all the time."""
     signed: bool = False
     """Whether nodes and routers have a gossip key; dead nodes' tasks then get other places soon."""
+    line: str = ""
+    """The release line of the Spark that runs the query; empty: that of the tests."""
 
     @property
     def subject(self) -> Subject:
@@ -83,11 +85,12 @@ def options_of(
     storage: StorageKind = "folder",
     short_lived_bases: bool = False,
     signed: bool = False,
+    line: str = "",
 ) -> WorldOptions:
     """The options with which a query is proven. ValueError when it cannot be kept in that format."""
     if state_format not in subject.formats:
         raise ValueError(f"the query {subject.name!r} needs one of these formats: {', '.join(subject.formats)}")
-    return WorldOptions(FORMATS[state_format], subject.every_ms, subject.name, storage, short_lived_bases, signed)
+    return WorldOptions(FORMATS[state_format], subject.every_ms, subject.name, storage, short_lived_bases, signed, line)
 
 
 @dataclass(slots=True)
@@ -214,6 +217,7 @@ def world(folder: Path, options: WorldOptions, record: Callable[[Seen], None]) -
                 every_ms=options.every_ms,
                 subject=options.subject,
                 snapshots_often=options.short_lived_bases,
+                line=options.line,
             )
         )
         redis = stack.enter_context(redis_server(port=0))

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
-from tests.support.services.canned_server import Canned
-from tests.support.services.reading_commands import run
 
 from understudy.commands.group import cli
 from understudy.terminal.exits import ExitCode
@@ -51,14 +48,6 @@ def test_an_application_comes_and_goes_and_all_else_stays_as_it_was_written(tmp_
     assert [each.name for each in tmp_path.iterdir()] == ["fleet.toml"]
 
 
-def test_a_file_that_is_not_there_is_made(tmp_path: Path) -> None:
-    path = tmp_path / "fleet.toml"
-    assert edited(path, "add", "orders", "/data/orders").exit_code == 0
-    assert [each.id for each in parse_applications(path.read_bytes())] == ["orders"]
-    assert edited(path, "remove", "orders").exit_code == 0
-    assert parse_applications(path.read_bytes()) == ()
-
-
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
@@ -76,41 +65,3 @@ def test_a_change_that_services_would_refuse_is_not_written(
     result = edited(path, *arguments)
     assert (result.exit_code, path.read_text()) == (ExitCode.USAGE, FILE)
     assert says in result.stderr
-
-
-def test_one_that_announced_itself_is_let_go_by_the_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = tmp_path / "fleet.toml"
-    path.write_text(FILE)
-    monkeypatch.setenv("UNDERSTUDY_APPLICATIONS", str(path))
-    said = {"application": "a b", "let_go": True}
-    result, asked = run(["applications", "remove", "a b", "--json"], [Canned(json.dumps(said).encode(), 202)])
-    assert asked == [("DELETE /admin/v1/applications/a%20b", b"")]
-    assert json.loads(result.stdout) == said
-    assert path.read_text() == FILE
-
-
-@pytest.mark.parametrize("text", ['applications = [{id = "a", checkpoint = "/a"}]\n', "[[applications\n"])
-def test_what_cannot_be_cut_out_is_left(tmp_path: Path, text: str) -> None:
-    path = tmp_path / "fleet.toml"
-    path.write_text(text)
-    assert edited(path, "remove", "a").exit_code == ExitCode.USAGE
-    assert path.read_text() == text
-
-
-def test_the_list_shows_the_worst_first() -> None:
-    def one(name: str, state: str, lag: int | None, reason: str | None = None) -> dict[str, object]:
-        return {"application": name, "state": state, "max_offset_lag": lag, "reason": reason, "stores": ["a", "b"]}
-
-    told = [
-        one("well", "serving", 0),
-        one("slow", "serving", 9),
-        one("odd", "serving", None),
-        one("gone", "failed", 1, "no"),
-    ]
-    body = json.dumps({"applications": told}).encode()
-    result, asked = run(["applications", "list"], [Canned(body)])
-    assert asked == [("GET /v1/applications", b"")]
-    assert [line.split()[0] for line in result.stdout.splitlines()[2:6]] == ["gone", "odd", "slow", "well"]
-    result, asked = run(["applications", "show", "a b", "--application", "c"], [Canned(json.dumps(told[3]).encode())])
-    assert asked == [("GET /v1/applications/a%20b", b"")]
-    assert "failed" in result.stdout

@@ -10,17 +10,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from urllib.parse import parse_qs
 
-import pytest
 from click.testing import CliRunner, Result
 from tests.support.cluster.in_process import departing
 from tests.support.services.lifespan import lifespan
 from tests.support.services.reading_commands import ABSENT, FOUND, REFUSED
 
 from understudy.commands.group import cli
-from understudy.load.driving import Load
 from understudy.terminal.exits import ExitCode
 from understudy_shared.http.edge import Receive, Scope, Send, send_reply
-from understudy_shared.server import service
 from understudy_shared.server.service import Departure
 
 KEYS = b'["here"]\n["gone"]\n'
@@ -67,10 +64,10 @@ def bench(url: str, *options: str, keys: bytes = KEYS, seconds: str = "0.5") -> 
 
 def test_every_key_is_asked_in_turns_under_the_bounds_that_were_given() -> None:
     with lookups() as (app, url):
-        result = bench(url, "--max-lag", "3", "--json")
+        result = bench(f"{url}/understudy/", "--max-lag", "3", "--json")
     report = json.loads(result.stdout)
     assert result.exit_code == ExitCode.OK
-    assert app.targets == {("/v1/stores/aircraft/lookup", "3")}
+    assert app.targets == {("/understudy/v1/stores/aircraft/lookup", "3")}
     assert abs(app.asked["here"] - app.asked["gone"]) <= 6
     assert report["outcomes"].keys() == {"found", "absent"}
     # One was asked before the load, and each connection may have one in flight at the end.
@@ -80,26 +77,6 @@ def test_every_key_is_asked_in_turns_under_the_bounds_that_were_given() -> None:
     assert report["latency_ms"]["p50"] <= report["latency_ms"]["max"]
 
 
-def test_people_read_rate_latency_outcomes_and_age() -> None:
-    with lookups() as (_, url):
-        result = bench(url)
-    assert [line.split()[0] for line in result.stdout.splitlines()] == [
-        "lookups",
-        "latency",
-        "outcomes",
-        "time",
-        "served",
-    ]
-    assert "slowest 1,200 ms" in result.stdout
-
-
-def test_with_a_rate_as_many_are_sent_as_fell_due() -> None:
-    with lookups() as (app, url):
-        report = json.loads(bench(url, "--rate", "100", "--json", seconds="1").stdout)
-    assert app.asked.total() <= 103
-    assert sum(report["outcomes"].values()) <= 102
-
-
 def test_what_is_refused_is_named_and_fails_the_command() -> None:
     with lookups() as (_, url):
         result = bench(url, "--json", keys=b'["refused"]')
@@ -107,55 +84,6 @@ def test_what_is_refused_is_named_and_fails_the_command() -> None:
     assert result.exit_code == ExitCode.REFUSED
 
 
-def test_a_lookup_without_an_answer_in_time_is_counted_and_the_load_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(service, "GRACEFUL_SHUTDOWN_S", 1)  # the server ends with lookups that it never answers
-    with lookups() as (_, url):
-        result = bench(url, "--timeout-s", "0.2", "--json", keys=b'["hangs"]', seconds="2")
-    outcomes = json.loads(result.stdout)["outcomes"]
-    assert outcomes["no answer in time"] > 4, "connections were opened again"
-    assert result.exit_code == ExitCode.REFUSED
-
-
-@pytest.mark.parametrize(
-    ("keys", "url", "message"),
-    [
-        (b"", "http://127.0.0.1:1", "there is no key"),
-        (b"[1]\n[1\n", "http://127.0.0.1:1", "line 2 of --keys"),
-        (KEYS, "ftp://127.0.0.1:1", "is not a server's URL"),
-    ],
-    ids=["no key", "no JSON", "no HTTP"],
-)
-def test_wrong_usage_is_told_before_anything_is_sent(keys: bytes, url: str, message: str) -> None:
-    result = bench(url, keys=keys)
-    assert result.exit_code == ExitCode.USAGE
-    assert message in result.stderr
-
-
 def test_a_server_that_is_not_there_exits_4() -> None:
     result = bench("http://127.0.0.1:1")
     assert result.exit_code == ExitCode.UNREACHABLE
-
-
-@pytest.mark.parametrize("nonsense", [b"SSH-2.0-x\r\n", b"HTTP/1.1 abc\r\n\r\n"], ids=["no HTTP", "no status"])
-def test_what_is_no_reply_is_counted_and_ends_nothing(nonsense: bytes) -> None:
-    load, heard = Load("h", 1, [b"x"], connections=1, rate=None, timeout_s=1), asyncio.new_event_loop()
-    try:
-        heard.run_until_complete(fed(load, nonsense))
-    finally:
-        heard.close()
-    assert load.counts.outcomes == {"no HTTP reply, or one too large": 1}
-
-
-async def fed(load: Load, data: bytes) -> None:
-    """A server that says just that to the first lookup."""
-
-    async def says(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.read(1)
-        writer.write(data)
-        await writer.drain()
-        await reader.read()
-        writer.close()
-
-    async with await asyncio.start_server(says, "127.0.0.1", 0) as server:
-        load._place = "127.0.0.1", server.sockets[0].getsockname()[1]
-        await load.run(0.05)

@@ -8,14 +8,13 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
-from tests.support.router.replies import EXPLAINED, member, replica, router_report
-from tests.support.services.canned_server import PROBLEM, Canned, canned_server
+from tests.support.router.replies import EXPLAINED, member, router_report
+from tests.support.services.canned_server import Canned, canned_server
 
 from understudy.commands.draining import tasks_left
 from understudy.commands.group import cli
 from understudy.terminal.exits import ExitCode
 from understudy.terminal.explain_report import explain_page
-from understudy.terminal.lag_reports import lag_page
 from understudy.terminal.pages import Lines, Page, Sheet
 
 
@@ -39,8 +38,8 @@ def lines(page: Page) -> list[str]:
 
 
 def test_explain_asks_by_words_or_by_json_with_the_bounds() -> None:
-    result, asked = run(["explain", "aircraft", "a/b", "--max-lag", "0"], EXPLAINED)
-    assert (result.exit_code, asked[0][0]) == (0, "GET /v1/stores/aircraft/metadata/a%2Fb?max_lag=0")
+    result, asked = run(["explain", "aircraft", "a-b", "--max-lag", "0"], EXPLAINED)
+    assert (result.exit_code, asked[0][0]) == (0, "GET /v1/stores/aircraft/metadata/a-b?max_lag=0")
     result, asked = run(["explain", "aircraft", "--key", "[null]", "--require-active"], EXPLAINED)
     assert (result.exit_code, asked[0][0]) == (
         0,
@@ -67,81 +66,6 @@ def test_explain_says_so_when_nobody_may_answer() -> None:
     page = explain_page({**EXPLAINED, "choice": [], "active_host": None})
     assert "no replica may answer" in lines(page)
     assert "  active     none" in lines(page)
-
-
-def test_explain_of_a_single_node_says_that_a_router_is_needed() -> None:
-    problem = {"type": "unknown-path", "title": "t", "status": 404, "detail": "there is nothing at /v1/..."}
-    result, _ = run(["explain", "aircraft", "N1"], Canned(json.dumps(problem).encode(), 404, PROBLEM))
-    assert result.exit_code == ExitCode.REFUSED
-    assert "is a node" in result.stderr
-    assert "Name a router with --url" in result.stderr
-
-
-def test_explain_of_an_unknown_store_is_wrong_usage_as_everywhere() -> None:
-    problem = {"type": "unknown-store", "title": "t", "status": 404, "detail": "there is no store 'x'"}
-    result, _ = run(["explain", "x", "N1", "--json"], Canned(json.dumps(problem).encode(), 404, PROBLEM))
-    assert (result.exit_code, json.loads(result.stdout)) == (ExitCode.USAGE, problem)
-    assert result.stderr.startswith("error: there is no store 'x'")
-
-
-@pytest.mark.parametrize("arguments", [["s"], ["s", "a", "--key", "[1]"], ["s", ""], ["s", "--key", "{"]])
-def test_explain_takes_one_key_in_one_form(arguments: list[str]) -> None:
-    result = CliRunner().invoke(cli, ["explain", *arguments], env={"UNDERSTUDY_URL": "http://127.0.0.1:1"})
-    assert result.exit_code == ExitCode.USAGE
-
-
-def test_the_lag_of_a_router_shows_every_replica_the_nodes_and_the_bus() -> None:
-    result, _ = run(["lag"], router_report())
-    assert result.exit_code == 0
-    assert "flights: end 420, assignment 2 of term 1 by node-1, bus connected" in result.stdout
-    nodes, replicas = sheets(lag_page(router_report()))
-    assert [row[0] for row in nodes.rows] == ["node-1", "node-2"]
-    assert [row[:5] for row in replicas.rows] == [
-        ("aircraft", "0", "node-1", "active", "RUNNING"),
-        ("aircraft", "0", "node-2", "standby", "RESTORING"),
-        ("aircraft", "1", "node-2", "active", "RUNNING"),
-    ]
-    assert replicas.rows[1][5:] == ("400/420", "20", "60.0 s", "310 ms")
-
-
-def test_what_a_router_does_not_know_is_never_shown_as_a_number() -> None:
-    silent = replica(0, "node-1", "active", None, position=None, end=None, lag=None)
-    dead = member("node-1", live=False, version=None, heartbeat_age_ms=None, active=None)
-    degraded = {"state": "degraded", "why": "connection refused"}
-    page = lag_page(
-        router_report(
-            nodes=[dead],
-            partitions=[silent],
-            bus=degraded,
-            assignment=None,
-            end_confirmed=False,
-            end_offset_position=None,
-        )
-    )
-    nodes, replicas = sheets(page)
-    assert nodes.rows[0][2:7] == ["dead", "never", "-", "unknown", "0"]
-    assert replicas.rows[0][4:8] == ("unknown", "-", "unknown", "unknown")
-    (header,) = [line for line in lines(page) if line.startswith("flights")]
-    assert header == ("flights: end unknown (not confirmed), no assignment yet, bus degraded: connection refused")
-
-
-def test_zones_and_reasons_have_columns_only_where_there_are_any() -> None:
-    plain, _ = sheets(lag_page(router_report()))
-    assert not {"zone", "why"} & set(plain.columns)
-    sheet, _ = sheets(lag_page(router_report(nodes=[member("a", zone="z1"), member("b", reason="suspect: silent")])))
-    assert [(row[2], row[-1]) for row in sheet.rows] == [("z1", ""), ("-", "suspect: silent")]
-
-
-def test_a_node_that_is_not_well_says_so_beside_its_state() -> None:
-    members = [member("a"), member("b", health="suspect"), member("c", health="quarantined", state="draining")]
-    sheet, _ = sheets(lag_page(router_report(nodes=[*members, member("d", live=False, health=None)])))
-    assert [row[2] for row in sheet.rows] == ["serving", "serving, suspect", "draining, quarantined", "dead"]
-
-
-def test_an_error_of_a_replica_stands_below_with_its_node() -> None:
-    broken = {**replica(0, "node-2", "standby", "CLOSED"), "error": "disk\nfull"}
-    page = lag_page(router_report(partitions=[broken]))
-    assert "error: aircraft partition 0 on node-2: disk\\u000afull" in lines(page)
 
 
 def left(
@@ -187,16 +111,6 @@ def test_a_drain_that_cannot_end_because_nobody_can_take_the_tasks_says_so_at_on
     assert "--undo" in result.stderr
 
 
-def test_a_node_that_holds_nothing_needs_nobody_to_take_it() -> None:
-    result, _ = run(["drain", "node-1"], DRAINING, left("draining", active=0, other="dead"))
-    assert result.exit_code == ExitCode.OK
-
-
-def test_a_node_that_has_nothing_yet_is_drained_when_the_router_has_heard_that_it_drains() -> None:
-    result, asked = run(["drain", "node-1"], DRAINING, left("serving", active=0), left("draining", active=0))
-    assert (result.exit_code, len(asked)) == (ExitCode.OK, 4)
-
-
 def test_drain_ends_when_the_node_has_left() -> None:
     result, _ = run(["drain", "node-1"], DRAINING, left("draining", active=3), left("draining", active=3, live=False))
     assert result.exit_code == ExitCode.OK
@@ -209,28 +123,36 @@ def test_drain_that_takes_too_long_says_what_is_left() -> None:
     assert "not drained within 0.001 s: node-1 is draining: 3 active" in result.stderr
 
 
-@pytest.mark.parametrize(
-    ("arguments", "body", "outcome"),
-    [(["--undo"], b'{"drain":false}', "takes tasks again"), (["--no-wait"], b'{"drain":true}', "is draining")],
-    ids=["undo", "no-wait"],
-)
-def test_drain_without_waiting_asks_once(arguments: list[str], body: bytes, outcome: str) -> None:
-    result, asked = run(["drain", "a b", *arguments], DRAINING)
-    assert (result.exit_code, asked) == (0, [("POST /admin/v1/nodes/a%20b/drain", body)])
-    assert result.stdout == f"a b {outcome}\n"
+AWAY = {"state": "degraded", "why": "the bus is away: connection refused"}
 
 
-def test_drain_as_json_prints_a_document_per_change() -> None:
-    result, _ = run(["drain", "node-1", "--json"], DRAINING, left("draining", active=3), left("draining", active=0))
-    documents = [json.loads(line) for line in result.stdout.splitlines()]
-    assert documents[0] == {"node_id": "node-1", "draining": True}
-    assert [tasks_left(document) for document in documents[1:]] == [3, 0]
+def test_drain_while_redis_is_away_says_so_at_once() -> None:
+    report = {**left("draining", active=3), "bus": AWAY}
+    result, asked = run(["drain", "node-1"], DRAINING, report)
+    assert (result.exit_code, len(asked) - 1) == (ExitCode.REFUSED, 1)
+    assert "no task moves until Redis is back: the bus is away: connection refused; node-1 is draining" in result.stderr
+    result, _ = run(
+        ["drain", "node-1", "--no-wait"], Canned(json.dumps({"node_id": "node-1", "bus": AWAY}).encode(), 202)
+    )
+    assert "node-1 is draining; no task moves until Redis is back" in result.stdout
 
 
-def test_a_node_that_the_router_does_not_know_is_an_error_in_the_routers_words() -> None:
-    problem = {"type": "unknown-path", "title": "t", "status": 404, "detail": "there is no node 'x'", "fix": "node-1"}
-    result, _ = run(["drain", "x"], Canned(json.dumps(problem).encode(), 404, PROBLEM))
-    assert (result.exit_code, result.stderr) == (ExitCode.USAGE, "error: there is no node 'x'\n  fix: node-1\n")
+def test_drain_at_a_fleet_waits_for_each_application_and_shows_the_sum() -> None:
+    taken = {"node_id": "node-1", "drain": True, "applications": {"a/b": {}, "c": {}}}
+    empty = left("draining", active=0)
+    first, second = left("draining", active=2), left("draining", active=3, standby=1)
+    result, asked = run(
+        ["drain", "node-1"], Canned(json.dumps(taken).encode(), 202), first, second, empty, second, empty, empty, empty
+    )
+    assert result.exit_code == ExitCode.OK
+    targets = [target.removeprefix("GET /admin/v1/applications/") for target, _ in asked[1:]]
+    assert targets == ["a%2Fb/lag", "c/lag", "a%2Fb/lag", "c/lag", "a%2Fb/lag", "c/lag", "c/lag"]
+    assert result.stdout.splitlines() == [
+        "node-1 is draining: 5 active, 1 standby, 0 warmup in 2 applications",
+        "node-1 is draining: 3 active, 1 standby, 0 warmup in 2 applications",
+        "node-1 holds nothing",
+        "node-1 can be stopped",
+    ]
 
 
 @pytest.mark.parametrize(

@@ -9,9 +9,6 @@ import pytest
 from click.testing import CliRunner, Result
 
 from understudy.commands.group import cli
-from understudy.services.flags import NODE_FLAGS
-from understudy.services.in_force import in_force
-from understudy.services.settings import FLAGS_OF
 
 
 @pytest.fixture(autouse=True)
@@ -54,20 +51,3 @@ def test_passwords_are_masked_wherever_they_come_from() -> None:
         assert result.exit_code == 0
         assert "hush" not in result.output
     assert "bus:6379" in run("router", "--changed", "--redis", url).stdout
-
-
-@pytest.mark.parametrize("service", FLAGS_OF)
-def test_every_setting_of_a_service_is_shown_and_changed_leaves_defaults_out(service: str) -> None:
-    names = {flag.name for flag in FLAGS_OF[service]} | ({"checkpoint"} if service != "router" else set())
-    assert shown(run(service, "--json")).keys() == names
-    assert run(service, "--changed").stdout == "Everything has its default.\n"
-
-
-def test_a_file_that_is_no_toml_is_refused_as_the_service_refuses_it(tmp_path: Path) -> None:
-    (tmp_path / "x.toml").write_text("port: 1")
-    assert "is not TOML" in run("node", "--config", str(tmp_path / "x.toml")).stderr
-
-
-def test_what_was_given_counts_even_if_it_is_the_default() -> None:
-    (port,) = (row for row in in_force(NODE_FLAGS, {"port": 7101}, {}, {}, "") if row.name == "port")
-    assert port.source == "flag"

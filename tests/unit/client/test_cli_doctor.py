@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import json
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
+from tests.support.checkpoint import bytes as spark
 from tests.support.checkpoint.handmade import HandmadeCheckpoint
-from tests.support.services.canned_server import PROBLEM, Canned, canned_server
+from tests.support.services.canned_server import Canned, canned_server
 
 from understudy.commands.group import cli
 from understudy.terminal.exits import ExitCode
 
 LIVE, READY = Canned(b'{"live": true}'), Canned(b'{"ready": true, "reasons": []}')
+RELEASE = Canned(b'{"info": {"version": "0.1.0"}}')
+CHECKPOINT = Canned(b'{"findings": []}')
 STORES = Canned(b'{"stores": [{"store": "aircraft"}], "not_served": []}')
 
 
@@ -39,55 +43,79 @@ def test_a_checkpoint_is_described_and_what_could_be_better_is_a_hint(tmp_path: 
     assert report["query_id"] in text
 
 
-def test_what_is_no_checkpoint_is_refused_with_what_to_do(tmp_path: Path) -> None:
-    result = run(str(tmp_path))
+def test_it_says_what_an_operator_of_spark_3_is_inferred_from_and_what_to_write_where_several_fit(
+    tmp_path: Path,
+) -> None:
+    operators = ("aggregation", "flatMapGroupsWithState")
+    conf = {f"spark.sql.streaming.{each}.stateFormatVersion": "2" for each in operators}
+    plain = HandmadeCheckpoint(tmp_path / "plain", conf=conf).create().add(1)
+    either = HandmadeCheckpoint(tmp_path / "either", conf=conf, key_columns=(("count", "long"),)).create().add(1)
+    for each in (plain, either):
+        (each.path / "state/0/_metadata/metadata").unlink()
+    hints = [each["what"] for each in json.loads(run(str(plain.path), "--json").stdout)["findings"]]
+    assert any("taken for stateStoreSave: its values (count, total) may be buffers" in hint for hint in hints), hints
+
+    refused = run(str(either.path))
+    assert refused.exit_code != ExitCode.OK
+    assert '(below [op0] the line operator = "dedupe" or "stateStoreSave")' in refused.stderr
+    aliases = tmp_path / "aliases.toml"
+    aliases.write_text('[op0]\nname = "counts"\noperator = "stateStoreSave"\n')
+    report = json.loads(run(str(either.path), "--aliases", str(aliases), "--json").stdout)
+    assert [(each["operator"], each["stores"]) for each in report["operators"]] == [("stateStoreSave", ["counts"])]
+    assert any("the alias file says so" in each["what"] for each in report["findings"]), report["findings"]
+
+    aliases.write_text('[op0]\noperator = "dedupe"\n')
+    ignored = run(str(plain.path), "--aliases", str(aliases))
+    assert "the alias file names dedupe for op0, which is stateStoreSave" in ignored.stdout
+    assert run("http://127.0.0.1:1", "--aliases", str(aliases)).exit_code == ExitCode.USAGE
+
+
+@pytest.mark.parametrize("provider", [spark.HDFS, spark.ROCKSDB], ids=["hdfs", "rocksdb"])
+def test_each_version_of_the_newest_state_without_files_is_named_and_the_exit_code_says_so(
+    tmp_path: Path, provider: str
+) -> None:
+    checkpoint = HandmadeCheckpoint(tmp_path / "counts", provider).create().add(1, 2, 3)
+    assert run(str(checkpoint.path)).exit_code == ExitCode.OK
+    (checkpoint.path / checkpoint.changelog_path(3, 0)).unlink()
+    (checkpoint.path / checkpoint.changelog_path(2, 1)).unlink()
+    checkpoint.write(checkpoint.changelog_path(3, 1), b"")
+    result = run(str(checkpoint.path), "--json")
     assert result.exit_code == ExitCode.REFUSED
-    assert "fix:" in result.stderr
+    wrong = [each["what"] for each in json.loads(result.stdout)["findings"] if each["state"] == "wrong"]
+    assert [what.removeprefix("Spark cannot restart from these files: ").partition(" (")[0] for what in wrong] == [
+        "version 3 of 0_0 has neither changelog nor snapshot",
+        "version 2 of 0_1 has neither changelog nor snapshot",
+        "The file is empty: it has 0 bytes",
+    ]
+    if provider == spark.HDFS:  # a snapshot above makes up for it
+        for partition in (0, 1):
+            checkpoint.write(checkpoint.snapshot_path(3, partition), checkpoint.snapshot(3, partition))
+        assert run(str(checkpoint.path)).exit_code == ExitCode.OK
 
 
 @pytest.mark.parametrize(
     ("state", "code"), [("ok", ExitCode.OK), ("attention", ExitCode.OK), ("hurt", ExitCode.REFUSED)]
 )
 def test_a_server_is_asked_whether_it_is_ready_what_it_serves_and_how_it_is(state: str, code: ExitCode) -> None:
-    with canned_server([LIVE, READY, STORES, health(state)]) as served:
+    with canned_server([LIVE, READY, STORES, health(state), CHECKPOINT, RELEASE]) as served:
         result = run(served.url)
     assert result.exit_code == code, result.output
     assert "aircraft" in result.stdout
     assert ("Bring it back" in result.stdout) is (state != "ok")
 
 
-UNKNOWN = Canned(b'{"type": "unknown-path", "title": "x", "detail": "d", "status": 404}', 404, PROBLEM)
-APPLICATIONS = [
-    {"application": "orders", "state": "serving", "reason": None},
-    {"application": "clicks", "state": "failed", "reason": "no rights"},
-]
-
-
-def test_a_fleet_says_which_application_is_not_served_and_one_is_examined_alone() -> None:
-    listed = Canned(json.dumps({"applications": APPLICATIONS}).encode())
-    with canned_server([LIVE, READY, STORES, UNKNOWN, listed]) as served:
-        result = run(served.url)
-    assert result.exit_code == ExitCode.REFUSED
-    assert "application clicks is failed: no rights" in result.stdout
-    assert "--application clicks" in result.stdout
-    assert "orders is" not in result.stdout
-    with canned_server([LIVE, READY, STORES, health("ok")]) as served:
-        assert run(served.url, "--application", "orders").exit_code == ExitCode.OK
-    asked = [target for target, _ in served.requests]
-    assert asked[2:] == ["GET /v1/applications/orders/stores", "GET /admin/v1/applications/orders/health"]
-
-
-def test_a_server_that_wants_a_key_and_is_not_ready_says_both() -> None:
-    problem = {"type": "unauthenticated", "title": "x", "detail": "a key is needed", "status": 401}
-    refused = Canned(json.dumps(problem).encode(), 401, PROBLEM)
-    unready = Canned(b'{"ready": false, "reasons": ["partition 1 restores"]}', 503)
-    with canned_server([LIVE, unready, refused, refused]) as served:
-        result = run(served.url)
-    assert result.exit_code == ExitCode.REFUSED
-    assert "it is not ready: partition 1 restores" in result.stdout
-    assert "it does not show its stores: a key is needed" in result.stdout
-    assert "UNDERSTUDY_API_KEY_FILE" in result.stdout
-
-
-def test_a_server_that_cannot_be_reached_ends_with_its_own_code() -> None:
-    assert run("http://127.0.0.1:1").exit_code == ExitCode.UNREACHABLE
+def test_its_json_is_a_bug_report_without_passwords(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    checkpoint = HandmadeCheckpoint(tmp_path / "counts").create().add(1)
+    (tmp_path / "node.toml").write_text('workers = 3\nredis = "redis://flights:hush@bus:6379"\n')
+    monkeypatch.setenv("UNDERSTUDY_CONFIG", str(tmp_path / "node.toml"))
+    monkeypatch.setenv("UNDERSTUDY_PORT", "7109")
+    monkeypatch.setenv("UNDERSTUDY_PROT", "7110")
+    shown = run(str(checkpoint.path), "--json").stdout
+    here = json.loads(shown)["here"]
+    assert here["understudy"] == version("understudy-spark")
+    assert here["packages"]["click"] == version("click")
+    assert here["settings"]["node"]["workers"] == {"value": 3, "from": f"file {tmp_path / 'node.toml'}"}
+    assert here["settings"]["node"]["port"] == {"value": "7109", "from": "variable UNDERSTUDY_PORT"}
+    assert "UNDERSTUDY_PROT" in here["unknown"][0]
+    assert "hush" not in shown
+    assert "hush" not in run(str(checkpoint.path)).stdout

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,8 +12,6 @@ from tests.support.router.replies import replica, router_report
 from tests.support.services.canned_server import PROBLEM, Canned, canned_server
 
 from understudy.commands.group import cli
-from understudy.commands.health import health_lines
-from understudy.terminal.console import folded
 from understudy.terminal.exits import ExitCode
 from understudy.terminal.lag_reports import SORTS, arranged
 
@@ -43,51 +40,6 @@ def run(arguments: Sequence[str], *replies: object) -> tuple[Result, list[str]]:
         result = CliRunner().invoke(cli, [*arguments, "--url", served.url])
     assert result.exception is None or isinstance(result.exception, SystemExit), result.exc_info
     return result, [target for target, _ in served.requests]
-
-
-@pytest.mark.parametrize(
-    ("state", "code"),
-    [
-        ("ok", ExitCode.OK),
-        ("attention", ExitCode.OK),
-        ("unknown", ExitCode.REFUSED),
-        ("hurt", ExitCode.REFUSED),
-    ],
-)
-def test_health_prints_every_indicator_and_ends_by_the_state(state: str, code: ExitCode) -> None:
-    result, asked = run(["health"], health(state, "Redis is not heard"))
-    assert (result.exit_code, asked) == (code, ["GET /admin/v1/health"])
-    assert "flights as r:8080 sees it" in result.stdout
-    assert "bring it back" in result.stdout
-    assert "\x1b" not in result.stdout
-    line = "Redis is not heard" if state == "ok" else f"{state}: Redis is not heard"
-    assert line in result.stdout.splitlines()
-
-
-@pytest.mark.parametrize("columns", [40, 80, 132])
-def test_health_fits_the_terminal_and_folds_between_words_below_its_field(
-    columns: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("COLUMNS", str(columns))
-    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
-    report = health("hurt", "reads fail since 04:05:06: " + "one node of three is away " * 4)
-    report["indicators"][1] |= {"cause": "no route to it " * 9, "action": "see what the network says " * 6}
-    lines = list(folded(health_lines(report)))
-    assert max(map(len, lines)) <= columns
-    assert " ".join(" ".join(lines).split()) == " ".join(" ".join(health_lines(report)).split()), "nothing is lost"
-    do = next(number for number, line in enumerate(lines) if line.startswith("      do     "))
-    assert all(line.startswith(" " * 13) for line in lines[do + 1 :])
-    assert any(line.startswith("  reads  ok") for line in lines)
-
-
-def test_health_into_a_pipe_is_not_folded() -> None:
-    report = health("hurt", "long " * 100)
-    assert list(folded(health_lines(report))) == [line.rstrip() for line in health_lines(report)]
-
-
-def test_health_as_json_is_the_routers_document() -> None:
-    result, _ = run(["health", "--json"], health())
-    assert json.loads(result.stdout) == health()
 
 
 def test_a_node_that_is_safe_to_stop_ends_with_zero_and_one_that_is_not_with_what_would_be_lost() -> None:
@@ -120,38 +72,6 @@ def test_safe_to_stop_gives_the_last_answer_when_its_time_is_over(monkeypatch: p
     assert (result.exit_code, result.stderr) == (ExitCode.REFUSED, "error: nothing is known yet\n")
 
 
-def test_safe_to_stop_asks_once_for_a_node_that_nobody_knows() -> None:
-    problem = {"type": "unknown-path", "title": "t", "status": 404, "detail": "there is no node 'x'"}
-    replies = (Canned(json.dumps(problem).encode(), 404, PROBLEM), answer(safe=True))
-    result, asked = run(["safe-to-stop", "x", "--within-s", "60"], *replies)
-    assert (result.exit_code, len(asked)) == (ExitCode.USAGE, 1)
-
-
-def test_a_node_that_nobody_knows_is_wrong_usage() -> None:
-    problem = {"type": "unknown-path", "title": "t", "status": 404, "detail": "there is no node 'x'"}
-    result, _ = run(["safe-to-stop", "x"], Canned(json.dumps(problem).encode(), 404, PROBLEM))
-    assert (result.exit_code, result.stderr) == (ExitCode.USAGE, "error: there is no node 'x'\n")
-
-
-def test_the_lag_of_a_router_begins_with_its_health() -> None:
-    result, asked = run(["lag"], router_report(), health("attention", "node-2 is dead"))
-    assert asked == ["GET /admin/v1/lag", "GET /admin/v1/health"]
-    assert result.stdout.splitlines()[0] == "attention: node-2 is dead"
-
-
-def test_a_router_without_health_and_json_show_the_report_alone() -> None:
-    problem = Canned(b'{"type":"unknown-path","status":404,"detail":"nothing"}', 404, PROBLEM)
-    result, _ = run(["lag"], router_report(), problem)
-    assert result.stdout.startswith("flights: end 420")
-    result, asked = run(["lag", "--json"], router_report())
-    assert (json.loads(result.stdout), asked) == (router_report(), ["GET /admin/v1/lag"])
-
-
-def test_filters_are_asked_of_the_server() -> None:
-    _, asked = run(["lag", "--node", "n 1", "--state", "running", "--role", "active"], router_report(), health())
-    assert asked[0] == "GET /admin/v1/lag?node=n+1&state=RUNNING&role=active"
-
-
 def places(report: dict[str, Any]) -> list[tuple[int, str]]:
     return [(each["partition"], each["node_id"]) for store in report["stores"] for each in store["partitions"]]
 
@@ -172,3 +92,22 @@ def test_a_report_is_sorted_with_the_unknown_as_the_worst_and_filtered() -> None
     assert places(arranged(report, state="UNKNOWN")) == [(1, "a")]
     for sort in SORTS:
         assert sorted(places(arranged(report, sort=sort))) == [(0, "b"), (1, "a"), (2, "a")]
+
+
+def test_a_terminal_shows_states_in_colour_unless_no_color_is_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    with canned_server([Canned(json.dumps(health("hurt", "Redis is away")).encode())] * 2) as served:
+        arguments = ["health", "--url", served.url]
+        shown = CliRunner().invoke(cli, arguments, color=True).stdout
+        monkeypatch.setenv("NO_COLOR", "1")
+        plain = CliRunner().invoke(cli, arguments, color=True).stdout
+    assert "\x1b[31mhurt\x1b[0m: Redis is away" in shown
+    assert "reads  \x1b[32mok\x1b[0m" in shown
+    assert "bus    \x1b[31mhurt\x1b[0m  Redis" in shown
+    assert "hurt: Redis is away" in plain
+
+
+def test_an_ending_that_names_no_format_is_refused_before_anything_is_asked() -> None:
+    result, asked = run(["export", "aircraft", "--out", "x.duck"])
+    assert (result.exit_code, asked) == (ExitCode.USAGE, [])
+    assert "nothing is written as .duck" in result.stderr
+    assert ".parquet" in result.stderr

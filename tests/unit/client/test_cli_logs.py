@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
-import io
 import json
 import logging
 import sys
 import warnings
-from collections.abc import Awaitable, Callable, Iterator
-from typing import Any
+from collections.abc import Iterator
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from understudy_shared.fleet.lifespans import Lifespan
-from understudy_shared.telemetry.logs import JsonFormatter, LogFormat, TextLines, configure_logging, name_records
+from understudy_shared.telemetry.logs import JsonFormatter, TextLines, configure_logging
 
 
 @pytest.fixture(autouse=True)
@@ -38,11 +34,6 @@ def _record(message: str, **extra: object) -> logging.LogRecord:
     record.created = 1_700_000_000.25
     vars(record).update(extra)
     return record
-
-
-def test_a_text_line_has_time_level_message_and_the_extra_fields() -> None:
-    line = TextLines().format(_record("idle: no commit", action="idle", task="a b/0_1"))
-    assert line == '2023-11-14T22:13:20.250Z WARNING idle: no commit action=idle task="a b/0_1"'
 
 
 def test_a_json_line_has_the_extra_fields_as_members_and_the_exception_as_text() -> None:
@@ -67,62 +58,6 @@ def test_a_json_line_has_the_extra_fields_as_members_and_the_exception_as_text()
 def test_a_record_is_one_printable_line_whatever_is_in_it(message: str, field: str) -> None:
     assert TextLines().format(_record(message.replace("%", ""), action=field)).isprintable()
     assert len(JsonFormatter().format(_record(message.replace("%", ""), action=field)).split("\n")) == 1
-
-
-@pytest.mark.parametrize("log_format", ["text", "json"])
-def test_records_go_to_what_stderr_is_at_that_moment(log_format: LogFormat, monkeypatch: pytest.MonkeyPatch) -> None:
-    configure_logging(log_format=log_format, level="INFO")
-    replaced = io.StringIO()
-    monkeypatch.setattr(sys, "stderr", replaced)
-    logging.getLogger("understudy_node").info("seen")
-    logging.getLogger("understudy_node").debug("not seen")
-    logging.getLogger("uvicorn.error").info("not seen either")
-    logging.getLogger("uvicorn.error").warning("seen too")
-    assert [("seen" in line, "not" in line) for line in replaced.getvalue().splitlines()] == [(True, False)] * 2
-
-
-def test_a_warning_becomes_a_record(capsys: pytest.CaptureFixture[str]) -> None:
-    configure_logging()
-    with warnings.catch_warnings():
-        warnings.simplefilter("always")
-        warnings.showwarning("use the new name", DeprecationWarning, "settings.py", 7)
-    assert "WARNING use the new name action=warning category=DeprecationWarning" in capsys.readouterr().err
-
-
-def test_the_names_of_a_process_are_in_its_records_until_logging_is_configured_anew(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    log = logging.getLogger("understudy_router.router")
-    for names in ({"worker": 1, "router_id": "east"}, {}):
-        configure_logging()
-        name_records(**names)
-        log.warning("leaving", extra={"action": "leaving"})
-    named, anew = capsys.readouterr().err.splitlines()
-    assert named.endswith(" WARNING leaving worker=1 router_id=east action=leaving")
-    assert anew.endswith(" WARNING leaving action=leaving")
-
-
-async def test_an_application_is_named_in_the_records_of_its_tasks_and_of_no_other(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    async def says(
-        scope: object, receive: Callable[[], Awaitable[Any]], send: Callable[[Any], Awaitable[None]]
-    ) -> None:
-        await receive()
-        await asyncio.to_thread(log.warning, "the bus is away")
-        await send({"type": "lifespan.startup.complete"})
-
-    log = logging.getLogger("understudy_shared.bus")
-    configure_logging()
-    for name in ("orders", "clicks"):
-        await Lifespan(says, name).start()
-    log.warning("leaving")
-    said = [line.partition(" ")[2] for line in capsys.readouterr().err.splitlines()]
-    assert said == [
-        "WARNING the bus is away application=orders",
-        "WARNING the bus is away application=clicks",
-        "WARNING leaving",
-    ]
 
 
 def test_a_bug_that_every_request_meets_is_written_once_and_another_one_beside_it(

@@ -6,19 +6,17 @@ import io
 import logging
 import threading
 from dataclasses import dataclass, field
-from itertools import pairwise
 
 import pytest
 from rich.console import Console
 
-from understudy.services.progress import (
+from understudy.services.running import (
     BarDisplay,
     LogDisplay,
     RunningNode,
     RunningService,
     ServiceProgress,
     TaskProgress,
-    changed_tasks,
     observe,
     watch,
 )
@@ -107,19 +105,8 @@ def test_a_standing_counts_what_can_be_asked_and_the_furthest_behind() -> None:
     assert (ServiceProgress().restored, ServiceProgress().versions_behind) == (0, 0)
 
 
-def test_a_task_changed_when_its_state_did_or_when_it_can_be_asked_now() -> None:
-    created = TaskProgress(ReplicaState.CREATED, None, 10)
-    restoring = TaskProgress(ReplicaState.RESTORING, None, 10)
-    asked = TaskProgress(ReplicaState.RESTORING, 4, 10)
-    further = TaskProgress(ReplicaState.RESTORING, 5, 11)
-    steps = [created, restoring, asked, further]
-    changes = [changed_tasks(ServiceProgress({"t": a}), ServiceProgress({"t": b})) for a, b in pairwise(steps)]
-    assert [len(change) for change in changes] == [1, 1, 0]
-    assert changed_tasks(ServiceProgress(), ServiceProgress({"t": created})) == [("t", created)]
-
-
 def test_watching_ends_when_the_service_is_ready_and_logs_each_change(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO, logger="understudy.services.progress")
+    caplog.set_level(logging.INFO, logger="understudy.services.running")
     assert watch(restoring_service(), LogDisplay(), threading.Event())
     lines = [(record.getMessage(), vars(record).get("version")) for record in caplog.records]
     assert lines == [
@@ -130,24 +117,6 @@ def test_watching_ends_when_the_service_is_ready_and_logs_each_change(caplog: py
         ("app/0_1 is RESTORING", None),
         ("app/0_0 is RUNNING", 10),
         ("app/0_1 is RUNNING", 9),
-    ]
-
-
-def test_watching_ends_when_the_process_stops() -> None:
-    stopping = threading.Event()
-    stopping.set()
-    assert not watch(restoring_service(), LogDisplay(), stopping)
-
-
-def test_the_reason_for_waiting_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO, logger="understudy.services.progress")
-    display = LogDisplay()
-    for reason in ("no batch yet", "no batch yet", "the checkpoint is gone"):
-        display.show(ServiceProgress(reasons=(reason,)))
-    display.show(ServiceProgress())  # ready, without a task: nothing is waited for any more
-    assert [record.getMessage() for record in caplog.records] == [
-        "waiting: no batch yet",
-        "waiting: the checkpoint is gone",
     ]
 
 

@@ -3,24 +3,18 @@
 from __future__ import annotations
 
 import json
-import os
 import socket
-import subprocess
-import sys
-import threading
 
 import pytest
 from click.testing import CliRunner
-from hypothesis import given
-from hypothesis import strategies as st
-from tests.support.services.canned_server import PROBLEM, Canned, canned_server
-from tests.support.services.reading_commands import ABSENT, FOUND, REFUSED, UNKNOWN_LAG, batch, problem, run
+from tests.support.services.canned_server import Canned, canned_server
+from tests.support.services.reading_commands import ABSENT, FOUND, UNKNOWN_LAG, batch, problem, run
 
-from understudy.calls.http_client import Server, path_segment
+from understudy.calls.http_client import Server
 from understudy.commands.group import cli
-from understudy.terminal.exits import PIPE_CLOSED, CommandError, ExitCode
+from understudy.terminal.exits import ExitCode
 from understudy_shared.base.words import ApplicationId, Lineage
-from understudy_shared.http.target import parse_query, split_path
+from understudy_shared.http.target import parse_query
 from understudy_shared.reads.position import Position
 
 
@@ -58,16 +52,6 @@ def test_a_page_is_asked_for_and_says_how_to_go_on() -> None:
     many, asked = run(["lookup", "visits", '["a"]', '["b"]', "--limit", "1", "--include-expired"], [batch(body, body)])
     assert json.loads(asked[0][1])["bounds"] == {"limit": 1, "include_expired": True}
     assert many.stdout.count("and more: --cursor uc1.abc") == 2
-
-
-def test_a_key_that_is_left_out_because_it_has_expired_says_so() -> None:
-    hidden = json.loads(ABSENT) | {"expired": True, "expires_at": "2026-11-20T11:00:03.120000Z"}
-    result, _ = run(["get", "seen", "N1"], [Canned(json.dumps(hidden).encode(), 404)])
-    assert result.exit_code == ExitCode.ABSENT
-    assert [line.split() for line in result.stdout.splitlines() if "expire" in line] == [
-        ["expires", "2026-11-20T11:00:03.120000Z"],
-        ["expired", "true"],
-    ]
 
 
 def test_an_unknown_lag_is_never_shown_as_a_number() -> None:
@@ -111,15 +95,6 @@ def test_a_problem_exits_by_its_kind_and_says_what_where_and_the_fix(
     assert result.stderr == f"error: a {slug} (here)\n  fix: do this\n"
 
 
-def test_a_refusal_names_each_candidate_and_its_reason() -> None:
-    result, _ = run(["get", "aircraft", "N1", "--max-lag", "1", "--json"], [Canned(REFUSED, 503, PROBLEM)])
-    assert result.exit_code == ExitCode.REFUSED
-    assert result.stdout_bytes == REFUSED
-    assert result.stderr.splitlines()[1] == (
-        "  node-1:7101: lag-exceeded (active, RUNNING, version 418, versions behind 2, time lag unknown)"
-    )
-
-
 @pytest.mark.parametrize(
     "reply",
     [
@@ -145,60 +120,12 @@ def test_a_server_that_is_not_there_exits_4() -> None:
     assert "understudy serve" in result.stderr
 
 
-def test_a_server_that_does_not_answer_in_time_exits_4() -> None:
-    held = threading.Event()
-    with canned_server([Canned(FOUND, held=held)]) as served:
-        result = CliRunner().invoke(cli, ["get", "s", "k", "--url", served.url, "--timeout-s", "0.05"])
-        held.set()
-    assert result.exit_code == ExitCode.UNREACHABLE
-    assert "no answer within 0.05 s" in result.stderr
-
-
-def test_the_time_a_server_was_asked_to_wait_is_added_to_the_timeout() -> None:
-    held = threading.Event()
-    with canned_server([Canned(FOUND, held=held)]) as served, Server(served.url, timeout_s=0.05) as server:
-        with pytest.raises(CommandError, match=r"no answer within 0\.15 s"):
-            server.get("/v1/stores", wait_ms=100)
-        held.set()
-
-
-@pytest.mark.parametrize(
-    "url", ["ftp://a", "http://", "http://[::1", "http://a:port", "a:port", "", "http://a b", "é:1"]
-)
-def test_a_text_that_is_not_a_url_is_wrong_usage(url: str) -> None:
-    result = CliRunner().invoke(cli, ["stores", "--url", url])
-    assert result.exit_code == ExitCode.USAGE
-    assert result.stderr.startswith("error: ")
-
-
-@pytest.mark.parametrize("end", ["", "/"])
-def test_a_server_may_be_named_without_http(end: str) -> None:
-    with canned_server([Canned(FOUND)]) as served:
-        result = CliRunner().invoke(cli, ["get", "s", "k", "--url", served.url.removeprefix("http://") + end])
-    assert result.exit_code == ExitCode.OK
-    assert served.requests == [("GET /v1/stores/s/keys/k", b"")]
-
-
 @pytest.mark.parametrize("status", [301, 302, 307, 308])
 def test_a_redirect_is_not_followed(status: int) -> None:
     with canned_server([Canned(b"{}", status, "text/html")]) as served:
         result = CliRunner().invoke(cli, ["get", "s", "k", "--url", served.url])
     assert f"status {status}" in result.stderr
     assert len(served.requests) == 1
-
-
-def test_loopback_is_asked_directly_whatever_proxy_is_set(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
-    result, _ = run(["get", "aircraft", "N1"], [Canned(FOUND)])
-    assert result.exit_code == ExitCode.OK
-
-
-def test_other_hosts_are_asked_through_the_proxy_that_is_set(monkeypatch: pytest.MonkeyPatch) -> None:
-    with canned_server([Canned(FOUND)]) as proxy:
-        monkeypatch.setenv("http_proxy", proxy.url)
-        result = CliRunner().invoke(cli, ["get", "s", "k", "--url", "http://router.example:8080"])
-    assert result.exit_code == ExitCode.OK
-    assert proxy.requests == [("GET http://router.example:8080/v1/stores/s/keys/k", b"")]
 
 
 RESULT = FOUND.replace(b'"partition":3', b'"result":{"mean":2.5},"partition":3')
@@ -214,39 +141,6 @@ def test_the_result_is_shown_and_what_spark_stores_only_when_asked_for(form: lis
     assert "value" not in plain.stdout
     raw, _ = run([*form, "--raw"], [reply])
     assert raw.stdout.index("mean") < raw.stdout.index("count")
-
-
-def windowed(watermark: str | None, end: str = "2026-01-01T06:00:00.000000Z", found: bytes = ABSENT) -> bytes:
-    """An answer for a key of a city and a window."""
-    answer = json.loads(found)
-    answer["key"] = {"city": "x", "window": {"start": "2026-01-01T05:00:00.000000Z", "end": end}}
-    return json.dumps(answer | {"watermark": watermark}).encode()
-
-
-PASSED = "has passed the end of this window: Spark has dropped its state"
-
-
-@pytest.mark.parametrize(
-    ("answer", "is_explained"),
-    [
-        (windowed("2026-01-01T06:00:00.000000Z"), True),
-        (windowed("2026-01-01T06:00:00.000000Z", end="2026-01-01T06:00:00.000000"), True),
-        (windowed("2026-01-01T05:59:59.999000Z"), False),
-        (windowed(None), False),
-        (windowed("2026-01-01T07:00:00.000000Z", end="soon"), False),
-        (windowed("2026-01-01T07:00:00.000000Z", found=FOUND), False),
-        (ABSENT.replace(b'"watermark":null', b'"watermark":"2026-01-01T07:00:00.000000Z"'), False),
-    ],
-    ids=["at-its-end", "without-a-zone", "before-its-end", "no-watermark", "no-time", "found", "no-window"],
-)
-def test_an_absent_window_that_the_watermark_has_passed_is_explained(answer: bytes, is_explained: bool) -> None:
-    status = 200 if json.loads(answer)["found"] else 404
-    single, _ = run(["get", "s", "k"], [Canned(answer, status)])
-    assert (PASSED in single.stdout) == is_explained
-    several, _ = run(["lookup", "s", "[1]", "[2]"], [batch(answer, FOUND)])
-    assert (PASSED in several.stdout) == is_explained
-    as_json, _ = run(["get", "s", "k", "--json"], [Canned(answer, status)])
-    assert as_json.stdout_bytes.rstrip() == answer.rstrip()
 
 
 BOUNDS = {
@@ -274,33 +168,7 @@ def test_bounds_travel_as_they_were_given_zero_among_them() -> None:
     assert asked == [("GET /v1/stores/s/keys/k", b"")]
 
 
-def test_the_server_prints_whole_numbers_as_strings_where_that_is_asked_for_in_one_lookup_and_in_batches() -> None:
-    _, asked = run(["get", "s", "k", "--longs", "string"], [Canned(FOUND)])
-    assert asked == [("GET /v1/stores/s/keys/k?longs=string", b"")]
-    _, asked = run(["lookup", "s", "[1]", "--longs", "string", "--max-lag", "0"], [Canned(FOUND)])
-    parameters = parse_query(asked[0][0].partition("?")[2].encode())
-    assert parameters == {"key": "[1]", "longs": "string", "max_lag": "0"}
-    _, asked = run(["lookup", "s", "[1]", "[2]", "--longs", "string", "--max-lag", "0"], [batch(FOUND, FOUND)])
-    assert asked == [
-        ("POST /v1/stores/s/lookup?compact=true&longs=string", b'{"keys":[[1],[2]],"bounds":{"max_lag":0}}')
-    ]
-    result, asked = run(["get", "s", "k", "--longs", "text"], [])
-    assert (result.exit_code, asked) == (ExitCode.USAGE, [])
-
-
-@given(st.lists(st.text(min_size=1), min_size=1))
-def test_a_word_arrives_as_it_was_written_whatever_is_in_it(words: list[str]) -> None:
-    path = "/v1/stores/" + "/".join(map(path_segment, words))
-    assert split_path(path.encode("ascii"))[2:] == words
-
-
-@pytest.mark.parametrize("word", ["a/b", "a?b#c", "..", ".", "%2F", "日本語é", "a b+c"])
-def test_no_word_is_bent_on_the_wire(word: str) -> None:
-    _, asked = run(["get", "s", word], [Canned(FOUND)])
-    assert split_path(asked[0][0].removeprefix("GET ").encode("ascii")) == ["v1", "stores", "s", "keys", word]
-
-
-@pytest.mark.parametrize("key", ["[12345678901234567890123]", '{"a": 1.0, "a": 1e0}', '["\\u00e9"]'])
+@pytest.mark.parametrize("key", ["[12345678901234567890123]", '{"a":1.0,"a":1e0}', '["\\u00e9"]'])
 def test_a_json_key_travels_as_it_was_written(key: str) -> None:
     _, asked = run(["lookup", "s", key], [Canned(FOUND)])
     assert parse_query(asked[0][0].partition("?")[2].encode())["key"] == key
@@ -334,28 +202,6 @@ def test_wrong_usage_exits_2_without_asking_anybody(arguments: list[str], messag
     assert message in result.stderr
 
 
-def test_a_reader_that_has_enough_ends_the_command_without_a_word() -> None:
-    reading, writing = os.pipe()
-    os.close(reading)
-    command = [sys.executable, "-c", "from understudy.cli import main; main()", "get", "s", "k", "--url"]
-    with canned_server([Canned(FOUND)]) as served:
-        done = subprocess.run([*command, served.url], stdout=writing, stderr=subprocess.PIPE, timeout=60, check=False)
-    os.close(writing)
-    assert (done.returncode, done.stderr) == (PIPE_CLOSED, b"")
-
-
-def test_a_negative_number_is_a_key_after_two_dashes() -> None:
-    with canned_server([Canned(FOUND)]) as served:
-        CliRunner().invoke(cli, ["get", "s", "--url", served.url, "--", "-17"])
-    assert served.requests == [("GET /v1/stores/s/keys/-17", b"")]
-
-
-def test_the_server_may_be_named_by_a_variable() -> None:
-    with canned_server([Canned(FOUND)]) as served:
-        result = CliRunner().invoke(cli, ["get", "s", "k"], env={"UNDERSTUDY_URL": served.url})
-    assert result.exit_code == ExitCode.OK
-
-
 @pytest.mark.parametrize(
     ("reply", "reasons"),
     [
@@ -370,36 +216,3 @@ def test_a_server_is_ready_only_when_it_says_so(reply: Canned, reasons: list[str
     with canned_server([reply]) as served, Server(served.url, timeout_s=30) as server:
         assert server.not_ready() == reasons
     assert served.requests == [("GET /readyz", b"")]
-
-
-def test_a_server_that_is_away_is_not_ready() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        free_port = listener.getsockname()[1]
-    with Server(f"http://127.0.0.1:{free_port}", timeout_s=30) as server:
-        (reason,) = server.not_ready()
-    assert reason.startswith("it does not answer: ")
-
-
-def test_an_application_is_named_in_every_path_that_a_command_asks() -> None:
-    for command, replies, sent in (
-        (["get", "aircraft", "N1"], [Canned(FOUND)], "GET /v1/applications/or%20ders/stores/aircraft/keys/N1"),
-        (["lookup", "aircraft", '["N1"]', '["N2"]'], [batch(FOUND, FOUND)], "POST /v1/applications/or%20ders/stores/"),
-        (["lag", "--json"], [Canned(b"{}")], "GET /admin/v1/applications/or%20ders/lag"),
-    ):
-        _, asked = run([*command, "--application", "or ders"], replies)
-        assert asked[0][0].startswith(sent)
-    result, asked = run(["get", "aircraft", "N1", "--application", "a/b"], [])
-    assert (result.exit_code, asked) == (ExitCode.USAGE, [])
-    assert "--application" in result.stderr
-
-
-def test_stores_of_several_applications_have_theirs_in_a_column() -> None:
-    store = {"store": "op0", "operator": "count", "key": [], "value": [], "partitions": 2, "end_offset_position": 7}
-    stores = [{**store, "application": each} for each in ("clicks", "orders")]
-    result, _ = run(["stores"], [Canned(json.dumps({"stores": stores, "not_served": []}).encode())])
-    rows = [line.split() for line in result.stdout.splitlines()]
-    assert [row[:2] for row in (rows[0], *rows[2:4])] == [
-        ["application", "store"],
-        ["clicks", "op0"],
-        ["orders", "op0"],
-    ]

@@ -6,11 +6,8 @@ import json
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
-import pytest
 from tests.support.services.canned_server import Canned
-from tests.support.services.reading_commands import problem, run
-
-from understudy.terminal.exits import ExitCode
+from tests.support.services.reading_commands import run
 
 OF = {"store": "aircraft", "version": 7, "committed_at": None, "watermark": None, "position": "us1.a", "lineage": "l"}
 WHERE = '["flights", ">", 100]'
@@ -39,12 +36,6 @@ def test_a_scan_prints_the_rows_of_every_page_empty_ones_among_them() -> None:
     assert {target for target, _ in asked} == {"POST /v1/stores/aircraft/scan"}
 
 
-def test_a_limit_holds_for_all_pages_together_and_json_prints_the_pages() -> None:
-    result, asked = run(["scan", "s", "--limit", "3", "--json"], [page(1, 2, cursor="sc1.a"), page(3, cursor="sc1.b")])
-    assert [each["limit"] for each in questions(asked)] == [3, 1]
-    assert [json.loads(line)["next_cursor"] for line in result.stdout.splitlines()] == ["sc1.a", "sc1.b"]
-
-
 def test_a_range_and_an_order_are_asked_for_on_every_page() -> None:
     options = ["--from", "a", "--to", "b", "--order", "count", "--reverse"]
     _, asked = run(["scan", "s", *options, "--limit", "2"], [page(2, cursor="sc1.a"), page(1)])
@@ -64,19 +55,3 @@ def test_a_count_goes_on_until_it_is_whole() -> None:
     assert json.loads(first["where"][0]) == [["flights", ">", 100], ["x", "is_null"]]
     assert json.loads(first["prefix"][0]) == ["UA"]
     assert second == {**first, "cursor": ["sc1.a"]}
-
-
-@pytest.mark.parametrize("option", ["--where", "--prefix"])
-@pytest.mark.parametrize("text", ["flights > 100", '{"a": 1}', "7"])
-def test_a_question_that_is_no_json_array_is_refused_before_anything_is_asked(option: str, text: str) -> None:
-    result, asked = run(["scan", "aircraft", option, text], [])
-    assert result.exit_code == ExitCode.USAGE
-    assert f"Write for example {option}" in result.stderr
-    assert asked == []
-
-
-def test_a_problem_between_two_pages_ends_the_scan_with_its_exit_code() -> None:
-    result, _ = run(["scan", "aircraft"], [page(1, cursor="sc1.a"), problem("version-gone", 410)])
-    assert len(result.stdout.splitlines()) == 1
-    assert result.exit_code == ExitCode.REFUSED
-    assert "a version-gone" in result.stderr

@@ -7,15 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
 from pydantic_settings import BaseSettings
 from tests.support.services.command_line import ask
 
-from understudy.commands.group import cli
 from understudy.services.flags import NODE_FLAGS, ROUTER_FLAGS, SERVE_FLAGS, Flag
 from understudy.services.running import use_config_file
 from understudy.services.settings import given_settings, settings_error
-from understudy.terminal.exits import CommandError, ExitCode
+from understudy.terminal.exits import ExitCode
 from understudy_node.fleet.settings import NodeFleetSettings, ServeFleetSettings
 from understudy_node.settings import NodeSettings
 from understudy_router.settings import RouterSettings
@@ -64,16 +62,6 @@ def test_every_setting_that_takes_a_size_with_a_unit_has_a_flag_that_does(
         assert size != 512 << 10 or flag.kind == "size", flag.name
 
 
-@SERVICES
-def test_the_help_shows_every_flag_and_its_default(
-    command: str, table: Sequence[Flag], settings: type[BaseSettings]
-) -> None:
-    shown = " ".join(CliRunner().invoke(cli, [command, "--help"], terminal_width=400).output.split())
-    for flag in table:
-        assert f"{flag.option} " in shown
-        assert f"{flag.help} {flag.default_text}" in shown
-
-
 def test_flags_win_over_variables_and_variables_over_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "settings.toml"
     file.write_text('checkpoint = "/from/file"\nport = 1\nworkers = 4\nlag_refresh_ms = 7\n')
@@ -102,39 +90,6 @@ def test_every_wrong_setting_is_reported_at_once_with_where_it_may_come_from() -
     assert any("nonsense: there is no such setting" in text for text in problems)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "missing"),
-    [
-        (["serve"], ["checkpoint"]),
-        (["node"], ["checkpoint", "redis"]),
-        (["node", "/nowhere"], ["redis"]),
-        (["router"], ["redis"]),
-    ],
-    ids=" ".join,
-)
-def test_a_required_setting_that_is_nowhere_is_named_with_its_places(arguments: list[str], missing: list[str]) -> None:
-    done = ask(*arguments)
-    assert done.returncode == ExitCode.USAGE
-    errors = [line.removeprefix("error:").strip() for line in done.stderr.splitlines() if "it was not given" in line]
-    assert sorted(line.partition(":")[0] for line in errors) == missing
-    assert all(f"UNDERSTUDY_{name.upper()}" in done.stderr for name in missing)
-    assert f"understudy {arguments[0]} --help" in done.stderr
-
-
-def test_a_router_without_an_application_says_how_to_name_one_or_many() -> None:
-    done = ask("router", "--redis", "redis://unused")
-    assert done.returncode == ExitCode.USAGE
-    assert done.stderr.startswith("error: give application_id, for one query, or applications, for many")
-
-
-def test_a_settings_file_that_is_not_toml_is_refused_by_name(tmp_path: Path) -> None:
-    file = tmp_path / "settings.toml"
-    file.write_text("port: 1")
-    with pytest.raises(CommandError) as caught:
-        use_config_file(file)
-    assert (caught.value.where, caught.value.exit_code) == (str(file), ExitCode.USAGE)
-
-
 def test_a_line_of_the_file_that_is_no_setting_is_refused_with_what_was_probably_meant(tmp_path: Path) -> None:
     file = tmp_path / "settings.toml"
     file.write_text('checkpoint = "/nowhere"\nworker = 4\n')
@@ -150,19 +105,3 @@ def test_a_variable_that_no_service_knows_is_warned_of_with_what_was_probably_me
     assert len(warnings) == 2
     assert "UNDERSTUDY_WORKER is not a setting. Did you mean 'UNDERSTUDY_WORKERS'?" in warnings[0]
     assert warnings[1].endswith("UNDERSTUDY_XYZ is not a setting.") or "UNDERSTUDY_XYZ" in warnings[1]
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--overlay-max-bytes", "much"], "'much' is not a size (--overlay-max-bytes)"),
-        (["--port", "http"], "'http' is not a valid integer"),
-        (["--config", "/nowhere.toml"], "'/nowhere.toml' does not exist"),
-        (["--log-format", "xml"], "'xml' is not one of"),
-    ],
-    ids=["size", "number", "config", "log-format"],
-)
-def test_a_bad_flag_is_wrong_usage(arguments: list[str], message: str) -> None:
-    result = CliRunner().invoke(cli, ["serve", "/nowhere", *arguments])
-    assert result.exit_code == ExitCode.USAGE
-    assert message in result.stderr

@@ -9,8 +9,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from understudy.calls.export_streams import CutError, Piece, ReadStream, read_arrow, read_csv, read_ndjson
+from understudy.calls.export_streams import Piece, ReadStream, read_arrow, read_csv, read_ndjson
 from understudy.calls.http_client import ServerProblemError
+from understudy.typed.arrow_records import CutError
 from understudy_shared.server.exports import ARROW_BROKEN
 
 SCHEMA = pa.schema([pa.field("n", pa.int64())])

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.services.reading_commands import ABSENT, FOUND, REFUSED, UNKNOWN_LAG
 
-from understudy.load.counts import LoadCounts, Measured
+from understudy.load.driving import LoadCounts, Measured
 
 
 @given(values=st.lists(st.just(0.0) | st.floats(1e-4, 1e6), min_size=1, max_size=200), percent=st.floats(0.1, 100))
@@ -23,10 +23,6 @@ def test_a_percentile_is_not_exceeded_by_so_many_and_is_one_per_cent_too_high_at
     below = [value for value in values if value < found / 1.0101]
     assert len(below) <= len(values) * percent / 100 or found == 0
     assert histogram.largest == max(values)
-
-
-def test_nothing_measured_has_no_percentile() -> None:
-    assert Measured().percentile(50) is None
 
 
 def test_a_histogram_of_many_values_is_as_small_as_one_of_few() -> None:
@@ -54,12 +50,3 @@ def test_each_reply_counts_for_what_it_says(status: int, body: bytes, outcome: s
     assert (counts.time_lag_ms.total, counts.unknown_lags) == (lags, unknown)
     assert counts.roles == ({"active": 1} if lags or unknown else {})
     assert counts.are_all_answered is (outcome in {"found", "absent"})
-
-
-def test_a_report_without_any_reply_says_so() -> None:
-    counts = LoadCounts()
-    counts.failed("connection lost")
-    assert counts.document(2.0)["latency_ms"] == {"p50": None, "p90": None, "p99": None, "p99.9": None, "max": None}
-    lines = counts.lines(2.0)
-    assert lines[0].split() == ["lookups", "0", "in", "2.0", "s,", "0", "/s"]
-    assert [line.split()[-1] for line in lines if "latency" in line or "time lag" in line] == ["none", "none"]

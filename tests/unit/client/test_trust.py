@@ -57,24 +57,6 @@ def test_a_certificate_is_shown_that_options_or_variables_name(asking: CannedSer
     assert len(asking.requests) == 3
 
 
-def test_an_option_wins_over_its_variable(asking: CannedServer, signer: Signer, tmp_path: Path) -> None:
-    own, stranger = signer.issue("me"), Signer(tmp_path / "stranger", "stranger")
-    shown = ["--cert-file", str(own.certificate), "--key-file", str(own.key)]
-    env = {"UNDERSTUDY_CA_FILE": str(stranger.file)}
-    assert stores(asking, *shown, env=env).exit_code == ExitCode.UNREACHABLE
-    assert stores(asking, *shown, "--ca-file", str(signer.file), env=env).exit_code == ExitCode.OK
-
-
-def test_who_shows_none_or_trusts_nobody_sends_nothing_and_reads_why(asking: CannedServer, signer: Signer) -> None:
-    refused = stores(asking, "--ca-file", str(signer.file))
-    assert refused.exit_code == ExitCode.UNREACHABLE
-    assert "cannot reach the server by TLS" in refused.stderr
-    untrusted = stores(asking)
-    assert untrusted.exit_code == ExitCode.UNREACHABLE
-    assert "--ca-file" in untrusted.stderr
-    assert asking.requests == []
-
-
 @pytest.mark.parametrize("wrong", ["absent", "no certificate", "another key"])
 def test_files_that_cannot_be_used_are_wrong_usage_and_named(
     asking: CannedServer, signer: Signer, tmp_path: Path, wrong: str

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from understudy.commands.with_extras import STARTED_AGAIN, is_by_uvx, uv_command
+from understudy.commands.group import STARTED_AGAIN, is_by_uvx
 
 PREFIX = "/cache/uv/archive/1"
 
@@ -23,11 +23,3 @@ PREFIX = "/cache/uv/archive/1"
 )
 def test_only_an_environment_that_uvx_made_gets_an_extra(environ: dict[str, str], by_uvx: bool) -> None:
     assert is_by_uvx(environ, PREFIX) is by_uvx
-
-
-def test_the_command_is_started_again_as_it_was_given() -> None:
-    command = uv_command("/bin/uv", "understudy-spark[node]==1.2.3", "3.12", ["serve", "/a b", "--port", "0"])
-    assert command == [
-        "/bin/uv", "tool", "run", "--python", "3.12", "--from", "understudy-spark[node]==1.2.3",
-        "understudy", "serve", "/a b", "--port", "0",
-    ]  # fmt: skip

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import gc
-import weakref
 from typing import Any
 
 from tests.support.clock import ManualClock
@@ -34,14 +32,3 @@ def test_ready_is_reported_once_and_again_when_more_is_held() -> None:
     for generation in (held, held, Generation("0_0"), Generation("0_0", "0_1"), Generation("0_1")):
         events.note_ready(generation, {})
     assert [event.detail for event in events] == ["1 tasks are open", "2 tasks are open"]
-
-
-def test_what_is_not_served_any_more_is_not_kept() -> None:
-    for after in (None, Generation("0_1", ready=False)):
-        events, generation = log(), Generation("0_0")
-        kept = weakref.ref(generation)
-        events.note_ready(generation, {})
-        del generation
-        events.note_ready(after, {})
-        gc.collect()
-        assert kept() is None

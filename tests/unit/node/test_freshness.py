@@ -7,7 +7,7 @@ import math
 from hypothesis import given
 from hypothesis import strategies as st
 
-from understudy_node.freshness import FINE_BOUNDS_MS, SLICE_MS, SLICES, CommitToVisible, RecentDelays
+from understudy_node.measures import FINE_BOUNDS_MS, SLICE_MS, SLICES, RecentDelays
 
 MINUTE_MS = SLICE_MS * SLICES
 delays = st.floats(0, FINE_BOUNDS_MS[-1])
@@ -48,20 +48,3 @@ def test_what_is_older_than_a_minute_does_not_count_and_what_is_younger_than_55_
         assert found.p99_ms <= max(possible) * 1.1 + 1
         assert found.p99_ms >= true_quantile(certain, 0.5) or len(possible) > len(certain)
     assert recent.freshness(now_ms + MINUTE_MS) is None
-
-
-def test_an_endless_delay_is_said_and_harms_nothing() -> None:
-    visible = CommitToVisible()
-    assert visible.freshness(0) is None
-    visible.observe(FINE_BOUNDS_MS[-1] * 10, 0)
-    found = visible.freshness(1)
-    assert found is not None
-    assert found.p50_ms > FINE_BOUNDS_MS[-1]
-    assert visible.histogram.counts[-1] == 1
-
-
-def test_the_copied_histogram_does_not_change_with_the_next_version() -> None:
-    visible = CommitToVisible()
-    before = visible.histogram
-    visible.observe(3, 0)
-    assert (before.total, visible.histogram.total) == (0, 1)

@@ -72,36 +72,12 @@ def test_flags_win_over_variables_and_variables_over_the_file(tmp_path: Path, mo
     assert settings.overlay_max_bytes == 3 << 20
 
 
-def test_a_size_in_a_variable_may_have_a_unit_and_a_wrong_one_names_the_setting(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setenv("UNDERSTUDY_STATESTORE_CACHE_MAX_BYTES", "64MiB")
-    assert NodeSettings(checkpoint="/c").statestore_cache_max_bytes == 64 << 20
-    monkeypatch.setenv("UNDERSTUDY_STATESTORE_CACHE_MAX_BYTES", "lots")
-    with pytest.raises(ValidationError, match=r"(?s)statestore_cache_max_bytes.*'lots' is not a size"):
-        NodeSettings(checkpoint="/c")
-
-
-def test_an_unknown_setting_is_an_error() -> None:
-    with pytest.raises(ValidationError, match="lag_refesh_ms"):
-        NodeSettings(checkpoint="/c", lag_refesh_ms=1)  # type: ignore[call-arg]
-
-
 @pytest.mark.parametrize(
     ("checkpoint", "name"),
     [("/data/flights", "flights"), ("s3://bucket/a/flights/", "flights"), ("flights", "flights"), ("/", "application")],
 )
 def test_an_application_is_named_after_its_checkpoint(checkpoint: str, name: str) -> None:
     assert NodeSettings(checkpoint=checkpoint).application == name
-
-
-def test_two_checkpoints_of_one_name_have_directories_of_their_own(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    directories = {NodeSettings(checkpoint=f"/{team}/flights").data_directory for team in ("a", "b")}
-    assert len(directories) == 2
-    assert all(directory.is_relative_to(tmp_path) for directory in directories)
 
 
 def test_two_nodes_on_one_machine_have_directories_of_their_own_and_the_same_again_after_a_restart(

@@ -7,15 +7,17 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+import redis
 from docs.examples import asof_join
 from docs.examples.asof_join import Weather
 from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql import Row
 from pyspark.sql.streaming.tws_tester import TwsTester
+from tests.support.bus.redis_server import redis_server
 from tests.support.spark.asof_world import NOTHING, Joined, Records, as_of_join, flight_id
 
-from understudy_pipeline.demo.flights import Flight, utc_text
+from understudy.demo.flights import Flight, utc_text
 from understudy_shared.base.errors import SettingsError
 
 NOON = 1_357_041_600
@@ -111,23 +113,24 @@ def test_the_example_says_that_it_is_starting_before_spark_starts(
 
     monkeypatch.setattr(asof_join, "java_home", no_java)
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    monkeypatch.setattr("sys.argv", ["asof_join.py", str(tmp_path / "checkpoint"), "--files", str(tmp_path)])
+    monkeypatch.setattr("sys.argv", ["asof_join.py", str(tmp_path / "checkpoint"), "--redis", "redis://127.0.0.1:1"])
     with pytest.raises(SystemExit, match="there is no Java"):
         asof_join.main()
     assert capsys.readouterr().out.startswith(f"Starting Spark, which takes some seconds. Its own log is {tmp_path}")
 
 
-def test_a_filled_folder_holds_every_record_once_in_the_partition_of_its_airport(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_filled_streams_hold_every_record_once_in_the_partition_of_its_airport(
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     flights = [flight(1, NOON), flight(2, NOON, "LGA"), flight(3, NOON + 60)]
     monkeypatch.setattr(asof_join, "load_flights", lambda path: flights)
     monkeypatch.setattr(asof_join, "load_weather", lambda: [weather(NOON, 50.0, "JFK")])
-    asof_join.fill(tmp_path)
-    files = [path for path in tmp_path.rglob("*") if path.is_file()]
-    assert {str(path.relative_to(tmp_path)): path.read_bytes() for path in files if path.stat().st_size} == {
-        "flights/0/2013.jsonl": flights[0].json_line() + flights[2].json_line(),
-        "flights/2/2013.jsonl": flights[1].json_line(),
-        "weather/1/2013.jsonl": weather(NOON, 50.0, "JFK").json_line(),
-    }
-    assert len(files) == 6
+    with redis_server() as server, redis.Redis.from_url(server.url) as client:
+        for _ in range(2):
+            asof_join.fill(server.url)
+            found = {key.decode(): [fields[b"value"] for _, fields in client.xrange(key)] for key in client.keys("*")}
+            assert found == {
+                "flights:0": [flights[0].json_line(), flights[2].json_line()],
+                "flights:2": [flights[1].json_line()],
+                "weather:1": [weather(NOON, 50.0, "JFK").json_line()],
+            }

@@ -9,7 +9,7 @@ import orjson
 import pytest
 from docs.examples.asof_join import Weather, load_weather, parse_weather
 
-from understudy_pipeline.demo import flights as flights_module
+from understudy.demo import flights as flights_module
 from understudy_shared.base.errors import SettingsError
 
 FIRST_HOUR = 1_357_020_000

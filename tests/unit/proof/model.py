@@ -12,7 +12,9 @@ from random import Random
 
 from tests.system.proof.claim_memory import FILLING
 from tests.system.proof.client_ways import DIRECTLY, WAYS
+from tests.system.proof.every_read import AT_ONCE
 from tests.system.proof.history import (
+    AskedAtOnce,
     Bounds,
     Commit,
     FaultEvent,
@@ -122,6 +124,11 @@ class Model:
         self.history.snapshots = self._snapshot_reads(reads // 5)
         self.history.watches = [self._watch(number) for number in range(1, 13)]
         self.history.finals = self._finals(commits)
+        self.history.asked_at_once = [
+            AskedAtOnce(SETTLED_MS, name, kind, number, number)
+            for name in ("router-1", "router-2")
+            for kind, number in AT_ONCE.items()
+        ]
 
     def _appearances(self, commits: int) -> list[Appearance]:
         """The storage's clock is minutes off and counts in steps of 4 ms; a rename takes up to 61 ms."""

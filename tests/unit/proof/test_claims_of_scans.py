@@ -9,6 +9,8 @@ from dataclasses import replace
 import pytest
 from tests.system.proof.checker import check
 from tests.system.proof.history import Scan, SnapshotRead
+from tests.system.proof.http_talk import HttpReply
+from tests.system.proof.scanning import MAX_TURNED_AWAY, Scanning, ScanQuestion
 from tests.unit.proof.model import Model
 
 GOOD = Model(7)
@@ -63,3 +65,16 @@ def test_a_planted_bug_in_one_read_of_several_stores_is_found(
     claim = check(history, GOOD.truth).claims["snapshots"]
     assert claim.found, "the bug was not seen"
     assert {violation.at_ms for violation in claim.violations} == {read.began_ms}
+
+
+def test_a_page_that_an_overloaded_service_refuses_is_asked_for_again_a_bounded_number_of_times() -> None:
+    scanning = Scanning(1, ScanQuestion("op0", 3), 0.0)
+    refusal = HttpReply(429, "application/problem+json", b'{"type": "overloaded", "detail": "full"}')
+    for _ in range(MAX_TURNED_AWAY):
+        assert scanning.took(1.0, refusal, {}) is None
+    ended = scanning.took(1.0, refusal, {})
+    assert ended is not None
+    assert (ended.outcome, ended.problem) == ("refused", "overloaded")
+    page = HttpReply(200, "application/json", b'{"version": 1, "rows": [], "next_cursor": "c"}')
+    assert scanning.took(1.0, page, {}) is None
+    assert scanning.turned_away == 0

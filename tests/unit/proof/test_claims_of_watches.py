@@ -72,15 +72,6 @@ def test_a_planted_bug_in_one_watch_is_found(spoilt: Callable[[], Watch]) -> Non
     assert all(f"watch {spoilt().number} " in violation.text for violation in claim.violations)
 
 
-def test_changes_that_a_slow_reader_is_told_the_number_of_are_not_missing() -> None:
-    place = event(WATCH, "value")
-    told = WATCH.events[place]
-    counted = replace(told, kind="coalesced", first_version=told.version, value=None, changes=1)
-    history = copy(GOOD.history)
-    history.watches = [at(WATCH, place, counted)]
-    assert check(history, GOOD.truth).claims["watches"].found == 0
-
-
 def test_a_wrong_answer_of_a_node_that_was_asked_directly_is_found() -> None:
     place = next(at for at, read in enumerate(GOOD.history.reads) if read.router == DIRECTLY and read.value)
     history = copy(GOOD.history)
@@ -88,17 +79,6 @@ def test_a_wrong_answer_of_a_node_that_was_asked_directly_is_found() -> None:
     history.reads[place] = replace(history.reads[place], outcome="absent", value=None)
     claim = check(history, GOOD.truth).claims["clients"]
     assert (claim.found, "direct" in claim.violations[0].text) == (1, True)
-
-
-@pytest.mark.parametrize(("fault", "is_excused"), [("delete-changelog", True), ("kill-active", False)])
-def test_versions_may_be_passed_over_where_a_changelog_is_lost(fault: str, is_excused: bool) -> None:
-    place = event(WATCH, "value")
-    told = WATCH.events[place]
-    passed = replace(told, kind="coalesced", first_version=told.version, value=None)
-    history = copy(GOOD.history)
-    history.faults = [FaultEvent(0, fault, "node-1", "injected")]
-    history.watches = [at(WATCH, place, passed)]
-    assert (check(history, GOOD.truth).claims["watches"].found == 0) is is_excused
 
 
 @pytest.mark.parametrize("is_told", [True, False])

@@ -31,14 +31,6 @@ def test_a_fault_is_active_from_its_injection_until_it_is_healed_and_settled() -
     assert names(windows, 310, 499) == []
 
 
-def test_a_fault_that_was_never_healed_is_active_for_ever() -> None:
-    assert names(FaultWindows(EVENTS, settle_ms=10), 10**9, 10**9) == ["kill-active"]
-
-
-def test_a_skipped_fault_was_never_active() -> None:
-    assert all(window.fault != "disk-full" for window in FaultWindows(EVENTS, settle_ms=10).windows)
-
-
 @given(
     spans=st.lists(st.tuples(st.integers(0, 50), st.integers(0, 20)), max_size=8),
     began=st.integers(-5, 80),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
 from tests.system.proof.history import (
     Bases,
     Bounds,
@@ -58,38 +57,6 @@ def test_a_history_comes_back_as_it_was_written(tmp_path: Path) -> None:
     assert load(path) == load(tmp_path) == recorded
 
 
-def test_a_history_that_was_cut_off_is_read_up_to_its_last_whole_line(tmp_path: Path) -> None:
-    written(tmp_path)._file.close()  # as its process ends
-    plain = tmp_path / HISTORY_NAME
-    lines = plain.read_bytes().splitlines(keepends=True)
-    plain.write_bytes(b"".join(lines[:3])[:-5])
-    assert load(tmp_path) == load(plain) == History(META, commits=[COMMIT])
-
-
-@pytest.mark.parametrize(
-    ("text", "why"),
-    [
-        (b"", "is empty"),
-        (b'["commit",{}]\n', "line 1"),
-        (b'["cat",{}]\n', "line 1"),
-        (b'["watched",{"until_ms":1}]\n', "begin"),
-    ],
-)
-def test_a_file_that_is_no_history_is_refused(tmp_path: Path, text: bytes, why: str) -> None:
-    (tmp_path / HISTORY_NAME).write_bytes(text)
-    with pytest.raises(ValueError, match=why):
-        load(tmp_path)
-
-
-def test_equal_bounds_are_one_object_after_loading(tmp_path: Path) -> None:
-    with HistoryWriter(tmp_path) as writer:
-        for record in (META, READ, READ):
-            writer.write(record)
-    first, second = load(tmp_path).reads
-    assert first.bounds is second.bounds
-    assert first.key is second.key
-
-
 CHANGES: dict[str, dict[str, list[tuple[int, Value | None]]]] = {
     "words": {"a": [(2, {"n": 1}), (4, ABSENT), (5, {"n": 2})], "b": [(3, {"n": 9})]}
 }
@@ -107,26 +74,3 @@ def test_the_truth_is_what_held_last() -> None:
     ]
     assert truth.at("words", "never", 3) is ABSENT
     assert truth.state("words", 4) == {"b": {"n": 9}}
-
-
-@pytest.mark.parametrize(("store", "version"), [("words", 0), ("words", 7), ("other", 1)])
-def test_the_truth_says_so_when_it_does_not_know(store: str, version: int) -> None:
-    with pytest.raises(LookupError):
-        Truth(CHANGES, first=1, last=6).at(store, "a", version)
-
-
-def test_the_truth_comes_back_from_its_file(tmp_path: Path) -> None:
-    Truth(CHANGES, first=1, last=6).save(tmp_path / "truth.json.gz")
-    truth = Truth.load(tmp_path / "truth.json.gz")
-    assert (truth.first, truth.last, truth.stores) == (1, 6, ("words",))
-    assert [truth.state("words", version) for version in (1, 2, 4, 6)] == [
-        {},
-        {"a": {"n": 1}},
-        {"b": {"n": 9}},
-        {"a": {"n": 2}, "b": {"n": 9}},
-    ]
-
-
-def test_changes_out_of_order_are_refused() -> None:
-    with pytest.raises(ValueError, match="do not rise"):
-        Truth({"words": {"a": [(2, None), (2, {"n": 1})]}}, first=1, last=3)

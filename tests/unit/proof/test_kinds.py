@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable
 from copy import deepcopy
+from dataclasses import replace
 from typing import Any
 
 import orjson
@@ -13,7 +13,9 @@ from tests.system.proof.checker import check
 from tests.system.proof.claims import ClaimResult
 from tests.system.proof.history import NO_BOUNDS, Commit, History, Meta, Read
 from tests.system.proof.http_talk import HttpReply
-from tests.system.proof.kinds_keys import STORES, WITH_PAGES, choose_question, word_of
+from tests.system.proof.kinds_keys import (
+    STORES,
+)
 from tests.system.proof.question import Question, key_text, said_by, with_next_page
 from tests.system.proof.sessions import Asked
 from tests.system.proof.truth_of_state import Truth
@@ -167,22 +169,6 @@ def test_what_is_planted_in_an_answer_is_found_and_counted_for_its_kind(plant: C
     assert "read 1/1 of it" in claim.violations[0].text
 
 
-def test_the_entries_of_a_map_may_come_in_any_order() -> None:
-    said = deepcopy(RIGHT["map"])
-    said["entries"].reverse()
-    assert judged(read_of(said), "map").found == 0
-
-
-@pytest.mark.parametrize("kind", sorted(WITH_PAGES))
-def test_the_pages_of_a_list_are_one_answer(kind: str) -> None:
-    ((member, elements),) = RIGHT[kind].items()
-    first, *others = (read_of({member: [element]}) for element in elements)
-    for other in others:
-        first = with_next_page(first, other)
-    claim = judged(first, kind)
-    assert (first.pages, claim.found, claim.examined["in pages"]) == (len(elements), 0, 1)
-
-
 def test_a_page_of_another_version_fails_the_read_and_a_refused_page_refuses_it() -> None:
     first = read_of({"values": RIGHT["list"]["values"][:2]})
     mixed = with_next_page(first, read_of({"values": RIGHT["list"]["values"][2:]}, version=2))
@@ -207,18 +193,26 @@ def test_a_kind_of_which_a_claim_saw_nothing_breaks_it() -> None:
     assert "require_active of list" in claims["bounds"].vacuous
     assert "keys of list" in claims["convergence"].vacuous
     of_any_kind = {"time lag", "scans", "snapshots", "watches", "clients"}
-    assert {name for name, claim in claims.items() if claim.holds} == {"memory"} | of_any_kind
-    assert all(claim.kinds["value"].found == 0 for name, claim in claims.items() if name != "memory")
+    assert {name for name, claim in claims.items() if claim.holds} == {"memory", "places"} | of_any_kind
+    of_stores = claims.keys() - {"memory", "places"}
+    assert all(claims[name].kinds["value"].found == 0 for name in of_stores)
 
 
-def test_readers_ask_for_every_store_for_entries_and_in_pages_and_for_words_that_are_not_there() -> None:
-    chance = random.Random(5)
-    asked = [choose_question(chance, version) for version in range(1, 400) for _ in range(20)]
-    assert {question.store for question in asked} == set(STORES)
-    assert {len(question.key) for question in asked if question.store == "places"} == {1, 2}
-    assert {STORES[question.store] for question in asked if question.limit} == WITH_PAGES
-    newest = [(question.key[0], version) for version in (200,) for question in
-              (choose_question(chance, version) for _ in range(2000))]  # fmt: skip
-    slots = {word.split("w")[0] for word, _ in newest}
-    assert {"s9", "s10"} <= slots, "the newest slot, and one that is not there yet"
-    assert word_of(9, 3) == "s9w3"
+@pytest.mark.parametrize(
+    ("kind", "partitions", "wrong"),
+    [
+        ("value", [0, 1, 1], 1),
+        ("scattered", [0, 1, 1], 1),
+        ("value", [None, 1, 1], 1),
+        ("scattered", [None, 1, 1], 0),
+        ("scattered", [None, None], 0),
+    ],
+)
+def test_only_an_absent_key_of_a_scattered_store_is_in_no_partition(
+    kind: str, partitions: list[int | None], wrong: int
+) -> None:
+    read = replace(read_of(RIGHT["value"]), outcome="absent", value=None)
+    history = History(Meta(1, {}, kinds={"it": kind}), commits=[Commit(1, 10, 5, 1000)], watched_until_ms=100)
+    history.reads = [replace(read, partition=each) for each in partitions]
+    claims = check(history, Truth({"it": {}}, first=1, last=1), claims=("answers",)).claims
+    assert claims["answers"].found == wrong

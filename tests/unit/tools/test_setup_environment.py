@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from tests.support.matrix import in_full
 from tests.support.repository import ROOT
-from tools.setup_environment import fingerprint, is_current, refusal, write_stamp
+from tools.setup_environment import is_current, refusal, write_stamp
 
 OFFLINE = {
     "HTTP_PROXY": "http://127.0.0.1:9",
@@ -69,35 +69,6 @@ def test_a_changed_file_is_set_up_again_and_a_failed_step_is_named(checkout: Pat
     assert "setup: installing uv" in done.stdout
     assert "exit code" in done.stderr
     assert not is_current(checkout, tools=True), "a setup that failed must not count as done"
-
-
-def test_a_removed_environment_is_set_up_again(checkout: Path) -> None:
-    write_stamp(checkout, tools=True)
-    assert is_current(checkout, tools=True)
-    (checkout / ".venv" / "bin" / "python").unlink()
-    assert not is_current(checkout, tools=True)
-
-
-def test_the_demo_is_set_up_without_the_developers_tools_which_the_tests_add(checkout: Path) -> None:
-    write_stamp(checkout, tools=False)
-    assert is_current(checkout, tools=False)
-    assert not is_current(checkout, tools=True)
-    assert _make(checkout, "runtime").stdout == ""
-    assert "setup_environment.py --no-tools" in _make(checkout, "demo", "--dry-run").stdout
-    assert "--no-tools" not in _make(checkout, "test", "--dry-run").stdout
-    write_stamp(checkout, tools=True)
-    assert is_current(checkout, tools=False), "more than the demo needs is enough for it"
-
-
-def test_the_fingerprint_is_of_contents_and_not_of_the_place(checkout: Path) -> None:
-    assert fingerprint(checkout) == fingerprint(ROOT)
-
-
-def test_make_alone_lists_every_target_with_a_line(checkout: Path) -> None:
-    done = _make(checkout)
-    listed = {line.split()[1] for line in done.stdout.splitlines()}
-    assert listed >= {"help", "setup", "check", "test", "verify", "bench"}
-    assert all(len(line.split()) > 2 for line in done.stdout.splitlines())
 
 
 def _make(checkout: Path, *targets: str) -> subprocess.CompletedProcess[str]:

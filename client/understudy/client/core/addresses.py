@@ -62,7 +62,7 @@ def _is_loopback(host: str) -> bool | None:
 def _parsed(address: object) -> tuple[str, int]:
     """Return host and port of an address. Raises UsageError."""
     try:
-        if isinstance(address, str) and "//" not in address:
+        if isinstance(address, str) and "/" not in address:
             found = parse_endpoint(f"http://{address}")
             if address.endswith(f":{found.port}"):
                 return found.host, found.port

@@ -6,17 +6,20 @@ changes in the order of its changelogs, so those of a version that was cut are c
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
 from typing import Any, Final, TypedDict
 
 from understudy.client.core.exchange import Request, Steps, Tell
 from understudy.client.core.reader import StoreReader
 from understudy.client.core.state import Duration, seconds
 from understudy.client.core.streaming import MAY_PASS, PATIENCE_S, BadStreamError, Streaming, object_of
-from understudy.client.core.values import json_value, query_of
+from understudy.client.core.values import bound_members, json_value, query_of
 from understudy.client.errors import LineageChangedError, UsageError, problem_error
 from understudy.client.events import EventKind, WatchEvent, event_error
 from understudy.client.results import Binding
+from understudy_shared.base.ago import parse_ago
 
 MEDIA_TYPE: Final = "application/x-ndjson"
 SILENCE_S: Final = 60.0
@@ -24,6 +27,10 @@ SILENCE_S: Final = 60.0
 
 MAX_LINE_BYTES: Final = 16 * 1024 * 1024
 """Largest line in bytes: twice the largest answer of a node."""
+
+
+Since = datetime | timedelta | str
+"""A time: with a zone, or ago, as `timedelta(minutes=1)` or `"1m"`."""
 
 
 class ChangesOptions(TypedDict, total=False):
@@ -43,19 +50,27 @@ class ChangesQuestion:
     request beside them.
     """
 
-    def __init__(self, first: int, last: int | None, options: Mapping[str, Any]) -> None:
+    def __init__(
+        self, first: int | None, last: int | None, options: Mapping[str, Any], since: Since | None = None
+    ) -> None:
         """Check what is asked. Raises UsageError."""
+        if (first is None) == (since is None):
+            fix = 'Give a version, as first=419, or a time, as since="1m"'
+            raise UsageError("changes are asked for from a version on, or since a time", where="first", fix=fix)
         unknown = options.keys() - ChangesOptions.__annotations__.keys()
         if unknown:
             known = ", ".join(ChangesOptions.__annotations__)
             raise UsageError(
                 f"a reading of changes takes no {min(unknown)}", where=min(unknown), fix=f"Known are {known}"
             )
-        for name, version in (("first", first), ("last", first if last is None else last)):
+        for name, version in (("first", first), ("last", last)):
+            if version is None:
+                continue
             if type(version) is not int or version < 1:
                 fix = f"Give a version: {name}=419"
                 raise UsageError(f"{name}={version!r} is not a version", where=name, fix=fix)
         self.first, self.last = first, last
+        self._since = None if since is None else bound_members({"at": since})["at"]
         self.patience_s = seconds(options.get("patience", PATIENCE_S), "patience")
         self.tells_versions: bool = options.get("versions", False)
         self.members = {
@@ -63,6 +78,11 @@ class ChangesQuestion:
             for name, given in options.items()
             if name in ("prefix", "partition", "fields") and given is not None
         }
+
+    def since(self, elapsed_s: float) -> str | None:
+        """Return the time to ask for, so long after the first request: what was a minute ago is longer ago by now."""
+        ago_us = None if self._since is None else parse_ago(self._since)
+        return self._since if ago_us is None else f"{ago_us // 1000 + math.ceil(elapsed_s * 1000)}ms"
 
 
 class ReadingChanges(Streaming):
@@ -79,8 +99,11 @@ class ReadingChanges(Streaming):
         super().__init__(store, position=None, patience_s=asked.patience_s, timeout_s=timeout_s)
         self._asked = asked
         self._lineage: str | None = None
-        self._next, self._last = asked.first, asked.last
-        """The version that comes, or is on its way; and the last one, which the first server says."""
+        self._began_s = self._state.now_s()
+        self._next, self._last = asked.first or 0, asked.last
+        """The version that comes, or is on its way, 0 until a server says which is the first since a time; and the last
+        one, which the first server says.
+        """
         self._told = 0
         """The number of its changes that the program has."""
         self._came = self._count = 0
@@ -96,12 +119,10 @@ class ReadingChanges(Streaming):
         """The version behind the last one of which all changes have come."""
         return self._next
 
-    def _asked_for(self, binding: Binding | None) -> None:
-        pass
-
     def _request(self) -> Request:
         until = {} if self._last is None else {"to": self._last}
-        query = query_of({"from": self._next, **until, **self._asked.members})
+        first = self._next or self._asked.since(self._state.now_s() - self._began_s)
+        query = query_of({"from": first, **until, **self._asked.members})
         return Request("GET", f"{self._store.path}/changes{query}", None, 0.0, (MEDIA_TYPE,))
 
     def _begin(self) -> None:
@@ -141,16 +162,19 @@ class ReadingChanges(Streaming):
         return None  # lines that this release does not know are left out
 
     def _take_head(self, said: Mapping[str, Any]) -> None:
-        lineage, last = said.get("lineage"), said.get("to")
-        is_asked = (said.get("store"), said.get("from")) == (self._store.name, self._next)
-        if not is_asked or type(last) is not int or type(lineage) is not str or self._last not in (None, last):
+        lineage, first, last = said.get("lineage"), said.get("from"), said.get("to")
+        is_asked = said.get("store") == self._store.name and first == (self._next or first)
+        if not is_asked or type(first) is not int or type(last) is not int or self._last not in (None, last):
+            raise BadStreamError("the changes are others than those that were asked for")
+        if type(lineage) is not str:
             raise BadStreamError("the changes are others than those that were asked for")
         if lineage != (self._lineage or lineage):
             raise _anew()
         self._has_head = True
-        if self._lineage is None:  # later it is no news: a stream may break at each place
+        if self._lineage is None:  # later it is known: a stream may break at each place
             self._has_news()
-        self._lineage, self._last = lineage, last
+        self._lineage, self._last, self._next = lineage, last, first
+        self._is_over = first > last
 
     def _take_change(self, said: Mapping[str, Any], binding: Binding | None) -> Steps[None]:
         found = said.get("found")
@@ -187,7 +211,7 @@ class ReadingChanges(Streaming):
 
 
 def _why_it_broke(said: Mapping[str, Any]) -> str:
-    """Return why a server broke off. Raises the problem of what no server can go on with."""
+    """Return why a server broke off. Raises the problem where no server can resume."""
     error = problem_error(said, said.get("status", 0))
     if isinstance(error, MAY_PASS):
         return f"{error.type}: {error.detail}"

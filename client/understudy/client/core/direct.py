@@ -1,40 +1,271 @@
-"""Direct routing: the node that holds a key is asked itself; on any doubt a router answers (pure).
+"""Direct routing: ask the node that holds a key; on any doubt ask a router (pure).
 
-An answer is used when it comes from a running replica of known lag, of this application and lineage, at the node that a
-router names as active. Everything else, each problem too, is a reason to ask a router, and to leave that node or
-partition alone for a while. So no call fails because of direct routing, and no error of a call comes from a node.
+Before: `choose` names the node, or the reason to ask a router. A node or a partition that failed is left alone for a
+pause that grows. Failures are paid from a budget: while it is empty every read goes to a router, so direct routing adds
+few requests however much is wrong.
+
+After: an answer is used only if it comes from a running replica of known lag, of this application and lineage, at the
+node that a router names as active. A node may be a stranger that got this address, follow another history, or have
+just begun to restore, and a router would know. So no call fails because of direct routing, and no error of a call
+comes from a node.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from understudy.client.core.addresses import NodeAddresses
+from understudy.client.core.endpoints import Endpoint, Pauses
 from understudy.client.core.exchange import Request, Send, Steps, Together
 from understudy.client.core.judging import Judged, Meaning, judge
-from understudy.client.core.metadata import Metadata
-from understudy.client.core.node_answers import (
-    Answer,
-    Found,
-    batch_of,
-    is_by_active,
-    is_trusted,
-    lookup_of,
-    usable_results,
-)
-from understudy.client.core.node_choice import Members, NodeChoice, NodeRead
-from understudy.client.core.state import ClientState
+from understudy.client.core.metadata import Metadata, StoreMetadata
+from understudy.client.core.placement import Placement
+from understudy.client.core.state import RETRY_PER_S, RETRY_PERCENT, ClientState
+from understudy.client.core.values import VERSIONS, wait_s
 from understudy.client.results import RoutingCounts, Why
+from understudy_shared.base.retry_budget import FADE_MS, RetryBudget
 
 LOOKUP_S = 1.0
 """The longest time that a node gets for one key, so that one that hangs costs a call no more."""
+
+
+MAX_WAIT_S = 1.0
+"""The longest wait for a position that a node is asked for: a router knows which node has it."""
+
+_CREDENTIAL_PAUSE_S = 60.0
+_OF_ROUTERS = (*VERSIONS, "cursor")
+
+Members = Mapping[str, Any]
+"""Bounds as JSON."""
+
+
+class NodeRead(NamedTuple):
+    """A read that a node is asked for, by what is known of the store.
+
+    `members` are its bounds, with the store's defaults at the router; `partitions` has the partition of each key, by
+    its place among those of the call.
+    """
+
+    entry: StoreMetadata
+    placement: Placement
+    endpoint: Endpoint
+    members: Members
+    wait_s: float
+    partitions: Mapping[int, int]
+
+
+class NodeChoice:
+    """The choice of one client, and what it remembers of nodes."""
+
+    def __init__(self, state: ClientState) -> None:
+        self._state = state
+        self._nodes: Pauses[Endpoint] = Pauses(state.rng)
+        self._partitions: Pauses[tuple[Endpoint, StoreMetadata, int]] = Pauses(state.rng)
+        self._all: Pauses[None] = Pauses(state.rng)
+        # Its own, so that nodes that fail never cost a call its retries at routers.
+        self._budget = RetryBudget(percent=RETRY_PERCENT, per_s=RETRY_PER_S, now_ms=state.now_s() * 1000 - FADE_MS)
+        self._answered = 0
+        self._routed: Counter[Why] = Counter()
+
+    def __repr__(self) -> str:
+        return f"NodeChoice({len(self._nodes.failing)} nodes and {len(self._partitions.failing)} partitions fail)"
+
+    def counts(self, fetched: int) -> RoutingCounts:
+        """Return the keys that nodes answered, and those of routers by the reason."""
+        return RoutingCounts(self._answered, {str(why): keys for why, keys in self._routed.items()}, fetched)
+
+    def by_router(self, why: Why, keys: int = 1) -> None:
+        """Count keys that a router is asked for."""
+        self._routed[why] += keys
+
+    # ---- before a node is asked
+
+    def read_of(self, entry: StoreMetadata, parts: Sequence[Any], given: Members, now_s: float) -> NodeRead | Why:
+        """Return the read of one key, or why a router is asked."""
+        placement = entry.usable(now_s)
+        if placement is None:
+            return Why.NO_METADATA
+        bounds = _bounds(placement, given)
+        if isinstance(bounds, Why):
+            return bounds
+        partition = placement.partition(parts)
+        if partition is None:
+            return Why.KEY
+        node = self._node_of(entry, placement, partition, now_s)
+        return node if isinstance(node, Why) else NodeRead(entry, placement, node, *bounds, {0: partition})
+
+    def reads_of(self, entry: StoreMetadata, keys: Sequence[Any], given: Members) -> list[NodeRead]:
+        """Return a read for each node that is asked for some of the keys, and count those of routers."""
+        now_s = self._state.now_s()
+        placement = entry.usable(now_s)
+        if placement is None:
+            self.by_router(Why.NO_METADATA, len(keys))
+            return []
+        bounds = _bounds(placement, given)
+        if isinstance(bounds, Why):
+            self.by_router(bounds, len(keys))
+            return []
+        found = placement.partitions(keys)
+        asked: dict[Endpoint | Why, dict[int, Any]] = {}
+        by_partition = {
+            each: asked.setdefault(Why.KEY if each is None else self._node_of(entry, placement, each, now_s), {})
+            for each in set(found)
+        }
+        for at, partition in enumerate(found):
+            by_partition[partition][at] = partition
+        reads = []
+        for node, partition_of in asked.items():
+            if isinstance(node, Why):
+                self.by_router(node, len(partition_of))
+            else:
+                reads.append(NodeRead(entry, placement, node, *bounds, partition_of))
+        return reads
+
+    def _node_of(self, entry: StoreMetadata, placement: Placement, partition: int, now_s: float) -> Endpoint | Why:
+        """Return the node to ask for a partition, or why a router is asked."""
+        endpoint = placement.actives[partition]
+        if endpoint is None:
+            return Why.NO_ACTIVE
+        is_paused = (
+            (self._all.failing and self._all.left_s(None, now_s))
+            or (self._nodes.failing and self._nodes.left_s(endpoint, now_s))
+            or (self._partitions.failing and self._partitions.left_s((endpoint, entry, partition), now_s))
+        )
+        return Why.PAUSED if is_paused else endpoint
+
+    # ---- after it was asked
+
+    def succeeded(self, read: NodeRead, places: Collection[int]) -> None:
+        """Note that a node gave the answers to the keys at these places."""
+        self._answered += len(places)
+        self._state.budget.asked(1)
+        self._budget.asked(1)
+        if self._nodes.failing:
+            self._nodes.succeeded(read.endpoint)
+        if self._all.failing:
+            self._all.succeeded(None)
+        if self._partitions.failing:
+            for partition in {read.partitions[at] for at in places}:
+                self._partitions.succeeded((read.endpoint, read.entry, partition))
+
+    def failed(self, read: NodeRead, judged: Judged, places: Collection[int]) -> bool:
+        """Note that a node gave no answer to the keys at these places that can be used: routers are asked for them.
+
+        Return whether the assignment may be another by now.
+        """
+        now_s = self._state.now_s()
+        why = _why(judged)
+        self.by_router(why, len(places))
+        if judged.meaning is Meaning.UNAUTHENTICATED:
+            self._nodes.failed(read.endpoint, now_s, _CREDENTIAL_PAUSE_S)
+        elif judged.kind is not None or judged.blames_server or judged.meaning is Meaning.LIMITED:
+            self._nodes.failed(read.endpoint, now_s, judged.retry_after_s)
+        else:
+            for partition in {read.partitions[at] for at in places}:
+                self._partitions.failed((read.endpoint, read.entry, partition), now_s)
+        if judged.meaning is not Meaning.NOT_SENT and not self._budget.try_spend(1, now_s * 1000):
+            self._all.failed(None, now_s)
+        return why is not Why.FAILED or judged.kind is not None
+
+
+def _why(judged: Judged) -> Why:
+    if judged.meaning is Meaning.ANSWER:
+        return Why.DOUBT
+    return Why.NOT_OWNER if judged.error is not None and judged.error.status == 421 else Why.FAILED
+
+
+def _bounds(placement: Placement, given: Members) -> tuple[Members, float] | Why:
+    """Return the bounds that a node is given, and their wait, or why a router is asked whatever the key."""
+    if placement.is_scattered:
+        return Why.SCATTERED
+    if not given and not placement.bounds:
+        return given, 0.0
+    members = {**placement.bounds, **given}
+    waits_s = wait_s(members)
+    is_of_routers = members.get("require_active") or not members.keys().isdisjoint(_OF_ROUTERS)
+    return Why.BOUND if is_of_routers or waits_s > MAX_WAIT_S else (members, waits_s)
+
 
 Target = Callable[[Members], str]
 """The target of a lookup under these bounds."""
 
 Batch = Callable[[Sequence[Any], Members, float], Request]
 """The request of a batch of keys under these bounds, which let the server wait for so many seconds."""
+
+
+Answer = Mapping[str, Any]
+
+Found = dict[int, tuple[Answer, Answer]]
+"""The results of a batch by the places of their keys, each with the read that it shares with others."""
+
+
+class BatchAnswer(NamedTuple):
+    """The answer to a compact batch: what its results share, and the results."""
+
+    reads: Sequence[Answer]
+    results: Sequence[Answer]
+
+
+def lookup_of(document: Any, store: str) -> Answer | None:
+    """Return a document if it is the answer to a lookup in that store."""
+    if (
+        type(document) is dict
+        and document.get("store") == store
+        and type(document.get("found")) is bool
+        and type(document.get("key")) is dict
+        and type(document.get("position")) is str
+    ):
+        return document
+    return None
+
+
+def batch_of(document: Any, store: str, number: int) -> BatchAnswer | None:
+    """Return a document if it is the answer to a compact batch of so many keys of that store."""
+    match document:
+        case {"store": str(name), "reads": [*reads], "results": [*results]} if name == store and len(results) == number:
+            if {*map(type, reads), *map(type, results)} <= {dict}:
+                return BatchAnswer(reads, results)
+    return None
+
+
+def usable_results(
+    answer: BatchAnswer, places: Sequence[int], keys: Sequence[Any], placement: Placement
+) -> tuple[Found, Sequence[Answer]]:
+    """Return the results that can be used, which are those of the keys, and the reads that they share."""
+    reads, results = answer
+    trusted = [is_trusted(each, placement) for each in reads]
+    shared: list[Any] = [
+        each.get("read") if is_of_key and type(each["found"]) is bool else None
+        for each, is_of_key in zip(results, placement.are_keys(keys, results), strict=True)
+    ]
+    if all(trusted) and {*map(type, shared)} == {int} and min(shared) >= 0 and max(shared) < len(reads):
+        return dict(zip(places, zip(results, map(reads.__getitem__, shared), strict=True), strict=True)), reads
+    found: Found = {}
+    for place, result, at in zip(places, results, shared, strict=True):
+        if type(at) is int and 0 <= at < len(reads) and trusted[at]:
+            found[place] = result, reads[at]
+    return found, [each for each, is_used in zip(reads, trusted, strict=True) if is_used]
+
+
+def is_trusted(read: Answer, placement: Placement) -> bool:
+    """Whether an answer is of the history that is known, by a replica that runs and knows its lag. A router prefers
+    another replica to one that is restored, or cut off from the checkpoint.
+    """
+    by, lag = read.get("served_by"), read.get("lag")
+    return (
+        type(by) is dict
+        and by.get("state") == "RUNNING"
+        and type(lag) is dict
+        and isinstance(lag.get("offset_lag"), int)
+        and placement.is_of_history(read.get("position"))
+    )
+
+
+def is_by_active(read: Answer) -> bool:
+    """Whether the active replica gave an answer that is trusted; another one has become active if not."""
+    return bool(read["served_by"].get("role") == "active")
 
 
 class Direct:
@@ -74,7 +305,7 @@ class Direct:
         if judged.meaning is Meaning.STALE:
             judged = judge((yield self._attempt(read, request, end_s, LOOKUP_S)))
         answer = lookup_of(judged.document, store)
-        if answer is None or not is_trusted(answer, read.placement):
+        if answer is None or not is_trusted(answer, read.placement) or not read.placement.is_key(parts, answer["key"]):
             self._failed(read, judged, (0,))
             return None
         self._succeeded(read, (answer,), (0,))
@@ -106,7 +337,8 @@ class Direct:
         if judged.meaning is Meaning.STALE:
             judged = judge((yield self._attempt(read, request, end_s, end_s)))
         answer = batch_of(judged.document, store, len(places))
-        found, shared = ({}, []) if answer is None else usable_results(answer, places, read.placement)
+        asked = [keys[at] for at in places]
+        found, shared = ({}, []) if answer is None else usable_results(answer, places, asked, read.placement)
         if found:
             self._succeeded(read, shared, [*found])
         if len(found) < len(places):

@@ -3,19 +3,59 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Collection, Sequence
-from typing import NamedTuple
+from collections.abc import Collection, Hashable, Sequence
+from typing import Generic, NamedTuple, TypeVar
 from urllib.parse import urlsplit
 
-from understudy.client.core.pauses import Pauses
 from understudy.client.errors import UsageError
 
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 
 
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.5, 15.0
+"""Shortest and longest pause: doubled with each failure in a row."""
+
+MAX_PAUSES = 10_000
+"""Most things that pause at once; with more of them all are forgotten."""
+
+K = TypeVar("K", bound=Hashable)
+
+
+class Pauses(Generic[K]):
+    """The pauses of things of one kind: servers, or nodes with partitions."""
+
+    def __init__(self, rng: random.Random) -> None:
+        self.failing: dict[K, int] = {}
+        """The number of failures in a row of what has not succeeded since."""
+        self._rng = rng
+        self._until_s: dict[K, float] = {}
+
+    def left_s(self, thing: K, now_s: float) -> float:
+        """Return how long it is left alone from now on."""
+        return max(0.0, self._until_s.get(thing, 0.0) - now_s)
+
+    def failed(self, thing: K, now_s: float, at_least_s: float = 0.0) -> None:
+        """Leave it alone for a while."""
+        if len(self.failing) >= MAX_PAUSES:
+            self.clear()
+        count = self.failing[thing] = min(self.failing.get(thing, 0) + 1, 16)
+        pause_s = min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2 ** (count - 1)) * self._rng.uniform(0.5, 1.0)
+        self._until_s[thing] = now_s + max(pause_s, at_least_s)
+
+    def succeeded(self, thing: K) -> None:
+        """Forget its failures."""
+        self.failing.pop(thing, None)
+        self._until_s.pop(thing, None)
+
+    def clear(self) -> None:
+        """Forget all failures."""
+        self.failing.clear()
+        self._until_s.clear()
+
+
 class Endpoint(NamedTuple):
-    """A server's address. `tls_name` is the name of its certificate, where that is not its host; `prefix` is
-    the path that a proxy has before the server's own.
+    """A server's address. `tls_name` is the name of its certificate, where that is not its host; `prefix` is the path
+    under which a proxy publishes the server.
     """
 
     scheme: str
@@ -40,7 +80,10 @@ class Endpoint(NamedTuple):
 
 
 def parse_endpoint(url: str) -> Endpoint:
-    """Parse the URL of a server; `http://` may be left out. Raises UsageError."""
+    """Parse the URL of a server, with the path under which a proxy publishes it; `http://` may be left out.
+
+    Raises UsageError.
+    """
     try:
         parts = urlsplit(url if "://" in url else f"http://{url}")
         host, port = parts.hostname, parts.port
@@ -52,9 +95,9 @@ def parse_endpoint(url: str) -> Endpoint:
         raise _wrong(url, "its scheme is not http or https")
     if parts.username is not None or parts.password is not None:
         raise UsageError("a URL has a login in it", where="urls", fix="Leave it out; give api_key or api_key_file")
-    if parts.path not in ("", "/") or parts.query or parts.fragment:
-        raise _wrong(url, "it has a path")
-    return Endpoint(parts.scheme, host, port or _DEFAULT_PORTS[parts.scheme])
+    if parts.query or parts.fragment:
+        raise _wrong(url, "it has a query or a fragment")
+    return Endpoint(parts.scheme, host, port or _DEFAULT_PORTS[parts.scheme], prefix=parts.path.rstrip("/"))
 
 
 def _wrong(url: str, why: str) -> UsageError:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import repeat
+from operator import itemgetter
 from typing import Any
 
 import orjson
@@ -11,13 +12,22 @@ import orjson
 from understudy.client.core.call import require
 from understudy.client.core.exchange import Request, Steps
 from understudy.client.core.reader import Given, StoreReader
-from understudy.client.core.values import MAX_TARGET_CHARS, key_json, key_target, keys_json, query_of
+from understudy.client.core.values import (
+    MAX_TARGET_CHARS,
+    are_plain,
+    json_of,
+    key_target,
+    keys_json,
+    parts_of,
+    query_of,
+)
 from understudy.client.errors import UsageError, problem_error
 from understudy.client.results import Binding, Result, errors_of
 
 MAX_BATCH_KEYS = 1000
 """Keys of one request: the server's limit."""
 
+_KEY = itemgetter("key")
 _RETRYABLE = (429, 502, 503, 504)
 
 
@@ -29,11 +39,11 @@ def get(store: StoreReader, parts: Sequence[Any], bounds: Mapping[str, Any], dea
         parts = store.key(binding, parts)
     reader = store.reader
     given = reader.bounds(bounds)
+    if not are_plain(parts):
+        parts = yield from store.exact(parts, deadline_s)
     target, has_query = key_target(parts)
     if len(target) > MAX_TARGET_CHARS:
-        (result,) = yield from _many(
-            store, [key_json(parts[0] if len(parts) == 1 else parts)], given, deadline_s, binding
-        )
+        (result,) = yield from _many(store, [json_of(parts)], given, deadline_s, binding)
         if result.error is not None:
             raise result.error
         return result
@@ -48,7 +58,12 @@ def get(store: StoreReader, parts: Sequence[Any], bounds: Mapping[str, Any], dea
     if answer is None:
         request = Request("GET", where(given.members), None, given.wait_s)
         answer = yield from store.read(request, given.session, deadline_s)
-        require(type(answer.get("found")) is bool and "position" in answer and "key" in answer, "it is no lookup's")
+        require(
+            type(answer.get("found")) is bool and "position" in answer and type(answer.get("key")) is dict,
+            "it is not the answer to a lookup",
+        )
+        if tuple(answer["key"].values()) != parts:  # as most keys are: texts, in a path
+            yield from store.check_key(parts, answer["key"], deadline_s)
         reader.state.position.observe(answer["position"])
     return Result(answer, answer, binding)
 
@@ -109,15 +124,37 @@ def _batch(
     request = _request(store, keys, given.members, given.wait_s)
     answer = yield from store.read(request, given.session, deadline_s)
     reads, items = answer.get("reads"), answer.get("results")
-    require(isinstance(reads, list) and isinstance(items, list), "it is no batch's")
+    require(isinstance(reads, list) and isinstance(items, list), "it is not the answer to a batch")
     require({*map(type, reads), *map(type, items)} <= {dict}, "its reads and results are not objects")
     require(len(items) == len(keys), f"it has {len(items)} results for {len(keys)} keys")
     for each in reads:
         store.reader.state.position.observe(each.get("position"))
+    yield from check_keys(store, keys, items, deadline_s)
     places = [item.get("read") for item in items]
     if {*map(type, places)} == {int} and min(places) >= 0 and max(places) < len(reads):
         return list(map(Result, items, map(reads.__getitem__, places), repeat(binding)))
     return [result_of(item, reads, binding) for item in items]
+
+
+def check_keys(store: StoreReader, keys: Sequence[Any], items: Sequence[Any], deadline_s: float) -> Steps[None]:
+    """Raise WrongKeyError unless each result is of the key in its place. Problems name no key."""
+    if _are_printed(keys, items):
+        return
+    for key, item in zip(keys, items, strict=True):
+        if "found" in item:
+            require(type(item.get("key")) is dict, "a result has no key")
+            yield from store.check_key(parts_of(key), item["key"], deadline_s)
+
+
+def _are_printed(keys: Sequence[Any], items: Sequence[Any]) -> bool:
+    """Whether the results are of lists of texts or numbers just as they were asked for, as nearly all are."""
+    try:
+        column, *others = items[0]["key"]
+        if others:
+            return [[*item["key"].values()] for item in items] == keys
+        return [*map(itemgetter(column), map(_KEY, items))] == [key[0] for key in keys]
+    except (ValueError, LookupError, TypeError, AttributeError):
+        return False  # an object by column, or a problem among the results
 
 
 def result_of(item: Mapping[str, Any], reads: Sequence[Mapping[str, Any]], binding: Binding | None) -> Result[Any]:

@@ -1,13 +1,17 @@
 """The placement of a store's keys: what a router's metadata says, checked before it is used (pure).
 
-Everything in it may be wrong: a router that lags, a proxy's page, a lie. What is not as it should be is no placement,
+Everything in it may be wrong: a router that lags, a proxy's page, a lie. A placement with any such fault is not used,
 and the routers answer.
+
+Keys are encoded by the types of their columns where their text is not enough: for values that must be sent as JSON, and
+to find the partition of a key. That imports the codec of Spark's keys, which most calls do not need.
 """
 
 from __future__ import annotations
 
 import struct
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from functools import lru_cache
 from typing import Any
 
@@ -16,11 +20,16 @@ import orjson
 from understudy.client.core.addresses import NodeAddresses
 from understudy.client.core.endpoints import Endpoint
 from understudy.client.core.exchange import Reply
-from understudy.client.core.values import are_segments, json_of, key_json
+from understudy.client.core.values import are_segments, is_printed, json_of, key_json, parts_of
 from understudy_shared.base.errors import UnderstudyError
+from understudy_shared.base.words import StoreKind
 from understudy_shared.reads.position import decode_position
-from understudy_shared.spark.key_codec import KeyCodec
+from understudy_shared.reads.windows import window_key
+from understudy_shared.spark.key_codec import KeyCodec, Row
 from understudy_shared.spark.key_encoding import parse_encoding
+from understudy_shared.spark.map_keys import key_codec
+from understudy_shared.spark.type_names import parse_type_name
+from understudy_shared.spark.types import Field, StructType
 
 MAX_METADATA_BYTES = 16 * 1024 * 1024
 MAX_PARTITIONS = 65_536
@@ -35,6 +44,56 @@ Order = tuple[int, int]
 """Term and epoch of an assignment: later ones are greater."""
 
 
+NO_KEY = (UnderstudyError, ValueError, TypeError, ArithmeticError, RecursionError, struct.error)
+"""The errors that a value raises when it does not fit the key of the store."""
+
+
+def codec_of(schema: Mapping[str, Any], *, of_windows: bool) -> KeyCodec:
+    """Return the codec of the keys of a store by its entry in `GET /v1/stores`, without their window for `of_windows`.
+
+    Raises UnderstudyError for a type that this release does not know, and for a store without windows.
+    """
+    columns = [*schema["key"], *schema.get("user_key", ())]
+    kind = StoreKind(schema["kind"])
+    codec = key_codec(
+        StructType(tuple(Field(each["name"], parse_type_name(each["type"])) for each in columns)),
+        kind,
+        names=[each["name"] for each in columns],
+        num_hash_columns=len(schema["key"]),
+        is_normalised=True,
+    )
+    return window_key(codec, kind).codec if of_windows else codec
+
+
+def row_of(codec: KeyCodec, parts: Sequence[Any]) -> Row:
+    """Parse the parts of a key as a server does: texts and whole numbers, or JSON. Raises one of NO_KEY."""
+    if are_segments(parts):
+        return codec.parse_segments([*map(str, parts)])
+    return codec.parse_json(json_of(parts))
+
+
+def by_column(codec: KeyCodec, parts: Sequence[Any]) -> Any:
+    """Return a key as JSON by column. Raises BadKeyError for one that does not fit the store."""
+    return codec.to_json(codec.encode(row_of(codec, parts)))
+
+
+def printed(codec: KeyCodec, many: Sequence[Sequence[Any]]) -> list[Any]:
+    """Return keys by column, as servers print them. Those that do not fit the store are left out."""
+    found = []
+    for parts in many:
+        with suppress(*NO_KEY):
+            found.append(by_column(codec, parts))
+    return found
+
+
+def is_same(codec: KeyCodec, parts: Sequence[Any], answered: object) -> bool:
+    """Whether a key in an answer is that of these parts, in whichever form each of the two is written."""
+    try:
+        return codec.encode(row_of(codec, parts)) == codec.encode(codec.parse_json(answered))
+    except NO_KEY:
+        return False
+
+
 class BadMetadataError(UnderstudyError):
     """Metadata that is not used."""
 
@@ -47,6 +106,7 @@ class Placement:
     ) -> None:
         """Keep what was read. `history` is application and lineage, `bounds` the store's defaults at the router."""
         self.order, self.actives = order, actives
+        self.is_scattered = codec.is_scattered
         self.bounds: Mapping[str, Any] = bounds
         self._history, self._codec = history, codec
         self._own: dict[str, bool] = {}
@@ -61,27 +121,36 @@ class Placement:
 
     def _placed(self, *parts: Any) -> int | None:
         try:
-            if are_segments(parts):
-                row = self._codec.parse_segments([*map(str, parts)])
-            else:
-                row = self._codec.parse_json(json_of(parts))
-            return self._codec.partition(row, len(self.actives))
-        except _NO_KEY:
+            return self._codec.partition(row_of(self._codec, parts), len(self.actives))
+        except NO_KEY:
             return None
 
     def partitions(self, keys: Sequence[Any]) -> Sequence[int | None]:
         """Return the partitions of keys as a batch has them."""
         try:
             found = self._codec.key_columns.partitions(keys, len(self.actives))
-        except _NO_KEY:
+        except NO_KEY:
             found = None
         return [self._partition_of(key) for key in keys] if found is None else found
 
     def _partition_of(self, key: Any) -> int | None:
         try:
             return self._codec.partition(self._codec.parse_json(key_json(key)), len(self.actives))
-        except _NO_KEY:
+        except NO_KEY:
             return None
+
+    def is_key(self, parts: Sequence[Any], answered: Any) -> bool:
+        """Whether a key in an answer is the one that was asked for."""
+        return tuple(answered.values()) == parts or is_same(self._codec, parts, answered)
+
+    def are_keys(self, keys: Sequence[Any], results: Sequence[Any]) -> list[bool]:
+        """Return of each result of a batch whether it is of the key in its place. A problem names no key."""
+        return [
+            "found" in each
+            and type(each.get("key")) is dict
+            and (is_printed(key, each["key"]) or is_same(self._codec, parts_of(key), each["key"]))
+            for key, each in zip(keys, results, strict=True)
+        ]
 
     def is_of_history(self, token: object) -> bool:
         """Whether the position of an answer is of this application and lineage, so that no stranger's is believed."""
@@ -98,10 +167,6 @@ class Placement:
                 self._own.clear()
             self._own[token] = known
         return known
-
-
-_NO_KEY = (UnderstudyError, ValueError, TypeError, ArithmeticError, RecursionError, struct.error)
-"""The errors that a value raises when it does not fit the key of the store."""
 
 
 def parse_placement(reply: Reply, store: str, addresses: NodeAddresses, router: Endpoint) -> Placement:

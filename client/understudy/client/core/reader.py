@@ -9,8 +9,16 @@ from typing import Any, NamedTuple
 from understudy.client.core.call import call, require
 from understudy.client.core.exchange import Request, Steps
 from understudy.client.core.state import ClientState
-from understudy.client.core.values import bound_members, store_path, wait_s
-from understudy.client.errors import LineageChangedError, UsageError
+from understudy.client.core.values import (
+    are_plain,
+    are_segments,
+    bound_members,
+    is_printed,
+    json_of,
+    store_path,
+    wait_s,
+)
+from understudy.client.errors import LineageChangedError, UsageError, WrongKeyError
 from understudy.client.results import Binding
 from understudy_shared.base.extras import install_fix
 
@@ -84,9 +92,7 @@ class StoreReader:
     def binding(self, deadline_s: float) -> Steps[Binding | None]:
         """Return the models, held against the schema of the store before the first use."""
         if self.is_bound and self._binding is None:
-            schema = yield from call(self.reader.state, Request("GET", self.path), deadline_s)
-            require("key" in schema and "value" in schema, "a store has no columns")
-            self._binding = _bind(schema, *self._models)
+            self._binding = _bind((yield from self._schema(deadline_s)), *self._models)
         return self._binding
 
     def read(self, request: Request, session: str | None, deadline_s: float) -> Steps[Any]:
@@ -103,6 +109,52 @@ class StoreReader:
             what = f"the key is one {self._models[0].__name__}, and {len(parts)} values are given"
             raise UsageError(what, where="key", fix="Give the key as a model")
         return [binding.key_columns(parts[0])]
+
+    def exact(self, parts: Sequence[Any], deadline_s: float, action: str = "lookup") -> Steps[Sequence[Any]]:
+        """Return the parts of a key as they can be sent: words that a proxy may rewrite are JSON, by column.
+
+        `action` is the call that they are for. Raises BadKeyError for words that do not fit the store.
+        """
+        if are_plain(parts) or not are_segments(parts):
+            return parts
+        keys, codec = yield from self._codec(action, deadline_s)
+        return [keys.by_column(codec, parts)]
+
+    def check_key(self, parts: Sequence[Any], answered: Any, deadline_s: float, action: str = "lookup") -> Steps[None]:
+        """Raise WrongKeyError unless the key in an answer is the one that was asked for."""
+        require(type(answered) is dict, "an answer has no key")
+        if is_printed(json_of(parts), answered):
+            return
+        is_known = (self.name, action == "windows") in self.reader.state.codecs
+        keys, codec = yield from self._codec(action, deadline_s)
+        if keys.is_same(codec, parts, answered):
+            return
+        if is_known:  # the columns may be others by now: the query may have begun anew
+            keys, codec = yield from self._codec(action, deadline_s, is_new=True)
+            if keys.is_same(codec, parts, answered):
+                return
+        raise WrongKeyError(self.name, json_of(parts), answered)
+
+    def printed(self, many: Sequence[Sequence[Any]], deadline_s: float) -> Steps[list[Any]]:
+        """Return keys by column, as servers print them. Those that do not fit the store are left out."""
+        keys, codec = yield from self._codec("watch", deadline_s)
+        found: list[Any] = keys.printed(codec, many)
+        return found
+
+    def _codec(self, action: str, deadline_s: float, *, is_new: bool = False) -> Steps[tuple[Any, Any]]:
+        """Return the module that reads keys by their types, and the codec of this store's, which are asked for once."""
+        keys, codecs = import_module("understudy.client.core.placement"), self.reader.state.codecs
+        of_windows = action == "windows"
+        found = None if is_new else codecs.get((self.name, of_windows))
+        if found is None:
+            schema = yield from self._schema(deadline_s)
+            found = codecs[self.name, of_windows] = keys.codec_of(schema, of_windows=of_windows)
+        return keys, found
+
+    def _schema(self, deadline_s: float) -> Steps[Mapping[str, Any]]:
+        schema: Mapping[str, Any] = yield from call(self.reader.state, Request("GET", self.path), deadline_s)
+        require("key" in schema and "value" in schema and "kind" in schema, "a store has no columns")
+        return schema
 
 
 def _bind(schema: Mapping[str, Any], key: type | None, value: type | None) -> Binding:

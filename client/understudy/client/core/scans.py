@@ -17,8 +17,14 @@ from understudy.client.errors import UsageError, problem_error
 from understudy.client.pages import Count, KeyVersion, Page, Row, Window
 from understudy.client.results import Binding
 
-_OF_LATER_PAGES: Final = frozenset((*VERSIONS, "include_expired", "limit"))
+_OF_LATER_PAGES: Final = frozenset((*VERSIONS, "include_expired"))
 """The bounds that are sent beside a cursor: the others chose the version of the first page."""
+
+MAX_PAGE_ITEMS: Final = 1000
+"""Rows or windows of one request: the server's limit."""
+
+_NOT_EXPORTED: Final = frozenset(("order", "reverse", "explain"))
+_IN_PAGES: Final = ("scan", "windows")
 
 
 class Question:
@@ -31,10 +37,18 @@ class Question:
         self.store, self._action, self._parts = store, action, parts
         self._members = {QUESTION[name]: _member(name, given[name]) for name in given if name in QUESTION}
         self._bounds = {name: value for name, value in given.items() if name not in QUESTION}
+        self.limit: int | None = None
+        """The number of items of all pages together."""
+        self._page_size: int | None = None
+        if action in _IN_PAGES:
+            self.limit = _whole("limit", self._bounds.pop("limit", None))
+            self._page_size = _whole("page_size", self._bounds.pop("page_size", None))
         store.reader.bounds(self._bounds)
 
-    def page(self, cursor: str | None, deadline_s: float) -> Steps[tuple[dict[str, Any], Binding | None]]:
-        """Ask for the page behind a cursor, or the first one."""
+    def page(
+        self, cursor: str | None, deadline_s: float, left: int | None = None
+    ) -> Steps[tuple[dict[str, Any], Binding | None]]:
+        """Ask for the page behind a cursor, or the first one, of at most as many items as are left."""
         binding = yield from self.store.binding(deadline_s)
         given = self.store.reader.bounds(self._bounds)
         bounds = {name: "none" if value is None else value for name, value in given.members.items()}
@@ -42,11 +56,28 @@ class Question:
         if cursor is not None:
             bounds = {name: value for name, value in bounds.items() if name in _OF_LATER_PAGES} | {"cursor": cursor}
             session = None
-        request = self._request({**self._members, **bounds}, binding, given.wait_s)
+        if left is not None or self._page_size is not None:
+            size = self._page_size or MAX_PAGE_ITEMS
+            bounds["limit"] = size if left is None else min(left, size)
+        parts = None if self._parts is None else self.store.key(binding, self._parts)
+        if parts is not None:
+            parts = yield from self.store.exact(parts, deadline_s, self._action)
+        request = self._request({**self._members, **bounds}, parts, given.wait_s)
         answer = yield from self.store.read(request, session, deadline_s)
+        if parts is not None:
+            yield from self.store.check_key(parts, answer.get("key"), deadline_s, self._action)
         require("next_cursor" in answer or "is_estimate" in answer, "a page has no next_cursor")
         self.store.reader.state.position.observe(answer.get("position"))
         return answer, binding
+
+    @property
+    def fields(self) -> Sequence[str] | None:
+        return self._members.get("fields")
+
+    @property
+    def is_streamed(self) -> bool:
+        """Whether an export has the rows of this scan."""
+        return self.limit is None and "cursor" not in self._bounds and not self._members.keys() & _NOT_EXPORTED
 
     def stream(self, form: str, media_type: str, cursor: str | None, deadline_s: float) -> Steps[Opened]:
         """Ask for all rows as one stream, from the beginning or behind a cursor of an earlier one."""
@@ -56,25 +87,25 @@ class Question:
         opened: Opened = yield from call(self.store.reader.state, request, deadline_s)
         return opened
 
-    def _request(self, members: Mapping[str, Any], binding: Binding | None, wait_s: float) -> Request:
+    def _request(self, members: Mapping[str, Any], parts: Sequence[Any] | None, wait_s: float) -> Request:
         if self._action == "scan":
             return Request("POST", f"{self.store.path}/scan", orjson.dumps(members), wait_s)
-        if self._parts is None:
+        if parts is None:
             return Request("GET", f"{self.store.path}/{self._action}{query_of(members)}", None, wait_s)
-        target, has_query = key_form(self._action, self.store.key(binding, self._parts))
+        target, has_query = key_form(self._action, parts)
         return Request("GET", f"{self.store.path}/{target}{query_of(members, begun=has_query)}", None, wait_s)
 
 
-def rows(question: Question, cursor: str | None, deadline_s: float) -> Steps[Page[Row[Any]]]:
+def rows(question: Question, cursor: str | None, left: int | None, deadline_s: float) -> Steps[Page[Row[Any]]]:
     """Return a page of rows."""
-    answer, binding = yield from question.page(cursor, deadline_s)
+    answer, binding = yield from question.page(cursor, deadline_s, left)
     found = _items(answer, "rows", "key")
     return Page(answer, [Row(row, binding, _error(row)) for row in found])
 
 
-def windows(question: Question, cursor: str | None, deadline_s: float) -> Steps[Page[Window[Any]]]:
+def windows(question: Question, cursor: str | None, left: int | None, deadline_s: float) -> Steps[Page[Window[Any]]]:
     """Return a page of windows."""
-    answer, binding = yield from question.page(cursor, deadline_s)
+    answer, binding = yield from question.page(cursor, deadline_s, left)
     found = _items(answer, "windows", "start")
     return Page(answer, [Window(window, binding, _error(window)) for window in found])
 
@@ -108,13 +139,21 @@ class HistoryRange:
         """Return the versions of a page, and the first version of the next one."""
         binding = yield from self.store.binding(deadline_s)
         members = self._members if first is None else {"from": first, **self._members}
-        target, has_query = key_form("history", self.store.key(binding, self._parts))
+        parts = yield from self.store.exact(self.store.key(binding, self._parts), deadline_s)
+        target, has_query = key_form("history", parts)
         request = Request("GET", f"{self.store.path}/{target}{query_of(members, begun=has_query)}")
         answer = yield from self.store.read(request, None, deadline_s)
         found = _items(answer, "versions", "version")
         require("next_from" in answer, "a page has no next_from")
         key = answer.get("key")
+        yield from self.store.check_key(parts, key, deadline_s)
         return [KeyVersion({"key": key, **each}, binding) for each in found], answer["next_from"]
+
+
+def _whole(name: str, value: Any) -> int | None:
+    if value is None or (type(value) is int and value > 0):
+        return value
+    raise UsageError(f"{name}={value!r} is not a number of items", where=name, fix=f"Give {name}=100, or leave it out")
 
 
 def _member(name: str, value: Any) -> Any:

@@ -10,8 +10,8 @@ import orjson
 
 from understudy.client.core.call import call, require
 from understudy.client.core.exchange import Request, Steps
-from understudy.client.core.lookups import MAX_BATCH_KEYS
-from understudy.client.core.reader import Reader
+from understudy.client.core.lookups import MAX_BATCH_KEYS, check_keys
+from understudy.client.core.reader import Reader, StoreReader
 from understudy.client.core.values import bound_members, key_json, wait_s
 from understudy.client.errors import UsageError, problem_error
 from understudy.client.pages import Reads
@@ -32,7 +32,7 @@ def read(
         raise UsageError(what, where="keys", fix=fix)
     given = reader.bounds(bounds)
     of_keys = {name: given.members[name] for name in _OF_KEYS if name in given.members}
-    reads = [
+    reads: list[dict[str, Any]] = [
         {"store": store, "keys": [key_json(key) for key in wanted], "bounds": of_keys} for store, wanted in keys.items()
     ]
     named = {name: value for name, value in given.members.items() if name not in of_keys}
@@ -41,6 +41,8 @@ def read(
     found = answer.get("reads")
     require(isinstance(found, list) and [each.get("store") for each in found] == [*keys], "it has other stores")
     require(all(len(each["results"]) == len(keys[each["store"]]) for each in found), "it has other keys")
+    for asked, each in zip(reads, found, strict=True):
+        yield from check_keys(StoreReader(reader, each["store"]), asked["keys"], each["results"], deadline_s)
     reader.state.position.observe(answer.get("snapshot"))
     return Reads(answer, {each["store"]: [_result(item) for item in each["results"]] for each in found})
 
@@ -54,7 +56,6 @@ def lease(
     *,
     stores: Sequence[str] | None,
     ttl: timedelta | None,
-    holder: str | None,
     bounds: Mapping[str, Any],
     deadline_s: float,
 ) -> Steps[Mapping[str, Any]]:
@@ -65,11 +66,9 @@ def lease(
         members["stores"] = [*stores]
     if ttl is not None:
         members["ttl_s"] = round(ttl.total_seconds())
-    if holder is not None:
-        members["holder"] = holder
     request = Request("POST", "/v1/snapshots", orjson.dumps(members), wait_s({"min_position": "", **members}))
     answer = yield from reader.read(request, session, deadline_s)
-    require("snapshot" in answer and "version" in answer, "it is no lease")
+    require("snapshot" in answer and "version" in answer, "it is not a lease")
     reader.state.position.observe(answer.get("position"))
     held: Mapping[str, Any] = answer
     return held

@@ -1,4 +1,9 @@
-"""The state that all calls of a client share: its servers, its budget for retries, its position and its credential."""
+"""The state that all calls of a client share: its servers, its budget for retries, its position and its credential
+(pure).
+
+The position is the newest that any answer had. Threads and tasks share it, and it only goes forward, except that a
+position of another history replaces it: the old one means nothing there.
+"""
 
 from __future__ import annotations
 
@@ -10,11 +15,10 @@ from dataclasses import dataclass
 from datetime import timedelta
 from importlib import import_module
 from time import monotonic
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from understudy.client.core.endpoints import Endpoint, Servers, parse_endpoint
 from understudy.client.core.exchange import Headers, Request
-from understudy.client.core.session import SessionPosition
 from understudy.client.core.values import application_segment
 from understudy.client.credentials import Credential, credential
 from understudy.client.errors import UsageError
@@ -23,6 +27,12 @@ from understudy_shared.base.retry_budget import FADE_MS, RetryBudget
 
 if TYPE_CHECKING:
     from understudy.client.core.direct import Direct
+
+
+import threading
+
+from understudy_shared.base.errors import UnderstudyError
+from understudy_shared.reads.position import LineageChangedError, Position, decode_position
 
 URL = "UNDERSTUDY_URL"
 DEFAULT_URL = "http://127.0.0.1:8080"
@@ -38,6 +48,48 @@ Routing = Literal["routers", "direct"]
 
 _ACCEPTED = (("accept", "application/json"), ("accept-encoding", "identity"), ("user-agent", "understudy-python"))
 _JSON_BODY = (("content-type", "application/json"),)
+
+
+class SessionPosition:
+    """The newest position, and its token as a server gave it."""
+
+    def __init__(self) -> None:
+        self.token: str | None = None
+        self._position: Position | None = None
+        self._locks: dict[int, threading.Lock] = {}
+
+    def __repr__(self) -> str:
+        return f"SessionPosition({self._position})"
+
+    def observe(self, token: object) -> None:
+        """Take the position of an answer into account. Anything else is left out."""
+        if token == self.token or not isinstance(token, str):
+            return
+        try:
+            position = decode_position(token)
+        except UnderstudyError:
+            return
+        with self._lock():
+            self._merge(position, token)
+
+    def forget(self, token: str) -> None:
+        """Drop a position of which a server says that its history is gone, unless a newer one took its place."""
+        with self._lock():
+            if self.token == token:
+                self.token = self._position = None
+
+    def _merge(self, position: Position, token: str) -> None:
+        known = self._position
+        try:
+            merged = position if known is None else known.merge(position)
+        except LineageChangedError:
+            merged = position
+        if merged is not known:
+            self._position, self.token = merged, token
+
+    def _lock(self) -> threading.Lock:
+        """Return the lock of this process: that of a parent may have been taken when it forked."""
+        return self._locks.setdefault(os.getpid(), threading.Lock())
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +129,8 @@ class ClientState:
         # As one that was quiet for a while: the first call may be retried.
         self.budget = RetryBudget(percent=RETRY_PERCENT, per_s=RETRY_PER_S, now_ms=now_s() * 1000 - FADE_MS)
         self.direct: Direct | None = None
+        self.codecs: dict[tuple[str, bool], Any] = {}
+        """The codecs of keys, by their store and whether they are of its windows; only of stores that need one."""
         self._headers: tuple[str, Headers, Headers] = ("", _ACCEPTED, (*_ACCEPTED, *_JSON_BODY))
 
     def within(self, application: str) -> ClientState:
@@ -86,7 +140,7 @@ class ClientState:
         """
         inner = copy(self)
         inner.application, inner._segment = application, application_segment(application)  # noqa: SLF001  # of the same class
-        inner.position = SessionPosition()
+        inner.position, inner.codecs = SessionPosition(), {}
         if self.direct is not None:
             inner.route_directly(self._addresses)
         return inner
@@ -105,13 +159,13 @@ class ClientState:
         return request._replace(target=f"{root}/v1/applications/{self._segment}/{rest}") if version else request
 
     def deadline_s(self, timeout: Duration | None, *, is_scan: bool = False) -> float:
-        """Return the end of a call that begins now. Raises UsageError for a timeout that is no time."""
+        """Return the end of a call that begins now. Raises UsageError for a timeout that is not a positive number."""
         if timeout is None and not is_scan:  # nearly all calls
             return self.now_s() + self.settings.timeout_s
         return self.now_s() + self.timeout_s(timeout, is_scan=is_scan)
 
     def timeout_s(self, timeout: Duration | None, *, is_scan: bool = False) -> float:
-        """Return the time of a call in seconds. Raises UsageError for a timeout that is no time."""
+        """Return the time of a call in seconds. Raises UsageError for a timeout that is not a positive number."""
         if timeout is not None:
             return seconds(timeout, "timeout")
         return self.settings.scan_timeout_s if is_scan else self.settings.timeout_s

@@ -1,6 +1,6 @@
-"""Streams that are gone on with (pure): one after another, at any server, each behind the place of the one before.
+"""Resumable streams (pure): one after another, at any server, each continues after the last event of the one before.
 
-Rules. A stream that ends too early is gone on with for no longer than the patience; a refusal of a server ends it all.
+Rules. A stream that was cut is resumed for at most `patience`; a refusal of a server ends it all.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from understudy_shared.base.errors import UnderstudyError
 PATIENCE_S: Final = 60.0
 RETRY_S: Final = 1.0
 MIN_RETRY_S, MAX_RETRY_S = 0.1, 60.0
-"""The pause before a stream is gone on with, until a server says another one; and between what that is kept to."""
+"""Default reconnect delay. A server may change it within these limits."""
 
 LONGEST_PAUSE_S: Final = 15.0
 """The longest pause that comes by itself."""
@@ -64,9 +64,9 @@ class Streaming(ABC):
         self._is_over = False
         """Whether everything has come that was asked for."""
 
-    @abstractmethod
-    def _asked_for(self, binding: Binding | None) -> None:
+    def _asked_for(self, binding: Binding | None, until_s: float) -> Steps[None]:
         """Prepare the requests, once. Raises UsageError."""
+        yield from ()
 
     @abstractmethod
     def _request(self) -> Request:
@@ -85,7 +85,7 @@ class Streaming(ABC):
         state = self._state
         until_s = self._until_s = state.now_s() + self._timeout_s
         binding = yield from self._store.binding(until_s)
-        self._asked_for(binding)
+        yield from self._asked_for(binding, until_s)
         opened = yield from self._opened(until_s)
         while True:
             why = yield from self._events(opened, binding)
@@ -143,7 +143,7 @@ class Streaming(ABC):
         self._until_s, self._quiet_until_s = None, self._state.now_s() + self.silence_s
 
     def _blame(self) -> None:
-        """Ask another server first when it is gone on: this one ended the stream."""
+        """Resume at another server first: this one ended the stream."""
         if self._endpoint is not None:
             self._state.servers.failed(self._endpoint, self._state.now_s(), at_least_s=2 * self._retry_s)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import math
+import re
 from collections.abc import Mapping, Sequence
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
@@ -13,6 +14,7 @@ from urllib.parse import quote, urlencode
 import orjson
 
 from understudy.client.errors import UsageError
+from understudy_shared.base.printable import clipped
 from understudy_shared.reads.bounds import WAIT_WITH_POSITION_MS
 
 MAX_TARGET_CHARS = 6000
@@ -32,7 +34,7 @@ class Bounds(TypedDict, total=False):
     wait: timedelta
     version: int
     snapshot: str
-    at: datetime | str | int
+    at: datetime | timedelta | str | int
     limit: int | None
     cursor: str
     include_expired: bool | None
@@ -42,15 +44,16 @@ class CountQuestion(Bounds, total=False):
     """The rows that are counted, and bounds. `start` and `end` are the range of the first key column."""
 
     prefix: Sequence[Any]
-    where: Sequence[Sequence[Any]]
+    where: str | Sequence[Sequence[Any]]
     partition: int
     start: Any
     end: Any
 
 
 class ScanQuestion(CountQuestion, total=False):
-    """The rows of a scan, and bounds; `limit` is that of a page."""
+    """The rows of a scan, and bounds. `limit` is the number of rows, all by default; `page_size` those of a request."""
 
+    page_size: int | None
     fields: Sequence[str]
     order: str
     reverse: bool
@@ -58,8 +61,11 @@ class ScanQuestion(CountQuestion, total=False):
 
 
 class WindowQuestion(Bounds, total=False):
-    """The windows of a key, and bounds: those that start, or overlap, in a range of time."""
+    """The windows of a key, and bounds: those that start, or overlap, in a range of time. `limit` is their number, all
+    by default; `page_size` those of a request.
+    """
 
+    page_size: int | None
     start: datetime | str
     end: datetime | str
     by: Literal["start", "overlap"]
@@ -143,9 +149,11 @@ def _milliseconds(name: str, value: Any) -> int:
 
 
 def _moment(value: Any) -> str:
+    if isinstance(value, timedelta):
+        return f"-{_milliseconds('at', value)}ms"
     if isinstance(value, datetime) and value.tzinfo is not None:
         return value.isoformat()
-    fix = "Give a datetime with a time zone, as datetime.now(UTC), or milliseconds since 1970"
+    fix = "Give a datetime with a time zone, milliseconds since 1970, or a time ago, as '1m'"
     raise UsageError(f"at={value!r} is not a moment", where="at", fix=fix)
 
 
@@ -190,24 +198,79 @@ def keys_json(keys: Sequence[Any]) -> list[Any]:
 def key_target(parts: Sequence[Any]) -> tuple[str, bool]:
     """Return the end of a lookup's target, and whether it has a query.
 
-    Texts and whole numbers are segments of the path; other keys are JSON.
+    Texts and whole numbers that no proxy rewrites are segments of the path; other keys are JSON in the query.
     """
-    if are_segments(parts):
-        return "keys/" + "/".join([_segment(part) for part in parts]), False
-    return f"lookup?key={quote(orjson.dumps(json_of(parts)), safe='')}", True
+    if are_plain(parts):
+        return "keys/" + "/".join([quote(str(part), safe="") for part in parts]), False
+    try:
+        text = orjson.dumps(json_of(parts)).decode()
+    except orjson.JSONEncodeError:
+        what = f"{clipped(parts)} cannot be encoded as UTF-8"
+        raise UsageError(what, where="key", fix="Give valid Unicode") from None
+    return f"lookup?key={quote(exact_text(text), safe='')}", True
+
+
+_PLAIN = re.compile(r"[A-Za-z0-9_~:.-]+")
+"""Texts that arrive in a path as they are, however often it is decoded, encoded and normalised on its way; but `.` and
+`..`, which are folders there.
+"""
+
+
+def are_plain(parts: Sequence[Any]) -> bool:
+    """Whether a key is sent as segments of the path."""
+    for part in parts:
+        if type(part) is str:
+            if not (part.isalnum() and part.isascii()) and (not _PLAIN.fullmatch(part) or part in (".", "..")):
+                return False
+        elif type(part) is not int:
+            return False
+    return bool(parts)
 
 
 def are_segments(parts: Sequence[Any]) -> bool:
-    """Whether a key is sent as segments of the path."""
+    """Whether a key is texts and whole numbers, which a server reads by the types of its columns."""
     for part in parts:
         if type(part) is not int and (type(part) is not str or not part):
             return False
     return bool(parts)
 
 
+def exact_text(text: str) -> str:
+    """Return a JSON text with the same value which a query carries even where a proxy decodes it once too often.
+
+    What means something in a query (`%`, `+`, `&`, `;`, `#`, blanks), and all but ASCII, is an escape of JSON.
+    """
+    return _TOKENS.sub(_escaped_token, text)
+
+
+_TOKENS = re.compile(r'"(?:[^"\\]|\\.)*"|[ \t\r\n+]+')
+"""Strings of a JSON text; and between them blanks, and the plus of an exponent, which it does not need."""
+
+_TOUCHED = re.compile("[^!-~]|[%+&;#]")
+
+
+def _escaped_token(found: re.Match[str]) -> str:
+    return _TOUCHED.sub(_escaped, found[0]) if found[0].startswith('"') else ""
+
+
+def _escaped(found: re.Match[str]) -> str:
+    units = found[0].encode("utf-16-be", "surrogatepass")
+    return "".join(f"\\u{units[at : at + 2].hex()}" for at in range(0, len(units), 2))
+
+
 def json_of(parts: Sequence[Any]) -> Any:
     """Return a key as JSON: a mapping by column, or a value for each column."""
     return json_value(parts[0] if len(parts) == 1 and isinstance(parts[0], Mapping) else list(parts))
+
+
+def parts_of(key: Any) -> Sequence[Any]:
+    """Return the parts of a key of a batch, which is JSON."""
+    return key if isinstance(key, list) else [key]
+
+
+def is_printed(asked: Any, answered: Mapping[str, Any]) -> bool:
+    """Whether a key in an answer is just as it was asked for: its values in order, or a mapping by column."""
+    return answered == asked if isinstance(asked, dict) else [*answered.values()] == [*asked]
 
 
 def key_form(action: str, parts: Sequence[Any]) -> tuple[str, bool]:
@@ -216,15 +279,14 @@ def key_form(action: str, parts: Sequence[Any]) -> tuple[str, bool]:
     return target.replace("lookup" if has_query else "keys", action, 1), has_query
 
 
-def _segment(part: str | int) -> str:
-    """Quote a path segment so that it arrives as it is: dots too, which clients and proxies resolve as folders."""
-    text = str(part)
-    if text.isalnum() and text.isascii():
-        return text
+def _segment(name: str) -> str:
+    """Quote a name so that it arrives as it is: dots too, which clients and proxies resolve as folders."""
     try:
-        return {".": "%2E", "..": "%2E%2E"}.get(text) or quote(text, safe="")
+        return {".": "%2E", "..": "%2E%2E"}.get(name) or quote(name, safe="")
     except UnicodeEncodeError:
-        raise UsageError(f"{text!r} is no text: it cannot be encoded", where="key", fix="Give valid Unicode") from None
+        raise UsageError(
+            f"{name!r} is not valid text: it cannot be encoded", where="name", fix="Give valid Unicode"
+        ) from None
 
 
 def application_segment(application: str) -> str:

@@ -1,16 +1,22 @@
-"""Watches (pure): the present values, and then each version that changed one, of keys or of all with a prefix.
+"""Watches of keys, or of all keys with a prefix: first the present values, then each version that changes one (pure).
 
-Rule. A program gets each version of a key once, and in order.
+Rule: a program gets each version of a key once, and in order, however often the stream breaks and another server
+resumes it.
+
+Events are server-sent events (https://html.spec.whatwg.org/multipage/server-sent-events.html), parsed from bytes as
+they arrive. The parser is stricter than a browser's: invalid UTF-8 is an error, not a replacement character, and the
+size of an event is limited.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, TypedDict
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple, TypedDict
 
 import orjson
 
-from understudy.client.core.event_stream import MEDIA_TYPE, EventParser, ServerEvent
 from understudy.client.core.exchange import Request, Steps, Tell
 from understudy.client.core.lookups import MAX_BATCH_KEYS
 from understudy.client.core.reader import StoreReader
@@ -23,8 +29,8 @@ from understudy.client.core.streaming import (
     Streaming,
     object_of,
 )
-from understudy.client.core.values import MAX_TARGET_CHARS, json_value, key_form, key_json, query_of
-from understudy.client.errors import UsageError
+from understudy.client.core.values import MAX_TARGET_CHARS, json_of, json_value, key_form, key_json, parts_of, query_of
+from understudy.client.errors import UsageError, WrongKeyError
 from understudy.client.events import EventKind, WatchEvent, event_error
 from understudy.client.results import Binding
 from understudy_shared.base.errors import UnderstudyError
@@ -38,6 +44,109 @@ POSITION_WAIT_S: Final = 3.0
 
 MAX_BEGINNING: Final = 10_000
 """Limit on the events that wait for the end of a prefix's beginning: ten times as many as servers send."""
+
+
+MEDIA_TYPE: Final = "text/event-stream"
+MAX_EVENT_BYTES: Final = 16 * 1024 * 1024
+"""Largest event in bytes: twice the largest answer of a node."""
+
+_END_OF_LINE: Final = re.compile(rb"\r\n|\n|\r")
+_BOM: Final = b"\xef\xbb\xbf"
+_MAX_RETRY_DIGITS: Final = 9
+
+
+class ServerEvent(NamedTuple):
+    """An event, or a part of the stream without one: a comment, or only a `retry`. Then `data` is None.
+
+    `id` and `retry_ms` are None where the event does not have them.
+    """
+
+    kind: str
+    data: str | None
+    id: str | None
+    retry_ms: int | None
+
+
+@dataclass(slots=True)
+class _Fields:
+    """The fields of an event so far."""
+
+    kind: str = ""
+    data: list[str] = field(default_factory=list)
+    id: str | None = None
+    retry_ms: int | None = None
+
+
+class EventParser:
+    """A parser of one stream. However the bytes are cut, the events are the same."""
+
+    def __init__(self, max_event_bytes: int = MAX_EVENT_BYTES) -> None:
+        self._max_event_bytes = max_event_bytes
+        self._left = bytearray()
+        """The beginning of a line that has not ended."""
+        self._held = 0
+        """Size of the event that has not ended, so far."""
+        self._fields = _Fields()
+        self._is_first_line = True
+        self._ended_by_cr = False
+
+    def __repr__(self) -> str:
+        return f"EventParser({self._held} bytes wait)"
+
+    def feed(self, data: bytes) -> list[ServerEvent]:
+        """Return what ended in these bytes, in order. Raises BadStreamError."""
+        if not data:
+            return []
+        if self._ended_by_cr:
+            data = data.removeprefix(b"\n")  # the rest of the end of a line
+            self._ended_by_cr = False
+        *lines, rest = _END_OF_LINE.split(data)
+        self._ended_by_cr = data.endswith(b"\r")
+        found: list[ServerEvent] = []
+        for line in lines:
+            self._grow(len(line))
+            whole = bytes(self._left) + line if self._left else line
+            self._left.clear()
+            event = self._line(whole)
+            if event is not None:
+                found.append(event)
+        self._grow(len(rest))
+        self._left += rest
+        return found
+
+    def _grow(self, size: int) -> None:
+        self._held += size
+        if self._held > self._max_event_bytes:
+            raise BadStreamError(f"an event is above {self._max_event_bytes} bytes")
+
+    def _line(self, line: bytes) -> ServerEvent | None:
+        """Take a whole line; return the event that it ends."""
+        if self._is_first_line:
+            line, self._is_first_line = line.removeprefix(_BOM), False
+        if not line:
+            return self._end()
+        try:
+            name, _, value = line.decode().partition(":")
+        except UnicodeDecodeError as error:
+            raise BadStreamError(f"a line is no UTF-8: {error.reason}") from None
+        self._field(name, value.removeprefix(" "))
+        return None
+
+    def _end(self) -> ServerEvent:
+        fields, self._fields, self._held = self._fields, _Fields(), 0
+        data = "\n".join(fields.data) if fields.data else None
+        return ServerEvent(fields.kind or "message", data, fields.id, fields.retry_ms)
+
+    def _field(self, name: str, value: str) -> None:
+        fields = self._fields
+        if name == "event":
+            fields.kind = value
+        elif name == "data":
+            fields.data.append(value)
+        elif name == "id" and "\0" not in value:
+            fields.id = value
+        elif name == "retry" and value.isascii() and value.isdigit() and len(value) <= _MAX_RETRY_DIGITS:
+            fields.retry_ms = int(value)
 
 
 class WatchOptions(TypedDict, total=False):
@@ -91,6 +200,11 @@ class Watching(Streaming):
         super().__init__(store, position=asked.position, patience_s=asked.patience_s, timeout_s=timeout_s)
         self._asked = asked
         self._parts: Sequence[Sequence[Any]] = ()
+        self._asked_keys: set[bytes] = set()
+        """Keys of answers that are known to be those that were asked for."""
+        self._printed: set[bytes] = set()
+        self._is_parsed = False
+        """The values of the keys that were asked for; and whether they are also there as servers print them."""
         self._parser = EventParser()
         self._told: dict[bytes, tuple[str, int]] = {}
         """The lineage and the last version of each key that the program has; of a prefix of those behind the
@@ -106,9 +220,12 @@ class Watching(Streaming):
         what = f"{len(asked.keys)} keys" if asked.prefix is None else f"prefix={asked.prefix}"
         return f"Watching({self._store.name!r}, {what}, position={self.position!r})"
 
-    def _asked_for(self, binding: Binding | None) -> None:
-        if self._asked.prefix is None:
-            self._parts = [self._store.key(binding, each) for each in self._asked.keys]
+    def _asked_for(self, binding: Binding | None, until_s: float) -> Steps[None]:
+        if self._asked.prefix is not None:
+            return
+        self._parts = [self._store.key(binding, each) for each in self._asked.keys]
+        if not self._asked.is_many:
+            self._parts = [(yield from self._store.exact(self._parts[0], until_s))]
 
     def _request(self) -> Request:
         where, asked, selection = f"{self._store.path}/watch", self._asked, self._asked.selection
@@ -122,8 +239,11 @@ class Watching(Streaming):
             if len(form) <= MAX_TARGET_CHARS:
                 target = f"{self._store.path}/{form}{query_of(selection, begun=has_query)}"
                 return Request("GET", target, None, *rest)
-        keys = [key_json(each[0] if len(each) == 1 else each) for each in self._parts]
-        return Request("POST", where, orjson.dumps({"keys": keys, **bounds}), *rest)
+        return Request("POST", where, orjson.dumps({"keys": self._keys(), **bounds}), *rest)
+
+    def _keys(self) -> list[Any]:
+        """Return the keys as a body has them."""
+        return [key_json(each[0]) if self._asked.is_many else json_of(each) for each in self._parts]
 
     def _begin(self) -> None:
         self._parser = EventParser()
@@ -138,6 +258,8 @@ class Watching(Streaming):
                 raw = object_of(event.data, "the data of an event")
                 if event.kind == "end":
                     return f"the server ended the watch: {raw.get('reason')}"
+                if self._asked.prefix is None and "key" in raw:
+                    yield from self._check_key(raw)
                 yield from self._told_of(event, raw, binding)
         return None
 
@@ -168,6 +290,30 @@ class Watching(Streaming):
         if is_new:
             yield Tell(WatchEvent(kind, raw, binding, self.position, event_error(raw)))
 
+    def _check_key(self, raw: Mapping[str, Any]) -> Steps[None]:
+        """Raise WrongKeyError for an event of a key that was not asked for."""
+        key = _key(raw)
+        if key in self._asked_keys:
+            return
+        until_s = self._state.now_s() + self._timeout_s
+        if self._asked.is_many:
+            yield from self._check_one_of(raw["key"], until_s)
+        else:
+            yield from self._store.check_key(self._parts[0], raw["key"], until_s)
+        self._asked_keys.add(key)
+
+    def _check_one_of(self, answered: Mapping[str, Any], until_s: float) -> Steps[None]:
+        """Raise WrongKeyError unless a key is one of many."""
+        values = orjson.dumps([*answered.values()])
+        if not self._printed:
+            self._printed = set(map(_values, self._keys()))
+        if values not in self._printed and not self._is_parsed:
+            self._is_parsed = True
+            many = yield from self._store.printed([*map(parts_of, self._keys())], until_s)
+            self._printed |= set(map(_values, many))
+        if values not in self._printed:
+            raise WrongKeyError(self._store.name, f"one of {len(self._parts)} keys", answered)
+
     def _hold(self, event: WatchEvent[Any]) -> None:
         if len(self._beginning) >= MAX_BEGINNING:
             raise BadStreamError(f"the stream has above {MAX_BEGINNING} events before its first position")
@@ -189,7 +335,7 @@ class Watching(Streaming):
             or (type(found) is not bool and "problem" not in raw)
             or raw.get("store", self._store.name) != self._store.name
         ):
-            raise BadStreamError("an event is no answer for a key")
+            raise BadStreamError("an event is not an answer for a key")
         lineage = _lineage(raw.get("position"))
         known = self._told.get(key)
         if known is not None and known[0] == lineage and version <= known[1]:
@@ -216,6 +362,10 @@ def _prefix(given: Any, *, has_keys: bool) -> list[Any] | None:
     if not isinstance(prefix, list):
         raise UsageError(f"prefix={given!r} is not a list", where="prefix", fix='Give the first columns: prefix=["a"]')
     return prefix
+
+
+def _values(key: Any) -> bytes:
+    return orjson.dumps([*key.values()] if isinstance(key, dict) else key)
 
 
 def _key(raw: Mapping[str, Any]) -> bytes:

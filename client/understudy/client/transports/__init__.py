@@ -1,1 +1,1 @@
-"""Transports: sockets of the client's own by default, httpx as the other choice."""
+"""Transports: sockets of the client's own."""

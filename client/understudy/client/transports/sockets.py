@@ -9,13 +9,14 @@ from __future__ import annotations
 import os
 import select
 import socket
+import threading
 from collections import deque
 from time import monotonic
+from typing import Any
 
 from understudy.client.core.endpoints import Endpoint
 from understudy.client.core.exchange import Failure, FailureKind, Opened, Reply, Send
 from understudy.client.transports.base import LATE, MAX_REPLY_BYTES, BlockingStream
-from understudy.client.transports.resolving import addresses
 from understudy.client.transports.trust import Trust, failure_text
 from understudy.client.transports.wire import KnownHeads, ReplyParser, StreamParser, request_bytes
 
@@ -24,6 +25,40 @@ MAX_IDLE = 64
 
 _READ_BYTES = 64 * 1024
 """Bytes of one read: more would be memory that the kernel has to map for each."""
+
+
+Address = tuple[socket.AddressFamily, Any]
+
+
+def addresses(host: str, port: int, limit_s: float) -> list[Address]:
+    """Return the addresses of a host. Raises OSError."""
+    for family in (socket.AF_INET, socket.AF_INET6):
+        try:
+            socket.inet_pton(family, host)
+        except OSError:
+            continue
+        return [(family, (host, port))]
+    return _resolved(host, port, limit_s)
+
+
+def _resolved(host: str, port: int, limit_s: float) -> list[Address]:
+    found: list[Address] = []
+    errors: list[OSError] = []
+
+    def resolve() -> None:
+        try:
+            found.extend((each[0], each[4]) for each in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM))
+        except (OSError, UnicodeError) as error:
+            errors.append(error if isinstance(error, OSError) else OSError(str(error)))
+
+    thread = threading.Thread(target=resolve, name="understudy-resolver", daemon=True)
+    thread.start()
+    thread.join(max(0.0, limit_s))
+    if errors:
+        raise errors[0]
+    if thread.is_alive():
+        raise OSError("the resolver did not answer in time")
+    return list(found)
 
 
 class SocketTransport:

@@ -259,6 +259,17 @@ redis://{{ include "understudy.fullname" . }}-valkey:6379/0
 {{- end }}
 {{- end -}}
 
+{{/* The settings of routers. The prefix of an Ingress is one, unless it leads to a part of what routers serve themselves. */}}
+{{- define "understudy.routerSettings" -}}
+{{- $settings := deepCopy .Values.routers.settings -}}
+{{- $path := trimSuffix "/" .Values.ingress.path -}}
+{{- $isOurs := regexMatch "^/(v1|admin|docs|openapi.json|metrics|livez|readyz|healthz)(/|$)" $path -}}
+{{- if and .Values.ingress.enabled $path (not $isOurs) (not (hasKey $settings "root_path")) -}}
+{{- $_ := set $settings "root_path" $path -}}
+{{- end -}}
+{{- toJson $settings -}}
+{{- end -}}
+
 {{/* Variables that are no settings of ours. */}}
 {{- define "understudy.extraEnv" -}}
 {{- range $name, $value := . }}
@@ -291,18 +302,6 @@ redis://{{ include "understudy.fullname" . }}-valkey:6379/0
 {{- end -}}
 {{- end -}}
 {{- join "," $seeds -}}
-{{- end -}}
-
-{{/* The ports at which each of several router processes answers alone, as JSON: none where there is one process. */}}
-{{- define "understudy.ownPorts" -}}
-{{- $ports := list -}}
-{{- $processes := int (.Values.routers.settings.processes | default 1) -}}
-{{- if gt $processes 1 -}}
-{{- range until $processes -}}
-{{- $ports = append $ports (add1 (add . (int $.Values.routers.port))) -}}
-{{- end -}}
-{{- end -}}
-{{- toJson $ports -}}
 {{- end -}}
 
 {{- define "understudy.checkpoint" -}}

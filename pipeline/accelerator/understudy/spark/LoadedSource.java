@@ -43,6 +43,12 @@ final class LoadedSource {
 
   /** Check options in a process that knows of no others. Throws AnalysisException, as Python sources do. */
   static LoadedSource load(CaseInsensitiveStringMap options, boolean hasSchema, boolean isBatch) {
+    String release = org.apache.spark.package$.MODULE$.SPARK_VERSION();
+    if (release.startsWith("3.")) { // Its classes are others, and what they lack would be all that an error says.
+      throw new UnsupportedOperationException(
+          "the source 'understudy' needs Spark 4.3, and this is " + release
+              + ". Read Kafka with format('kafka') here: `announce` works with PySpark 3.5");
+    }
     IdleProcesses planners = IdleProcesses.planners();
     PythonProcess process = null;
     try {

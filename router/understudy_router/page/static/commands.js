@@ -1,7 +1,7 @@
 // The question as a command, for curl and for the command line of Understudy; and a button that copies it.
 
 import { element } from "./dom.js";
-import { application, storePath } from "./paths.js";
+import { application, router, storePath } from "./paths.js";
 
 const quoted = (text) => (/^[\w@%+=:,./-]+$/.test(text) ? text : `'${text.replaceAll("'", `'\\''`)}'`);
 
@@ -67,7 +67,7 @@ const flags = (bounds) =>
     return value === "true" ? [flag] : [flag, value];
   });
 
-const server = () => [...(application === null ? [] : ["--application", application]), "--url", location.origin];
+const server = () => [...(application === null ? [] : ["--application", application]), "--url", router];
 
 export const lookupCommand = (store, key, bounds) =>
   words("understudy", "lookup", store, key, ...flags(bounds), ...server());

@@ -28,22 +28,26 @@ _COMPONENTS = "#/components/"
 _HOST = re.compile(r"(?:[A-Za-z0-9.-]{1,253}|\[[0-9A-Fa-f:.]{2,45}\])(?::\d{1,5})?")
 
 
-def add_document(http: FastAPI, service: Service, *, is_fleet: bool = False, is_guarded: bool = False) -> None:
+def add_document(
+    http: FastAPI, service: Service, *, is_fleet: bool = False, is_guarded: bool = False, root_path: str = ""
+) -> None:
     """Serve `/openapi.json` and `/docs`, made at their first request.
 
-    `is_fleet`: the service has several applications. `is_guarded`: it requires credentials.
+    `is_fleet`: the service has several applications. `is_guarded`: it requires credentials. `root_path`:
+    the prefix under which a proxy publishes it.
     """
 
     def complete() -> dict[str, Any]:
         if http.openapi_schema is None:
-            http.openapi_schema = document(service, is_fleet=is_fleet, is_guarded=is_guarded)
+            found = document(service, is_fleet=is_fleet, is_guarded=is_guarded)
+            http.openapi_schema = found | ({"servers": [{"url": root_path}]} if root_path else {})
         return http.openapi_schema
 
     http.openapi = complete  # type: ignore[method-assign]  # FastAPI's documented way to replace it
 
     @http.get("/docs")
     async def docs(request: Request) -> Response:
-        address = _address(request.url.scheme, request.headers.get("host", ""))
+        address = _address(request.url.scheme, request.headers.get("host", "")) + root_path
         return Response(page(complete(), address), media_type="text/html", headers=HEADERS)
 
 

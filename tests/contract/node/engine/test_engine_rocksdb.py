@@ -67,15 +67,6 @@ def test_bases_share_one_block_cache(store: Path, tmp_path: Path) -> None:
     assert bounded.used_bytes <= bounded.capacity_bytes
 
 
-def test_the_same_file_read_through_two_bases_is_cached_once(store: Path, tmp_path: Path) -> None:
-    linked = shutil.copytree(store, tmp_path / "linked", copy_function=os.link)
-    cache = BlockCache(RAW_BYTES * 8)
-    _read_all(_open(store, cache=cache))
-    after_one = cache.used_bytes
-    _read_all(_open(linked, cache=cache))
-    assert cache.used_bytes < after_one * 1.1
-
-
 def test_a_capacity_of_0_disables_the_block_cache(store: Path) -> None:
     cache = BlockCache(0)
     _read_all(_open(store, cache=cache))
@@ -117,12 +108,6 @@ def test_another_key_order_is_refused(store: Path) -> None:
 def test_fewer_records_than_expected_keys_are_refused_at_opening(store: Path) -> None:
     with pytest.raises(CorruptFileError, match=r"2000 records for 2001 keys"):
         _open(store, expected_keys=2_001)
-
-
-def test_a_missing_table_is_refused_at_opening(store: Path) -> None:
-    next(store.glob("*.sst")).unlink()
-    with pytest.raises(CorruptFileError, match="cannot open"):
-        _open(store)
 
 
 def test_a_damaged_block_makes_scans_and_gets_fail_instead_of_ending_early(store: Path) -> None:

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
 from tests.support.oracle.record import Compared, compared, record
 from tests.support.spark.formats import HDFS_V1, ROCKSDB_CHANGELOG_V2, StateFormat
 from tools.oracle_document import (
-    BEGIN,
     DOCUMENT,
-    END,
     README,
     collected,
     document,
@@ -48,9 +45,3 @@ def test_what_tests_record_is_what_the_table_says(tmp_path: Path) -> None:
     assert "| rewindWithState | - | - | - | - | 2 / 3 / 1 | 1 checkpoints, 3 elements |" in newest
     assert "Together: 21 elements in 6 stores of 2 releases of Spark." in text
     assert "| 4.9.0 | 2 operators, 7 elements | - | - | - | - |" in readme_table(lines)
-
-
-def test_a_readme_without_a_place_for_the_table_is_refused() -> None:
-    assert with_table(f"a\n{BEGIN}old\n{END}b\n", "new\n") == f"a\n{BEGIN}new\n{END}b\n"
-    with pytest.raises(ValueError, match="no place for the table"):
-        with_table("a\nb\n", "new\n")

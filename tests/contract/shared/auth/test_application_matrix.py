@@ -65,7 +65,7 @@ async def test_every_call_of_a_fleet_answers_each_key_as_its_grants_say(
     world: World, method: str, path: str, need: str
 ) -> None:
     target = path.replace("{application}", HERE).replace("{store}", STORE).replace("{node_id}", "n1")
-    target = target.replace("{key}", "k").replace("{snapshot}", "us1.x")
+    target = target.replace("{key}", "k").replace("{snapshot}", "us1.x").replace("{ending}", "csv")
     expected = dict.fromkeys(ALL, 200) if need == "nothing" else MATRIX[need]
     if need == "reads" and not target.endswith(POINT):
         expected = {**expected, "orders": 403}  # it may read keys alone

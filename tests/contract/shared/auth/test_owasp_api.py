@@ -17,8 +17,7 @@ from tests.support.cluster.guarded_world import EXPORTER, WORD, World, guarded_w
 from tests.support.services.issuer import SigningKey, token_issuer
 from tests.support.spark.counting_query import WORDS
 
-from understudy_shared.auth.issuer_keys import FetchError, _key_set_at
-from understudy_shared.auth.key_sets import MAX_SET_BYTES, KeySetError
+from understudy_shared.auth.issuer_keys import MAX_SET_BYTES, FetchError, KeySetError, _key_set_at
 from understudy_shared.http.edge import MAX_BODY_BYTES
 from understudy_shared.server.connection_limits import MAX_HEADER_BYTES, MAX_REQUEST_TARGET_BYTES
 

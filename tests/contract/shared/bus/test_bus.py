@@ -16,16 +16,13 @@ from understudy_shared.bus.base import (
     Back,
     Bus,
     BusError,
-    ChangeOn,
     ListedKeys,
     Lost,
-    NewChannel,
     Stored,
 )
 from understudy_shared.bus.inbox import MAX_MESSAGES
 
 KEY = "us:{flights}:key"
-NEW = NewChannel("us:{flights}:heartbeats", former=CHANNEL, mark="us:{flights}:changes")
 
 
 # Values
@@ -81,39 +78,13 @@ async def test_an_owned_value_that_expired_is_free_for_another_owner(bus: Bus, o
     assert not await bus.put_owned(KEY, "a", b"3", expiry_ms=LONG_MS, channel=CHANNEL)
 
 
-async def test_a_new_channel_is_left_alone_while_a_reader_knows_only_the_former_one(bus: Bus, other: Bus) -> None:
-    async def put(payload: bytes) -> None:
-        assert await bus.put_owned(KEY, "a", payload, expiry_ms=LONG_MS, channel=NEW)
-
-    async with (
-        listening(other.listen(CHANNEL, NEW.mark)) as rest,
-        listening(other.listen(CHANNEL, NEW.mark, NEW.name)) as reader,
-    ):
-        await put(b"new")
-        assert await reader.next() == b"new"
-        async with listening(bus.listen(CHANNEL)) as earlier:
-            await put(b"both")
-            assert [await each.next() for each in (rest, reader, earlier)] == [b"both"] * 3
-        await bus.publish(NEW.name, b"end")
-        while (heard := await reader.next()) != b"end":
-            assert heard == b"both", "only once each"
-
-
-async def test_a_change_is_published_instead_of_the_whole_while_every_reader_takes_changes(
-    bus: Bus, other: Bus
-) -> None:
-    fence, change = await taken(bus, "a"), ChangeOn(NEW.mark, b"change")
-
-    async def put(epoch: int) -> None:
-        assert await bus.put_fenced(KEY, b"%d" % epoch, epoch=epoch, fence=fence, channel=CHANNEL, change=change)
-        assert (await bus.get(KEY) or Stored(b"", None)).payload == b"%d" % epoch
-
-    async with listening(other.listen(CHANNEL, NEW.mark)) as reader:
-        await put(1)
-        assert await reader.next() == b"change"
-        async with listening(bus.listen(CHANNEL)) as earlier:
-            await put(2)
-            assert [await each.next() for each in (reader, earlier)] == [b"2"] * 2
+async def test_a_change_is_published_instead_of_the_whole_that_is_written(bus: Bus, other: Bus) -> None:
+    fence = await taken(bus, "a")
+    async with listening(other.listen(CHANNEL, "us:{flights}:heartbeats")) as reader:
+        assert await bus.put_fenced(KEY, b"whole", epoch=1, fence=fence, channel=CHANNEL, change=b"change")
+        assert await bus.get(KEY) == Stored(b"whole", None)
+        await other.publish("us:{flights}:heartbeats", b"beside")
+        assert [await reader.next(), await reader.next()] == [b"change", b"beside"]
 
 
 async def test_an_owner_deletes_its_value_and_says_farewell(bus: Bus, other: Bus) -> None:

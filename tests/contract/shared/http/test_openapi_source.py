@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from itertools import groupby
 from typing import Any
 
 import pytest
@@ -12,35 +11,28 @@ from tests.support.services.openapi import resolved
 
 from understudy_node.http.health import INDICATORS as OF_NODES
 from understudy_router.admin.admin import HISTORY_MINUTES
-from understudy_router.admin.feed import MAX_VIEWERS
-from understudy_router.admin.grid import WORST_ROWS
 from understudy_router.admin.indicators import INDICATORS as OF_ROUTERS
-from understudy_router.admin.lag_page import DEFAULT_LIMIT, SORTS, STATES
 from understudy_router.admin.lag_page import MAX_LIMIT as MAX_ROWS
-from understudy_router.admin.overview import MAX_KEPT
+from understudy_router.admin.lag_page import SORTS, STATES
 from understudy_router.admin.replica_index import ROLES
 from understudy_router.routing.choose import Reason
 from understudy_shared.base.plausible import CEILING
 from understudy_shared.base.words import ReplicaState, Role, StoreKind
 from understudy_shared.fleet.reporting import State as ApplicationState
-from understudy_shared.http.edge import MAX_BODY_BYTES
 from understudy_shared.http.health import State
 from understudy_shared.http.openapi.document import SOURCE, Service, document
-from understudy_shared.http.problems import AUTHENTICATE, ProblemType
+from understudy_shared.http.problems import ProblemType
 from understudy_shared.http.snapshot_requests import MAX_LEASED_STORES
-from understudy_shared.http.target import MAX_TARGET_BYTES
 from understudy_shared.reads import cursor, position, snapshot_lease
 from understudy_shared.reads.bounds import (
     MAX_BATCH_KEYS,
     MAX_LIMIT,
     MAX_WAIT_MS,
-    WAIT_WITH_POSITION_MS,
     UnknownLag,
 )
 from understudy_shared.reads.scan_question import MAX_FIELDS, MAX_ORDER_CHARS, MAX_SCAN_ROWS
 from understudy_shared.reads.selection import MAX_PAGE_ELEMENTS
 from understudy_shared.reads.where import MAX_TERMS
-from understudy_shared.settings.common import DEFAULT_KEY_BYTES
 
 Json = dict[str, Any]
 
@@ -59,36 +51,8 @@ OF_EVERY_CALL = {
 OF_A_CREDENTIAL = {ProblemType.UNAUTHENTICATED, ProblemType.FORBIDDEN, ProblemType.RATE_LIMITED}
 OF_A_CHANGE = {ProblemType.CROSS_SITE, ProblemType.NOT_JSON, ProblemType.TOO_LARGE}
 
-RETRY_AFTER = {
-    "Retry-After": {
-        "description": "Seconds to wait before the next try",
-        "required": True,
-        "schema": {"type": "integer", "minimum": 1},
-    }
-}
-CREDENTIAL = {
-    "WWW-Authenticate": {
-        "description": "How to send a credential",
-        "required": True,
-        "schema": {"type": "string", "const": AUTHENTICATE.decode()},
-    }
-}
-
 
 # ---- problems
-
-
-def of_problems(types: list[ProblemType]) -> Json:
-    """The response with one of these problems, which have one status."""
-    status = types[0].status
-    narrowed = {"type": {"enum": [each.slug for each in types]}, "status": {"const": status}}
-    schema = {"$ref": "#/components/schemas/Problem", "dependentSchemas": {"type": {"properties": narrowed}}}
-    return {
-        "description": "; ".join(f"{each.title} (`{each.slug}`)" for each in types),
-        **({"headers": RETRY_AFTER} if status in (429, 503) else {}),
-        **({"headers": CREDENTIAL} if status == 401 else {}),
-        "content": {PROBLEM_JSON: {"schema": schema}},
-    }
 
 
 def types_of(response: Json) -> list[ProblemType]:
@@ -105,23 +69,6 @@ def operations() -> Iterator[tuple[Json, Json, list[Json]]]:
             for operation in methods.values():
                 responses = operation["responses"].items()
                 yield found, operation, [{"status": status, **resolved(found, each)} for status, each in responses]
-
-
-def test_every_shared_response_is_that_of_its_problem_types() -> None:
-    for name, response in COMPONENTS["responses"].items():
-        types = types_of(response)
-        assert name == "-".join([str(types[0].status), *(each.slug for each in types)])
-        assert response == of_problems(types)
-
-
-def test_a_response_with_an_answer_and_problems_says_both() -> None:
-    both = [each for _, _, all_of in operations() for each in all_of if len(each.get("content", {})) > 1]
-    both = [each for each in both if PROBLEM_JSON in each["content"]]
-    assert both != []
-    for response in both:
-        expected = of_problems(types_of(response))
-        assert response["content"][PROBLEM_JSON] == expected["content"][PROBLEM_JSON]
-        assert response["description"].endswith(f". As a problem: {expected['description']}")
 
 
 READS_BY_BODY = {"scan_by_body", "export_by_body", "read_several", "lease_snapshot", "watch_keys"}
@@ -208,7 +155,7 @@ OF_SCANS = (
     *("scan_limit", "scan_cursor", "partition", "prefix", "where", "fields", "explain", "estimate"),
     *("range_from", "range_to", "order", "reverse", "window_from", "window_to", "by"),
 )
-OF_EXPORTS = ("export_format", "trailer")
+OF_EXPORTS = ("export_format", "trailer", "file_ending")
 
 
 @pytest.mark.parametrize(("name", "body"), [("scan", "ScanQuestion"), ("export", "ExportQuestion")])
@@ -242,17 +189,6 @@ def test_the_bounds_of_a_batch_are_the_parameters_with_null() -> None:
             **also_null,
             "description": parameter["description"].removesuffix(" `none` takes back the default of the store."),
         }
-
-
-def test_a_member_is_the_same_in_every_answer_to_a_lookup() -> None:
-    answers = ("Found", "Absent", "FoundResult", "AbsentResult", "CompactFound", "CompactAbsent", "Read")
-    members = sorted(
-        ((name, part) for schema in answers for name, part in SCHEMAS[schema]["properties"].items()),
-        key=lambda member: member[0],
-    )
-    several = [list(same) for name, same in groupby(members, lambda member: member[0]) if name != "status"]
-    for same in several:
-        assert all(member == same[0] for member in same), same[0][0]
 
 
 # ---- limits
@@ -295,20 +231,3 @@ def test_tokens_look_as_the_code_makes_them() -> None:
     of_a_lease = of_member("SnapshotLease", "snapshot")
     assert of_a_lease["pattern"] == rf"^{snapshot_lease.PREFIX[:-1]}\.[A-Za-z0-9_-]+$"
     assert of_a_lease["maxLength"] == position.MAX_TOKEN_CHARS
-
-
-def test_limits_in_texts_are_those_of_the_code() -> None:
-    kib, mib = 1024, 1024 * 1024
-    found = DOCUMENTS["router"]
-    introduction = found["info"]["description"]
-    assert f"at most {MAX_TARGET_BYTES // kib} KiB each" in introduction
-    assert f"a batch {MAX_BATCH_KEYS:,} keys and {MAX_BODY_BYTES // mib} MiB" in introduction
-    assert f"an encoded key {DEFAULT_KEY_BYTES // kib} KiB unless" in introduction
-    assert f"{MAX_PAGE_ELEMENTS:,} by default" in PARAMETERS["limit"]["description"]
-    assert f"`snapshot`: {WAIT_WITH_POSITION_MS} by default" in PARAMETERS["wait_ms"]["description"]
-    events = found["paths"]["/admin/v1/events"]["get"]
-    assert f"at most {MAX_VIEWERS} viewers" in events["description"]
-    assert f"within {MAX_KEPT} ticks" in events["parameters"][0]["description"]
-    assert f"the worst {WORST_ROWS}" in of_member("Overview", "grid", "router")["properties"]["order"]["description"]
-    (limit,) = [each for each in found["paths"]["/admin/v1/lag"]["get"]["parameters"] if each["name"] == "limit"]
-    assert f"{DEFAULT_LIMIT} by default" in limit["description"]

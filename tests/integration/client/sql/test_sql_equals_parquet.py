@@ -16,14 +16,14 @@ from tests.support.spark.queries import wait_until
 from tests.support.sql.statements import differences, seen, statements
 
 from understudy import Client
-from understudy.calls.export_streams import CutError, Piece, read_arrow
+from understudy.calls.export_streams import Piece, read_arrow
 from understudy.client.core.scans import Question
 from understudy.client.errors import OverloadedError
-from understudy.sql import dataset, exact, exports, reads
+from understudy.sql import dataset, exports, reads
 from understudy.sql.narrowing import Access, narrowed
-from understudy.sql.predicates import Combined, Predicate, UnreadFilterError
+from understudy.sql.predicates import Combined
 from understudy.sql.session import SqlSession
-from understudy_shared.base.errors import UnderstudyError
+from understudy.typed.arrow_records import CutError
 
 SEED = 20261126
 
@@ -102,19 +102,6 @@ def test_a_scan_that_is_narrowed_too_much_is_found(
     assert seen(session, exported, statements(SEED, 60))
 
 
-def test_a_filter_that_cannot_be_read_costs_time_and_no_rows(
-    session: SqlSession, exported: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def unread(data: bytes) -> Predicate:
-        raise UnreadFilterError(f"a filter of {len(data)} bytes cannot be read")
-
-    monkeypatch.setattr(exact, "read_filter", unread)
-    assert differences(session, exported, statements(SEED, 12)) == []
-    with session.run("select n from op0 where k = 'k3' and n = 3") as answer:
-        assert answer.table().to_pylist() == [{"n": 3}]
-    assert [str(each) for each in answer.account] == [f"op0: scan of all rows, {ROWS} rows"]
-
-
 def cut_after(rows: int, *, times: int) -> Any:
     """Return a reader of streams that cuts the first ones, in the middle of a piece."""
     left = [times]
@@ -141,16 +128,6 @@ def test_exports_that_are_cut_go_on_and_bring_each_row_once(
         assert answer.table().num_rows == 35
     assert answer.account[0].exported > 0
     assert "understudy-sql-export" not in {each.name for each in threading.enumerate()}
-
-
-def test_exports_that_stay_cut_are_an_error_and_no_smaller_result(
-    session: SqlSession, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(reads, "MAX_SCAN_ROWS", 30)
-    monkeypatch.setattr(exports, "read_arrow", cut_after(0, times=100))
-    monkeypatch.setattr(exports, "FIRST_PAUSE_S", 0.001)
-    with pytest.raises(UnderstudyError, match="the rows of op0 broke off"), session.run("from op0") as answer:
-        answer.table()
 
 
 def test_without_room_for_exports_the_rest_comes_by_pages(

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-import shutil
 import signal
-import subprocess
-import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -152,14 +149,6 @@ async def test_a_part_whose_reader_leaves_is_dropped_and_cuts_off_no_answer(serv
         assert (bulk.started, bulk.dropped, bulk.declined) == (1, 1, 0)
 
 
-async def test_parts_that_would_wait_too_long_are_declined(served: ServedNode, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bulk_process, "MAX_WAITING", 1)
-    reader = reader_of(served)
-    async with running(served) as bulk:
-        parts = await asyncio.gather(*(part_of(bulk, reader) for _ in range(4)))
-        assert sum(part is None for part in parts) == 2
-
-
 async def test_an_idle_process_ends_and_leaves_nothing(served: ServedNode, monkeypatch: pytest.MonkeyPatch) -> None:
     reader = reader_of(served)
     async with running(served) as bulk:
@@ -174,18 +163,6 @@ async def test_an_idle_process_ends_and_leaves_nothing(served: ServedNode, monke
         assert bulk.started == 2
 
 
-async def test_what_is_read_stays_readable_when_its_files_are_removed(served: ServedNode, tmp_path: Path) -> None:
-    reader = reader_of(served)
-    async with running(served) as bulk:
-        first = await part_of(bulk, reader, rows=2)
-        assert first is not None
-        expected = plain(reader)
-        shutil.rmtree(tmp_path / "data")
-        rest = await part_of(bulk, reader, first.after)
-        assert rest is not None
-        assert payload_of(first) + payload_of(rest) == expected
-
-
 def test_an_export_is_whole_though_its_process_is_killed(served: ServedNode) -> None:
     rows = scanned(served, "op0")
     assert export(served).rows == rows
@@ -195,27 +172,6 @@ def test_an_export_is_whole_though_its_process_is_killed(served: ServedNode) -> 
     assert export(served).rows == rows
     (other,) = workers()
     assert other != process
-
-
-def test_the_process_ends_with_the_node(tmp_path: Path) -> None:
-    """Even with one that is killed."""
-    node = subprocess.Popen([sys.executable, "-c", PARENT], stdout=subprocess.PIPE, text=True)
-    assert node.stdout is not None
-    child = int(node.stdout.readline())
-    assert Path(f"/proc/{child}").exists()
-    node.kill()
-    node.wait()
-    node.stdout.close()
-    wait_until(lambda: not Path(f"/proc/{child}").exists(), what="the end of the process")
-
-
-PARENT = """
-import os, subprocess, sys, time
-from understudy_node.bulk.process import WORKER
-from understudy_shared.processes.command import module_command
-print(subprocess.Popen(module_command(WORKER, str(os.getpid())), stdin=subprocess.PIPE).pid, flush=True)
-time.sleep(600)
-"""
 
 
 def pid_of(bulk: BulkProcess) -> int:

@@ -13,7 +13,8 @@ from tests.support.services.startup_refusals import refusal_to_serve
 from tests.support.spark.counting_query import WORDS, watched
 from tests.support.spark.queries import wait_until
 
-from understudy_shared.base.errors import CorruptFileError, NotACheckpointError, UnsupportedError
+from understudy_node.checkpoint.logs import MAX_LOG_BYTES
+from understudy_shared.base.errors import CheckpointError, CorruptFileError, NotACheckpointError, UnsupportedError
 
 Harm = Callable[[bytes], bytes]
 
@@ -30,6 +31,10 @@ def zeros(data: bytes) -> bytes:
     return bytes(len(data))
 
 
+def too_large(data: bytes) -> bytes:
+    return data + b" " * (MAX_LOG_BYTES + 1 - len(data))
+
+
 def newer(data: bytes) -> bytes:
     return data.replace(b"v1\n", b"v9\n", 1)
 
@@ -42,9 +47,9 @@ def avro(data: bytes) -> bytes:
     return data.replace(b'"unsaferow"', b'"avro"').replace(spark.HDFS.encode(), spark.ROCKSDB.encode())
 
 
-def old_layout(data: bytes) -> bytes:
+def other_layout(data: bytes) -> bytes:
     key = b'"spark.sql.streaming.aggregation.stateFormatVersion": '
-    return data.replace(key + b'"2"', key + b'"1"')
+    return data.replace(key + b'"2"', key + b'"3"')
 
 
 def table(path: Path, member: str) -> None:
@@ -59,14 +64,21 @@ def parent_of_checkpoints(path: Path) -> None:
     ("path", "harm", "kind", "says"),
     [
         ("commits/2", half, CorruptFileError, "Not JSON"),
-        ("commits/2", empty, CorruptFileError, "version line"),
+        ("commits/2", empty, CorruptFileError, "The file is empty: it has 0 bytes"),
+        ("offsets/2", empty, CorruptFileError, "The file is empty: it has 0 bytes"),
+        ("metadata", empty, CorruptFileError, "The file is empty: it has 0 bytes"),
+        ("commits/2", too_large, CheckpointError, "The file has 16777217 bytes"),
+        ("offsets/2", too_large, CheckpointError, "The file has 16777217 bytes"),
+        ("metadata", too_large, CheckpointError, "The file has 16777217 bytes"),
+        ("state/0/0/_metadata/schema", too_large, CheckpointError, "The file has 16777217 bytes"),
+        ("state/0/_metadata/metadata", too_large, CheckpointError, "The file has 16777217 bytes"),
         ("commits/2", zeros, CorruptFileError, "version line"),
         ("commits/2", newer, UnsupportedError, "v9"),
         ("offsets/2", half, CorruptFileError, "Not JSON"),
         ("offsets/2", newer, UnsupportedError, "v9"),
         ("offsets/2", other_provider, UnsupportedError, "com.example.MyStateStoreProvider"),
         ("offsets/2", avro, UnsupportedError, "in Avro"),
-        ("offsets/2", old_layout, UnsupportedError, "format 1"),
+        ("offsets/2", other_layout, UnsupportedError, "format 3"),
         ("metadata", half, CorruptFileError, "Not JSON"),
         ("state/0/0/_metadata/schema", half, CorruptFileError, ""),
         ("state/0/0/_metadata/schema", empty, CorruptFileError, ""),

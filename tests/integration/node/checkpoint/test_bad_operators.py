@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
-from typing import cast
 
-import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # PySpark's own convention
+from tests.support.checkpoint.handmade import HandmadeCheckpoint
 from tests.support.cluster.served_node import served_node
 from tests.support.services.startup_refusals import refusal_to_serve
-from tests.support.spark.formats import HDFS_V1, ROCKSDB_CHANGELOG_V2, StateFormat
+from tests.support.spark.counting_query import WORDS
+from tests.support.spark.formats import ROCKSDB_CHANGELOG_V2, StateFormat
 from tests.support.spark.queries import (
     Build,
     InputFolder,
@@ -76,6 +77,22 @@ def test_a_query_of_which_nothing_can_be_served_is_refused_by_its_operator(spark
     assert "Supported: " in error.fix
 
 
+def test_a_node_that_starts_in_the_first_batch_of_a_query_of_spark_3_waits_for_its_schema(tmp_path: Path) -> None:
+    """Spark 3 writes no metadata, and the schema after the folders."""
+    conf = {"spark.sql.streaming.flatMapGroupsWithState.stateFormatVersion": "2"}
+    checkpoint = HandmadeCheckpoint(tmp_path / "checkpoint", conf=conf).create()
+    shutil.rmtree(checkpoint.path / "state/0/_metadata")
+    schema = (checkpoint.path / "state/0/0/_metadata/schema").read_bytes()
+    shutil.rmtree(checkpoint.path / "state/0/0/_metadata")
+    checkpoint.write_state(1)
+    with served_node(checkpoint.path, tmp_path / "data") as served:
+        assert "no batch has been committed" in served.not_ready()
+        checkpoint.write("state/0/0/_metadata/schema", schema)
+        checkpoint.commit(1)
+        served.wait_for_version(1, partitions=2)
+        assert served.look_up([WORDS[0]]).body["value"] == {"count": 1, "total": 1_000_000}
+
+
 def test_an_aggregation_is_served_beside_an_operator_that_is_not(spark: SparkSession, tmp_path: Path) -> None:
     checkpoint = tmp_path / "checkpoint"
     run(spark, checkpoint, counted_joined, ROCKSDB_CHANGELOG_V2, output_mode="append", conf={FORMAT: "3"})
@@ -90,35 +107,3 @@ def test_an_aggregation_is_served_beside_an_operator_that_is_not(spark: SparkSes
         reply = served.look_up(["word-1"], store="op1")
         assert (reply.status, reply.problem) == (404, "unknown-store")
         assert "symmetricHashJoin" in reply.text
-
-
-def counted_with_a_variant(source: DataFrame) -> DataFrame:
-    """Two aggregations beside each other: what is in the state of the second, this release cannot read."""
-    newest = F.last(F.parse_json(F.concat(F.lit('{"of": "'), "word", F.lit('"}'))))
-    branches = (
-        source.groupBy("word").agg(F.count("*").cast("string").alias("said")),
-        source.groupBy("word").agg(F.to_json(newest).alias("said")),
-    )
-    return branches[0].unionAll(branches[1])
-
-
-@pytest.mark.parametrize("state_format", [HDFS_V1, ROCKSDB_CHANGELOG_V2], ids=lambda given: given.id)
-def test_a_store_with_a_column_that_cannot_be_read_is_listed_with_it_and_the_others_are_served(
-    spark: SparkSession, tmp_path: Path, state_format: StateFormat
-) -> None:
-    """Spark groups by no variant, so that a key cannot hold one."""
-    checkpoint = tmp_path / "checkpoint"
-    run(spark, checkpoint, counted_with_a_variant, state_format)
-    with served_node(checkpoint, tmp_path / "data") as served:
-        served.wait_for_version(2)
-        listed = served.get("/v1/stores").body
-        (refused,) = cast(list[dict[str, object]], listed["not_served"])
-        good = {"op0", "op1"} - {str(refused["store"])}
-        assert [part for part in ("value has a column", "variant") if part not in str(refused["reason"])] == []
-        (store,) = good
-        answers = served.look_up_all([[row["word"]] for row in ROWS], store=store)
-        assert [answer["value"] for answer in answers] == [{"count": 2}] * len(ROWS)
-        reply = served.look_up(["word-1"], store=str(refused["store"]))
-        assert (reply.status, reply.problem) == (404, "unknown-store")
-        assert "variant" in reply.text
-        assert {task.partition("_")[0] for task in served.node.tasks()} == {store.removeprefix("op")}

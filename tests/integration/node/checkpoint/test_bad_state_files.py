@@ -160,18 +160,3 @@ def test_nothing_is_served_of_a_partition_whose_only_snapshot_is_damaged_until_i
         checkpoint.write(damaged, checkpoint.snapshot(2, DAMAGED))
         served.wait_for_version(3)
         assert_every_word_is_of(served, 3)
-
-
-def test_a_changelog_that_is_missing_for_good_is_named(tmp_path: Path) -> None:
-    checkpoint = HandmadeCheckpoint(tmp_path / "checkpoint").create().add(1, 2)
-    with served_node(checkpoint.path, tmp_path / "data") as served, watched(served):
-        served.wait_for_version(2)
-        checkpoint.write_state(3)
-        (checkpoint.path / checkpoint.changelog_path(3, DAMAGED)).unlink()
-        checkpoint.commit(3)
-        error = wait_for_error(served)
-        assert "version 3" in error
-        assert "neither changelog nor snapshot" in error
-        assert f"state/0/{DAMAGED}" in error
-        checkpoint.write(checkpoint.changelog_path(3, DAMAGED), checkpoint.changes(3, DAMAGED))
-        served.wait_for_version(3)

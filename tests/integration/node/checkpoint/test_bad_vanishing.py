@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.support.checkpoint import bytes as spark
 from tests.support.checkpoint.handmade import HandmadeCheckpoint
 from tests.support.checkpoint.storage_faults import VanishingFiles
 from tests.support.cluster.served_node import served_node
@@ -40,19 +39,6 @@ def test_a_changelog_that_vanishes_before_it_is_read_is_left_for_a_newer_snapsho
             checkpoint.commit(version)
         served.wait_for_version(5)
         assert files.deleted == "state/0/1/3.delta"
-
-
-def test_a_changelog_that_vanishes_for_good_leaves_the_version_before_it_on_show(tmp_path: Path) -> None:
-    checkpoint = HandmadeCheckpoint(tmp_path / "checkpoint", spark.ROCKSDB).create().add(1, 2)
-    files = VanishingFiles(checkpoint.path, lambda path: path == "state/0/1/3.changelog")
-    with served_node(checkpoint.path, tmp_path / "data", files=files) as served, watched(served):
-        served.wait_for_version(2)
-        checkpoint.add(3)
-        wait_until(lambda: "neither changelog nor snapshot" in str(served.partitions()), what="the error")
-        by_partition = {part["partition"]: part["current_offset_position"] for part in served.partitions()}
-        assert by_partition[1] == 2
-        checkpoint.write("state/0/1/3.changelog", checkpoint.changes(3, 1))
-        served.wait_for_version(3)
 
 
 def test_the_query_s_id_may_vanish_and_come_back_without_a_new_history(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 from tests.support.cluster.served_node import served_node
-from tests.support.spark.counting_query import assert_as_spark_reads, run_counting, watched
+from tests.support.spark.counting_query import WORDS, assert_as_spark_reads, run_counting, watched
 from tests.support.spark.formats import (
     HDFS_V1,
     ROCKSDB_CHANGELOG_V1,
@@ -52,6 +52,11 @@ def test_a_repartitioned_checkpoint_is_served_in_its_old_layout_until_the_new_on
             # The restarted query goes on in the new layout, whatever its settings say.
             run_counting(spark, checkpoint, state_format, 5, options=QueryOptions(partitions=3))
             assert_as_spark_reads(served, spark, checkpoint)
+            refused = served.look_up([WORDS[0]], bounds="version=3&wait_ms=20000")
+            assert (refused.status, refused.problem) == (410, "version-gone")
+            assert refused.body["retained_versions"] == [4, 6]
+            assert "another number of partitions" in refused.text
+            assert "minBatchesToRetain" not in refused.text
         assert committed_batches(checkpoint)[-1] == 5
         assert len(served.partitions()) == partitions
         assert served.changes() == ["layout", "layout"]

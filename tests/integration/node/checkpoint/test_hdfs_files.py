@@ -20,8 +20,6 @@ from understudy_node.checkpoint.hadoop_files import HadoopClient, HadoopFiles
 from understudy_node.checkpoint.hdfs import Hdfs
 from understudy_node.checkpoint.repeating import RepeatLimits
 from understudy_node.checkpoint.store_calls import StoreLimits
-from understudy_node.checkpoint.webhdfs import WebHdfs
-from understudy_node.storage_checks import storage_checks
 from understudy_shared.base.errors import CheckpointError, VanishedError
 
 QUICK = StoreLimits(renew_ms=0, repeat=RepeatLimits(max_tries=3, first_wait_ms=1, max_wait_ms=5))
@@ -33,10 +31,9 @@ PATIENT = replace(QUICK, repeat=replace(QUICK.repeat, max_tries=60, max_wait_ms=
 """For a server that is coming back."""
 
 
-@pytest.fixture(params=["hdfs", pytest.param("webhdfs", marks=pytest.mark.full)])
-def door(request: pytest.FixtureRequest) -> Door:
-    found: Door = request.getfixturevalue(request.param)
-    return found
+@pytest.fixture
+def door(hdfs: Door) -> Door:
+    return hdfs
 
 
 @pytest.fixture
@@ -100,22 +97,12 @@ def test_a_read_that_was_cut_goes_on_in_the_same_file(files: HadoopFiles, bucket
     assert next(cuts, None) is None
 
 
-def test_doctor_checks_hdfs_as_it_checks_other_stores(door: Door, files: HadoopFiles, bucket: Folder) -> None:
-    bucket.put("ckpt/metadata", b'{"id":"60e5de9b-0d6b-4f1c-9d5b-2d2b6a0f4c11"}')
-    found = {each["check"]: each["state"] for each in storage_checks(files, files.endpoint)}
-    assert found.pop("clock", "ok") == "ok"
-    assert found == {**dict.fromkeys(("credentials", "list", "read", "lineage"), "ok"), "commit": "fail"}
-
-
 @pytest.mark.parametrize("count", [25, pytest.param(100_000, marks=[pytest.mark.full, pytest.mark.timeout(900)])])
-def test_a_listing_has_all_names_however_many_replies_it_takes(
-    hdfs: Door, webhdfs: Door, hdfs_server: HdfsServer, count: int
-) -> None:
+def test_a_listing_has_all_names_however_many_replies_it_takes(hdfs: Door, hdfs_server: HdfsServer, count: int) -> None:
     """The server gives 10 names in a reply."""
     bucket, names = hdfs.new_bucket(), [f"{number} %2F \u00fc.delta" for number in range(count)]
     hdfs_server.make_folders([f"/{bucket.name}/state/{name}" for name in names])
-    for door in (hdfs, webhdfs):
-        assert sorted(door.files(bucket.name, "").list("state") or []) == sorted(names)
+    assert sorted(hdfs.files(bucket.name, "").list("state") or []) == sorted(names)
 
 
 def test_what_may_not_be_read_is_refused_and_never_absent(
@@ -139,20 +126,10 @@ def test_of_a_name_service_the_namenode_that_answers_is_asked(hdfs_server: HdfsS
     with socket.create_server(("127.0.0.1", 0)) as silent:
         for away in (9, silent.getsockname()[1]):
             environ = ha_conf(tmp_path, hdfs_server, away)
-            for kind in (Hdfs, WebHdfs):
-                scheme = kind.__name__.lower()
-                files = HadoopFiles(kind(f"{scheme}://team/{bucket.name}/ckpt", environ), limits=HASTY)
-                assert files.read("metadata") == b"{}", (scheme, away)
+            files = HadoopFiles(Hdfs(f"hdfs://team/{bucket.name}/ckpt", environ), limits=HASTY)
+            assert files.read("metadata") == b"{}", away
         files = HadoopFiles(Hdfs(f"hdfs:///{bucket.name}/ckpt", environ), limits=HASTY)
         assert files.stat("metadata") is not None
-
-
-def test_a_host_that_is_no_name_service_is_named_with_those_there_are(hdfs_server: HdfsServer, tmp_path: Path) -> None:
-    environ = ha_conf(tmp_path, hdfs_server, 9)
-    files = HadoopFiles(Hdfs("hdfs://tema.invalid/ckpt", environ), limits=QUICK)
-    with pytest.raises(CheckpointError, match="the NameNode's host has no address") as error:
-        files.stat("metadata")
-    assert f"tema.invalid is no name service: {tmp_path} has the name services: team" in str(error.value)
 
 
 @pytest.mark.full

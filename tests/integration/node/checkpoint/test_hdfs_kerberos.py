@@ -4,9 +4,7 @@ tokens of the NameNode.
 
 from __future__ import annotations
 
-import json
 import os
-import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,11 +39,7 @@ class Secured:
 
     def files(self, bucket: Folder, **environ: str) -> HadoopFiles:
         found = {"HADOOP_CONF_DIR": str(self.server.conf), **environ}
-        return Door(self.server, "hdfs").files(bucket.name, "ckpt", limits=QUICK, environ=found)
-
-    def web_files(self, bucket: Folder, token: Path) -> HadoopFiles:
-        found = {"WEBHDFS_TOKEN_FILE": str(token)}
-        return Door(self.server, "webhdfs").files(bucket.name, "ckpt", limits=QUICK, environ=found)
+        return Door(self.server).files(bucket.name, "ckpt", limits=QUICK, environ=found)
 
 
 @pytest.fixture(scope="module")
@@ -121,22 +115,6 @@ def test_a_delegation_token_is_enough(
     assert secured.files(bucket).read("1.sst") == CONTENT
 
 
-def test_by_http_a_delegation_token_is_enough_and_a_new_one_is_taken_up(
-    secured: Secured, bucket: Folder, tmp_path: Path
-) -> None:
-    token = tmp_path / "token"
-    token.write_text(http_token(secured))
-    files = secured.web_files(bucket, token)
-    assert files.read("1.sst") == CONTENT
-    cancelled = token.read_text()
-    ask(secured, "PUT", f"op=CANCELDELEGATIONTOKEN&token={cancelled}")
-    with pytest.raises(CheckpointError, match="the credentials are refused, or have expired") as error:
-        files.read("1.sst")
-    assert cancelled not in f"{error.value} {error.value.__context__!r}"
-    token.write_text(http_token(secured))
-    assert files.read("1.sst") == CONTENT
-
-
 def is_refused(files: HadoopFiles) -> bool:
     """Whether there is no valid ticket."""
     try:
@@ -144,18 +122,3 @@ def is_refused(files: HadoopFiles) -> bool:
     except CheckpointError as error:
         return NO_TICKET in error.what
     return False
-
-
-def http_token(secured: Secured) -> str:
-    """Return a delegation token of the reader, as a URL has it."""
-    return str(json.loads(ask(secured, "GET", "op=GETDELEGATIONTOKEN"))["Token"]["urlString"])
-
-
-def ask(secured: Secured, method: str, query: str) -> str:
-    """Make a request of WebHDFS with the reader's ticket (SPNEGO), as its user would."""
-    environ = {**os.environ, "KRB5CCNAME": str(secured.kdc.tickets("reader", secured.reader))}
-    url = f"http://localhost:{secured.server.ports['http']}/webhdfs/v1/?{query}"
-    command = ["curl", "--silent", "--fail-with-body", "--negotiate", "--user", ":", "--request", method, url]
-    done = subprocess.run(command, env=environ, capture_output=True, text=True, check=False, timeout=60)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout

@@ -12,8 +12,7 @@ from tests.support.object_store.bucket import Bucket, StoreServer
 from tests.support.object_store.faulty_proxy import FaultyProxy, Refuse
 from tests.support.object_store.uploaded import Uploaded
 
-from understudy_node.examination import examine
-from understudy_node.storage_checks import clock_check, commit_check, list_check
+from understudy_node.examination import clock_check, commit_check, examine, list_check
 
 ALL = ["clock", "credentials", "list", "read", "lineage", "commit"]
 
@@ -49,19 +48,6 @@ def test_a_checkpoint_that_can_be_followed_is_ok_in_each_check(
     assert [each["check"] for each in found] == ALL
     assert {each["state"] for each in found} == {"ok"}, found
     assert "version 2 was committed" in found[-1]["what"]
-
-
-def test_what_is_no_checkpoint_fails_in_the_first_check_that_knows(
-    bucket: Bucket, checks: Callable[..., list[Check]]
-) -> None:
-    bucket.put("other/file", b"x")
-    for path, check, what in (("nothing", "list", "nothing at this path"), ("other", "lineage", "no file `metadata`")):
-        last = checks(path)[-1]
-        assert (last["check"], last["state"]) == (check, "fail")
-        assert what in last["what"]
-        assert "checkpointLocation" in last["fix"]
-    bucket.put("begun/metadata", b'{"id":"11111111-2222-4333-8444-555555555555"}')
-    assert (checks("begun")[-1]["check"], checks("begun")[-1]["what"]) == ("commit", "nothing was committed yet")
 
 
 @pytest.mark.parametrize(

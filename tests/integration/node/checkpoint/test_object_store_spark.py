@@ -31,7 +31,7 @@ CONNECTORS: dict[str, Connector] = {
     "s3": ("s3a", s3a.jars, s3a.session_conf),
     "abfss": ("abfs", abfs.jars, abfs.session_conf),  # without TLS, which the server lacks
     "gs": ("gs", gcs_connector.jars, gcs_connector.session_conf),
-    **dict.fromkeys(("hdfs", "webhdfs"), ("hdfs", Path, lambda *_: {})),  # Spark has the client
+    "hdfs": ("hdfs", Path, lambda *_: {}),  # Spark has the client
 }
 """By the scheme that nodes are given: Spark's scheme, the connector's jars, and the settings of a session."""
 
@@ -44,8 +44,7 @@ CONNECTORS: dict[str, Connector] = {
         ("minio", ROCKSDB_CHANGELOG_V2),
         ("azure", ROCKSDB_CHANGELOG_V2),
         ("gcs", HDFS_V1),
-        ("hdfs", HDFS_V1),
-        ("webhdfs", ROCKSDB_CHANGELOG_V2),
+        ("hdfs", ROCKSDB_CHANGELOG_V2),
     ],
     indirect=["store"],
     ids=lambda each: each if isinstance(each, str) else each.id,

@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import shutil
-import socket
-from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 from tests.support.checkpoint import bytes as spark
 from tests.support.checkpoint.handmade import HandmadeCheckpoint
 from tests.support.checkpoint.small_disk import fill, mounted
-from tests.support.cluster.served_node import served_node
+from tests.support.cluster.served_node import ServedNode, served_node
 from tests.support.services.startup_refusals import refusal_to_serve
 from tests.support.spark.counting_query import WORDS, watched
 from tests.support.spark.queries import wait_until
-
-from understudy_node.cluster.settings import ClusterNodeSettings
-from understudy_node.serve import open_node
-from understudy_shared.base.ports import free_port
 
 
 @pytest.fixture
@@ -29,13 +24,8 @@ def checkpoint(tmp_path: Path) -> HandmadeCheckpoint:
     return made
 
 
-def test_a_port_in_use_is_named_with_its_host(checkpoint: HandmadeCheckpoint, tmp_path: Path) -> None:
-    port = free_port()
-    with socket.create_server(("127.0.0.1", port)):
-        error = refusal_to_serve(checkpoint.path, tmp_path / "data", port=port)
-    assert "in use" in error.what
-    assert error.where == f"127.0.0.1:{port}"
-    assert "--port" in error.fix
+def degraded(served: ServedNode) -> str:
+    return str(served.get("/readyz").body["degraded"] or "")
 
 
 def test_a_data_directory_belongs_to_one_node_at_a_time(checkpoint: HandmadeCheckpoint, tmp_path: Path) -> None:
@@ -49,15 +39,6 @@ def test_a_data_directory_belongs_to_one_node_at_a_time(checkpoint: HandmadeChec
         assert served.look_up([WORDS[0]]).status == 200
     with served_node(checkpoint.path, data_dir) as served:
         served.wait_for_version(3)
-
-
-def test_a_data_directory_below_a_file_is_refused(checkpoint: HandmadeCheckpoint, tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("not a directory")
-    data_dir = tmp_path / "file" / "data"
-    error = refusal_to_serve(checkpoint.path, data_dir)
-    assert "data directory cannot be used" in error.what
-    assert error.where == str(data_dir)
-    assert "--data-dir" in error.fix
 
 
 def test_a_data_directory_that_may_not_be_written_is_refused(checkpoint: HandmadeCheckpoint, tmp_path: Path) -> None:
@@ -89,9 +70,11 @@ def test_a_restore_onto_a_full_disk_says_where_and_goes_on_when_there_is_space(
             assert (reply.status, reply.problem) == (502, "store-error")
             assert "The disk is full" in reply.text
             assert served.get("/livez").status == 200
+            assert "The disk is full" in degraded(served)
             ballast[0].unlink()
             served.wait_for_version(3)
             assert {part["error"] for part in served.partitions()} == {None}
+            wait_until(lambda: not degraded(served), what="the end of the cause")
 
 
 def test_a_spill_onto_a_full_disk_holds_up_no_version_and_is_made_when_there_is_space(tmp_path: Path) -> None:
@@ -109,9 +92,16 @@ def test_a_spill_onto_a_full_disk_holds_up_no_version_and_is_made_when_there_is_
             wait_until(lambda: "The disk is full" in str(served.partitions()), what="the error")
             checkpoint.add(3)
             served.wait_for_version(3)
+            assert "replicas cannot write their local copies" in degraded(served)
+            assert 'understudy_node_degraded{cause="local-disk"} 1.0' in served.text("/metrics")
+            (indicator,) = (
+                each for each in json.loads(served.text("/admin/v1/health"))["indicators"] if each["name"] == "degraded"
+            )
+            assert (indicator["state"], indicator["affected"]) == ("attention", ["local-disk"])
             ballast.unlink()
             wait_until(lambda: all(part["overlay_bytes"] == 0 for part in served.partitions()), what="the spill")
             assert served.shows(3)
+            wait_until(lambda: not degraded(served), what="the end of the cause")
         assert {part["error"] for part in served.partitions()} == {None}
 
 
@@ -134,20 +124,3 @@ def test_a_data_directory_that_goes_away_stops_no_following_and_the_next_snapsho
         served.wait_for_version(3)
         wait_until(lambda: all(part["overlay_bytes"] == 0 for part in served.partitions()), what="the new base")
         assert {part["error"] for part in served.partitions()} == {None}
-
-
-def test_two_cluster_nodes_on_any_free_port_have_default_folders_of_their_own(
-    checkpoint: HandmadeCheckpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    settings = ClusterNodeSettings(checkpoint=str(checkpoint.path), redis="redis://unused", port=0)
-    with ExitStack() as opened:
-        folders = set()
-        for _ in range(2):
-            node, listener = open_node(settings)
-            opened.callback(node._around.disk.release)
-            opened.enter_context(listener)
-            folders.add(node.settings.data_directory)
-            assert node.settings.data_directory.name.endswith(f"-127.0.0.1-{listener.getsockname()[1]}")
-            assert node.settings.data_directory.is_dir()
-        assert len(folders) == 2

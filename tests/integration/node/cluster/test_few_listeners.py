@@ -12,7 +12,7 @@ from tests.support.cluster.in_process import APPLICATION, LIMIT_S, VERSION, Clus
 from tests.support.cluster.watch import reading
 from tests.support.spark.queries import wait_until
 
-from understudy_node.cluster import listeners
+from understudy_node.cluster import beat
 from understudy_shared.bus.gossip import Names
 
 HEARTBEATS = Names(APPLICATION).heartbeats
@@ -20,8 +20,8 @@ HEARTBEATS = Names(APPLICATION).heartbeats
 
 @pytest.fixture(autouse=True)
 def _one_listens(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(listeners, "MAX_LISTENERS", 1)
-    monkeypatch.setattr(listeners, "LEASE_LOOK_HEARTBEATS", 3)
+    monkeypatch.setattr(beat, "MAX_LISTENERS", 1)
+    monkeypatch.setattr(beat, "LEASE_LOOK_HEARTBEATS", 3)
 
 
 def hearing(known: Cluster) -> set[str]:
@@ -39,7 +39,7 @@ def test_deaths_are_noticed_and_no_read_fails_whoever_dies(
         known.wait_to_rest(copies=2, version=VERSION)
         wait_until(lambda: len(hearing(known)) <= 2, what="nodes that do not listen", limit_s=LIMIT_S)
         assert assigning(known) <= hearing(known)
-        readers = cast(list[int], redis.command("PUBSUB", "NUMSUB", HEARTBEATS.name))
+        readers = cast(list[int], redis.command("PUBSUB", "NUMSUB", HEARTBEATS))
         assert readers[1] <= 3, "the router, the node that assigns, and the first by rank"
         idle = next(iter(known.nodes.keys() - hearing(known)))
         with reading(known.router):

@@ -12,8 +12,6 @@ from tests.support.cluster.in_process import LIMIT_S, Cluster, cluster, cluster_
 from tests.support.spark.counting_query import WORDS
 from tests.support.spark.queries import wait_until
 
-from understudy_shared.reads.position import decode_position
-
 END = 5
 EXPIRY_MS = 400
 KEY = [WORDS[0]]
@@ -73,13 +71,3 @@ def test_a_lone_survivor_of_unknown_lag_refuses_every_lag_bound_and_everybody_is
 
 def test_a_reader_may_accept_unknown_lag_under_a_lag_bound(survivor: Cluster) -> None:
     assert lag(survivor, "max_lag=0&unknown_lag=serve")["offset_lag"] is None
-
-
-def test_a_reader_may_refuse_unknown_lag_without_a_lag_bound(survivor: Cluster) -> None:
-    assert survivor.router.look_up(KEY, bounds="unknown_lag=refuse").status == 503
-
-
-def test_unknown_lag_does_not_stand_in_the_way_of_a_position(survivor: Cluster) -> None:
-    token = str(survivor.router.look_up(KEY).body["position"])
-    assert decode_position(token).version == END
-    assert survivor.router.look_up(KEY, bounds=f"min_position={token}").status == 200

@@ -34,23 +34,3 @@ async def test_a_router_with_a_mistyped_application_id_says_which_applications_a
     assert [(record.levelno, record.getMessage()) for record in warned] == [
         (logging.WARNING, refused["fix"].removesuffix("; retry when /readyz says so"))
     ]
-
-
-async def test_a_router_on_another_redis_says_that_nothing_is_heard_there() -> None:
-    async with routed(LocalBus()) as (router, http):
-        await until(lambda: len(router.not_ready()) > len(NOT_KNOWN), what="the look at an empty bus")
-        fix = (await http.get(f"{STORE}/keys/x")).json()["fix"]
-    assert fix == (
-        "No node of application 'flights' is heard on redis://unused; no other application is heard there. "
-        "Check --application-id and --redis, or start nodes; retry when /readyz says so"
-    )
-
-
-async def test_a_router_whose_nodes_are_heard_says_nothing_of_others() -> None:
-    bus = LocalBus()
-    async with routed(bus) as (router, http):
-        await until(lambda: len(router.not_ready()) > len(NOT_KNOWN), what="the look at an empty bus")
-        assert await Gossip(bus, "flights").beat(heartbeat(catalogue=None))
-        await until(lambda: router.tables.nodes, what="the node")
-        assert (await http.get("/readyz")).json()["reasons"] == NOT_KNOWN
-        assert (await http.get(f"{STORE}/keys/x")).json()["fix"] == "Retry when /readyz says so"

@@ -50,7 +50,9 @@ def who_answers(served: ServedNode) -> dict[int, str]:
     return found
 
 
-@pytest.mark.parametrize("state_format", [HDFS_V1, ROCKSDB_CHANGELOG_V2], ids=lambda given: given.id)
+@pytest.mark.parametrize(
+    "state_format", [pytest.param(HDFS_V1, marks=pytest.mark.full), ROCKSDB_CHANGELOG_V2], ids=lambda given: given.id
+)
 def test_half_of_the_tasks_then_other_roles_then_all_of_them_without_restoring_any_twice(
     spark: SparkSession, tmp_path: Path, restores: list[str], state_format: StateFormat
 ) -> None:
@@ -86,22 +88,6 @@ def local_bases(data: Path, *tasks: str) -> list[Path]:
     return [path for path in data.rglob("*") if path.is_file() and set(tasks) & set(path.parts)]
 
 
-def test_a_task_that_is_given_back_at_once_is_restored_after_its_files_were_removed(tmp_path: Path) -> None:
-    checkpoint = HandmadeCheckpoint(tmp_path / "checkpoint").create().add(1, 2)
-    with followed_node(checkpoint.path, tmp_path / "data") as node:
-        wait_to_hold(node, "0_0", "0_1", version=2)
-        for _ in range(20):
-            node.assign({"0_0": ACTIVE})
-            node.assign({"0_0": ACTIVE, "0_1": STANDBY})
-        wait_to_hold(node, "0_0", "0_1", version=2)
-        for _ in range(5):
-            node.assign({})
-            wait_to_hold(node)
-            node.assign({"0_1": STANDBY})
-            wait_to_hold(node, "0_1", version=2)
-        assert held(node)["0_1"].role is STANDBY
-
-
 class GatedFiles(LocalFiles):
     """Storage whose files of one partition are not to be had while the gate is shut."""
 
@@ -132,21 +118,6 @@ def test_a_task_is_not_held_anew_while_a_step_of_its_former_replica_still_runs(t
         wait_to_hold(node, "0_0", "0_1", version=1)
         assert former.gone
         assert held(node)["0_1"] is not former
-
-
-def test_a_node_with_nothing_to_hold_is_ready_and_says_what_there_is(tmp_path: Path) -> None:
-    checkpoint = HandmadeCheckpoint(tmp_path / "checkpoint").create()
-    checkpoint.write_state(1)
-    with followed_node(checkpoint.path, tmp_path / "data", duties={}) as node:
-        assert node.tasks() == []
-        assert node.duties == {}
-        checkpoint.commit(1)
-        node.wake()
-        wait_until(lambda: node.tasks() == ["0_0", "0_1"], what="the tasks of the first commit")
-        wait_to_hold(node)
-        assert node.not_ready() == []
-        report = heartbeat(node)
-        assert (report.applied.version, report.exceptions, report.held, report.partitions) == (None, {}, None, 2)
 
 
 def test_duties_about_another_layout_wait_for_it_while_the_one_that_is_served_goes_on(tmp_path: Path) -> None:

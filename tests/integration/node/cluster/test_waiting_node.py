@@ -10,10 +10,11 @@ from typing import Any
 from tests.support.bus.redis_server import redis_server
 from tests.support.checkpoint.handmade import HandmadeCheckpoint
 from tests.support.cluster.in_process import APPLICATION, LIMIT_S, ClusterRouter, cluster
+from tests.support.cluster.served_node import Served
 from tests.support.spark.queries import wait_until
 from tests.system.proof.processes import Service
 
-from understudy_shared.base.ports import free_port
+from understudy_shared.base.sockets import free_port
 
 LATE = "late"
 
@@ -62,6 +63,9 @@ def test_a_node_that_waits_for_its_checkpoint_is_shown_and_gets_tasks_when_it_ha
         assert late.get("/livez").status == 200
         ready = late.get("/readyz")
         assert (ready.status, ready.body["reasons"]) == (503, [f"this node waits for {what}"])
+        assert {Served(late.port).head(method, "/readyz")[0] for method in ("HEAD", "OPTIONS")} == {503}
+        assert [Served(late.port).head(method, "/livez")[0] for method in ("HEAD", "OPTIONS")] == [200, 200]
+        assert Served(late.port).head("OPTIONS", "/")[0] == 503
         assert late.get("/v1/stores").status == 503
         wait(lambda: router.not_ready() == "", "reads that the other node answers")
         assert shown(router)["active"] == 0

@@ -18,7 +18,9 @@ from understudy_shared.reads.position import decode_position
 SNAPSHOTS = QueryOptions(min_deltas_for_snapshot=2, maintenance_interval_ms=50)
 
 
-@pytest.mark.parametrize("state_format", [HDFS_V1, ROCKSDB_CHANGELOG_V2], ids=lambda given: given.id)
+@pytest.mark.parametrize(
+    "state_format", [pytest.param(HDFS_V1, marks=pytest.mark.full), ROCKSDB_CHANGELOG_V2], ids=lambda given: given.id
+)
 def test_a_local_base_that_does_not_open_any_more_is_restored_from_the_checkpoint(
     spark: SparkSession, tmp_path: Path, state_format: StateFormat
 ) -> None:
@@ -123,17 +125,3 @@ def test_all_stores_of_a_node_share_one_bounded_cache_and_the_metric_says_its_si
         metrics = served.text("/metrics")
         assert f"understudy_cache_capacity_bytes {float(capacity_bytes)}" in metrics
         assert "understudy_cache_size_bytes " in metrics
-
-
-def test_the_openapi_document_has_the_lookups_that_are_served_in_front_of_the_framework(
-    spark: SparkSession, tmp_path: Path
-) -> None:
-    checkpoint = tmp_path / "counting"
-    run_counting(spark, checkpoint, ROCKSDB_CHANGELOG_V2, 1)
-    with served_node(checkpoint, tmp_path / "data") as served:
-        paths = served.get("/openapi.json").body["paths"]
-        assert isinstance(paths, dict)
-        assert {"/v1/stores", "/v1/stores/{store}/keys/{key}", "/v1/stores/{store}/lookup", "/admin/v1/lag"} <= set(
-            paths
-        )
-        assert set(paths["/v1/stores/{store}/lookup"]) == {"get", "post"}

@@ -60,13 +60,3 @@ def test_a_partition_that_cannot_reach_the_end_found_at_the_start_is_named_and_h
         assert versions == {2, 3}, "what it has is answered"
         checkpoint.write(damaged, checkpoint.changes(3, SLOW))
         wait_until(lambda: served.get("/readyz").body["degraded"] is None, what="its end")
-
-
-def test_a_node_that_falls_behind_later_stays_ready(tmp_path: Path) -> None:
-    checkpoint = with_snapshot_of_version_2(tmp_path / "checkpoint")
-    with served_node(checkpoint.path, tmp_path / "data") as served:
-        served.wait_for_version(3)
-        served.node.hold_at(3)
-        checkpoint.add(4)
-        wait_until(lambda: all(part["offset_lag"] == 1 for part in served.partitions()), what="lag")
-        assert served.not_ready() == ""

@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 from tests.support.checkpoint import bytes as spark
 from tests.support.checkpoint.handmade import HandmadeCheckpoint
-from tests.support.checkpoint.handmade_sessions import HandmadeSessions
 from tests.support.cluster.served_node import ServedNode, served_node
 from tests.support.oracle.scanned import scan_target
 from tests.support.services.changes import changes_of, changes_target
@@ -120,17 +119,6 @@ def test_what_cannot_be_read_is_refused_before_the_first_byte(node: ServedNode, 
     (counts.path / "state").rename(counts.path / "away")
     away = node.get(changes_target(LAST))
     assert (away.status, away.problem) == (502, "store-error"), "nothing is known of what Spark writes"
-
-
-def test_the_changes_of_sessions_are_the_sessions_of_each_changed_key(tmp_path: Path) -> None:
-    made = HandmadeSessions(tmp_path / "sessions", partitions=PARTITIONS).create().add(*range(1, LAST + 1))
-    with serving(made, tmp_path / "data") as served:
-        for version in (1, 2, LAST):
-            changes = changes_of(served, version, version)
-            assert changes.end["changes"] > 0
-            for each in changes.changes:
-                answer = served.look_up(list(each["key"].values()), bounds=f"version={version}").body
-                assert {name: answer[name] for name in each} == each
 
 
 def test_a_role_of_some_keys_reads_their_changes_only_and_needs_the_right_to_export(

@@ -12,7 +12,6 @@ import pyarrow as pa
 import pytest
 from tests.support.checkpoint import bytes as spark
 from tests.support.checkpoint.handmade import HandmadeCheckpoint
-from tests.support.checkpoint.handmade_sessions import VISITORS, HandmadeSessions
 from tests.support.cluster.served_node import ServedNode, served_node
 from tests.support.oracle.exported import Exported, export
 from tests.support.oracle.scanned import scan_target, scanned
@@ -122,17 +121,6 @@ def test_an_export_goes_on_behind_each_of_its_cursors_at_the_same_version(
         assert (other.status, other.body["where"]) == (400, "cursor")
 
 
-def test_an_export_by_a_prefix_counts_as_sought(tmp_path: Path) -> None:
-    sessions = HandmadeSessions(tmp_path / "sessions", partitions=2).create().add(1)
-    with served_node(sessions.path, tmp_path / "data") as served:
-        served.wait_for_version(1, partitions=2)
-        found = export(served, prefix=[VISITORS[0]])
-        assert found.rows
-        metrics = served.text("/metrics")
-    assert f'understudy_scan_rows_total{{access="seek"}} {len(found.rows)}.0' in metrics
-    assert 'understudy_scan_rows_total{access="filtered-pass"} 0.0' in metrics
-
-
 @pytest.mark.parametrize("form", FORMATS)
 def test_a_stream_that_is_cut_anywhere_lacks_its_end_record(form: str, node: ServedNode) -> None:
     """Q11: by the documented check, with the end of the HTTP body repaired."""
@@ -220,23 +208,6 @@ def test_an_export_that_cannot_begin_is_a_problem_and_no_stream(  # noqa: PLR091
     assert where is None or reply.body["where"] == where
     _, headers, body = node.head("HEAD", scan_target("op0", "export", format=form))
     assert (body, headers["understudy-version"]) == (b"", str(VERSION))
-
-
-def test_an_export_of_a_version_that_is_gone_is_a_problem(counts: HandmadeCheckpoint, tmp_path: Path) -> None:
-    """Q16."""
-    counts.add(4, 5)
-    for partition in range(PARTITIONS):
-        counts.write(counts.snapshot_path(3, partition), counts.snapshot(3, partition))
-        for version in (1, 2):
-            (counts.path / counts.changelog_path(version, partition)).unlink()
-    for batch in (0, 1):
-        (counts.path / "commits" / str(batch)).unlink()
-        (counts.path / "offsets" / str(batch)).unlink()
-    with served_node(counts.path, tmp_path / "data") as served:
-        served.wait_for_version(5)
-        reply = served.get(scan_target("op0", "export", version=1))
-        assert (reply.status, reply.problem, reply.body["retained_versions"]) == (410, "version-gone", [3, 5])
-        assert export(served, version=3).end["version"] == 3
 
 
 def test_an_export_needs_a_grant_of_its_own_and_one_of_some_keys_stays_inside_it(

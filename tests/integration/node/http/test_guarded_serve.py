@@ -49,6 +49,7 @@ def test_a_key_lets_in_until_it_is_revoked_and_without_one_nobody_learns_anythin
     assert "Traceback" not in served.errors
 
 
+@pytest.mark.full
 def test_a_service_that_strangers_would_reach_does_not_start_without_credentials_nor_with_them_in_plain(
     checkpoint: Path, keys: Keys, tmp_path: Path
 ) -> None:

@@ -18,10 +18,8 @@ from tests.support.spark.queries import wait_until
 
 from understudy_node.checkpoint.files import LocalFiles
 from understudy_node.http.hop import SMALL_HOP_BYTES, Hops
-from understudy_node.http.hop_lookups import HOP_SLICE_KEYS
-from understudy_shared.base.words import Role, StoreName
+from understudy_shared.base.words import StoreName
 from understudy_shared.reads.bounds import Bound, UnknownLag
-from understudy_shared.reads.hop import encode_request
 from understudy_shared.reads.hop_columns import ABSENT, FOUND, PROBLEM, HopKey
 from understudy_shared.reads.position import decode_position
 from understudy_shared.server.direct import Exchange
@@ -68,7 +66,9 @@ def without_age(body: dict[str, object]) -> dict[str, object]:
     return {**body, "lag": {**lag, "time_lag_ms": None}}
 
 
-@pytest.mark.parametrize("state_format", [HDFS_V1, ROCKSDB_CHANGELOG_V2], ids=lambda given: given.id)
+@pytest.mark.parametrize(
+    "state_format", [pytest.param(HDFS_V1, marks=pytest.mark.full), ROCKSDB_CHANGELOG_V2], ids=lambda given: given.id
+)
 def test_a_hop_answers_every_key_as_the_plain_lookup_does(
     spark: SparkSession, tmp_path: Path, state_format: StateFormat
 ) -> None:
@@ -176,20 +176,6 @@ def test_a_position_older_than_the_retention_is_looked_for_in_the_storage_once(t
         assert files.reads["commits/0"] - before <= 1
 
 
-def test_an_empty_hop_and_one_of_several_slices_are_answered_whole(served: ServedNode) -> None:
-    assert hop(served, request_of(served))[1] == []
-    keys = keys_of(served, [[WORDS[at % len(WORDS)]] for at in range(5 * HOP_SLICE_KEYS)])
-    _, outcomes = hop(served, request_of(served, group_of(served, keys)))
-    assert [outcome.body["partition"] for outcome in outcomes] == [key.partition for key in keys]
-    assert {outcome.kind for outcome in outcomes} == {FOUND}
-
-
-def test_after_the_deadline_the_keys_that_are_left_are_answered_with_deadline(served: ServedNode) -> None:
-    keys = keys_of(served, [[word] for word in WORDS])
-    _, outcomes = hop(served, request_of(served, group_of(served, keys), deadline_ms=0))
-    assert {outcome.problem for outcome in outcomes} == {"deadline"}
-
-
 def test_the_bound_is_measured_against_the_newest_end_that_the_router_heard_of(served: ServedNode) -> None:
     keys = keys_of(served, [[WORDS[0]]])
     newer = VERSION + 5
@@ -207,18 +193,6 @@ def test_the_bound_is_measured_against_the_newest_end_that_the_router_heard_of(s
     assert older.body["lag"]["offset_lag"] == 0
 
 
-@pytest.mark.parametrize("body", [b"", b"USH1", b"GET / HTTP/1.1\r\n" * 4, b'{"keys": []}'], ids=repr)
-def test_what_is_no_hop_is_a_bad_request(served: ServedNode, body: bytes) -> None:
-    reply = refused_hop(served, body)
-    assert (reply.status, reply.problem) == (400, "bad-request")
-
-
-def test_a_hop_that_was_cut_or_is_not_posted_is_refused(served: ServedNode) -> None:
-    whole = encode_request(request_of(served, group_of(served, keys_of(served, [[WORDS[0]]]))))
-    assert refused_hop(served, whole[:-1]).problem == "bad-request"
-    assert refused_hop(served, b"", method="GET").problem == "method-not-allowed"
-
-
 def test_beyond_the_hops_that_may_be_in_flight_the_node_says_that_it_is_overloaded(tmp_path: Path) -> None:
     checkpoint = HandmadeCheckpoint(tmp_path / "checkpoint").create().add(1)
     with served_node(checkpoint.path, tmp_path / "data", max_in_flight=1) as served:
@@ -227,16 +201,6 @@ def test_beyond_the_hops_that_may_be_in_flight_the_node_says_that_it_is_overload
             wait_until(lambda: refused_hop(served, b"").status == 429, what="the first hop to be in flight")
             reply = refused_hop(served, b"")
         assert (reply.status, reply.problem) == (429, "overloaded")
-
-
-def test_a_hop_to_a_replica_that_is_no_active_is_refused_to_who_requires_one(tmp_path: Path) -> None:
-    checkpoint = HandmadeCheckpoint(tmp_path / "checkpoint").create().add(1)
-    with served_node(checkpoint.path, tmp_path / "data") as served:
-        served.wait_for_version(1)
-        served.node.assign(dict.fromkeys(served.node.tasks(), Role.STANDBY))
-        group = group_of(served, keys_of(served, [[WORDS[0]]]), bound=Bound(require_active=True))
-        _, (outcome,) = hop(served, request_of(served, group))
-        assert outcome.reasons == ["not-active"]
 
 
 def test_a_small_hop_is_answered_without_asgi_and_a_large_one_by_it(

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 from tests.support.checkpoint import bytes as spark
 from tests.support.checkpoint.handmade import VALUE, HandmadeCheckpoint
-from tests.support.checkpoint.handmade_sessions import SESSIONS, VISITORS, HandmadeSessions
 from tests.support.cluster.served_node import Reply, ServedNode, served_node
 from tests.support.oracle.scanned import pages, scan_target
 from tests.support.services.guarded import Keys
@@ -52,30 +51,6 @@ def test_a_role_of_some_keys_scans_inside_its_prefix_and_learns_of_no_other_key(
             for call in ("scan", "count"):
                 assert asked(served, call, **members).problem == "forbidden", members
         assert asked(served, prefix=[WORDS[0]], cursor=token).problem == "bad-bound"
-
-
-def test_a_role_of_some_keys_is_shown_the_windows_of_those_only(tmp_path: Path) -> None:
-    sessions = HandmadeSessions(tmp_path / "sessions", partitions=2).create().add(1)
-    keys = Keys(tmp_path / "credentials.toml")
-    keys.role("of-one", f'{{stores = ["op0"], actions = ["scan"], key_prefix = ["{VISITORS[0]}"]}}')
-    keys.role("looker", '{stores = ["op0"], actions = ["point"]}')
-    for name, role in (("one", "of-one"), ("looker", "looker"), ("all", "reader"), ("monitor", "monitor")):
-        keys.add(name, role)
-    with served_node(sessions.path, tmp_path / "data", credentials_file=keys.path) as served:
-        served.key = keys["monitor"]
-        served.wait_for_version(1)
-        served.key = keys["all"]
-        every = served.get(f"/v1/stores/op0/windows/{VISITORS[0]}?limit=2")
-        assert len(every.body["windows"]) == 2  # type: ignore[arg-type]
-        served.key = keys["one"]
-        own = served.get(f"/v1/stores/op0/windows/{VISITORS[0]}?explain=true")
-        assert own.body["explain"] == {"access": "seek", "returned": SESSIONS}
-        for target in (f"/{VISITORS[1]}", "/nobody", "?key=[null]"):
-            assert served.get(f"/v1/stores/op0/windows{target}").problem == "forbidden", target
-        of_another = served.get(f"/v1/stores/op0/windows/{VISITORS[0]}?cursor={every.body['next_cursor']}")
-        assert (of_another.problem, of_another.body["where"]) == ("bad-bound", "cursor")
-        served.key = keys["looker"]
-        assert served.get(f"/v1/stores/op0/windows/{VISITORS[0]}").problem == "forbidden"
 
 
 PAIRS = StructType((Field("tenant", StringType()), Field("n", LongType())))

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import pytest
@@ -22,7 +21,6 @@ from tests.support.spark.formats import HDFS_V1, ROCKSDB_CHANGELOG_V1, ROCKSDB_C
 from tests.support.spark.queries import wait_until
 
 from understudy_shared.reads.position import decode_position
-from understudy_shared.server import watch_streams
 from understudy_shared.server.connection_limits import ConnectionLimits
 
 FIRST = 3
@@ -113,26 +111,6 @@ def test_a_position_that_was_taken_back_begins_anew_and_says_so(
         assert watcher.take().version == FIRST
 
 
-def test_a_position_that_is_gone_is_410_and_garbage_is_400(node: ServedNode, checkpoint: HandmadeCheckpoint) -> None:
-    """Q30."""
-    old = str(node.look_up([WORD]).body["position"])
-    checkpoint.add(*range(FIRST + 1, FIRST + 5))
-    node.wait_for_version(FIRST + 4)
-    for path in (checkpoint.path / "commits").iterdir():
-        if path.name.isdigit() and int(path.name) < FIRST + 2:
-            path.unlink()
-    for partition in range(checkpoint.partitions):
-        for version in range(1, FIRST + 2):
-            (checkpoint.path / checkpoint.changelog_path(version, partition)).unlink()
-    with Watcher(node.port, WATCH, last_event_id=old) as watcher:
-        assert (watcher.response.status, watcher.problem) == (410, "version-gone")
-    for token in ("us1.garbage", "17"):
-        with Watcher(node.port, WATCH, last_event_id=token) as watcher:
-            assert (watcher.response.status, watcher.problem) == (400, "bad-bound")
-    with Watcher(node.port, f"{WATCH}?max_lag=1") as watcher:
-        assert (watcher.response.status, watcher.problem) == (400, "bad-bound")
-
-
 def test_a_watch_of_many_keys_tells_each_change_of_each_and_positions_come_last(
     node: ServedNode, checkpoint: HandmadeCheckpoint
 ) -> None:
@@ -179,23 +157,6 @@ def test_many_watchers_of_a_key_cost_one_read_for_each_version(
             watcher.close()
     wait_until(lambda: _metric(node, "understudy_watches") == 0, what="all to have left")
     assert _metric(node, 'understudy_watches_ended_total{reason="left"}') == 50
-
-
-def test_watchers_that_leave_at_once_and_come_back_get_what_comes_next(
-    node: ServedNode, checkpoint: HandmadeCheckpoint
-) -> None:
-    """Q28, of some hundred: `benchmarks.watches` has ten thousand."""
-    before = _open_sockets()
-    for version in range(FIRST + 1, FIRST + 4):
-        with ExitStack() as together:
-            watchers = [Watcher(node.port, WATCH) for _ in range(200)]
-            for watcher in watchers:
-                together.callback(watcher.close)
-            assert {watcher.take().version for watcher in watchers} == {version - 1}
-            checkpoint.add(version)
-            assert {watcher.take().version for watcher in watchers} == {version}
-    wait_until(lambda: _metric(node, "understudy_watches") == 0, what="all to have left")
-    wait_until(lambda: _open_sockets() <= before, what="their connections to be closed")
 
 
 def test_a_jump_to_a_snapshot_is_told_with_its_range(checkpoint: HandmadeCheckpoint, tmp_path: Path) -> None:
@@ -312,19 +273,6 @@ def test_a_watch_ends_when_its_key_is_revoked_or_its_role_loses_a_key(tmp_path: 
             watcher.close()
 
 
-def test_more_watches_than_allowed_are_refused_before_they_cost_anything(
-    checkpoint: HandmadeCheckpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with served_node(checkpoint.path, tmp_path / "data", max_watchers=2) as node:
-        node.wait_for_version(FIRST)
-        with Watcher(node.port, WATCH), Watcher(node.port, WATCH), Watcher(node.port, WATCH) as third:
-            assert (third.response.status, third.problem) == (429, "overloaded")
-            assert node.look_up([WORD]).status == 200
-        monkeypatch.setattr(watch_streams, "MAX_WATCHED_KEYS", 3)
-        with Watcher(node.port, "op0/watch", {"keys": [[word] for word in WORDS]}) as many:
-            assert (many.response.status, many.problem) == (429, "overloaded")
-
-
 @pytest.mark.parametrize(
     "state_format",
     [
@@ -366,12 +314,3 @@ def _metric(node: ServedNode, name: str) -> float:
         if line.startswith(f"{name} "):
             return float(line.rpartition(" ")[2])
     raise AssertionError(f"there is no {name}")
-
-
-def _open_sockets() -> int:
-    """The sockets of this process: those of the node, and those of its watchers."""
-    found = 0
-    for each in Path("/proc/self/fd").iterdir():
-        with suppress(FileNotFoundError):  # the one that lists them
-            found += each.readlink().name.startswith("socket:")
-    return found

@@ -15,7 +15,7 @@ from tests.support.spark.counting_query import WORDS, why_mixed
 from tests.support.spark.queries import wait_until
 
 from understudy_node.engine.arena_base import ArenaBase
-from understudy_node.replica.fair_queue import FairQueue
+from understudy_node.replica.workers import FairQueue
 
 
 def harm(path: Path) -> None:

@@ -19,10 +19,6 @@ from tests.support.spark.counting_query import run_counting
 from tests.support.spark.formats import HDFS_V1, ROCKSDB_CHANGELOG_V2, StateFormat
 from tests.support.spark.queries import wait_until
 
-from understudy_shared.base.private_files import private_folder
-from understudy_shared.bus.messages import Assignment
-from understudy_shared.cluster.remembered import Remembered
-
 SERVE = """
 import sys
 from understudy_node.serve import main
@@ -95,20 +91,3 @@ def test_what_was_left_open_is_closed_and_an_operators_folder_is_left_alone(tmp_
         wait_to_hold(node, "0_0", "0_1")
         assert mode(data) == 0o755
         assert mode(data / "checkpoint") == 0o700
-
-
-def test_what_is_remembered_is_for_its_user_only(tmp_path: Path) -> None:
-    remembered = Remembered(tmp_path / "cluster", "flights")
-    fields = {"term": 1, "epoch": 1, "written_by": "n1", "lineage": "l1", "partitions": 1, "tasks": {}}
-    assert remembered.save(Assignment(application_id="flights", **fields))  # type: ignore[arg-type]  # each its own
-    assert mode(tmp_path / "cluster") == 0o700
-    assert [mode(path) for path in (tmp_path / "cluster").iterdir()] == [0o600]
-
-
-def test_a_private_folder_stays_one(tmp_path: Path) -> None:
-    folder = tmp_path / "folder"
-    for before in (None, 0o777, 0o750, 0o700):
-        if before is not None:
-            folder.chmod(before)
-        private_folder(folder)
-        assert mode(folder) == 0o700

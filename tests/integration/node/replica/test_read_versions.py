@@ -26,11 +26,9 @@ from tests.support.spark.queries import QueryOptions, wait_until
 
 from understudy_node.replica import past_versions, pinned
 from understudy_node.replica.task_stores import TaskStores
-from understudy_node.stores import key_history
 
 STORE = "/v1/stores/op0"
 LAST = 12
-SECOND_US = 1_000_000
 BEGIN_S = 1_700_000_000
 FILES = Path("/proc/self/fd")
 
@@ -242,21 +240,6 @@ def retained(checkpoint: Path) -> list[int]:
     return sorted(int(each.name) + 1 for each in (checkpoint / "commits").iterdir() if each.name.isdigit())
 
 
-@pytest.mark.parametrize("provider", [spark_bytes.HDFS, spark_bytes.ROCKSDB])
-def test_a_version_that_rests_on_files_from_before_the_first_retained_commit_is_read(
-    provider: str, tmp_path: Path
-) -> None:
-    checkpoint = HandmadeCheckpoint(tmp_path / "checkpoint", provider=provider).create().add(*range(1, LAST + 1))
-    for version in range(1, 6):
-        (checkpoint.path / "commits" / str(version - 1)).unlink()
-        (checkpoint.path / "offsets" / str(version - 1)).unlink()
-    with served_node(checkpoint.path, tmp_path / "data") as node:
-        node.wait_for_version(LAST)
-        assert_is_version(look_up(node, "version=6"), 6)
-        gone = look_up(node, "version=5")
-        assert (gone.status, gone.body["retained_versions"]) == (410, [6, LAST])
-
-
 def test_the_history_of_a_key_is_what_each_version_changed_and_begins_with_what_was_valid(node: ServedNode) -> None:
     history = node.get(f"{STORE}/history/{quote(WORDS[0])}?from=4&to=9")
     assert history.status == 200, history
@@ -269,17 +252,6 @@ def test_the_history_of_a_key_is_what_each_version_changed_and_begins_with_what_
     texts: Any = node.get(f"{STORE}/history?key={quote(json.dumps([WORDS[0]]))}&from={LAST}&longs=string").body
     assert [each["value"]["count"] for each in texts["versions"]] == [str(LAST)]
     assert not list((node.node._around.disk.root / past_versions.PAST_FOLDER).iterdir()), "it leaves no files"
-
-
-def test_a_history_goes_on_where_its_page_ended(node: ServedNode, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(key_history, "MAX_HISTORY_BYTES", 1)
-    at: Any = 1
-    seen = []
-    while at is not None:
-        page: Any = node.get(f"{STORE}/history/{quote(WORDS[0])}?from={at}").body
-        seen += [each["version"] for each in page["versions"]]
-        at = page["next_from"]
-    assert seen == list(range(1, LAST + 1))
 
 
 @pytest.mark.parametrize(
@@ -314,20 +286,6 @@ def test_a_version_from_before_a_repartition_is_gone_though_it_was_open(tmp_path
         for word in WORDS:
             gone = look_up(node, "version=3", word)
             assert (gone.status, gone.problem) == (410, "version-gone"), gone
-
-
-def test_a_local_copy_of_a_purged_version_has_no_commit_time_that_a_later_start_could_take_for_proof(
-    checkpoint: HandmadeCheckpoint, tmp_path: Path
-) -> None:
-    for partition in range(checkpoint.partitions):
-        checkpoint.write(checkpoint.snapshot_path(5, partition), checkpoint.snapshot(5, partition))
-    for version in range(1, 6):
-        (checkpoint.path / "commits" / str(version - 1)).unlink()
-        (checkpoint.path / "offsets" / str(version - 1)).unlink()
-    with served_node(checkpoint.path, tmp_path / "data") as node:
-        node.wait_for_version(LAST)
-        records = [json.loads(each.read_bytes().partition(b" ")[2]) for each in (tmp_path / "data").rglob("base.json")]
-    assert [(each["version"], each["committed_at_ns"]) for each in records] == [(5, None)] * checkpoint.partitions
 
 
 def test_a_version_that_a_rewind_replaces_while_it_is_read_is_refused(

@@ -14,11 +14,13 @@ from urllib.parse import quote
 
 import pytest
 from tests.support.bus.redis_server import RedisServer
+from tests.support.checkpoint import bytes as spark
 from tests.support.checkpoint.handmade_sessions import SESSIONS, VISITORS, HandmadeSessions
 from tests.support.cluster.in_process import cluster
 from tests.support.cluster.served_node import Reply, Served, ServedNode, served_node
 from tests.support.services.openapi import judge
 
+from understudy_node.stores import many
 from understudy_shared.reads.cursor import PageCursor, decode_cursor
 
 STORE = "/v1/stores/op0"
@@ -88,6 +90,27 @@ def test_all_pages_are_of_the_version_of_the_first_while_newer_ones_are_shown(
     assert page(node, limit=2).body["version"] == 3
     refused = page(node, cursor=first["next_cursor"], max_lag=1)
     assert (refused.status, refused.problem) == (503, "no-acceptable-replica")
+
+
+class _CountedTwice(HandmadeSessions):
+    """Sessions that change at version 3 only."""
+
+    def _records(self, version: int, partition: int) -> list[spark.Record]:
+        return super()._records(3 if version >= 3 else 1, partition)
+
+
+def test_the_history_of_a_long_list_has_an_entry_only_where_the_list_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(many, "MAX_PAGE_BYTES", 1)
+    checkpoint = _CountedTwice(tmp_path / "checkpoint", watermark_ms=3_000)
+    checkpoint.create()
+    for version in range(1, 6):
+        checkpoint.add(version)
+    with served_node(checkpoint.path, tmp_path / "data") as node:
+        node.wait_for_version(5)
+        found: Any = node.get(f"{STORE}/history/{VISITORS[0]}?from=1").body["versions"]
+        assert [each["version"] for each in found if each["next_cursor"]] == [1, 3]
 
 
 def test_a_version_that_is_gone_is_said_to_be_gone_and_another_is_never_taken_for_it(

@@ -20,14 +20,26 @@ from tests.support.bus.redis_server import RedisServer
 from tests.support.checkpoint.reader import CheckpointReader
 from tests.support.cluster.in_process import cluster
 from tests.support.cluster.served_node import Reply, Served, served_node
+from tests.support.oracle.answered import (
+    LISTS,
+    OF_AN_ANSWER,
+    assert_answer,
+    assert_batch,
+    assert_history,
+    assert_several,
+    assert_snapshot,
+    wait_for_last,
+    watch_target,
+)
 from tests.support.oracle.changed import assert_changed
 from tests.support.oracle.exported import assert_exported
 from tests.support.oracle.json import as_text
-from tests.support.oracle.kinds import Kept, KindsCheckpoint, KindStore, write_kinds_checkpoint
+from tests.support.oracle.kinds import PARTITIONS, Kept, KindsCheckpoint, KindStore, write_kinds_checkpoint
 from tests.support.oracle.kinds_compared import assert_equal
 from tests.support.oracle.record import record
 from tests.support.oracle.scanned import assert_scanned, assert_sought, scanned
 from tests.support.services.openapi import judge
+from tests.support.services.watches import Watcher
 from tests.support.spark.formats import (
     HDFS_V1,
     ROCKSDB_CHANGELOG_V1,
@@ -36,10 +48,10 @@ from tests.support.spark.formats import (
     ROCKSDB_V2,
     StateFormat,
 )
-from tests.support.spark.kinds import BRANCHES
-from tests.support.spark.queries import wait_until
+from tests.support.spark.kinds import BRANCHES, Placing
 
 from understudy_shared.base.words import StoreName
+from understudy_shared.spark.key_codec import KeyCodec
 
 ROUTED = (HDFS_V1, ROCKSDB_CHANGELOG_V2)
 """A router sees no format: one of each provider is enough."""
@@ -54,20 +66,22 @@ FORMATS = [
         StateFormat("rocksdb", changelog=True, format_version=2, row_checksum=True),
     )
 ]
-OF_AN_ANSWER = frozenset(
-    {"status", "store", "key", "partition", "version", "committed_at", "watermark", "lag", "served_by", "position"}
-    | {"next_cursor"}
-)
-"""Members that do not say what was found."""
-LISTS = {"session": "sessions", "join-side": "rows"}
+CASES: list[Any] = [
+    *FORMATS,
+    pytest.param((ROCKSDB_CHANGELOG_V2, "repartition"), id="scattered-by-repartition"),
+    pytest.param((HDFS_V1, "static-join"), id="scattered-by-static-join", marks=pytest.mark.full),
+    pytest.param((HDFS_V1, "repartition"), id="scattered-by-repartition-hdfs", marks=pytest.mark.full),
+]
+"""Formats by themselves, and with what places rows by a part of the keys before the operators."""
 
 
-@pytest.fixture(scope="module", params=FORMATS)
+@pytest.fixture(scope="module", params=CASES)
 def oracle(
     request: pytest.FixtureRequest, spark: SparkSession, tmp_path_factory: pytest.TempPathFactory
 ) -> KindsCheckpoint:
-    state_format: StateFormat = request.param
-    return write_kinds_checkpoint(spark, tmp_path_factory.mktemp(state_format.id), state_format)
+    given: StateFormat | tuple[StateFormat, Placing] = request.param
+    state_format, placing = given if isinstance(given, tuple) else (given, "by-hash")
+    return write_kinds_checkpoint(spark, tmp_path_factory.mktemp(state_format.id), state_format, placing=placing)
 
 
 def test_what_the_comparison_is_about_did_occur(oracle: KindsCheckpoint) -> None:
@@ -104,17 +118,52 @@ def test_every_key_at_every_retained_version_is_what_spark_reads(oracle: KindsCh
             }
             for store in oracle.stores.values():
                 assert_equal(reader, store, version)
-    record(f"{pyspark.__version__}-kinds-{oracle.state_format.id}", oracle.compared(pyspark.__version__))
+    if oracle.placing == "by-hash":
+        record(f"{pyspark.__version__}-kinds-{oracle.state_format.id}", oracle.compared(pyspark.__version__))
+
+
+def test_keys_lie_where_the_hash_of_the_whole_key_says_only_where_the_store_says_so(
+    oracle: KindsCheckpoint, tmp_path: Path
+) -> None:
+    with closing(CheckpointReader(oracle.path, tmp_path)) as reader:
+        elsewhere = Counter[str]()
+        for store in oracle.stores.values():
+            served = reader.stores[StoreName(store.name)]
+            assert served.codec.is_scattered is (oracle.placing != "by-hash" and served.has_keys), store.operator
+            hashed = KeyCodec(served.key_schema, num_hash_columns=served.codec.num_hash_columns)
+            for kept in store.kept[oracle.last] if served.has_keys else ():
+                placed = hashed.partition(served.codec.parse_json(kept.key), PARTITIONS)
+                elsewhere[store.operator] += placed != kept.partition
+    by_part = {"dedupe", "applyInPandasWithState", "sessionWindowStateStoreSaveExec"}
+    assert {operator for operator, keys in elsewhere.items() if keys} == (
+        set() if oracle.placing == "by-hash" else by_part
+    )
+
+
+def test_an_absent_key_of_a_scattered_store_is_absent_in_all_partitions(
+    oracle: KindsCheckpoint, tmp_path: Path
+) -> None:
+    (seen,) = oracle.of("dedupe")
+    with served_node(oracle.path, tmp_path / "data") as served:
+        wait_for_last(served, oracle)
+        absent = served.look_up(["absent", 7.5], store=seen.name)
+        (in_a_batch,) = served.look_up_all([["absent", 7.5]], store=seen.name)
+        stores: Any = served.get("/v1/stores").body["stores"]
+    assert (absent.status, absent.body["found"], absent.body["version"]) == (404, False, oracle.last)
+    assert in_a_batch["partition"] == absent.body["partition"]
+    assert (absent.body["partition"] is None) is (oracle.placing != "by-hash")
+    placement = {each["store"]: each["placement"] for each in stores}[seen.name]
+    assert placement == ("by-hash" if oracle.placing == "by-hash" else "scattered")
 
 
 def test_every_key_is_answered_by_a_node_one_by_one_and_in_batches(oracle: KindsCheckpoint, tmp_path: Path) -> None:
     with served_node(oracle.path, tmp_path / "data") as served:
-        _wait(served, oracle)
+        wait_for_last(served, oracle)
         for store in oracle.stores.values():
             for kept in store.kept[oracle.last]:
                 reply = served.look_up(kept.key, store=store.name)
-                _assert_answer(oracle, store, kept, {"status": reply.status, **reply.body})
-            _assert_batch(oracle, store, served)
+                assert_answer(oracle, store, kept, {"status": reply.status, **reply.body})
+            assert_batch(oracle, store, served)
             gone = next(iter(_keys(store, oracle.versions[0]) - _keys(store, oracle.last)), None)
             if gone is not None:
                 reply = served.look_up(json.loads(gone), store=store.name)
@@ -137,13 +186,13 @@ def test_a_named_version_is_answered_as_spark_reads_it_by_a_node_that_never_show
 ) -> None:
     """Q57."""
     with served_node(oracle.path, tmp_path / "data") as served:
-        _wait(served, oracle)
+        wait_for_last(served, oracle)
         for version in oracle.versions:
             for store in oracle.stores.values():
-                _assert_batch(oracle, store, served, version=version)
+                assert_batch(oracle, store, served, version=version)
                 kept = store.kept[version][0]
                 reply = served.look_up(kept.key, store=store.name, bounds=f"version={version}")
-                _assert_answer(oracle, store, kept, {"status": reply.status, **reply.body}, version=version)
+                assert_answer(oracle, store, kept, {"status": reply.status, **reply.body}, version=version)
                 snapshot = served.look_up(kept.key, store=store.name, bounds=f"snapshot={reply.body['position']}")
                 assert snapshot.body["version"] == version
         assert served.node.past.opened > 0
@@ -160,53 +209,19 @@ def test_the_history_of_a_key_is_what_spark_reads_of_it_at_each_version(
     oracle: KindsCheckpoint, tmp_path: Path
 ) -> None:
     with served_node(oracle.path, tmp_path / "data") as served:
-        _wait(served, oracle)
+        wait_for_last(served, oracle)
         first, last = oracle.versions[0], oracle.last
         for store in oracle.stores.values():
             for kept in (store.kept[last][0], store.kept[first][-1]):
-                _assert_history(oracle, store, kept.key, served)
-
-
-def _assert_history(oracle: KindsCheckpoint, store: KindStore, of_key: list[object], served: Served) -> None:
-    key, first = json.dumps(of_key), oracle.versions[0]
-    reply = served.get(f"/v1/stores/{store.name}/history?key={quote(key)}&from={first}")
-    assert (reply.status, reply.body["from"], reply.body["to"]) == (200, first, oracle.last), reply
-    said: Any = reply.body["versions"]
-    by_version = {v: [k.said for k in store.kept[v] if json.dumps(k.key) == key] for v in oracle.versions}
-    told: Any = None
-    for version in oracle.versions:
-        told = next((each for each in said if each["version"] == version), told)
-        values = {name: value for name, value in told.items() if name not in OF_AN_ANSWER}
-        expected = by_version[version][0] if by_version[version] else {"found": False}
-        assert as_text(values) == as_text(expected), f"{store.operator} {key} at {version}"
+                assert_history(oracle, store, kept.key, served)
 
 
 def test_several_stores_are_read_at_one_version(oracle: KindsCheckpoint, tmp_path: Path) -> None:
     """Q64."""
     with served_node(oracle.path, tmp_path / "data") as served:
-        _wait(served, oracle)
+        wait_for_last(served, oracle)
         for version in (None, oracle.versions[0]):
-            _assert_several(oracle, served, version)
-
-
-def _assert_several(oracle: KindsCheckpoint, served: Served, version: int | None) -> None:
-    at = version or oracle.last
-    reads = [
-        {"store": store.name, "keys": [kept.key for kept in store.kept[at][:20]]} for store in oracle.stores.values()
-    ]
-    named = {} if version is None else {"version": version}
-    leased = served.post("/v1/snapshots", json.dumps(named).encode())
-    assert (leased.status, leased.body["version"]) == (201, at), leased
-    for asked in (named, {"snapshot": leased.body["snapshot"]}):
-        reply = served.post("/v1/read", json.dumps({"reads": reads, **asked}).encode())
-        assert (reply.status, reply.body["version"]) == (200, at), reply
-        read: Any = reply.body["reads"]
-        for store, answers in zip(oracle.stores.values(), read, strict=True):
-            assert answers["store"] == store.name
-            for kept, answer in zip(store.kept[at][:20], answers["results"], strict=True):
-                _assert_answer(oracle, store, kept, answer, version=at)
-    again = served.post("/v1/read", json.dumps({"reads": reads, "snapshot": reply.body["snapshot"]}).encode())
-    assert again.body["version"] == at
+            assert_several(oracle, served, version)
 
 
 def _first_retained(oracle: KindsCheckpoint) -> int:
@@ -239,7 +254,7 @@ def test_what_is_said_to_have_expired_is_what_spark_removes_in_the_next_batch(or
 
 def test_the_pages_of_every_key_together_are_what_spark_reads(oracle: KindsCheckpoint, tmp_path: Path) -> None:
     with served_node(oracle.path, tmp_path / "data") as served:
-        _wait(served, oracle)
+        wait_for_last(served, oracle)
         for store in oracle.stores.values():
             if store.kind in LISTS:
                 member = LISTS[store.kind]
@@ -269,7 +284,7 @@ def test_what_a_scan_would_have_to_sort_is_sorted_before_its_version_is_shown(
     """The order takes memory, so a reader who had to sort would leave more of it in use."""
     (visits,) = oracle.of("sessionWindowStateStoreSaveExec")
     with served_node(oracle.path, tmp_path / "data") as served:
-        _wait(served, oracle)
+        wait_for_last(served, oracle)
         assert served.node.generation is not None
         replicas = served.node.generation.readers[StoreName(visits.name)].replicas.values()
         before = [replica.resident_bytes for replica in replicas]
@@ -280,7 +295,7 @@ def test_what_a_scan_would_have_to_sort_is_sorted_before_its_version_is_shown(
 def test_a_scan_and_an_export_have_every_key_of_every_kind_once(oracle: KindsCheckpoint, tmp_path: Path) -> None:
     """Q1, Q17, Q64."""
     with served_node(oracle.path, tmp_path / "data") as served:
-        _wait(served, oracle)
+        wait_for_last(served, oracle)
         for store in oracle.stores.values():
             for limit in ("1", "2", "7", "1000"):
                 rows = scanned(served, store.name, limit=limit)
@@ -292,14 +307,14 @@ def test_a_scan_and_an_export_have_every_key_of_every_kind_once(oracle: KindsChe
 def test_the_changes_of_each_version_are_keys_as_spark_reads_them(oracle: KindsCheckpoint, tmp_path: Path) -> None:
     """Q33, where several records make an answer."""
     with served_node(oracle.path, tmp_path / "data") as served:
-        _wait(served, oracle)
+        wait_for_last(served, oracle)
         count = assert_changed(served, oracle)
     assert count > 10 or not (oracle.state_format.provider == "hdfs" or oracle.state_format.changelog)
 
 
 def test_longs_are_texts_in_every_kind_of_answer_that_is_asked_for_so(oracle: KindsCheckpoint, tmp_path: Path) -> None:
     with served_node(oracle.path, tmp_path / "data") as served:
-        _wait(served, oracle)
+        wait_for_last(served, oracle)
         for store in oracle.stores.values():
             kept = store.kept[oracle.last][0]
             reply = served.look_up(kept.key, store=store.name, bounds="longs=string")
@@ -314,53 +329,27 @@ def test_every_key_is_answered_through_a_router_as_by_the_node(
         pytest.skip("a router sees no format")
     with cluster(oracle.path, tmp_path, redis.url, nodes=2) as known:
         router = known.router
-        _wait(router, oracle)
+        wait_for_last(router, oracle)
         kinds: Any = router.get("/v1/stores").body["stores"]
         assert {each["store"]: each["kind"] for each in kinds} == {
             store.name: store.kind for store in oracle.stores.values()
         }
-        _assert_several(oracle, router, None)
-        _assert_several(oracle, router, oracle.versions[0])
+        assert_several(oracle, router, None)
+        assert_several(oracle, router, oracle.versions[0])
         for store in oracle.stores.values():
-            _assert_batch(oracle, store, router)
-            _assert_batch(oracle, store, router, version=oracle.versions[0])
-            _assert_history(oracle, store, store.kept[oracle.last][0].key, router)
+            assert_batch(oracle, store, router)
+            assert_batch(oracle, store, router, version=oracle.versions[0])
+            assert_history(oracle, store, store.kept[oracle.last][0].key, router)
             kept = store.kept[oracle.last][0]
             reply = router.look_up(kept.key, store=store.name)
-            _assert_answer(oracle, store, kept, {"status": reply.status, **reply.body})
+            assert_answer(oracle, store, kept, {"status": reply.status, **reply.body})
             explained = router.get(f"/v1/stores/{store.name}/metadata?key={quote(json.dumps(kept.key))}")
-            assert (explained.status, explained.body["partition"]) == (200, kept.partition)
-
-
-def _wait(served: Served, oracle: KindsCheckpoint) -> None:
-    """Return when every partition of every store shows the last version."""
-    wait_until(lambda: not served.not_ready() and _shows(served, oracle), what="the last version")
-
-
-def _shows(served: Served, oracle: KindsCheckpoint) -> bool:
-    stores: Any = served.lag()["stores"]
-    replicas = [replica for store in stores for replica in store["partitions"]]
-    return len(stores) == len(oracle.stores) and all(
-        replica["current_offset_position"] == oracle.last and replica["offset_lag"] == 0 for replica in replicas
-    )
-
-
-def _assert_batch(oracle: KindsCheckpoint, store: KindStore, served: Served, *, version: int | None = None) -> None:
-    kept, bounds = store.kept[version or oracle.last], {} if version is None else {"version": version}
-    answers = served.look_up_all([each.key for each in kept], store=store.name, **bounds)
-    for each, answer in zip(kept, answers, strict=True):
-        _assert_answer(oracle, store, each, answer, version=version)
-
-
-def _assert_answer(
-    oracle: KindsCheckpoint, store: KindStore, kept: Kept, answer: dict[str, Any], *, version: int | None = None
-) -> None:
-    said = {name: value for name, value in answer.items() if name not in OF_AN_ANSWER}
-    assert answer["status"] == 200, f"{store.operator} {kept.key}: {answer}"
-    assert as_text(said) == as_text(kept.said), f"{store.operator} {kept.key}"
-    assert as_text(list(answer["key"].values())) == as_text(kept.key)
-    assert (answer["partition"], answer["version"]) == (kept.partition, version or oracle.last)
-    assert answer.get("next_cursor", "no list") == (None if store.kind in LISTS else "no list")
+            assert explained.status == 200
+            asked: Any = explained.body.get("asked", [explained.body])
+            assert kept.partition in [each["partition"] for each in asked]
+            assert len(asked) == (PARTITIONS if explained.body["placement"] == "scattered" else 1)
+            with Watcher(router.port, watch_target(store, kept)) as watched:
+                assert_snapshot(watched.take(), kept)
 
 
 def _judge(document: dict[str, object], call: str, reply: Reply) -> None:
@@ -388,7 +377,7 @@ def test_a_timeout_in_state_format_1_is_the_whole_long_of_which_sparks_reader_sh
     oracle = write_kinds_checkpoint(spark, tmp_path, HDFS_V1, operators=["applyInPandasWithState"], conf=conf)
     (store,) = oracle.stores.values()
     with served_node(oracle.path, tmp_path / "data") as served:
-        _wait(served, oracle)
+        wait_for_last(served, oracle)
         answers = served.look_up_all([kept.key for kept in store.kept[oracle.last]], store=store.name)
     assert answers
     timeouts = set()

@@ -22,9 +22,9 @@ from tests.support.spark.accelerator import Way, prepared_planners, released_jar
 from tests.support.spark.aligned_queries import (
     QUICK,
     InputLogs,
-    files_options,
     has_ended,
     load,
+    logs_options,
     planner_of,
     running,
     started,
@@ -51,9 +51,9 @@ def _quick_session(spark: SparkSession) -> Iterator[None]:
 
 
 @pytest.fixture
-def logs(tmp_path: Path) -> InputLogs:
+def logs(redis: RedisServer, tmp_path: Path) -> InputLogs:
     """Two topics of two partitions, some records out of order and some without a time."""
-    made = InputLogs(tmp_path / "input")
+    made = InputLogs(redis.url, tmp_path)
     for topic, first in (("weather", 0), ("flights", 5)):
         for partition in range(2):
             made.add(topic, partition, [first + 10 * number for number in range(10)], note="ä€")
@@ -118,10 +118,10 @@ def test_rows_of_kafka_are_those_of_the_python_source_whatever_is_null(
     ],
     ids=lambda found: ",".join(f"{name}={value}" for name, value in found.items()) if isinstance(found, dict) else "",
 )
-def test_rows_of_files_are_those_of_the_python_source_whatever_options_change(
+def test_rows_of_redis_are_those_of_the_python_source_whatever_options_change(
     spark: SparkSession, logs: InputLogs, tmp_path: Path, more: Options, rows: int
 ) -> None:
-    assert_both_ways_are_the_same(spark, {**files_options(logs, TOPICS), **more}, tmp_path, rows=rows)
+    assert_both_ways_are_the_same(spark, {**logs_options(logs, TOPICS), **more}, tmp_path, rows=rows)
 
 
 @pytest.mark.full
@@ -176,6 +176,7 @@ def test_a_batch_that_runs_again_by_the_other_way_is_the_same_and_the_query_goes
     wait_until(lambda: not list(tmp_path.glob("spool/*/*.arrow")), what="the planners to remove what they spooled")
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("way", ["python", "jar"])
 def test_a_batch_that_runs_again_with_fewer_records_is_counted_in_the_progress(
     spark: SparkSession, module_redis: RedisServer, tmp_path: Path, way: Way
@@ -203,7 +204,7 @@ def test_the_death_of_the_planner_ends_the_query_and_says_how(
     spark: SparkSession, logs: InputLogs, tmp_path: Path
 ) -> None:
     checkpoint = tmp_path / "checkpoint"
-    options = files_options(logs, TOPICS, undecodable="skip", checkpoint=str(checkpoint))
+    options = logs_options(logs, TOPICS, undecodable="skip", checkpoint=str(checkpoint))
     with running(load(spark, options, "jar"), checkpoint) as (query, kept):
         wait_for_rows(query, kept, 52)
         os.kill(planner_of(checkpoint), signal.SIGKILL)
@@ -234,7 +235,7 @@ def set_of_driver(spark: SparkSession) -> Iterator[Callable[[str, str], None]]:
 def test_a_query_that_is_started_after_another_takes_a_process_that_was_started_meanwhile(
     spark: SparkSession, logs: InputLogs, tmp_path: Path
 ) -> None:
-    options = files_options(logs, TOPICS, undecodable="skip")
+    options = logs_options(logs, TOPICS, undecodable="skip")
     before = prepared_planners(spark)
     assert len(everything(load(spark, options, "jar"), tmp_path / "first")) == 52
     wait_until(lambda: len(prepared_planners(spark) - before) == 1, what="a planner without a query")
@@ -252,7 +253,7 @@ def test_a_planner_that_no_query_takes_ends_by_itself(
 ) -> None:
     """One that waits for a next query, and one that waits because a `load()` was followed by no query."""
     set_of_driver(IDLE_TIMEOUT, "5s")
-    options = files_options(logs, TOPICS, undecodable="skip")
+    options = logs_options(logs, TOPICS, undecodable="skip")
     before = prepared_planners(spark)
     everything(load(spark, options, "jar"), tmp_path / "checkpoint")
     wait_until(lambda: len(prepared_planners(spark) - before) == 1, what="a planner without a query")
@@ -267,7 +268,7 @@ def test_a_planner_that_no_query_takes_ends_by_itself(
 def test_a_planner_that_waits_for_a_query_ends_with_its_session_and_with_a_jvm_that_is_killed(
     logs: InputLogs, tmp_path: Path
 ) -> None:
-    options = json.dumps(files_options(logs, TOPICS, undecodable="skip"))
+    options = json.dumps(logs_options(logs, TOPICS, undecodable="skip"))
     arguments = ["--jar", str(released_jar()), "--options", options, "--folder", str(tmp_path / "job")]
     with spark_job("waiting_planners.py", arguments, tmp_path / "job") as job:
         job.wait_until(lambda: bool(job.lines()), what="a planner of the second session")
@@ -282,7 +283,7 @@ def test_an_idle_time_that_is_no_time_is_refused_at_load(
 ) -> None:
     set_of_driver(IDLE_TIMEOUT, "soon")
     with pytest.raises(PySparkException, match=rf"Illegal value .*{IDLE_TIMEOUT}: .*Time must be specified"):
-        load(spark, files_options(logs, TOPICS), "jar")
+        load(spark, logs_options(logs, TOPICS), "jar")
 
 
 @pytest.mark.full
@@ -291,7 +292,7 @@ def test_a_planner_that_is_silent_for_two_minutes_is_ended_and_the_query_says_so
 ) -> None:
     """It is stopped, as a machine that swaps or a debugger stops it: it lives, and sends no beat."""
     checkpoint = tmp_path / "checkpoint"
-    options = files_options(logs, TOPICS, undecodable="skip", checkpoint=str(checkpoint))
+    options = logs_options(logs, TOPICS, undecodable="skip", checkpoint=str(checkpoint))
     with running(load(spark, options, "jar"), checkpoint) as (query, kept):
         wait_for_rows(query, kept, 52)
         planner = planner_of(checkpoint)
@@ -304,7 +305,7 @@ def test_a_planner_that_is_silent_for_two_minutes_is_ended_and_the_query_says_so
 def test_a_python_that_cannot_start_is_named_and_so_is_what_to_do(
     spark: SparkSession, logs: InputLogs, tmp_path: Path, set_of_driver: Callable[[str, str], None]
 ) -> None:
-    options = files_options(logs, TOPICS)
+    options = logs_options(logs, TOPICS)
     set_of_driver(DRIVER_PYTHON, "/nowhere/python3")
     fix = "Set PYSPARK_PYTHON or spark.pyspark.python to a Python in which understudy is installed"
     with pytest.raises(AnalysisException, match=rf"Python cannot be started as '/nowhere/python3'.*{fix}"):
@@ -324,10 +325,11 @@ def test_a_python_that_cannot_start_is_named_and_so_is_what_to_do(
 def test_an_input_that_is_gone_when_a_batch_is_read_is_the_error_of_the_query(
     spark: SparkSession, logs: InputLogs, tmp_path: Path
 ) -> None:
-    frame = load(spark, files_options(logs, TOPICS, undecodable="skip"), "jar")
+    frame = load(spark, logs_options(logs, TOPICS, undecodable="skip"), "jar")
 
     def keep(batch: DataFrame, _: int) -> None:
-        for path in [*tmp_path.glob("spool/*/*.arrow"), *logs.root.rglob("*.jsonl")]:
+        logs.remove()
+        for path in tmp_path.glob("spool/*/*.arrow"):
             path.unlink()
         batch.collect()
 

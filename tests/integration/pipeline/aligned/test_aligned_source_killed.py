@@ -13,14 +13,15 @@ from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
+from tests.support.bus.redis_server import RedisServer
 from tests.support.spark.accelerator import PLANNER, Way, released_jar
 from tests.support.spark.aligned_queries import (
     QUICK,
     InputLogs,
     Row,
-    files_options,
     has_ended,
     load,
+    logs_options,
     planner_of,
     run_to_end,
 )
@@ -42,15 +43,15 @@ HELD = 1
     ],
 )
 def test_a_batch_that_was_logged_and_not_committed_is_the_same_after_kill_9_by_either_way(
-    request: pytest.FixtureRequest, tmp_path: Path, *, killed: str, before: Way, after: Way
+    request: pytest.FixtureRequest, redis: RedisServer, tmp_path: Path, *, killed: str, before: Way, after: Way
 ) -> None:
     """Spark takes the jar wherever it is on the class path, also if the Python source is registered."""
     jar = str(released_jar()) if "jar" in (before, after) else ""
-    logs, checkpoint, spool = InputLogs(tmp_path / "input"), tmp_path / "checkpoint", tmp_path / "spool"
+    logs, checkpoint, spool = InputLogs(redis.url, tmp_path), tmp_path / "checkpoint", tmp_path / "spool"
     for partition in range(2):
         logs.add("weather", partition, range(0, 200, 10))
         logs.add("flights", partition, range(5, 200, 10))
-    options = files_options(
+    options = logs_options(
         logs, TOPICS, max_poll_records="30", max_task_idle_ms="0", spool=str(spool), checkpoint=str(checkpoint)
     )
     arguments = [str(checkpoint), "--options", json.dumps(options), "--hold", str(HELD)]

@@ -106,15 +106,6 @@ def fill_kafka(broker: KafkaBroker, logs: Logs) -> dict[str, str]:
     return {**OPTIONS, "kafka": broker.servers, "topics": ",".join(names.values())}
 
 
-def fill_folders(root: Path, logs: Logs) -> dict[str, str]:
-    """One file for each partition; the source's options for them."""
-    for partition, log in logs.items():
-        path = root / partition.topic / str(partition.partition) / "1.jsonl"
-        path.parent.mkdir(parents=True)
-        path.write_bytes(b"".join(record.value + b"\n" for record in log))
-    return {**OPTIONS, "files": str(root)}
-
-
 @contextmanager
 def submitted(
     cluster: StandaloneCluster, name: str, options: Mapping[str, str], *more: str, way: Way = "python"
@@ -175,17 +166,12 @@ def test_a_cluster_gives_the_rows_order_and_answers_of_local_mode_and_its_names_
 
 
 @pytest.mark.full
-@pytest.mark.parametrize(("kind", "way"), [("kafka", "jar"), ("files", "python")], ids=["kafka-jar", "files-python"])
-def test_other_inputs_and_the_jar_give_the_rows_order_and_answers_of_local_mode_too(
-    request: pytest.FixtureRequest, cluster: StandaloneCluster, tmp_path: Path, *, kind: str, way: Way
+def test_kafka_and_the_jar_give_the_rows_order_and_answers_of_local_mode_too(
+    spark: SparkSession, broker: KafkaBroker, cluster: StandaloneCluster, tmp_path: Path
 ) -> None:
-    spark: SparkSession = request.getfixturevalue("spark")
     logs = records(PER_PARTITION)
-    if kind == "kafka":
-        options = fill_kafka(request.getfixturevalue("broker"), logs)
-    else:
-        options = fill_folders(cluster.shared / f"input-{way}", logs)
-    with submitted(cluster, f"{kind}-{way}", options, way=way) as (job, folder):
+    options = fill_kafka(broker, logs)
+    with submitted(cluster, "kafka-jar", options, way="jar") as (job, folder):
         output = Output(folder / "output")
         job.wait_until(lambda: output.count() == ROWS, what="every row")
         assert_executors_see_nothing(job, cluster)

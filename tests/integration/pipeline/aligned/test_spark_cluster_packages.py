@@ -129,6 +129,7 @@ def home(running: SparkJob) -> str:
 EXPECTED = ["row flights 0 UA1", "row weather 0 cold"]
 
 
+@pytest.mark.full
 def test_an_archive_brings_every_package_to_executors_that_have_none(
     tmp_path: Path, wheel: Wheel, server: RedisServer
 ) -> None:
@@ -147,6 +148,7 @@ def test_an_archive_brings_every_package_to_executors_that_have_none(
             assert "No module named 'pyarrow'" in "\n".join(running.lines())
 
 
+@pytest.mark.full
 def test_py_files_bring_understudy_itself_to_executors_that_have_the_rest(
     tmp_path: Path, wheel: Wheel, server: RedisServer
 ) -> None:

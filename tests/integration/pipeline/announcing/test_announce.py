@@ -224,21 +224,6 @@ def test_commits_of_another_query_of_the_session_are_not_hinted(
     assert ear.hints() == [before, before + 1]
 
 
-def test_without_listening_names_are_sent_and_commits_are_not(
-    feeder: StreamFeeder, server: RedisServer, ear: Ear
-) -> None:
-    server.flush()
-    names = {2: "labels"}
-    with announce(feeder.query, application_id=APPLICATION, redis=server.url, names=names, listen=False) as announced:
-        until(lambda: announced.is_announced, "the announcement")
-        batch = feeder.add(rows(7))
-        until(lambda: _progress_of(feeder) == batch, "Spark's own report of the batch")
-    assert ear.hints() == []
-    announcement = read_announcement(server.url)
-    assert announcement is not None
-    assert [store.name for store in announcement.stores] == ["kinds", "hours", "labels", "everything"]
-
-
 @pytest.mark.parametrize("fault", in_full(("dead", "hung"), if_in=("dead",)))
 def test_the_query_goes_on_without_redis_and_is_announced_when_it_is_back(feeder: StreamFeeder, fault: str) -> None:
     with redis_server(running=fault == "hung") as server:

@@ -10,8 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Producer
-from confluent_kafka.admin._config import AlterConfigOpType, ConfigEntry, ConfigResource
+from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource
 from tests.support.kafka.broker import KafkaBroker
 from tests.support.kafka.clients import Reading, begin_transaction, produce
 from tests.support.spark.queries import wait_until
@@ -22,7 +21,7 @@ from understudy_pipeline.aligned.stream import AlignedStream, Json
 from understudy_pipeline.inputs.kafka_config import KafkaConfig
 from understudy_pipeline.inputs.kafka_input import KafkaInput
 from understudy_pipeline.inputs.opening import open_reader
-from understudy_pipeline.inputs.protocol import DataLostError, Range, UnknownTopicError
+from understudy_pipeline.inputs.protocol import DataLostError, Range
 from understudy_pipeline.inputs.records import Cursor, TopicPartition
 
 pytestmark = pytest.mark.usefixtures("taking")
@@ -241,23 +240,6 @@ def test_what_was_lost_is_a_warning_where_that_is_wanted(broker: KafkaBroker, ca
     assert "begins at offset 60" in caplog.text
 
 
-def test_retention_by_time_is_reported_like_any_other_loss(broker: KafkaBroker) -> None:
-    short = {"retention.ms": "1000", "segment.bytes": str(1 << 20)}
-    where = TopicPartition(broker.make_topic(config=short), 0)
-    produce(broker.servers, where, [bytes(100_000)] * 30)  # of 2023
-    with reading(config(broker, where)) as reads:
-
-        def is_lost() -> bool:
-            try:
-                reads.seek(where, cursor=Cursor("0", 1))
-            except DataLostError:
-                return True
-            return False
-
-        wait_until(is_lost, what="retention", limit_s=60)
-        reads.seek(where, cursor=reads.input.beginnings([where], timeout_ms=10_000)[where])
-
-
 def test_new_partitions_are_seen_and_read_from_their_beginning(broker: KafkaBroker) -> None:
     topic = broker.make_topic(1)
     old, new = TopicPartition(topic, 0), TopicPartition(topic, 1)
@@ -275,30 +257,3 @@ def test_new_partitions_are_seen_and_read_from_their_beginning(broker: KafkaBrok
         while len(reads.values(old)) < 2:
             reads.turn({old: 9, new: 9})
         assert (reads.values(old), reads.values(new)) == ([b"old", b"again"], [b"new"])
-
-
-def test_a_topic_that_is_not_there_is_reported_with_names_like_it_and_is_not_made(broker: KafkaBroker) -> None:
-    there = broker.make_topic()
-    # The broker has the topics of other tests as well, more of them than an error lists: it names one that is similar.
-    for name, said in ((there[:-1], f"Did you mean .*{there}"), ("zzz", "There are: t")):
-        with (
-            reading(KafkaConfig(broker.servers, (there, name))) as reads,
-            pytest.raises(UnknownTopicError, match=said) as message,
-        ):
-            reads.input.partitions(timeout_ms=10_000)
-        assert f"there is no topic '{name}'" in str(message.value)
-    with broker.admin() as admin:
-        assert not {there[:-1], "zzz"} & set(admin.list_topics(timeout=END_S).topics)
-
-
-def test_records_compressed_in_every_way_are_read(broker: KafkaBroker) -> None:
-    where = TopicPartition(broker.make_topic(), 0)
-    kinds = ("none", "gzip", "snappy", "lz4", "zstd")
-    for kind in kinds:
-        producer = Producer({"bootstrap.servers": broker.servers, "compression.type": kind})
-        producer.produce(where.topic, kind.encode() * 100, partition=0)
-        assert producer.flush(END_S) == 0
-    with reading(config(broker, where)) as reads:
-        reads.seek(where)
-        reads.until_lag(where, 0)
-        assert reads.values(where) == [kind.encode() * 100 for kind in kinds]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import pytest
@@ -137,25 +137,6 @@ def test_a_topic_that_is_deleted_ends_the_query_or_is_left_out_where_data_may_be
             query.until(b"b1")
             wait_until(lambda: not planner.snapshot().outages, what="an input that is well")
             assert found(query.offset) == ["a", "b"]
-
-
-def test_where_a_new_query_by_a_pattern_begins_is_said_as_for_named_topics(broker: KafkaBroker, prefix: str) -> None:
-    topic = broker.make_topic(2, name=f"{prefix}-a")
-    put(broker, topic, b"0", b"1", b"2")
-    script = {"subscribePattern": prefix}
-    assert begins(broker, script) == {0: "2", 1: "-1"}, "at the ends, as in Spark"
-    positions = json.dumps({topic: {"0": 1, "1": -2}})
-    assert begins(broker, {**script, "startingOffsets": positions}) == {0: "0", 1: "-1"}
-    with pytest.raises(SettingsError, match=r"startingOffsets leaves out .*-a-1"):
-        begins(broker, {**script, "startingOffsets": json.dumps({topic: {"0": 1}})})
-    assigned = {"assign": json.dumps({topic: [0]})}
-    assert begins(broker, {**assigned, "startingOffsets": json.dumps({topic: {"0": 1}})}) == {0: "0"}
-
-
-def begins(broker: KafkaBroker, script: Mapping[str, str]) -> Mapping[int, str]:
-    with planning(broker, **script) as planner:
-        cursors = planner.initial(timeout_ms=10_000).cursors
-        return {tp.partition: cursor.offset for tp, cursor in cursors.items()}
 
 
 def test_only_assigned_partitions_are_read_and_one_that_does_not_exist_is_refused(broker: KafkaBroker) -> None:

@@ -7,7 +7,7 @@ from tests.support.kafka.broker import KafkaBroker
 from tests.support.kafka.clients import Reading, produce
 from tests.support.spark.queries import wait_until
 
-from understudy_pipeline.inputs import kafka_client, kafka_input, kafka_statistics
+from understudy_pipeline.inputs import kafka_client, kafka_input
 from understudy_pipeline.inputs.kafka_config import KafkaConfig
 from understudy_pipeline.inputs.kafka_input import KafkaInput
 from understudy_pipeline.inputs.protocol import ClientQueue
@@ -22,10 +22,11 @@ RECORDS, VALUE = 5_000, bytes(1_000)
 def statistics(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """All that came of librdkafka."""
     came: list[str] = []
+    queue_of = kafka_client.queue_of
 
     def keep(text: str) -> ClientQueue:
         came.append(text)
-        return kafka_statistics.queue_of(text)
+        return queue_of(text)
 
     monkeypatch.setattr(kafka_client, "queue_of", keep)
     return came

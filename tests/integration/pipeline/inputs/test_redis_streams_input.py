@@ -15,8 +15,8 @@ from tests.support.bus.sentinel_trio import sentinel_url, sentinels_of
 from tests.support.spark.queries import wait_until
 
 from understudy_pipeline.inputs.opening import open_reader
-from understudy_pipeline.inputs.protocol import DataLostError, Fetched, InputError, Range, UnknownTopicError
-from understudy_pipeline.inputs.records import ROW_SCHEMA, Cursor, TopicPartition
+from understudy_pipeline.inputs.protocol import DataLostError, Fetched, InputError, Range
+from understudy_pipeline.inputs.records import Cursor, TopicPartition
 from understudy_pipeline.inputs.redis_streams import RedisConfig, RedisInput
 
 TP = TopicPartition("weather", 0)
@@ -108,36 +108,6 @@ def test_pieces_and_ranges_give_the_rows_that_one_reading_gives(
         assert read_range(of, start, end) == every[first + 1 : last + 1]
 
 
-def test_rows_have_the_schema_and_a_missing_field_is_null(redis: RedisServer, reads: RedisInput) -> None:
-    add(redis, 1)
-    redis.command("XADD", KEY, "2-0", "other", "x")
-    chunk = started(reads).fetch({TP: 9}, timeout_ms=0).chunks[0]
-    assert chunk.rows.schema == ROW_SCHEMA
-    assert chunk.rows.column("value").to_pylist() == [b"v1", None]
-    assert chunk.sizes.tolist() == [len("weather") + 20 + 3, len("weather") + 20]
-
-
-def test_partitions_are_counted_from_0_to_the_first_that_is_missing(redis: RedisServer) -> None:
-    for partition in (0, 1, 3):
-        add(redis, 1, key=f"weather:{partition}")
-    of = config(redis, partitions=None)
-    assert RedisInput(of).partitions(timeout_ms=1000) == {"weather": 2}
-    add(redis, 1, key="weather:2")
-    assert RedisInput(of).partitions(timeout_ms=1000) == {"weather": 4}
-    assert RedisInput(config(redis, partitions=7)).partitions(timeout_ms=1000) == {"weather": 7}
-
-
-def test_a_topic_without_streams_is_unknown_unless_their_number_is_given(redis: RedisServer) -> None:
-    add(redis, 1, key="weather")
-    with pytest.raises(UnknownTopicError, match=r"no stream 'weather:0', but a stream 'weather'"):
-        RedisInput(config(redis, partitions=None)).partitions(timeout_ms=1000)
-    redis.command("SET", "weather:1", "x")
-    with pytest.raises(UnknownTopicError, match="'weather:1' holds a string"):
-        RedisInput(config(redis, partitions=2)).partitions(timeout_ms=1000)
-    with pytest.raises(UnknownTopicError, match="'weather:1' holds"):
-        RedisInput(config(redis)).seek({TopicPartition("weather", 1): START}, timeout_ms=1000)
-
-
 def test_a_stream_that_does_not_exist_yet_is_empty_with_lag_0_and_then_read(
     redis: RedisServer, reads: RedisInput
 ) -> None:
@@ -177,24 +147,6 @@ def info(redis: RedisServer) -> bytes:
     reply = redis.command("INFO", "clients")
     assert isinstance(reply, dict | bytes)
     return reply if isinstance(reply, bytes) else "\n".join(f"{k}:{v}" for k, v in reply.items()).encode()
-
-
-def test_from_now_on_is_behind_everything_that_ever_was(redis: RedisServer, reads: RedisInput) -> None:
-    add(redis, 1, 2, 3)
-    redis.command("XDEL", KEY, "3-0")
-    cursor = reads.ends([TP], timeout_ms=1000)[TP]
-    assert cursor == Cursor("3-0", 3)
-    redis.command("XTRIM", KEY, "MAXLEN", 0)
-    add(redis, 4)
-    assert [(row["offset"], row["ordinal"]) for row in fetched(started(reads, cursor))] == [("4-0", 3)]
-
-
-def test_trimming_what_was_read_is_no_loss_also_over_a_restart(redis: RedisServer, reads: RedisInput) -> None:
-    add(redis, *range(1, 9))
-    redis.command("XTRIM", KEY, "MINID", 3)  # before the query began
-    rows = rows_of(started(reads).fetch({TP: 3}, timeout_ms=0))
-    redis.command("XTRIM", KEY, "MINID", 6)
-    assert offsets(fetched(started(reads, behind(rows[-1])))) == ["6-0", "7-0", "8-0"]
 
 
 def harm(redis: RedisServer, kind: str) -> None:
@@ -252,25 +204,6 @@ def test_entries_that_go_unread_are_a_loss_that_is_reported(
     assert warned(caplog) == lenient.losses == 1
     add(redis, 10)
     assert offsets(fetched(lenient)) == ["10-0"]
-    strict.close()
-    lenient.close()
-
-
-def test_entries_that_are_trimmed_before_the_first_read_are_a_loss_that_is_reported(
-    redis: RedisServer, caplog: pytest.LogCaptureFixture
-) -> None:
-    add(redis, *range(1, 7))
-    strict, lenient = (RedisInput(config(redis, fail=fail)) for fail in (True, False))
-    begin = beginning(strict)
-    last = behind(fetched(started(lenient, begin))[-1])
-    redis.command("XTRIM", KEY, "MINID", 3)
-    with pytest.raises(DataLostError, match="2 entries were removed before they were read"):
-        started(strict, begin)
-    with pytest.raises(DataLostError, match="2 of its first entries are gone"):
-        read_range(config(redis), begin, last)
-    assert [row["ordinal"] for row in fetched(started(lenient, begin))] == [2, 3, 4, 5]
-    assert len(read_range(config(redis, fail=False), begin, last)) == 4
-    assert warned(caplog) == 2
     strict.close()
     lenient.close()
 

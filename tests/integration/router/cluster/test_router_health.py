@@ -7,7 +7,6 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-from tests.support.bus.documents import APPLICATION
 from tests.support.bus.local_bus import LocalBus
 from tests.support.cluster.fake_cluster import STORE, UNHURRIED, Cluster, cluster, until
 from tests.support.cluster.fake_node import RESET, FakeNode, Hang, found
@@ -15,10 +14,8 @@ from tests.support.cluster.fake_node import RESET, FakeNode, Hang, found
 from understudy_router.cluster.health import MAX_BAD_IN_A_ROW, Health
 from understudy_shared.base.clock import SystemClock
 from understudy_shared.base.supervise import Supervisor
-from understudy_shared.base.words import ApplicationId, Lineage
 from understudy_shared.reads.hop import HopGroup
 from understudy_shared.reads.hop_columns import HopKey, HopOutcome
-from understudy_shared.reads.position import Position
 
 HEARTBEAT_MS = 500
 LONG_MS = 20_000
@@ -78,14 +75,6 @@ async def report(known: Cluster) -> dict[str, Any]:
     return dict((await known.get("/admin/v1/lag")).json())
 
 
-async def test_no_probe_is_sent_while_all_is_well() -> None:
-    async with cluster(a, b) as known, beating(known):
-        sequence = known.sequence
-        await until(lambda: known.sequence > sequence + 20, what="ten heartbeats")
-        assert await by(known) == "a"
-        assert [node.probes for node in known.nodes] == [0, 0]
-
-
 async def test_a_node_that_only_this_router_cannot_reach_costs_one_read_however_long_it_beats() -> None:
     async with cluster(RESET, b, **UNHURRIED) as known, beating(known, heartbeat_ms=LONG_MS):
         assert await by(known) == "b"
@@ -128,15 +117,6 @@ async def test_a_node_that_stays_bad_is_quarantined_by_its_probes_and_comes_back
         assert await by(known) == "a"
 
 
-async def test_the_last_node_is_asked_even_in_quarantine() -> None:
-    async with cluster(RESET) as known, beating(known):
-        while health(known) is not Health.QUARANTINED:
-            assert (await known.get(f"{STORE}/keys/x")).status_code == 503
-        known.nodes[0].answer = a
-        assert health(known) is Health.QUARANTINED
-        assert await by(known) == "a"
-
-
 async def test_a_node_that_hangs_is_suspect_long_before_its_hop_is_over_and_probed_once_at_a_time() -> None:
     async with cluster(Hang(), b, hop_timeout_ms=20_000, deadline_ms=40_000) as known, beating(known):
         assert await by(known) == "b"
@@ -146,15 +126,6 @@ async def test_a_node_that_hangs_is_suspect_long_before_its_hop_is_over_and_prob
         sequence = known.sequence
         await until(lambda: known.sequence > sequence + 50, what="several heartbeats")
         assert known.nodes[0].probes == 1
-
-
-async def test_a_position_of_another_history_is_refused_without_asking_anybody() -> None:
-    token = Position(ApplicationId(APPLICATION), Lineage("l0"), 3, None).encode()
-    async with cluster(a, b) as known:
-        reply = await known.get(f"{STORE}/keys/x?min_position={token}")
-        assert (reply.status_code, reply.json()["type"]) == (409, "lineage-changed")
-        assert [each["reason"] for each in reply.json()["candidates"]] == ["lineage-changed"] * 2
-        assert [node.hops for node in known.nodes] == [[], []]
 
 
 async def test_a_router_that_slept_buries_only_those_who_died_meanwhile() -> None:
@@ -172,11 +143,3 @@ async def test_a_router_that_slept_buries_only_those_who_died_meanwhile() -> Non
             died = [event["detail"] for event in (await report(known))["events"] if event["event"] == "died"]
             assert [detail.partition(":")[0] for detail in died] == ["b"]
             assert await by(known) == "a"
-
-
-async def test_a_node_that_has_nothing_assigned_is_in_the_report() -> None:
-    async with cluster(a, b) as known:
-        await known.assign(known.assignment(term=2, epoch=2, order=known.nodes[:1]))
-        await until(lambda: known.router.tables.assignment.order == (2, 2))  # type: ignore[union-attr]  # it has one
-        idle = (await report(known))["nodes"][1]
-        assert (idle["node_id"], idle["live"], idle["active"], idle["standby"], idle["warmup"]) == ("b", True, 0, 0, 0)

@@ -6,16 +6,15 @@ import asyncio
 from pathlib import Path
 
 import pytest
-from tests.support.bus.documents import APPLICATION, enveloped
+from tests.support.bus.documents import enveloped
 from tests.support.bus.fragile_bus import FragileBus
 from tests.support.bus.local_bus import LocalBus
 from tests.support.bus.redis_server import redis_server
-from tests.support.cluster import fake_cluster
-from tests.support.cluster.fake_cluster import LIMIT_S, STORE, UNHURRIED, cluster, routed, until
-from tests.support.cluster.fake_node import FakeNode, found, problem
+from tests.support.cluster.fake_cluster import STORE, UNHURRIED, cluster, routed, until
+from tests.support.cluster.fake_node import found, problem
 
-from understudy_shared.bus.gossip import Gossip, digest_of
-from understudy_shared.bus.messages import Applied, Farewell
+from understudy_shared.bus.gossip import digest_of
+from understudy_shared.bus.messages import Applied
 from understudy_shared.bus.redis_bus import RedisBus
 from understudy_shared.http.problems import ProblemType
 from understudy_shared.reads.hop import HopGroup
@@ -32,26 +31,6 @@ def b(_group: HopGroup, _key: HopKey) -> HopOutcome:
     return found("b")
 
 
-async def test_a_router_without_any_node_says_what_is_missing() -> None:
-    async with cluster() as known:
-        await until(lambda: known.router.degraded is None)
-        reply = await known.get(f"{STORE}/keys/x")
-        assert (reply.status_code, reply.json()["type"]) == (503, "not-initialised")
-        assert "no catalogue is known yet" in reply.json()["detail"]
-        ready = await known.get("/readyz")
-        assert ready.status_code == 503
-        assert ready.json()["reasons"][:2] == ["no catalogue is known yet", "no assignment is known yet"]
-        assert (await known.get("/livez")).status_code == 200
-        assert (await known.get("/admin/v1/lag")).json()["nodes"] == []
-
-
-@pytest.mark.parametrize("target", ["/v1/stores", f"{STORE}", f"{STORE}/metadata", f"{STORE}/metadata/x"])
-async def test_nothing_is_described_before_anything_is_known(target: str) -> None:
-    async with cluster() as known:
-        reply = await known.get(target)
-        assert (reply.status_code, reply.json()["type"]) == (503, "not-initialised")
-
-
 async def test_a_router_whose_redis_cannot_be_reached_starts_and_says_so(tmp_path: Path) -> None:
     async with routed(RedisBus(f"unix://{tmp_path}/nobody.sock")) as (router, http):
         await until(lambda: "nobody.sock" in (router.degraded or ""), what="the bus to be missed")
@@ -66,34 +45,10 @@ async def test_a_router_whose_redis_cannot_be_reached_starts_and_says_so(tmp_pat
         assert b"understudy_router_bus_connected 0.0" in (await http.get("/metrics")).content
 
 
-async def test_a_router_that_hears_of_nobody_learns_no_longer_than_it_may() -> None:
-    async with cluster() as known:
-        await asyncio.wait_for(known.router.learn(10), LIMIT_S)
-        assert known.router.not_ready()
-
-
 async def test_a_router_that_starts_learns_until_it_knows_whom_to_ask() -> None:
     async with cluster(a) as known:
         await known.router.learn(within_ms=FOREVER_MS)
         assert (await known.get(f"{STORE}/keys/x")).json()["value"] == {"by": "a"}
-
-
-async def test_what_nodes_say_is_heard_as_it_is_said() -> None:
-    async with cluster(a, b) as known:
-        await known.beat(known.nodes[1], applied=Applied(version=9), end_version=9)
-        await until(lambda: known.router.tables.end_version == 9)
-        await known.gossip.leave(Farewell(application_id=APPLICATION, node_id="a", incarnation="i-a"))
-        await until(lambda: "a" not in known.router.tables.nodes)
-        assert (await known.get(f"{STORE}/keys/x")).json()["value"] == {"by": "b"}
-        assert known.nodes[0].hops == []
-
-
-async def test_a_new_assignment_is_followed_at_once() -> None:
-    async with cluster(a, b) as known:
-        first, second = known.nodes
-        await known.assign(known.assignment(term=2, epoch=2, order=[second, first]))
-        await until(lambda: known.router.tables.assignment.order == (2, 2))  # type: ignore[union-attr]  # it has one
-        assert (await known.get(f"{STORE}/keys/x")).json()["value"] == {"by": "b"}
 
 
 async def test_a_refusal_that_shows_an_old_view_makes_the_router_read_the_keys_again() -> None:
@@ -106,16 +61,6 @@ async def test_a_refusal_that_shows_an_old_view_makes_the_router_read_the_keys_a
         later = known.assignment(term=9, epoch=9)
         await bus.put(known.gossip.names.assignment, enveloped(later))
         assert (await known.get(f"{STORE}/keys/x")).json()["value"] == {"by": "b"}
-        await until(lambda: known.router.tables.assignment == later, what="the keys to be read again")
-
-
-async def test_a_node_that_follows_a_later_assignment_makes_the_router_read_the_keys_again() -> None:
-    bus = LocalBus()
-    async with cluster(a, bus=bus) as known:
-        later = known.assignment(term=9, epoch=9)
-        await bus.put(known.gossip.names.assignment, enveloped(later))
-        known.nodes[0].term, known.nodes[0].epoch = 9, 9
-        assert (await known.get(f"{STORE}/keys/x")).status_code == 200
         await until(lambda: known.router.tables.assignment == later, what="the keys to be read again")
 
 
@@ -167,20 +112,6 @@ async def test_without_the_bus_lookups_go_on_and_lag_is_asked_from_the_nodes() -
         bus.turn(away=False)
         await until(lambda: known.router.degraded is None, what="the bus to be back")
         assert (await known.get("/readyz")).json()["degraded"] is None
-
-
-async def test_without_the_bus_nobody_is_called_dead_for_silence_on_it() -> None:
-    bus = FragileBus()
-    async with cluster(a, bus=bus) as known:
-        await known.beat(known.nodes[0], heartbeat_ms=600)
-        await until(lambda: known.router.watcher.heartbeat_ms == 600)
-        bus.turn(away=True)
-        await until(lambda: known.router.degraded)
-        polled = len(known.nodes[0].requests)
-        await until(lambda: len(known.nodes[0].requests) > polled + 1, what="several polls, each answered by 404")
-        assert (await known.get(f"{STORE}/keys/x")).status_code == 200
-        await known.nodes[0].kill()
-        assert (await known.get(f"{STORE}/keys/x")).json()["candidates"][0]["reason"] == "refused"
 
 
 async def test_a_bus_that_hangs_is_noticed_before_its_nodes_are_called_dead() -> None:
@@ -251,17 +182,6 @@ async def test_a_node_that_did_not_answer_is_asked_again_and_comes_back_without_
         assert (await known.get(f"{STORE}/keys/x")).json()["value"] == {"by": "a"}
 
 
-async def test_a_document_that_is_none_is_counted_and_nothing_else_happens() -> None:
-    bus = LocalBus()
-    async with cluster(a, bus=bus) as known:
-        await bus.publish(known.gossip.names.channel, b"heartbeat\n{")
-        await bus.publish(known.gossip.names.channel, b"nonsense")
-        await until(lambda: known.router.gossip.refused.total() == 2)
-        assert (await known.get(f"{STORE}/keys/x")).status_code == 200
-        metrics = (await known.get("/metrics")).text
-        assert 'understudy_router_refused_messages_total{kind="heartbeat"} 1.0' in metrics
-
-
 async def test_metrics_count_requests_hops_keys_and_fallbacks() -> None:
     async with cluster(a, b, **UNHURRIED) as known:
         await known.get(f"{STORE}/keys/x")
@@ -280,40 +200,6 @@ async def test_metrics_count_requests_hops_keys_and_fallbacks() -> None:
             "understudy_router_in_flight 0.0",
             "understudy_end_offset_position 7.0",
         }
-
-
-async def test_the_document_of_the_api_has_the_lookups() -> None:
-    async with cluster(a) as known:
-        paths = (await known.get("/openapi.json")).json()["paths"]
-        assert paths.keys() >= {
-            "/v1/stores/{store}/keys/{key}",
-            "/v1/stores/{store}/lookup",
-            "/v1/stores/{store}/metadata",
-            "/admin/v1/nodes/{node_id}/drain",
-        }
-
-
-async def test_the_way_to_a_node_follows_its_address() -> None:
-    async with cluster(a) as known:
-        moved = FakeNode("a", b)
-        await moved.start()
-        try:
-            await known.beat(moved)
-            endpoint = known.router.tables.nodes["a"].heartbeat.endpoint
-            await until(lambda: known.router.tables.nodes["a"].heartbeat.endpoint != endpoint)
-            assert (await known.get(f"{STORE}/keys/x")).json()["value"] == {"by": "b"}
-        finally:
-            await moved.kill()
-
-
-async def test_another_applications_gossip_is_not_this_routers() -> None:
-    bus = LocalBus()
-    async with cluster(a, bus=bus) as known:
-        other = known.heartbeat(known.nodes[0], application_id="other")
-        await Gossip(bus, "other").beat(other.model_copy(update={"node_id": "z"}))
-        await known.beat(known.nodes[0], end_version=8)
-        await until(lambda: known.router.tables.end_version == 8)
-        assert list(known.router.tables.nodes) == ["a"]
 
 
 @pytest.mark.parametrize("how", ["frozen", "killed"])
@@ -340,28 +226,3 @@ async def test_lookups_go_on_while_redis_is_gone_and_after_it_came_back_empty(ho
             await until(lambda: known.router.degraded is None, what="the bus to be back")
             assert (await known.get(f"{STORE}/keys/x")).json()["value"] == {"by": "a"}
             assert known.router.tables.assignment == known.assignment()
-
-
-async def test_the_metadata_of_a_key_prints_its_whole_numbers_as_strings_for_readers_that_ask_for_it(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(fake_cluster, "KEY_SCHEMA", fake_cluster.KEY_SCHEMA.replace('"string"', '"long"'))
-    number = 2**53 + 1
-    async with cluster(a) as known:
-        for target in (f"{STORE}/metadata/{number}?", f"{STORE}/metadata?key=[{number}]&"):
-            plain, text = await known.get(target + "longs=number"), await known.get(target + "longs=string")
-            assert (plain.json()["key"], text.json()["key"]) == ({"word": number}, {"word": str(number)})
-            assert isinstance(text.json()["partition"], int)
-            refused = await known.get(target + "longs=text")
-            assert (refused.status_code, refused.json()["type"]) == (400, "bad-bound")
-
-
-async def test_a_read_before_anything_is_known_counts_as_an_error_and_a_mistake_does_not() -> None:
-    async with routed(LocalBus()) as (router, http):
-        assert (await http.get(f"{STORE}/keys/x")).status_code == 503
-        assert (await http.post(f"{STORE}/lookup", json={"keys": [["x"]]})).status_code == 503
-        assert router.served.errors == 2
-    async with cluster(a) as known:
-        assert (await known.get("/v1/stores/none/keys/x")).status_code == 404
-        assert (await known.get(f"{STORE}/keys/x?max_lag=x")).status_code == 400
-        assert known.router.served.errors == 0

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -48,13 +47,6 @@ class Counted(Remembered):
     def save(self, document: Message) -> bool:
         self.saved.append(document)
         return super().save(document)
-
-
-class Sealed(Remembered):
-    """A memory that refuses every write and keeps what it has."""
-
-    def save(self, document: Message) -> bool:
-        return False
 
 
 @asynccontextmanager
@@ -183,23 +175,6 @@ async def test_what_is_remembered_stays_while_one_node_follows_it(tmp_path: Path
             assert not asked, "it was asked for an assignment older than the one that is followed"
 
 
-async def test_while_the_bus_is_there_nothing_is_recalled(tmp_path: Path) -> None:
-    bus = FragileBus()
-    async with fake_nodes(a, b) as nodes:
-        kept = Remembered(tmp_path, APPLICATION)
-        kept.save(assignment_of(nodes, order=(5, 9)))
-        kept.save(catalogue(store="renamed"))
-        async with router_at(bus, Sealed(tmp_path, APPLICATION), nodes) as known:
-            await until(lambda: known.router.degraded is None, what="the bus")
-            await on_the_bus(known, order=(1, 1))
-            await until(lambda: not known.router.not_ready(), what="readiness")
-            bus.turn(away=True)
-            await until(lambda: known.router.degraded, what="the loss")
-            await until(lambda: nodes[0].requests, what="nodes to be asked")
-            assert order_of(known.router) == (1, 1)
-            assert list(known.router.stores().by_name) == ["words"]
-
-
 async def test_an_assignment_that_nodes_follow_and_the_bus_lost_is_asked_from_a_node(tmp_path: Path) -> None:
     bus = FragileBus()
     async with fake_nodes(a, b) as nodes, router_at(bus, Counted(tmp_path), nodes) as known:
@@ -210,50 +185,3 @@ async def test_an_assignment_that_nodes_follow_and_the_bus_lost_is_asked_from_a_
         known.router.watcher.refresh()
         await until(lambda: not known.router.not_ready(), what="readiness, though the bus has neither document")
         assert order_of(known.router) == (3, 4)
-
-
-async def test_keys_are_read_again_while_a_node_hangs_that_was_asked_for_its_assignment(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    bus, asked = FragileBus(), asyncio.Event()
-
-    async def hang() -> None:
-        asked.set()
-        await asyncio.Event().wait()
-
-    async with fake_nodes(a) as nodes, router_at(bus, Counted(tmp_path), nodes) as known:
-        await until(lambda: known.router.degraded is None, what="the bus")
-        monkeypatch.setattr(known.router.watcher._polls, "latest_assignment", hang)
-        await known.beat(nodes[0], term=3, epoch=4)
-        known.router.watcher.refresh()
-        await until(asked.is_set, what="the question")
-        async with asyncio.timeout(LIMIT_S):
-            await known.router.watcher.cluster.read()
-
-
-async def test_heartbeats_write_nothing_and_news_do(tmp_path: Path) -> None:
-    async with fake_nodes(a, b) as nodes:
-        counted = Counted(tmp_path)
-        async with router_at(FragileBus(), counted, nodes) as known:
-            await on_the_bus(known, order=(1, 1))
-            await until(lambda: len(counted.saved) >= 3, what="assignment, catalogue and nodes on disk")
-            before = len(counted.saved)
-            for end in range(10, 510):
-                await known.beat(nodes[end % 2], end_version=end)
-            await until(lambda: known.router.tables.end_version == 509, what="all of them")
-        assert len(counted.saved) == before, [type(each).__name__ for each in counted.saved]
-
-
-async def test_a_folder_that_cannot_be_written_is_a_warning_and_lookups_go_on(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    (tmp_path / "file").touch()
-    async with fake_nodes(a) as nodes:
-        counted = Counted(tmp_path / "file")
-        with caplog.at_level(logging.WARNING):
-            async with router_at(FragileBus(), counted, nodes) as known:
-                await on_the_bus(known, order=(1, 1))
-                await until(lambda: len(counted.saved) >= 3, what="attempts")
-                assert (await known.get(f"{STORE}/keys/x")).status_code == 200
-                assert (await known.get("/livez")).status_code == 200
-        assert caplog.text.count("cannot remember for a start without Redis") == 1

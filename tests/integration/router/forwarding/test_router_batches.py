@@ -10,7 +10,7 @@ from tests.support.cluster.fake_node import Answer, found, problem
 
 from understudy_shared.http.problems import ProblemType
 from understudy_shared.reads.hop import MAX_HOP_BYTES, HopGroup
-from understudy_shared.reads.hop_columns import ABSENT, HopKey, HopOutcome
+from understudy_shared.reads.hop_columns import HopKey, HopOutcome
 
 
 def says(outcome: HopOutcome) -> Answer:
@@ -64,22 +64,6 @@ async def test_what_comes_while_all_connections_are_busy_travels_with_the_next_h
         assert node.accepted == busy
 
 
-async def test_a_batch_keeps_the_order_of_its_keys_bad_ones_and_repeated_ones_included() -> None:
-    def answer(_group: HopGroup, key: HopKey) -> HopOutcome:
-        absent = b"absent" in key.row
-        return HopOutcome(ABSENT, b'"found":false,', b'"version":7}\n') if absent else found("a")
-
-    async with cluster(answer, partitions=8) as known:
-        keys = [["x"], 7, ["absent"], {"word": "y"}, ["x"], ["a", "b"], {"wort": "z"}]
-        reply = await known.http.post(f"{STORE}/lookup", json={"keys": keys})
-        assert reply.status_code == 200
-        results = reply.json()["results"]
-        assert [each["status"] for each in results] == [200, 400, 404, 200, 200, 400, 400]
-        assert [each.get("key", {}).get("word") for each in results] == ["x", None, "absent", "y", "x", None, None]
-        assert {each["type"] for each in results if each["status"] == 400} == {"bad-key"}
-        assert known.nodes[0].keys == [4]
-
-
 async def test_only_the_partitions_that_one_node_refuses_are_asked_of_the_next() -> None:
     def answer(_group: HopGroup, key: HopKey) -> HopOutcome:
         return problem(ProblemType.NOT_OWNER) if key.partition % 2 else found("a")
@@ -100,10 +84,3 @@ async def test_a_batch_of_values_too_large_for_one_reply_is_asked_for_in_parts()
         assert [each["status"] for each in reply.json()["results"]] == [200] * 8
         replies = await asyncio.gather(*(known.get(f"{STORE}/keys/{number}") for number in range(8)))
         assert [each.status_code for each in replies] == [200] * 8
-
-
-async def test_a_value_too_large_for_any_reply_is_a_typed_refusal() -> None:
-    huge = HopOutcome(0, b'"found":true,"value":"%b",' % (b"v" * (MAX_HOP_BYTES + 1)), b'"version":7}\n')
-    async with cluster(says(huge), hop_timeout_ms=20_000, deadline_ms=60_000) as known:
-        reply = await known.get(f"{STORE}/keys/x")
-        assert (reply.status_code, reply.json()["type"]) == (413, "too-large")

@@ -19,7 +19,6 @@ from tests.support.checkpoint.handmade import HandmadeCheckpoint
 from tests.support.cluster.fake_cluster import STORE, UNHURRIED, Cluster, cluster
 from tests.support.cluster.fake_node import Answer, problem
 from tests.support.cluster.served_node import ServedNode, served_node
-from tests.support.services.openapi import resolved, validator
 from tests.support.spark.counting_query import WORDS
 from tests.support.spark.queries import wait_until
 
@@ -89,15 +88,6 @@ async def test_a_routed_batch_says_the_same_in_both_forms_wherever_its_partition
         assert served == {"a", "b", "bad-key", "no-acceptable-replica"}
 
 
-async def test_a_lone_key_that_a_node_answers_with_its_tail_apart_is_put_together() -> None:
-    async with cluster(holds("a", 0)) as known:
-        for word, status in (("a", 200), ("x", 404)):
-            reply = await known.get(f"{STORE}/keys/{word}")
-            assert reply.status_code == status
-            (result,) = (await both_forms(known, [[word]]))[0]["results"]
-            assert {"status": status, **reply.json()} == result
-
-
 def without_ages(results: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Results of two requests, without what changes between them."""
     kept = json.loads(json.dumps(results))
@@ -138,27 +128,6 @@ def test_a_nodes_batch_says_the_same_in_both_forms_and_of_each_key_what_it_says_
     for key, result in zip(keys, long, strict=True):
         alone = node.get(f"/v1/stores/op0/lookup?key={quote(json.dumps(key))}")
         assert without_ages([{"status": alone.status, **alone.body}]) == without_ages([result])
-
-
-def test_both_forms_are_what_the_openapi_document_says(node: ServedNode) -> None:
-    """Each fits exactly one of the forms that it lists."""
-    document: Any = node.get("/openapi.json").body
-    call = document["paths"]["/v1/stores/{store}/lookup"]["post"]
-    assert {resolved(document, each)["name"] for each in call["parameters"]} == {"store", "longs", "compact"}
-    described = validator(document, call["responses"]["200"]["content"]["application/json"]["schema"])
-    body = json.dumps({"keys": [[WORDS[0]], ["nobody"], 7]}).encode()
-    for query in ("", "?compact=true"):
-        answer = node.post(f"/v1/stores/op0/lookup{query}", body).body
-        described.validate(answer)
-        assert not described.is_valid({**answer, "results": [{"status": 200}]})
-
-
-def test_whole_numbers_are_strings_in_a_compact_answer_too_but_not_versions(node: ServedNode) -> None:
-    body = json.dumps({"keys": [[WORDS[0]]]}).encode()
-    compact = node.post("/v1/stores/op0/lookup?compact=true&longs=string", body).body
-    (result,) = expanded(compact)
-    assert all(isinstance(number, str) for number in result["value"].values())
-    assert result["version"] == 3
 
 
 def test_a_record_that_is_damaged_is_a_problem_of_its_own_in_a_batch(tmp_path: Path) -> None:

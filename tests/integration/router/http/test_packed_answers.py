@@ -8,12 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pydantic import ValidationError
 from tests.support.bus.redis_server import RedisServer
 from tests.support.checkpoint.handmade import HandmadeCheckpoint
 from tests.support.cluster.in_process import cluster_node, cluster_router
-
-from understudy_router.settings import RouterSettings
 
 
 def asked(port: int, accepted: str) -> tuple[dict[str, str], bytes]:
@@ -47,8 +44,3 @@ def test_long_answers_are_packed_unless_a_setting_says_no(
             else:
                 assert not {"content-encoding", "vary"} & set(headers)
                 assert body == plain
-
-
-def test_a_way_to_pack_that_does_not_exist_is_refused() -> None:
-    with pytest.raises(ValidationError, match="'gzip' or 'none'"):
-        RouterSettings(redis="redis://nowhere", application_id="flights", compression="zstd")

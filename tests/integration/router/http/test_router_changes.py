@@ -15,7 +15,7 @@ from tests.support.services.changes import Changed, changes_of, changes_target
 from tests.support.spark.counting_query import WORDS
 from tests.support.spark.queries import wait_until
 
-from understudy_node.http import changes as node_changes
+from understudy_node.http import routes as node_changes
 from understudy_node.stores import version_changes
 from understudy_router.forwarding import scanning
 from understudy_shared.reads import changes as shared_changes

@@ -150,6 +150,7 @@ def test_an_export_without_a_replica_ends_with_an_error_and_a_broken_connection(
         assert len(before) >= len(kept) > 0
 
 
+@pytest.mark.full
 def test_one_more_export_than_the_limit_is_refused_until_another_has_ended(
     checkpoint: HandmadeCheckpoint, tmp_path: Path, redis: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:

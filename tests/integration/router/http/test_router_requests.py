@@ -45,10 +45,6 @@ def test_a_path_that_is_escaped_where_it_must_not_be_is_a_bad_request(router: Cl
     assert reply.body["fix"]
 
 
-def test_a_key_with_a_slash_is_explained(router: ClusterRouter) -> None:
-    assert router.get(f"{STORE}/metadata/a%2Fb").status == 200
-
-
 @pytest.mark.parametrize(
     "target",
     [

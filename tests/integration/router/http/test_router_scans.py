@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
 from tests.support.bus.redis_server import RedisServer
 from tests.support.checkpoint.handmade import HandmadeCheckpoint
 from tests.support.cluster.in_process import VERSION, cluster
@@ -12,6 +13,11 @@ from tests.support.cluster.served_node import Reply, Served
 from tests.support.oracle.scanned import pages, scan_target, scanned
 from tests.support.spark.counting_query import WORDS
 from tests.support.spark.queries import wait_until
+
+from understudy_node.http.scans import NodeScans
+from understudy_router.admin.reads_served import MIN_FAILED_CALLS
+from understudy_shared.http.problems import Problem, ProblemError, ProblemType
+from understudy_shared.reads.scan_page import PartPage
 
 
 def asked(served: Served, call: str = "scan", **members: object) -> Reply:
@@ -117,3 +123,31 @@ def test_a_first_page_is_of_the_version_that_its_reader_names(
             token = asked(served, version=1, limit=1).body["next_cursor"]
             assert asked(served, version=2, cursor=token).problem == "bad-bound"
             assert asked(served, version=1, cursor=token).body["version"] == 1
+
+
+def test_health_says_that_nodes_refuse_all_scans_while_they_answer_lookups(
+    checkpoint: HandmadeCheckpoint, tmp_path: Path, redis: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def refuse(*_: object) -> PartPage:
+        raise ProblemError(Problem(ProblemType.OVERLOADED, "this node is full"))
+
+    with cluster(checkpoint.path, tmp_path, redis.url, nodes=2) as known:
+        known.wait_to_rest(copies=2, version=VERSION)
+        router = known.router
+
+        def indicators() -> dict[str, Any]:
+            report: Any = router.get("/admin/v1/health").body
+            return {each["name"]: each for each in report["indicators"]}
+
+        assert indicators()["calls"]["state"] == "ok"
+        monkeypatch.setattr(NodeScans, "read_for_router", refuse)
+        assert {asked(router).status for _ in range(MIN_FAILED_CALLS)} == {429}
+        for word in WORDS:
+            assert router.get(f"/v1/stores/op0/keys/{word}").status in {200, 404}
+        wait_until(lambda: indicators()["calls"]["state"] == "hurt", what="health to say so")
+        found = indicators()
+        assert "100 % of the scans of the last minute failed" in found["calls"]["symptom"]
+        assert (found["calls"]["affected"], found["reads"]["state"]) == (["scan"], "ok")
+        calls = router.router.nodes.counts
+        assert {outcome for kind, outcome in calls if kind == "scan"} == {"answered"}, "each node has replied"
+        assert f'op="scan",outcome="overloaded",store="op0"}} {MIN_FAILED_CALLS}.0' in router.text("/metrics")

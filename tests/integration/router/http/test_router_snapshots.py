@@ -52,14 +52,14 @@ def test_a_lease_of_one_router_is_used_at_another_and_after_all_were_restarted(
     """Q67."""
     with cluster(checkpoint.path, tmp_path, redis.url, nodes=2, routers=2) as known:
         known.wait_to_rest(copies=2, version=VERSION)
-        held = lease(known.routers[0], ttl_s=900, holder="a report")
+        held = lease(known.routers[0], ttl_s=900)
         token = held["snapshot"]
         checkpoint.add(*range(VERSION + 1, VERSION + 6))
         known.wait_to_rest(copies=2, version=VERSION + 5)
         assert is_read(known.routers[1], token, VERSION)
         assert [each.node.past.opened for each in known.nodes.values()] == [0, 0], "each task's version is kept"
         (entry,) = listed(known.routers[1])
-        assert (entry["holder"], entry["nodes"], entry["tasks"]) == ("a report", 2, 2 * TASKS)
+        assert (entry["version"], entry["nodes"], entry["tasks"]) == (VERSION, 2, 2 * TASKS)
         for index in range(2):
             known.restart_router(index)
         for node_id in ("n1", "n2"):

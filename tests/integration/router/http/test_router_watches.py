@@ -6,9 +6,12 @@ The checkpoint is made by hand: at version V each word was counted V times.
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.support.bus.redis_server import RedisServer
@@ -18,7 +21,8 @@ from tests.support.services.watches import Event, Watcher
 from tests.support.spark.counting_query import WORDS
 from tests.support.spark.queries import wait_until
 
-from understudy_router.forwarding import watch_feed
+from understudy_shared.cluster import node_calls
+from understudy_shared.server.prefix_watches import MAX_PREFIX_WATCHES
 
 FIRST, TASKS = 3, 4
 
@@ -96,8 +100,8 @@ def test_a_watch_of_keys_of_all_partitions_has_each_change_once_while_nodes_come
         changing.join()
 
 
-def test_all_watchers_of_a_router_share_one_watch_of_a_partition_but_at_nodes_of_earlier_releases(
-    world: Cluster, checkpoint: HandmadeCheckpoint, monkeypatch: pytest.MonkeyPatch
+def test_all_watchers_of_a_router_share_one_watch_of_a_partition(
+    world: Cluster, checkpoint: HandmadeCheckpoint
 ) -> None:
     """Q27."""
     words = WORDS[:20]
@@ -112,13 +116,8 @@ def test_all_watchers_of_a_router_share_one_watch_of_a_partition_but_at_nodes_of
         for watcher in of_all:
             assert {watcher.take().version for _ in words} == {FIRST}
         assert watches_at_nodes(world) == TASKS
-        monkeypatch.setattr(watch_feed, "OPEN_PATH", "/internal/v1/of-later-releases")
-        alone = [watching.enter_context(Watcher(world.routers[1].port, f"op0/watch/{words[0]}")) for _ in range(3)]
-        for watcher in alone:
-            assert watcher.take().version == FIRST
-        assert watches_at_nodes(world) == TASKS + len(alone)
         checkpoint.add(FIRST + 1, FIRST + 2)
-        for watcher in (*of_one, *alone):
+        for watcher in of_one:
             assert_is_each(watcher.until(FIRST + 2), range(FIRST + 1, FIRST + 3))
         for watcher in of_all:
             told = [watcher.take() for _ in range(2 * len(words))]
@@ -160,3 +159,37 @@ def test_a_router_that_stops_says_so_and_another_one_goes_on(world: Cluster, che
     checkpoint.add(FIRST + 1)
     with Watcher(world.routers[0].port, target, last_event_id=seen) as watcher:
         assert_is_each(watcher.until(FIRST + 1), range(FIRST + 1, FIRST + 2))
+
+
+@pytest.mark.full
+def test_a_reader_that_opens_and_closes_a_hundred_watches_of_a_prefix_takes_nothing_from_others(
+    world: Cluster, checkpoint: HandmadeCheckpoint
+) -> None:
+    router = world.routers[0]
+
+    def watch(_: int) -> Watcher:
+        return Watcher(router.port, "op0/watch", {"prefix": [WORDS[0]]})
+
+    for version in (FIRST + 1, FIRST + 2):
+        with ThreadPoolExecutor(100) as threads, ExitStack() as watching:
+            watchers = [watching.enter_context(each) for each in threads.map(watch, range(100))]
+            begun = [each for each in watchers if each.response.status == 200]
+            assert len(begun) == MAX_PREFIX_WATCHES, Counter(each.response.status for each in watchers)
+            assert {each.problem for each in watchers if each not in begun} == {"overloaded"}
+            assert {each.take().kind for each in begun} == {"snapshot"}
+            checkpoint.add(version)
+            for each in begun:
+                assert_is_each(each.until(version), range(version, version + 1))
+        # Those who left are noticed one after another, each wherever its watch is at that moment.
+        wait_until(lambda: "\nunderstudy_watches 0.0\n" in router.text("/metrics"), what="the watches to end")
+    lease = router.post("/v1/snapshots", b"{}")
+    assert lease.status in {200, 201}, lease
+    assert router.get("/v1/stores/op0/scan?limit=5").status == 200
+    assert '"end"' in router.text("/v1/stores/op0/export").splitlines()[-1]
+    with watch(0) as watcher:
+        assert watcher.take().kind == "snapshot"
+    health: Any = router.get("/admin/v1/health").body["indicators"]
+    found = next(each for each in health if each["name"] == "calls")
+    assert (found["state"], found["affected"]) == ("hurt", ["watch"]), "only those above the limit were refused"
+    calls = router.router.nodes
+    assert {places._free._value for places in calls._places.values()} == {node_calls.MAX_IN_FLIGHT}

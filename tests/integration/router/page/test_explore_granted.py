@@ -98,12 +98,6 @@ def test_a_reader_of_some_keys_sees_those_and_is_told_why_not_the_others(browser
         expect(page.locator("#explore-about")).to_be_empty()
 
 
-def test_a_reader_without_the_grant_is_told_what_is_missing(browser: Browser, routers: Routers) -> None:
-    with signed_in(browser, routers, "points") as page:
-        expect(page.locator("#explore")).to_contain_text("no role of it has the action scan")
-        expect(page.locator("#explore-form")).to_have_count(0)
-
-
 def test_a_router_that_disables_it_shows_no_explore_and_the_rest_of_the_page(
     browser: Browser, routers: Routers
 ) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -96,6 +95,7 @@ def test_a_key_shows_its_value_to_the_last_digit_and_its_history_with_a_plot(liv
     assert violations(page, axe_source()) == []
 
 
+@pytest.mark.full
 def test_a_link_shows_a_colleague_the_same_list_and_key(live: Shown, browser: Browser, router: ClusterRouter) -> None:
     page = live.page
     page.locator('[data-prefix="tenant"]').fill("b")
@@ -117,6 +117,7 @@ def test_a_link_shows_a_colleague_the_same_list_and_key(live: Shown, browser: Br
     assert len(rows(page)) == 10
 
 
+@pytest.mark.full
 def test_a_list_and_a_key_are_copied_as_commands_that_run_and_hold_no_secret(live: Shown) -> None:
     page = live.page
     page.locator('[data-prefix="tenant"]').fill("b")
@@ -134,6 +135,7 @@ def test_a_list_and_a_key_are_copied_as_commands_that_run_and_hold_no_secret(liv
     assert str(BIG) in printed.stdout
 
 
+@pytest.mark.full
 def test_the_keyboard_alone_lists_opens_closes_and_turns_pages(live: Shown) -> None:
     page = live.page
     page.locator("#explore-form select[name=store]").focus()
@@ -207,48 +209,3 @@ def test_a_page_that_is_refused_says_why_and_offers_a_way_on(live: Shown, kind: 
     do(page, way)
     expect_said(page, "Keys 51 to 100" if way == "Try again" else "Keys 1 to 50")
     live.errors.clear()  # the browser's own line about the refusal
-
-
-def test_a_search_without_a_match_so_far_says_how_far_it_is_and_goes_on_when_asked(live: Shown) -> None:
-    page = live.page
-    stamp = {"store": "op0", "version": VERSION, "committed_at": None, "position": "p", "rows": []}
-    empty = {**stamp, "next_cursor": "c", "explain": {"access": "filtered-pass", "returned": 0, "looked_at": 1000}}
-    page.route("**/scan?*", lambda route: route.fulfill(status=200, body=json.dumps(empty)))
-    do(page, "List keys")
-    so_far = re.compile(r"No key matches among the [\d,]+000 that were looked at so far: version 5")
-    expect(page.locator("#explore-said")).to_have_text(so_far)
-    page.unroute("**/scan?*")
-    page.route("**/scan?*", lambda route: route.fulfill(status=200, body=json.dumps({**empty, "next_cursor": None})))
-    do(page, "Look further")
-    expect_said(page, "op0 has no keys")
-
-
-def test_a_history_that_is_refused_can_be_asked_for_again(live: Shown) -> None:
-    page = live.page
-    do(page, "List keys")
-    expect_said(page, "Keys 1 to 50")
-    page.locator("#explore-list a[data-row]").first.click()
-    page.route("**/history?*", lambda route: route.fulfill(**problem("overloaded", 429)))
-    do(page, "Show its history")
-    expect(page.locator("#explore-key")).to_contain_text("do this")
-    page.unroute("**/history?*")
-    do(page, "Try again")
-    expect(page.locator("#explore-key")).to_contain_text("2 changes")
-    live.errors.clear()
-
-
-def test_a_store_says_about_how_many_keys_it_has_and_an_empty_one_that_it_has_none(live: Shown) -> None:
-    page = live.page
-    expect(page.locator("#explore-about")).to_have_text("about 130 keys")
-    page.locator('[data-prefix="tenant"]').fill("c")
-    do(page, "List keys")
-    expect_said(page, "No key of op0 matches")
-
-
-def test_without_scripts_a_sentence_says_how_to_ask(browser: Browser, router: ClusterRouter) -> None:
-    context = browser.new_context(java_script_enabled=False)
-    page = context.new_page()
-    page.goto(address(router))
-    expect(page.locator("#explore noscript p")).to_be_visible()
-    expect(page.locator("#explore-form")).to_be_hidden()
-    context.close()

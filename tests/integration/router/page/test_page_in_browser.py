@@ -17,19 +17,15 @@ from tests.support.page.browser import (
     Shown,
     axe_source,
     chromium,
-    sample_numbers,
     shown,
     violations,
 )
 from tests.support.page.fake_router import FakeRouter, fake_router
-from tests.support.page.overviews import SHOWN, Overview, degraded, healthy, large, row, store, waiting
-
-from understudy_router.page import words
+from tests.support.page.overviews import SHOWN, Overview, degraded, healthy, large, row, waiting
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason=NO_CHROMIUM)
 
 PHONE: dict[str, Any] = {"viewport": {"width": 390, "height": 844}, "has_touch": True}
-INTERVAL_MS = 1000
 
 
 @pytest.fixture(scope="module")
@@ -107,19 +103,6 @@ def first_line(overview: Overview) -> re.Pattern[str]:
     return re.compile(re.escape(overview["health"]["headline"]))
 
 
-def test_numbers_are_written_alike_by_the_server_and_the_scripts(live: Shown) -> None:
-    names = ("number", "duration", "batches")
-    cases: list[list[Any]] = [[name, value] for name in names for value in (None, *sample_numbers(7))]
-    written = live.page.evaluate(
-        """async (cases) => {
-          const words = await import("/admin/static/words.js");
-          return cases.map(([name, value]) => words[name](value));
-        }""",
-        cases,
-    )
-    assert written == [getattr(words, name)(value) for name, value in cases]
-
-
 def test_a_fault_is_said_with_its_cause_and_taken_back(live: Shown, router: FakeRouter) -> None:
     page = live.page
     expect(page.locator("h1")).to_have_text(re.compile("all well"))
@@ -172,18 +155,6 @@ def test_a_router_that_falls_silent_makes_the_page_stale(browser: Browser, how: 
             expect(banner).to_be_hidden()
             expect(live.page.locator("#live")).to_have_text("live")
             assert live.errors == []
-
-
-def test_a_browser_that_is_offline_makes_the_page_stale(browser: Browser, router: FakeRouter) -> None:
-    with shown(browser, f"{router.url}/admin/") as live:
-        live.page.context.set_offline(True)
-        router.process.send_signal(signal.SIGSTOP)  # a browser that is told to be offline still reads what is open
-        try:
-            expect(live.page.locator("#stale")).to_be_visible()
-        finally:
-            router.process.send_signal(signal.SIGCONT)
-        live.page.context.set_offline(False)
-        expect(live.page.locator("#stale")).to_be_hidden()
 
 
 def test_a_router_that_comes_back_is_heard_again_without_a_reload(browser: Browser, router: FakeRouter) -> None:
@@ -310,16 +281,6 @@ def test_a_key_is_looked_up_to_the_last_digit_and_is_in_the_url(live: Shown, rou
         expect(sent.page.locator("#answer")).to_contain_text("90071992547409931")
 
 
-def test_an_absent_key_is_absent_and_a_hostile_one_is_text(live: Shown) -> None:
-    page = live.page
-    for text, said in (("N0", "Absent"), ("<img src=x onerror=alert(1)>", "<img src=x onerror=alert(1)> is no key")):
-        page.locator('#ask input[data-field="tailnum"]').fill(text)
-        page.keyboard.press("Enter")
-        expect(page.locator("#answer")).to_contain_text(said)
-    assert page.locator("#answer img, #answer b").count() == 0
-    live.errors.clear()  # the browser's own lines about a 404 and a 400
-
-
 def test_a_key_of_windows_and_numbers_is_written_as_spark_has_it(live: Shown, router: FakeRouter) -> None:
     page = live.page
     page.locator("#ask-store").select_option("airport_hours")
@@ -344,6 +305,7 @@ def test_a_key_of_windows_and_numbers_is_written_as_spark_has_it(live: Shown, ro
     assert written == '[9007199254740993,1.5,true,"7","1.50",[1, 2]]'
 
 
+@pytest.mark.full
 def test_a_key_is_asked_for_every_second_while_that_is_wanted(live: Shown, router: FakeRouter) -> None:
     page = live.page
     page.locator('#ask input[data-field="tailnum"]').fill("N14228")
@@ -358,6 +320,7 @@ def test_a_key_is_asked_for_every_second_while_that_is_wanted(live: Shown, route
     assert len(router.requests()) > before
 
 
+@pytest.mark.full
 def test_a_drain_is_confirmed_by_what_it_costs_and_can_be_undone(live: Shown, router: FakeRouter) -> None:
     page = live.page
     router.show(degraded())
@@ -378,27 +341,7 @@ def test_a_drain_is_confirmed_by_what_it_costs_and_can_be_undone(live: Shown, ro
     assert router.requests()[before:] == [["drain node-1", True], ["drain node-1", False]]
 
 
-def test_a_theme_that_was_chosen_is_kept_and_drawn_first(live: Shown) -> None:
-    page = live.page
-    ground = "() => getComputedStyle(document.body).backgroundColor"
-    light = page.evaluate(ground)
-    page.locator("#theme").click()
-    page.locator("#theme").click()
-    expect(page.locator("#theme")).to_have_text("Theme: dark")
-    dark = page.evaluate(ground)
-    assert dark != light
-    page.reload()
-    assert page.evaluate(ground) == dark
-    page.locator("#theme").click()
-    assert page.evaluate(ground) == light
-
-
-def test_curves_are_drawn_by_uplot_under_the_policy(live: Shown) -> None:
-    for curve in ("#lag-curve", "#freshness-curve"):
-        expect(live.page.locator(f"{curve} canvas")).to_have_count(1)
-    expect(live.page.locator('[data-now="freshness_p50_ms"]')).to_have_text(re.compile(r"^\d+ ms$"))
-
-
+@pytest.mark.full
 def test_a_phone_shows_what_is_not_well_without_scrolling_sideways(browser: Browser, router: FakeRouter) -> None:
     router.show(degraded())
     with shown(browser, f"{router.url}/admin/", **PHONE) as live:
@@ -408,22 +351,3 @@ def test_a_phone_shows_what_is_not_well_without_scrolling_sideways(browser: Brow
         assert page.evaluate("() => document.documentElement.scrollWidth") <= 390
         assert violations(page, axe_source()) == []
         assert live.errors == []
-
-
-def test_nothing_moves_for_readers_who_want_that(browser: Browser, router: FakeRouter) -> None:
-    moving = "() => document.getAnimations().length"
-    with shown(browser, f"{router.url}/admin/", reduced_motion="reduce") as live:
-        router.show(degraded())
-        expect(live.page.locator("h1")).to_have_text(re.compile("node-3 is dead"))
-        assert live.page.evaluate(moving) == 0
-
-
-def test_a_store_that_appears_later_can_be_asked(browser: Browser, router: FakeRouter) -> None:
-    router.show(SHOWN["empty"]())
-    with shown(browser, f"{router.url}/admin/") as live:
-        expect(live.page.locator("#no-stores")).to_be_visible()
-        overview = healthy()
-        overview["stores"] = [store("routes", 1)]
-        router.show(overview)
-        expect(live.page.locator('#ask input[data-field="carrier"]')).to_be_visible()
-        expect(live.page.locator("#no-stores")).to_be_hidden()

@@ -20,7 +20,7 @@ from tests.support.checkpoint.handmade import HandmadeCheckpoint
 from tests.support.page.browser import CHROMIUM, NO_CHROMIUM, axe_source, chromium, shown, violations
 from tests.support.spark.queries import wait_until
 
-from understudy_shared.base.ports import free_ports
+from understudy_shared.base.sockets import free_ports
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason=NO_CHROMIUM)
 
@@ -92,9 +92,10 @@ def expect_page_of_a_node(page: Page, port: int) -> None:
     expect(page.locator("h1")).to_have_text(re.compile("all well|The query has not committed"))
     expect(page.locator("main")).to_contain_text("one node of a cluster")
     assert violations(page, axe_source()) == []
-    expect(page.get_by_role("link", name="Health as JSON")).to_have_attribute("href", "/admin/v1/health")
+    expect(page.get_by_role("link", name="Health as JSON")).to_have_attribute("href", "v1/health")
 
 
+@pytest.mark.full
 def test_the_page_of_a_router_looks_up_drains_and_says_who_died(running: Running) -> None:
     url, processes = running.url, running.processes
     with chromium() as browser, shown(browser, f"{url}/admin/") as live:
@@ -119,7 +120,7 @@ def test_the_page_of_a_router_looks_up_drains_and_says_who_died(running: Running
         expect(page.locator("h1")).to_contain_text("node-0 is dead")
         expect(row).to_contain_text("did not answer when asked")
         assert page.title().startswith("▲ words: node-0 is dead")
-        expect(page.locator("#summary a")).to_have_attribute("href", "/admin/runbooks/nodes")
+        expect(page.locator("#summary a")).to_have_attribute("href", "runbooks/nodes")
         processes[2].kill()
         expect(page.locator("#stale")).to_be_visible()
         assert violations(page, axe_source()) == []
@@ -157,7 +158,7 @@ def test_a_checkpoint_that_is_gone_is_said_with_who_cannot_read_it_and_taken_bac
         expect(page.locator("h1")).to_contain_text(said)
         said = "node-0, node-1 cannot read the checkpoint"
         expect(page.locator("#indicators")).to_contain_text(said)
-        expect(page.locator("#summary a")).to_have_attribute("href", "/admin/runbooks/checkpoint")
+        expect(page.locator("#summary a")).to_have_attribute("href", "runbooks/checkpoint")
         expect(page.locator('[data-place="op0/0/node-0"]').first).to_have_text(re.compile(r"^[AS] \?$"))
         expect_event(page, "lag-unknown", "no node confirms the end of the commit log")
         path.with_name("aside").rename(path)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-import orjson
 import pytest
 from tests.support.bus.documents import eventually
 from tests.support.cluster.fake_cluster import LARGE_BUDGET, NO_BUDGET, STORE, UNHURRIED, Cluster, cluster, until
@@ -16,7 +15,7 @@ from understudy_shared.base.words import ApplicationId, Lineage
 from understudy_shared.http.problems import ProblemType
 from understudy_shared.reads.bounds import Refusal
 from understudy_shared.reads.hop import HopReply, encode_reply
-from understudy_shared.reads.hop_columns import ABSENT, HopKey, HopOutcome
+from understudy_shared.reads.hop_columns import HopKey, HopOutcome
 from understudy_shared.reads.position import Position
 
 TOKEN = Position(ApplicationId("flights"), Lineage("l1"), 9, None).encode()
@@ -42,21 +41,6 @@ async def test_a_found_key_is_the_head_of_the_router_and_the_rest_of_the_node() 
             "version": 7,
         }
         assert known.nodes[1].hops == []
-
-
-async def test_a_key_above_the_limit_is_refused_and_one_within_it_is_asked_for() -> None:
-    async with cluster(A, max_key_bytes=100_000) as known:
-        body = orjson.dumps({"keys": [["x" * 99_000], ["x" * 100_001]]})
-        results = (await known.http.post(f"{STORE}/lookup", content=body)).json()["results"]
-        assert [result["status"] for result in results] == [200, 413]
-        assert "max_key_bytes" in results[1]["fix"]
-
-
-async def test_an_absent_key_is_404_with_found_false() -> None:
-    async with cluster(says(HopOutcome(ABSENT, b'"found":false,', b'"version":7}\n'))) as known:
-        reply = await known.get(f"{STORE}/lookup?key=%5B%22x%22%5D")
-        assert (reply.status_code, reply.headers["content-type"]) == (404, "application/json")
-        assert reply.json() == {"store": "words", "key": {"word": "x"}, "found": False, "version": 7}
 
 
 async def test_a_hop_says_what_is_asked_for_and_what_this_router_knows() -> None:
@@ -195,35 +179,6 @@ async def test_when_nobody_answers_everybody_is_named_with_the_reason() -> None:
         assert named["c"].items() >= {"port": known.nodes[2].port, "version": 7, "offset_lag": 0}.items()
 
 
-async def test_candidates_that_are_never_asked_are_named_too() -> None:
-    async with cluster(says(refusal(Refusal.NOT_ACTIVE)), B) as known:
-        reply = await known.get(f"{STORE}/keys/x?require_active=true")
-        named = {each["node_id"]: each["reason"] for each in reply.json()["candidates"]}
-        assert (reply.status_code, named) == (503, {"a": "not-active", "b": "not-active"})
-        assert known.nodes[1].hops == []
-
-
-async def test_a_store_that_no_node_has_is_404_and_not_an_absent_key() -> None:
-    async with cluster(says(problem(ProblemType.UNKNOWN_STORE)), says(problem(ProblemType.UNKNOWN_STORE))) as known:
-        reply = await known.get(f"{STORE}/keys/x")
-        assert (reply.status_code, reply.json()["type"]) == (404, "unknown-store")
-        assert reply.headers["content-type"] == "application/problem+json"
-
-
-async def test_a_position_of_a_history_that_is_gone_is_409() -> None:
-    gone = says(refusal(Refusal.LINEAGE_CHANGED))
-    async with cluster(gone, gone) as known:
-        reply = await known.get(f"{STORE}/keys/x?min_position={TOKEN}")
-        assert (reply.status_code, reply.json()["type"]) == (409, "lineage-changed")
-
-
-async def test_when_every_node_is_overloaded_the_reader_is_asked_to_retry_later() -> None:
-    async with cluster(status(429, b"{}"), status(429, b"{}")) as known:
-        reply = await known.get(f"{STORE}/keys/x")
-        assert (reply.status_code, reply.json()["type"]) == (429, "overloaded")
-        assert reply.headers["retry-after"] == "1"
-
-
 async def test_one_request_too_many_is_429_and_those_before_are_answered() -> None:
     async with cluster(A, max_in_flight=3, hop_timeout_ms=10_000, deadline_ms=30_000) as known:
         known.nodes[0].held = asyncio.Event()
@@ -264,13 +219,6 @@ async def test_a_reader_with_a_position_waits_until_a_node_has_it() -> None:
         assert reader.result().status_code == 200
 
 
-async def test_the_wait_for_a_position_ends() -> None:
-    async with cluster(says(refusal(Refusal.BELOW_MIN_POSITION))) as known:
-        reply = await known.get(f"{STORE}/keys/x?min_position={TOKEN}&wait_ms=600")
-        assert (reply.status_code, reply.json()["candidates"][0]["reason"]) == (503, "below-min-position")
-        assert len(known.nodes[0].hops) >= 2
-
-
 @pytest.mark.parametrize(
     ("target", "code", "kind"),
     [
@@ -295,32 +243,6 @@ async def test_a_request_for_nothing_there_is_asks_no_node(target: str, code: in
         assert (reply.status_code, reply.json()["type"]) == (code, kind)
         assert reply.headers["content-type"] == "application/problem+json"
         assert known.nodes[0].hops == []
-
-
-@pytest.mark.parametrize(
-    ("method", "target", "body", "code", "kind"),
-    [
-        ("PUT", f"{STORE}/keys/x", b"", 405, "method-not-allowed"),
-        ("POST", "/v1/stores", b"", 405, "method-not-allowed"),
-        ("POST", f"{STORE}/lookup", b"{", 400, "bad-request"),
-        ("POST", f"{STORE}/lookup", orjson.dumps({"keys": [["x"]] * 1001}), 413, "too-large"),
-        ("POST", f"{STORE}/lookup", b'{"keys":[["x"]],"bounds":{"max_lga":1}}', 400, "bad-bound"),
-        ("POST", "/v1/stores/nowhere/lookup", b'{"keys":[["x"]]}', 404, "unknown-store"),
-    ],
-)
-async def test_other_methods_and_bodies_are_typed_refusals(
-    method: str, target: str, body: bytes, code: int, kind: str
-) -> None:
-    async with cluster(A) as known:
-        reply = await known.http.request(method, target, content=body)
-        assert (reply.status_code, reply.json()["type"]) == (code, kind)
-        assert known.nodes[0].hops == []
-
-
-async def test_a_batch_without_keys_is_an_empty_answer() -> None:
-    async with cluster(A) as known:
-        reply = await known.http.post(f"{STORE}/lookup", json={"keys": []})
-        assert (reply.status_code, reply.json()) == (200, {"results": []})
 
 
 def hosts(known: Cluster, *numbers: int) -> list[dict[str, object]]:

@@ -7,7 +7,7 @@ from pathlib import Path
 import orjson
 import pytest
 from tests.support.checkpoint.handmade import HandmadeCheckpoint
-from tests.support.cluster.fake_cluster import STORE, cluster, until
+from tests.support.cluster.fake_cluster import STORE, cluster
 from tests.support.cluster.fake_node import found
 from tests.support.cluster.served_node import served_node
 from tests.support.spark.queries import wait_until
@@ -30,16 +30,6 @@ async def test_a_router_sends_the_stores_bound_along_with_every_kind_of_lookup(f
         assert [hop.groups[0].bound.max_lag for hop in known.nodes[0].hops] == [4, 2, None, 4, None]
         described = (await known.get(STORE)).json()
         assert described["bounds"] == {"max_lag": 4}
-
-
-async def test_a_router_explains_by_the_stores_bound(file: Path) -> None:
-    async with cluster(lambda _group, _key: found("a"), store_bounds=file) as known:
-        await known.beat(known.nodes[0], end_version=12)
-        await until(lambda: known.router.tables.end_version == 12)
-        (bound,) = (await known.get(f"{STORE}/metadata/x")).json()["choice"]
-        (free,) = (await known.get(f"{STORE}/metadata/x?max_lag=none")).json()["choice"]
-        assert bound["why"].startswith("asked last: lag-exceeded")
-        assert not free["why"].startswith("asked last")
 
 
 def test_a_node_that_is_asked_itself_keeps_the_stores_bound(tmp_path: Path, file: Path) -> None:

@@ -19,7 +19,7 @@ from understudy_node.cluster.heartbeat import MemberId, MemberStatus, heartbeat_
 from understudy_node.node import Node
 from understudy_shared.base.plausible import FIRST_SIGHT
 from understudy_shared.bus.messages import Heartbeat
-from understudy_shared.cluster.admission import MAX_NODES, limit_beside
+from understudy_shared.cluster.view import MAX_NODES, limit_beside
 
 
 @pytest.fixture

@@ -8,11 +8,12 @@ import socket
 import struct
 import threading
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import AsyncExitStack
 
 import pytest
 import uvloop
+from redis.asyncio.connection import AbstractConnection
 from tests.support.bus.documents import APPLICATION, assignment, eventually, heartbeat, listening
 from tests.support.bus.redis_server import RedisServer, redis_server
 
@@ -165,6 +166,27 @@ async def test_a_quiet_subscription_to_a_redis_that_lives_is_not_lost(server: Re
         assert await heard == b"still there"
     await bus.close()
     await calling.close()
+
+
+async def test_a_connection_that_is_closed_while_a_channel_is_asked_for_is_made_again(
+    server: RedisServer, bus: RedisBus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    send, closed = AbstractConnection._send_packed_command, list[AbstractConnection]()
+
+    async def closed_meanwhile(connection: AbstractConnection, command: Sequence[bytes]) -> None:
+        if not closed and b"SUBSCRIBE" in b"".join(command):
+            closed.append(connection)
+            await connection.disconnect(nowait=True)
+        await send(connection, command)
+
+    async with listening(bus.listen(CHANNEL)) as first:
+        monkeypatch.setattr(AbstractConnection, "_send_packed_command", closed_meanwhile)
+        async with listening(bus.listen("us:{flights}:others"), stands=False) as second:
+            await second.until(Back)
+            await first.until(Back)
+            await bus.publish(CHANNEL, b"heard")
+            assert await first.next() == b"heard"
+    assert closed
 
 
 async def test_a_flushed_redis_does_not_turn_the_term_back(server: RedisServer, bus: RedisBus) -> None:

@@ -52,8 +52,8 @@ class CountedBus(RedisBus):
         super().__init__(url)
         self.done: Counter[str] = Counter()
 
-    async def listen(self, channel: str, *further: str) -> AsyncIterator[bytes | Lost | Back]:
-        async for heard in super().listen(channel, *further):
+    async def listen(self, *channels: str) -> AsyncIterator[bytes | Lost | Back]:
+        async for heard in super().listen(*channels):
             self.done["back"] += isinstance(heard, Back)
             yield heard
 

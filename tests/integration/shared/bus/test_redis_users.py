@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import subprocess
-import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -23,7 +21,8 @@ from tests.support.cluster.in_process import APPLICATION, LIMIT_S, VERSION, clus
 from tests.support.cluster.watch import reading
 from tests.support.spark.queries import wait_until
 
-from understudy.demo.local_redis import _FOLLOW_PARENT, find_server
+from understudy.demo.local_redis import find_server
+from understudy_shared.base.child_process import tied_command
 from understudy_shared.bus.announcement import AnnouncedStore, Announcement
 from understudy_shared.bus.base import Back, BusRefusedError, Lost
 from understudy_shared.bus.gossip import Gossip, sealed
@@ -70,7 +69,7 @@ def test_a_server_takes_the_file_and_shuts_everybody_else_out(tmp_path: Path) ->
     socket = tmp_path / "redis.sock"
     words = ["--port", "0", "--unixsocket", str(socket), "--save", "", "--aclfile", str(tmp_path / "users.acl")]
     process = subprocess.Popen(
-        [sys.executable, "-I", "-S", "-c", _FOLLOW_PARENT, str(os.getpid()), str(find_server()), *words],
+        tied_command(str(find_server()), *words),
         cwd=tmp_path,
         stdout=subprocess.DEVNULL,
         start_new_session=True,
@@ -204,7 +203,7 @@ RIGHTS = {
     "scripts": (["-eval"], "+eval"),
     "publishing": (["-publish"], "+publish"),
     "its keys": (["resetkeys", f"~{ROOT}lease"], f"~{ROOT}node:*"),
-    "its channel": (["resetchannels"], f"&{ROOT}events"),
+    "its channel": (["resetchannels"], f"&{ROOT}events &{ROOT}heartbeats"),
 }
 
 
@@ -218,21 +217,6 @@ async def test_a_right_that_is_missing_is_named_with_the_rule_that_gives_it(
             await gossip.beat(heartbeat())
     assert f"Give this user {named};" in caught.value.fix
     assert "deploy/redis/users.acl" in caught.value.fix
-
-
-async def test_with_the_rights_of_the_first_release_heartbeats_go_where_they_went_then(
-    server: RedisServer, urls: dict[str, str]
-) -> None:
-    for role in ("node", "router"):
-        server.command("ACL", "SETUSER", f"{FLIGHTS}-{role}", "resetchannels", f"&{ROOT}events", "-pubsub|numsub")
-    async with (
-        gossip_of(urls["node"]) as node,
-        gossip_of(urls["router"]) as router,
-        listening(router.listen()) as ear,
-        listening(node.listen()) as other,
-    ):
-        assert await node.beat(heartbeat())
-        assert [await ear.next(), await other.next()] == [heartbeat()] * 2
 
 
 async def test_a_router_that_may_not_listen_or_search_says_which_rule_it_lacks(
@@ -252,7 +236,7 @@ async def test_a_channel_that_is_refused_is_named_and_asked_for_again_while_othe
     server: RedisServer, urls: dict[str, str], caplog: pytest.LogCaptureFixture
 ) -> None:
     async def is_said() -> bool:
-        return "Give this user &us:{trains}:events;" in caplog.text
+        return "Give this user &us:{trains}:events &us:{trains}:heartbeats;" in caplog.text
 
     async with gossip_of(urls["router"]) as gossip, listening(gossip.listen()) as ear:
         bus = gossip._bus

@@ -26,14 +26,10 @@ from tests.support.matrix import in_full
 from tests.support.spark.counting_query import WORDS
 from tests.support.spark.queries import wait_until
 
-from understudy_node.cluster.claim import IdentityError
-from understudy_node.cluster.serve import main
-from understudy_shared.base.errors import UnderstudyError
 from understudy_shared.bus.gossip import Names
 from understudy_shared.bus.messages import MAX_MESSAGE_BYTES
 
 NAMES = Names(APPLICATION)
-LOOKUP = "/v1/stores/op0/lookup?key=%5B%22word-0%22%5D"
 
 
 @pytest.fixture(scope="module")
@@ -173,125 +169,7 @@ def test_nonsense_does_not_keep_the_cluster_from_healing(known: Cluster, module_
     assert_well(known)
 
 
-def start_a_node(folder: Path, redis: RedisServer, **settings: object) -> None:
-    """Start a node as the command does; the start must be refused."""
-    options = {
-        "application_id": APPLICATION,
-        "redis": redis.url,
-        "port": 0,
-        "lag_refresh_ms": 100,
-        "checkpoint_wait_ms": 0,
-        **settings,
-    }
-    main({"data_dir": folder / "refused", **options})
-
-
-def test_a_second_node_of_one_id_is_refused_at_its_start_by_that_id(
-    known: Cluster, folder: Path, checkpoint: HandmadeCheckpoint, module_redis: RedisServer
-) -> None:
-    with (
-        reading(known.router),
-        pytest.raises(IdentityError, match="another process of the cluster uses node id n1") as refused,
-    ):
-        start_a_node(folder, module_redis, checkpoint=str(checkpoint.path), node_id="n1")
-    assert "--node-id" in str(refused.value)
-    assert_well(known)
-
-
-def test_a_node_whose_checkpoint_is_none_is_refused_at_its_start_by_its_path(
-    known: Cluster, folder: Path, module_redis: RedisServer
-) -> None:
-    wrong = folder / "nowhere"
-    with pytest.raises(UnderstudyError, match="checkpoint") as refused:
-        start_a_node(folder, module_redis, checkpoint=str(wrong), node_id="n4")
-    assert str(wrong) in str(refused.value)
-    assert module_redis.command("EXISTS", NAMES.node("n4")) == 0
-    assert_well(known)
-
-
-@pytest.mark.parametrize(
-    ("bounds", "parameter"),
-    [
-        ("max_lag=few", "max_lag"),
-        ("max_lag=-1", "max_lag"),
-        ("max_lag=1.5", "max_lag"),
-        ("max_staleness_ms=1s", "max_staleness_ms"),
-        ("require_active=perhaps", "require_active"),
-        ("unknown_lag=ask", "unknown_lag"),
-        ("wait_ms=99999999", "wait_ms"),
-        ("min_position=us1.garbage", "min_position"),
-        ("maxlag=1", "maxlag"),
-    ],
-)
-def test_a_router_refuses_an_unknown_or_mistyped_bound_by_the_parameter(
-    known: Cluster, bounds: str, parameter: str
-) -> None:
-    reply = known.router.look_up(["word-0"], bounds=bounds)
-    assert (reply.status, reply.problem) == (400, "bad-bound")
-    assert parameter in reply.text
-    explained = known.router.get(f"/v1/stores/op0/metadata/word-0?{bounds}")
-    assert (explained.status, explained.problem) == (400, "bad-bound")
-
-
-def test_in_a_batch_bad_keys_are_refused_in_their_places_and_the_others_are_answered(known: Cluster) -> None:
-    keys = [["word-0"], [7], ["nobody"], [], {"wrod": "word-1"}, ["word-1"], None, ["word-1"], [["word-2"]], ["word-2"]]
-    results = known.router.look_up_all(keys)
-    assert [(result["status"], result.get("type")) for result in results] == [
-        (200, None),
-        (400, "bad-key"),
-        (404, None),
-        *[(400, "bad-key")] * 2,
-        (200, None),
-        (400, "bad-key"),
-        (200, None),
-        (400, "bad-key"),
-        (200, None),
-    ]
-    assert [result["key"] for result in results if "type" not in result] == [
-        {"word": word} for word in ("word-0", "nobody", "word-1", "word-1", "word-2")
-    ]
-    assert all(result["detail"] for result in results if "type" in result)
-
-
-def test_what_does_not_exist_is_kept_apart_from_what_is_mistyped(known: Cluster) -> None:
-    unknown = known.router.look_up(["word-0"], store="nostore")
-    assert (unknown.status, unknown.problem) == (404, "unknown-store")
-    assert "nostore" in unknown.text
-    mistyped = known.router.look_up([7])
-    assert (mistyped.status, mistyped.problem) == (400, "bad-key")
-    assert "word" in mistyped.text
-    absent = known.router.look_up(["nobody"])
-    assert (absent.status, absent.content_type, absent.body["found"]) == (404, "application/json", False)
-
-
-def test_a_node_that_is_asked_directly_answers_for_what_it_holds_and_for_nothing_else(known: Cluster) -> None:
-    route = known.router.router.stores().get("op0")
-    for node in known.nodes.values():
-        statuses: dict[str, set[int]] = {}
-        for word in WORDS:
-            reply = node.look_up([word])
-            statuses.setdefault(f"0_{route.codec.partition((word,), TASKS)}", set()).add(reply.status)
-            assert reply.status == 200 or reply.problem == "not-owner"
-        assert statuses == {f"0_{task}": {200 if f"0_{task}" in node.holds else 421} for task in range(TASKS)}
-        assert {200} in statuses.values()
-        assert {421} in statuses.values()
-
-
-@pytest.mark.usefixtures("known")  # another application on the same Redis
-def test_a_router_without_any_node_says_that_nothing_is_known(module_redis: RedisServer) -> None:
-    with cluster_router(module_redis.url, application_id="nobody-serves-it") as router:
-        wait_until(lambda: router.get("/readyz").body["degraded"] is None, what="the bus", limit_s=LIMIT_S)
-        heard = f"no node of application 'nobody-serves-it' is heard on {module_redis.url}; heard there: 'counting'"
-        reasons = f"no catalogue is known yet; no assignment is known yet; {heard}"
-        wait_until(lambda: router.not_ready() == reasons, what="the other application", limit_s=LIMIT_S)
-        for reply in (router.look_up(["word-0"]), router.post("/v1/stores/op0/lookup", b'{"keys":[["a"]]}')):
-            assert (reply.status, reply.problem) == (503, "not-initialised")
-            assert "/readyz" in reply.text
-        assert router.get("/v1/stores").status == 503
-        assert router.lag()["nodes"] == []
-        assert router.get("/livez").status == 200
-
-
+@pytest.mark.full
 def test_of_two_nodes_that_took_one_id_while_redis_was_away_one_is_unready_until_the_other_leaves(
     tmp_path: Path,
 ) -> None:
@@ -361,6 +239,7 @@ def shows(known: Cluster, version: int) -> bool:
     return all(part["current_offset_position"] == version for part in known.router.partitions())
 
 
+@pytest.mark.full
 def test_a_node_that_was_alone_with_its_checkpoint_gives_way_to_most(tmp_path: Path) -> None:
     common = HandmadeCheckpoint(tmp_path / "common", partitions=TASKS).create().add(1)
     other = HandmadeCheckpoint(tmp_path / "other", partitions=TASKS).create().add(1, 2)

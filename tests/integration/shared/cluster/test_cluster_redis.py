@@ -17,7 +17,6 @@ from tests.support.cluster.in_process import (
     Cluster,
     ClusterNode,
     cluster,
-    cluster_router,
 )
 from tests.support.cluster.served_node import Served
 from tests.support.cluster.watch import heard_assignments, holders, reading
@@ -129,6 +128,7 @@ def test_while_redis_is_away_lookups_go_on_lag_is_known_and_nothing_is_reassigne
     assert any(key.startswith(NAMES.catalogues) for key in found)
 
 
+@pytest.mark.full
 def test_nodes_that_are_heard_again_before_they_hear_do_not_take_the_others_for_dead(
     running: tuple[Cluster, RedisServer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -169,12 +169,3 @@ def test_a_redis_that_is_emptied_under_way_is_filled_again_and_turns_nothing_bac
     assert heard[-1].tasks == before.tasks
     everybody = {NAMES.node(f"n{number}") for number in (1, 2, 3)}
     wait_until(lambda: everybody <= keys(redis), what="everybody's key", limit_s=LIMIT_S)
-
-
-def test_a_router_that_starts_after_redis_was_emptied_learns_everything(running: tuple[Cluster, RedisServer]) -> None:
-    known, redis = running
-    redis.flush()
-    with cluster_router(redis.url) as newcomer:
-        wait_until(lambda: newcomer.not_ready() == "", what="a router that is ready", limit_s=LIMIT_S)
-        with reading(newcomer, *known.routers):
-            pass

@@ -201,6 +201,7 @@ def test_a_fresh_router_learns_everything_from_one_seed(running: tuple[Cluster, 
         wait_until(lambda: set(fresh.living()) == set(NODES), what="the nodes that the seed knows", limit_s=LIMIT_S)
 
 
+@pytest.mark.full
 def test_a_router_that_remembers_nothing_and_has_no_seed_waits_and_says_so(
     running: tuple[Cluster, RedisServer], tmp_path: Path
 ) -> None:
@@ -247,6 +248,7 @@ def test_a_node_that_remembers_an_older_assignment_than_the_others_follow_takes_
     wait_until_ready(again)
 
 
+@pytest.mark.full
 def test_what_a_node_remembers_never_wins_over_a_later_assignment_on_the_bus(
     running: tuple[Cluster, RedisServer],
     tmp_path: Path,
@@ -303,6 +305,7 @@ def test_an_assignment_of_another_history_is_not_taken_up(
         known.wait_to_rest(copies=1, version=VERSION)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("what", ["router", "node"])
 def test_what_is_remembered_is_damaged_and_everything_starts_as_if_it_were_not_there(
     what: str, running: tuple[Cluster, RedisServer], tmp_path: Path
@@ -327,6 +330,7 @@ def test_what_is_remembered_is_damaged_and_everything_starts_as_if_it_were_not_t
     known.wait_to_rest(copies=2, version=VERSION)
 
 
+@pytest.mark.full
 def test_when_redis_is_back_everybody_is_back_within_three_heartbeats_and_nobody_died(
     checkpoint: HandmadeCheckpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -65,6 +65,7 @@ def test_a_rolling_restart_of_all_nodes_and_routers_fails_no_read_and_restores_n
         assert holders(known.router.router.tables.assignment) == before
 
 
+@pytest.mark.full
 def test_nodes_that_stop_without_any_delay_and_a_router_that_has_not_heard_of_it_fail_no_read(
     tmp_path: Path, checkpoint: HandmadeCheckpoint, redis: RedisServer
 ) -> None:

@@ -11,8 +11,6 @@ from tests.support.checkpoint.handmade import HandmadeCheckpoint
 from tests.support.cluster.served_node import ServedNode, served_node
 from tests.support.spark.counting_query import WORDS
 
-from understudy_shared.http.edge import MAX_BODY_BYTES
-from understudy_shared.reads.bounds import MAX_BATCH_KEYS
 from understudy_shared.settings.common import DEFAULT_KEY_BYTES
 
 STORE = "/v1/stores/op0"
@@ -110,46 +108,6 @@ def test_a_mistyped_key_is_refused_with_its_column_and_type(typed: ServedNode, k
     assert [part for part in says if part not in text] == [], text
 
 
-def test_a_mistyped_path_segment_is_refused_with_its_column_and_type(typed: ServedNode) -> None:
-    reply = typed.get(f"{STORE}/keys/2024-01-01/one")
-    assert (reply.status, reply.problem) == (400, "bad-key")
-    assert "column code (int" in reply.text
-    absent = typed.get(f"{STORE}/keys/2024-01-01/1")
-    assert (absent.status, absent.content_type, absent.body["found"]) == (404, "application/json", False)
-
-
-@pytest.mark.parametrize(
-    ("body", "status", "problem", "says"),
-    [
-        (b"", 400, "bad-request", ["not JSON", '{"keys":']),
-        (b"{", 400, "bad-request", ["not JSON", '{"keys":']),
-        (b"[]", 400, "bad-request", ["no list of keys"]),
-        (b'{"keys": "a"}', 400, "bad-request", ["no list of keys"]),
-        (b'{"key": [["a"]]}', 400, "bad-request", ["no list of keys"]),
-        (b'{"keys": [], "bound": {}}', 400, "bad-request", ["'bound'"]),
-        (b'{"keys": [], "bounds": 7}', 400, "bad-request", ["bounds is not an object"]),
-        (b'{"keys": [["a"]], "bounds": {"max_lga": 1}}', 400, "bad-bound", ["'max_lga'", "max_lag"]),
-        (b'{"keys": [["a"]], "bounds": {"max_lag": "x"}}', 400, "bad-bound", ["max_lag", "'x'"]),
-        (b'{"keys": [["a"]], "bounds": {"max_lag": true}}', 400, "bad-bound", ["max_lag", "True"]),
-        (json.dumps({"keys": [["a"]] * (MAX_BATCH_KEYS + 1)}).encode(), 413, "too-large", ["1001", "several batches"]),
-        (b" " * (MAX_BODY_BYTES + 1), 413, "too-large", [str(MAX_BODY_BYTES), "several batches"]),
-    ],
-    ids=lambda value: repr(value)[:40] if isinstance(value, bytes) else None,
-)
-def test_a_bad_batch_is_refused_as_a_whole(
-    served: ServedNode, body: bytes, status: int, problem: str, says: list[str]
-) -> None:
-    reply = served.post(f"{STORE}/lookup", body)
-    assert (reply.status, reply.problem) == (status, problem), reply
-    assert [part for part in says if part not in reply.text] == [], reply.text
-    assert reply.body["fix"]
-
-
-def test_a_batch_to_an_unknown_store_is_refused_as_a_whole(served: ServedNode) -> None:
-    reply = served.post("/v1/stores/nowhere/lookup", b'{"keys": [["a"]]}')
-    assert (reply.status, reply.problem) == (404, "unknown-store")
-
-
 def test_bad_keys_of_a_batch_are_problems_of_their_own_and_the_others_are_answered(served: ServedNode) -> None:
     keys: list[object] = [[WORDS[0]], [7], ["absent"], {"wort": "a"}, [WORDS[1]], [], {"word": WORDS[0]}]
     keys += [["x" * DEFAULT_KEY_BYTES], ["x" * (DEFAULT_KEY_BYTES - 100)]]
@@ -169,13 +127,6 @@ def test_bad_keys_of_a_batch_are_problems_of_their_own_and_the_others_are_answer
     assert "column word (string)" in str(results[1])
     assert "max_key_bytes" in str(results[7])
     assert results[0]["value"] == results[6]["value"] == {"count": 2, "total": 2_000_000}
-
-
-def test_a_full_batch_and_a_method_nobody_takes(served: ServedNode) -> None:
-    assert len(served.look_up_all([[WORDS[0]]] * MAX_BATCH_KEYS)) == MAX_BATCH_KEYS
-    reply = served.post(STORE, b"")
-    assert (reply.status, reply.problem) == (405, "method-not-allowed")
-    assert served.head("POST", STORE)[1]["allow"] == "GET, HEAD"
 
 
 @pytest.mark.parametrize(

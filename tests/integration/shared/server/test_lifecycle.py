@@ -95,23 +95,6 @@ def test_a_service_says_that_it_goes_answers_on_finishes_what_is_in_flight_and_t
         wait_until(lambda: done == ["announced", "finished", "ended"], what="the end")
 
 
-def test_a_departure_that_cannot_be_announced_does_not_keep_a_service_from_its_orderly_end() -> None:
-    ended = threading.Event()
-
-    async def announce() -> None:
-        raise RuntimeError("a bug")
-
-    @asynccontextmanager
-    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-        yield
-        ended.set()
-
-    listener = socket.create_server(("127.0.0.1", 0))
-    with departing(FastAPI(lifespan=lifespan), listener, Departure(announce, delay_ms=0)):
-        pass
-    assert ended.wait(LIMIT_S)
-
-
 STUBBORN = """
 import asyncio, sys
 from fastapi import FastAPI
@@ -231,15 +214,3 @@ def test_a_node_leaves_in_time_when_the_bus_is_away(
         leave(node)  # returns
         assert "leaving" in node.not_ready()
         assert node.look_up([WORDS[0]]).status == 200
-
-
-def test_a_router_that_stops_says_so_and_answers_on(
-    tmp_path: Path, checkpoint: HandmadeCheckpoint, redis: RedisServer
-) -> None:
-    with cluster(checkpoint.path, tmp_path, redis.url, nodes=1) as known:
-        known.wait_to_rest(copies=1, version=VERSION)
-        assert known.router.not_ready() == ""
-        asyncio.run(known.router.router.leave())
-        assert "stopping" in known.router.not_ready()
-        assert known.router.get("/livez").status == 200
-        assert known.router.look_up([WORDS[0]]).status == 200

@@ -16,14 +16,13 @@ from tests.support.services.echo_service import (
     LARGE_BYTES,
     Serving,
     get,
-    problem,
     serving,
     wait_for_peers,
     wait_until,
 )
 from tests.support.services.raw_http import RawClient
 
-from understudy_shared.server.connection_limits import MAX_HEADER_BYTES, ConnectionLimits, ConnectionRefusal
+from understudy_shared.server.connection_limits import ConnectionLimits, ConnectionRefusal
 from understudy_shared.tls.certificates import tls_plan
 from understudy_shared.tls.names import PeerRole
 from understudy_shared.tls.service_tls import ServiceTls
@@ -85,25 +84,6 @@ def test_old_and_new_tls_are_spoken_and_what_is_older_is_not(service: Serving, s
     wait_until(lambda: tls.refusals[TlsSide.ACCEPT, TlsReason.VERSION] == 1, what="the refusal")
 
 
-def test_a_peer_that_does_not_read_cannot_make_the_service_work(service: Serving, signer: Signer) -> None:
-    with RawClient(service.port, receive_buffer_bytes=4096, tls=signer.client()) as client:
-        client.push(get("/livez") * 2000)
-        wait_until(lambda: service.app.asked.count("/livez") > 0, what="a first answer")
-        asked = len(service.app.asked)
-        assert asked < 2000
-        with RawClient(service.port, tls=signer.client()) as other:
-            other.send(get(f"{DIRECT}/other"))
-            assert other.reply()[0] == 200
-    wait_for_peers(service, 0)
-
-
-def test_a_refused_request_is_answered_with_its_problem(service: Serving, signer: Signer) -> None:
-    with RawClient(service.port, tls=signer.client()) as client:
-        client.send(get("/livez", b"x-filler: " + b"y" * 2 * MAX_HEADER_BYTES + b"\r\n"))
-        assert problem(client.reply()) == (431, "headers-too-large")
-        assert client.is_closed()
-
-
 def test_whoever_never_ends_his_handshake_is_closed_like_one_who_never_sends_his_headers(tls: ServiceTls) -> None:
     limits = ConnectionLimits(header_timeout_ms=500, first_request_timeout_ms=500)
     hello = b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc"  # the beginning of a greeting
@@ -114,20 +94,6 @@ def test_whoever_never_ends_his_handshake_is_closed_like_one_who_never_sends_his
                 assert client.is_closed()
             wait_until(lambda refusal=refusal: service.refused(refusal) == 1, what=f"{refusal}")  # type: ignore[misc]
         wait_for_peers(service, 0)
-
-
-def test_connections_in_their_handshake_count_and_make_room_for_others(tls: ServiceTls, signer: Signer) -> None:
-    with serving(ConnectionLimits(max_connections=4, reserved_connections=0), tls) as service:
-        silent = [RawClient(service.port) for _ in range(4)]
-        try:
-            wait_for_peers(service, 4)
-            with RawClient(service.port, tls=signer.client()) as client:
-                client.send(get("/livez"))
-                assert client.reply()[0] == 200
-            assert service.refused(ConnectionRefusal.CONNECTIONS) > 0
-        finally:
-            for each in silent:
-                each.socket.close()
 
 
 @pytest.mark.parametrize("sent", [b"GET / HTTP/1.0\r\n\r\n", b"\x00" * 600, b"\x16\x03\x01\x00\x05hello", b"\x80" * 40])
@@ -144,21 +110,6 @@ def test_bytes_that_are_no_handshake_are_refused_and_end_nothing_else(
         client.send(get("/livez"))
         assert client.reply()[0] == 200
     wait_for_peers(service, 0)
-
-
-def test_a_service_that_ends_answers_what_it_has_begun_and_closes_what_is_idle(tls: ServiceTls, signer: Signer) -> None:
-    with serving(tls=tls) as service:
-        idle, busy, greeting = (RawClient(service.port, tls=each) for each in (signer.client(), signer.client(), None))
-        with idle, busy, greeting:
-            idle.send(get("/livez"))
-            assert idle.reply()[0] == 200
-            busy.send(get("/slow"))
-            wait_until(lambda: "/slow" in service.app.asked, what="the request")
-            service.service.should_exit = True
-            assert idle.is_closed()
-            assert greeting.is_closed()
-            service.app.go = True
-            assert busy.reply()[0] == 200
 
 
 def test_a_file_that_is_exchanged_counts_for_new_connections_and_open_ones_stay(

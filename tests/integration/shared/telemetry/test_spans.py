@@ -5,7 +5,6 @@ from __future__ import annotations
 import http.client
 import json
 import logging
-import subprocess
 import sys
 import threading
 from collections.abc import Iterator
@@ -149,33 +148,6 @@ def test_every_kind_of_lookup_is_one_trace(traced: Traced, target: str, body: by
     assert request.attributes["understudy.store"] == "op0"
 
 
-def test_what_names_no_store_is_in_no_span(traced: Traced) -> None:
-    trace_id = "d" * 32
-    assert traced.ask("GET", "/v1/stores/N14228/keys/x", {"traceparent": f"00-{trace_id}-{SPAN_ID}-01"}) == 404
-    (request,) = traced.trace(trace_id, 1)
-    assert request.attributes["http.response.status_code"] == 404
-    assert "N14228" not in str(request)
-
-
-def test_only_requests_that_their_readers_sample_are_recorded(traced: Traced) -> None:
-    last = "e" * 32
-    asked: list[dict[str, str]] = [{}, {"traceparent": UNSAMPLED}, {"traceparent": f"00-{last}-{SPAN_ID}-01"}]
-    for headers in asked:
-        assert traced.ask("GET", KEY, headers) == 200
-    traced.wait_for(last, 3)
-    assert [span for span in spans_of(traced.collector) if span.trace_id == "a" * 32 or not span.parent_id] == []
-
-
-def test_a_sampler_of_the_environment_records_requests_that_nobody_traces(tmp_path: Path) -> None:
-    with traced_cluster(tmp_path, OTEL_TRACES_SAMPLER="always_on", OTEL_SERVICE_NAME="ours") as traced:
-        assert traced.ask("GET", KEY, {}) == 200
-        wait_until(lambda: len(spans_of(traced.collector)) >= 3, what="three spans", limit_s=LIMIT_S)
-    spans = spans_of(traced.collector)
-    (root,) = [span for span in spans if not span.parent_id]
-    assert {span.trace_id for span in spans} == {root.trace_id}
-    assert {span.service for span in spans} == {"ours"}
-
-
 def test_a_collector_that_takes_nothing_costs_no_answer_and_one_line(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -230,21 +202,6 @@ def test_a_service_that_should_export_spans_and_cannot_does_not_start(monkeypatc
         main({"redis": "redis://127.0.0.1:1/0", "application_id": "a", "port": 0})
 
 
-def test_without_an_endpoint_nothing_of_it_is_imported() -> None:
-    code = (
-        "import sys, understudy_router.http.app, understudy_node.http.app\n"
-        "from understudy_shared.telemetry.span_export import open_spans, require_exporter\n"
-        "require_exporter()\n"
-        "assert open_spans('x', None) is None\n"
-        "print([name for name in sys.modules if name.startswith(('opentelemetry.sdk', 'opentelemetry.exporter'))])\n"
-    )
-    environment = {"PYTHONPATH": ":".join(path for path in sys.path if path), "PATH": "/usr/bin"}
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False, env=environment
-    )
-    assert (done.returncode, done.stdout.strip()) == (0, "[]"), done.stderr
-
-
 def test_a_service_that_ends_does_not_wait_for_ever_for_a_collector_that_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
     held = threading.Event()
     monkeypatch.setattr("understudy_shared.telemetry.otlp_spans.CLOSE_LIMIT_S", 0.1)
@@ -259,10 +216,3 @@ def test_a_service_that_ends_does_not_wait_for_ever_for_a_collector_that_hangs(m
         spans.close()
         assert not held.is_set()
         held.set()
-
-
-def test_a_variable_that_is_wrong_is_refused_at_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(ENDPOINTS[1], "http://127.0.0.1:1")
-    monkeypatch.setenv("OTEL_BSP_MAX_QUEUE_SIZE", "0")
-    with pytest.raises(SettingsError, match="spans cannot be exported: max_queue_size"):
-        open_spans("x", HostInfo("h", 1))

@@ -6,7 +6,6 @@ import http.client
 import json
 import logging
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -79,23 +78,6 @@ def test_a_lookup_with_a_trace_has_a_line_with_its_ids_at_the_router_and_at_the_
         assert WORDS[0] not in json.dumps({name: str(value) for name, value in fields.items()})
 
 
-def test_a_batch_with_a_trace_has_it_at_the_node(router: ClusterRouter, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.DEBUG)
-    headers = {**TRACEPARENT, "content-type": "application/json"}
-    body = json.dumps({"keys": [[word] for word in WORDS[:3]]}).encode()
-    assert ask(router, "POST", "/v1/stores/op0/lookup", headers, body) == 200
-    wait_until(lambda: "understudy_node" in {service for service, *_ in traced(caplog)}, what="the node's line")
-
-
-@pytest.mark.parametrize("headers", [{}, {"traceparent": "00-nothing"}], ids=["none", "malformed"])
-def test_a_lookup_without_a_trace_has_no_line(
-    router: ClusterRouter, caplog: pytest.LogCaptureFixture, headers: dict[str, str]
-) -> None:
-    caplog.set_level(logging.DEBUG)
-    assert ask(router, "GET", KEY, headers) == 200
-    assert [record for record in caplog.records if getattr(record, "action", "") == "read"] == []
-
-
 async def test_a_read_that_needs_another_node_says_so_once_a_minute_with_the_readers_trace_and_no_key(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -122,15 +104,3 @@ async def test_a_read_without_an_answer_is_told_with_what_came_of_it(caplog: pyt
     (line,) = [record for record in caplog.records if getattr(record, "action", "") == "read-unanswered"]
     assert vars(line)["trace_id"] == TRACE_ID
     assert vars(line)["outcome"] == "no-acceptable-replica"
-
-
-def test_the_command_line_sends_the_trace_that_it_is_part_of(
-    router: ClusterRouter, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    from understudy.calls.http_client import Server
-
-    caplog.set_level(logging.DEBUG)
-    monkeypatch.setenv("TRACEPARENT", TRACEPARENT["traceparent"])
-    with Server(f"127.0.0.1:{router.port}", timeout_s=LIMIT_S) as server:
-        assert server.get(KEY)
-    wait_until(lambda: "understudy_node" in {service for service, *_ in traced(caplog)}, what="the node's line")

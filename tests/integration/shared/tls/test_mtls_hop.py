@@ -26,7 +26,6 @@ from tests.support.cluster.in_process import (
 from tests.support.cluster.served_node import Served
 from tests.support.cluster.watch import reading
 from tests.support.services.certificates import Files, Signer, replace, uri
-from tests.support.services.raw_http import RawClient
 from tests.support.spark.counting_query import WORDS
 from tests.support.spark.queries import wait_until
 
@@ -166,27 +165,6 @@ def test_a_certificate_alone_is_no_key_and_a_key_alone_no_certificate(known: Clu
     assert client.get(HOP).status == 200
 
 
-def test_old_tls_of_a_reader_is_accepted_and_of_a_peer_is_not(known: Cluster, pki: Pki) -> None:
-    node = known.nodes["n1"]
-    context = pki.ours.client(pki.router)
-    context.maximum_version = ssl.TLSVersion.TLSv1_2
-    assert asked(node.port, "/livez", context)[0] == 200
-    status, answer = asked(node.port, HOP, context)
-    assert (status, "TLS 1.3" in answer["detail"]) == (403, True)
-
-
-def test_plain_http_to_the_port_is_told_to_write_https(known: Cluster) -> None:
-    node = known.nodes["n2"]
-    methods = (b"GET", b"POST", b"DELETE")
-    for method in methods:
-        with RawClient(node.port) as client:
-            client.send(method + b" /livez HTTP/1.1\r\nhost: x\r\n\r\n")
-            status, _, body = client.reply()
-            assert (status, json.loads(body)["fix"]) == (400, "Write https://")
-            assert client.is_closed()
-    assert counted(node, TlsSide.ACCEPT, TlsReason.PLAIN_HTTP) == len(methods)
-
-
 @contextmanager
 def refused_router(server: RedisServer, known: Cluster, settings: Mapping[str, Any]) -> Iterator[ClusterRouter]:
     """A router that knows the cluster by the bus, and cannot read from its nodes."""
@@ -217,13 +195,6 @@ def test_what_a_node_refuses_fails_by_name_and_is_never_absent(
         refusal_of(router)
         assert counted(router, TlsSide.CONNECT, TlsReason.REFUSED_OURS) > 0
     assert counted(node, TlsSide.ACCEPT, TlsReason.UNTRUSTED) > before
-
-
-def test_a_router_without_certificates_reads_that_the_port_speaks_tls(
-    server: RedisServer, known: Cluster, secret: Path
-) -> None:
-    with refused_router(server, known, {"cluster_secret_file": str(secret)}) as router:
-        assert "this port speaks TLS" in refusal_of(router)
 
 
 def test_a_router_refuses_nodes_that_its_authority_has_not_signed(

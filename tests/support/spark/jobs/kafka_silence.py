@@ -21,10 +21,10 @@ from pyspark.sql.streaming.query import StreamingQuery
 from tests.support.spark.queries import wait_until
 from tests.support.spark.session import spark_session
 
-OURS = {"spool": "off", "request_timeout_ms": "2000"}
-LITTLE = {"kafkaConsumer.pollTimeoutMs": "4000"}
-SPARKS_LITTLE = {"kafka.request.timeout.ms": "2000", "kafka.default.api.timeout.ms": "4000"}
-"""Spark's source asks for the ends of the log before it gives up."""
+OURS = {"spool": "off", "request_timeout_ms": "5000"}
+LITTLE = {"kafkaConsumer.pollTimeoutMs": "15000"}
+SPARKS_LITTLE = {"kafka.request.timeout.ms": "5000", "kafka.default.api.timeout.ms": "15000"}
+"""Spark's source asks for the ends of the log before it gives up. Both have time to start on a busy machine."""
 
 LIMIT_S = 400
 """The longest wait for four queries to start at once, too."""

@@ -23,13 +23,14 @@ def main() -> None:
     """Write below the folder that is the only argument; `RELEASE` comes last."""
     (folder,) = map(Path, sys.argv[1:])
     with spark_session(folder / "session", extra=IMPATIENT) as spark:
-        _write_finished(spark, folder / "finished")
+        write_finished(spark, folder / "finished")
         for state_format in formats_of(SPARK_RELEASE):
             keep(folder, "kinds", write_kinds_checkpoint(spark, folder / state_format.id, state_format))
     (folder / RELEASE).write_text(pyspark.__version__)
 
 
-def _write_finished(spark: SparkSession, folder: Path) -> None:
+def write_finished(spark: SparkSession, folder: Path) -> None:
+    """Write the checkpoint of the aggregates, with what the plan announces of them and the rows."""
     run = run_finished(spark, folder / "checkpoint", HDFS_V1)
     document = {"announced": announced(run).model_dump(mode="json"), "rows": run.rows}
     (folder / FINISHED).write_text(json.dumps(document))

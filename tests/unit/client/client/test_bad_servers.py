@@ -82,26 +82,6 @@ def test_a_server_that_drips_is_left_at_the_deadline(kind: str, behave: Behaviou
         ask(client, timeout=0.4)
 
 
-@pytest.mark.parametrize("shell", ["sync httpx", "async httpx"])
-def test_by_httpx_the_same_is_an_error_and_an_answer_is_an_answer(shell: str) -> None:
-    for name in ("a page", "garbage", "a redirect", "half of JSON", "a cut body", "compressed", "an end at once"):
-        with bad_server(BAD[name]) as server, asking(shell, server.url, retries=0) as client:
-            with pytest.raises(UnreachableError) as raised:
-                ask(client, timeout=5)
-            assert not isinstance(raised.value, DeadlineError), (name, raised.value)
-    for name in ("silence", "a dripping body", "dripping chunks"):
-        with (
-            bad_server(SLOW[name]) as server,
-            asking(shell, server.url, retries=0) as client,
-            pytest.raises(DeadlineError),
-        ):
-            ask(client, timeout=0.4)
-    with bad_server(sending(WHOLE)) as server, asking(shell, server.url) as client:
-        assert ask(client)
-    with asking(shell, server.url) as client, pytest.raises(UnreachableError, match="cannot connect"):
-        ask(client)
-
-
 def test_a_body_above_the_limit_is_not_kept(kind: str) -> None:
     endless = dripping(JSON + b"content-length: 999999999999\r\n\r\n", b" " * 1_000_000, every_s=0.0)
     with (
@@ -110,20 +90,6 @@ def test_a_body_above_the_limit_is_not_kept(kind: str) -> None:
         pytest.raises(BadReplyError, match="a body above"),
     ):
         ask(client, timeout=60)
-
-
-@pytest.mark.parametrize("size", [1, 3, 50])
-def test_an_answer_in_pieces_is_the_same(kind: str, size: int) -> None:
-    chunks = b"".join(
-        b"%x\r\n%b\r\n" % (len(ANSWER[at : at + 7]), ANSWER[at : at + 7]) for at in range(0, len(ANSWER), 7)
-    )
-    interim = b"HTTP/1.1 103 Early Hints\r\nlink: </x>\r\n\r\n"
-    for whole in (WHOLE, interim + CHUNKED + chunks + b"0\r\n\r\n"):
-        parts = [whole[at : at + size] for at in range(0, len(whole), size)]
-        with bad_server(sending(*parts)) as server, asking(kind, server.url, retries=0) as client:
-            assert client.ask(lambda each: each.store("words").get("a")).value == {"count": 7}
-            assert client.ask(lambda each: each.store("words").get("a")).version == 3
-            assert server.connections == 1, "the connection is kept"
 
 
 def test_behind_a_head_that_came_before_only_a_whole_body_is_an_answer(kind: str) -> None:
@@ -141,13 +107,6 @@ def test_behind_a_head_that_came_before_only_a_whole_body_is_an_answer(kind: str
 
     with bad_server(behave) as server, asking(kind, server.url, retries=0) as client:
         assert [count(client) for _ in range(5)] == [7, 9, BadReplyError, 7, UnreachableError]
-
-
-def test_a_connection_that_the_server_closes_between_calls_costs_nothing(kind: str) -> None:
-    with bad_server(sending(WHOLE, then_closes=True)) as server, asking(kind, server.url, retries=0) as client:
-        for _ in range(5):
-            assert ask(client)
-        assert len(server.requests) == 5
 
 
 def test_bytes_that_came_between_two_replies_are_never_taken_for_an_answer(kind: str) -> None:

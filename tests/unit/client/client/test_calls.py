@@ -14,18 +14,14 @@ from understudy.client.core.call import call
 from understudy.client.core.exchange import Failure, FailureKind, Outcome, Reply, Request, Send
 from understudy.client.credentials import Credential
 from understudy.client.errors import (
-    AmbiguousStoreError,
     BadReplyError,
     BadRequestError,
     DeadlineError,
     ForbiddenError,
     OverloadedError,
-    ServerProblemError,
     UnauthenticatedError,
     UnavailableError,
-    UnknownApplicationError,
     UnreachableError,
-    UsageError,
 )
 from understudy_shared.base.errors import UnderstudyError
 
@@ -51,12 +47,6 @@ def ask(world: World, *urls: str, retries: int = 2, timeout_s: float = 5.0) -> o
     return world.run(call(state, GET, world.now_s + timeout_s))
 
 
-def test_an_answer_of_the_first_attempt_is_the_calls() -> None:
-    world = scripted(OK)
-    assert ask(world) == {"found": True}
-    assert (len(world.sent), world.waits) == (1, [])
-
-
 @pytest.mark.parametrize("outcome", [REFUSED, CUT, GARBAGE, PAGE, BUSY, BEHIND, BROKEN])
 def test_what_one_server_cannot_another_is_asked_at_once(outcome: Outcome) -> None:
     assert outcome is not None
@@ -64,14 +54,6 @@ def test_what_one_server_cannot_another_is_asked_at_once(outcome: Outcome) -> No
     assert ask(world, "http://a", "http://b") == {"found": True}
     assert len(set(world.asked)) == 2
     assert world.waits == []
-
-
-def test_a_connection_that_its_server_had_closed_costs_one_more_request_at_the_same_server() -> None:
-    world = scripted(STALE, OK)
-    ask(world, "http://a", "http://b", retries=0)
-    assert len(set(world.asked)) == 1
-    with pytest.raises(UnreachableError):
-        ask(scripted(STALE), retries=0)
 
 
 @pytest.mark.parametrize("wrong", [WRONG, problem("internal", 500), problem("unknown-store", 404)])
@@ -229,23 +211,3 @@ def test_calls_of_an_application_name_it_in_every_path_and_share_all_but_its_pos
     ]
     assert (inner.servers, inner.budget, inner.credential) == (state.servers, state.budget, state.credential)
     assert inner.position is not state.position
-
-
-@pytest.mark.parametrize("name", ["", "a/b", 7])
-def test_what_cannot_name_an_application_is_refused_before_anything_is_sent(name: object) -> None:
-    with pytest.raises(UsageError):
-        scripted().state("http://a").within(name)  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize(
-    ("slug", "status", "error"),
-    [("unknown-application", 404, UnknownApplicationError), ("ambiguous-store", 409, AmbiguousStoreError)],
-)
-def test_a_problem_of_applications_is_an_error_of_its_own(
-    slug: str, status: int, error: type[ServerProblemError]
-) -> None:
-    with pytest.raises(error) as raised:
-        ask(scripted(problem(slug, status)), "http://a")
-    assert raised.value.type == slug
-    said = AmbiguousStoreError({"type": slug, "applications": ["a", "b", 7]})
-    assert said.applications == ["a", "b"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
 from itertools import islice
 from typing import Any
 
@@ -9,23 +10,16 @@ import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.support.clients.steps import CUT, SILENCE, World, problem, scripted, stream
+from tests.support.clients.steps import World, problem, scripted, stream
 from tests.unit.client.client.test_watch_steps import token
 
 from understudy.client.core.changes import MEDIA_TYPE, ChangesQuestion, ReadingChanges
 from understudy.client.core.exchange import Failure, Opened, Outcome, Send
 from understudy.client.core.reader import Reader, StoreReader
-from understudy.client.errors import (
-    BadReplyError,
-    DeadlineError,
-    LineageChangedError,
-    UsageError,
-    VersionGoneError,
-)
+from understudy.client.errors import BadReplyError, UsageError
 from understudy.client.events import WatchEvent
 from understudy_shared.base.errors import UnderstudyError
 
-GONE = {"type": "version-gone", "status": 410, "detail": "gone", "retained_versions": [7, 9]}
 AWAY = {"type": "no-acceptable-replica", "status": 503, "detail": "away"}
 
 
@@ -57,6 +51,13 @@ def answered(*parts: bytes | Failure) -> Opened:
 def reading(world: World, *urls: str, first: int = 3, last: int | None = None, **options: Any) -> ReadingChanges:
     store = StoreReader(Reader(world.state(*urls)), "words")
     return ReadingChanges(store, ChangesQuestion(first, last, options), 5.0)
+
+
+def since(world: World, ago: Any) -> list[tuple[str, int | None]]:
+    """The changes that a client reads since a time."""
+    store = StoreReader(Reader(world.state()), "words")
+    asked = ChangesQuestion(None, None, {"versions": True}, ago)
+    return shown(list(world.told(ReadingChanges(store, asked, 5.0).steps())))
 
 
 def told(world: World, *urls: str, **options: Any) -> list[WatchEvent[Any]]:
@@ -112,12 +113,6 @@ def test_a_stream_that_is_cut_is_gone_on_with_at_another_server_without_telling_
     ]
     assert [each.request.target.partition("?")[2] for each in world.sent] == ["from=3", *["from=4&to=4"] * 4]
     assert world.asked[0] != world.asked[1]
-
-
-def test_a_stream_that_is_cut_behind_its_last_version_has_all() -> None:
-    world = scripted(answered(*WHOLE[:-1]))
-    assert len(told(world)) == 3
-    assert len(world.sent) == 1
 
 
 @given(
@@ -180,56 +175,24 @@ def test_a_stream_that_lies_ends_the_reading_with_the_name_of_the_server(lie: tu
     assert error.attempts[0].url == "http://a:1"
 
 
-def test_a_version_with_fewer_changes_than_before_is_a_lie() -> None:
-    world = scripted(answered(*WHOLE[:3]), answered(head(3, 4), change(3), version(3, 1)))
-    assert isinstance(refused(world)[1], BadReplyError)
+def test_changes_since_a_time_begin_at_the_version_that_the_server_says() -> None:
+    def served(send: Send, world: World) -> Outcome:
+        world.now_s += 1.0
+        if len(world.sent) == 1:
+            return answered()
+        return answered(*WHOLE)
 
-
-def test_a_history_that_was_created_anew_ends_the_reading() -> None:
-    world = scripted(answered(*WHOLE[:4]), answered(head(4, 4, lineage="m"), change(4)))
-    events, error = refused(world)
-    assert (events, isinstance(error, LineageChangedError)) == ([("value", 3), ("deleted", 3)], True)
-    assert error.fix
-
-
-def test_what_a_server_refuses_ends_the_reading_with_its_error() -> None:
-    for world in (
-        scripted(problem("version-gone", 410, retained_versions=[7, 9])),
-        scripted(answered(head(3, 4), line("error", GONE))),
-    ):
-        _, error = refused(world)
-        assert isinstance(error, VersionGoneError)
-        assert error.retained_versions == (7, 9)
-
-
-def test_servers_that_are_away_or_cut_at_one_place_are_asked_again_until_the_patience_is_over() -> None:
-    for outcomes in ((answered(*WHOLE[:3]), CUT), (answered(*WHOLE[:3]), answered(*WHOLE[:2]), CUT)):
-        world = scripted(*outcomes)
-        started_s = world.now_s
-        events, _ = refused(world, patience=20.0)
-        assert events == [("value", 3), ("deleted", 3)]
-        assert 20 <= world.now_s - started_s < 26
-
-    def served(_: Send, __: World) -> Outcome:
-        return answered(head(3, 4), change(3))
-
-    assert isinstance(refused(World(served), patience=20.0)[1], DeadlineError)
-
-
-def test_a_server_that_says_nothing_is_left() -> None:
-    world = scripted(answered(head(3, 4), SILENCE), answered(SILENCE))
-    started_s = world.now_s
-    assert isinstance(refused(world, patience=20.0)[1], DeadlineError)
-    assert world.now_s - started_s < 60 + 20 + 6
-
-
-def test_what_cannot_be_asked_is_refused_before_anything_is_sent() -> None:
-    world = scripted(CUT)
-    wrongs: list[dict[str, Any]] = [{"first": 0}, {"first": "3"}, {"last": True}, {"where": []}, {"patience": 0}]
-    for wrong in wrongs:
-        with pytest.raises(UsageError) as raised:
-            reading(world, **wrong)
-        assert raised.value.fix
-    with pytest.raises(UsageError, match="many versions"):
-        ReadingChanges(StoreReader(Reader(world.state()).at(None, 3), "words"), ChangesQuestion(3, None, {}), 5.0)
-    assert world.sent == []
+    for a_minute in ("1m", timedelta(minutes=1)):
+        world = World(served)
+        assert since(world, a_minute)[-1] == ("version", 4)
+        assert "from=60000ms" in world.sent[0].request.target
+        later = world.sent[1].request.target.partition("from=")[2]
+        assert int(later.removesuffix("ms")) > 61_000, "a minute before the first request, however often it is asked"
+    at = datetime(2026, 1, 1, tzinfo=UTC)
+    world = World(served)
+    since(world, at)
+    assert {send.request.target.partition("from=")[2] for send in world.sent} == {"2026-01-01T00%3A00%3A00%2B00%3A00"}
+    assert since(World(lambda send, world: answered(head(5, 4), end(5, 4, 0))), "1m") == [], "nothing was committed"
+    for version, ago in ((None, None), (1, "1m")):
+        with pytest.raises(UsageError):
+            ChangesQuestion(version, None, {}, ago)

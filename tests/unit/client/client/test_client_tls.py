@@ -13,7 +13,7 @@ from tests.support.clients.steps import found
 from tests.support.services.canned_server import Canned, CannedServer, canned_server
 from tests.support.services.certificates import Signer
 
-from understudy import Client, UnreachableError, UsageError
+from understudy import Client, UnreachableError
 
 ANSWER = Canned(orjson.dumps(found("a")))
 
@@ -67,13 +67,3 @@ def test_files_that_are_replaced_count_for_new_connections(
         assert client.store("words").get("a").found
         trusted.unlink()
         assert client.store("words").get("a").found, "the last good files stay in use"
-
-
-def test_files_that_cannot_be_used_are_named(tmp_path: Path) -> None:
-    garbage = tmp_path / "garbage.pem"
-    garbage.write_text("no certificate\n")
-    for path in (garbage, tmp_path / "nowhere.pem"):
-        with Client("https://127.0.0.1:1", ca_file=path) as client, pytest.raises(UsageError, match=path.name):
-            client.store("words").get("a")
-    with pytest.raises(UsageError, match="ssl_context"):
-        Client("https://a", ca_file=garbage, ssl_context=ssl.create_default_context())

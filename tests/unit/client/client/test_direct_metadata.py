@@ -8,7 +8,6 @@ from typing import Any
 import orjson
 import pytest
 from tests.support.clients.direct_world import (
-    KEYS,
     DirectWorld,
     metadata,
     node_says,
@@ -19,10 +18,8 @@ from tests.support.clients.direct_world import (
 )
 from tests.support.clients.steps import answer, problem
 
-from understudy import Client, UsageError
 from understudy.client.core import metadata as refreshing
-from understudy.client.core.exchange import Failure, FailureKind, Outcome, Reply, Send
-from understudy.client.core.lookups import get
+from understudy.client.core.exchange import Failure, FailureKind, Outcome, Reply
 from understudy.client.core.reader import StoreReader
 
 BAD_METADATA: dict[str, Outcome] = {
@@ -93,13 +90,6 @@ def test_what_is_no_address_of_a_node_is_never_asked(host: str) -> None:
     assert asked_with({"host": host, "port": 80}) == {1}
 
 
-@pytest.mark.parametrize("port", [0, 65536, -1])
-def test_what_is_no_port_is_never_asked(port: int) -> None:
-    assert asked_with({"host": "node-1", "port": port}) == {1}
-    assert asked_with({"host": "node-1", "port": 80}) == {1, 80}
-    assert asked_with({"host": "::1", "port": 80}) == {1, 80}
-
-
 def asked_with(host: dict[str, Any]) -> set[int]:
     """The ports that are asked when metadata names this host for each partition."""
     known: dict[str, Any] = orjson.loads(reply_of(metadata()).body)
@@ -110,43 +100,6 @@ def asked_with(host: dict[str, Any]) -> set[int]:
     store = world.warm(world.client(key="usk_secret"))
     read(world, store, "word-1")
     return {1, *(each.endpoint.port for each in world.sent)}
-
-
-def test_a_loopback_address_is_that_of_another_machine_unless_the_router_is_here() -> None:
-    world = DirectWorld()
-    store = world.warm(world.client(url="http://router.example:1"))
-    assert read(world, store, owned_by("a")) == "router"
-
-
-def test_an_older_answer_than_the_known_one_is_ignored() -> None:
-    """Q48."""
-    world = DirectWorld()
-    world.known = metadata((2, 5), owns=lambda _: "b")
-    store = world.warm(world.client())
-    world.known = metadata((2, 4), owns=lambda _: "c")
-    world.now_s += 100
-    assert read(world, store, "word-1") == "b"
-    assert world.asked_of() == ["metadata", "b"]
-    world.known = metadata((3, 1), owns=lambda _: "d")
-    world.now_s += 100
-    assert read(world, store, "word-1") == "d"
-    world.known = metadata((1, 1), owns=lambda _: "c")
-    world.now_s += 100
-    assert read(world, store, "word-1") == "d"
-    world.now_s += 2 * refreshing.EXPIRY_S
-    assert read(world, store, "word-1") == "c", "nothing confirmed the later one for long: the cluster began anew"
-
-
-def test_what_a_router_still_says_costs_no_second_body() -> None:
-    world = DirectWorld()
-    store = world.warm(world.client())
-    for _ in range(10):
-        world.now_s += 20
-        assert read(world, store, owned_by("a")) == "a"
-    tags = [dict(each.headers).get("if-none-match") for each in world.sent if "metadata" in each.request.target]
-    assert len(tags) == 10
-    assert isinstance(world.known, type(metadata()))
-    assert set(tags) == {world.known.etag()}
 
 
 def test_what_is_known_is_not_used_for_ever() -> None:
@@ -173,52 +126,6 @@ def test_a_partition_that_moved_is_learned_with_one_request_after_some_jitter() 
         world.now_s += 0.01
     assert read(world, store, owned_by("a")) == "b"
     assert len(world.metadata_at) == before + 1
-
-
-def test_signs_of_change_in_vain_are_followed_ever_more_rarely() -> None:
-    world = DirectWorld()
-    store = world.warm(world.client())
-    world.at_node = lambda *_: problem("not-owner", 421)
-    before, began_s = len(world.metadata_at), world.now_s
-    while world.now_s < began_s + 60:
-        read(world, store, owned_by("a"))
-        read_many(world, store, KEYS)
-        world.now_s += 0.05
-    assert 4 <= len(world.metadata_at) - before <= 24
-    world.at_node = lambda *_: problem("no-acceptable-replica", 503)
-    before = len(world.metadata_at)
-    for _ in range(200):
-        read(world, store, owned_by("a"))
-        world.now_s += 0.05
-    assert len(world.metadata_at) - before <= 2, "a replica that is too old has not moved"
-
-
-def test_an_answer_of_a_standby_is_used_and_says_that_something_moved() -> None:
-    world = DirectWorld()
-    store = world.warm(world.client())
-    world.at_node = lambda node_id, send: answer(
-        node_says(node_id, send, served_by={"role": "standby", "state": "RUNNING"})
-    )
-    world.known = metadata((1, 2), owns=lambda _: "b")
-    assert read(world, store, owned_by("a")) == "a"
-    world.now_s += refreshing.JITTER_S
-    assert read(world, store, owned_by("a")) == "b"
-
-
-def test_another_call_fetches_nothing_while_one_does() -> None:
-    world = DirectWorld()
-    state = world.client()
-    store = StoreReader(world.reader(state), "words")
-    read(world, store, "word-1")
-    world.now_s += 1
-    first = get(store, ["word-1"], {}, world.now_s + 5)
-    step = next(first)
-    assert isinstance(step, Send)
-    assert step.request.target.endswith("/metadata")
-    assert read(world, store, "word-1") == "router", "it does not wait"
-    first.close()
-    assert read(world, store, owned_by("a")) == "a", "a call that was cancelled leaves the fetch to the next"
-    assert len(world.metadata_at) == 1
 
 
 def test_many_clients_spread_their_requests_for_metadata_at_the_start_and_when_something_moves() -> None:
@@ -262,20 +169,3 @@ def test_nodes_are_asked_by_the_scheme_of_the_router_at_the_address_that_theirs_
     assert (endpoint.scheme, endpoint.host, endpoint.server_name) == (scheme, "bastion", "127.0.0.1")
     assert read(world, store, owned_by("c")) == "router", "an address that the mapping does not name is not asked"
     assert {each.endpoint.scheme for each in world.sent} == {scheme}
-
-
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        {"routing": "nodes"},
-        {"addresses": {"a:1": "b:1"}},
-        {"routing": "direct", "addresses": {"a": "b:1"}},
-        {"routing": "direct", "addresses": {"a:1": "http://b:1"}},
-        {"routing": "direct", "addresses": {"a:1": 7}},
-        {"routing": "direct", "urls": ["http://a", "https://b"]},
-    ],
-)
-def test_a_setting_of_direct_routing_that_cannot_be_meant_is_refused_with_what_to_do(wrong: dict[str, Any]) -> None:
-    with pytest.raises(UsageError) as raised:
-        Client(**{"urls": "http://a", **wrong})
-    assert raised.value.fix

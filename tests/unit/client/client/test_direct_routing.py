@@ -116,25 +116,6 @@ def test_on_any_doubt_a_router_answers_and_the_node_is_left_alone_for_a_while(
     assert world.waits == []
 
 
-def test_a_node_that_is_well_again_is_asked_again() -> None:
-    world = DirectWorld()
-    store = world.warm(world.client())
-    well, world.at_node = world.at_node, lambda *_: Failure(FailureKind.NOT_SENT, "refused")
-    assert read(world, store, owned_by("a")) == "router"
-    world.at_node = well
-    world.now_s += 1
-    assert read(world, store, owned_by("a")) == "a"
-
-
-def test_a_connection_that_the_node_closed_meanwhile_is_no_doubt() -> None:
-    world = DirectWorld()
-    store = world.warm(world.client())
-    outcomes = iter([Failure(FailureKind.STALE, "closed")])
-    world.at_node = lambda node_id, send: next(outcomes, answer(node_says(node_id, send)))
-    assert read(world, store, owned_by("a")) == "a"
-    assert world.asked_of() == ["a", "a"]
-
-
 def test_a_node_that_hangs_costs_a_call_a_second_and_leaves_half_of_its_time_to_the_router() -> None:
     world = DirectWorld()
     store = world.warm(world.client())
@@ -176,28 +157,6 @@ def test_a_node_is_asked_with_the_same_bounds_and_with_the_defaults_of_the_route
     world.known = metadata((1, 2), bounds={"require_active": True})
     strict = world.warm(world.client())
     assert read(world, strict, owned_by("a")) == "router"
-
-
-def test_the_position_of_a_session_goes_to_nodes_and_comes_from_them() -> None:
-    """Q51."""
-    world = DirectWorld()
-    state = world.client(session=True)
-    store = world.warm(state)
-    world.at_node = lambda node_id, send: answer(node_says(node_id, send, position=position(9)))
-    read(world, store, owned_by("a"))
-    assert state.position.token == position(9)
-    read_many(world, store, [owned_by("b")])
-    assert orjson.loads(world.sent[-1].request.body or b"")["bounds"]["min_position"] == position(9)
-    world.at_node = lambda node_id, send: answer(node_says(node_id, send, position=position(11)))
-    read_many(world, store, [owned_by("b")])
-    assert state.position.token == position(11)
-
-
-def test_a_batch_is_one_request_to_each_node_and_its_results_are_in_order() -> None:
-    world = DirectWorld()
-    store = world.warm(world.client())
-    assert read_many(world, store, KEYS) == [owner(partition_of(key)) for key in KEYS]
-    assert sorted(world.asked_of()) == list(NODES)
 
 
 def test_the_keys_of_a_batch_that_a_node_cannot_answer_come_from_the_router() -> None:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from understudy.client.core.event_stream import EventParser, ServerEvent
 from understudy.client.core.streaming import BadStreamError
+from understudy.client.core.watches import EventParser, ServerEvent
 from understudy_shared.reads.watch_events import EndReason, KeyEvent, end_event, key_event, reset_event
 
 WORDS = 'event: value\ndata: {"word":"čaj 🫖"}\nid: us1.a\n\n'
@@ -67,13 +66,3 @@ def test_bytes_of_any_kind_are_events_or_an_error_and_the_same_in_pieces(data: b
             return str(error)
 
     assert outcome(cut(data, places)) == outcome([data])
-
-
-def test_an_event_without_an_end_is_not_kept_beyond_its_limit() -> None:
-    for piece in (b"x" * 100, b"data: x\n" * 10, b"\xff"):
-        parser = EventParser(max_event_bytes=1000)
-        with pytest.raises(BadStreamError):
-            [parser.feed(piece) for _ in range(2000)]
-    parser = EventParser(max_event_bytes=100)
-    for _ in range(1000):
-        parser.feed(b"data: many small ones are fine\n\n")

@@ -17,7 +17,6 @@ from understudy.typed.errors import ModelError, UnfitValueError
 from understudy_shared.spark import types as spark
 
 OLD = entry_of(struct(count=spark.LongType()), struct(word=spark.StringType()))
-WIDER = entry_of(struct(count=spark.LongType(), note=spark.StringType()), struct(word=spark.StringType()))
 OTHER = entry_of(struct(count=spark.StringType()), struct(word=spark.StringType()))
 NARROWER = entry_of(struct(note=spark.StringType()), struct(word=spark.StringType()))
 
@@ -25,11 +24,6 @@ NARROWER = entry_of(struct(note=spark.StringType()), struct(word=spark.StringTyp
 @dataclass
 class Words:
     count: int | None
-
-
-@dataclass
-class Noted:
-    note: str | None
 
 
 class Query:
@@ -58,14 +52,6 @@ class Query:
         return answer({**found("a"), "value": self.value})
 
 
-def test_a_new_column_is_left_out_and_the_schema_is_not_asked_for_again() -> None:
-    query = Query()
-    store = query.store(Words)
-    assert query.get(store).value == Words(7)
-    query.becomes(WIDER, {"count": 8, "note": "x"})
-    assert (query.get(store).value, query.asked) == (Words(8), 1)
-
-
 @pytest.mark.parametrize(
     ("schema", "value", "column"),
     [(OTHER, {"count": "eight"}, "count"), (NARROWER, {"note": "x"}, "count")],
@@ -85,10 +71,3 @@ def test_a_column_that_does_not_fit_any_more_is_named_and_no_value_is_made_up(
     assert result.raw["value"] == value, "the plain answer can be read"
     with pytest.raises(ModelError, match=column):
         query.get(query.store(Words))
-
-
-def test_a_store_that_is_made_anew_takes_the_model_of_the_new_schema() -> None:
-    query = Query()
-    query.get(query.store(Words))
-    query.becomes(NARROWER, {"note": "x"})
-    assert query.get(query.store(Noted)).value == Noted("x")

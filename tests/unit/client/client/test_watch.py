@@ -6,23 +6,20 @@ import asyncio
 import gc
 import socket
 import threading
-from itertools import islice
 from pathlib import Path
 from time import monotonic
 from typing import Any
 
-import httpx
 import pytest
 from tests.support.clients.asking import Asking, asking
-from tests.support.services.bad_servers import Behaviour, bad_server, dripping, sending
+from tests.support.services.bad_servers import Behaviour, bad_server, sending
 from tests.support.spark.queries import wait_until
 from tests.unit.client.client.test_watch_steps import event, token
 
-from understudy import AsyncClient, BadReplyError, Client, DeadlineError, UnreachableError, VersionGoneError
+from understudy import AsyncClient, Client, VersionGoneError
 from understudy.client.core.exchange import Failure
-from understudy.client.transports.httpx_adapter import HttpxTransport
-from understudy.client.transports.live_stream import MAX_HELD_BYTES, LiveStream
 from understudy.client.transports.sockets import SocketStream
+from understudy.client.transports.streams import MAX_HELD_BYTES, LiveStream
 from understudy.client.transports.wire import StreamParser
 
 HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
@@ -51,7 +48,7 @@ def watched(*streams: bytes, piece: int = 1 << 20) -> Behaviour:
     return behave
 
 
-@pytest.fixture(params=["sync", "async", "sync httpx", "async httpx"])
+@pytest.fixture(params=["sync", "async"])
 def kind(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
@@ -89,34 +86,6 @@ def test_events_come_whole_in_whatever_pieces_and_streams_they_are_sent(kind: st
     assert all(header in request for header, request in zip(behind, server.requests[1:], strict=True))
 
 
-BAD = {
-    "a page": sending(b"HTTP/1.1 200 OK\r\ncontent-type: text/html\r\ncontent-length: 13\r\n\r\n<html></html>"),
-    "a page without end": dripping(b"HTTP/1.1 200 OK\r\ncontent-type: text/html\r\n\r\n"),
-    "another content type": sending(HEAD.replace(b"text/event-stream", b"application/json") + chunk(b"{}")),
-    "compressed": sending(HEAD.replace(b"transfer", b"content-encoding: gzip\r\ntransfer")),
-    "half a character": sending(HEAD, chunk(b"data: \xf0\x9f\n\n")),
-    "no JSON": sending(HEAD, chunk(b"event: value\ndata: {\n\n")),
-    "a wrong chunk": sending(HEAD + b"zz\r\n"),
-}
-
-
-@pytest.mark.parametrize("behave", BAD.values(), ids=BAD.keys())
-@pytest.mark.parametrize("kind", ["sync", "async"])
-def test_what_is_no_stream_of_events_is_an_error_that_names_the_server(kind: str, behave: Behaviour) -> None:
-    with bad_server(behave) as server, asking(kind, server.url, retries=0) as client:
-        with pytest.raises(UnreachableError) as raised:
-            client.ask(lambda each: each.store("words").watch("a", timeout=0.5))
-        assert {each.url for each in raised.value.attempts} == {server.url}
-        assert isinstance(raised.value, (BadReplyError, DeadlineError))
-
-
-@pytest.mark.parametrize("kind", ["sync", "async"])
-def test_a_server_that_drips_is_left_at_the_deadline(kind: str) -> None:
-    behave = dripping(HEAD, chunk(b"d"))
-    with bad_server(behave) as server, asking(kind, server.url, retries=0) as client, pytest.raises(DeadlineError):
-        client.ask(lambda each: each.store("words").watch("a", timeout=0.3))
-
-
 def sockets() -> int:
     """The number of sockets of this process."""
     gc.collect()
@@ -134,13 +103,10 @@ QUIET = sending(HEAD, chunk(event("snapshot", 3)))
 """A server that has nothing new."""
 
 
-@pytest.mark.parametrize("transport", [None, HttpxTransport])
-def test_a_watch_that_is_left_closed_or_ended_by_another_thread_leaves_no_descriptor(
-    transport: type[HttpxTransport] | None,
-) -> None:
+def test_a_watch_that_is_left_closed_or_ended_by_another_thread_leaves_no_descriptor() -> None:
     """Q55."""
-    with bad_server(QUIET) as server, httpx.Client() as http:
-        client = Client(server.url, transport=None if transport is None else transport(http))
+    with bad_server(QUIET) as server:
+        client = Client(server.url)
         before = sockets()
 
         def ended() -> bool:
@@ -190,33 +156,6 @@ def test_a_stream_that_is_closed_while_it_is_read_keeps_its_descriptor_until_its
     assert isinstance(stream.receive(monotonic() + 60), Failure)
 
 
-@pytest.mark.parametrize("way", ["break", "cancel", "end of the loop"])
-def test_a_watch_of_a_loop_leaves_no_task_and_no_descriptor(way: str) -> None:
-    """Q55."""
-    begun = asyncio.Event()
-
-    async def left(client: AsyncClient) -> None:
-        async for each in client.store("words").watch("a"):
-            assert each.version == 3
-            begun.set()
-            if way == "break":
-                break
-
-    async def main(url: str) -> None:
-        task = asyncio.get_running_loop().create_task(left(AsyncClient(url)))
-        await begun.wait()
-        if way == "cancel":
-            task.cancel()
-        if way != "end of the loop":
-            await asyncio.wait([task])
-            assert asyncio.all_tasks() == {asyncio.current_task()}
-
-    with bad_server(QUIET) as server:
-        before = sockets()
-        asyncio.run(main(server.url))
-        wait_until(lambda: sockets() <= before, what="the socket of the watch")
-
-
 def test_a_reader_that_is_slow_stops_the_connection_and_holds_little() -> None:
     count = 20_000
     events = b"".join(event("value", version) for version in range(1, count + 1))
@@ -236,13 +175,3 @@ def test_a_reader_that_is_slow_stops_the_connection_and_holds_little() -> None:
 
     with bad_server(watched(events)) as server:
         asyncio.run(main(server.url))
-
-
-def test_many_keys_are_watched_in_one_stream() -> None:
-    events = event("snapshot", 3, "a", is_last=False) + event("snapshot", 3, "b")
-    with bad_server(watched(events)) as server, Client(server.url) as client:
-        watch = client.store("words").watch_many(["a", ["b"]])
-        assert [each.key["word"] for each in islice(watch, 2)] == ["a", "b"]
-        assert watch.position == token(3)
-        watch.close()
-    assert b'{"keys":[["a"],["b"]]}' in server.requests[0]

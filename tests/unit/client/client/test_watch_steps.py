@@ -9,27 +9,22 @@ import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.support.clients.steps import CUT, SILENCE, World, answer, found, problem, scripted, stream
+from tests.support.clients.steps import CUT, World, found, problem, scripted, stream
 
-from understudy.client.core.exchange import Failure, Opened, Outcome, Send
+from understudy.client.core.exchange import Failure, Opened
 from understudy.client.core.reader import Reader, StoreReader
 from understudy.client.core.watches import Watching, WatchQuestion
 from understudy.client.errors import (
     BadReplyError,
-    DeadlineError,
-    ForbiddenError,
-    LineageChangedError,
     UnreachableError,
-    UsageError,
     VersionGoneError,
 )
 from understudy.client.events import WatchEvent
 from understudy_shared.base.errors import UnderstudyError
 from understudy_shared.base.words import ApplicationId, Lineage
 from understudy_shared.reads.position import Position
-from understudy_shared.reads.watch_events import EndReason, end_event, reset_event, version_event
+from understudy_shared.reads.watch_events import version_event
 
-PAGE = stream(b"<html></html>", kind="text/html; charset=utf-8")
 GONE = problem("version-gone", 410, retained_versions=[7, 9])
 
 
@@ -86,33 +81,6 @@ def test_a_stream_that_ends_is_gone_on_with_behind_its_position_at_another_serve
     assert world.closed == 3, "no stream is left open"
 
 
-def test_a_position_that_is_given_is_gone_on_behind_without_a_snapshot() -> None:
-    world = scripted(stream(event("value", 4)), GONE)
-    events, _ = told(world, position=token(3))
-    assert (shown(events), world.sent[0].request.last_event_id) == ([("value", 4)], token(3))
-
-
-def test_the_pause_before_a_watch_goes_on_is_what_the_server_said() -> None:
-    ended = event("snapshot", 3) + end_event(EndReason.STOPPING, 4321)
-    world = scripted(stream(ended), stream(event("value", 4)), GONE)
-    told(world)
-    assert world.waits == [4.321, 4.321]
-    world = scripted(stream(b"retry: 0\n\n" + event("snapshot", 3)), GONE)
-    told(world)
-    assert world.waits == [0.1], "a server cannot make its watchers spin"
-
-
-def test_what_a_server_refuses_ends_the_watch_with_its_error() -> None:
-    for refusal, error in (
-        (problem("lineage-changed", 409), LineageChangedError),
-        (problem("forbidden", 403), ForbiddenError),
-        (GONE, VersionGoneError),
-    ):
-        assert isinstance(told(scripted(refusal))[1], error)
-        revoked = event("snapshot", 3) + end_event(EndReason.FORBIDDEN, 1000)
-        assert isinstance(told(scripted(stream(revoked), refusal))[1], error)
-
-
 def test_servers_that_are_away_are_asked_again_until_the_patience_is_over() -> None:
     world = scripted(stream(event("snapshot", 3)), CUT)
     started_s = world.now_s
@@ -124,33 +92,6 @@ def test_servers_that_are_away_are_asked_again_until_the_patience_is_over() -> N
         stream(event("snapshot", 3)), CUT, CUT, CUT, problem("not-initialised", 503), stream(event("value", 4)), GONE
     )
     assert shown(told(world)[0]) == [("snapshot", 3), ("value", 4)]
-
-
-def test_a_watch_that_cannot_begin_says_so_within_its_timeout() -> None:
-    for outcome, error in ((CUT, UnreachableError), (PAGE, BadReplyError), (answer({"found": True}), BadReplyError)):
-        world = scripted(outcome)
-        started_s = world.now_s
-        assert isinstance(told(world)[1], error)
-        assert world.now_s - started_s <= 5
-
-
-@pytest.mark.parametrize("has_begun", [False, True])
-def test_a_server_that_opens_streams_and_says_nothing_is_given_up(has_begun: bool) -> None:
-    opened = 0
-
-    def served(_: Send, __: World) -> Outcome:
-        nonlocal opened
-        opened += 1
-        return stream(event("snapshot", 3), SILENCE) if has_begun and opened == 1 else stream(b"d", b"a", SILENCE)
-
-    world = World(served)
-    started_s = world.now_s
-    _, error = told(world, patience=30.0)
-    assert isinstance(error, DeadlineError)
-    assert "nothing came in time" in str(error)
-    assert error.fix
-    assert world.now_s - started_s <= (45 + 30 + 5 if has_begun else 6)
-    assert world.closed == opened
 
 
 @pytest.mark.parametrize(
@@ -171,13 +112,6 @@ def test_a_stream_that_lies_ends_the_watch_with_the_name_of_the_server(piece: by
     assert shown(events) == [("snapshot", 3)]
     assert isinstance(error, BadReplyError)
     assert error.attempts[0].url == "http://a:1"
-
-
-def test_a_history_that_was_created_anew_is_told_and_begins_anew() -> None:
-    anew = reset_event("m") + event("snapshot", 1, lineage="m")
-    world = scripted(stream(event("snapshot", 7)), stream(anew), GONE)
-    assert shown(told(world)[0]) == [("snapshot", 7), ("reset", None), ("snapshot", 1)]
-    assert world.sent[-1].request.last_event_id == token(1, "m")
 
 
 KEYS = ("a", "b", "c")
@@ -222,17 +156,6 @@ def test_many_keys_and_keys_with_no_form_in_a_path_go_into_a_body() -> None:
     assert world.sent[0].request.target == "/v1/stores/words/watch/a?limit=5"
 
 
-def test_what_cannot_be_watched_is_refused_before_anything_is_sent() -> None:
-    world = scripted(GONE)
-    wrongs: list[dict[str, Any]] = [{"keys": []}, {"keys": ["a"] * 1001}, {"max_lag": 1}, {"patience": 0}]
-    for wrong in wrongs:
-        with pytest.raises(UsageError):
-            watching(world, **wrong)
-    with pytest.raises(UsageError, match="newest"):
-        Watching(StoreReader(Reader(world.state()).at(None, 3), "words"), WatchQuestion([("a",)], {}), 5.0)
-    assert world.sent == []
-
-
 def test_the_beginning_of_a_prefix_is_told_as_a_whole_or_begun_anew() -> None:
     """A key that was there when the first stream began may be gone when the second one does."""
     first = event("snapshot", 3, "a", is_last=False) + event("snapshot", 3, "b", is_last=False)
@@ -246,34 +169,3 @@ def test_the_beginning_of_a_prefix_is_told_as_a_whole_or_begun_anew() -> None:
     ]
     assert [each.request.last_event_id for each in world.sent] == ["", "", token(5), token(7)]
     assert {each.request.body for each in world.sent} == {b'{"prefix":["x"]}'}
-
-
-def test_a_prefix_that_no_key_has_begins_with_its_version_and_a_new_history_with_a_reset() -> None:
-    anew = reset_event("m") + event("snapshot", 1, "a", is_last=False, lineage="m")
-    rest = event("snapshot", 2, "b", lineage="m")
-    world = scripted(stream(version_event(3, token(3)), event("value", 4)), stream(anew), stream(rest), GONE)
-    events, _ = told(world, prefix=["x"], versions=True)
-    assert shown(events) == [("version", 3), ("value", 4), ("reset", None), ("snapshot", 2)]
-
-
-def test_what_is_remembered_of_a_prefix_ends_with_each_position() -> None:
-    parts = [event("value", version, f"k{version}") for version in range(4, 400)]
-    world = scripted(stream(version_event(3, token(3)), *parts), GONE)
-    watch = watching(world, prefix=["x"])
-    with pytest.raises(VersionGoneError):
-        list(world.told(watch.steps()))
-    assert len(watch._told) <= 1
-
-
-def test_a_key_that_could_not_be_read_is_an_event_with_its_error() -> None:
-    unread = b'event: value\ndata: {"store":"words","key":{"word":"a"},"version":4,"problem":{"type":"internal"}}\n\n'
-    (event_told,), _ = told(scripted(stream(version_event(3, token(3)), unread), GONE), prefix=["x"])
-    assert (event_told.key, event_told.version, event_told.error is not None) == ({"word": "a"}, 4, True)
-
-
-def test_a_prefix_beside_keys_or_that_is_no_list_is_refused() -> None:
-    for keys, prefix in (([("a",)], ["x"]), ([()], "x"), ([()], {"a": 1})):
-        with pytest.raises(UsageError, match="prefix"):
-            WatchQuestion(keys, {"prefix": prefix})
-    with pytest.raises(UsageError, match="prefix"):
-        WatchQuestion(["a"], {"prefix": ["x"]}, is_many=True)

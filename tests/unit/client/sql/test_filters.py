@@ -11,10 +11,9 @@ import pyarrow.compute as pc
 import pytest
 from tests.support.typed.entries import entry_of, struct
 
-from understudy.sql.exact import Filter
+from understudy.sql.exact import Filter, read_filter
 from understudy.sql.narrowing import Access, narrowed
 from understudy.sql.predicates import Comparison, UnreadFilterError
-from understudy.sql.substrait import read_filter
 from understudy.sql.table_columns import tables_of
 from understudy_shared.spark import types as t
 
@@ -71,14 +70,6 @@ def access(expression: pc.Expression) -> Access:
 )
 def test_what_is_understood_of_a_filter_narrows_the_scan(expression: pc.Expression, where: list[Any]) -> None:
     assert access(expression) == Access(where=tuple(where))
-
-
-def test_keys_are_looked_up_and_leading_columns_sought() -> None:
-    by_key = (F("k") == "a") & F("key.n").isin([1, 2]) & (F("d") > 0)
-    assert access(by_key) == Access(keys=(("a", 1), ("a", 2)))
-    assert access((F("k") == "a") & (F("value.n") == 7)) == Access(prefix=("a",), where=(("value.n", "=", 7),))
-    assert access(F("key.n") == 1).prefix == ()
-    assert access(F("k").isin([str(at) for at in range(9_000)])) == Access()  # more than a `where` takes
 
 
 def test_nan_is_the_greatest_number_and_null_matches_nothing() -> None:

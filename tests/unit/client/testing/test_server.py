@@ -18,7 +18,6 @@ import pytest
 
 from understudy import BadRequestError, UnderstudyError, UnreachableError, UsageError
 from understudy.testing import Server, Store
-from understudy.testing import seam as testing_seam
 from understudy.typed import bind
 from understudy_shared.base.errors import BadKeyError
 from understudy_shared.spark.schema_json import schema_json
@@ -123,11 +122,11 @@ def test_windows_of_a_key_are_read_in_their_order(server: Server) -> None:
     assert [each.value["flights"] for each in windows] == [1, 2]
 
 
-def test_a_server_listens_for_other_processes(server: Server) -> None:
-    url = server.listen()
-    assert server.listen() == url
-    with urlopen(f"{url}/v1/stores/aircraft/keys/N1", timeout=10) as reply:
+def test_other_processes_read_a_server_by_its_url(server: Server) -> None:
+    with urlopen(f"{server.url}/v1/stores/aircraft/keys/N1", timeout=10) as reply:
         assert json.load(reply)["value"]["flights"] == 3
+    with pytest.raises(UnderstudyError, match="port is in use"):
+        Server(STORES, port=int(server.url.rpartition(":")[2]))
 
 
 def test_clients_of_any_loop_and_of_threads_share_a_server(server: Server) -> None:
@@ -155,10 +154,10 @@ def test_the_settings_of_the_machine_change_nothing(monkeypatch: pytest.MonkeyPa
 
 def test_a_server_that_is_closed_is_no_server() -> None:
     server = Server({"aircraft": STORES["aircraft"]})
-    url, client = server.listen(), server.client()
+    url, client = server.url, server.client()
     server.close()
     server.close()
-    with pytest.raises(UnreachableError, match="closed"):
+    with pytest.raises(UnreachableError, match="refused"):
         client.store("aircraft").get("N1")
     with pytest.raises(OSError, match="refused"):
         urlopen(url, timeout=10)
@@ -212,11 +211,9 @@ def test_a_wrong_result_and_a_wrong_bound_are_the_servers_own_refusals(server: S
 
 
 def test_the_extra_that_is_missing_is_named_with_the_line_that_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "understudy_node.in_memory.service", None)
+    monkeypatch.setitem(sys.modules, "understudy_node.fleet.serve", None)
+    monkeypatch.delitem(sys.modules, "understudy.testing.service", raising=False)
     with pytest.raises(UnderstudyError, match=r"understudy_node.*not installed.*pip install 'understudy-spark\[node\]"):
-        Server(STORES)
-    monkeypatch.setattr(testing_seam, "entry_points", lambda **_: [])
-    with pytest.raises(UnderstudyError, match="not installed"):
         Server(STORES)
 
 

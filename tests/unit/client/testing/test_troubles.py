@@ -138,7 +138,7 @@ def test_a_trouble_may_end_after_its_server() -> None:
         lag = server.lag(SECONDS)
     lag.end()
     server.heal()
-    for call in (server.commit, server.listen, lambda: server.lag(SECONDS)):
+    for call in (server.commit, lambda: server.lag(SECONDS)):
         with pytest.raises(UnderstudyError, match="closed"):
             call()
 

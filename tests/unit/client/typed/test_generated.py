@@ -10,11 +10,10 @@ from typing import Any
 
 import pytest
 from tests.support.services.canned_server import Canned
-from tests.support.services.reading_commands import problem, run
+from tests.support.services.reading_commands import run
 from tests.support.spark.values import SCALAR_TYPES, struct_of
 from tests.support.typed.entries import columns_of, entry_of, module_of, struct
 
-from understudy.terminal.exits import ExitCode
 from understudy.typed import bind
 from understudy_shared.spark import types as spark
 from understudy_shared.spark.types import StructType
@@ -46,41 +45,6 @@ def printed(entry: dict[str, Any], *flags: str) -> str:
     return result.stdout
 
 
-def test_an_aggregation_has_short_classes() -> None:
-    value = StructType(
-        (spark.Field("flights", spark.LongType(), nullable=False), *struct(late=spark.DateType()).fields)
-    )
-    source = printed(entry_of(value, struct(window=WINDOW)))
-    assert (
-        source
-        == """\
-# The types of store flights.
-
-from __future__ import annotations
-
-import datetime
-from dataclasses import dataclass
-
-
-@dataclass(frozen=True)
-class FlightsKeyWindow:
-    start: datetime.datetime
-    end: datetime.datetime
-
-
-@dataclass(frozen=True)
-class FlightsKey:
-    window: FlightsKeyWindow | None
-
-
-@dataclass(frozen=True)
-class FlightsValue:
-    flights: int
-    late: datetime.date | None
-"""
-    )
-
-
 @pytest.mark.parametrize("flags", [[], ["--pydantic"]])
 def test_classes_of_every_type_bind_to_their_store(flags: list[str]) -> None:
     of_a_map = {"user_key": columns_of(struct(day=spark.DateType())), "result": columns_of(struct(n=spark.LongType()))}
@@ -106,14 +70,3 @@ def test_mypy_finds_nothing_in_the_classes(tmp_path: Path) -> None:
         "Found 1 error in 1 file (checked 3 source files)"
     ], checked.stdout + checked.stderr
     assert 'wrong.py:4: error: Unsupported operand types for + ("int" and "None")' in checked.stdout
-
-
-def test_a_set_has_a_key_alone_and_json_is_what_the_server_says() -> None:
-    a_set = entry_of(StructType(), struct(k=spark.LongType()), "set")
-    assert "FlightsValue" not in printed(a_set)
-    assert json.loads(printed(a_set, "--json")) == a_set
-
-
-def test_an_unknown_store_is_the_servers_problem() -> None:
-    result, _ = run(["types", "nope"], [problem("unknown-store", 404)])
-    assert result.exit_code == ExitCode.USAGE

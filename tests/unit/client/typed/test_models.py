@@ -110,19 +110,6 @@ class PydanticKey(BaseModel):
     window: PydanticWindow
 
 
-def test_one_column_needs_no_model() -> None:
-    binding = bind(entry_of(struct(n=spark.LongType())), key=int | None, value=int | None)  # type: ignore[arg-type]
-    assert binding.key({"n": "5"}) == 5
-    assert binding.value({"n": None}) is None
-
-
-def test_a_model_of_the_result_reads_results() -> None:
-    entry = entry_of(struct(buf=spark.LongType()), result=[{"name": "flights", "type": "long"}])
-    assert bind(entry, result=OnlyFlights).result({"flights": 1}) == OnlyFlights(1)
-    with pytest.raises(ModelError, match="give it as result=OnlyFlights"):
-        bind(entry, value=OnlyFlights)
-
-
 @dataclass
 class OnlyFlights:
     flights: int
@@ -180,27 +167,6 @@ def test_an_annotation_that_cannot_hold_a_column_is_named_at_once(
     assert refused.value.where.startswith(("value=", "Window"))
 
 
-def test_a_field_that_may_be_null_must_say_so() -> None:
-    with pytest.raises(ModelError) as refused:
-        bind(entry_of(struct(flights=spark.LongType())), value=OnlyFlights)
-    assert str(refused.value) == (
-        "column 'flights' is long and may be null, which int cannot hold (OnlyFlights.flights). int | None would fit"
-    )
-
-
-def test_a_null_where_the_schema_said_nothing_of_nulls_is_refused_by_column() -> None:
-    entry = entry_of(StructType(), struct(flights=spark.LongType()))
-    with pytest.raises(UnfitValueError, match=r"it is null.*column flights"):
-        bind(entry, key=OnlyFlights).key({"flights": None})
-
-
-def test_the_history_of_schemas_says_whether_a_key_may_be_null() -> None:
-    entry = entry_of(StructType(), struct(flights=spark.LongType()))
-    stored = {"name": "c0", "type": "long", "nullable": True}
-    with pytest.raises(ModelError, match="may be null"):
-        bind({**entry, "schemas": [{"key": [stored], "value": []}]}, key=OnlyFlights)
-
-
 def test_a_model_with_a_field_too_many_or_a_column_of_the_key_too_few_is_named() -> None:
     with pytest.raises(ModelError, match=r"no column 'flights'.*Did you mean 'flight'"):
         bind(entry_of(not_null(spark.LongType()), struct(flight=spark.LongType())), key=OnlyFlights)
@@ -227,12 +193,3 @@ def test_a_value_that_does_not_fit_is_named_by_its_column() -> None:
         binding.value({**PRINTED, "by_day": [["2024-01-01", "1.50"], ["2024-01-01", "1.50"]]})
     with pytest.raises(UnfitValueError, match=r"not an integer.*column flights"):
         bind(entry_of(SCHEMA)).value({"flights": 1.5})
-
-
-def test_a_model_with_annotations_that_cannot_be_read_is_refused() -> None:
-    @dataclass
-    class Local:
-        c: Missing  # type: ignore[name-defined]  # noqa: F821
-
-    with pytest.raises(ModelError, match="at the top of a module"):
-        bind(entry_of(struct(c=spark.LongType())), value=Local)

@@ -16,15 +16,14 @@ from tests.support.spark.values import SCALAR_TYPES, rows, schemas, struct_of
 
 from understudy_node.bulk.cells import UnfitRowsError
 from understudy_node.bulk.fast_part import PartCancelledError, fast_part
-from understudy_node.bulk.making import form_of, make_part, row_by_row
 from understudy_node.bulk.table import table_of
+from understudy_node.bulk.worker import form_of, make_part, row_by_row
 from understudy_node.engine.base import EmptyBase
 from understudy_node.engine.view import View
 from understudy_node.replica.readings import Reading
 from understudy_node.replica.task_view import TaskView
 from understudy_node.stores.bulk_parts import BulkQuestion, MadePart
 from understudy_node.stores.export_columns import export_columns
-from understudy_node.stores.results import ResultAlias
 from understudy_node.stores.scan_rows import row_maker
 from understudy_node.stores.stores import StoreAlias
 from understudy_shared.reads.arrow_batches import arrow_schema
@@ -199,26 +198,6 @@ def test_a_part_ends_before_the_row_that_would_exceed_it_unless_that_is_its_firs
     assert all(part.found == 1 or len(payload_of(part)) <= room_bytes for part in parts)
 
 
-def test_a_part_without_time_has_a_row() -> None:
-    asked = Asked(TWO, FEW, ExportFormat.NDJSON)
-    parts = list(asked.parts(Room(1, 1 << 22, 0.0)))
-    assert [part.found for part in parts] == [1] * len(FEW)
-
-
-@pytest.mark.parametrize("form", list(ExportFormat))
-@pytest.mark.parametrize("lengths", [[16], [5, 0, 30], [200, 0, 3_000]], ids=["even", "short", "long"])
-def test_texts_of_any_length_are_those_of_single_rows(form: ExportFormat, lengths: list[int]) -> None:
-    values: Values = [(chr(97 + at % 26) * lengths[at % len(lengths)], 0.5) for at in range(100)]
-    asked = Asked(TWO, values, form)
-    parts = list(asked.parts(Room(65_536, 32 * 1024, monotonic() + 60)))
-    assert all(len(payload_of(part)) > 16 * 1024 for part in parts[:-1]), "full, though its pieces are short"
-    whole = b"".join(payload_of(part) for part in parts)
-    if form is ExportFormat.ARROW:
-        assert asked.table(whole) == asked.table(payload_of(asked.plain()))
-    else:
-        assert whole == payload_of(asked.plain())
-
-
 @pytest.mark.parametrize("form", list(ExportFormat))
 @pytest.mark.parametrize("make", [make_part, row_by_row])
 def test_a_part_whose_reader_has_left_ends_at_once(form: ExportFormat, make: Callable[..., MadePart]) -> None:
@@ -243,16 +222,6 @@ def test_damaged_rows_are_what_single_rows_say(form: ExportFormat) -> None:
         assert b"problem" in payload_of(made) or form is not ExportFormat.NDJSON
 
 
-def test_rows_before_a_damaged_one_are_made_at_once() -> None:
-    """The part ends there, and the next one begins with the damaged row."""
-    values: Values = [("x" * 40_000, 0.0)] * 200
-    asked = Asked(TWO, values, ExportFormat.NDJSON)
-    asked.records[list(asked.records)[150]] = b"\x00"
-    part = asked.fast(room=Room(65_536, 1 << 30, monotonic() + 60))
-    assert 0 < part.found <= 150
-    assert not part.is_end
-
-
 @pytest.mark.parametrize("form", list(ExportFormat))
 def test_chosen_columns_and_long_numbers_are_printed_as_rows_have_them(form: ExportFormat) -> None:
     value = StructType((Field("a", LongType()), Field("b", StringType()), Field("c", LongType())))
@@ -265,18 +234,3 @@ def test_chosen_columns_and_long_numbers_are_printed_as_rows_have_them(form: Exp
             assert asked.table(payload_of(made)) == asked.table(payload_of(plain))
         else:
             assert made == plain
-
-
-def test_columns_of_key_and_value_with_one_name_are_apart() -> None:
-    value = StructType((Field("k", LongType()), Field("v", StringType())))
-    asked = Asked(value, [(7, "x"), (None, "y")], ExportFormat.ARROW)
-    assert asked.table(payload_of(asked.fast())) == asked.table(payload_of(asked.plain()))
-
-
-def test_results_and_filters_are_made_row_by_row() -> None:
-    value = StructType((Field("n", LongType()),))
-    results = StoreAlias(result={"n": ResultAlias(function="count", buffers=("n",))})
-    asked = Asked(value, [(1,), (2,)], ExportFormat.NDJSON, alias=results)
-    assert table_of(asked.question.maker, asked.question.columns) is None
-    assert asked.made() == asked.plain()
-    assert b'"result":{"n":2}' in payload_of(asked.made())

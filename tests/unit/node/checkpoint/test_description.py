@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 from tests.support.checkpoint import bytes as spark
-from tests.support.checkpoint.handmade import schema_json
+from tests.support.checkpoint.handmade import HandmadeCheckpoint, schema_json
 
 from understudy_node.checkpoint.description import CheckpointDescription, describe
 from understudy_node.checkpoint.opening import open_checkpoint_files
-from understudy_shared.base.errors import CorruptFileError, NotACheckpointError, UnsupportedError
+from understudy_shared.base.errors import CheckpointError, CorruptFileError, NotACheckpointError, UnsupportedError
 
 KEY, VALUE = spark.struct_json("k"), spark.struct_json("count")
 UUID = "aaaaaaaa-0000-4000-8000-000000000000"
@@ -118,6 +118,21 @@ def test_a_query_before_its_first_commit_is_described_without_one(tmp_path: Path
     assert len(found.operators) == 1
 
 
+@pytest.mark.parametrize(
+    "path",
+    ["state/0/1/.none", "state/0/0/_metadata/.none", "state/0/0/left-keyToNumValues/_metadata/schema"],
+    ids=["state", "schema", "join"],
+)
+def test_an_operator_whose_schema_the_first_batch_is_still_to_write_is_left_out_until_its_commit(
+    tmp_path: Path, path: str
+) -> None:
+    begun = {"metadata": b'{"id":"x"}', "offsets/0": spark.offsets(), path: v2_schema()}
+    assert described(tmp_path, begun).operators == ()
+    assert [each.operator_id for each in described(tmp_path, aggregation(1)).operators] == [1]
+    refused, _ = described(tmp_path, {"commits/0": spark.commit(1)}).operators
+    assert refused.unsupported is not None
+
+
 def v2_schema(key: str = KEY, value: str = VALUE) -> bytes:
     return spark.utf("v2") + spark.chunked(key) + spark.chunked(value)
 
@@ -137,14 +152,14 @@ NESTED = '{"type":"array","elementType":' * 2000 + '"string"' + "}" * 2000
     ("schema", "says"),
     [
         pytest.param(
-            v2_schema(value=schema_json(("n", "long"), ("v", "variant"))),
-            ["value has a column v", "type variant"],
+            v2_schema(value=schema_json(("n", "long"), ("v", "object"))),
+            ["value has a column v", "type object"],
             id="a value of an unknown type",
         ),
         pytest.param(
             v2_schema(key=schema_json(("v", "geometry(4326)"))),
-            ["key has a column v", "type geometry(4326)"],
-            id="a key of an unknown type",
+            ["key has a column v", "struct<v:geometry(4326)>"],
+            id="a key of a type that is not decoded",
         ),
         pytest.param(
             v2_schema(key=schema_json(("v", "string collate UNICODE_CI"))),
@@ -200,7 +215,7 @@ def test_an_unsupported_operator_does_not_stop_the_others(tmp_path: Path) -> Non
         (processor(0), r"Operator 0 \(mapElementsWithState", "aggregations"),
         (processor(0) | processor(1), r"Operator 0 .*Operator 1 \(mapElementsWithState", "aggregations"),
         ({}, "keeps no state", "aggregation"),
-        ({"state/0/0/1.delta": b""}, "Spark 3.5", "Spark 4.0 or later"),
+        ({"state/0/0/1.delta": b""}, "neither metadata nor a schema", "Spark 3.1 or later"),
         (
             {"offsets/3": spark.offsets(conf={"spark.sql.streaming.stateStore.encodingFormat": "protobuf"})},
             "protobuf",
@@ -225,12 +240,11 @@ def test_an_unsupported_operator_does_not_stop_the_others(tmp_path: Path) -> Non
         ),
         (
             aggregation(0)
-            | {"offsets/3": spark.offsets(conf={"spark.sql.streaming.aggregation.stateFormatVersion": "1"})},
-            "format 1",
+            | {"offsets/3": spark.offsets(conf={"spark.sql.streaming.aggregation.stateFormatVersion": "3"})},
+            "format 3",
             "stateFormatVersion",
         ),
         (named(0, "symmetricHashJoin", join="5"), "symmetricHashJoin.* in format 5", "2, 3, 4"),
-        (named(0, "symmetricHashJoin"), "symmetricHashJoin.* in format 1", "2, 3"),
         (named(0, "sessionWindowStateStoreSaveExec", sessionWindow="2"), "in format 2", "sessionWindow"),
         (named(0, "flatMapGroupsWithState", flatMapGroupsWithState="3"), "in format 3", "1, 2"),
         (
@@ -245,14 +259,13 @@ def test_an_unsupported_operator_does_not_stop_the_others(tmp_path: Path) -> Non
         "operator",
         "operators",
         "stateless",
-        "3.5",
+        "3.0",
         "encoding",
         "avro",
         "provider",
         "codec",
-        "agg-v1",
-        "join-v4",
-        "join-v1",
+        "agg-v3",
+        "join-v5",
         "sessions-v2",
         "groups-v3",
         "no-table",
@@ -266,6 +279,23 @@ def test_what_cannot_be_served_is_refused_with_what_to_change(
     with pytest.raises(UnsupportedError, match=what) as refusal:
         described(tmp_path, BASE | content)
     assert fix in refusal.value.fix
+
+
+def test_the_logs_of_spark_2_say_what_to_do_and_are_not_called_damaged(tmp_path: Path) -> None:
+    """Spark 2.3 has commits without a watermark, 2.1 offsets without settings."""
+    content = BASE | aggregation(0) | {"commits/3": b"v1\n{}"}
+    assert described(tmp_path, content).last_commit is not None
+    with pytest.raises(UnsupportedError, match="has no settings") as refusal:
+        described(tmp_path, {"offsets/3": b'v1\n{"batchWatermarkMs":0,"batchTimestampMs":1}\n2'})
+    assert "Spark 3.1 or later" in refusal.value.fix
+
+
+def test_the_newest_commit_without_its_offsets_is_a_copy_in_the_wrong_order(tmp_path: Path) -> None:
+    files = HandmadeCheckpoint(tmp_path / "c").create().add(1, 2)
+    (files.path / "offsets/1").unlink()
+    with pytest.raises(CheckpointError, match="commits/1 is the newest commit, and offsets/1 is missing") as refusal:
+        describe(open_checkpoint_files(files.path))
+    assert "the folder `commits` first" in refusal.value.fix
 
 
 def test_metadata_of_another_operator_is_corruption(tmp_path: Path) -> None:

@@ -8,11 +8,16 @@ from pathlib import Path
 import pytest
 
 from understudy_node.checkpoint.failure import Meaning
-from understudy_node.checkpoint.hadoop_conf import hadoop_conf
-from understudy_node.checkpoint.hadoop_failures import HadoopError, hadoop_failure, places_of
-from understudy_node.checkpoint.hdfs import REST_S, Hdfs, KeptClients
+from understudy_node.checkpoint.hdfs import (
+    REST_S,
+    HadoopError,
+    Hdfs,
+    KeptClients,
+    hadoop_conf,
+    hadoop_failure,
+    places_of,
+)
 from understudy_node.checkpoint.store_calls import StoreLimits
-from understudy_node.checkpoint.webhdfs import WebHdfs
 from understudy_shared.base.errors import NotACheckpointError, SettingsError
 
 CONF = {
@@ -44,13 +49,6 @@ def test_a_url_is_asked_where_hadoop_asks_it(url: str, conf: Mapping[str, str], 
     files = reading(conf)
     store = Hdfs(url, ENVIRON, files.get)
     assert store._authority(hadoop_conf(ENVIRON, files.get))[0] == authority
-
-
-def test_of_a_name_service_every_namenode_is_known_to_webhdfs() -> None:
-    store = WebHdfs("webhdfs://team/a", ENVIRON, reading(CONF).get)
-    assert store._places() == ["http://a:1", "http://b:2"]
-    assert WebHdfs("webhdfs://team:1/a", ENVIRON, reading(CONF).get)._places() == ["http://team:1"]
-    assert WebHdfs("swebhdfs://host/a", {}, reading({}).get)._places() == ["https://host:9871"]
 
 
 def test_a_checkpoint_is_below_the_url_s_path_as_it_is_written() -> None:

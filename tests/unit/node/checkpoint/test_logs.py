@@ -48,7 +48,7 @@ def test_a_newer_commit_version_is_refused_by_name() -> None:
     assert "v1, v2, v3" in refusal.value.fix
 
 
-@pytest.mark.parametrize("data", [b'v1\n{"nextBatchWatermarkMs":true}', b"v1\n[]", b"v1\n{}", b"7\n{}", b"v1\n\xff"])
+@pytest.mark.parametrize("data", [b'v1\n{"nextBatchWatermarkMs":true}', b"v1\n[]", b"7\n{}", b"v1\n\xff"])
 def test_a_damaged_commit_is_refused(data: bytes) -> None:
     with pytest.raises(CorruptFileError, match="commits/3"):
         parse_commit(data, 3)
@@ -77,6 +77,22 @@ def test_settings_that_older_sparks_did_not_record_have_their_old_values() -> No
     assert properties.provider == "hdfs"
     assert properties.row_checksum is False
     assert properties.merge_operator_version == 1
+
+
+@pytest.mark.parametrize(
+    ("said", "placement"),
+    [("true", "by-hash"), (" True", "by-hash"), ("false", "scattered"), ("maybe", "scattered"), ("", "scattered")],
+)
+def test_keys_are_placed_by_their_hash_only_where_the_log_says_so(said: str, placement: str) -> None:
+    strict = {"spark.sql.streaming.statefulOperator.useStrictDistribution": said}
+    assert parse_offsets(spark.offsets(conf=strict), 0).properties.placement == placement
+
+
+def test_a_log_that_lacks_the_setting_is_of_a_query_that_an_early_spark_began() -> None:
+    with_it = b',"spark.sql.streaming.statefulOperator.useStrictDistribution":"true"'
+    data = spark.offsets().replace(b": ", b":").replace(b", ", b",")
+    assert with_it in data
+    assert parse_offsets(data.replace(with_it, b""), 0).properties.placement == "scattered"
 
 
 @pytest.mark.parametrize(("provider", "encoding"), [(spark.ROCKSDB, "avro"), (spark.HDFS, "unsaferow")])

@@ -39,6 +39,7 @@ SEEN, EXPIRY = struct(__dummy__=VoidType()), struct(expiresAtMicros=LongType())
     [
         ("stateStoreSave", "2", NO_KEY, struct(count=LongType()), True),
         ("dedupe", None, KEY, SEEN, True),
+        ("dedupe", None, KEY, struct(other=LongType(), k=StringType()), True),
         ("dedupe", None, NO_KEY, SEEN, False),
         ("dedupe", None, KEY, EXPIRY, False),
         ("dedupeWithinWatermark", None, KEY, EXPIRY, True),
@@ -68,11 +69,11 @@ def test_the_columns_of_a_store_are_those_of_its_operator(
 
 def test_a_store_of_other_columns_is_refused_by_its_operator_and_columns() -> None:
     key = '{"type":"struct","fields":[{"name":"k","type":"string","nullable":true,"metadata":{}}]}'
-    family = ColumnFamilySchema("default", 0, key, 0, key)
+    family = ColumnFamilySchema("default", 0, key, 0, key.replace('"k"', '"other"'))
     reason = why_unreadable([family], "dedupe", None, where="here")
     assert reason is not None
     assert "not those of dedupe" in reason.what
-    assert "struct<k:string>" in reason.what
+    assert "struct<other:string>" in reason.what
     assert why_unreadable([family], "stateStoreSave", "2", where="here") is None
 
 

@@ -105,7 +105,7 @@ def test_each_variable_has_its_kind_its_keys_and_its_value() -> None:
             "not those of a TimerState",
         ),
         (family("weather", struct()), ("ValueState", False), "not those of a ValueState"),
-        (family("weather", value=struct(v="variant")), ("ValueState", False), "variable weather has a"),
+        (family("weather", value=struct(v="object")), ("ValueState", False), "variable weather has a"),
     ],
     ids=lambda part: part[0] if isinstance(part, tuple) else None,
 )

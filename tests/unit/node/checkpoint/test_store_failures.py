@@ -230,7 +230,7 @@ def test_a_reply_that_ends_too_early_is_tried_again(store: Store) -> None:
 
 def test_an_endpoint_without_tls_is_refused_unless_it_is_named(store: Store) -> None:
     failure = meant(store.failing(head, allow_http=False))
-    assert (failure.meaning, failure.reason) == (Meaning.FINAL, "the endpoint is no https:// URL")
+    assert (failure.meaning, failure.reason) == (Meaning.FINAL, "the endpoint is not an https:// URL")
 
 
 @pytest.mark.parametrize("request_", [head, list_])

@@ -5,18 +5,15 @@ from __future__ import annotations
 import os
 import traceback
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import httpx
 import pytest
 from tests.support.object_store.identities import CONTENT, SECRET, Identities, identities
 from tests.support.spark.queries import wait_until
 
-from understudy_node.checkpoint import google_identity
+from understudy_node.checkpoint import gcs
 from understudy_node.checkpoint.azure import Azure
 from understudy_node.checkpoint.gcs import GCS
-from understudy_node.checkpoint.google_identity import IdentityError, RenewedToken
 from understudy_node.checkpoint.object_store import ObjectStore, ObjectStoreFiles
 from understudy_node.checkpoint.repeating import RepeatLimits
 from understudy_node.checkpoint.s3 import S3
@@ -56,8 +53,7 @@ def files(provider: Identities, identity: str, monkeypatch: pytest.MonkeyPatch, 
             monkeypatch.delenv(name)
     for name, value in {"HOME": str(tmp_path), **provider.environment(identity)}.items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setattr(google_identity, "DEADLINES", httpx.Timeout(0.5))
-    monkeypatch.setattr(google_identity, "AGAIN_S", 0.05)
+    monkeypatch.setattr(gcs, "IDENTITY_TIMEOUT_S", 0.5)
     limits = StoreLimits(stalled_ms=500, renew_ms=0, repeat=RepeatLimits(max_tries=1))
     return ObjectStoreFiles(PLACES[identity](), limits=limits)
 
@@ -131,23 +127,3 @@ def test_what_proves_an_identity_and_cannot_be_read_is_named(files: ObjectStoreF
     provider.proof.unlink()
     with pytest.raises(CheckpointError, match="what proves the identity to the provider of identities cannot be read"):
         files.read("metadata")
-
-
-def test_a_token_that_ended_is_renewed_by_one_of_those_who_wait_for_it() -> None:
-    now_s, given = [0.0], list[str]()
-
-    def renew() -> tuple[str, float]:
-        if len(given) == 2:
-            raise IdentityError("status code: 403")
-        given.append(f"token-{len(given) + 1}")
-        return given[-1], 600.0
-
-    token = RenewedToken(renew, lambda: now_s[0])
-    for at_s, expected in ((0.0, "token-1"), (595.0, "token-2")):
-        now_s[0] = at_s
-        with ThreadPoolExecutor(8) as pool:
-            assert {each["token"] for each in pool.map(lambda _: token(), range(8))} == {expected}
-    assert given == ["token-1", "token-2"]
-    now_s[0] = 2_000.0
-    with pytest.raises(IdentityError):
-        token()

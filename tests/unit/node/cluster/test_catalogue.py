@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 from tests.support.checkpoint.handmade import HandmadeCheckpoint
 from tests.support.cluster.followed_node import followed_node, wait_to_hold
 from tests.support.spark.counting_query import WORDS
 
-from understudy_node.cluster.catalogue import catalogue_of, within_limits
+from understudy_node.cluster.own_messages import catalogue_of
 from understudy_shared.base.words import Role, StoreName
 from understudy_shared.bus.gossip import digest_of
-from understudy_shared.bus.messages import Catalogue, CatalogueSchema, CatalogueStore
+from understudy_shared.bus.messages import Catalogue
 from understudy_shared.spark.key_codec import KeyCodec
 from understudy_shared.spark.types import parse_schema
 
@@ -41,16 +40,6 @@ def test_a_codec_made_of_the_catalogue_encodes_and_places_keys_as_the_node_does(
         (schema,) = store.schemas
         assert [column["name"] for column in schema.value] == ["count", "total"]
         assert [column["name"] for column in schema.key] == ["word"]
-
-
-def test_histories_of_schemas_that_would_fill_a_message_are_left_out() -> None:
-    column: dict[str, str | bool] = {"name": "n" * 1000, "type": "long", "nullable": True}
-    schema = CatalogueSchema(schema_id=0, from_batch=None, key=[], value=[column] * 400)
-    fields: dict[str, Any] = {"operator_id": 0, "operator": "o", "key_schema": "", "key_names": [], "partitions": 1}
-    stores = [CatalogueStore(store=f"s{at}", value=[], schemas=[schema], **fields) for at in range(4)]
-    kept = within_limits(stores)
-    assert [len(store.schemas) for store in kept] == [1, 1, 0, 0]
-    assert [store.store for store in kept] == ["s0", "s1", "s2", "s3"]
 
 
 def test_what_a_node_holds_does_not_change_its_catalogue(tmp_path: Path) -> None:

@@ -7,12 +7,11 @@ from collections.abc import Mapping
 import pytest
 from tests.unit.shared.cluster.test_forks import beat
 
-from understudy_node.cluster.fork_finder import MAX_UNREAD, ForkFinder, OwnHistory
+from understudy_node.cluster.history_check import MAX_UNREAD, ForkFinder, OwnHistory
 from understudy_shared.bus.commits import SeenCommit
 from understudy_shared.bus.gossip import AgedHeartbeat
 from understudy_shared.bus.messages import Heartbeat
 
-HEARTBEAT_MS = 1000
 T_US = 1_795_000_000_000_001
 
 
@@ -47,16 +46,6 @@ def test_a_difference_counts_once_both_have_read_their_commit_logs_again() -> No
     assert not world.turn(1100, said(2, {2: 9}), heard_ms=1050, confirmed_ms=1000), "this node has not read since"
     assert world.turn(1200, said(2, {2: 9}), heard_ms=1050, confirmed_ms=1150)
     assert "version 2 was committed at" in world.finder.found["other"]
-
-
-def test_a_heartbeat_of_an_older_reading_proves_nothing() -> None:
-    world = World({2: 5})
-    world.turn(0, said(1, {2: 9}), heard_ms=0, confirmed_ms=0)
-    for turn in range(1, 9):
-        now_ms = turn * 1000.0
-        stuck = said(turn + 1, {2: 9}, age_ms=turn * 1000)
-        assert not world.turn(now_ms, stuck, heard_ms=now_ms, confirmed_ms=now_ms)
-        assert not world.turn(now_ms, said(turn, {2: 9}, age_ms=None), heard_ms=now_ms, confirmed_ms=now_ms)
 
 
 def test_a_rewind_that_the_other_sees_later_settles_by_itself() -> None:
@@ -119,17 +108,6 @@ def test_what_was_not_here_yet_is_compared_once_it_is_although_the_other_is_ahea
     assert (world.finder.is_agreed("other"), world.finder.doubt("other")) == (
         (True, None) if time == 5 else (False, differs)
     )
-
-
-def test_what_was_said_before_a_rewind_settles_nothing_after_it() -> None:
-    world = World({1: 0, 2: 5})
-    world.turn(0, said(1, {2: 9}), heard_ms=0, confirmed_ms=0)
-    world.turn(100, said(2, {5: 9, 4: 9}), heard_ms=100, confirmed_ms=100)
-    world.times |= {3: 5, 4: 5}
-    assert not world.turn(2000, said(3, {6: 5, 5: 5}), heard_ms=1900, confirmed_ms=1950), "it has read the rewind since"
-    world.times |= {5: 5}
-    assert not world.turn(2100, said(4, {6: 5, 5: 5}), heard_ms=2050, confirmed_ms=2090)
-    assert world.finder.is_agreed("other")
 
 
 def test_commits_to_read_are_those_that_this_node_must_have_and_few_at_a_time() -> None:

@@ -9,7 +9,6 @@ from tests.support.cluster.followed_node import followed_node, heartbeat, held, 
 from tests.support.spark.queries import wait_until
 
 from understudy_node.node import Node
-from understudy_shared.base.words import Role
 from understudy_shared.bus.messages import Heartbeat, QueryProgress
 
 
@@ -29,30 +28,6 @@ def test_tasks_in_step_are_reported_as_one_and_the_others_by_name(tmp_path: Path
         assert beat.exceptions["0_2"].version == 1
         assert "changelog" in str(beat.exceptions["0_2"].error) or "2.delta" in str(beat.exceptions["0_2"].error)
         assert Heartbeat.decode(beat.encode(), application_id="checkpoint", where="here") == beat
-
-
-def test_a_heartbeat_names_what_is_held_when_that_is_not_what_was_given(tmp_path: Path) -> None:
-    checkpoint = HandmadeCheckpoint(tmp_path / "checkpoint").create().add(1)
-    with followed_node(checkpoint.path, tmp_path / "data") as node:
-        wait_to_hold(node, "0_0", "0_1", version=1)
-        assert heartbeat(node).held == ["0_0", "0_1"], "nothing was given"
-        node.assign({"0_0": Role.ACTIVE, "0_7": Role.STANDBY})
-        wait_to_hold(node, "0_0", version=1)
-        assert heartbeat(node).held == ["0_0"], "there is no task 0_7"
-        node.assign({"0_0": Role.STANDBY})
-        assert heartbeat(node).held is None
-
-
-def test_an_end_that_is_not_confirmed_has_no_age(tmp_path: Path) -> None:
-    checkpoint = HandmadeCheckpoint(tmp_path / "checkpoint").create().add(1)
-    with followed_node(checkpoint.path, tmp_path / "data") as node:
-        wait_to_hold(node, "0_0", "0_1", version=1)
-        wait_until(lambda: heartbeat(node).end_age_ms is not None, what="the end to be confirmed")
-        beat = heartbeat(node)
-        assert (beat.end_version, beat.partitions, beat.lineage) == (1, 2, node.lineage)
-        (checkpoint.path / "metadata").unlink()
-        wait_until(lambda: heartbeat(node).end_age_ms is None, what="the end to be in doubt", limit_s=20)
-        assert heartbeat(node).applied.time_lag_ms is None
 
 
 def test_a_batch_that_has_begun_is_told_apart_from_a_query_that_begins_none(tmp_path: Path) -> None:

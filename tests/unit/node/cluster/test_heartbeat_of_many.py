@@ -88,9 +88,3 @@ def test_of_a_thousand_tasks_in_step_one_lag_is_computed() -> None:
     beat = heartbeat_of_all([in_step] * 1000 + [{**in_step, "version": END - 1}], progress)
     assert list(beat.exceptions) == ["0_1000"]
     assert progress.asked == 2
-
-
-def test_the_nodes_that_benchmarks_simulate_have_a_catalogue_as_real_ones_do() -> None:
-    _, catalogue = SimulatedNode(0, port=1, tasks=4).catalogue()
-    assert catalogue.partitions == 4
-    assert [store.kind for store in catalogue.stores] == ["value"]

@@ -28,10 +28,6 @@ def test_a_machine_is_a_zone_where_no_zones_are_named_or_only_one() -> None:
     assert zones(seen("a", "h1", "z"), seen("b", "h1", "z"), seen("c", "h2", "z")) == ["h1", "h1", "h2"]
 
 
-def test_zones_that_are_named_count() -> None:
-    assert zones(seen("a", "h1", "y"), seen("b", "h1", "z"), seen("c", "h2")) == ["y", "z", "h2"]
-
-
 @given(machines=st.integers(2, 4), processes=st.integers(1, 4), tasks=st.integers(1, 40))
 def test_with_nodes_on_several_machines_no_task_has_both_its_replicas_on_one(
     machines: int, processes: int, tasks: int

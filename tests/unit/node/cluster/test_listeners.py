@@ -10,14 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.bus.documents import heartbeat
 
-from understudy_node.cluster import listeners
-from understudy_node.cluster.context import MemberContext
-from understudy_node.cluster.listeners import (
+from understudy_node.cluster import beat
+from understudy_node.cluster.beat import (
     LEASE_LOOK_HEARTBEATS,
     LOOK_HEARTBEATS,
     HeartbeatListening,
     is_among_first,
 )
+from understudy_node.cluster.context import MemberContext
 from understudy_node.cluster.neighbours import Neighbours
 from understudy_shared.bus.messages import AssignedTask, Assignment, Endpoint
 from understudy_shared.cluster.follower import ClusterFollower
@@ -82,7 +82,7 @@ class World:
 
 @pytest.fixture
 def world(monkeypatch: pytest.MonkeyPatch) -> World:
-    monkeypatch.setattr(listeners, "MAX_LISTENERS", 1)
+    monkeypatch.setattr(beat, "MAX_LISTENERS", 1)
     return World()
 
 
@@ -95,33 +95,8 @@ async def test_a_node_that_is_not_among_the_first_looks_at_the_keys_seldom_and_t
     assert len(world.neighbours.alive(world.now_ms)) == 3
 
 
-async def test_a_node_that_assigns_or_has_no_place_yet_listens(world: World) -> None:
-    await world.turns(1)
-    assert not world.wanted
-    world.needs_all = True
-    await world.turns(1)
-    assert world.wanted
-    world.needs_all = False
-    assert world.neighbours.assignment is not None
-    world.neighbours.assignment = world.neighbours.assignment.model_copy(update={"members": {}})
-    await world.turns(1)
-    assert world.wanted
-
-
 async def test_a_lease_that_stays_free_shows_that_those_who_listened_are_gone(world: World) -> None:
     await world.turns(1)
     world.lease = None
     await world.turns(4 * LEASE_LOOK_HEARTBEATS)
     assert world.wanted, "it is the first of those that live"
-
-
-async def test_a_lease_that_changes_hands_is_no_reason_to_look(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    await world.turns(1)
-    held = iter([None, "b"] * 100)
-
-    async def turning() -> str | None:
-        return next(held)
-
-    monkeypatch.setattr(world, "lease_holder", turning)
-    await world.turns(LOOK_HEARTBEATS // 2 - 1)
-    assert world.readings == 1, "the first of all"

@@ -8,7 +8,7 @@ from tests.support.bus.documents import assignment
 
 from understudy_node.cluster.neighbours import Neighbours, outvoted
 from understudy_shared.bus.gossip import AgedHeartbeat
-from understudy_shared.bus.messages import Applied, Endpoint, Farewell, Heartbeat
+from understudy_shared.bus.messages import Applied, Endpoint, Heartbeat
 
 HEARTBEAT_MS = 1000
 
@@ -43,30 +43,6 @@ def test_a_node_lives_for_three_heartbeats_after_its_last() -> None:
     neighbours.heard(heartbeat(), age_ms=0, now_ms=100)
     assert ids(neighbours, 100 + 3 * HEARTBEAT_MS) == ["a"]
     assert ids(neighbours, 101 + 3 * HEARTBEAT_MS) == []
-
-
-def test_the_age_of_a_key_counts_towards_its_end() -> None:
-    neighbours = Neighbours("own")
-    neighbours.heard(heartbeat(), age_ms=2500, now_ms=100)
-    (seen,) = neighbours.alive(200)
-    assert seen.age_ms == 2600
-    assert ids(neighbours, 100 + 501) == []
-
-
-def test_a_farewell_of_an_earlier_process_does_not_remove_the_one_that_lives() -> None:
-    neighbours = Neighbours("own")
-    neighbours.heard(heartbeat(incarnation="2"), age_ms=0, now_ms=0)
-    neighbours.left(Farewell(application_id="flights", node_id="a", incarnation="1"), 0)
-    assert ids(neighbours, 1) == ["a"]
-    neighbours.left(Farewell(application_id="flights", node_id="a", incarnation="2"), 0)
-    assert ids(neighbours, 1) == []
-
-
-def test_a_node_without_a_key_when_the_keys_are_read_is_gone() -> None:
-    neighbours = Neighbours("own")
-    neighbours.heard(heartbeat("a"), age_ms=0, now_ms=0)
-    neighbours.read([AgedHeartbeat(heartbeat("b"), 10)], now_ms=5)
-    assert ids(neighbours, 6) == ["b"]
 
 
 @given(st.permutations(range(6)))
@@ -115,41 +91,3 @@ def test_a_silent_member_may_live_until_it_was_asked_in_vain() -> None:
     neighbours.heard(heartbeat("b"), age_ms=0, now_ms=now_ms + 2)
     assert not neighbours.did_not_answer("b", now_ms + 1), "it has spoken since"
     assert ids(neighbours, now_ms + 2) == ["b"]
-
-
-def test_nothing_is_to_be_asked_of_a_node_that_said_farewell() -> None:
-    neighbours = knowing("a")
-    neighbours.heard(heartbeat("a"), age_ms=0, now_ms=0)
-    neighbours.left(Farewell(application_id="flights", node_id="a", incarnation="1"), 0)
-    assert neighbours.unasked(1) == []
-    assert neighbours.to_ask(1e9, heartbeat_ms=HEARTBEAT_MS, but="own") == {}, "it comes back itself"
-
-
-def test_a_key_that_was_read_before_the_farewell_does_not_bring_its_node_back() -> None:
-    neighbours = knowing("a")
-    neighbours.heard(heartbeat("a", sequence=5), age_ms=0, now_ms=0)
-    neighbours.left(Farewell(application_id="flights", node_id="a", incarnation="1"), 1)
-    neighbours.read([AgedHeartbeat(heartbeat("a", sequence=5), 20)], now_ms=20)
-    assert ids(neighbours, 20) == []
-    neighbours.read([AgedHeartbeat(heartbeat("a", incarnation="2"), 0)], now_ms=30)
-    assert ids(neighbours, 30) == ["a"], "it was started again"
-
-
-def test_the_last_heartbeat_of_a_silent_node_does_not_bring_it_back_when_it_comes_again() -> None:
-    neighbours = knowing("a")
-    neighbours.heard(heartbeat("a", sequence=5), age_ms=0, now_ms=0)
-    now_ms = 3 * HEARTBEAT_MS + 1
-    assert ids(neighbours, now_ms) == []
-    neighbours.heard(heartbeat("a", sequence=5), age_ms=0, now_ms=now_ms)
-    assert ids(neighbours, now_ms) == []
-    neighbours.heard(heartbeat("a", sequence=6), age_ms=0, now_ms=now_ms)
-    assert ids(neighbours, now_ms) == ["a"]
-
-
-def test_a_key_shows_that_a_node_lives_though_its_messages_did_not_arrive() -> None:
-    neighbours = knowing("a")
-    neighbours.heard(heartbeat("a", sequence=5), age_ms=0, now_ms=0)
-    now_ms = 3 * HEARTBEAT_MS + 1
-    assert ids(neighbours, now_ms) == []
-    neighbours.read([AgedHeartbeat(heartbeat("a", sequence=5), 100)], now_ms=now_ms)
-    assert ids(neighbours, now_ms) == ["a"]

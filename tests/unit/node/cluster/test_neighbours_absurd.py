@@ -7,7 +7,7 @@ from tests.support.bus.documents import assignment, heartbeat
 from understudy_node.cluster.neighbours import Neighbours
 from understudy_shared.base.plausible import FIRST_SIGHT
 from understudy_shared.bus.gossip import AgedHeartbeat
-from understudy_shared.cluster.admission import limit_beside
+from understudy_shared.cluster.view import limit_beside
 
 
 def knowing(term: int = 5, epoch: int = 7) -> Neighbours:
@@ -30,14 +30,6 @@ def test_an_order_that_cannot_be_is_not_the_highest_and_its_node_lives() -> None
     assert max(each.heartbeat.end_version for each in neighbours.alive(1)) == 7
 
 
-def test_what_was_believed_at_first_sight_is_not_the_highest_once_more_is_known() -> None:
-    neighbours = Neighbours("n1", history=lambda: ("l1", 7))
-    neighbours.heard(heartbeat("n2", term=FIRST_SIGHT, epoch=1), age_ms=0, now_ms=0)
-    assert neighbours.highest() == (FIRST_SIGHT, 1)
-    neighbours.follow(assignment(term=5, epoch=7))
-    assert neighbours.highest() == (0, 0)
-
-
 def test_a_node_that_follows_a_forged_assignment_sees_that_all_others_are_far_behind() -> None:
     neighbours = knowing(FIRST_SIGHT, FIRST_SIGHT)
     assert not neighbours.is_far_ahead()
@@ -56,13 +48,3 @@ def test_strangers_have_bounded_room_and_are_given_nothing_before_they_beat() ->
     alive = neighbours.alive(2)
     assert len(alive) == limit_beside(1) + 1
     assert ids(neighbours.proven(alive)) == {"n1", "forged-1"}
-
-
-def test_the_keys_are_read_by_the_same_rules() -> None:
-    neighbours = knowing()
-    neighbours.heard(heartbeat("n2"), age_ms=0, now_ms=0)
-    neighbours.heard(heartbeat("n2", sequence=2), age_ms=0, now_ms=0)
-    seen = [AgedHeartbeat(heartbeat(f"forged-{number}"), 0) for number in range(limit_beside(1) + 10)]
-    neighbours.read([*seen, AgedHeartbeat(heartbeat("n1"), 0), AgedHeartbeat(heartbeat("n2", sequence=2), 0)], now_ms=1)
-    assert len(neighbours.alive(2)) == limit_beside(1)
-    assert "n1" in ids(neighbours.alive(2))

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from tests.support.cluster.placement_world import BEAT_MS, TASKS, World, beat
+from tests.support.cluster.placement_world import BEAT_MS, World, beat
 
+from understudy_node.cluster.placement import LOOK_MS
 from understudy_node.cluster.task_replicas import TaskSet
-from understudy_node.cluster.weighing import LOOK_MS
 from understudy_shared.bus.gossip import AgedHeartbeat
 from understudy_shared.bus.messages import Applied, AssignedTask, Load
 
@@ -35,15 +35,6 @@ async def test_a_node_that_is_starting_is_waited_for_but_not_for_ever(other: Age
     written = await world.turn(placement, [beat("a"), other])
     assert written is not None
     assert set(written.members) == {"a"}
-
-
-async def test_nothing_new_is_written_when_nothing_changed() -> None:
-    world = World()
-    placement = world.placement()
-    first = await world.first(placement, [beat("a"), beat("b")])
-    in_step = [beat("a", at=first.order), beat("b", at=first.order)]
-    assert await world.turn(placement, in_step) is None
-    assert await world.gossip.assignment() == first
 
 
 async def test_while_the_nodes_say_the_same_nobody_looks_who_is_caught_up_with_each_task(
@@ -115,17 +106,6 @@ class Weighed:
         return AgedHeartbeat(said.heartbeat.model_copy(update={"load": load}), 0)
 
 
-async def test_a_role_moves_at_the_next_look_when_others_are_read_more_at_its_node() -> None:
-    world = Weighed("a", "b")
-    first = await world.written_within(LOOK_MS)
-    assert first is not None
-    (standby,) = first.standbys
-    assert await world.written_within(2 * LOOK_MS) is None
-    world.others(str(first.active), others_reads_per_s=5000)
-    assert await world.written_within(2 * LOOK_MS) == AssignedTask(active=standby, standbys=(str(first.active),))
-    assert await world.written_within(3 * LOOK_MS) is None
-
-
 async def test_a_replica_moves_where_others_have_less_however_long_its_restore_takes() -> None:
     world = Weighed("a", "b", "c")
     first = await world.written_within(LOOK_MS)
@@ -141,16 +121,6 @@ async def test_a_replica_moves_where_others_have_less_however_long_its_restore_t
     assert await world.written_within(3 * LOOK_MS) is None
 
 
-@pytest.mark.parametrize("state", ["starting", "failed"])
-async def test_a_node_that_does_not_serve_gets_nothing(state: str) -> None:
-    world = World()
-    placement = world.placement()
-    first = await world.first(placement, [beat("a"), beat("b")])
-    written = await world.turn(placement, [beat("a", at=first.order), beat("b", state=state)])
-    assert written is not None
-    assert all(task.holders == ("a",) for task in written.tasks.values())
-
-
 async def test_a_node_that_follows_another_checkpoint_gets_nothing() -> None:
     world = World()
     placement = world.placement()
@@ -158,16 +128,6 @@ async def test_a_node_that_follows_another_checkpoint_gets_nothing() -> None:
     written = await world.turn(placement, [beat("a", at=first.order), beat("b", lineage="other")])
     assert written is not None
     assert set(written.members) == {"a"}
-
-
-async def test_a_dead_active_is_replaced_by_its_standby_at_once() -> None:
-    world = World()
-    placement = world.placement()
-    first = await world.first(placement, [beat("a"), beat("b")])
-    written = await world.turn(placement, [beat("a", at=first.order)])
-    assert written is not None
-    assert written.order == (1, 2)
-    assert all(task.active == "a" and not task.standbys for task in written.tasks.values())
 
 
 async def test_a_node_that_comes_back_is_warm_up_until_its_heartbeat_says_that_it_is_caught_up() -> None:
@@ -192,36 +152,3 @@ async def test_a_heartbeat_is_read_by_the_assignment_that_its_node_follows() -> 
     # b has not heard of it: what it holds, and how far that is, belongs to the assignment before
     assert await world.turn(placement, [beat("a", at=joined.order), beat("b", at=first.order)]) is None
     assert await world.turn(placement, [beat("a", at=joined.order), beat("b", at=joined.order, held=[])]) is None
-
-
-async def test_replicas_of_another_layout_are_not_caught_up_but_their_nodes_get_tasks() -> None:
-    world = World()
-    placement = world.placement()
-    first = await world.first(placement, [beat("a"), beat("b")])
-    wider = TaskSet("l1", 3, ["0_0", "0_1", "0_2"])
-    nodes = [beat("a", at=first.order), beat("b", at=first.order)]
-    written = await world.turn(placement, nodes, tasks=wider)
-    assert written is not None
-    assert written.partitions == 3
-    assert [written.tasks[key] for key in TASKS.keys] == [first.tasks[key] for key in TASKS.keys]
-    assert len(written.tasks["0_2"].holders) == 2
-
-
-async def test_a_layout_that_only_one_node_serves_already_is_led_by_that_node() -> None:
-    world = World()
-    placement = world.placement()
-    first = await world.first(placement, [beat("a"), beat("b")])
-    nodes = [beat("a", at=first.order, partitions=3), beat("b", at=first.order)]
-    written = await world.turn(placement, nodes, tasks=TaskSet("l1", 3, ["0_0", "0_1", "0_2"]))
-    assert written is not None
-    assert [written.tasks[key].active for key in TASKS.keys] == ["a", "a"]
-
-
-async def test_draining_is_published_and_moves_the_roles_away() -> None:
-    world = World()
-    placement = world.placement()
-    first = await world.first(placement, [beat("a"), beat("b")])
-    written = await world.turn(placement, [beat("a", at=first.order), beat("b", at=first.order, state="draining")])
-    assert written is not None
-    assert written.draining == ["b"]
-    assert all(task.holders == ("a",) for task in written.tasks.values())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
 from tests.support.cluster.placement_world import BEAT_MS, DELAY_MS, World, beat, turns_until_written
 
 from understudy_node.cluster.placement import Placement
@@ -47,16 +46,6 @@ async def test_a_node_that_comes_back_in_time_is_waited_for_anew_when_it_dies_ag
     assert "b" in named(again)
 
 
-@pytest.mark.parametrize("state", ["starting", "failed"])
-async def test_a_node_that_starts_or_failed_is_away_while_the_delay_runs(state: str) -> None:
-    world = World()
-    placement = world.placement(rebalance_delay_ms=DELAY_MS)
-    first = await settled(world, placement, nodes="ab")
-    other = beat("b", state=state, lineage=None if state == "starting" else "l1")
-    away = await turns_until_written(world, placement, [beat("a", at=first.order), other])
-    assert all((task.active, task.standbys) == ("a", ("b",)) for task in away.tasks.values())
-
-
 async def test_a_node_that_is_leaving_has_no_role_and_keeps_its_tasks_while_it_says_so() -> None:
     world = World()
     placement = world.placement()  # no delay
@@ -81,14 +70,6 @@ async def test_a_node_that_was_drained_keeps_no_place_also_when_another_assigns_
         world, other, [beat("a", at=draining.order), beat("c", at=draining.order)], node="c"
     )
     assert "b" not in named(gone)
-
-
-async def test_a_node_that_came_back_to_another_checkpoint_keeps_no_place() -> None:
-    world = World()
-    placement = world.placement(rebalance_delay_ms=DELAY_MS)
-    first = await settled(world, placement, nodes="ab")
-    written = await turns_until_written(world, placement, [beat("a", at=first.order), beat("b", lineage="other")])
-    assert named(written) == {"a"}
 
 
 async def test_a_new_leader_waits_as_long_as_it_has_seen_the_node_away() -> None:

@@ -51,34 +51,6 @@ async def test_a_holder_that_slept_does_not_overwrite() -> None:
     assert await world.gossip.assignment() == later
 
 
-async def test_the_lease_is_given_back_on_leaving() -> None:
-    world = World()
-    placement, other = world.placement("a"), world.placement("b")
-    first = await world.first(placement, [beat("a"), beat("b")])
-    await placement.give_up()
-    world.known["b"] = first
-    assert await world.turn(other, [beat("b", at=first.order)], node="b") is not None
-
-
-async def test_a_node_without_a_layout_leaves_the_lease_to_others() -> None:
-    world = World()
-    placement = world.placement()
-    first = await world.first(placement, [beat("a"), beat("b")])
-    assert await world.turn(placement, [beat("a", at=first.order)], tasks=None) is None
-    assert await world.gossip.lease_holder() is None
-
-
-async def test_a_new_term_alone_is_no_reason_to_write() -> None:
-    world = World()
-    first = await world.first(world.placement("a"), [beat("a"), beat("b")])
-    world.clock.advance(3 * BEAT_MS)
-    world.known["b"] = first
-    other = world.placement("b")
-    assert await world.turn(other, [beat("a", at=first.order), beat("b", at=first.order)], node="b") is None
-    assert other.fence is not None
-    assert await world.gossip.assignment() == first
-
-
 async def test_a_bus_that_came_back_empty_gets_the_known_assignment_after_one_expiry_and_no_epoch_goes_back() -> None:
     world = World()
     placement = world.placement()

@@ -21,14 +21,12 @@ from understudy_node.cluster.bus_state import BusState
 from understudy_node.cluster.context import MemberContext
 from understudy_node.cluster.following import AssignmentFollower
 from understudy_node.cluster.heartbeat import MemberId
-from understudy_node.cluster.listening import NodeListener
+from understudy_node.cluster.member import NodeListener
 from understudy_node.cluster.neighbours import Neighbours
 from understudy_node.cluster.own_messages import OwnMessages
 from understudy_node.cluster.remembering import Remembering
-from understudy_node.cluster.serve import main
 from understudy_node.node import Node
 from understudy_shared.base.clock import SystemClock
-from understudy_shared.base.errors import SettingsError
 from understudy_shared.base.words import HostInfo
 from understudy_shared.bus.gossip import Gossip
 from understudy_shared.bus.messages import Assignment, Endpoint
@@ -166,22 +164,6 @@ async def test_the_nodes_of_what_is_remembered_may_know_of_a_later_one(tmp_path:
             await world.wait_to_take((1, 2), (1, 3))
 
 
-async def test_seeds_are_asked_until_the_latest_assignment_of_which_one_tells_is_there(tmp_path: Path) -> None:
-    Remembered(tmp_path, APPLICATION).save(first(2))
-    async with fake_nodes(reply(500, b"")) as (seed,), remembering(tmp_path, [seed]) as world:
-        publish(seed, first(4))
-        del seed.documents["/internal/v1/assignment"]
-        world.bus_is_away()
-
-        async def asked_often() -> bool:
-            return len(seed.requests) >= 6
-
-        await eventually(asked_often, what="a third round")
-        assert [each.order for each in world.taken] == [(1, 2)]
-        publish(seed, first(4))
-        await world.wait_to_take((1, 2), (1, 4))
-
-
 async def test_an_assignment_of_another_history_is_left_alone_and_said_once(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -202,16 +184,3 @@ async def test_an_assignment_of_another_history_is_left_alone_and_said_once(
             publish(seed, first(4, lineage="l2"))
             await world.wait_to_take((1, 4))
     assert caplog.text.count("is of lineage l1; the checkpoint's is l2") == 1
-
-
-async def test_without_a_place_only_seeds_are_asked() -> None:
-    async with fake_nodes(reply(500, b"")) as (seed,), remembering(None, [seed]) as world:
-        publish(seed, first(1))
-        world.disk.note(first(9))
-        world.bus_is_away()
-        await world.wait_to_take((1, 1))
-
-
-def test_a_node_with_an_invalid_seed_does_not_start(tmp_path: Path) -> None:
-    with pytest.raises(SettingsError, match="'n1:' is not a seed"):
-        main({"checkpoint": str(tmp_path), "redis": "redis://unused", "port": 0, "seed": "n1:"})

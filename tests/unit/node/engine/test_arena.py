@@ -5,8 +5,6 @@ from __future__ import annotations
 import gc
 import struct
 from collections.abc import Iterator
-from itertools import chain
-from mmap import ACCESS_READ, mmap
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -15,10 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.support.checkpoint.engine_stores import hdfs_snapshot
 
-from understudy_node.engine import arena_base, arena_format, arena_order
+from understudy_node.engine import arena_base, arena_order
 from understudy_node.engine.arena_base import ArenaBase
 from understudy_node.engine.arena_build import build_arena
-from understudy_node.engine.arena_scan import pages_of_records
 from understudy_shared.base.errors import CorruptFileError
 
 # Long equal beginnings, zeros and every length around a word's end are what the ordering could get wrong.
@@ -58,17 +55,6 @@ def test_keys_are_sorted_once_and_again_where_that_failed_or_their_order_is_dama
         (tmp_path / "arena.order").write_bytes(damaged)
         assert list(ArenaBase.open(tmp_path).scan()) == sorted(records.items())
         assert (tmp_path / "arena.order").read_bytes() == order
-
-
-def test_long_records_are_read_a_few_at_a_time(tmp_path: Path) -> None:
-    sizes = [100_000] * 9 + [300_000] * 3
-    records = {number.to_bytes(4, "big"): bytes(size) for number, size in enumerate(sizes)}
-    base = ArenaBase.build(tmp_path, [hdfs_snapshot(records)])
-    read: list[list[tuple[bytes, bytes]]] = []
-    with (tmp_path / "arena.records").open("rb") as file, mmap(file.fileno(), 0, access=ACCESS_READ) as mapped:
-        read.extend(map(list, pages_of_records(mapped, base.prepare_scan())))
-    assert [len(page) for page in read] == [2, 2, 2, 2, 2, 1, 1]
-    assert list(chain.from_iterable(read)) == sorted(records.items())
 
 
 @settings(deadline=None)
@@ -136,40 +122,7 @@ def test_an_arena_of_an_earlier_boot_is_refused_because_nothing_was_synced(
         ArenaBase.open(tmp_path)
 
 
-def test_building_again_over_a_finished_arena_first_takes_its_index_away(tmp_path: Path) -> None:
-    ArenaBase.build(tmp_path, [hdfs_snapshot({b"a": b"1"})])
-    steps = build_arena(tmp_path, [hdfs_snapshot({b"a": b"2"})])
-    next(steps)
-    assert not arena_format.index_path(tmp_path).exists()
-    assert list(steps)[-1] == 1
-    assert ArenaBase.open(tmp_path).get(b"a") == b"2"
-
-
 SNAPSHOT = hdfs_snapshot({b"key-%d" % number: b"value" for number in range(100)})
-
-
-@pytest.mark.parametrize("kept", [0, 3, 4, 10, 18, 19 * 10, len(SNAPSHOT) - 20, len(SNAPSHOT) - 5, len(SNAPSHOT) - 1])
-def test_a_truncated_snapshot_is_refused_and_names_the_byte(tmp_path: Path, kept: int) -> None:
-    with pytest.raises(CorruptFileError, match=r"record at byte \d+, without its end mark"):
-        ArenaBase.build(tmp_path, [SNAPSHOT[:kept]])
-    assert not arena_format.index_path(tmp_path).exists()
-
-
-@pytest.mark.parametrize(
-    "record", [struct.pack(">i1si", 1, b"k", -1), struct.pack(">i", -2), struct.pack(">i1si", 1, b"k", -7)]
-)
-@pytest.mark.parametrize("before", [0, 3, 50])
-def test_a_record_that_no_snapshot_can_hold_is_refused_and_names_the_byte(
-    tmp_path: Path, record: bytes, before: int
-) -> None:
-    sound = hdfs_snapshot({b"%04d" % number: b"value" for number in range(before)})[:-4]
-    with pytest.raises(CorruptFileError, match=f"at byte {len(sound)}"):
-        ArenaBase.build(tmp_path, [sound + record + bytes(40)])
-
-
-def test_bytes_after_the_end_mark_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(CorruptFileError, match=f"end mark at byte {len(SNAPSHOT) - 4}"):
-        ArenaBase.build(tmp_path, [SNAPSHOT + b"more"])
 
 
 @pytest.mark.parametrize("name", ["arena.records", "arena.index"])
@@ -179,15 +132,6 @@ def test_an_arena_whose_files_do_not_fit_is_refused(tmp_path: Path, name: str) -
     path.write_bytes(path.read_bytes()[:-1])
     with pytest.raises(CorruptFileError, match="do not fit"):
         ArenaBase.open(tmp_path)
-
-
-def test_memory_is_the_snapshot_and_twelve_bytes_per_key_at_most_until_a_scan_orders_it(tmp_path: Path) -> None:
-    records = {b"%032d" % number: bytes(56) for number in range(4_000)}
-    base = ArenaBase.build(tmp_path, [hdfs_snapshot(records)])
-    assert base.resident_bytes <= 4_000 * (96 + 12) + 200
-    before = base.resident_bytes
-    assert next(base.scan()) == (b"%032d" % 0, bytes(56))
-    assert base.resident_bytes == before + 4 * 4_000
 
 
 def test_the_directory_is_removed_when_the_last_reader_is_gone(tmp_path: Path) -> None:

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from understudy_node.engine import arena_index
+from understudy_node.engine import arena_build
+from understudy_node.engine.arena_build import EntryList, write_index
 from understudy_node.engine.arena_format import HEADER_BYTES, decode_header, index_path
-from understudy_node.engine.arena_index import EntryList, write_index
 from understudy_node.engine.arena_records import entries_of
 
 OFFSETS = st.lists(st.integers(0, 2**36 - 1), unique=True, max_size=200)
@@ -28,7 +28,7 @@ def test_each_bucket_has_the_records_of_its_hashes(
     entries = EntryList()
     entries.add(entries_of(np.array(hashes, np.uint32), np.array(offsets, np.int64)))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(arena_index, "_BLOCK_ENTRIES", block)
+        patch.setattr(arena_build, "_BLOCK_ENTRIES", block)
         size = 2**36 if wide else 2**32 - 1
         for _ in write_index(directory, entries.sorted(), records_bytes=size, records_sums=array("Q"), seed=7):
             assert not index_path(directory).exists(), "it is there when it is complete"
@@ -44,24 +44,3 @@ def test_each_bucket_has_the_records_of_its_hashes(
     for bucket in range(2**header.bucket_bits):
         of_bucket = [at for at, hashed in zip(offsets, hashes, strict=True) if hashed >> shift == bucket]
         assert sorted(kept[starts[bucket] : starts[bucket + 1]]) == sorted(of_bucket)
-
-
-@given(st.lists(st.integers(0, 3_000), max_size=12))
-def test_entries_are_kept_while_their_memory_grows(sizes: list[int]) -> None:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(arena_index, "_FIRST_BYTES", 4096)
-        entries = EntryList()
-        added: list[int] = []
-        for size in sizes:
-            part = np.arange(len(added) + size, len(added), -1, dtype=np.uint64)
-            entries.add(part)
-            added += part.tolist()
-    assert len(entries) == len(added)
-    assert entries.sorted().tolist() == sorted(added)
-
-
-def test_a_kernel_without_huge_pages_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(arena_index, "MADV_HUGEPAGE", 9_999)  # EINVAL, as such a kernel says
-    entries = EntryList()
-    entries.add(np.array([2, 1], np.uint64))
-    assert entries.sorted().tolist() == [1, 2]

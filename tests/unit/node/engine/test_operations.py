@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -66,14 +65,3 @@ def test_operations_see_what_the_same_version_changed_before_them() -> None:
         b"r2": None,
         b"r3": None,
     }
-
-
-def test_what_was_merged_before_a_range_was_deleted_goes_with_it() -> None:
-    operations = [Op("merge", b"k", b"1"), Op("delete-range", b"a", b"z"), Op("merge", b"l", b"2")]
-    assert resolve_operations(_view({b"k": b"old"}), operations, b"") == {b"k": None, b"l": b"2"}
-
-
-@pytest.mark.parametrize(("delimiter", "expected"), [(b"", b"12"), (b",", b"1,2")])
-def test_a_merge_after_a_delete_starts_a_new_list(delimiter: bytes, expected: bytes) -> None:
-    operations = [Op("delete", b"k", None), Op("merge", b"k", b"1"), Op("merge", b"k", b"2")]
-    assert resolve_operations(_view({b"k": b"old"}), operations, delimiter) == {b"k": expected}

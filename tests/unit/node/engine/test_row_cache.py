@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from understudy_node.engine.base import EmptyBase
-from understudy_node.engine.row_cache import ENTRY_OVERHEAD_BYTES, UNKNOWN, CachedBase, RowCache
+from understudy_node.engine.row_cache import CachedBase, RowCache
 from understudy_node.engine.view import View
 from understudy_shared.base.errors import CorruptFileError
 
@@ -69,26 +68,6 @@ def test_what_is_asked_for_again_and_again_stays_while_others_come_and_go() -> N
         base.get(b"%06d" % number)
         base.get(b"hot")
     assert below.calls.count([b"hot"]) == 1
-
-
-def test_a_row_that_would_take_a_large_part_of_the_budget_is_not_remembered() -> None:
-    rows = RowCache(100_000)
-    rows.keep((0, b"large"), bytes(10_000))
-    rows.keep((0, b"small"), bytes(100))
-    assert rows.find((0, b"large")) is UNKNOWN
-    assert rows.find((0, b"small")) == bytes(100)
-    assert rows.used_bytes == ENTRY_OVERHEAD_BYTES + 105
-
-
-def test_an_error_is_not_remembered() -> None:
-    below = Counted({b"damaged": b"row"})
-    base = CachedBase(below, RowCache(1 << 20))
-    for _ in range(2):
-        with pytest.raises(CorruptFileError):
-            base.get(b"damaged")
-        with pytest.raises(CorruptFileError):
-            base.get_many([b"damaged", b"1"])
-    assert len(below.calls) == 4
 
 
 def test_changes_above_a_base_win_over_what_is_remembered_of_it() -> None:

@@ -46,21 +46,6 @@ def test_a_scan_of_a_prefix_finds_the_keys_that_have_it_and_no_others(
         assert sorted(found, key=repr) == sorted([key for key in keys if key[0] == prefix], key=repr)
 
 
-@given(st.binary(min_size=fixed_bytes(KEY), max_size=80))
-def test_the_original_of_a_kept_key_is_the_key(key: bytes) -> None:
-    assert ORDER.original(ORDER.kept(key)) == key
-    assert len(ORDER.kept(key)) == len(key)
-    assert ScanOrder().kept(key) == ScanOrder().original(key) == key
-
-
-@given(prefix=st.binary(max_size=3), rest=st.binary(max_size=2), other=st.binary(max_size=4))
-def test_the_end_of_a_prefix_is_behind_all_that_begin_with_it(prefix: bytes, rest: bytes, other: bytes) -> None:
-    end = after_prefix(prefix)
-    assert end is None or prefix + rest < end
-    begins = other.startswith(prefix)
-    assert begins is (prefix <= other and (end is None or other < end))
-
-
 RECORDS = st.lists(st.tuples(KEYS, st.binary(max_size=12)), max_size=12)
 
 
@@ -73,14 +58,6 @@ def test_a_snapshot_in_pieces_of_any_size_is_the_same_with_its_keys_as_they_are_
     pieces = (content[at : at + size] for at in range(0, len(content), size))
     wanted = spark.plain([(ORDER.kept(key), value) for key, value in rows])
     assert b"".join(ORDER.pieces(pieces, where="here")) == wanted
-
-
-def test_content_that_ends_within_a_record_is_passed_on_for_its_reader_to_judge() -> None:
-    whole, cut = spark.sized(encode(("a", 1, None, 2))) + spark.sized(b"v"), b"\0\0\0\x30torn"
-    passed = b"".join(ORDER.pieces([whole + cut], where="here"))
-    assert passed.endswith(cut)
-    damaged = b"\x80\0\0\0 not a length"
-    assert b"".join(ORDER.pieces([damaged], where="here")) == damaged
 
 
 def test_a_record_without_end_is_refused_before_it_fills_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -97,10 +74,3 @@ def test_a_record_without_end_is_refused_before_it_fills_the_memory(monkeypatch:
     with pytest.raises(CorruptFileError, match="a record has more than"):
         list(ORDER.pieces(pieces(), where="here"))
     assert taken < 5
-
-
-def test_changes_are_in_the_order_of_their_kept_keys() -> None:
-    rows = [encode((name, 0, None, start)) for name in ("b", "a", None) for start in (9, -1, 3)]
-    found = ORDER.changes({row: None if index % 2 else b"v" for index, row in enumerate(rows)})
-    assert list(found) == sorted(map(ORDER.kept, rows))
-    assert {ORDER.original(key) for key in found} == set(rows)

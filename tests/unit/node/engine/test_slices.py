@@ -15,7 +15,6 @@ from understudy_node.engine.base import Base, EmptyBase
 from understudy_node.engine.rocksdb_base import BlockCache, RocksBase
 from understudy_node.engine.row_cache import CachedBase, RowCache
 from understudy_node.engine.slices import slices
-from understudy_node.engine.spill import Spill, write_spill
 from understudy_node.engine.view import View
 
 CACHE = BlockCache(1 << 20)
@@ -51,15 +50,6 @@ def test_slices_are_the_records_of_the_view(
     assert all(found)
     flat = [piece for records in found for piece in records]
     assert list(zip(flat[::2], flat[1::2], strict=True)) == list(view.scan(start))
-
-
-def test_slices_see_a_spill(base: Base, tmp_path: Path) -> None:
-    spilled = View.of(base, 0).with_changes({KEYS[0]: None, KEYS[1]: b"spilled", KEYS[2]: b"spilled"}, 1)
-    for _ in write_spill(spilled.tiers, tmp_path / "spill", below=None):
-        pass
-    view = spilled.with_spill(Spill.open(tmp_path / "spill", cache=CACHE)).with_changes({KEYS[2]: b"above"}, 2)
-    flat = [piece for records in slices(view, None) for piece in records]
-    assert list(zip(flat[::2], flat[1::2], strict=True)) == list(view.scan())
 
 
 def test_long_records_make_short_slices(tmp_path: Path) -> None:

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import os
-import tracemalloc
 from itertools import pairwise
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from understudy_node.engine.tier import (
     TIER_ENTRIES_MAX,
     Tier,
-    measured_bytes,
-    release_tiers,
     with_newest,
     without_settled,
 )
@@ -45,15 +40,6 @@ def test_no_merge_makes_a_tier_of_more_than_the_largest_size() -> None:
     assert len(lengths) <= 10, "tiers that would fit together were left apart"
 
 
-def test_a_merge_leaves_the_merged_tiers_as_they_were() -> None:
-    older = Tier({b"a": b"1", b"b": b"1"}, first_version=1, last_version=1)
-    newer = Tier({b"a": None, b"c": b"2"}, first_version=2, last_version=2)
-    (merged,) = with_newest((older,), newer)
-    assert merged.changes == {b"a": None, b"b": b"1", b"c": b"2"}
-    assert older.changes == {b"a": b"1", b"b": b"1"}
-    assert newer.changes == {b"a": None, b"c": b"2"}
-
-
 def test_only_tiers_wholly_settled_are_dropped() -> None:
     tiers = (
         Tier({b"a": b""}, first_version=6, last_version=8),
@@ -64,27 +50,3 @@ def test_only_tiers_wholly_settled_are_dropped() -> None:
     assert without_settled(tiers, 4) == tiers[:2]
     assert without_settled(tiers, 7) == tiers[:1]
     assert without_settled(tiers, 8) == ()
-
-
-@pytest.mark.parametrize(("key_bytes", "value_bytes", "count"), [(32, 56, 20_000), (8, 8, 5_000), (40, 400, 10_000)])
-def test_the_bytes_counted_are_the_bytes_allocated(key_bytes: int, value_bytes: int, count: int) -> None:
-    tracemalloc.start()
-    try:
-        changes: dict[bytes, bytes | None] = {os.urandom(key_bytes): os.urandom(value_bytes) for _ in range(count)}
-        allocated, _ = tracemalloc.get_traced_memory()
-    finally:
-        tracemalloc.stop()
-    assert measured_bytes(changes) == pytest.approx(allocated, rel=0.15)
-    assert measured_bytes(changes) >= allocated * 0.98
-
-
-def test_the_key_order_that_a_scan_needs_is_counted_once_it_exists() -> None:
-    tier = _tier(1, 1_000)
-    before = tier.resident_bytes
-    assert [key for key, _ in tier.scan(None, None)] == sorted(tier.changes)
-    assert tier.resident_bytes - before == 8_000
-
-
-def test_replaced_tiers_are_let_go_of_one_at_a_time() -> None:
-    tiers = [_tier(version, 2) for version in (1, 2, 3)]
-    assert [len(tiers) for _ in release_tiers(tiers)] == [2, 1, 0]

@@ -178,18 +178,3 @@ def test_a_new_base_frees_exactly_the_changes_that_it_contains() -> None:
     swapped = view.with_base(DictBase({}), 3)
     assert {tier.first_version for tier in swapped.tiers} == {4, 5}
     assert swapped.with_base(DictBase({}), 5).overlay_bytes == 0
-
-
-def test_a_base_ahead_of_the_view_or_behind_the_present_base_is_a_bug() -> None:
-    view = View.of(EmptyBase(), 5)
-    with pytest.raises(AssertionError, match="does not fit"):
-        view.with_base(EmptyBase(), 6)
-    with pytest.raises(AssertionError, match="does not fit"):
-        view.with_base(EmptyBase(), 4)
-    with pytest.raises(AssertionError, match="not newer"):
-        view.with_changes({}, 5)
-
-
-def test_a_version_without_changes_moves_the_version_and_adds_no_tier() -> None:
-    view = View.of(EmptyBase(), 1).with_changes({}, 2)
-    assert (view.version, view.tiers) == (2, ())

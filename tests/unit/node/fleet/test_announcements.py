@@ -13,9 +13,8 @@ from tests.support.clock import ManualClock
 from tests.support.cluster.fake_cluster import until
 
 from understudy_node.fleet import following
-from understudy_node.fleet.announcements import Announcements
-from understudy_node.fleet.following import Announcing, Following
-from understudy_node.fleet.letting_go import let_go
+from understudy_node.fleet.following import Announcements, Announcing, Following
+from understudy_node.fleet.serve import let_go
 from understudy_shared.bus.announcement import Announcement
 from understudy_shared.bus.applications import ANNOUNCED
 from understudy_shared.bus.gossip import Gossip, Names

@@ -22,10 +22,6 @@ def test_nothing_is_said_of_a_query_before_one_of_its_commits_was_seen() -> None
     assert cadence.quiet_ms(1_500) == 500
 
 
-def test_an_end_that_is_not_confirmed_says_nothing_of_the_query() -> None:
-    assert Cadence().state(0, confirmed=False) == "unknown"
-
-
 def test_a_query_is_idle_after_a_minute_without_a_commit_and_this_is_reported_once() -> None:
     cadence = Cadence()
     cadence.saw(end(1_000), now_ms=1_000)
@@ -34,22 +30,6 @@ def test_a_query_is_idle_after_a_minute_without_a_commit_and_this_is_reported_on
     assert cadence.turned_idle(later_ms)
     assert cadence.state(later_ms, confirmed=True) == "idle"
     assert not cadence.turned_idle(later_ms + 1)
-
-
-def test_a_query_that_commits_every_ten_minutes_is_not_idle_after_one() -> None:
-    cadence = Cadence()
-    cadence.saw(end(0), now_ms=0)
-    cadence.saw(end(600_000), now_ms=600_000)
-    assert not cadence.turned_idle(600_000 + 9 * 600_000)
-    assert cadence.turned_idle(600_001 + 10 * 600_000)
-
-
-def test_a_commit_after_idleness_is_reported() -> None:
-    cadence = Cadence()
-    assert not cadence.saw(end(0), now_ms=0)
-    assert cadence.turned_idle(IDLE_AFTER_MS + 1)
-    assert cadence.saw(end(IDLE_AFTER_MS + 2), now_ms=IDLE_AFTER_MS + 2)
-    assert not cadence.saw(end(IDLE_AFTER_MS + 2), now_ms=IDLE_AFTER_MS + 3)
 
 
 def test_a_batch_is_as_old_as_its_first_sight_until_it_is_committed_or_another_begins() -> None:
@@ -62,11 +42,3 @@ def test_a_batch_is_as_old_as_its_first_sight_until_it_is_committed_or_another_b
     assert cadence.progress(7_500).batch_ms == 500
     cadence.saw_batch(7, has_begun=False, now_ms=8_000)
     assert cadence.progress(8_000).batch_ms is None
-
-
-def test_what_is_said_of_a_query_is_its_silence_and_its_last_interval() -> None:
-    cadence = Cadence()
-    cadence.saw(end(1_000), now_ms=1_000)
-    assert cadence.progress(1_400) == QueryProgress(since_commit_ms=400)
-    cadence.saw(end(3_000), now_ms=3_000)
-    assert cadence.progress(3_001) == QueryProgress(since_commit_ms=1, commit_interval_ms=2_000)

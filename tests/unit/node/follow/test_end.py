@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from understudy_node.checkpoint.files import FileStat
-from understudy_node.follow.end import End, Next, Probe, Verdict, advance, next_poll_ms, observe, settle
+from understudy_node.follow.end import End, Next, Probe, Verdict, next_poll_ms, observe, settle
 
 
 def file(serial: int) -> FileStat:
@@ -75,21 +75,6 @@ def test_an_end_is_confirmed_only_by_the_three_things_that_prove_it(end: End, pr
         assert seen.confirmed_ms in (None, end.confirmed_ms)
     if what is Next.LIST:
         assert seen.confirmed_ms is None
-
-
-def test_reading_a_commit_moves_the_end_by_one_and_leaves_it_to_be_confirmed() -> None:
-    moved = advance(END, NEXT, now_ms=71.0)
-    assert moved == End(6, NEXT, QUERY, confirmed_ms=None, unseen_ms=10.0, moved_ms=71.0, unseen=(10.0,))
-
-
-def test_a_commit_that_is_read_after_another_in_one_poll_was_as_unseen_as_that_one() -> None:
-    twice = advance(advance(END, NEXT, now_ms=71.0), OTHER, now_ms=72.0)
-    assert (twice.version, twice.unseen_ms, twice.unseen) == (7, 10.0, (10.0, 10.0))
-
-
-def test_doubt_takes_nothing_back_of_when_the_end_was_unseen() -> None:
-    doubted = replace(advance(END, NEXT, now_ms=71.0), confirmed_ms=None)
-    assert advance(doubted, OTHER, now_ms=90.0).unseen_ms == 10.0
 
 
 @pytest.mark.parametrize(

@@ -73,15 +73,6 @@ def test_lag_is_as_defined(
     assert lag_at(version, end, now_ms=now_ms) == LagInfo(version, *expected)
 
 
-def test_where_files_times_are_whole_seconds_lag_counts_the_part_that_was_cut_off() -> None:
-    """c(5) may be 2.000 s and c(7) 6.999 s: readers with a bound in time must not get what is older than it."""
-    stamps = {5: 2_000 * MS, 6: 4_000 * MS}
-    end = replace(end_at(7), last_commit=FileStat(6_000 * MS, 30, 1, coarse_ns=999 * MS))
-    behind = lag_of(4, end, stamps.get, now_ms=100, expiry_ms=EXPIRY_MS)
-    assert behind == LagInfo(4, 7, 3, 6_999 - 2_000 + 20)
-    assert lag_of(6, end, stamps.get, now_ms=100, expiry_ms=EXPIRY_MS) == LagInfo(6, 7, 1, 20)
-
-
 GAPS = st.lists(st.tuples(st.integers(0, 5_000), st.integers(0, 3_000)), min_size=1, max_size=12)
 """For each version: the time from the close of its commit's temporary file before to that of its own, and the time that
 the rename takes."""

@@ -11,7 +11,7 @@ from tests.unit.node.checkpoint.test_state_variables import KINDS, checkpoint
 
 from understudy_node.checkpoint.description import CheckpointDescription
 from understudy_node.checkpoint.files import FileStat, LocalFiles
-from understudy_node.follow.new_schemas import MAX_STATS, NewSchemas, metadata_paths
+from understudy_node.follow.new_schemas import NewSchemas
 
 
 class Counted(LocalFiles):
@@ -49,13 +49,6 @@ def test_a_commit_costs_a_look_for_each_operator_and_no_commit_none(
     assert files.looks == 2
 
 
-def test_metadata_of_any_batch_since_the_last_look_is_noticed(found: CheckpointDescription, tmp_path: Path) -> None:
-    schemas = NewSchemas(Counted(tmp_path))
-    schemas.were_read(found)
-    _write(tmp_path, 3)
-    assert schemas.to_read(found, 5)
-
-
 def test_what_could_not_be_read_is_tried_again_at_the_next_commit_and_not_before(
     found: CheckpointDescription, tmp_path: Path
 ) -> None:
@@ -67,18 +60,3 @@ def test_what_could_not_be_read_is_tried_again_at_the_next_commit_and_not_before
     assert found.last_commit is not None
     schemas.were_read(replace(found, last_commit=replace(found.last_commit, batch_id=2)))
     assert not schemas.to_read(found, 3)
-
-
-def test_many_commits_at_once_are_not_looked_at_one_by_one(found: CheckpointDescription, tmp_path: Path) -> None:
-    files = Counted(tmp_path)
-    schemas = NewSchemas(files)
-    schemas.were_read(found)
-    assert schemas.to_read(found, MAX_STATS + 1)
-    assert files.looks == 0
-
-
-def test_operators_whose_columns_never_change_are_not_looked_at(found: CheckpointDescription) -> None:
-    (operator,) = found.operators
-    other = replace(found, operators=(replace(operator, operator_name="stateStoreSave"),))
-    assert metadata_paths(found, range(4, 6)) == ["state/0/_metadata/v2/4", "state/0/_metadata/v2/5"]
-    assert metadata_paths(other, range(4, 6)) == []

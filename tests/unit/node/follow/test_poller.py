@@ -12,8 +12,8 @@ from tests.support.spark.commits import InterruptedFiles, SparkCommits
 
 from understudy_node.checkpoint.files import FileStat, LocalFiles
 from understudy_node.follow.end import End, Verdict
-from understudy_node.follow.poller import MAX_ADVANCE, QUICK_PROBE_MS, Poll, Poller
-from understudy_shared.base.errors import CheckpointError, CorruptFileError, NotACheckpointError
+from understudy_node.follow.poller import QUICK_PROBE_MS, Poll, Poller
+from understudy_shared.base.errors import CheckpointError
 
 Action = Callable[[SparkCommits], None]
 
@@ -36,22 +36,6 @@ def seen(poll: Poll) -> tuple[int, Verdict, bool]:
     return poll.end.version, poll.verdict, poll.end.confirmed_ms is not None
 
 
-def test_a_new_poller_knows_the_end_but_has_not_confirmed_it(query: SparkCommits, clock: ManualClock) -> None:
-    query.commit(3)
-    poller = poller_of(query, clock)
-    assert (poller.lineage, poller.end.version, poller.end.confirmed_ms) == ("life-1", 3, None)
-
-
-def test_a_confirmation_is_as_old_as_the_start_of_its_poll(query: SparkCommits, clock: ManualClock) -> None:
-    query.commit(3)
-    files = InterruptedFiles(query.root)
-    poller = Poller(files, clock)
-    files.watch(lambda _: clock.advance(7))
-    poll = poller.poll()
-    assert poll.end.confirmed_ms == 100.0
-    assert poller.end == poll.end
-
-
 def test_commits_are_followed_and_the_last_move_is_remembered(query: SparkCommits, clock: ManualClock) -> None:
     poller = poller_of(query, clock)
     assert seen(poller.poll()) == (0, Verdict.SAME, True)
@@ -62,15 +46,6 @@ def test_commits_are_followed_and_the_last_move_is_remembered(query: SparkCommit
     assert (poll.end.moved_ms, poll.end.confirmed_ms) == (150.0, 150.0)
     clock.advance(50)
     assert (poller.poll().end.moved_ms, poller.end.confirmed_ms) == (150.0, 200.0)
-
-
-def test_a_batch_in_progress_is_seen_by_its_offsets(query: SparkCommits, clock: ManualClock) -> None:
-    poller = poller_of(query, clock)
-    assert not poller.poll().batch_in_progress
-    query.begin_batch()
-    assert poller.poll().batch_in_progress
-    query.commit()
-    assert not poller.poll().batch_in_progress
 
 
 @pytest.mark.parametrize("known", [0, 3])
@@ -151,36 +126,6 @@ def test_a_checkpoint_that_is_gone_is_followed_again_when_it_is_back(query: Spar
     assert seen(poller.poll()) == (4, Verdict.AHEAD, True)
 
 
-def test_metadata_that_does_not_parse_is_no_checkpoint(query: SparkCommits, clock: ManualClock) -> None:
-    poller = poller_of(query, clock)
-    (query.root / "metadata").write_bytes(b'{"id":"li')
-    assert seen(poller.poll()) == (0, Verdict.GONE, False)
-    with pytest.raises(CorruptFileError, match="metadata"):
-        poller_of(query, clock)
-
-
-def test_a_place_without_metadata_is_refused_with_what_to_point_at(tmp_path: Path, clock: ManualClock) -> None:
-    with pytest.raises(NotACheckpointError, match="checkpointLocation") as refusal:
-        Poller(LocalFiles(tmp_path), clock)
-    assert refusal.value.where == str(tmp_path)
-
-
-def test_touched_metadata_is_looked_into_and_confirmed_in_the_same_poll(
-    query: SparkCommits, clock: ManualClock
-) -> None:
-    query.commit(3)
-    poller = poller_of(query, clock)
-    query.touch_metadata()
-    assert seen(poller.poll()) == (3, Verdict.SAME, True)
-
-
-def test_a_commit_log_that_does_not_exist_yet_is_an_empty_one(query: SparkCommits, clock: ManualClock) -> None:
-    (query.root / "commits").rmdir()
-    poller = poller_of(query, clock)
-    query.touch_metadata()
-    assert seen(poller.poll()) == (0, Verdict.SAME, True)
-
-
 def test_a_listed_commit_that_cannot_be_seen_is_never_confirmed_and_lists_once_per_poll(
     query: SparkCommits, clock: ManualClock
 ) -> None:
@@ -218,26 +163,6 @@ def test_a_commit_replaced_while_the_poller_was_in_doubt_is_a_rewound_history(
     if look == 6:
         query.commit()
     assert seen(poller.poll()) == (3, Verdict.REWOUND, False)
-
-
-def test_a_long_backlog_is_taken_in_bounded_parts(query: SparkCommits, clock: ManualClock) -> None:
-    poller = poller_of(query, clock)
-    query.commit(MAX_ADVANCE + 1)
-    assert seen(poller.poll()) == (MAX_ADVANCE, Verdict.SAME, False)
-    assert seen(poller.poll()) == (MAX_ADVANCE + 1, Verdict.SAME, True)
-
-
-def test_readers_see_no_doubt_while_commits_arrive(query: SparkCommits, clock: ManualClock) -> None:
-    query.commit(3)
-    files = InterruptedFiles(query.root)
-    poller = Poller(files, clock)
-    before = poller.poll().end
-    during: list[End] = []
-    files.watch(lambda _: during.append(poller.end))
-    query.commit(2)
-    after = poller.poll().end
-    assert set(during) <= {before, after}
-    assert (after.version, after.confirmed_ms) == (5, 100.0)
 
 
 def test_readers_see_doubt_before_it_is_looked_into(query: SparkCommits, clock: ManualClock) -> None:

@@ -13,7 +13,7 @@ from tests.support.cluster.followed_node import followed_node, wait_to_hold
 from tests.support.spark.queries import wait_until
 
 from understudy_node.checkpoint.files import LocalFiles
-from understudy_node.follow.watch import LogWatch, file_system_of, log_watch
+from understudy_node.follow.poll_loop import LogWatch, file_system_of, log_watch
 
 MOUNTS = """\
 22 1 259:1 / / rw,relatime shared:1 - ext4 /dev/root rw
@@ -41,10 +41,6 @@ LONG_MS = 3_600_000
 )
 def test_a_path_is_on_the_file_system_that_is_mounted_last_and_deepest(path: str, found: str) -> None:
     assert file_system_of(Path(path), MOUNTS) == found
-
-
-def test_a_path_below_no_mount_is_on_none() -> None:
-    assert file_system_of(Path("/a"), "30 22 0:25 / /mnt rw - nfs4 server:/export rw\n") is None
 
 
 class World:
@@ -118,10 +114,6 @@ def test_a_watch_that_fails_says_so_and_is_off(tmp_path: Path, caplog: pytest.Lo
     watch.stop(timeout_s=LIMIT_S)
     assert "no longer watched" in caplog.text
     assert "a bug" in caplog.text
-
-
-def test_a_watch_that_was_never_started_stops(tmp_path: Path) -> None:
-    World(tmp_path).watch.stop(timeout_s=LIMIT_S)
 
 
 def test_a_node_shows_a_commit_though_its_next_poll_is_far_away(

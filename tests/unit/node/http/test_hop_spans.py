@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from understudy_node.http.hop_spans import MAX_SPANS, record_hop
+from understudy_node.http.hop import MAX_SPANS, record_hop
 from understudy_shared.reads.bounds import NO_BOUND
 from understudy_shared.reads.hop import HopGroup, HopRequest, HopTrace
 from understudy_shared.reads.hop_columns import ABSENT, FOUND, PROBLEM, HopKey, HopOutcome

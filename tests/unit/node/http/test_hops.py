@@ -135,22 +135,6 @@ async def test_nothing_more_is_looked_up_for_a_reply_that_is_longer_than_a_route
             assert sum(len(outcome.body) for outcome in outcomes) > 1000, "the router has to see that it is too large"
 
 
-async def test_a_reply_that_is_cut_short_is_longer_than_a_router_reads_also_when_its_tails_are_apart(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Else the router would take it for the answer, and its readers would hear that each of their keys is too large."""
-    checkpoint = HandmadeCheckpoint(tmp_path / "checkpoint", partitions=1).create().add(1)
-    with followed_node(checkpoint.path, tmp_path / "data") as node:
-        wait_to_hold(node, "0_0")
-        limit = 15_000
-        monkeypatch.setattr(hop_module, "MAX_REPLY_BYTES", limit)
-        request = request_of(node, 10 * HOP_SLICE_KEYS)
-        outcomes = (await answered(hops_of(node), request)).outcomes
-        found = [outcome for outcome in outcomes if outcome.kind == FOUND]
-        assert HOP_SLICE_KEYS < len(found) < len(outcomes)
-        assert limit < sum(len(outcome.body) for outcome in found) < sum(len(outcome.tail) for outcome in found)
-
-
 async def test_a_reader_that_knows_of_a_later_assignment_and_requires_the_active_is_refused(tmp_path: Path) -> None:
     checkpoint = HandmadeCheckpoint(tmp_path / "checkpoint").create().add(1)
     with followed_node(checkpoint.path, tmp_path / "data", node_id="n1") as node:

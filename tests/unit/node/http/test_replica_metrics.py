@@ -9,7 +9,7 @@ import pytest
 from tests.support.checkpoint.handmade import HandmadeCheckpoint
 from tests.support.cluster.followed_node import followed_node, wait_to_hold
 
-from understudy_node.http.replica_metrics import replica_metrics
+from understudy_node.http.metrics import replica_metrics
 from understudy_node.node import Node
 from understudy_node.replica.progress import Progress
 from understudy_shared.base.words import LagInfo
@@ -67,18 +67,6 @@ def test_unknown_lag_has_a_series_of_its_own_and_none_of_the_lag(node: Node, mon
         assert found[f"understudy_{absent}"] == {}
 
 
-def test_the_worst_replica_counts_for_its_store(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    lags = iter(
-        [LagInfo(2, 9, 7, 1_500), LagInfo(2, 4, 2, None), LagInfo(2, None, None, None), LagInfo(2, 3, 1, 9_000)]
-    )
-    monkeypatch.setattr(Progress, "lag_of", lambda *_: next(lags))
-    found = series(node)
-    of_store = (("store", "op0"),)
-    assert found["understudy_store_lag_batches"][of_store] == 7
-    assert found["understudy_store_lag_seconds"][of_store] == 9
-    assert found["understudy_store_lag_unknown"][of_store] == 1
-
-
 @pytest.mark.parametrize("most", [0, 1, 3, PARTITIONS, PARTITIONS + 1])
 def test_no_more_replicas_than_allowed_have_series_and_the_rest_is_counted(node: Node, most: int) -> None:
     found = series(node, most)
@@ -86,9 +74,3 @@ def test_no_more_replicas_than_allowed_have_series_and_the_rest_is_counted(node:
         assert len(found[f"understudy_replica_{name}"]) == min(most, PARTITIONS)
     assert found["understudy_replica_series_left_out"] == {(): max(0, PARTITIONS - most)}
     assert sum(found["understudy_replicas"].values()) == PARTITIONS, "by store all of them count"
-
-
-def test_the_same_replicas_have_series_each_time(node: Node) -> None:
-    kept = [sorted(series(node, 2)["understudy_replica_position"]) for _ in range(3)]
-    assert kept[0] == [(("partition", "0"), ("store", "op0")), (("partition", "1"), ("store", "op0"))]
-    assert kept[0] == kept[1] == kept[2]

@@ -16,7 +16,7 @@ from understudy_node.checkpoint.files import LocalFiles
 from understudy_node.checkpoint.logs import parse_commit, parse_offsets
 from understudy_node.follow.history import CommitRecord
 from understudy_node.replica.base_choice import BaseChoice
-from understudy_node.replica.surroundings import StorePlace, Surroundings
+from understudy_node.replica.surroundings import StorePlace
 from understudy_shared.base.words import ApplicationId, Lineage, TaskId
 
 DIRECTORY = "state/0/0"
@@ -44,9 +44,7 @@ def search(folder: Path, target: int, *, above: int = 0, has_families: bool = Tr
     task = TaskId(ApplicationId("a"), 0, 0)
     place = StorePlace(task, Lineage("l"), "default", DIRECTORY, 0, lambda record: True, has_families=has_families)
     history: Any = SimpleNamespace(record=record, nearest=record)
-    unused: Any = None
-    around = Surroundings(LocalFiles(folder), history=history, disk=unused, cache=unused, overlay_max_bytes=0)
-    found = BaseChoice(place, around).snapshot(target, above=above)
+    found = BaseChoice(place, LocalFiles(folder), history).snapshot(target, above=above)
     return None if found.chosen is None else found.chosen.version, found.met_stale
 
 
@@ -79,21 +77,9 @@ def test_a_snapshot_that_brings_or_drops_a_family_is_used_though_spark_wrote_it_
     assert search(tmp_path, 5, above=4) == (5, False), "compared with one below the range that is searched"
 
 
-def test_the_first_snapshot_that_is_left_is_used_where_a_store_has_families(tmp_path: Path, folder: Path) -> None:
-    write(folder, 3, ONE, times_ns=BEFORE)
-    assert search(tmp_path, 5) == (3, False)
-    assert search(tmp_path, 5, has_families=False) == (None, True)
-
-
 def test_a_damaged_snapshot_older_than_its_changelog_stays_out(tmp_path: Path, folder: Path) -> None:
     write(folder, 1, ONE, times_ns=BEFORE)
     write(folder, 5, TWO, times_ns=BEFORE)
     (folder / "5.zip").write_bytes(b"")
     os.utime(folder / "5.zip", ns=(1_000, 1_000))
     assert search(tmp_path, 5) == (1, True)
-
-
-def test_a_snapshot_newer_than_its_changelog_is_not_opened_to_choose_it(tmp_path: Path, folder: Path) -> None:
-    write(folder, 5, ONE, times_ns=AFTER)
-    (folder / "5.zip").write_bytes(b"")
-    assert search(tmp_path, 5) == (5, False)

@@ -80,13 +80,6 @@ def world(tmp_path: Path) -> World:
     return World(tmp_path)
 
 
-def test_looks_at_a_directory_that_did_not_change_list_it_once(world: World) -> None:
-    world.write(f"1_{FIRST}.changelog")
-    for _ in range(5):
-        assert world.look() is None
-    assert world.files.listed == 1
-
-
 def test_a_changelog_that_arrives_between_two_looks_is_read_and_other_files_are_not(world: World) -> None:
     assert world.look() is None
     for other in (
@@ -111,19 +104,6 @@ def test_of_two_attempts_none_is_read_ahead_until_one_is_alone(world: World) -> 
     assert world.look() is None
     (world.root / DIRECTORY / f"2_{FIRST}.changelog").unlink()
     assert world.look() == f"2_{SECOND}.changelog"
-
-
-def test_after_a_commit_a_directory_in_which_nothing_is_new_is_not_listed_again(world: World) -> None:
-    world.write(f"2_{SECOND}.changelog")
-    assert world.look() == f"2_{SECOND}.changelog"
-    read = world.read(2, SECOND)
-    assert read is not None
-    assert read.changes == {b"\x00k": b"\x00v"}
-    for _ in range(5):
-        assert world.look(after=2) is None
-    assert world.files.listed == 1
-    world.write(f"3_{FIRST}.changelog")
-    assert world.look(after=2) == f"3_{FIRST}.changelog"
 
 
 def test_a_changelog_that_was_incomplete_is_tried_again_though_the_directory_is_as_it_was(world: World) -> None:

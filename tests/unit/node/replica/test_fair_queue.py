@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from understudy_node.replica.fair_queue import TAILING_TURNS, FairQueue
+from understudy_node.replica.workers import TAILING_TURNS, FairQueue
 
 TASKS = "abcdefgh"
 
@@ -25,26 +24,6 @@ def taken(queue: FairQueue[str], takes: int) -> list[str | None]:
     return [queue.take() for _ in range(takes)]
 
 
-def test_one_worker_alone_cannot_be_fair() -> None:
-    with pytest.raises(ValueError, match="two workers"):
-        FairQueue(workers=1)
-
-
-def test_tailing_comes_before_background_and_each_in_the_order_of_asking() -> None:
-    queue = queue_of(workers=4, background="xy", tailing="abc")
-    assert taken(queue, 6) == ["a", "b", "c", "x", "y", None]
-
-
-@pytest.mark.parametrize("workers", [2, 3, 5])
-def test_restores_leave_one_worker(workers: int) -> None:
-    queue = queue_of(workers=workers, background="abcdefgh")
-    assert taken(queue, workers) == [*"abcdefgh"[: workers - 1], None]
-    queue.put("t", background=False)
-    assert queue.take() == "t"
-    queue.done("a", more=False, background=True)
-    assert queue.take() == "abcdefgh"[workers - 1]
-
-
 def test_a_task_with_more_to_do_waits_for_the_others_first() -> None:
     queue = queue_of(tailing="abc")
     order = []
@@ -54,11 +33,6 @@ def test_a_task_with_more_to_do_waits_for_the_others_first() -> None:
         order.append(task)
         queue.done(task, more=True, background=False)
     assert order == list("abcabca")
-
-
-def test_asking_twice_is_asking_once() -> None:
-    queue = queue_of(tailing="aa")
-    assert taken(queue, 2) == ["a", None]
 
 
 def test_asking_while_a_step_runs_means_exactly_one_more() -> None:
@@ -74,51 +48,6 @@ def test_asking_while_a_step_runs_means_exactly_one_more() -> None:
     assert len(queue) == 0
 
 
-def test_a_queued_task_that_changes_its_class_changes_the_line() -> None:
-    queue = queue_of(workers=2, background="r", tailing="a")
-    queue.put("a", background=True)
-    assert taken(queue, 2) == ["r", None]
-    queue.put("a", background=False)
-    assert taken(queue, 2) == ["a", None]
-
-
-def test_a_running_task_that_changes_its_class_joins_the_other_line() -> None:
-    queue = queue_of(background="rs")
-    assert taken(queue, 2) == ["r", None]
-    queue.done("r", more=True, background=False)
-    assert taken(queue, 3) == ["r", "s", None]
-
-
-def test_a_discarded_task_gets_no_step() -> None:
-    queue = queue_of(tailing="ab", background="r")
-    queue.discard("a")
-    queue.discard("r")
-    queue.discard("unknown")
-    assert taken(queue, 2) == ["b", None]
-    assert len(queue) == 1
-
-
-@pytest.mark.parametrize("asked_meanwhile", [False, True])
-def test_a_task_discarded_in_flight_gets_no_other_step_even_with_more_to_do(asked_meanwhile: bool) -> None:
-    queue = queue_of(tailing="a")
-    assert queue.take() == "a"
-    if asked_meanwhile:
-        queue.put("a", background=False)
-    queue.discard("a")
-    queue.done("a", more=True, background=False)
-    assert queue.take() is None
-    assert len(queue) == 0
-
-
-def test_a_task_that_comes_back_while_its_last_step_runs_goes_on() -> None:
-    queue = queue_of(tailing="a")
-    queue.take()
-    queue.discard("a")
-    queue.put("a", background=True)
-    queue.done("a", more=False, background=True)
-    assert queue.take() == "a"
-
-
 def test_tailing_that_never_catches_up_does_not_stop_a_restore() -> None:
     queue = queue_of(tailing="ab", background="r")
     order = []
@@ -129,12 +58,6 @@ def test_tailing_that_never_catches_up_does_not_stop_a_restore() -> None:
         queue.done(task, more=True, background=task == "r")
     assert order.count("r") == 3
     assert order.index("r") == TAILING_TURNS
-
-
-def test_it_shows_what_is_in_it() -> None:
-    queue = queue_of(tailing="ab", background="rs")
-    taken(queue, 3)
-    assert repr(queue) == "<FairQueue tailing=0 background=1 running=3 of which background=1>"
 
 
 class Workshop(RuleBasedStateMachine):

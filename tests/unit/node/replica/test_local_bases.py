@@ -63,15 +63,6 @@ def test_the_newest_whole_base_comes_first_and_a_broken_record_is_no_base(tmp_pa
     assert [base.record.version for base in bases.whole(store)] == [20, 10, 5]
 
 
-def test_what_is_not_kept_is_removed(tmp_path: Path) -> None:
-    bases = LocalBases(tmp_path)
-    store = tmp_path / "store"
-    keep, drop = bases.new_directory(store, 1), bases.new_directory(store, 2)
-    bases.remove_others(store, keep)
-    assert keep.is_dir()
-    assert not drop.exists()
-
-
 def test_a_data_directory_has_one_owner(tmp_path: Path) -> None:
     owner = LocalBases(tmp_path)
     with pytest.raises(UnderstudyError, match="in use by another node"):

@@ -15,6 +15,7 @@ from understudy_node.engine.base import EmptyBase
 from understudy_node.engine.view import View
 from understudy_node.replica import past_versions
 from understudy_node.replica.local_bases import LocalBases
+from understudy_node.replica.origin import Retained
 from understudy_node.replica.past_versions import OPENING, PastVersions
 from understudy_node.replica.task_view import TaskView
 from understudy_shared.base.errors import CorruptFileError, MissingVersionError, UnderstudyError, VanishedError
@@ -41,8 +42,8 @@ class Task:
     def keep_past(self, view: TaskView, disk_bytes: int) -> None:
         self.kept.append(view)
 
-    def retained(self) -> tuple[int, int] | None:
-        return (3, 9)
+    def retained(self) -> Retained | None:
+        return Retained(3, 9)
 
 
 def test_a_version_is_opened_once_while_others_ask_for_it(tmp_path: Path) -> None:
@@ -53,17 +54,6 @@ def test_a_version_is_opened_once_while_others_ask_for_it(tmp_path: Path) -> Non
         go_on.set()
         wait_until(lambda: len(task.kept) == 1, what="the version")
         assert (task.kept[0].version, task.asked, past.opened) == (4, [ReadVersion(4)], 1)
-
-
-def test_only_so_many_versions_wait_to_be_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(past_versions, "MAX_WAITING", 3)
-    go_on = threading.Event()
-    task = Task(lambda wanted: wait_for(go_on))
-    with closing(PastVersions(tmp_path / "past")) as past:
-        refusals = [past.open(task, ReadVersion(number)) for number in range(5)]
-        assert [refusal.refusal for refusal in refusals] == [Refusal.VERSION_OPENING] * 3 + [None, None]
-        go_on.set()
-        wait_until(lambda: len(task.kept) == 3, what="those that were begun")
 
 
 def wait_for(event: threading.Event) -> None:
@@ -93,20 +83,13 @@ def test_why_a_version_cannot_be_read_is_told_until_it_is_tried_again(
         told = past.open(task, wanted)
         assert told.refusal is refusal
         assert told.error is (error if refusal is None else None)
-        assert told.retained == ((3, 9) if refusal is Refusal.VERSION_GONE else None)
+        assert told.retained == (Retained(3, 9) if refusal is Refusal.VERSION_GONE else None)
         assert tries == len(task.asked) == (past_versions.MAX_VANISHED if isinstance(error, VanishedError) else 1)
         assert not list((tmp_path / "past").iterdir()), "a failure leaves no files"
         monkeypatch.setattr(past_versions, "FAILED_FOR_S", 0.0)
         past._failed.clear()
         past.open(task, wanted)
         wait_until(lambda: len(task.asked) > tries, what="another try")
-
-
-def test_without_a_folder_or_after_the_end_older_versions_are_gone(tmp_path: Path) -> None:
-    past = PastVersions(tmp_path / "past")
-    past.close()
-    for each in (PastVersions(), past):
-        assert each.open(Task(), ReadVersion(1)).refusal is Refusal.VERSION_GONE
 
 
 def test_histories_leave_the_opening_of_versions_its_threads(tmp_path: Path) -> None:
@@ -141,16 +124,3 @@ def test_what_an_earlier_process_left_is_removed_by_a_thread_and_not_by_the_one_
     assert removers[0][0] == tmp_path / "past"
     assert [path for path, _ in removers].count(tmp_path / "past") == 1
     assert threading.current_thread() not in [thread for _, thread in removers]
-
-
-def test_the_end_cancels_the_histories_that_wait(tmp_path: Path) -> None:
-    go_on = threading.Event()
-    past = PastVersions(tmp_path / "past")
-    histories = [past.run(lambda disk: wait_for(go_on)) for _ in range(past_versions.MAX_RUNNING)]
-    wait_until(histories[0].running, what="the first one")
-    closing_it = threading.Thread(target=past.close, daemon=True)
-    closing_it.start()
-    closing_it.join(10)
-    go_on.set()
-    assert not closing_it.is_alive()
-    assert histories[-1].cancelled()

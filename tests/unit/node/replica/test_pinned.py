@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from understudy_node.engine.base import EmptyBase
 from understudy_node.engine.view import View
-from understudy_node.replica.pinned import HOLD_MS, PinnedViews, extra_bytes
+from understudy_node.replica.pinned import HOLD_MS, PinnedViews
 from understudy_node.replica.task_view import TaskView
 from understudy_shared.base.words import ApplicationId, TaskId
 from understudy_shared.reads.bounds import ReadVersion
@@ -41,26 +41,6 @@ def test_a_version_is_found_by_its_number_and_commit_until_it_was_not_read_for_l
     assert len(pinned) == 0
 
 
-def test_a_task_that_begins_again_or_leaves_keeps_none() -> None:
-    pinned, view = PinnedViews(), shown(first_version(10))
-    for task in TASKS:
-        pinned.pin(task, view, 0)
-    pinned.release(TASKS[1])
-    assert [pinned.find(task, ReadVersion(1, None), 1) for task in TASKS] == [view, None, view]
-
-
-def test_what_is_shown_costs_nothing_and_a_replaced_version_costs_what_is_not_shared() -> None:
-    first = first_version(1000)
-    second = first.with_changes({b"0": b""}, 2)
-    assert extra_bytes(shown(first), shown(first)) == 0
-    assert first.tiers[0] in second.tiers, "the large tier is shared"
-    assert extra_bytes(shown(first), shown(second)) == 0
-    anew = View.of(EmptyBase(), 0).with_changes({b"1": bytes(1000)}, 2)
-    assert extra_bytes(shown(first), shown(anew)) == first.overlay_bytes > 1000
-    gone = TaskView(2, {}, None, None, None, frozenset(), b"", b"")
-    assert extra_bytes(shown(first), gone) == first.resident_bytes
-
-
 EVENTS = st.lists(
     st.tuples(st.sampled_from(TASKS), st.sampled_from(["pin", "publish"]), st.integers(0, 400)), max_size=40
 )
@@ -89,30 +69,6 @@ def test_the_limits_are_kept_and_what_is_found_is_what_was_pinned(events: list[t
         assert pinned.find(task, ReadVersion(view.version, None), len(events)) is view, (
             "what is shown is not dropped for its bytes"
         )
-
-
-def test_memory_that_pinned_versions_share_counts_once() -> None:
-    large = first_version(1000)
-    olds = [large]
-    for version in range(2, 6):
-        olds.append(olds[-1].with_changes({b"0": bytes(10)}, version))
-    pinned = PinnedViews()
-    for old in olds:
-        pinned.pin(TASKS[0], shown(old), 0)
-    pinned.published(TASKS[0], shown(View.of(EmptyBase(), 6)), 1)
-    parts = {id(tier): tier.resident_bytes for old in olds for tier in old.tiers}
-    assert pinned.extra_bytes == sum(parts.values()) < 2 * large.overlay_bytes
-
-
-def test_the_files_of_opened_versions_are_bounded_but_for_the_newest() -> None:
-    pinned = PinnedViews(max_disk_bytes=100)
-    views = [shown(View.of(EmptyBase(), version)) for version in range(1, 5)]
-    for now_ms, view in enumerate(views):
-        pinned.pin(TASKS[0], view, now_ms, disk_bytes=60)
-        assert len(pinned) == 1
-        assert pinned.find(TASKS[0], ReadVersion(view.version, of_any_commit=True), now_ms) is view
-    pinned.pin(TASKS[1], views[0], 5)
-    assert len(pinned) == 2, "what has no files is not dropped for those of others"
 
 
 def test_a_dropped_version_is_closed_by_the_next_turn_and_not_by_the_reader_who_drops_it() -> None:

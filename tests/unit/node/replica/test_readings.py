@@ -91,9 +91,3 @@ def test_within_a_millisecond_the_same_bytes_are_used_again_and_after_it_they_ar
     assert at.kept.of(at.view).tail is first.tail
     at.clock.advance(0.5)
     assert b'"time_lag_ms":2}' in at.kept.of(at.view).tail
-
-
-def test_the_version_of_an_old_reading_is_not_kept() -> None:
-    at = Replica()
-    at.kept.of(at.view)
-    assert not any(isinstance(part, TaskView) for part in at.kept._kept or ())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Callable
 from pathlib import Path
 
@@ -65,17 +64,6 @@ def test_a_restored_snapshot_holds_its_records_and_keeps_no_compressed_copy(code
     assert restoring.path.stat().st_nlink == 1
 
 
-def test_a_restore_gives_its_thread_back_after_each_piece(tmp_path: Path) -> None:
-    restoring = Restoring(tmp_path, spark.lz4(hdfs_snapshot(RECORDS)))
-    content_mib = len(hdfs_snapshot(RECORDS)) / (1 << 20)
-    steps = 0
-    while not restoring.files() or "arena.index" not in restoring.files():
-        next(restoring.steps)
-        steps += 1
-    assert steps > content_mib
-    restoring.run()
-
-
 def test_a_snapshot_that_spark_removes_meanwhile_is_read_to_its_end(tmp_path: Path) -> None:
     restoring = Restoring(tmp_path, spark.lz4(hdfs_snapshot(RECORDS)))
     next(restoring.steps)
@@ -105,16 +93,6 @@ def test_a_snapshot_that_ends_early_is_refused_by_its_name_and_leaves_no_files(
         restoring.run()
     assert NAME in refusal.value.where
     assert str(restoring.data) not in str(refusal.value)
-    assert restoring.files() == []
-
-
-def test_content_without_its_end_mark_is_refused_by_the_snapshot_s_name(tmp_path: Path) -> None:
-    content = hdfs_snapshot(RECORDS)
-    assert content.endswith(struct.pack(">i", -1))
-    restoring = Restoring(tmp_path, spark.lz4(content[:-4]))
-    with pytest.raises(CorruptFileError, match="without its end mark") as refusal:
-        restoring.run()
-    assert NAME in refusal.value.where
     assert restoring.files() == []
 
 

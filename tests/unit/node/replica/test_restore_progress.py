@@ -43,15 +43,6 @@ def test_a_task_is_at_the_stage_of_its_first_store_that_is_not_open(
     assert of_all(stores) == expected
 
 
-def test_another_attempt_begins_at_nothing() -> None:
-    made = RestoreProgress()
-    made.begin(100)
-    made.fetched(60)
-    made.begin(80)
-    made.fetched(20)
-    assert (made.stage, made.done_bytes, made.total_bytes) == (FETCHING, 20, 80)
-
-
 def test_a_heartbeat_says_how_far_a_restore_is_and_nothing_when_there_is_none(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

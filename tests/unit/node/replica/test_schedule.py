@@ -81,20 +81,6 @@ def test_while_every_replica_shows_the_end_they_are_looked_at_more_seldom() -> N
     assert one.looks == 4, "one that is not at the end, whatever holds it up, is looked at as often as ever"
 
 
-def test_after_a_long_rest_a_replica_that_fails_is_tried_again_as_soon_as_ever() -> None:
-    world, replica = World(), Replica()
-    replica.view = SimpleNamespace(version=1)
-    world.poll(replica)
-    replica.is_behind = True
-    world.poll(replica, end=2, now_ms=10)
-    replica.error = "a damaged file"
-    world.poll(replica, end=2, now_ms=10 + RETRY_MS - 1)
-    assert len(world.workers.submitted) == 1
-    world.poll(replica, end=2, now_ms=10 + RETRY_MS)
-    world.poll(replica, end=2, now_ms=10 + 2 * RETRY_MS)
-    assert len(world.workers.submitted) == 3
-
-
 def test_a_replica_that_is_behind_gets_work_and_one_that_failed_only_when_it_is_tried_again() -> None:
     world, fine, failed = World(), Replica(), Replica()
     fine.is_behind = failed.is_behind = True
@@ -112,10 +98,3 @@ def test_while_a_batch_runs_all_read_ahead_but_no_more_often_than_the_floor_allo
     for now_ms in range(int(2 * PREFETCH_FLOOR_MS)):
         world.poll(replica, batch=True, now_ms=now_ms)
     assert replica.prefetches == len(world.workers.submitted) == 2
-
-
-def test_a_replica_that_has_read_ahead_gets_no_step_before_the_commit() -> None:
-    world, reading, done = World(), Replica(), Replica()
-    done.has_read_ahead = True
-    world.poll(reading, done, batch=True)
-    assert world.workers.submitted == [reading]

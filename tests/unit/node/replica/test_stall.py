@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from understudy_node.replica.stall import FAILING_RETRIES, SILENT_MS, Stall
+from understudy_node.replica.task import FAILING_RETRIES, SILENT_MS, Stall
 
 RETRY_MS = 1_000
-BOUND_MS = FAILING_RETRIES * RETRY_MS
 
 
 @dataclass
@@ -52,23 +51,6 @@ def test_a_replica_that_fails_at_each_retry_is_stalled_after_so_many_though_its_
     assert replica.after(RETRY_MS)
 
 
-def test_one_that_was_at_the_end_for_an_hour_has_the_same_time_to_try() -> None:
-    replica = Replica(lags=False)
-    replica.after(3_600_000)
-    replica.lags = replica.fails = True
-    assert not replica.after(BOUND_MS - RETRY_MS)
-    assert replica.after(RETRY_MS)
-
-
-def test_a_new_version_and_the_end_are_progress() -> None:
-    for progress in ({"version": 5}, {"lags": False}):
-        replica = Replica(fails=True)
-        assert replica.after(BOUND_MS + RETRY_MS)
-        for name, value in progress.items():
-            setattr(replica, name, value)
-        assert not replica.after(RETRY_MS)
-
-
 def test_a_slow_restore_that_goes_on_step_by_step_is_never_stalled() -> None:
     replica = Replica(version=None, waits=True)
     for _ in range(100):
@@ -86,10 +68,3 @@ def test_one_whose_steps_never_end_is_stalled_unless_it_only_waits_for_its_turn(
     assert running.after(10 * SILENT_MS)
     running.steps += 1
     assert not running.after(RETRY_MS)
-
-
-def test_an_end_that_is_not_known_says_nothing_of_replicas() -> None:
-    replica = Replica(fails=True)
-    assert replica.after(BOUND_MS + RETRY_MS)
-    replica.lags = False
-    assert not replica.after(10 * BOUND_MS)

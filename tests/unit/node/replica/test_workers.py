@@ -79,22 +79,6 @@ def wait_until(condition: Callable[[], bool]) -> None:
         threading.Event().wait(0.001)
 
 
-def test_a_submitted_task_runs_until_it_has_no_more_to_do(workers: Workers) -> None:
-    ended = threading.Event()
-
-    def body(step: int) -> bool:
-        if step == 3:
-            ended.set()
-        return step < 3
-
-    task = Task(body)
-    workers.submit(task)
-    assert ended.wait(PATIENCE_S)
-    workers.stop(timeout_s=PATIENCE_S)
-    assert task.steps == 3
-    assert workers.failure is None
-
-
 def test_a_restore_that_blocks_delays_no_tailing_task(workers: Workers) -> None:
     gate = Gate()
     workers.submit(Task(gate, in_background=True))
@@ -107,15 +91,6 @@ def test_a_restore_that_blocks_delays_no_tailing_task(workers: Workers) -> None:
     assert not waiting.is_set()
     gate.let_go.set()
     assert waiting.wait(PATIENCE_S)
-
-
-def test_tasks_submitted_together_run_side_by_side(workers: Workers) -> None:
-    gates = [Gate(), Gate()]
-    workers.submit(*map(Task, gates))
-    for gate in gates:
-        assert gate.begun.wait(PATIENCE_S)
-    for gate in gates:
-        gate.let_go.set()
 
 
 def test_short_steps_are_left_to_one_worker(monkeypatch: pytest.MonkeyPatch, workers: Workers) -> None:
@@ -149,18 +124,6 @@ def test_a_step_that_hangs_among_short_ones_keeps_nobody_waiting(
         assert ended.acquire(timeout=PATIENCE_S)
     assert gate.begun.is_set()
     gate.let_go.set()
-
-
-def test_short_steps_do_not_hold_a_restore_up(monkeypatch: pytest.MonkeyPatch, workers: Workers) -> None:
-    monkeypatch.setattr("understudy_node.replica.workers.SHORT_STEP_S", PATIENCE_S)
-    monkeypatch.setattr("understudy_node.replica.workers.HELP_AFTER_S", PATIENCE_S)
-    assert finished(workers).wait(PATIENCE_S)
-    tailing, restoring = Gate(), Gate()
-    workers.submit(Task(tailing), Task(restoring, in_background=True))
-    assert tailing.begun.wait(PATIENCE_S)
-    assert restoring.begun.wait(PATIENCE_S)
-    for gate in (tailing, restoring):
-        gate.let_go.set()
 
 
 def test_a_restore_that_had_to_wait_for_another_runs_beside_tailing_once_that_ends(workers: Workers) -> None:
@@ -220,19 +183,6 @@ def test_no_task_is_in_two_steps_at_once() -> None:
     assert workers.failure is None
 
 
-def test_a_discarded_task_ends_its_step_and_gets_no_other(workers: Workers) -> None:
-    gate = Gate(more=True)
-    task = Task(gate)
-    workers.submit(task)
-    assert gate.begun.wait(PATIENCE_S)
-    workers.discard(task)
-    gate.let_go.set()
-    for _ in range(5):
-        assert finished(workers).wait(PATIENCE_S)
-    workers.stop(timeout_s=PATIENCE_S)
-    assert task.steps == 1
-
-
 @pytest.mark.parametrize("error", [ZeroDivisionError("a bug"), SystemExit(3)], ids=["an error", "an exit"])
 def test_a_failing_step_is_kept_logged_and_stops_all_workers(
     error: BaseException, caplog: pytest.LogCaptureFixture
@@ -253,90 +203,6 @@ def test_a_failing_step_is_kept_logged_and_stops_all_workers(
     workers.submit(late)
     workers.stop(timeout_s=PATIENCE_S)
     assert late.steps == 0
-
-
-def test_the_first_failure_is_the_one_that_is_kept(caplog: pytest.LogCaptureFixture) -> None:
-    first, second = ZeroDivisionError("first"), ZeroDivisionError("second")
-    gate = Gate()
-
-    def fail_late(step: int) -> bool:
-        gate(step)
-        raise second
-
-    def fail_at_once(_: int) -> bool:
-        raise first
-
-    workers = Workers(count=2)
-    workers.start()
-    with caplog.at_level(logging.CRITICAL):
-        workers.submit(Task(fail_late))
-        assert gate.begun.wait(PATIENCE_S)
-        workers.submit(Task(fail_at_once))
-        wait_until(lambda: workers.failure is not None)
-        gate.let_go.set()
-        workers.stop(timeout_s=PATIENCE_S)
-    assert workers.failure is first
-
-
-def test_a_task_that_cannot_say_its_class_after_a_step_is_a_failure_too(caplog: pytest.LogCaptureFixture) -> None:
-    class Torn:
-        stepped = False
-
-        @property
-        def in_background(self) -> bool:
-            if self.stepped:
-                raise ZeroDivisionError("torn")
-            return False
-
-        def step(self) -> bool:
-            self.stepped = True
-            return False
-
-    workers = Workers(count=2)
-    workers.start()
-    with caplog.at_level(logging.CRITICAL):
-        workers.submit(Torn())
-        for thread in workers._threads:
-            thread.join(PATIENCE_S)
-    assert isinstance(workers.failure, ZeroDivisionError)
-
-
-def test_stop_waits_for_the_steps_in_flight_and_starts_no_other() -> None:
-    workers = Workers(count=2)
-    workers.start()
-    gate, other, queued = Gate(more=True), Gate(more=True), Task(lambda _: False)
-    task = Task(gate)
-    workers.submit(task)
-    workers.submit(Task(other))
-    assert gate.begun.wait(PATIENCE_S)
-    assert other.begun.wait(PATIENCE_S)
-    workers.submit(queued)
-    stopper = threading.Thread(target=workers.stop, kwargs={"timeout_s": PATIENCE_S})
-    stopper.start()
-    wait_until(lambda: workers._stopping)
-    other.let_go.set()
-    gate.let_go.set()
-    stopper.join(PATIENCE_S)
-    assert not stopper.is_alive()
-    assert not any(thread.is_alive() for thread in workers._threads)
-    assert (task.steps, queued.steps) == (1, 0)
-
-
-def test_stop_gives_up_on_a_step_that_does_not_end() -> None:
-    workers = Workers(count=2)
-    workers.start()
-    gate = Gate()
-    workers.submit(Task(gate))
-    assert gate.begun.wait(PATIENCE_S)
-    workers.stop(timeout_s=0.0)
-    assert any(thread.is_alive() for thread in workers._threads)
-    gate.let_go.set()
-    workers.stop(timeout_s=PATIENCE_S)
-    assert not any(thread.is_alive() for thread in workers._threads)
-
-
-def test_stopping_before_starting_is_nothing() -> None:
-    Workers(count=2).stop(timeout_s=PATIENCE_S)
 
 
 def setting(event: threading.Event) -> Callable[[int], bool]:
@@ -366,36 +232,3 @@ def test_a_share_whose_steps_hang_keeps_no_other_share_waiting(
         gate.let_go.set()
     hangs.stop(timeout_s=PATIENCE_S)
     wait_until(lambda: len(workers._threads) == 2)
-
-
-def test_a_bug_in_one_share_ends_its_steps_alone(workers: Workers, caplog: pytest.LogCaptureFixture) -> None:
-    def bug(_: int) -> bool:
-        raise ZeroDivisionError
-
-    fails, well = WorkerShare(workers), WorkerShare(workers)
-    with caplog.at_level(logging.ERROR):
-        fails.submit(Task(bug))
-        wait_until(lambda: fails.failure is not None)
-    late, ended = Task(lambda _: False), threading.Event()
-    fails.submit(late)
-    well.submit(Task(setting(ended)))
-    assert ended.wait(PATIENCE_S)
-    assert (late.steps, well.failure, workers.failure) == (0, None, None)
-
-
-def test_the_end_of_a_share_waits_for_its_step_and_leaves_the_others(workers: Workers) -> None:
-    ends, stays = WorkerShare(workers), WorkerShare(workers)
-    gate = Gate(more=True)
-    task = Task(gate)
-    ends.submit(task)
-    assert gate.begun.wait(PATIENCE_S)
-    stopping = threading.Thread(target=ends.stop, kwargs={"timeout_s": PATIENCE_S})
-    stopping.start()
-    wait_until(lambda: ends.has_ended)
-    gate.let_go.set()
-    stopping.join(PATIENCE_S)
-    assert not stopping.is_alive()
-    assert task.steps == 1
-    ended = threading.Event()
-    stays.submit(Task(setting(ended)))
-    assert ended.wait(PATIENCE_S)

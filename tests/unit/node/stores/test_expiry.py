@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.checkpoint.shown import shown
 
-from understudy_node.stores.expiry import Expiry, is_watermarked, may_stand_behind_join
+from understudy_node.stores.expiry import Expiry, may_stand_behind_join
 
 JOIN = "symmetricHashJoin"
 
@@ -37,14 +35,6 @@ def test_what_the_state_does_not_tell_is_unknown(
     expiry: Expiry, watermark_ms: int | None, expired: bool | None
 ) -> None:
     assert expiry.is_expired(5_000, shown({}, next_watermark_ms=watermark_ms)) is expired
-
-
-def test_a_watermark_is_seen_in_the_metadata_of_a_column() -> None:
-    plain = {"name": "a", "type": "timestamp", "nullable": True, "metadata": {}}
-    delayed = {**plain, "metadata": {"spark.watermarkDelayMs": 0}}
-    schema = json.dumps({"type": "struct", "fields": [plain]})
-    assert not is_watermarked(schema, schema)
-    assert is_watermarked(schema, json.dumps({"type": "struct", "fields": [plain, delayed]}))
 
 
 @pytest.mark.parametrize(

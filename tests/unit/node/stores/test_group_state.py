@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from understudy_node.stores.group_state import has_timeout, stored_state, with_timeout
 from understudy_shared.spark.json_printer import compile_json_printer
@@ -43,10 +41,3 @@ def test_a_timeout_is_a_moment_and_none_is_null(timeout_ms: int, moment: str | N
         "value": {"name": "a", "timeoutTimestamp": timeout_ms},
         "timeout_at": moment,
     }
-
-
-@given(name=st.none() | st.text(max_size=20), timeout_ms=st.integers(-1, 2**63 - 1))
-def test_any_state_has_the_timeout_of_its_own_row(name: str | None, timeout_ms: int) -> None:
-    said = printed(encode((name, timeout_ms)))
-    assert said["value"] == {"name": name, "timeoutTimestamp": timeout_ms}
-    assert (said["timeout_at"] is None) is (timeout_ms == -1)

@@ -12,7 +12,7 @@ from tests.support.checkpoint.shown import pages_of, shown
 
 from understudy_node.engine.tables import Table
 from understudy_node.replica.task_view import TaskView
-from understudy_node.stores import join_sides, many
+from understudy_node.stores import many
 from understudy_node.stores.join_sides import JoinSide, SideTables, TimedJoinSide, row_printer
 from understudy_shared.base.errors import CorruptFileError
 from understudy_shared.reads.selection import EVERYTHING
@@ -84,14 +84,6 @@ def test_a_row_that_is_missing_is_damage_and_the_others_are_not_given(prefix: by
 
 
 @PREFIXES
-@pytest.mark.parametrize("count", [0, -1, None])
-def test_a_count_that_is_none_is_damage(prefix: bytes, count: int | None) -> None:
-    counts: dict[bytes, bytes | None] = {prefix + encode_key(("a", 1)): prefix + encode_count((count,))}
-    with pytest.raises(CorruptFileError, match=r"has .* rows"):
-        found_by(prefix, view(counts, {}), ("a", 1))
-
-
-@PREFIXES
 @given(
     rows=st.lists(st.tuples(st.integers(0, 9), st.booleans()), min_size=1, max_size=9),
     limit=st.integers(1, 10),
@@ -111,17 +103,6 @@ def test_the_pages_of_a_key_are_its_rows_each_once(
     assert all(0 < len(page) <= limit for page in pages)
     if long == 10**6:
         assert len(pages) == -(-len(rows) // limit)
-
-
-@PREFIXES
-def test_rows_behind_a_page_are_not_read(prefix: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
-    counts, rows = state({("a", 1): [(number, True) for number in range(9)]}, prefix)
-    del rows[prefix + encode_indexed(("a", 1, 6))]
-    monkeypatch.setattr(join_sides, "_ROWS_AT_ONCE", 2)
-    shown_now, key = view(counts, rows), prefix + encode_key(("a", 1))
-    assert len(next(pages_of(side(prefix), shown_now, key, 4, member="rows"))) == 4
-    with pytest.raises(CorruptFileError, match="row 6 of 9"):
-        list(pages_of(side(prefix), shown_now, key, 4, member="rows"))
 
 
 def test_tables_that_are_column_families_are_told_apart_by_the_ids_that_the_snapshot_says() -> None:

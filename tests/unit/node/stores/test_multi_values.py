@@ -62,11 +62,6 @@ def test_any_bytes_are_records_with_that_separator_or_refused(separator: bytes, 
     assert kept == joined(records, separator, prefix=b"")
 
 
-def test_records_without_the_separator_that_is_said_are_refused() -> None:
-    with pytest.raises(CorruptFileError, match="not separated"):
-        list(split_records(joined([b"a", b"b"], b"", prefix=b""), separator=b",", where="a list"))
-
-
 @given(st.binary(max_size=60))
 def test_any_bytes_are_a_list_or_refused(kept: bytes) -> None:
     try:

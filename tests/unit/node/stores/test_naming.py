@@ -18,7 +18,8 @@ from understudy_node.checkpoint.files import LocalFiles
 from understudy_node.checkpoint.schemas import ColumnFamilySchema
 from understudy_node.stores.naming import naming_of
 from understudy_node.stores.results import ResultAlias
-from understudy_node.stores.stores import AliasError, StoreAlias, read_aliases, served_stores
+from understudy_node.stores.stores import AliasError, StoreAlias, served_stores
+from understudy_shared.base.errors import UnsupportedError
 from understudy_shared.base.words import StoreName
 from understudy_shared.bus.announcement import AnnouncedStore, Announcement, ResultColumn
 
@@ -48,25 +49,6 @@ def test_each_part_is_the_files_if_it_has_it_and_else_the_announced(description:
     assert alias.result == {"n": ResultAlias(function="count", buffers=(0,), type="long")}
 
 
-def test_a_store_announced_twice_fits_once_more_and_one_that_does_not_leaves_the_first(
-    description: CheckpointDescription,
-) -> None:
-    good, bad = AnnouncedStore(operator_id=0, name="words"), AnnouncedStore(operator_id=0, name="w", key=["a", "b"])
-    naming = naming_of(description, {}, announced(description, good, bad))
-    assert naming.aliases["op0"].name == "words"
-    assert naming.announced == ["op0"]
-    (why,) = naming.left_out
-    assert "operator 0" in why
-    assert "2 key names" in why
-
-
-def test_two_result_columns_of_one_name_do_not_fit(description: CheckpointDescription) -> None:
-    twice = [ResultColumn(name="n", function="count", buffers=[0], type="long")] * 2
-    naming = naming_of(description, {}, announced(description, AnnouncedStore(operator_id=0, result=twice)))
-    assert (naming.aliases, naming.announced) == ({}, [])
-    assert "one name" in naming.left_out[0]
-
-
 def test_a_file_that_does_not_fit_is_an_error(description: CheckpointDescription) -> None:
     for alias, says in (
         (StoreAlias(key=("a", "b")), "2 key names"),
@@ -75,36 +57,6 @@ def test_a_file_that_does_not_fit_is_an_error(description: CheckpointDescription
         with pytest.raises(AliasError, match=says) as refused:
             naming_of(description, {"op0": alias}, None)
         assert "op0" in refused.value.where
-
-
-def test_results_of_the_file_are_read_in_their_order_with_buffers_by_name_or_index(
-    description: CheckpointDescription, tmp_path: Path
-) -> None:
-    path = tmp_path / "aliases.toml"
-    path.write_text(
-        '[op0.result]\nz = { function = "sum", buffers = [1] }\na = { function = "count", buffers = ["count"] }\n'
-    )
-    (store,) = served_stores(description, read_aliases(path)).values()
-    assert [column["name"] for column in store.results] == ["z", "a"]
-    assert store.print_result is not None
-    assert store.print_result({"count": 2, "total": 9}) == {"z": 9, "a": 2}
-
-
-@pytest.mark.parametrize(
-    ("line", "where"),
-    [
-        ('n = { function = "median", buffers = [0] }', "op0.result.n.function"),
-        ('n = { function = "sum", buffers = [] }', "op0.result.n.buffers"),
-        ('n = { function = "sum" }', "op0.result.n.buffers"),
-        ('n = { function = "sum", buffers = [0], kind = "long" }', "op0.result.n.kind"),
-    ],
-)
-def test_a_result_that_is_not_well_formed_is_refused_with_its_place(tmp_path: Path, line: str, where: str) -> None:
-    path = tmp_path / "aliases.toml"
-    path.write_text(f"[op0.result]\n{line}\n")
-    with pytest.raises(AliasError) as refused:
-        read_aliases(path)
-    assert refused.value.where == f"{path}: {where}"
 
 
 @pytest.fixture
@@ -149,10 +101,9 @@ def test_the_sides_of_a_join_are_called_by_its_announced_name_and_share_its_key(
     assert [column["name"] for column in served[StoreName("pairs.right")].codec.columns] == ["aircraft"]
 
 
-def test_columns_announced_for_both_sides_of_a_join_are_left_out(with_join: CheckpointDescription) -> None:
-    said = AnnouncedStore(operator_id=1, name="pairs", value=["n"])
-    naming = naming_of(with_join, {}, announced(with_join, said))
-    assert naming.announced == []
-    assert "columns of their own" in naming.left_out[0]
-    own = {"op1.left": StoreAlias(name="waiting", value=("number",))}
-    assert list(served_stores(with_join, own)) == ["op0", "waiting", "op1.right"]
+def test_an_alias_for_an_operator_that_is_refused_keeps_no_other_store_away(description: CheckpointDescription) -> None:
+    refused = OperatorDescription(1, "stateStoreSave", 1, (), UnsupportedError("several operators fit"))
+    both = replace(description, operators=(*description.operators, refused))
+    assert list(served_stores(both, {"op1": StoreAlias(name=StoreName("visits"))})) == ["op0"]
+    with pytest.raises(AliasError, match="no store 'op2'"):
+        served_stores(both, {"op2": StoreAlias(name=StoreName("visits"))})

@@ -43,19 +43,7 @@ def test_a_null_that_is_kept_as_nan_is_found() -> None:
     assert find(None, Kept("NaN"), partitions=APART) is FOUND
 
 
-def test_a_null_that_is_kept_as_a_null_is_found() -> None:
-    assert find(None, Kept(None, "NaN"), partitions=1) is FOUND
-
-
-def test_a_null_that_is_not_kept_is_absent() -> None:
-    assert find(None, Kept("a"), partitions=APART) is None
-
-
 def test_the_text_nan_in_the_partition_of_the_null_may_be_either_and_that_is_said() -> None:
     with pytest.raises(UnderstudyError, match="cannot be told"):
         find(None, Kept("NaN"), partitions=1)
     assert find("NaN", Kept("NaN"), partitions=1) is FOUND
-
-
-def test_where_no_pandas_is_a_null_is_a_null() -> None:
-    assert find(None, Kept("NaN"), partitions=APART, operator="transformWithStateExec") is None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from tests.unit.node.checkpoint.test_state_variables import FAMILIES, KINDS, checkpoint, family
+from tests.unit.node.checkpoint.test_state_variables import FAMILIES, checkpoint, family
 
 from understudy_node.checkpoint.description import CheckpointDescription
 from understudy_node.stores.renewal import read_alike, with_new_schemas
@@ -29,13 +29,6 @@ def test_a_variable_that_came_or_went_is_taken_over(tmp_path: Path) -> None:
         after, left = with_new_schemas(known, found)
         assert (names(after), left) == (set(kinds), [])
         assert not read_alike(known, after)
-
-
-def test_a_query_that_was_started_again_with_the_same_state_changes_nothing(tmp_path: Path) -> None:
-    refused = {**KINDS, "trips": ("SetState", False)}
-    known, found = described(tmp_path / "a", refused), described(tmp_path / "b", refused)
-    after, left = with_new_schemas(known, found)
-    assert (read_alike(known, after), left) == (True, [])
 
 
 def test_an_operator_that_is_scanned_for_the_first_time_is_read_as_before_until_the_node_is_started_again(

@@ -20,8 +20,7 @@ from understudy_node.stores.result_distinct import (
     precision_of,
     words_of,
 )
-from understudy_node.stores.results import FUNCTIONS, ResultAlias, compile_results
-from understudy_shared.reads.result_functions import RESULT_FUNCTIONS
+from understudy_node.stores.results import ResultAlias, compile_results
 from understudy_shared.spark.layout import DECIMAL_CONTEXT
 from understudy_shared.spark.types import (
     ArrayType,
@@ -31,7 +30,6 @@ from understudy_shared.spark.types import (
     DecimalType,
     DoubleType,
     Field,
-    IntType,
     LongType,
     SparkType,
     StringType,
@@ -226,10 +224,6 @@ def test_an_average_of_numbers_is_one_division_of_doubles(total: float, count: i
     assert found == total / count
 
 
-def test_there_is_a_way_to_make_each_function_that_may_be_named() -> None:
-    assert set(FUNCTIONS) == RESULT_FUNCTIONS
-
-
 @pytest.mark.parametrize("function", ["var_pop", "var_samp", "stddev_pop", "stddev_samp", "skewness", "kurtosis"])
 @given(rows=st.integers(1, 10**9), stored=st.lists(st.floats(), min_size=4, max_size=4))
 def test_no_buffers_make_a_moment_fail_and_every_one_can_be_printed(
@@ -269,16 +263,6 @@ def test_a_set_of_binary_is_kept_as_arrays_of_numbers_and_printed_as_binary(elem
     printed = [b64encode(each).decode() for each in elements]
     assert result_of({"stored": stored}, "collect_set", "stored", kind="array<binary>") == printed
     assert result_of({"stored": None}, "collect_set", "stored", kind="array<binary>") is None
-
-
-def test_the_type_of_a_list_may_be_said_in_sparks_json() -> None:
-    field = {"name": "a", "type": "integer", "nullable": True, "metadata": {}}
-    struct = {"type": "struct", "fields": [field]}
-    kind = json.dumps({"type": "array", "elementType": struct, "containsNull": False})
-    row = StructType((Field("elements", ArrayType(StructType((Field("a", IntType()),)))),))
-    stored = b64encode(compile_row_encoder(row)(([(1,), None, (None,)],))).decode()
-    found = result_of({"stored": stored}, "collect_list", "stored", kind=kind)
-    assert found == [{"a": 1}, None, {"a": None}]
 
 
 @given(st.integers(LEAST_PRECISION, 9), st.data())

@@ -19,7 +19,7 @@ from understudy_node.engine.tables import Table
 from understudy_node.replica.task_view import TaskView
 from understudy_node.stores.finder import Finder, Found
 from understudy_node.stores.row_forms import row_form
-from understudy_node.stores.state_variables import ListVariable, MapVariable, Timers, ValueVariable, value_printer
+from understudy_node.stores.state_variables import ListVariable, MapVariable, ValueVariable, value_printer
 from understudy_shared.base.errors import CorruptFileError
 from understudy_shared.base.words import StoreKind
 from understudy_shared.reads.selection import EVERYTHING
@@ -34,7 +34,6 @@ OLD = StructType((Field("visits", IntType()), Field("gone", StringType())))
 VALUE = StructType((Field("note", StringType()), Field("visits", LongType())))
 WITH_TTL = StructType((Field("value", VALUE), Field("ttlExpirationMs", LongType())))
 WRAPPED, USER_PART = StructType((Field("key", KEY),)), StructType((Field("userKey", USER),))
-TIME = StructType((Field("expiryTimestampMs", LongType()),))
 PLAIN = StateVariable(
     "seen",
     StoreKind.VALUE,
@@ -48,7 +47,6 @@ PLAIN = StateVariable(
 )
 assert PLAIN.avro is not None
 MAP = replace(PLAIN, kind=StoreKind.MAP, avro=replace(PLAIN.avro, first=WRAPPED, rest=USER_PART))
-TIMERS = replace(MAP, kind=StoreKind.TIMERS, avro=replace(PLAIN.avro, first=WRAPPED, rest=TIME, written={}))
 SEPARATED = replace(PLAIN, avro=replace(PLAIN.avro, separator=b","))
 EXPIRING = replace(PLAIN, has_ttl=True, stored=WITH_TTL, avro=replace(PLAIN.avro, written={0: WITH_TTL}))
 
@@ -96,7 +94,6 @@ LISTS = {
 }
 """By what Spark puts between two values."""
 map_of = MapVariable(TABLE, MAP, ("where",), printer(MAP), PREFIX, row_form(MAP, PREFIX))
-timers_of = Timers(TABLE, KEY, PREFIX, row_form(TIMERS, PREFIX))
 
 
 @given(visits=st.dictionaries(GROUPING, st.tuples(st.booleans(), st.integers(0, 9)), max_size=4), other=GROUPING)
@@ -132,13 +129,6 @@ def test_a_list_may_hold_values_of_both_schemas_of_any_length(counts: list[int],
     assert said == {"found": True, "values": [{"value": each} for each in expected]}
 
 
-@pytest.mark.parametrize("cut", [1, 3, 12, 40])
-def test_a_list_that_is_cut_is_damage_and_never_shorter(cut: int) -> None:
-    kept = listed(*(numbered(3, VALUE, ("x" * 38, at)) for at in range(3)))
-    with pytest.raises(CorruptFileError, match="variable seen"):
-        found(list_of, {plain_key(("a", 1)): kept[:-cut]}, encode_key(("a", 1)))
-
-
 @given(
     st.dictionaries(
         GROUPING, st.dictionaries(st.none() | st.text("ab", max_size=9), st.integers(0, 9), max_size=3), max_size=2
@@ -161,20 +151,6 @@ def test_a_map_is_given_whole_or_by_one_user_key(maps: dict[Grouping, dict[str |
             assert one == ({"found": True, "value": value} if place in entries else None)
     for kept in records:
         assert map_of.key_row(kept) in {encode_key(key) + WHOLE_MAP for key in maps}
-
-
-@given(st.dictionaries(GROUPING, st.sets(st.integers(-(10**6), 10**6), min_size=1, max_size=4), max_size=4))
-def test_timers_are_given_by_time(timers: dict[Grouping, set[int]]) -> None:
-    records = {part_key(key, numbered(0, TIME, (at,))): b"" for key, times in timers.items() for at in times}
-    for key, times in timers.items():
-        said = found(timers_of, records, encode_key(key))
-        assert said is not None
-        times_shown = said["timers"]
-        assert isinstance(times_shown, list)
-        assert times_shown == sorted(times_shown)
-        assert len(times_shown) == len(times)
-    for kept in records:
-        assert timers_of.key_row(kept) in set(map(encode_key, timers))
 
 
 def test_a_value_with_ttl_says_when_it_ends() -> None:
@@ -206,11 +182,6 @@ def test_a_value_that_cannot_be_read_whole_is_no_answer(kept: bytes, says: str) 
     with pytest.raises(CorruptFileError, match=says) as refusal:
         found(value_of, {plain_key(("a", 1)): kept}, encode_key(("a", 1)))
     assert "variable seen" in refusal.value.where
-
-
-def test_a_key_by_another_schema_is_damage() -> None:
-    with pytest.raises(CorruptFileError, match="known schema"):
-        value_of.key_row(FAMILY + numbered(1, KEY, ("a", 1)))
 
 
 @given(st.tuples(st.integers(-2, 2), st.none() | st.text("ab", max_size=9)), st.integers(0, 3))

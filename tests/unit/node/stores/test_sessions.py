@@ -12,9 +12,7 @@ from tests.support.checkpoint.shown import pages_of, shown
 
 from understudy_node.stores import many, sessions
 from understudy_node.stores.expiry import Expiry
-from understudy_node.stores.results import ResultAlias, compile_results
 from understudy_node.stores.sessions import Sessions, session_order, session_printer
-from understudy_shared.base.errors import CorruptFileError
 from understudy_shared.http.problems import ProblemError, ProblemType
 from understudy_shared.reads.selection import EVERYTHING, Selection
 from understudy_shared.spark.types import Field, LongType, StringType, StructType, TimestampType
@@ -68,18 +66,6 @@ def test_a_key_has_its_own_sessions_by_their_starts(
         assert [each["value"]["count"] for each in found or []] == counts  # type: ignore[attr-defined]
     for user, start in stored:
         assert known.key_row(kept_key(user, start, prefix)) == encode_user((user,))
-
-
-@PREFIXES
-def test_a_session_has_its_bounds_its_row_and_its_result(prefix: bytes) -> None:
-    printer = session_printer(
-        VALUE, NAMES, compile_results({"n": ResultAlias(function="count", buffers=("count",))}, VALUE, NAMES)
-    )
-    known = Sessions("default", KEY, KNOWN, printer, prefix)
-    records: dict[bytes, bytes | None] = {kept_key("a", 0, prefix): prefix + encode_value(("a", (0, 1_000_000), 3))}
-    span = {"start": "1970-01-01T00:00:00.000000Z", "end": "1970-01-01T00:00:01.000000Z"}
-    value = {"user": "a", "session_window": span, "count": 3}
-    assert found_by(known, "a", records, prefix) == [{**span, "value": value, "result": {"n": 3}, "expired": None}]
 
 
 @PREFIXES
@@ -142,15 +128,3 @@ def test_a_key_with_more_sessions_than_are_read_is_a_problem_and_never_cut(
     with pytest.raises(ProblemError, match="more than") as refused:
         found_by(finder(prefix), "a", records, prefix)
     assert refused.value.problem.type is ProblemType.TOO_LARGE
-
-
-@PREFIXES
-def test_a_damaged_session_is_damage_and_no_answer(prefix: bytes) -> None:
-    key = kept_key("a", 0, prefix)
-    for records in (
-        {key + b"more": prefix + encode_value(("a", (0, 1), 1))},
-        {key: prefix + encode_value(("a", None, 1))},
-        {key: prefix + b"short"},
-    ):
-        with pytest.raises(CorruptFileError):
-            found_by(finder(prefix), "a", dict(records), prefix)

@@ -11,7 +11,6 @@ from tests.support.checkpoint.shown import shown
 from understudy_node.stores.expiry import Expiry
 from understudy_node.stores.finder import Found
 from understudy_node.stores.sets import SEEN, ExpiringSet, SeenSet, either_zero
-from understudy_shared.base.errors import CorruptFileError
 from understudy_shared.reads.selection import EVERYTHING, Selection
 from understudy_shared.spark.types import DoubleType, Field, LongType, StringType, StructType
 from understudy_shared.spark.unsafe_row import compile_row_encoder
@@ -40,15 +39,6 @@ def test_an_expiry_is_told_with_the_watermark_that_its_version_left(
         assert finder.find(view, prefix + b"absent", selection) is None
 
 
-def test_a_key_without_an_expiry_is_damage_and_no_answer() -> None:
-    view = shown({b"k": encode((None,)), b"short": b"x"}, next_watermark_ms=0)
-    finder = ExpiringSet("default", EXPIRY, Expiry(), b"")
-    with pytest.raises(CorruptFileError, match="no expiry"):
-        finder.find(view, b"k", EVERYTHING)
-    with pytest.raises(CorruptFileError):
-        finder.find(view, b"short", EVERYTHING)
-
-
 FLOATS = StructType((Field("word", StringType()), Field("d", DoubleType())))
 key = compile_row_encoder(FLOATS)
 
@@ -71,7 +61,3 @@ def test_negative_zero_is_found_as_it_is_kept_and_else_as_zero(prefix: bytes) ->
     assert not is_found("zero", 1.0)
     assert finder.key_row(prefix + kept[0]) == kept[0]
     assert finder.first_bytes(view) == b""
-
-
-def test_keys_without_floats_are_found_without_a_second_look() -> None:
-    assert either_zero(partial(SeenSet, "default"), EXPIRY) is None

@@ -21,7 +21,6 @@ from understudy_node.stores.row_forms import UnsafeRows
 from understudy_node.stores.state_variables import ListVariable, MapVariable, Timers, ValueVariable, value_printer
 from understudy_shared.base.errors import CorruptFileError
 from understudy_shared.base.words import StoreKind
-from understudy_shared.http.problems import ProblemError
 from understudy_shared.reads.selection import EVERYTHING, Selection
 from understudy_shared.spark.map_keys import WHOLE_MAP
 from understudy_shared.spark.types import Field, LongType, StringType, StructType, VoidType
@@ -71,19 +70,6 @@ def view(records: dict[bytes, bytes]) -> TaskView:
     return shown(dict(records), families=FAMILIES)
 
 
-@given(values=st.dictionaries(GROUPING, st.integers(0, 9), max_size=4), other=GROUPING)
-def test_a_value_is_that_of_the_key_in_its_own_column_family(values: dict[Grouping, int], other: Grouping) -> None:
-    finder = ValueVariable(TABLE, printer(PLAIN), ROWS)
-    records = {FAMILY + PREFIX + encode_key(key): PREFIX + encode_value((number,)) for key, number in values.items()}
-    records |= {b"\x01\x00" + PREFIX + encode_key(other): PREFIX + encode_value((99,))}
-    for key in {other, *values}:
-        expected = {"found": True, "value": {"visits": values[key]}} if key in values else None
-        assert parsed(finder.find(view(records), asked(encode_key(key)), EVERYTHING)) == expected
-    for kept in records:
-        assert finder.first_bytes(view(records)) == FAMILY
-        assert finder.key_row(kept) in {encode_key(key) for key in {other, *values}}
-
-
 @given(expires_ms=st.integers(0, 2 * NOW_MS))
 @example(expires_ms=NOW_MS)
 def test_a_value_has_expired_from_the_very_millisecond_that_its_ttl_ends(expires_ms: int) -> None:
@@ -93,12 +79,6 @@ def test_a_value_has_expired_from_the_very_millisecond_that_its_ttl_ends(expires
     assert found is not None
     assert (found["value"], found["expired"]) == ({"visits": 3}, expires_ms <= NOW_MS)
     assert str(found["expires_at"]).startswith("1970-01-01T00:00:")
-
-
-@pytest.mark.parametrize("stored", [(None, 7), ((3,), None)], ids=["no value", "no expiry"])
-def test_a_value_with_ttl_that_lacks_one_of_both_is_damage(stored: tuple[object, ...]) -> None:
-    with pytest.raises(CorruptFileError, match="variable seen"):
-        printer(EXPIRING)(encode_expiring(stored))
 
 
 @given(numbers=st.lists(st.none() | st.integers(-9, 9), min_size=1, max_size=6), separator=st.sampled_from([b"", b","]))
@@ -212,33 +192,6 @@ def test_a_page_that_leaves_much_out_ends_and_the_pages_after_it_have_the_rest(m
     finder, key = ListVariable(TABLE, printer(EXPIRING), ROWS), asked(encode_key(("a", 1)))
     pages = list(pages_of(finder, view(kept), key, 9, member="values", include_expired=False))
     assert [[element["value"]["visits"] for element in page] for page in pages] == [[], [], [6, 7, 8, 9]]
-
-
-def test_a_key_with_more_timers_than_are_sorted_is_a_problem_and_never_cut(monkeypatch: pytest.MonkeyPatch) -> None:
-    encode_time = compile_row_encoder(StructType((Field("expiryTimestampMs", LongType()),)))
-    times = {prefixed(("a", 1), PREFIX + encode_time((at,))): PREFIX for at in range(4)}
-    finder = Timers(TABLE, KEY, PREFIX, ROWS)
-    for each in (many, state_variables):
-        monkeypatch.setattr(each, "MAX_SORTED", 3)
-    with pytest.raises(ProblemError, match="more than 3 timers"):
-        finder.find(view(times), asked(encode_key(("a", 1))), EVERYTHING)
-
-
-def test_a_record_in_another_encoding_is_damage_and_no_answer() -> None:
-    finder = ValueVariable(TABLE, printer(PLAIN), ROWS)
-    records = {FAMILY + PREFIX + encode_key(("a", 1)): b"\x01" + encode_value((1,))}
-    with pytest.raises(CorruptFileError, match="not encoded as a row"):
-        finder.find(view(records), asked(encode_key(("a", 1))), EVERYTHING)
-
-
-def test_a_family_that_is_not_there_has_no_keys() -> None:
-    empty = shown({}, families={"other": 7})
-    for finder in (ValueVariable(TABLE, printer(PLAIN), ROWS), Timers(TABLE, KEY, PREFIX, ROWS)):
-        assert finder.find(empty, asked(encode_key(("a", 1))), EVERYTHING) is None
-        assert finder.first_bytes(empty) is None
-    entries = MapVariable(TABLE, PLAIN, ("place",), printer(PLAIN), PREFIX, ROWS)
-    for row in (encode_key(("a", 1)) + WHOLE_MAP, encode_entry(("a", 1, "here"))):
-        assert entries.find(empty, asked(row), EVERYTHING) is None
 
 
 @given(known=st.sets(st.integers(1, 400)), seen=st.lists(st.integers(1, 400), max_size=5))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import struct
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.checkpoint.shown import shown
@@ -13,7 +12,6 @@ from understudy_node.engine.tables import Table
 from understudy_node.replica.task_view import TaskView
 from understudy_node.stores.row_forms import Columns
 from understudy_node.stores.timer_table import TimesTable
-from understudy_shared.base.errors import CorruptFileError
 from understudy_shared.spark.types import BinaryType, Field, StructType
 from understudy_shared.spark.unsafe_row import compile_row_encoder
 
@@ -52,8 +50,3 @@ def test_timers_come_in_the_order_of_time_within_their_range(
     assert found == [each for each in every if low <= each.time_ms < high]
     for at, each in enumerate(found):
         assert list(table().between(shows, low, high, each.rank)) == found[at + 1 :]
-
-
-def test_a_key_that_does_not_begin_with_a_time_is_damage() -> None:
-    with pytest.raises(CorruptFileError, match="does not begin with a time"):
-        list(table().between(view({FAMILY + b"\x21\0\0\0" + b"\1" * 40: b""}), -(2**63), None, None))

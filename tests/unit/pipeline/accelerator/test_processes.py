@@ -15,12 +15,11 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pytest
+from tests.support.bus.redis_server import redis_server
 from tests.support.spark.queries import wait_until
 from tools.build_jar import SOURCES
 
-from understudy_pipeline import jar_path
 from understudy_pipeline.accelerator.frames import BEAT, DATA, ERROR, PROTOCOL, REPLY, REQUEST
-from understudy_shared.base.errors import UnderstudyError
 
 PLANNER, READER = "understudy_pipeline.accelerator.planner", "understudy_pipeline.accelerator.reader"
 _LIMIT_S = 60
@@ -91,13 +90,18 @@ def asked(module: str, *arguments: str, protocol: str = str(PROTOCOL)) -> Iterat
             process.kill()
 
 
-@pytest.fixture
-def options(tmp_path: Path) -> dict[str, str]:
+@pytest.fixture(scope="module")
+def weather() -> Iterator[str]:
     """One topic of a partition with three records, of which one has no time."""
-    folder = tmp_path / "input" / "weather" / "0"
-    folder.mkdir(parents=True)
-    (folder / "1.jsonl").write_text('{"at": 1}\n{}\n{"at": 3}\n')
-    found = {"files": str(tmp_path / "input"), "topics": "weather", "timestamp": "json:at", "undecodable": "aside"}
+    with redis_server() as running:
+        for value in ('{"at": 1}', "{}", '{"at": 3}'):
+            running.command("XADD", "weather:0", "*", "value", value)
+        yield running.url
+
+
+@pytest.fixture
+def options(weather: str, tmp_path: Path) -> dict[str, str]:
+    found = {"redis": weather, "topics": "weather", "timestamp": "json:at", "undecodable": "aside"}
     return {**found, "undecodable_path": str(tmp_path / "aside"), "spool": str(tmp_path / "spool")}
 
 
@@ -176,16 +180,10 @@ def test_a_process_that_is_started_before_there_is_a_query_imports_the_inputs_of
 ) -> None:
     with asked(PLANNER, "kafka") as planner, asked(PLANNER) as other:
         wait_until(lambda: planner.has_loaded("confluent_kafka"), what="Kafka's client")
-        assert planner.load(options)["inputs"] == ["files"]
+        assert planner.load(options)["inputs"] == ["redis"]
         other.load(options)
         assert not other.has_loaded("confluent_kafka")
         assert (planner.close(), other.close()) == (0, 0)
-
-
-@pytest.mark.parametrize("module", [PLANNER, READER])
-def test_its_start_imports_neither_pyspark_nor_pandas(module: str) -> None:
-    code = f"import sys, {module}; assert not {{'pyspark', 'pandas'}} & set(sys.modules)"
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=_LIMIT_S)
 
 
 def test_sigterm_ends_a_planner_and_its_spool(options: dict[str, str], tmp_path: Path) -> None:
@@ -197,9 +195,3 @@ def test_sigterm_ends_a_planner_and_its_spool(options: dict[str, str], tmp_path:
         planner.process.terminate()
         assert planner.process.wait(_LIMIT_S) == 128 + signal.SIGTERM
     wait_until(lambda: list((tmp_path / "spool").iterdir()) == [], what="the spool's removal")
-
-
-def test_a_package_without_a_jar_says_how_to_get_one(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr("understudy_pipeline.accelerator.jar.JAR", tmp_path / "none.jar")
-    with pytest.raises(UnderstudyError, match=r"no accelerator jar .*none\.jar.*make jar"):
-        jar_path()

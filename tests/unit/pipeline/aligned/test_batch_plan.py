@@ -133,14 +133,6 @@ def test_statement_32_nobody_is_given_up_on_at_minus_1_and_what_is_behind_the_en
     assert (finished.taken, finished.enforced) == ({A: 2}, {0: 2})
 
 
-def test_what_passes_over_a_topic_that_is_never_waited_for_does_not_count_as_enforced() -> None:
-    tasks = one(flights=[1, 9], weather=[], alerts=[5])
-    batch = plan(tasks, {A: 0, C: 0}, own_idle_ms={"weather": -1})
-    assert (batch.taken, batch.enforced) == ({A: 2, C: 1}, {0: 1})
-    waits = plan(tasks, {A: 0, B: 0, C: 3}, own_idle_ms={"weather": -1})
-    assert (waits.taken, waits.enforced) == ({A: 1, C: 1}, {0: 0}), "the others are waited for"
-
-
 def test_statement_34_a_batch_is_the_least_head_times_of_its_task() -> None:
     batch = plan(one(flights=[1, 4, 7], weather=[2, 4, 8]), lags={}, records=4)
     assert batch.taken == {A: 2, B: 2}
@@ -210,14 +202,3 @@ def test_statement_50_the_records_of_a_task_that_waits_are_set_aside_and_lose_ne
     assert waits.taken == {A1: 2, B1: 2}
     tasks = left(tasks, waits) | {0: [queue(A, [1, 2]), queue(B, [1])]}
     assert plan(tasks, {B: 2}, records=2, ring=waits.ring).taken == {A: 1, A1: 1}
-
-
-def test_a_finished_input_is_no_reason_to_wait() -> None:
-    tasks = one(flights=[1, 9], weather=[5])
-    assert plan(tasks, {}, finished={A, B}, idle_ms=50)[:4] == ({A: 2, B: 1}, {0: 1}, 0, {})
-
-
-def test_the_turn_moves_on_only_where_the_budget_ran_out() -> None:
-    tasks = {0: [queue(A, [1])], 1: [queue(A1, [1])]}
-    assert plan(tasks, records=2, ring=1).ring == 1
-    assert plan(tasks, records=1, ring=1).ring == 0

@@ -8,7 +8,6 @@ from itertools import product
 
 import numpy as np
 import pyarrow as pa
-import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 from tests.support.spark.record_at_a_time_merge import TOPICS, counted, pop_all, queue, tp
@@ -71,17 +70,6 @@ def test_statement_32_two_inputs_given_up_on_count_a_record_once() -> None:
     assert count_enforced(queues, taken, set()) == 0
 
 
-def test_an_input_given_up_on_that_has_not_run_out_enforces_nothing() -> None:
-    queues = [queue(A, [1, 4, 5]), queue(B, [2, 6])]
-    assert count_enforced(queues, {A: 3, B: 1}, {B}) == 0
-
-
-def test_of_records_of_one_time_those_wait_that_may_still_be_overtaken() -> None:
-    """Another flight of time 5 may come, and belongs before the weather of time 5; no flight belongs behind it."""
-    assert ready_counts([queue(A, [5]), queue(B, [5, 6])], set()) == {A: 1, B: 0}
-    assert ready_counts([queue(A, [5, 6]), queue(B, [5])], set()) == {A: 1, B: 1}
-
-
 def test_statement_34_of_one_time_the_topic_named_first_comes_first_then_the_lower_partition() -> None:
     """Kafka leaves ties open. The order in which queues are handed over says nothing."""
     parts = [queue(tp("flights", 1), [5]), queue(tp("weather", 0), [5]), queue(tp("flights", 0), [5])]
@@ -135,14 +123,6 @@ def test_statement_34_stream_time_never_goes_back(logs: Mapping[TopicPartition, 
     for each, index in kafkas_order(logs):
         stream_time = max(stream_time, logs[each][index])
         assert effective[each][index] == stream_time
-
-
-@pytest.mark.parametrize("limit", [0, 1, 9, 10, 11])
-def test_counts_are_plain_numbers_that_json_takes(limit: int) -> None:
-    queues = [queue(A, range(5)), queue(B, range(5))]
-    counts = limit_counts(queues, ready_counts(queues, {A, B}), limit)
-    assert all(type(count) is int for count in counts.values())
-    assert sum(counts.values()) == min(limit, 10)
 
 
 def test_long_queues_are_cut_by_a_few_looks_at_them() -> None:

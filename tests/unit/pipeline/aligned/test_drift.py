@@ -157,19 +157,3 @@ def test_an_input_that_is_held_back_has_no_idle_time_meanwhile() -> None:
     """FLIP-471: its time begins when it has nothing, not while it may not be read."""
     tasks = tasks_of({A: [900], B: []}, {B: 100})
     assert plan(tasks, {A: 0, B: 3}, drift_ms=10, idle_ms=50, known={A: 900}).deadlines == {}
-
-
-def test_an_input_that_has_no_time_yet_holds_back_without_a_number() -> None:
-    assert plan(tasks_of({A: [5], B: []}, {}), {B: None}, drift_ms=10).held_back == HeldBack({A: None}, frozenset({B}))
-
-
-def test_the_record_after_a_gap_is_taken_once_no_input_has_an_earlier_one() -> None:
-    """The slowest input is the one that jumps: nothing is left to wait for."""
-    assert plan(tasks_of({A: [10**9], B: [10**9 + 5]}, {A: 1, B: 1}), {}, drift_ms=10).taken == {A: 1, B: 1}
-
-
-def test_a_late_record_makes_no_input_slow() -> None:
-    """Progress never goes back, as a watermark does not."""
-    tasks = tasks_of({A: [90, 95], B: [3, 4, 80]}, {A: 90, B: 90})
-    assert plan(tasks, {A: 3, B: 3}, drift_ms=5, records=2).taken == {B: 2}
-    assert plan(tasks, {A: 3, B: 3}, drift_ms=5).taken == {A: 2, B: 3}

@@ -115,11 +115,6 @@ def test_statement_38_no_number_means_unknown_and_one_below_0_is_0(lag: int) -> 
     assert decision({A: UNKNOWN}, idle_ms=0).may_pass == frozenset()
 
 
-def test_an_input_that_finished_holds_nobody_up_whatever_its_lag() -> None:
-    observed = {A: InputState(empty=True, lag=None, finished=True), B: InputState(empty=True, lag=9, finished=True)}
-    assert decision(observed, idle_ms=50, flights=1050) == IdleDecision({}, frozenset({A, B}))
-
-
 @pytest.mark.parametrize(
     ("seen", "idle_ms", "passes"),
     [

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from understudy_pipeline.aligned.lags import Lag, Lags
+from understudy_pipeline.aligned.read_ahead import Lag, Lags
 from understudy_pipeline.inputs.records import TopicPartition
 
 A, B = TopicPartition("a", 0), TopicPartition("b", 0)
@@ -29,20 +29,6 @@ def test_statement_44_an_answer_has_an_age_and_too_old_a_one_is_unknown() -> Non
     assert lags.current(A, 1_000) == Lag(3, 0)
     assert lags.current(A, 6_000) == Lag(3, 5_000)
     assert lags.current(A, 6_001) is None
-
-
-def test_a_later_answer_replaces_an_earlier_one_and_leaves_other_partitions_alone() -> None:
-    lags = lags_of(3)
-    lags.update({B: 7}, asked_ms=2_000)
-    lags.update({A: 0}, asked_ms=3_000)
-    assert lags.current(A, 3_000) == Lag(0, 0)
-    assert lags.current(B, 3_000) == Lag(7, 1_000)
-
-
-def test_what_is_forgotten_is_unknown() -> None:
-    lags = lags_of(0)
-    lags.forget([A, B])
-    assert lags.current(A, 1_000) is None
 
 
 def test_what_was_fetched_since_is_taken_off_an_answer() -> None:

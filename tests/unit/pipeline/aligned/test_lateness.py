@@ -11,19 +11,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.spark.record_at_a_time_merge import pop_all, queue, tp
 
-from understudy_pipeline.aligned.lateness import Lateness, Taken, record_lateness
+from understudy_pipeline.aligned.run_counts import Taken, record_lateness
 from understudy_pipeline.inputs.records import NO_TIME_MS, TopicPartition, partition_times_ms
 
 A, B = tp("flights"), tp("weather")
 LOG = st.lists(st.one_of(st.none(), st.integers(0, 30)), max_size=12)
 
 
-def taken(timestamps_ms: Sequence[int | None], records: int | None = None, max_jump_ms: int | None = None) -> Taken:
-    """All of them, unless a number is given."""
+def taken(timestamps_ms: Sequence[int | None], stream_time_ms: int = 100, *, max_jump_ms: int | None = None) -> Taken:
     found = pa.array(timestamps_ms, pa.int64())
     effective = partition_times_ms(found, time_ms=NO_TIME_MS, max_jump_ms=max_jump_ms)
     own = found.fill_null(NO_TIME_MS).to_numpy()
-    return Taken(effective, own, len(own) if records is None else records)
+    return Taken(effective, own, stream_time_ms)
 
 
 @given(st.fixed_dictionaries({A: LOG, B: LOG}), st.one_of(st.just(NO_TIME_MS), st.integers(0, 30)), st.integers(0, 24))
@@ -31,7 +30,7 @@ def test_statement_34_lateness_is_that_of_one_record_at_a_time(
     logs: Mapping[TopicPartition, Sequence[int | None]], stream_time_ms: int, limit: int
 ) -> None:
     """As `PartitionGroup.nextRecord`: stream time rises with a record, or the record is late by what it is behind."""
-    queues = {each: taken(log) for each, log in logs.items()}
+    queues = {each: taken(log, stream_time_ms) for each, log in logs.items()}
     order = pop_all([queue(each, queues[each].times_ms.tolist()) for each in logs], may_pass=set(logs), limit=limit)
     late, reached = [], stream_time_ms
     for each, index in order.taken:
@@ -40,40 +39,19 @@ def test_statement_34_lateness_is_that_of_one_record_at_a_time(
             reached = max(reached, timestamp_ms)
             late.append(reached - timestamp_ms)
     counts = [sum(partition == each for partition, _ in order.taken) for each in logs]
-    found = record_lateness(
-        [queues[each]._replace(records=count) for each, count in zip(logs, counts, strict=True)],
-        stream_time_ms=stream_time_ms,
-    )
+    of_queues = [(queues[each], count) for each, count in zip(logs, counts, strict=True)]
+    found = record_lateness([Taken(e.times_ms[:n], e.timestamps_ms[:n], e.stream_time_ms) for e, n in of_queues])
     assert (found.records, found.total_ms, found.max_ms) == (len(late), sum(late), max(late, default=0))
     assert found.avg_ms == (pytest.approx(np.mean(late)) if late else None)
 
 
 def test_a_record_of_an_input_that_was_given_up_on_is_late_by_what_was_taken_before() -> None:
-    found = record_lateness([taken([70, 90])], stream_time_ms=100)
+    found = record_lateness([taken([70, 90])])
     assert (found.avg_ms, found.max_ms) == (20, 30)
-
-
-def test_a_poison_record_is_neither_late_nor_in_time() -> None:
-    assert record_lateness([taken([None, None])], stream_time_ms=100) == Lateness()
-    assert record_lateness([taken([None, 90])], stream_time_ms=100) == Lateness(1, 10, 10)
-
-
-def test_a_record_whose_jump_was_capped_is_in_time() -> None:
-    assert record_lateness([taken([10, 5000, 15], max_jump_ms=20)], stream_time_ms=NO_TIME_MS) == Lateness(3, 15, 15)
-
-
-def test_records_behind_the_cut_do_not_count() -> None:
-    assert record_lateness([taken([50, 0, 0], records=1)], stream_time_ms=0) == Lateness(1, 0, 0)
-    assert record_lateness([taken([50], records=0)], stream_time_ms=90).avg_ms is None
-
-
-def test_tasks_have_stream_times_of_their_own_and_are_added() -> None:
-    tasks = [record_lateness([taken([70])], stream_time_ms=100), record_lateness([taken([70])], stream_time_ms=80)]
-    assert sum(tasks, start=Lateness()) == Lateness(2, 40, 30)
 
 
 def test_times_as_far_apart_as_they_can_be_do_not_overflow() -> None:
     first, last = -62_135_596_800_000, 253_402_300_799_999
-    found = record_lateness([taken([last, *[first] * 100_000])], stream_time_ms=NO_TIME_MS)
+    found = record_lateness([taken([last, *[first] * 100_000], NO_TIME_MS)])
     assert found.max_ms == last - first
     assert found.total_ms == pytest.approx(100_000 * (last - first))

@@ -13,8 +13,8 @@ from tests.support.measurements import measured
 from tests.support.spark.planned_query import PlannedQuery, Start, started_queries, times
 from tests.support.spark.scripted_input import ScriptedServer
 
-from understudy_pipeline.aligned.memory import FETCHES_PER_SHARE
 from understudy_pipeline.aligned.options import AlignedOptions
+from understudy_pipeline.aligned.read_ahead import FETCHES_PER_BOUND
 from understudy_pipeline.inputs.records import record_size
 
 VALUE = 1_000
@@ -93,7 +93,7 @@ def test_statement_55_a_bound_below_one_inputs_backlog_never_stops_a_task_that_w
 
     records = BACKLOG + len(SLOW) - 1
     outcome = drained(query, records, let_come=let_come)
-    one_fetch = bound // FETCHES_PER_SHARE + 2 * RECORD
+    one_fetch = bound // FETCHES_PER_BOUND + 2 * RECORD
     measured(
         f"livelock, idle {max_task_idle_ms} ms, drift {max_drift_ms} ms: {len(outcome.times)} of {records} records, "
         f"{outcome.batches} batches, at most {outcome.retained:,} bytes retained of {bound:,} + {one_fetch:,} allowed"

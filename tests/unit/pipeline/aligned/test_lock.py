@@ -11,13 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from understudy_pipeline.aligned.lock import LOCK_NAME, CheckpointInUseError, CheckpointLock
-from understudy_shared.base.errors import UnderstudyError
+from understudy_pipeline.aligned.stream import CheckpointInUseError, CheckpointLock
 
 HOLDER = """
 import sys
 from pathlib import Path
-from understudy_pipeline.aligned.lock import CheckpointLock
+from understudy_pipeline.aligned.stream import CheckpointLock
 lock = CheckpointLock(Path(sys.argv[1]))
 sys.stdout.write("held\\n")
 sys.stdout.flush()
@@ -52,15 +51,3 @@ def test_a_query_that_is_started_again_at_once_waits_for_its_old_planner_to_go(t
     leaving.start()
     CheckpointLock(tmp_path, wait_s=60).release()
     leaving.join()
-
-
-def test_spark_takes_the_lock_file_for_none_of_its_own() -> None:
-    assert LOCK_NAME.startswith(".")
-
-
-def test_a_checkpoint_that_cannot_be_locked_is_named(tmp_path: Path) -> None:
-    file = tmp_path / "file"
-    file.touch()
-    with pytest.raises(UnderstudyError, match="cannot be locked") as refused:
-        CheckpointLock(file)
-    assert str(file) in str(refused.value)

@@ -7,17 +7,18 @@ from collections.abc import Mapping
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.support.spark.prefetch_bench import Bench
 
-from understudy_pipeline.aligned.memory import (
-    FETCHES_PER_SHARE,
-    MAX_FETCH_RECORDS,
-    UNKNOWN_RECORD_BYTES,
+from understudy_pipeline.aligned.options import MIB, AlignedOptions
+from understudy_pipeline.aligned.read_ahead import (
+    FETCHES_PER_BOUND,
     Buffered,
+    fetch_bytes,
     fetch_records,
     paused_partitions,
     share_bytes,
 )
-from understudy_pipeline.aligned.options import MIB, AlignedOptions
+from understudy_pipeline.inputs.kafka_reader import records_in_all
 from understudy_pipeline.inputs.records import TopicPartition
 
 A0, A1, B0, B1 = (TopicPartition(topic, p) for topic in "ab" for p in range(2))
@@ -57,58 +58,40 @@ def test_statement_58_only_partitions_that_hold_data_are_paused() -> None:
     assert paused({A0: Buffered(900, 9), B0: Buffered(0, 0)}) == {A0}
 
 
-def test_a_task_over_its_share_does_not_pause_another() -> None:
-    assert paused({A0: Buffered(900, 9), A1: Buffered(100, 1)}) == {A0}
-
-
 def test_statement_59_a_partition_that_became_empty_or_is_no_more_is_not_paused() -> None:
     assert paused({A0: Buffered(900, 9), B0: Buffered(5, 1)}) == {A0, B0}
     assert paused({A0: Buffered(900, 9), B0: Buffered(0, 0)}) == {A0}
     assert paused_partitions({A0: Buffered(900, 9)}, {1: (A1, B1)}, max_bytes=200) == frozenset()
 
 
-HELD = st.builds(lambda size, records: Buffered(size * bool(records), records), st.integers(0, 500), st.integers(0, 5))
-
-
-@given(held=st.fixed_dictionaries(dict.fromkeys((A0, A1, B0, B1), HELD)), bound=st.integers(1, 1_000))
-def test_no_empty_partition_is_ever_paused(held: dict[TopicPartition, Buffered], bound: int) -> None:
-    empty = {tp for tp, each in held.items() if not each.records}
-    assert not paused(held, max_bytes=bound, records=2) & empty
-
-
 @given(
-    sizes=st.lists(st.sampled_from([1, 30, 200, 20_000]), min_size=1, max_size=6),
+    tasks=st.integers(1, 6),
+    size=st.sampled_from([1, 30, 200, 20_000]),
     bound=st.integers(2, 20_000),
-    turns=st.lists(st.tuples(st.integers(0, 63), st.integers(0, 63)), max_size=20),
+    turns=st.lists(st.tuples(st.integers(0, 11), st.integers(0, 63)), max_size=30),
 )
-def test_a_task_holds_at_most_its_share_and_one_fetch_of_each_partition(
-    sizes: list[int], bound: int, turns: list[tuple[int, int]]
+def test_all_tasks_hold_at_most_the_bound_and_one_fetch_whichever_partition_a_fetch_brings(
+    tasks: int, size: int, bound: int, turns: list[tuple[int, int]]
 ) -> None:
-    """A turn is two sets of partitions, as bits: of which records came, and of which some went into a batch."""
-    partitions = tuple(TopicPartition("t", p) for p in range(len(sizes)))
-    most = sum(max(size, bound / (FETCHES_PER_SHARE * len(partitions))) for size in sizes)
-    records = [0] * len(sizes)
-    for coming, going in turns:
-        held = {tp: Buffered(records[tp.partition] * sizes[tp.partition], records[tp.partition]) for tp in partitions}
-        resting = paused_partitions(held, {0: partitions}, max_bytes=bound)
-        for tp in partitions:
-            if coming >> tp.partition & 1 and tp not in resting:
-                records[tp.partition] += fetch_records(
-                    share=bound,
-                    partitions=len(partitions),
-                    record_bytes=sizes[tp.partition],
-                    held=records[tp.partition],
-                    max_poll_records=-1,
-                )
-        assert sum(count * size for count, size in zip(records, sizes, strict=True)) <= bound + most
-        records = [count // 2 if going >> p & 1 else count for p, count in enumerate(records)]
+    """A turn is the partition of which all records of a fetch are, and as bits the partitions that a batch empties."""
+    of_task = {p: (TopicPartition("a", p), TopicPartition("b", p)) for p in range(tasks)}
+    records = dict.fromkeys((tp for partitions in of_task.values() for tp in partitions), 0)
+    for chosen, going in turns:
+        held = {tp: Buffered(count * size, count) for tp, count in records.items()}
+        wanted = sorted(records.keys() - paused_partitions(held, of_task, max_bytes=bound))
+        room = fetch_bytes(bound, held=sum(each.bytes for each in held.values())) / len(records)
+        counts = [fetch_records(room=room, record_bytes=size, held=0, max_poll_records=-1) for _ in wanted]
+        if wanted:
+            records[wanted[chosen % len(wanted)]] += records_in_all(counts)
+        assert sum(records.values()) * size <= bound + bound // FETCHES_PER_BOUND + size * len(records)
+        records = {tp: 0 if going >> at & 1 else count for at, (tp, count) in enumerate(records.items())}
 
 
 @pytest.mark.parametrize(
     ("record_bytes", "held", "max_poll_records", "wanted"),
     [
         pytest.param(None, 0, -1, 1, id="size-unknown-and-little-room"),
-        pytest.param(10.0, 0, -1, 12, id="a-quarter-of-the-share-over-two-partitions"),
+        pytest.param(10.0, 0, -1, 12, id="what-there-is-room-for"),
         pytest.param(0.0, 0, -1, 125, id="no-size-at-all"),
         pytest.param(5_000.0, 0, -1, 1, id="one-record-larger-than-everything"),
         pytest.param(10.0, 7, 8, 12, id="a-whole-fetch-for-less-than-the-largest-batch"),
@@ -116,18 +99,23 @@ def test_a_task_holds_at_most_its_share_and_one_fetch_of_each_partition(
         pytest.param(10.0, 0, 1, 12, id="a-whole-fetch-for-batches-of-one"),
     ],
 )
-def test_a_fetch_brings(record_bytes: float | None, held: int, max_poll_records: int, wanted: int) -> None:
-    found = fetch_records(
-        share=1_000, partitions=2, record_bytes=record_bytes, held=held, max_poll_records=max_poll_records
-    )
+def test_a_fetch_counts_with(record_bytes: float | None, held: int, max_poll_records: int, wanted: int) -> None:
+    found = fetch_records(room=125, record_bytes=record_bytes, held=held, max_poll_records=max_poll_records)
     assert found == wanted
 
 
-def test_a_fetch_brings_one_chunk_at_most() -> None:
-    found = fetch_records(share=1 << 40, partitions=1, record_bytes=1.0, held=0, max_poll_records=-1)
-    assert found == MAX_FETCH_RECORDS
-
-
-def test_a_first_fetch_counts_with_large_records() -> None:
-    share = 80 * UNKNOWN_RECORD_BYTES
-    assert fetch_records(share=share, partitions=2, record_bytes=None, held=0, max_poll_records=-1) == 10
+@pytest.mark.parametrize(
+    ("lag", "most", "filling"),
+    [
+        pytest.param(2_000, -1, True, id="what the server has fills memory"),
+        pytest.param(3, -1, False, id="it does not"),
+        pytest.param(2_000, 500, True, id="it fills the largest batch"),
+        pytest.param(400, 500, False, id="it does not fill that"),
+    ],
+)
+def test_a_batch_of_a_backlog_fills_up_to_its_bound_or_else_memory(lag: int, most: int, filling: bool) -> None:
+    bench = Bench("a", options=AlignedOptions((), (), max_poll_records=most, input_buffer_max_bytes=100_000)).ready()
+    bench.server.put("a", 0, 1)
+    bench.turns(1)
+    bench.shared.ahead.lags.update({A0: lag}, asked_ms=bench.clock.monotonic_ms())
+    assert bench.shared.ahead.is_filling(bench.clock.monotonic_ms()) is filling

@@ -31,13 +31,6 @@ def test_an_input_is_opened_once_however_often_it_is_asked_before_it_reads(
     assert (server.opened, server.open_inputs) == (1, 1)
 
 
-def test_an_input_that_reads_is_not_asked_beside_it(server: ScriptedServer, inputs: OpenInputs) -> None:
-    reading = inputs.take(0)
-    with inputs.lend(0) as asked:
-        assert asked is not reading
-    assert (server.opened, server.open_inputs) == (2, 1)
-
-
 def test_an_input_that_failed_is_closed_and_the_next_caller_gets_a_new_one(
     server: ScriptedServer, inputs: OpenInputs
 ) -> None:
@@ -47,14 +40,3 @@ def test_an_input_that_failed_is_closed_and_the_next_caller_gets_a_new_one(
     assert server.open_inputs == 0
     with inputs.lend(0) as another:
         assert another is not asked
-
-
-def test_what_was_taken_is_closed_by_who_took_it_and_the_rest_with_the_query(server: ScriptedServer) -> None:
-    inputs = OpenInputs([server.config, server.config])
-    for index in range(2):
-        with inputs.lend(index):
-            pass
-    inputs.take(1)
-    inputs.close()
-    inputs.close()
-    assert server.open_inputs == 1

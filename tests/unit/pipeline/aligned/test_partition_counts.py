@@ -9,7 +9,6 @@ from understudy_pipeline.aligned.options import AlignedOptions
 from understudy_pipeline.aligned.shared_read_ahead import COUNT_INTERVAL_MS
 from understudy_pipeline.inputs.protocol import DataLostError
 from understudy_pipeline.inputs.records import Cursor, TopicPartition
-from understudy_shared.base.errors import SettingsError
 
 A, B = TopicPartition("a", 0), TopicPartition("b", 0)
 
@@ -50,15 +49,6 @@ def test_a_query_over_topics_of_which_one_grew_is_started_again_and_reads_what_i
     assert bench.shared.ahead.unread == (TopicPartition("b", 1), TopicPartition("b", 2))
 
 
-def test_a_topic_that_is_appended_with_fewer_partitions_stops_none_that_is_read() -> None:
-    bench = Bench("a", "b", "appended")
-    for topic in ("a", "b"):
-        bench.server.grow(topic, 2)
-    bench.shared.ahead.seek_to({A: Cursor("3", 4, 9), TopicPartition("a", 1): Cursor("3", 4, 9)})
-    with pytest.raises(SettingsError, match=r"any more: a-1; .* \(a 2, b 2, appended 1\).*as many partitions"):
-        bench.turns(1)
-
-
 def test_a_topic_that_lost_partitions_does_not_end_a_query_that_may_lose_data() -> None:
     bench = Bench("a", "b", options=AlignedOptions(inputs=(), topics=(), fail_on_data_loss=False))
     bench.server.grow("a", 2)
@@ -67,13 +57,6 @@ def test_a_topic_that_lost_partitions_does_not_end_a_query_that_may_lose_data() 
     bench.turns(1)
     assert bench.shared.ahead.tasks == {0: (A, B)}
     assert bench.shared.ahead.unread == (TopicPartition("a", 1),)
-
-
-def test_partitions_of_all_topics_are_one_task_with_merge_global() -> None:
-    bench = Bench("a", "b", options=AlignedOptions(inputs=(), topics=(), merge="global"))
-    bench.server.grow("b", 2)
-    bench.turns(1)
-    assert bench.shared.ahead.tasks == {0: (A, B, TopicPartition("b", 1))}
 
 
 @pytest.mark.parametrize("fails", [True, False])

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.support.clock import ManualClock
 from tests.support.spark.planned_query import (
     NO_OPTIONS,
     PATIENCE_MS,
@@ -19,11 +20,16 @@ from tests.support.spark.planned_query import (
     without_time,
 )
 from tests.support.spark.queries import wait_until
-from tests.support.spark.scripted_input import ScriptedServer
+from tests.support.spark.scripted_input import ScriptedRecord, ScriptedServer, chunk_of
 
+from understudy_pipeline.aligned import planner as planner_module
+from understudy_pipeline.aligned.batch_plan import Batch, plan_batch
+from understudy_pipeline.aligned.cut import Queue
 from understudy_pipeline.aligned.options import AlignedOptions
+from understudy_pipeline.aligned.planner import Planner
 from understudy_pipeline.aligned.poison import UndecodableError
 from understudy_pipeline.aligned.shared_read_ahead import COUNT_INTERVAL_MS
+from understudy_pipeline.inputs.protocol import Fetched
 from understudy_pipeline.inputs.records import NO_TIME_MS, Cursor, TopicPartition, record_size
 from understudy_shared.base.errors import UnderstudyError
 
@@ -158,17 +164,6 @@ def test_the_stream_time_is_the_least_partition_time_of_the_inputs_that_count_an
     assert query.offset.stream_time_ms >= reached_ms
 
 
-def test_the_stream_time_of_a_query_that_ends_by_itself_is_that_of_its_slowest_input(start: Start) -> None:
-    """The next run may find records there. One that never had a record does not count."""
-    server = topics("a", "b", "empty")
-    server.put("a", 0, 10, 90)
-    server.put("b", 0, 15)
-    query = start(server)
-    query.planner.finish_at_current_ends(timeout_ms=1_000)
-    query.until(3)
-    assert query.offset.stream_time_ms == 15
-
-
 def test_statement_36_nothing_is_planned_behind_a_batch_that_was_not_committed(start: Start) -> None:
     """Spark asks for the next batch with the end of the last one once that is committed, and not before."""
     server = topics("a")
@@ -193,23 +188,6 @@ def test_a_query_that_starts_again_goes_on_behind_what_was_committed(start: Star
     later.offset = query.offset
     assert ordinals(later.next()) == {A: [3, 4, 5], B: [3, 4, 5]}
     assert later.offset.batches == 2
-
-
-def test_the_clock_of_an_empty_input_starts_anew_elsewhere(start: Start) -> None:
-    server = topics("a", "b")
-    server.put("a", 0, 1, 2)
-    query = start(server, options=options(max_task_idle_ms=1_000, max_poll_records=1))
-    query.begin()
-    query.wait_for_lag(0, "b")
-    before = query.offset
-    assert query.at_once() is None
-    query.clock.advance(1_000)
-    query.wait_for_lag(0, "b")
-    query.next()
-    query.offset = before
-    assert query.at_once() is None
-    query.wait_for_lag(0, "b")
-    assert query.at_once() is None
 
 
 def test_statement_37_while_a_task_waits_its_inputs_are_read_and_other_tasks_go_on(start: Start) -> None:
@@ -290,18 +268,6 @@ def test_statement_42_a_lag_is_of_what_the_input_would_give(start: Start) -> Non
     assert query.lag("b") == 0
 
 
-def test_a_lag_that_no_server_reported_for_too_long_is_unknown(start: Start) -> None:
-    server = topics("a", "b")
-    query = start(server, options=options(lag_max_age_ms=5_000))
-    query.begin()
-    query.wait_for_lag(0, "b")
-    server.hang()
-    wait_until(lambda: server.has_caught, what="the turn that hangs")
-    query.clock.advance(5_001)
-    assert query.lag("b") is None
-    server.resume()
-
-
 @pytest.mark.parametrize("rule", ["keep", "skip", "aside"])
 def test_poison_that_is_not_to_fail_is_in_its_batch_and_counted(start: Start, rule: str) -> None:
     server = topics("a")
@@ -345,15 +311,6 @@ def test_each_topic_can_treat_its_poison_in_its_own_way(start: Start) -> None:
         query.next()
 
 
-def test_poison_that_is_first_of_all_ends_the_query_though_it_has_no_time(start: Start) -> None:
-    server = topics("a", "b")
-    server.put("a", 0, 1)
-    server.put("b", 0, None)
-    query = start(server)
-    with pytest.raises(UndecodableError, match="topic b, partition 0, offset 0"):
-        query.until(2)
-
-
 def test_new_partitions_join_their_task_and_are_read_from_the_beginning(start: Start) -> None:
     server = topics("a", "b")
     server.put("a", 0, 1)
@@ -379,3 +336,43 @@ def test_stopping_ends_every_thread_and_lets_go_of_every_input(start: Start) -> 
     query.planner.stop()
     query.planner.stop()
     assert [server.open_inputs for server in servers] == [0, 0]
+
+
+def test_only_tasks_that_changed_are_planned_until_one_of_them_has_records_to_give(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    planned: list[list[int]] = []
+
+    def noted(tasks: Mapping[int, Sequence[Queue]], *more: object, **named: object) -> Batch:
+        planned.append(list(tasks))
+        return plan_batch(tasks, *more, **named)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(planner_module, "plan_batch", noted)
+    planner = Planner(options(topics=("a", "b"), max_task_idle_ms=100), clock := ManualClock())
+    ahead, offset = planner._shared.ahead, planner.initial(timeout_ms=0)
+
+    def after(*came: TopicPartition, lags: Mapping[TopicPartition, int] = {}) -> list[list[int]]:
+        fetched = Fetched([chunk_of(tp, [ScriptedRecord(7)]) for tp in came], lags)
+        now_ms = clock.monotonic_ms()
+        ahead.add_fetched(fetched, generation=ahead.generation, asked_ms=now_ms, now_ms=now_ms)
+        planned.clear()
+        nonlocal offset
+        batch = planner.plan(offset, wait_ms=0)
+        offset = offset if batch is None else batch.end
+        return planned
+
+    planner.plan(offset, wait_ms=0)
+    ahead.set_partition_counts({"a": 50, "b": 50})
+    every = list(range(50))
+    assert after() == [every]
+    a, b = ([TopicPartition(topic, p) for p in every] for topic in "ab")
+    assert after(a[3], a[9]) == [[3, 9]]
+    assert after() == [], "nothing changed"
+    assert after(lags={b[3]: 5}) == [[3]], "it has more records"
+    assert after(lags={b[3]: 4}) == []
+    assert after(lags={b[3]: 0}) == [[3]], "it is waited for from now on"
+    clock.advance(99)
+    assert after(lags={b[3]: 0}) == []
+    clock.advance(1)
+    assert after() == [[3], every], "the wait is over, and there is a batch"
+    assert after(b[9]) == [every], "behind a batch all tasks may have something left"

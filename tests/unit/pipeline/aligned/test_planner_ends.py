@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Literal
 
@@ -13,13 +12,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.support.spark.planned_query import PATIENCE_MS, Start, ordinals, started_queries, times
 from tests.support.spark.queries import wait_until
-from tests.support.spark.scripted_input import ScriptedRecord, ScriptedServer, chunk_of
+from tests.support.spark.scripted_input import ScriptedServer
 
-from understudy_pipeline.aligned.ends import is_at, up_to
 from understudy_pipeline.aligned.options import AlignedOptions
-from understudy_pipeline.aligned.planner import ENDS_TIMEOUT_MS, Planner
+from understudy_pipeline.aligned.planner import Planner
 from understudy_pipeline.inputs.protocol import DataLostError, InputError
-from understudy_pipeline.inputs.records import Chunk, Cursor, TopicPartition
+from understudy_pipeline.inputs.records import Cursor, TopicPartition
 from understudy_shared.base.errors import SettingsError
 
 A, B = TopicPartition("a", 0), TopicPartition("b", 0)
@@ -34,16 +32,6 @@ def start() -> Iterator[Start]:
 
 def topics(*names: str) -> ScriptedServer:
     return ScriptedServer(dict.fromkeys(names, 1))
-
-
-def test_a_new_checkpoint_begins_with_what_is_left_and_says_where_that_is(start: Start) -> None:
-    server = topics("a", "b")
-    server.put("a", 0, 1, 2, 3)
-    server.put("b", 0, 4)
-    server.lose("a", 0, 1)
-    query = start(server)
-    assert query.offset.cursors == {A: Cursor("0", 1)}
-    assert ordinals(query.next()) == {A: [1, 2], B: [0]}
 
 
 def test_records_of_a_later_partition_that_are_gone_before_they_were_read_are_a_loss(start: Start) -> None:
@@ -79,16 +67,6 @@ def test_a_new_query_over_topics_that_do_not_fit_is_refused_and_one_of_which_a_t
     finally:
         begun_again.stop()
     assert start(server, options=AlignedOptions(inputs=(), topics=(), merge="global")).offset.cursors == {}
-
-
-def test_one_that_begins_with_the_latest_has_what_comes_after_it_was_asked(start: Start) -> None:
-    server = topics("a", "b")
-    server.put("a", 0, 1, 2)
-    query = start(server, options=LATEST)
-    assert query.offset.cursors == {A: Cursor("1", 2), B: Cursor()}
-    server.put("a", 0, 3)
-    assert ordinals(query.next()) == {A: [2]}
-    assert (server.opened, server.open_inputs) == (1, 1), "it connects once"
 
 
 @pytest.mark.parametrize("starting", ["earliest", "latest"])
@@ -210,14 +188,6 @@ def test_however_records_are_spread_over_days_runs_that_keep_the_order_have_one_
         assert len(daily.seen) >= sum(time_ms < min(logs[0][-1], logs[1][-1]) for time_ms in every)
 
 
-def test_runs_to_the_ends_that_take_all_count_what_is_behind_the_first_end(start: Start) -> None:
-    daily = DailyRun(topics("a", "b"), start, AlignedOptions(inputs=(), topics=()))
-    assert daily.run(a=[10, 20, 100], b=[15, 50]) == [10, 15, 20, 50, 100]
-    assert daily.query.offset.enforced == 1
-    assert daily.run(b=[60]) == [60], "behind 100"
-    assert daily.query.offset.enforced == 2
-
-
 def test_a_run_that_keeps_the_order_ends_although_memory_is_full_before_the_ends(start: Start) -> None:
     server = topics("a", "b")
     server.put("a", 0, *range(50), size=1_000)
@@ -225,69 +195,3 @@ def test_a_run_that_keeps_the_order_ends_although_memory_is_full_before_the_ends
     query = start(server, options=small)
     query.planner.finish_at_current_ends(timeout_ms=1_000)
     assert query.at_once() is None, "b may still get a record that comes first"
-
-
-def test_a_query_that_ends_by_itself_has_nothing_to_read_of_empty_topics(start: Start) -> None:
-    query = start(topics("a", "b"))
-    query.planner.finish_at_current_ends(timeout_ms=1_000)
-    assert query.at_once() is None
-
-
-def test_a_query_that_ends_by_itself_does_so_behind_what_an_earlier_one_read(start: Start) -> None:
-    server = topics("a")
-    server.put("a", 0, 1, 2)
-    earlier = start(server)
-    earlier.next()
-    query = start(server)
-    query.offset = earlier.offset
-    query.planner.finish_at_current_ends(timeout_ms=1_000)
-    assert query.at_once() is None
-
-
-def test_a_query_that_ends_by_itself_waits_for_a_server_that_is_away_and_not_for_ever(start: Start) -> None:
-    server = topics("a")
-    server.put("a", 0, 1)
-    server.name = "ill"
-    query = start(server)
-    query.planner.finish_at_current_ends(timeout_ms=1_000)
-    server.go_away()
-    with ThreadPoolExecutor(1) as pool:
-        asked = pool.submit(query.at_once)
-        wait_until(lambda: "ill" in query.planner.snapshot().outages, what="the failure")
-        assert not asked.done()
-        query.clock.advance(ENDS_TIMEOUT_MS + 1)
-        with pytest.raises(InputError, match=r"no record arrived for 60 s.*\(ill\)"):
-            asked.result(PATIENCE_MS / 1000)
-
-
-def chunk(*offsets: int) -> Chunk:
-    """Records with these ordinals, which are their offsets too."""
-    parts = [chunk_of(A, [ScriptedRecord(0)], first=offset) for offset in offsets]
-    rows = parts[0].rows.from_pylist([part.rows.to_pylist()[0] for part in parts], schema=parts[0].rows.schema)
-    return Chunk(A, rows, parts[0].sizes.repeat(len(parts)))
-
-
-@pytest.mark.parametrize(
-    ("end", "kept", "is_reached"),
-    [
-        pytest.param(Cursor("9", 10), 3, False, id="further-on"),
-        pytest.param(Cursor("5", 6), 3, True, id="at-its-last-record"),
-        pytest.param(Cursor("4", 5), 2, True, id="inside"),
-        pytest.param(Cursor("4", 0), 2, True, id="inside-by-its-offset-alone"),
-        pytest.param(Cursor("x", 5), 2, True, id="inside-by-its-ordinal-alone"),
-        pytest.param(Cursor("2", 3), 0, True, id="before-all-of-them"),
-        pytest.param(Cursor(), 0, True, id="a-log-that-was-empty"),
-    ],
-)
-def test_a_chunk_is_cut_at_an_end(end: Cursor, kept: int, is_reached: bool) -> None:
-    found, reached = up_to(chunk(3, 4, 5), end)
-    assert (0 if found is None else found.rows.num_rows, reached) == (kept, is_reached)
-    assert found is None or len(found.sizes) == kept
-
-
-def test_a_cursor_is_at_an_end_by_offset_or_by_ordinal() -> None:
-    assert is_at(Cursor("4", 5, 1), Cursor("4", 5))
-    assert is_at(Cursor("4", 5, 1), Cursor("gone", 5))
-    assert is_at(Cursor(), Cursor())
-    assert not is_at(Cursor("3", 4), Cursor("4", 5))
-    assert not is_at(Cursor(), Cursor("4", 5))

@@ -10,9 +10,9 @@ import pytest
 from tests.support.spark.prefetch_bench import Bench
 from tests.support.spark.queries import wait_until
 
-from understudy_pipeline.aligned.lags import Lag
 from understudy_pipeline.aligned.options import AlignedOptions
 from understudy_pipeline.aligned.prefetch import FIRST_BACKOFF_MS, MAX_BACKOFF_MS, Prefetch
+from understudy_pipeline.aligned.read_ahead import Lag
 from understudy_pipeline.inputs.protocol import DataLostError
 from understudy_pipeline.inputs.records import Cursor, TopicPartition, record_size
 
@@ -106,43 +106,6 @@ def test_statement_44_a_partition_that_is_not_fetched_has_a_lag_that_grows_old()
     assert bench.lag(A) is None
 
 
-def test_the_age_of_a_lag_counts_from_its_question_and_not_from_its_answer(started: list[Prefetch]) -> None:
-    """A server, or this process, may have been stopped in between."""
-    bench = Bench("a").ready()
-    bench.server.hang()
-    bench.prefetch.start()
-    started.append(bench.prefetch)
-    wait_until(lambda: bench.server.has_caught, what="the turn that hangs")
-    bench.clock.advance(3_000)
-    bench.prefetch.stop()
-    bench.server.resume()
-    assert bench.prefetch.join(PATIENCE_S)
-    assert bench.lag(A) == Lag(0, 3_000)
-
-
-def test_a_lag_of_0_is_out_of_date_once_records_came_without_a_new_answer() -> None:
-    bench = Bench("a").ready()
-    bench.turns(1)
-    assert bench.lag(A) == Lag(0, 0)
-    bench.server.reports_lags = False
-    bench.server.put("a", 0, 1)
-    bench.turns(1)
-    assert bench.buffered(A) == 1
-    assert bench.lag(A) is None
-
-
-def test_after_a_failed_turn_no_lag_is_known_until_the_next_answer() -> None:
-    bench = Bench("a").ready()
-    bench.turns(1)
-    assert bench.lag(A) == Lag(0, 0)
-    bench.server.go_away()
-    bench.turns(1)
-    assert bench.lag(A) is None
-    bench.server.fail(None)
-    bench.turns(2)
-    assert bench.lag(A) == Lag(0, 0)
-
-
 def test_a_server_that_is_away_is_asked_less_and_less_often_and_at_once_after_an_answer() -> None:
     bench = Bench("a")
     bench.server.go_away()
@@ -153,24 +116,6 @@ def test_a_server_that_is_away_is_asked_less_and_less_often_and_at_once_after_an
     assert bench.turns(3) == [0, 0, 0]
     bench.server.go_away()
     assert bench.turns(1) == [FIRST_BACKOFF_MS]
-
-
-def test_a_turn_that_brings_nothing_is_no_answer_of_a_server_that_is_away(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO)
-    bench = Bench("a").ready()
-    bench.server.reports_lags = False
-    waits: list[float] = []
-    for _ in range(4):
-        bench.server.go_away()
-        waits += bench.turns(1)
-        bench.server.fail(None)
-        bench.turns(3)
-        assert "scripted" in bench.shared.outages()
-    assert waits == [FIRST_BACKOFF_MS * 2**number for number in range(4)]
-    assert [record.__dict__["action"] for record in caplog.records] == ["away"]
-    bench.server.put("a", 0, 1)
-    bench.turns(1)
-    assert bench.shared.outages() == {}
 
 
 def test_a_cluster_is_back_when_every_partition_that_is_wanted_brought_something() -> None:
@@ -214,17 +159,6 @@ def test_lost_data_ends_it_and_is_kept_for_the_planner(started: list[Prefetch]) 
     assert bench.prefetch.join(PATIENCE_S)
 
 
-def test_what_nobody_foresaw_is_kept_too_and_makes_lags_unknown(started: list[Prefetch]) -> None:
-    bench = Bench("a").ready()
-    bench.turns(1)
-    bench.server.fail(ZeroDivisionError("a bug"))
-    bench.prefetch.start()
-    started.append(bench.prefetch)
-    wait_until(lambda: bench.shared.failure is not None, what="the error")
-    assert isinstance(bench.shared.failure, ZeroDivisionError)
-    assert bench.lag(A) is None
-
-
 def test_statement_51_what_was_asked_before_a_seek_is_not_taken_in_after_it(started: list[Prefetch]) -> None:
     bench = Bench("a").ready()
     bench.server.put("a", 0, *range(10))
@@ -238,37 +172,6 @@ def test_statement_51_what_was_asked_before_a_seek_is_not_taken_in_after_it(star
     wait_until(lambda: bench.buffered(A) > 0, what="records")
     with bench.shared.changed:
         assert ordinal_of_first(bench) == 7
-
-
-def test_a_position_that_changed_is_sought_again(started: list[Prefetch]) -> None:
-    bench = Bench("a")
-    bench.turns(1)
-    bench.server.put("a", 0, *range(10))
-    bench.server.hang()
-    bench.prefetch.start()
-    started.append(bench.prefetch)
-    wait_until(lambda: bench.server.has_caught, what="the seek that hangs")
-    with bench.shared.changed:
-        bench.shared.ahead.seek_to({A: Cursor("6", 7, 6)})
-    bench.server.resume()
-    wait_until(lambda: bench.buffered(A) > 0, what="records")
-    with bench.shared.changed:
-        assert ordinal_of_first(bench) == 7
-
-
-def test_a_partition_that_holds_the_largest_batch_is_not_fetched_until_it_holds_less() -> None:
-    bench = Bench("a", "b", options=AlignedOptions(inputs=(), topics=(), max_poll_records=2)).ready()
-    bench.server.put("a", 0, *range(5))
-    bench.turns(1)
-    assert bench.buffered(A) == 5, "a fetch of full size"
-    bench.server.put("a", 0, *range(5, 9))
-    bench.shared.ahead.take({A: 3})
-    bench.turns(1)
-    assert bench.server.asked == {B}, "just the largest batch is enough"
-    bench.shared.ahead.take({A: 1})
-    bench.turns(1)
-    assert bench.server.asked == {A, B}
-    assert bench.buffered(A) == 5
 
 
 def test_statement_58_a_task_over_its_share_goes_on_fetching_what_is_empty() -> None:
@@ -291,29 +194,6 @@ def test_statement_59_a_partition_that_is_not_wanted_for_another_reason_is_not_r
     bench.turns(2)
     assert bench.shared.ahead.paused() == frozenset()
     assert bench.server.asked == {B}
-
-
-def test_it_ends_at_once_while_it_has_nothing_to_do_and_lets_go_of_its_input(started: list[Prefetch]) -> None:
-    bench = Bench("a", options=AlignedOptions(inputs=(), topics=(), max_poll_records=1)).ready()
-    bench.server.put("a", 0, 1, 2)
-    bench.prefetch.start()
-    started.append(bench.prefetch)
-    wait_until(lambda: bench.buffered(A) == 2, what="the records")
-    bench.prefetch.stop()
-    assert bench.prefetch.join(PATIENCE_S)
-    assert bench.server.open_inputs == 0
-
-
-def test_one_that_hangs_is_not_waited_for(started: list[Prefetch]) -> None:
-    bench = Bench("a").ready()
-    bench.server.hang()
-    bench.prefetch.start()
-    started.append(bench.prefetch)
-    wait_until(lambda: bench.server.has_caught, what="the turn that hangs")
-    bench.prefetch.stop()
-    assert not bench.prefetch.join(0.01)
-    bench.server.resume()
-    assert bench.prefetch.join(PATIENCE_S)
 
 
 def test_statement_48_a_fetch_that_takes_long_holds_up_no_plan(started: list[Prefetch]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate, pairwise
+from itertools import accumulate
 from pathlib import Path
 
 import orjson
@@ -17,16 +17,14 @@ from tests.support.spark.scripted_input import ScriptedRecord, rows_of
 
 from understudy_pipeline.aligned.compacted import CompactedNotes
 from understudy_pipeline.aligned.dead_letters import DeadLetterError
-from understudy_pipeline.aligned.options import AlignedOptions
 from understudy_pipeline.aligned.poison import UndecodableError
-from understudy_pipeline.aligned.range_rows import COALESCE_BYTES, ROWS
 from understudy_pipeline.aligned.reading import (
     PlannedRange,
     ReadTask,
     _Readers,
     read_task,
 )
-from understudy_pipeline.aligned.rows import RowOptions, arrow_schema
+from understudy_pipeline.aligned.rows import RowOptions
 from understudy_pipeline.aligned.spool import Spool
 from understudy_pipeline.inputs.opening import OPENERS, Opener
 from understudy_pipeline.inputs.protocol import Input, InputError, Range, RangeReader
@@ -124,38 +122,6 @@ def test_a_row_has_the_record_and_its_place_in_the_merge_order() -> None:
     }
 
 
-@pytest.mark.parametrize("long_offsets", [False, True])
-@pytest.mark.parametrize("include_headers", [False, True])
-@pytest.mark.parametrize("include_stream_time", [False, True])
-def test_every_batch_has_exactly_the_schema_that_spark_was_given(
-    *, include_headers: bool, include_stream_time: bool, long_offsets: bool
-) -> None:
-    options = RowOptions(
-        include_headers=include_headers, include_stream_time=include_stream_time, long_offsets=long_offsets
-    )
-    for batch in read_task(ReadTask((planned(LogConfig((1, 2))),), options)):
-        assert batch.schema.equals(arrow_schema(options), check_metadata=True)
-        assert batch.column("offset").to_pylist() == ([0, 1] if long_offsets else ["0", "1"])
-
-
-def test_the_stream_time_of_a_batch_is_in_each_of_its_rows_and_null_where_there_is_none() -> None:
-    options = RowOptions(include_stream_time=True)
-    for stream_time_ms, expected in ((NO_TIME_MS, None), (1_500, 1_500)):
-        task = ReadTask((planned(LogConfig((1, 2))),), options, stream_time_ms=stream_time_ms)
-        found = [row["stream_time"] for batch in read_task(task) for row in batch.to_pylist()]
-        assert [at and at.timestamp() * 1000 for at in found] == [expected] * 2
-
-
-@pytest.mark.parametrize(
-    ("kinds", "is_long"),
-    [((), False), (("kafka", "kafka"), True), (("kafka", "redis"), False), (("files",), False)],
-)
-def test_offsets_are_numbers_where_all_topics_are_kafkas(kinds: tuple[str, ...], is_long: bool) -> None:
-    options = AlignedOptions(inputs=(), topics=("a",) * len(kinds), kinds=kinds, include_headers=True)
-    assert options.long_offsets is is_long
-    assert RowOptions.of(options) == RowOptions(include_headers=True, long_offsets=is_long)
-
-
 @given(
     st.lists(st.integers(-100, 100), min_size=1, max_size=30),
     st.integers(0, 29),
@@ -173,23 +139,6 @@ def test_effective_times_begin_anew_with_a_batch_within_what_a_timestamp_may_jum
     assert [order["effective_ms"] for order in got] == list(accumulate(heads, max))  # type: ignore[index]
 
 
-def test_rows_come_in_batches_of_ten_thousand() -> None:
-    task = ReadTask((planned(LogConfig(tuple(range(2 * ROWS + 1)))),))
-    assert [batch.num_rows for batch in read_task(task)] == [ROWS, ROWS, 1]
-
-
-@given(st.lists(st.sampled_from([1, 2, 4_000, ROWS - 1, ROWS, ROWS + 1]), min_size=1, max_size=6))
-def test_small_ranges_come_in_few_batches_and_in_their_order(lengths: list[int]) -> None:
-    task = ReadTask(tuple(planned(LogConfig(tuple(range(length)))) for length in lengths))
-    batches = list(read_task(task))
-    ordinals = [ordinal for batch in batches for ordinal in batch.column("offset").cast(pa.int64()).to_pylist()]
-    assert ordinals == [ordinal for length in lengths for ordinal in range(length)]
-    assert max(batch.num_rows for batch in batches) <= ROWS
-    assert all(batch.nbytes <= COALESCE_BYTES for batch in batches if batch.num_rows not in lengths)
-    for batch, following in pairwise(batches):
-        assert batch.num_rows + following.num_rows > ROWS or batch.nbytes + following.nbytes > COALESCE_BYTES
-
-
 def test_with_the_spool_the_input_is_not_asked_and_without_it_the_rows_are_the_same(tmp_path: Path) -> None:
     config = LogConfig((5, 3, 9))
     spool = Spool(tmp_path)
@@ -201,18 +150,6 @@ def test_with_the_spool_the_input_is_not_asked_and_without_it_the_rows_are_the_s
     spool.close()
     assert rows(each) == from_spool
     assert opened == [config]
-
-
-def test_a_reader_is_kept_for_later_batches_and_let_go_after_it_failed() -> None:
-    config, away = LogConfig((1, 2, 3)), LogConfig(is_away=True)
-    rows(planned(config, end=1))
-    rows(planned(config, end=2))
-    assert opened == [config]
-    for _ in range(2):
-        with pytest.raises(InputError):
-            rows(planned(away, end=1))
-    assert opened == [config, away, away]
-    assert closed == [away, away]
 
 
 @pytest.fixture
@@ -265,18 +202,6 @@ def test_only_what_surely_was_planned_and_is_not_lost_counts_as_compacted(
     assert compacted(caplog) == []
 
 
-def test_a_folder_of_notes_that_cannot_be_made_or_is_gone_fails_no_batch(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    def refuse() -> Path:
-        raise PermissionError
-
-    assert CompactedNotes(refuse).begin(1) is None
-    each = replace(planned(LogConfig((1, 2))), records=5)
-    assert [rows.num_rows for rows in read_task(ReadTask((each,), notes=str(tmp_path / "gone")))] == [2]
-    assert compacted(caplog) == [("weather", 3, 3)]
-
-
 @pytest.mark.usefixtures("_quick_retries")
 def test_an_input_that_breaks_is_read_on_behind_its_last_record() -> None:
     config = LogConfig((1, 9, 3), breaks_behind=2)
@@ -291,23 +216,6 @@ def test_an_input_is_not_asked_again_when_the_time_is_over_and_the_error_says_wh
         list(read_task(ReadTask((planned(LogConfig((1,), failures=1)),), poll_timeout_ms=1)))
     assert len(opened) == 1
     assert closed == opened
-
-
-def test_a_worker_keeps_a_bounded_number_of_readers() -> None:
-    for number in range(40):
-        rows(planned(LogConfig((number,))))
-    assert len(opened) - len(closed) == 16
-
-
-def test_poison_fails_the_batch_by_default_and_is_named() -> None:
-    with pytest.raises(UndecodableError, match="topic weather, partition 3, offset 1"):
-        rows(planned(LogConfig((5, None))))
-
-
-def test_skipped_poison_leaves_the_others_as_they_are() -> None:
-    config = LogConfig((None, 5, None, 3, None))
-    got = rows(planned(config), RowOptions(undecodable="skip"))
-    assert [(row["offset"], row["merge_order"]["effective_ms"]) for row in got] == [("1", 5), ("3", 5)]  # type: ignore[index]
 
 
 def test_poison_that_is_kept_comes_without_a_timestamp_in_the_place_that_the_log_gives_it() -> None:
@@ -356,32 +264,7 @@ def test_poison_is_set_aside_once_however_often_its_range_is_read(tmp_path: Path
     assert base64.b64decode(letters_read[0]["value"]) == b"v0"
 
 
-def test_ranges_of_one_partition_are_set_aside_in_files_of_their_own(tmp_path: Path) -> None:
-    config = LogConfig((None, None))
-    options = RowOptions(undecodable="aside", undecodable_path=tmp_path)
-    rows(planned(config, end=1), options)
-    rows(planned(config, start=Cursor("0", 1)), options)
-    assert len(list(tmp_path.iterdir())) == 2
-
-
-@pytest.mark.parametrize("topic", ["a/../../b", "a:b", ".", "é" * 200, "x" * 249])
-def test_any_topic_makes_a_file_name_of_that_folder(topic: str, tmp_path: Path) -> None:
-    options = aside_in(tmp_path / "aside")
-    each = planned(LogConfig((None,)))
-    span = each.span._replace(partition=TopicPartition(topic, 0))
-    assert rows(replace(each, span=span), options) == []
-    assert len(list((tmp_path / "aside").iterdir())) == 1
-    assert len(list(tmp_path.iterdir())) == 1
-
-
 def test_poison_that_cannot_be_set_aside_is_not_dropped(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(DeadLetterError, match="1 records"):
         rows(planned(LogConfig((None,))), RowOptions(undecodable="aside", undecodable_path=tmp_path / "file"))
-
-
-def test_an_executor_that_does_not_share_the_folder_makes_none_of_its_own(tmp_path: Path) -> None:
-    options = RowOptions(undecodable="aside", undecodable_path=tmp_path / "shared" / "aside")
-    with pytest.raises(DeadLetterError, match=r"1 records.*No such file.*all machines share"):
-        rows(planned(LogConfig((None,))), options)
-    assert list(tmp_path.iterdir()) == []

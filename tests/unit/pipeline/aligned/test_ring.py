@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from understudy_pipeline.aligned.ring import UNBOUNDED, share
+from understudy_pipeline.aligned.batch_plan import UNBOUNDED, share
 
 AVAILABLE = st.dictionaries(st.integers(0, 7), st.integers(0, 50), max_size=6)
 BUDGET, FIRST = st.integers(1, 120), st.integers(0, 9)
@@ -88,19 +88,3 @@ def test_statement_49_backlogs_are_worked_off_evenly_however_unlike_they_are(
 def test_the_records_that_do_not_divide_rotate(budget: int, expected: list[list[int]]) -> None:
     backlog = {0: 30_000, 1: 300, 2: 300}
     assert [list(allowed.values()) for allowed in batches([backlog] * 4, budget=budget)] == expected
-
-
-def test_what_one_task_leaves_goes_to_the_others() -> None:
-    assert share({0: 10, 1: 1000, 2: 1000}, budget=100, first=0).allowed == {0: 10, 1: 45, 2: 45}
-    assert share({0: 0, 1: 0, 2: 1000}, budget=100, first=0).allowed == {0: 0, 1: 0, 2: 100}
-
-
-def test_tasks_that_appear_or_go_change_whose_turn_it_is_to_the_next_that_there_is() -> None:
-    allowed, first = share({0: 9, 1: 9, 2: 9}, budget=1, first=2)
-    assert (allowed, first) == ({0: 0, 1: 0, 2: 1}, 0)
-    assert share({1: 9, 3: 9}, budget=1, first=2) == ({1: 0, 3: 1}, 1)
-    assert share({0: 9, 1: 9}, budget=1, first=5) == ({0: 1, 1: 0}, 1)
-
-
-def test_there_is_nothing_to_share_without_tasks() -> None:
-    assert share({}, budget=5, first=3) == ({}, 3)

@@ -14,7 +14,7 @@ from tests.support.spark.record_at_a_time_merge import queue, tp
 from understudy_pipeline.aligned.batch_plan import Batch, plan_batch
 from understudy_pipeline.aligned.cut import Queue
 from understudy_pipeline.aligned.options import AlignedOptions
-from understudy_pipeline.aligned.settled import settled_counts
+from understudy_pipeline.aligned.planner import settled_counts
 from understudy_pipeline.inputs.records import NO_TIME_MS, TopicPartition, effective_times_ms, partition_times_ms
 
 FLIGHTS, WEATHER = tp("flights"), tp("weather")
@@ -81,18 +81,6 @@ def test_a_settled_batch_is_the_one_that_is_planned_whatever_happens_until_then(
     assert sum(settled.values()) == records
     assert later.ring == planned(fetched).ring
     assert not any(later.enforced.values())
-
-
-@pytest.mark.parametrize("drift_ms", [None, 2])
-def test_a_backlog_of_every_input_is_settled(drift_ms: int | None) -> None:
-    backlog = one(flights=[1, 3, 5, 7], weather=[2, 4, 6])
-    assert settled_counts(backlog, max_poll_records=3, ring=0, max_drift_ms=drift_ms) == {FLIGHTS: 2, WEATHER: 1}
-
-
-def test_what_another_task_holds_back_is_not_settled() -> None:
-    backlog = {0: [queue(tp("flights"), [1, 2, 3])], 1: [queue(tp("flights", 1), [90, 91, 92])]}
-    assert settled_counts(backlog, max_poll_records=2, ring=0, max_drift_ms=100) is not None
-    assert settled_counts(backlog, max_poll_records=2, ring=0, max_drift_ms=50) is None
 
 
 @pytest.mark.parametrize(

@@ -16,14 +16,12 @@ from tests.support.spark.queries import wait_until
 from tests.support.spark.scripted_input import ScriptedServer
 
 from understudy_pipeline.aligned.load_checks import check_opened
-from understudy_pipeline.aligned.lock import CheckpointInUseError, CheckpointLock
 from understudy_pipeline.aligned.offset import OffsetError
 from understudy_pipeline.aligned.open_inputs import OpenInputs
 from understudy_pipeline.aligned.options import AlignedOptions
 from understudy_pipeline.aligned.reading import read_task
 from understudy_pipeline.aligned.spool import Spool
-from understudy_pipeline.aligned.stream import AlignedStream, Json
-from understudy_shared.base.errors import SettingsError
+from understudy_pipeline.aligned.stream import AlignedStream, CheckpointInUseError, CheckpointLock, Json
 
 
 @pytest.fixture
@@ -128,18 +126,6 @@ def test_a_logged_batch_that_compaction_made_smaller_is_counted_with_the_spool_a
     assert [(each["topic"], each["partition"], each["records"]) for each in named] == [("weather", 0, 2)] * 2
 
 
-def test_in_batches_that_earlier_releases_logged_no_record_counts_as_compacted(
-    server: ScriptedServer, options: AlignedOptions, caplog: pytest.LogCaptureFixture
-) -> None:
-    start, end = plan_all(options)
-    assert end["records"] == 5
-    server.compact("weather", 0, 0)
-    again = AlignedStream(options)
-    assert len(rows_between(again, start, {name: value for name, value in end.items() if name != "records_of"})) == 4
-    again.stop()
-    assert "compact" not in caplog.text
-
-
 def test_one_sort_by_merge_order_gives_the_delivery_of_the_querys_whole_life(
     server: ScriptedServer, options: AlignedOptions, stream: AlignedStream
 ) -> None:
@@ -156,12 +142,6 @@ def test_one_sort_by_merge_order_gives_the_delivery_of_the_querys_whole_life(
     keys = [merge_order(row) for row in delivered]
     assert keys == sorted(set(keys))
     assert len(keys) == 8
-
-
-def test_while_there_is_nothing_new_the_start_comes_back_unchanged(stream: AlignedStream) -> None:
-    *_, end = advance(stream, logged(stream.initial_offset()), records=5)
-    assert stream.latest_offset(end) is end
-    assert stream.tasks(end, end) == []
 
 
 def test_nothing_new_is_said_only_when_every_input_has_answered(server: ScriptedServer, stream: AlignedStream) -> None:
@@ -267,24 +247,6 @@ def test_metrics_come_with_the_progress_and_at_a_port(options: AlignedOptions) -
     stream.stop()
 
 
-def test_a_port_that_is_taken_is_named(options: AlignedOptions, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("understudy_pipeline.aligned.metrics_server._BIND_S", 0.0)
-    first = AlignedStream(replace(options, metrics_port=0))
-    first.initial_offset()
-    metrics = first.metrics()
-    assert metrics is not None
-    second = AlignedStream(replace(options, metrics_port=int(str(metrics["metrics-port"]))))
-    with pytest.raises(SettingsError, match=str(metrics["metrics-port"])):
-        second.initial_offset()
-    first.stop()
-
-
-def test_making_a_stream_opens_nothing(server: ScriptedServer, options: AlignedOptions, tmp_path: Path) -> None:
-    AlignedStream(replace(options, checkpoint=tmp_path / "checkpoint", metrics_port=0)).stop()
-    assert server.open_inputs == 0
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_a_query_reads_by_the_connections_by_which_its_options_were_checked(
     server: ScriptedServer, options: AlignedOptions
 ) -> None:
@@ -342,13 +304,6 @@ def test_the_batch_that_spark_asks_for_next_is_in_the_spool_already_and_the_same
     stream.stop()
     assert list(spool.iterdir()) == []
     assert rows_between(AlignedStream(bounded), start, end) == planned
-
-
-def test_how_often_there_was_no_batch_is_counted(stream: AlignedStream) -> None:
-    *_, end = advance(stream, logged(stream.initial_offset()), records=5)
-    before = counted(stream, "empty-plans-total")
-    stream.latest_offset(end)
-    assert counted(stream, "empty-plans-total") == before + 1
 
 
 def counted(stream: AlignedStream, name: str) -> int:

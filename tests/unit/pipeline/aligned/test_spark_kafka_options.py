@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import pickle
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from tests.support.kafka.migration_table import CLIENT_OPTIONS, SCRIPT, SOURCE_OPTIONS, outcome
 
 from understudy_pipeline.aligned.option_parsing import parse_options
 from understudy_pipeline.aligned.options import AlignedOptions
 from understudy_pipeline.aligned.source import AlignedSource
-from understudy_pipeline.aligned.spark_kafka_options import INSTEAD, POSITIONS, SAME_AS, start_positions, with_our_names
 from understudy_pipeline.inputs.kafka_config import KafkaConfig
 from understudy_pipeline.inputs.records import Cursor, TopicPartition
 from understudy_pipeline.inputs.start_positions import EARLIEST, LATEST, StartPositions, cursor_at, cursor_at_time
@@ -47,44 +43,10 @@ def test_a_script_with_the_usual_options_means_what_it_means_to_sparks_own_sourc
     assert options.long_offsets
 
 
-def test_who_subscribes_begins_at_the_ends_and_who_names_topics_at_the_beginnings() -> None:
-    assert parsed().starting == "latest"
-    assert parsed(startingOffsets="earliest").starting == "earliest"
-    assert parsed(starting="earliest").starting == "earliest"
-    assert parse_options({"kafka": "h:1", "subscribePattern": "a"}).starting == "latest"
-    assert parse_options({"kafka": "h:1", "assign": '{"a":[0]}'}).starting == "latest"
-    assert parse_options({"kafka": "h:1", "topics": "a"}).starting == "earliest"
-    assert parse_options({"kafka": "h:1", "topics_pattern": "a"}).starting == "earliest"
-
-
 @pytest.mark.parametrize(("name", "value"), [*SOURCE_OPTIONS.items(), *CLIENT_OPTIONS.items()])
 def test_every_option_of_sparks_source_works_or_says_what_to_write(name: str, value: str) -> None:
     found = outcome(name, value)
     assert found.works or found.text
-
-
-def test_the_table_has_every_option_that_is_handled() -> None:
-    shown = {name.partition(" ")[0].lower() for name in (*SOURCE_OPTIONS, *CLIENT_OPTIONS)}
-    assert SAME_AS.keys() | INSTEAD.keys() | POSITIONS <= shown
-
-
-@pytest.mark.parametrize("name", sorted(INSTEAD))
-def test_an_option_that_is_refused_is_never_passed_on(name: str) -> None:
-    with pytest.raises(SettingsError) as refused:
-        with_our_names({name: "x"})
-    assert refused.value.where == f"option {name}"
-    assert refused.value.fix == INSTEAD[name]
-
-
-@given(st.dictionaries(st.sampled_from(sorted(SAME_AS)), st.text(st.characters(codec="ascii"), min_size=1)))
-def test_renamed_options_keep_their_values_and_none_is_lost(options: dict[str, str]) -> None:
-    renamed = with_our_names(options)
-    for name, value in options.items():
-        kept = name if name == "startingoffsets" and value.strip().startswith("{") else SAME_AS[name]
-        assert renamed[kept] == value
-    is_json = options.get("startingoffsets", "{").strip().startswith("{")
-    subscribes = {"subscribe", "subscribepattern"} & options.keys()
-    assert len(renamed) == len(options) + (bool(subscribes) and is_json), "a default of Spark's is added"
 
 
 @pytest.mark.parametrize(
@@ -118,11 +80,6 @@ def test_what_is_wrong_with_an_option_of_sparks_is_reported(more: dict[str, str]
     assert message in str(refused.value)
 
 
-def test_positions_are_for_topics_of_kafka_alone() -> None:
-    with pytest.raises(SettingsError, match="nothing but Kafka can begin at given positions"):
-        parse_options({"redis": "redis://h:1", "topics": "a", "startingTimestamp": "1"})
-
-
 def test_a_time_wins_over_times_of_partitions_and_these_over_offsets() -> None:
     each = '{"weather":{"0":1},"flights":{"0":2}}'
     positions = (("weather", 0, 1), ("flights", 0, 2))
@@ -133,17 +90,6 @@ def test_a_time_wins_over_times_of_partitions_and_these_over_offsets() -> None:
     at_once = StartPositions("startingTimestamp", time_ms=5, latest_if_none=True)
     more = {"startingTimestamp": "5", "startingOffsetsByTimestampStrategy": "Latest"}
     assert parsed(startingOffsets=each, startingOffsetsByTimestamp=each, **more).start_positions == at_once
-
-
-@given(
-    st.dictionaries(st.text(max_size=5), st.dictionaries(st.integers(0, 99), st.integers(-2, 2**63 - 1)), max_size=4)
-)
-def test_offsets_are_read_from_json_as_they_are(offsets: dict[str, dict[int, int]]) -> None:
-    given_text = json.dumps({topic: {str(p): offset for p, offset in each.items()} for topic, each in offsets.items()})
-    expected = {(topic, p, offset) for topic, each in offsets.items() for p, offset in each.items()}
-    found = start_positions({"startingoffsets": given_text})
-    assert found is not None
-    assert set(found.offsets or ()) == expected
 
 
 @pytest.mark.parametrize(
@@ -158,12 +104,6 @@ def test_offsets_are_read_from_json_as_they_are(offsets: dict[str, dict[int, int
 )
 def test_an_offset_is_the_first_record_to_come(offset: int, expected: Cursor) -> None:
     assert cursor_at(A0, offset, low=3, end=9, option="startingOffsets") == expected
-
-
-@pytest.mark.parametrize("offset", [2, 10])
-def test_an_offset_that_is_not_in_the_log_is_refused(offset: int) -> None:
-    with pytest.raises(SettingsError, match=f"a-0 has offsets from 3 to 9, not {offset}"):
-        cursor_at(A0, offset, low=3, end=9, option="startingOffsets")
 
 
 def test_a_time_without_records_is_the_end_or_an_error() -> None:

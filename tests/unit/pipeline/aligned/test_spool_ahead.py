@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import logging
 import tempfile
-import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -23,8 +22,8 @@ from tests.support.spark.scripted_input import ScriptedServer
 from understudy_pipeline.aligned.options import AlignedOptions
 from understudy_pipeline.aligned.shared_read_ahead import COUNT_INTERVAL_MS
 from understudy_pipeline.aligned.spool import Spool, SpoolFile, read_spool
-from understudy_pipeline.aligned.spool_ahead import SpoolAhead
 from understudy_pipeline.aligned.spool_form import RecordsForm, RowsForm, SpoolForm
+from understudy_pipeline.aligned.stream import SpoolAhead
 from understudy_pipeline.aligned.taking import PlannedBatch
 from understudy_pipeline.inputs.records import TopicPartition
 
@@ -105,7 +104,7 @@ def rows(parts: Sequence[Sequence[pa.RecordBatch]]) -> list[list[dict[str, Any]]
 
 
 def in_file(file: SpoolFile) -> list[list[dict[str, Any]]]:
-    return rows([read_spool(file.path, part) for part in file.parts])
+    return rows(read_spool(file.path, file.parts))
 
 
 BACKLOG: Logs = (range(0, 40, 2), range(1, 40, 2))
@@ -209,16 +208,6 @@ def test_records_of_a_topic_that_was_made_anew_meanwhile_are_not_taken_for_those
         assert query.count() == 0
 
 
-def test_poison_is_not_written_ahead_where_it_ends_the_query() -> None:
-    server = ScriptedServer({"a": 1})
-    server.put("a", 0, 1, 2, 3, None, 5, 6)
-    for rule, files in (("fail", 1), ("keep", 2)):
-        with spooled(server, options(2, undecodable=rule)) as query:
-            assert query.next() is not None
-            query.ahead.write_next()
-            assert len(query.files()) == files
-
-
 def test_a_disk_without_room_for_two_files_is_reported_once_and_batches_go_on(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -240,26 +229,6 @@ def test_a_disk_without_room_for_two_files_is_reported_once_and_batches_go_on(
         assert query.count() == 0
     said = [record.getMessage() for record in caplog.records if record.__dict__.get("action") == "spool-ahead"]
     assert said == ["the next batch is not written ahead: [Errno 28] No space left on device"]
-
-
-def test_a_bug_of_it_is_logged_and_batches_go_on(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    def broken(*_: object) -> None:
-        raise ZeroDivisionError("a bug")
-
-    monkeypatch.setattr(SpoolAhead, "_write", broken)
-    with spooled(server_of(BACKLOG), options(4)) as query:
-        assert query.next() is not None
-        wait_until(lambda: "nothing is written ahead any more" in caplog.text, what="the log line")
-        assert query.next() is not None
-        assert query.count() == 0
-
-
-def test_stopping_ends_its_thread() -> None:
-    with spooled(server_of(BACKLOG), options(4)) as query:
-        assert query.next() is not None
-    assert "understudy-spool-ahead" not in [thread.name for thread in threading.enumerate()]
 
 
 def test_rows_that_are_written_ahead_are_those_of_the_batch_with_its_number_and_stream_time() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +14,6 @@ from tests.support.spark.planned_query import PATIENCE_MS, PlannedQuery, Start, 
 from tests.support.spark.queries import wait_until
 from tests.support.spark.scripted_input import ScriptedServer
 
-from understudy_pipeline.aligned.load_checks import check_inputs
 from understudy_pipeline.aligned.offset import OffsetError, SourceOffset
 from understudy_pipeline.aligned.options import AlignedOptions
 from understudy_pipeline.aligned.planner import Planner
@@ -28,7 +26,6 @@ from understudy_pipeline.inputs.protocol import DataLostError
 from understudy_pipeline.inputs.records import Cursor, TopicPartition
 from understudy_pipeline.inputs.timestamps import TimestampRule, TimestampRules
 from understudy_pipeline.inputs.topics_pattern import TopicsPattern
-from understudy_shared.base.errors import SettingsError
 
 FOUND = AlignedOptions(inputs=(), topics=(), pattern=TopicsPattern(""))
 A, A1, B, C = TopicPartition("a", 0), TopicPartition("a", 1), TopicPartition("b", 0), TopicPartition("c", 0)
@@ -126,31 +123,6 @@ def test_a_topic_that_does_not_fit_waits_is_named_with_the_reason_and_is_read_wh
     assert query.planner.snapshot().as_json()["unread-topics"] == {}
 
 
-def test_one_that_waited_and_was_made_again_with_as_many_partitions_is_read_as_a_new_one(start: Start) -> None:
-    server = ScriptedServer({"a": 1})
-    server.ids = {"a": "1", "b": "2"}
-    server.put("a", 0, 1)
-    query = start(server, options=FOUND)
-    query.next()
-    server.grow("b", 3)
-    counted(query)
-    wait_until(lambda: bool(query.planner.snapshot().waiting), what="the topic that waits")
-    server.grow("b", 1)
-    server.make_anew("b", "3")
-    server.put("b", 0, 7)
-    counted(query)
-    assert ordinals(query.next()) == {B: [0]}
-
-
-def test_topics_of_different_sizes_begin_no_query_unless_all_are_merged(start: Start) -> None:
-    server = ScriptedServer({"a": 1, "b": 2})
-    with pytest.raises(SettingsError, match=r"a has 1, b has 2 \(option merge\)"):
-        start(server, options=FOUND)
-    query = start(server, options=replace(FOUND, merge="global"))
-    server.put("b", 1, 5)
-    assert ordinals(query.next()) == {TopicPartition("b", 1): [0]}
-
-
 def test_a_query_that_finds_no_topic_waits_and_ends_at_once_where_it_ends_by_itself(
     start: Start, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -199,45 +171,6 @@ def test_a_topic_that_is_deleted_is_lost_data(
             assert [record.__dict__["action"] for record in caplog.records] == ["data-lost"]
     finally:
         planner.stop()
-
-
-def test_a_topic_that_is_deleted_is_one_loss_also_where_other_topics_are_found_later(
-    start: Start, caplog: pytest.LogCaptureFixture
-) -> None:
-    server = ScriptedServer({"a": 1, "b": 1})
-    server.put("a", 0, 1)
-    server.put("b", 0, 2)
-    query = start(server, options=replace(FOUND, fail_on_data_loss=False))
-    query.until(2)
-    server.delete("a")
-    for topic in ("c", "d"):
-        server.grow(topic, 1)
-        server.put(topic, 0, 5)
-        counted(query)
-        query.next()
-    assert query.planner.snapshot().run_losses == 1
-    server.grow("a", 1)
-    counted(query)
-    wait_until(lambda: A in query.planner.snapshot().partitions, what="the topic that is back")
-    server.delete("a")
-    counted(query)
-    wait_until(lambda: query.planner.snapshot().run_losses == 2, what="the second loss")
-    assert [record.__dict__["action"] for record in caplog.records] == ["data-lost"] * 2
-
-
-def test_a_batch_after_an_earlier_offset_keeps_topics_that_were_found_since(start: Start) -> None:
-    server = ScriptedServer({"b": 1})
-    server.put("b", 0, 1)
-    query = start(server, options=FOUND)
-    before = query.offset
-    query.next()
-    server.grow("a", 1)
-    server.put("a", 0, 2)
-    counted(query)
-    query.next()
-    query.offset = before
-    batches = query.until(2)
-    assert [tp for batch in batches for tp in ordinals(batch)] == [B, A]
 
 
 def logged(offset: Json) -> Json:
@@ -363,13 +296,6 @@ def test_only_assigned_partitions_are_read_and_those_of_a_number_are_one_task(tm
         query.planner.stop()
 
 
-def test_a_partition_that_is_assigned_and_does_not_exist_is_refused_at_load() -> None:
-    server = ScriptedServer({"a": 1, "b": 1})
-    options = replace(FOUND, inputs=(server.config,), pattern=None, **assigned(A1, B))  # type: ignore[arg-type]
-    with pytest.raises(SettingsError, match=r"do not exist: a-1 \(option assign\).*a has 1, b has 1"):
-        check_inputs(options)
-
-
 def test_partitions_may_be_added_to_the_assigned_ones_and_none_that_was_read_left_out() -> None:
     offset = SourceOffset({}, {A: Cursor("3", 4), B: Cursor("3", 4)})
     options = replace(FOUND, pattern=None)
@@ -377,11 +303,3 @@ def test_partitions_may_be_added_to_the_assigned_ones_and_none_that_was_read_lef
     check_still_read(replace(options, **assigned(A, A1, B)), offset)  # type: ignore[arg-type]
     with pytest.raises(OffsetError, match=r"assign leaves out what this query has read: b-0 \(option assign\)"):
         check_still_read(replace(options, **assigned(A, A1)), offset)  # type: ignore[arg-type]
-
-
-def test_that_topics_were_found_is_logged(start: Start, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO)
-    server = ScriptedServer({"a": 1})
-    server.put("a", 0, 1)
-    start(server, options=FOUND).next()
-    assert "the pattern found topics: a" in caplog.messages

@@ -59,19 +59,7 @@ def test_what_is_merged_together_is_read_together() -> None:
         assert all(TopicPartition(topic, place.partition) in places for place in places for topic in ("a", "b"))
 
 
-def test_a_global_merge_is_shared_out_too() -> None:
-    options = options_for(("a", "b"), reader_tasks=2, merge="global")
-    packed = pack_tasks(planned_ranges(options, spans(("a", "b"), 1), sizes=[TASK_BYTES] * 2), options, batch=1)
-    assert [len(task.ranges) for task in packed] == [1, 1]
-
-
 def test_a_small_batch_is_one_task() -> None:
     options = options_for(("a", "b"), reader_tasks=8)
     assert len(pack_tasks(planned_ranges(options, spans(("a", "b"), 4), sizes=[1000] * 8), options, batch=1)) == 1
     assert pack_tasks([], options, batch=1) == []
-
-
-def test_ranks_are_places_in_the_option() -> None:
-    options = options_for(("b", "a"))
-    ranges = planned_ranges(options, spans(("a", "b"), 1))
-    assert [(each.span.partition.topic, each.rank) for each in ranges] == [("a", 1), ("b", 0)]

@@ -87,17 +87,6 @@ def test_one_that_is_made_anew_while_the_query_runs_ends_it_at_the_next_count(
         query.next()
 
 
-def test_topics_are_looked_at_again_after_every_failure_of_their_server(start: Start, server: ScriptedServer) -> None:
-    query = start(server)
-    query.next()
-    server.go_away()
-    query.wait_for_lag(None, "a")
-    server.make_anew("a", "second")
-    server.fail(None)
-    with pytest.raises(DataLostError, match="created again"):
-        query.next()
-
-
 @pytest.mark.parametrize("runs", [True, False], ids=["while it runs", "while it is stopped"])
 def test_it_is_read_from_its_beginning_where_lost_data_may_be(
     start: Start, server: ScriptedServer, caplog: pytest.LogCaptureFixture, *, runs: bool

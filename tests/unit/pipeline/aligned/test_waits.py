@@ -39,14 +39,14 @@ def start() -> Iterator[Start]:
         pytest.param(40, [30, 29], 100, False, id="it would not become full"),
         pytest.param(40, [60, None], 100, True, id="an unknown lag counts nothing"),
         pytest.param(100, [500], 100, False, id="it is full"),
-        pytest.param(0, [500], 100, False, id="there is no batch yet"),
+        pytest.param(0, [500], 100, True, id="it has not begun"),
         pytest.param(40, [500], -1, False, id="a batch without a bound is never full"),
     ],
 )
 def test_a_batch_is_filled_only_by_records_that_servers_are_known_to_have(
     held: int, lags: list[int | None], most: int, filling: bool
 ) -> None:
-    assert is_filling(held, lags, max_poll_records=most) is filling
+    assert is_filling(held, lags, full=most) is filling
 
 
 @pytest.mark.parametrize(
@@ -66,12 +66,6 @@ def test_a_server_is_waited_for_while_its_next_record_may_be_the_next_of_all(
     inputs: Mapping[TopicPartition, InputState], idle_ms: int, is_waited: bool
 ) -> None:
     assert is_waited_for({"a"}, inputs, max_task_idle_ms=idle_ms) is is_waited
-
-
-def test_a_topic_that_is_never_waited_for_makes_no_query_wait_for_its_server() -> None:
-    inputs = {A: UNKNOWN, B: UNKNOWN}
-    assert not is_waited_for({"a"}, inputs, max_task_idle_ms=0, topic_idle_ms={"a": NEVER_WAIT})
-    assert is_waited_for({"a", "b"}, inputs, max_task_idle_ms=0, topic_idle_ms={"a": NEVER_WAIT})
 
 
 def test_with_bounded_drift_a_server_is_waited_for_while_it_holds_others_back() -> None:
@@ -163,15 +157,6 @@ def test_with_bounded_drift_a_server_that_is_away_is_waited_for_once_the_others_
     assert list(waits(query)) == ["ill"]
 
 
-def test_a_server_that_was_never_there_is_waited_for(start: Start) -> None:
-    server = ScriptedServer({"a": 1}, name="ill")
-    query = start(server, options=replace(NO_OPTIONS, max_task_idle_ms=-1))
-    server.go_away()
-    query.begin()
-    wait_until(lambda: bool(away(query)), what="the failure")
-    assert list(waits(query)) == ["ill"]
-
-
 @pytest.mark.parametrize(
     ("changed", "left_ms"),
     [
@@ -224,12 +209,3 @@ def test_a_query_that_ends_by_itself_leaves_no_batch_out_because_it_has_too_few_
     query = start(server, options=replace(NO_OPTIONS, min_poll_records=2, max_poll_records=2))
     query.planner.finish_at_current_ends(timeout_ms=1_000)
     assert [ordinals(batch) for batch in query.until(3)] == [{A: [0, 1]}, {A: [2]}]
-
-
-def test_a_batch_that_cannot_grow_because_memory_is_full_is_not_put_off(start: Start) -> None:
-    server = ScriptedServer({"a": 1})
-    server.put("a", 0, 1, size=100)
-    query = start(server, options=replace(NO_OPTIONS, min_poll_records=5, input_buffer_max_bytes=1))
-    query.next()
-    server.put("a", 0, 2, size=100)
-    assert ordinals(query.next()) == {A: [1]}

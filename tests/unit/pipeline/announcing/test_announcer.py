@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-import pytest
 from tests.support.clock import ManualClock
 from tests.support.spark.queries import wait_until
 
-from understudy_pipeline.announcing.announcer import MAX_PLANS, REPEAT_MS, RETRY_MS, Announced, announce
+from understudy_pipeline.announcing.announcer import MAX_PLANS, REPEAT_MS, RETRY_MS, Announced
 from understudy_pipeline.announcing.query_plan import (
     Function,
     Output,
@@ -19,11 +20,8 @@ from understudy_pipeline.announcing.query_plan import (
     StatefulAggregate,
     WrittenAggregate,
 )
-from understudy_shared.base.errors import SettingsError, UnderstudyError
-from understudy_shared.base.words import ApplicationId, Lineage
 from understudy_shared.bus.announcement import Announcement
 from understudy_shared.bus.base import BusError
-from understudy_shared.reads.position import Position, decode_position
 
 COUNT = PlanColumn(10, "count", "long")
 PLAN = QueryPlan(
@@ -131,24 +129,6 @@ def test_commits_are_hinted_names_are_sent_once_and_close_ends_both() -> None:
     announced.close()
 
 
-def test_the_position_is_that_of_the_newest_commit() -> None:
-    query, publisher = FakeQuery(), FakePublisher()
-    with announcing(query, publisher) as announced:
-        assert announced.position is None
-        for version in (1, 2):
-            query.commit(version)
-            assert announced.position is not None
-            assert decode_position(announced.position) == Position(
-                ApplicationId("a"), Lineage("q"), version, committed_at_us=None
-            )
-
-
-def test_the_last_commit_of_an_earlier_run_is_hinted_at_the_start() -> None:
-    publisher = FakePublisher()
-    with announcing(FakeQuery(last=7), publisher):
-        until(lambda: publisher.hints == [7], "the hint")
-
-
 def test_what_is_committed_while_redis_hangs_makes_no_queue_and_does_not_hold_up_the_query() -> None:
     query, publisher = FakeQuery(last=1), FakePublisher()
     publisher.gate.clear()
@@ -226,38 +206,9 @@ def test_names_that_redis_refused_are_sent_later_and_again_every_minute() -> Non
         until(lambda: len(publisher.announced) == 2, "the names again")
 
 
-def test_without_listening_names_are_sent_and_commits_are_not() -> None:
-    query, publisher = FakeQuery(last=7), FakePublisher()
-    with announcing(query, publisher, listen=False) as announced:
-        assert not query.listening
-        until(lambda: announced.is_announced, "the names")
-    assert publisher.hints == []
-
-
-@pytest.mark.parametrize("listen", [True, False])
-def test_the_end_of_the_query_ends_it(listen: bool) -> None:
-    query, publisher = FakeQuery(), FakePublisher()
-    with announcing(query, publisher, listen=listen):
-        query.active = False
-        if listen:
-            query.commit(5)
-            query.end()
-        until(lambda: publisher.closed, "the end")
-        assert not query.listening
-    assert publisher.hints == ([5] if listen else [])
-
-
-@pytest.mark.parametrize("application_id", ["", "x" * 257])
-def test_an_invalid_application_id_is_refused_at_once(application_id: str) -> None:
-    with pytest.raises(SettingsError, match="application id"):
-        announce(object(), application_id=application_id, redis="redis://127.0.0.1:1/0")  # type: ignore[arg-type]
-
-
-def test_what_is_no_query_of_a_classic_session_is_refused_with_what_to_do() -> None:
-    with pytest.raises(UnderstudyError, match="Spark Connect"):
-        announce(object(), application_id="a", redis="redis://127.0.0.1:1/0")  # type: ignore[arg-type]
-
-
-def test_a_url_that_names_no_redis_is_refused() -> None:
-    with pytest.raises(SettingsError):
-        announce(object(), application_id="a", redis="http://127.0.0.1")  # type: ignore[arg-type]
+def test_announcing_takes_no_package_that_the_extra_announce_does_not_bring() -> None:
+    """Python functions of Spark 3.5 want an older numpy, pandas and pyarrow than the source does."""
+    others = "{'confluent_kafka', 'fastavro', 'google.protobuf', 'numpy', 'pandas', 'pyarrow', 'pyspark'}"
+    code = f"import sys; from understudy_pipeline import announce; print({others} & set(sys.modules))"
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert said.stdout == "set()\n"

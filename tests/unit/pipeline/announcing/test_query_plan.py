@@ -97,35 +97,12 @@ def test_of_sessions_whole_rows_are_stored_and_the_window_is_no_key() -> None:
     assert announced(replace(executed, keys=(replace(KEY, type="struct"),)), two_structs).key == ["k"]
 
 
-def test_a_name_given_by_operator_wins_over_the_alias() -> None:
-    assert announced(names={0: "planes"}).name == "planes"
-
-
-def test_a_query_without_aliases_has_column_names_and_no_store_name() -> None:
-    store = announced(written=replace(WRITTEN, alias=None))
-    assert store.name is None
-    assert store.key == ["tailnum"]
-    assert store.result == RESULTS
-
-
-def test_an_operator_that_the_plan_does_not_describe_can_be_named() -> None:
-    stores = announced_stores(QueryPlan((EXECUTED,), (WRITTEN,)), {3: "sessions"})
-    assert [(store.operator_id, store.name) for store in stores] == [(0, "aircraft"), (3, "sessions")]
-    assert stores[1] == AnnouncedStore(operator_id=3, name="sessions")
-
-
 def test_an_alias_of_two_stores_names_neither_and_their_columns_are_announced(caplog: pytest.LogCaptureFixture) -> None:
     other = replace(EXECUTED, operator_id=1)
     stores = announced_stores(QueryPlan((EXECUTED, other), (WRITTEN,)), {})
     assert [(store.operator_id, store.name) for store in stores] == [(0, None), (1, None)]
     assert all(store.result == RESULTS for store in stores)
     assert "aircraft" in caplog.text
-
-
-def test_a_given_name_takes_an_equal_alias_away() -> None:
-    other = replace(EXECUTED, operator_id=1)
-    stores = announced_stores(QueryPlan((EXECUTED, other), (WRITTEN,)), {1: "aircraft"})
-    assert [store.name for store in stores] == [None, "aircraft"]
 
 
 def test_a_plan_that_cannot_be_matched_has_sparks_names_and_no_results() -> None:
@@ -135,15 +112,6 @@ def test_a_plan_that_cannot_be_matched_has_sparks_names_and_no_results() -> None
         assert store.key == ["k"]
         assert store.value == ["count", "sum", "isEmpty", "sum_2", "count_2", "max"]
         assert store.result == []
-
-
-def test_keys_that_do_not_line_up_keep_sparks_names() -> None:
-    assert announced(written=replace(WRITTEN, grouping_types=("string", "int"))).key == ["k"]
-    assert announced(written=replace(WRITTEN, grouping_types=("int",))).key == ["k"]
-
-
-def test_buffers_that_do_not_add_up_make_no_results() -> None:
-    assert announced(replace(EXECUTED, functions=EXECUTED.functions[:-1])).result == []
 
 
 def test_renames_below_the_alias_count_and_those_above_it_do_not() -> None:
@@ -156,27 +124,6 @@ def test_renames_below_the_alias_count_and_those_above_it_do_not() -> None:
     assert twice.key == ["plane"]
     assert twice.result[0].name == "trips"
     assert announced(written=replace(WRITTEN, projections=(projection,), alias=None)).result == RESULTS
-
-
-def test_one_function_asked_for_twice_is_two_results_of_one_buffer() -> None:
-    twice = Output(65, "departures", "long", result_ids=(50, 59))
-    store = announced(written=replace(WRITTEN, outputs=(*WRITTEN.outputs, twice)))
-    assert store.result[-1] == ResultColumn(name="departures", function="count", buffers=[0], type="long")
-
-
-def test_equal_names_are_made_different() -> None:
-    twice = Output(65, "flights", "long", result_ids=(50,))
-    store = announced(written=replace(WRITTEN, outputs=(*WRITTEN.outputs, twice)))
-    assert [column.name for column in store.result] == ["flights", "total", "mean", "last_seen", "flights_2"]
-
-
-def test_names_longer_than_a_message_takes_are_left_out_and_the_rest_is_announced() -> None:
-    long = "sum(CASE WHEN " + "x" * 300
-    outputs = tuple(replace(output, name=long) if output.id == 61 else output for output in WRITTEN.outputs)
-    store = announced(written=replace(WRITTEN, outputs=outputs, alias=long))
-    assert [column.name for column in store.result] == ["total", "mean", "last_seen"]
-    assert store.name is None
-    assert announced(replace(EXECUTED, keys=(replace(KEY, name=long),)), written=None).key is None
 
 
 @pytest.mark.parametrize(
@@ -243,13 +190,6 @@ def test_a_result_is_announced_only_where_it_is_certain(
     found = announced(executed, written).result
     assert [column.function for column in found] == ([] if expected is None else [expected])
     assert [column.buffers for column in found] == ([] if expected is None else [list(range(len(buffers)))])
-
-
-def test_more_columns_than_a_message_may_have_are_not_named_and_the_store_still_is() -> None:
-    columns = tuple(PlanColumn(10 + at, f"MS[{at}]", "long") for at in range(4097))
-    executed = StatefulAggregate(0, 2, (KEY,), (KEY, *columns), (Function("HyperLogLogPlusPlus", 50, 4097),))
-    store = announced(executed, replace(WRITTEN, result_ids=frozenset({50})))
-    assert (store.name, store.key, store.value) == ("aircraft", ["tailnum"], None)
 
 
 @given(st.lists(st.integers(1, 3), max_size=6), st.integers(0, 3), st.sampled_from([1, 2]))

@@ -6,7 +6,6 @@ import subprocess
 import sys
 import textwrap
 
-import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given
@@ -27,25 +26,6 @@ def test_numbers_are_those_of_pyarrow_in_slices_too(values: list[int | None], fi
     part = theirs.slice(first)
     assert arrays.to_numpy(part, null=null).tolist() == [null if value is None else value for value in values[first:]]
     assert arrays.is_null(part).tolist() == [value is None for value in values[first:]]
-
-
-@given(st.lists(st.none() | texts))
-def test_binaries_are_those_of_pyarrow(values: list[bytes | None]) -> None:
-    built = arrays.binaries(values)
-    built.validate(full=True)
-    assert built.equals(pa.array(values, pa.binary()))
-
-
-@given(st.lists(st.none() | headers))
-def test_header_lists_are_those_of_pyarrow(found: list[list[tuple[str, bytes | None]] | None]) -> None:
-    built = arrays.header_lists(found)
-    built.validate(full=True)
-    assert built.equals(pa.array([each or None for each in found], built.type))
-
-
-@given(st.lists(st.booleans()))
-def test_masks_are_those_of_pyarrow(values: list[bool]) -> None:
-    assert arrays.booleans(np.array(values, np.bool_)).equals(pa.array(values, pa.bool_()))
 
 
 @pytest.mark.parametrize(
@@ -70,13 +50,13 @@ def test_more_bytes_than_an_array_holds_are_refused() -> None:
 
 def test_the_first_rows_need_no_pandas() -> None:
     """A planner's and a worker's way, in a process of their own: records of Kafka with headers and nulls, a Redis
-    stream, JSON lines; poison among them; spooled, read back, and in the form that Spark takes.
+    stream; poison among them; spooled, read back, and in the form that Spark takes.
     """
     code = """
         import sys, tempfile
         from pathlib import Path
         from understudy_pipeline.aligned import ends, retained, rows, source, spool
-        from understudy_pipeline.inputs import json_lines, kafka_rows, records, redis_rows, timestamps
+        from understudy_pipeline.inputs import kafka_rows, records, redis_rows, timestamps
 
         class Message:
             def __init__(self, offset, time_ms): self._offset, self._time_ms = offset, time_ms
@@ -97,14 +77,11 @@ def test_the_first_rows_need_no_pandas() -> None:
         ends.up_to(chunk, records.Cursor("1", 2))
         with tempfile.TemporaryDirectory() as folder:
             spooled = spool.Spool(Path(folder)).write([[chunk.rows]])
-            (back,) = spool.read_spool(spooled.path, spooled.parts[0])
-            Path(folder, "a.json").write_bytes(b'{"t": 5}\\n\\n{}\\n')
-            lines = json_lines.JsonLines(Path(folder, "a.json"), timestamps.TimestampRule("json", "t")).take(9)
-            lines.records("a.json", ordinal=0)
+            ((back,),) = spool.read_spool(spooled.path, spooled.parts[:1])
         good, times, poison, _ = rows.with_effective_times(back, rows.Times(records.NO_TIME_MS), max_jump_ms=None)
         assert (good.num_rows, poison.num_rows) == (1, 1)
         options = rows.RowOptions(include_headers=True)
-        rows.output_rows(good, place, options, batch=1, rank=0, effective_ms=times)
+        rows.output_rows([rows.Part(place, 0, good, times)] * 2, options, batch=1)
         fields = redis_rows.EntryFields(b"k", b"v", plain)
         redis_rows.entry_rows([(b"5-1", [b"v", b"x"])], fields, ordinal=0)
         assert "pandas" not in sys.modules, "imported"

@@ -8,11 +8,14 @@ import pytest
 from confluent_kafka import KafkaException
 from confluent_kafka import TopicPartition as KafkaPartition
 
-from understudy_pipeline.inputs.kafka_client import KafkaClient
+from understudy_pipeline.inputs.kafka_client import KafkaClient, partition_fetch_bytes
 from understudy_pipeline.inputs.records import TopicPartition
 
 MOST_AT_ONCE = 1_000
 A, B = TopicPartition("a", 0), TopicPartition("b", 0)
+
+
+MIB = 1 << 20
 
 
 class RecordingConsumer:
@@ -80,3 +83,35 @@ def test_messages_come_in_order_and_no_more_of_them_than_wanted_and_few_in_one_c
     messages: list[object] = list(KafkaClient("server", {}).messages(wanted, wait_s=0))
     assert messages == list(range(min(held, wanted)))
     assert all(isinstance(count, int) and 0 < count <= MOST_AT_ONCE for _, count in consumer.asked)
+
+
+@pytest.mark.parametrize(
+    ("memory", "partitions", "each"),
+    [
+        pytest.param(512 * MIB, 20, MIB, id="few partitions bring what Kafka brings by default"),
+        pytest.param(512 * MIB, 512, MIB // 2, id="all together bring half of the memory"),
+        pytest.param(64 * MIB, 5_000, MIB // 16, id="an answer is worth its cost"),
+        pytest.param(64 * MIB, 0, MIB, id="no partition yet"),
+    ],
+)
+def test_what_one_answer_brings_of_a_partition_leaves_memory_for_all_others(
+    memory: int, partitions: int, each: int
+) -> None:
+    assert partition_fetch_bytes(memory, partitions) == each
+
+
+@pytest.mark.parametrize(
+    ("properties", "found"), [({}, f"{MIB // 2}"), ({"max.partition.fetch.bytes": "7000"}, "7000")]
+)
+def test_a_consumer_of_records_is_told_so_unless_its_user_says_otherwise(
+    monkeypatch: pytest.MonkeyPatch, properties: dict[str, str], found: str
+) -> None:
+    told: list[dict[str, object]] = []
+
+    def make(given: dict[str, object]) -> RecordingConsumer:
+        told.append(given)
+        return RecordingConsumer()
+
+    monkeypatch.setattr("understudy_pipeline.inputs.kafka_client.Consumer", make)
+    KafkaClient("server", properties, buffer_bytes=2 * MIB).assign({A: 0, B: 0})
+    assert [given["max.partition.fetch.bytes"] for given in told] == [found]

@@ -34,8 +34,11 @@ class ScriptedClient:
     def __init__(self, *turns: list[Message]) -> None:
         self._turns = list(turns)
         self.assigned: list[Mapping[TopicPartition, int]] = []
+        self.counts: list[int] = []
+        """The most records of each turn."""
 
     def records(self, count: int, converted: Conversion, *, wait_s: float) -> Polled:
+        self.counts.append(count)
         messages = self._turns.pop(0) if self._turns else []
         records, events = group_messages(messages)
         return Polled([converted(where, found) for where, found in records.items()], events, len(messages))
@@ -92,3 +95,12 @@ def test_statement_52_records_before_an_error_are_handed_out_and_the_error_comes
         reads.fetch(wanted, timeout_ms=0)
     assert client.assigned == [{A: 0, B: 9}, {A: 2, B: 9}], "it is read again from where it failed"
     assert offsets(reads.fetch({A: 10}, timeout_ms=0).chunks) == [2]
+
+
+def test_a_fetch_takes_the_sum_of_what_is_wanted_of_whichever_partitions_it_comes() -> None:
+    many = [TopicPartition("a", number) for number in range(300)]
+    of_one = [record(many[7], offset) for offset in range(1_000)]
+    client = ScriptedClient(of_one)
+    reads = started(client, starts=dict.fromkeys(many, Cursor()))
+    assert offsets(reads.fetch(dict.fromkeys(many, 5), timeout_ms=0).chunks) == list(range(1_000))
+    assert client.counts == [1 + 300 * 4]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from understudy_pipeline.inputs.topics_pattern import INTERNAL_TOPICS, TopicsPattern
+from understudy_pipeline.inputs.topics_pattern import TopicsPattern
 from understudy_shared.base.errors import SettingsError
 
 
@@ -22,10 +22,6 @@ from understudy_shared.base.errors import SettingsError
 )
 def test_a_pattern_is_looked_for_anywhere_in_a_name_as_spark_does(text: str, topic: str, *, is_named: bool) -> None:
     assert (topic in TopicsPattern(text)) is is_named
-
-
-def test_no_pattern_names_a_topic_of_kafkas_own() -> None:
-    assert not [topic for topic in INTERNAL_TOPICS if topic in TopicsPattern(".*")]
 
 
 @pytest.mark.parametrize("text", ["a(", r"\p{Alpha}", "[a-z&&[^b]]", "[a-c[x-z]]", "a{99999999999}", "(" * 5_000])

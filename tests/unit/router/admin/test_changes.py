@@ -7,14 +7,12 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.support.router.snapshots import kill, snapshot_of, stores_named, tables_with
-from tests.support.router.tables import assigned, beat, catalogue, task
+from tests.support.router.snapshots import snapshot_of, stores_named, tables_with
+from tests.support.router.tables import assigned, beat, task
 
-from understudy_router.admin.events import _ENDINGS, EVENTS, MAX_SHOWN, EventLog, Known, changes
 from understudy_router.admin.faults import attention
-from understudy_router.admin.schema_changes import Line
 from understudy_router.admin.snapshot import Snapshot
-from understudy_router.cluster.catalogue import stores_of
+from understudy_router.admin.watching import _ENDINGS, EVENTS, MAX_SHOWN, EventLog, Known, Line, changes
 from understudy_router.cluster.degraded import Cause
 from understudy_router.cluster.tables import Tables
 from understudy_shared.bus.messages import Heartbeat
@@ -67,46 +65,6 @@ def test_a_drain_is_told_when_it_begins_when_nothing_is_left_and_when_it_is_take
     assert two.look() == []
 
 
-def test_a_drain_that_ends_with_its_process_is_told_apart_and_a_node_that_left_took_nothing_back(two: Looks) -> None:
-    two.hears("a", state="draining")
-    two.hears("b", state="draining")
-    assert [kind for kind, _ in two.look()] == ["drain"]
-    two.hears("a", incarnation="i2")
-    assert two.look() == [("drain-undone", "a: it was started again, and a drain ends with its process")]
-    two.now_ms = kill(two.tables, "b", now_ms=0)
-    assert two.look() == []
-
-
-def test_of_many_nodes_that_drain_at_once_a_few_are_named() -> None:
-    names = [f"n{number}" for number in range(50)]
-    looks = Looks(tables_with({"0_0": task("a")}, beat("a"), *(beat(name, state="draining") for name in names)))
-    ((kind, detail),) = looks.look()
-    assert (kind, detail.partition(":")[0]) == ("drain", "n0, n1, n10 and 47 more")
-
-
-@pytest.mark.parametrize(
-    ("about", "began", "detail"),
-    [
-        ({"unheard": "2 of 3 nodes are unheard"}, "bus-unheard", "2 of 3 nodes are unheard"),
-        ({"causes": REFUSED}, "bus-refuses-writes", "the bus refuses what a write"),
-    ],
-)
-def test_a_redis_that_does_not_do_its_work_is_told_with_its_cause_and_when_it_does_again(
-    two: Looks, about: dict[str, Any], began: str, detail: str
-) -> None:
-    assert two.look(**about) == [(began, detail)]
-    assert two.look(**about) == []
-    assert two.look() == [_ENDINGS[began]]
-    assert two.look() == []
-
-
-def test_what_nobody_can_tell_while_redis_is_away_stays_what_it_was(two: Looks) -> None:
-    assert two.look(unheard="2 of 3 nodes are unheard")[0][0] == "bus-unheard"
-    assert two.look(bus_lost_why="connection refused") == [], "the tables tell that it is lost"
-    assert two.look(unheard="2 of 3 nodes are unheard") == []
-    assert two.look() == [_ENDINGS["bus-unheard"]]
-
-
 def test_an_end_that_nobody_confirms_is_told_with_who_cannot_read_the_checkpoint(two: Looks) -> None:
     for node_id in ("a", "b"):
         two.hears(node_id, end_age_ms=None, degraded=["checkpoint-unreadable"])
@@ -115,32 +73,6 @@ def test_an_end_that_nobody_confirms_is_told_with_who_cannot_read_the_checkpoint
     ]
     two.hears("a")
     assert two.look() == [_ENDINGS["lag-unknown"]]
-
-
-def test_nodes_that_have_read_no_commit_yet_lose_nothing() -> None:
-    tables = Tables()
-    tables.heard(beat("a", end_version=0, end_age_ms=None), age_ms=0, now_ms=0)
-    assert Looks(tables).look() == []
-
-
-def test_a_query_that_falls_quiet_is_told_and_one_that_commits_again(two: Looks) -> None:
-    assert two.look(QUIET) == [("query-quiet", f"{QUIET.symptom}: {QUIET.cause}")]
-    two.hears("a", end_age_ms=None)
-    two.hears("b", end_age_ms=None)
-    assert [kind for kind, _ in two.look()] == ["lag-unknown"], "nobody knows whether it commits"
-    two.hears("a")
-    assert [kind for kind, _ in two.look()] == ["lag-known"], "its pace is not known, and it has not committed"
-    two.hears("a", end_version=8, end_age_ms=None)
-    assert [kind for kind, _ in two.look()] == ["lag-unknown"]
-    two.hears("a", end_version=8)
-    assert two.look() == [_ENDINGS["lag-unknown"], _ENDINGS["query-quiet"]]
-
-
-def test_stores_that_change_are_told_and_those_that_are_known_first_are_not(two: Looks) -> None:
-    known = snapshot_of(two.tables, stores_of(catalogue(), "c2"))
-    assert two.of(known) == [("store-added", "words"), ("store-removed", "one")]
-    assert two.of(snapshot_of(two.tables, None)) == [], "a catalogue that cannot be had is no store that went"
-    assert two.of(known) == []
 
 
 PRESENT = st.fixed_dictionaries(
@@ -184,13 +116,3 @@ def test_whatever_happens_each_condition_begins_and_ends_in_turn(steps: list[tup
     for began, (ended, _) in {**_ENDINGS, "drain": ("drain-undone", "")}.items():
         turns = [kind for kind in told if kind in {began, ended}]
         assert turns == [began, ended] * (len(turns) // 2) + [began] * (len(turns) % 2)
-
-
-def test_the_log_has_what_changed_after_what_the_tables_noted_and_at_the_time_of_the_look(two: Looks) -> None:
-    log = EventLog()
-    before = log.see(snapshot_of(two.tables, ONE))
-    two.hears("b", state="draining")
-    two.tables.hop_failed("a", 10, "refused")
-    found = log.see(snapshot_of(two.tables, ONE, now_ms=2000))
-    assert [each["event"] for each in found[: -len(before)]] == ["drain", "suspect"]
-    assert (found[0]["at"], found[0]["id"]) == ("1970-01-01T00:16:42.000000Z", len(before) + 2)

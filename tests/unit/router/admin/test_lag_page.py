@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import math
 from collections import Counter
 from typing import Any
@@ -21,10 +19,7 @@ from tests.support.router.snapshots import (
 )
 from tests.support.router.tables import assigned, beat, task
 
-from understudy_router.admin.lag_forms import csv_text
 from understudy_router.admin.lag_page import (
-    COLUMNS,
-    SLICE_TASKS,
     SORTS,
     STATES,
     BadLagCursorError,
@@ -152,39 +147,6 @@ def large(tasks: int) -> Snapshot:
     return snapshot_of(tables_with(duties, *heartbeats, partitions=tasks), stores)
 
 
-def test_the_worst_come_first_and_the_unknown_before_them() -> None:
-    tables = tables_with({"0_0": task("a", "b", "c")}, beat("a", version=6), beat("b", version=2))
-    snapshot = snapshot_of(tables, stores_named({"one": 0}, partitions=1))
-    assert [row["node_id"] for row in page(snapshot, Query(sort="-lag", limit=3)).rows] == ["c", "b", "a"]
-    assert [row["node_id"] for row in page(snapshot, Query(sort="lag", limit=3)).rows] == ["a", "b", "c"]
-
-
-def test_a_large_list_is_looked_at_in_slices() -> None:
-    snapshot = large(3 * SLICE_TASKS)
-    assert len(list(page_of(snapshot, Query(sort="-lag")))) == 3
-    rows = finished(page_of(snapshot, Query(sort="-lag", limit=3))).rows
-    assert [(row["partition"], row["offset_lag"]) for row in rows] == [(0, 2), (1, 2), (2, 2)]
-
-
-@pytest.mark.parametrize(
-    "text",
-    ["", "x", "é", "W10", "bnVsbA", "a" * 5000, "WzEsMiwib25lIiwtMSwiYSJd", "WzEsMiwib25lIiwxLCJhIiwxXQ", "AAAA", "="],
-)
-def test_a_damaged_cursor_is_refused(text: str) -> None:
-    with pytest.raises(BadLagCursorError):
-        decoded(text)
-
-
-@given(st.binary(max_size=60) | st.text(max_size=60).map(lambda text: text.encode(errors="replace")))
-def test_no_text_is_more_than_a_bad_cursor(text: bytes) -> None:
-    try:
-        found = decoded(text.decode("latin-1"))
-    except BadLagCursorError:
-        return
-    with pytest.raises(BadLagCursorError):
-        page(large(1), Query(), found)
-
-
 def test_a_cursor_is_good_for_its_list_alone() -> None:
     snapshot = large(4)
     cursor = page(snapshot, Query(limit=2)).next
@@ -198,16 +160,3 @@ def test_a_cursor_is_good_for_its_list_alone() -> None:
     assert by_value.tick == snapshot.tick
     with pytest.raises(BadLagCursorError):
         page(snapshot, Query(sort="-lag", limit=2), by_value._replace(node_id="z"))
-
-
-def test_csv_has_a_heading_every_row_nothing_for_the_unknown_and_no_formula() -> None:
-    stores = stores_named({"=cmd|'x'!A1": 0, 'a,"b"\n': 0}, partitions=1)
-    snapshot = snapshot_of(tables_with({"0_0": task("a", "+b")}, beat("a")), stores)
-    text = b"".join(csv_text(every_row(snapshot, Query()))).decode()
-    heading, *rows = list(csv.reader(io.StringIO(text, newline="")))
-    assert tuple(heading) == COLUMNS
-    assert len(rows) == 4
-    by_place = {(row[0], row[3]): dict(zip(heading, row, strict=True)) for row in rows}
-    assert by_place["'=cmd|'x'!A1", "a"]["offset_lag"] == "0"
-    unknown = by_place['a,"b"\n', "'+b"]
-    assert (unknown["offset_lag"], unknown["state"], unknown["error"]) == ("", "", "")

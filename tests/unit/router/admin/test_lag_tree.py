@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from typing import Any
 
 import orjson
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.router.snapshots import NODES, finished, snapshot_of, worlds
@@ -18,9 +17,7 @@ from understudy_router.admin.replica_index import ROLES
 from understudy_router.admin.snapshot import About, gather
 from understudy_router.cluster.candidates import candidates_of
 from understudy_router.cluster.catalogue import Stores, stores_of
-from understudy_router.cluster.health import MAX_BAD_IN_A_ROW
 from understudy_router.cluster.tables import Tables
-from understudy_shared.base.errors import UnknownStoreError
 from understudy_shared.base.words import HostInfo
 
 World = tuple[Tables, Stores, float]
@@ -100,43 +97,6 @@ def test_pieces_that_are_read_slowly_are_all_of_the_moment_of_the_first() -> Non
     assert (changed["end_offset_position"], len(changed["stores"][0]["partitions"])) == (9, partitions)
 
 
-def test_large_trees_come_in_small_pieces_that_make_one_document() -> None:
-    count = 100
-    nodes = [f"n{number:04}" for number in range(count // 2)]
-    tasks = {f"0_{each}": task(nodes[each % len(nodes)], nodes[(each + 1) % len(nodes)]) for each in range(count)}
-    tables = Tables(end_expiry_ms=10_000)
-    tables.bus_back(0)
-    tables.assigned(assigned(tasks, partitions=count), 0)
-    for node_id in nodes:
-        tables.heard(beat(node_id, partitions=count), age_ms=0, now_ms=0)
-    pieces = list(lag_tree(snapshot_of(tables, stores_of(catalogue(partitions=count), "c1"))))
-    assert max(piece.count(b'"node_id"') for piece in pieces) == 1
-    report = orjson.loads(b"".join(pieces))
-    assert [each["partition"] for each in report["stores"][0]["partitions"]] == [n // 2 for n in range(2 * count)]
-    assert [node["node_id"] for node in report["nodes"]] == nodes
-    assert sum(node["active"] for node in report["nodes"]) == count
-    assert sum(node["standby"] for node in report["nodes"]) == count
-
-
-def test_the_tree_has_the_members_that_were_agreed() -> None:
-    report = reported(tables_of(task("a", "b", warmups=("c",)), beat("a"), beat("b", version=5), beat("c", version=1)))
-    assert report["view_of"] == {"router": "127.0.0.1:8080", "router_id": ""}
-    assert report["assignment"] == {"term": 1, "epoch": 1, "written_by": "a"}
-    assert report["bus"] == {"state": "connected", "why": ""}
-    assert [(node["node_id"], node["active"], node["standby"], node["warmup"]) for node in report["nodes"]] == [
-        ("a", 1, 0, 0),
-        ("b", 0, 1, 0),
-        ("c", 0, 0, 1),
-    ]
-    (store,) = report["stores"]
-    assert (store["store"], store["operator_id"]) == ("words", 0)
-    assert [(each["role"], each["offset_lag"]) for each in store["partitions"]] == [
-        ("active", 0),
-        ("standby", 2),
-        ("warmup", 6),
-    ]
-
-
 def test_the_tree_says_null_for_lag_that_is_unknown() -> None:
     tables = tables_of(task("a", "b"), beat("a", end_age_ms=None))
     report = reported(tables)
@@ -161,47 +121,3 @@ def test_the_tree_names_the_dead_the_suspect_and_a_bus_that_is_away() -> None:
     assert nodes["a"]["health"] is None
     assert report["bus"] == {"state": "degraded", "why": "connection refused"}
     assert [event["event"] for event in report["events"]][-3:] == ["died", "suspect", "bus-lost"]
-
-
-def test_before_anything_is_known_the_tree_is_empty_and_not_an_error() -> None:
-    report = reported(Tables())
-    assert (report["lineage"], report["end_offset_position"], report["assignment"]) == (None, None, None)
-    assert report["stores"] == [{"store": "words", "operator_id": 0, "partitions": []}]
-    assert report["bus"]["state"] == "degraded"
-
-
-def test_while_no_store_is_known_the_nodes_still_have_the_tasks_that_they_have() -> None:
-    tables = tables_of(task("a", "b"), beat("a"), beat("b"))
-    report = orjson.loads(b"".join(lag_tree(snapshot_of(tables, None), Query(store="words"))))
-    assert report["stores"] == []
-    duties = [(node["node_id"], node["active"], node["standby"]) for node in report["nodes"]]
-    assert duties == [("a", 1, 0), ("b", 0, 1)]
-
-
-def test_a_store_that_is_not_there_is_refused_before_anything_is_said() -> None:
-    snapshot = snapshot_of(tables_of(task("a"), beat("a")), stores_of(catalogue(), "c1"))
-    with pytest.raises(UnknownStoreError):
-        next(lag_tree(snapshot, Query(store="nowhere")))
-
-
-def test_events_are_dated_by_how_long_ago_they_were() -> None:
-    tables = tables_of(task("a"), now_ms=500)
-    tables.heard(beat("a"), age_ms=0, now_ms=1500)
-    assert [event["at"] for event in reported(tables, now_ms=2500)["events"]][-1] == "1970-01-01T00:16:39.000000Z"
-
-
-def test_a_node_that_has_nothing_assigned_is_in_the_tree() -> None:
-    report = reported(tables_of(task("a"), beat("a"), beat("idle")))
-    (idle,) = (node for node in report["nodes"] if node["node_id"] == "idle")
-    assert (idle["live"], idle["health"], idle["active"], idle["standby"], idle["warmup"]) == (True, "ok", 0, 0, 0)
-    assert "idle" not in {replica["node_id"] for replica in report["stores"][0]["partitions"]}
-
-
-def test_a_node_in_quarantine_is_named_with_the_reason() -> None:
-    tables = tables_of(task("a", "b"), beat("a"), beat("b", version=3))
-    for number in range(MAX_BAD_IN_A_ROW):
-        tables.hop_failed("a", number * 1000, "timeout: no reply within 1000 ms")
-    why = f"{MAX_BAD_IN_A_ROW} bad results in a row, the last: timeout: no reply within 1000 ms"
-    report = reported(tables, now_ms=4000)
-    assert [(node["health"], node["reason"]) for node in report["nodes"]] == [("quarantined", why), ("ok", "")]
-    assert [event["event"] for event in report["events"]][-2:] == ["suspect", "quarantined"]

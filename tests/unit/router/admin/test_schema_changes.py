@@ -8,8 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.support.router.tables import APPLICATION, LINEAGE
 
-from understudy_router.admin.faults import FEW
-from understudy_router.admin.schema_changes import KINDS, schema_changes
+from understudy_router.admin.watching import KINDS, schema_changes
 from understudy_router.cluster.catalogue import Stores, stores_of
 from understudy_shared.bus.messages import Catalogue, CatalogueStore
 
@@ -49,12 +48,6 @@ def said(before: Stores | None, after: Stores | None) -> list[tuple[str, str]]:
     return list(schema_changes(before, after))
 
 
-def test_nothing_changed_while_nothing_is_known_or_the_catalogue_is_the_same() -> None:
-    known = catalogue("1", stored())
-    assert said(None, known) == said(known, None) == said(known, catalogue("1", stored())) == []
-    assert said(known, catalogue("2", stored())) == [], "another digest, and nothing that anybody can see"
-
-
 def test_columns_that_came_went_or_have_another_type_are_named() -> None:
     before = catalogue("1", stored(value=[COUNT, DELAY]))
     assert said(before, catalogue("2", stored())) == [("schema-changed", "words: value column delay is gone")]
@@ -65,36 +58,6 @@ def test_columns_that_came_went_or_have_another_type_are_named() -> None:
     ]
     assert said(before, catalogue("2", stored(value=[DELAY, COUNT]))) == [
         ("schema-changed", "words: value columns in another order")
-    ]
-
-
-def test_another_key_other_partitions_and_another_operator_are_said_of_their_store() -> None:
-    now = stored(columns=(("word", "string"), ("day", "date")), partitions=8, operator_id=1)
-    ((kind, detail),) = said(catalogue("1", stored()), catalogue("2", now, stored("other", operator_id=2)))[1:]
-    assert kind == "schema-changed"
-    assert detail == "words: operator 1, before 0; 8 partitions, before 4; new key column day, date"
-
-
-def test_stores_that_came_and_went_are_named_with_why() -> None:
-    before = catalogue("1", stored("one"), stored("two", operator_id=1))
-    after = catalogue(
-        "2",
-        stored("one"),
-        stored("three", operator_id=2),
-        not_served=[{"operator_id": 1, "store": "two", "reason": "its keys have a collation"}],
-    )
-    assert said(before, after) == [("store-added", "three"), ("store-removed", "two: its keys have a collation")]
-
-
-def test_a_query_that_began_anew_is_said_and_its_stores_are_the_same() -> None:
-    assert said(catalogue("1", stored()), catalogue("2", stored(), lineage="l2")) == [
-        ("new-history", "the query began anew: its checkpoint is now l2, before l1")
-    ]
-
-
-def test_a_value_column_without_a_name_or_type_is_no_error() -> None:
-    assert said(catalogue("1", stored()), catalogue("2", stored(value=[{}]))) == [
-        ("schema-changed", "words: new value column None, None; value column count is gone")
     ]
 
 
@@ -126,8 +89,3 @@ def test_there_is_at_most_a_line_of_each_kind_and_each_is_short(
     assert ("store-added" in kinds) == bool(new.by_name.keys() - old.by_name.keys())
     assert ("store-removed" in kinds) == bool(old.by_name.keys() - new.by_name.keys())
     assert said(new, catalogue("2", *after)) == []
-
-
-def test_of_many_stores_a_few_are_named_and_the_others_counted() -> None:
-    many = [stored(f"s{number}", operator_id=number) for number in range(FEW + 2)]
-    assert said(catalogue("1"), catalogue("2", *many)) == [("store-added", "s0, s1, s2 and 2 more")]

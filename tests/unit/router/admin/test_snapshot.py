@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from hypothesis import given
-from tests.support.router.snapshots import about, finished, snapshot_of, stores_named, tables_with, worlds
-from tests.support.router.tables import LINEAGE, beat, task
+from tests.support.router.snapshots import snapshot_of, worlds
 
 from understudy_router.admin.facts import DEAD, Standing
-from understudy_router.admin.replica_index import ROLES, WARMUP, index_replicas
-from understudy_router.admin.snapshot import gather
+from understudy_router.admin.replica_index import ROLES, WARMUP
 from understudy_router.cluster.candidates import candidates_of
 from understudy_router.cluster.catalogue import Stores
 from understudy_router.cluster.tables import Tables
-from understudy_shared.bus.messages import Applied
 
 World = tuple[Tables, Stores, float]
 
@@ -76,37 +73,3 @@ def test_the_sums_of_a_snapshot_are_those_of_its_replicas(world: World) -> None:
         expected = {task for task, count in pairs if len(index.holders(task)) > 1 and count < 2}
         assert {task for task in totals.unsettled if task in tasks} == expected
         assert not set(totals.thin) & set(unserved)
-
-
-def test_a_layout_is_used_again_until_the_assignment_or_the_stores_change() -> None:
-    stores = stores_named({"one": 0}, partitions=2)
-    tables = tables_with({"0_0": task("a", "b"), "0_1": task("b", "a")}, beat("a"), beat("b"), partitions=2)
-    first = snapshot_of(tables, stores)
-    second = snapshot_of(tables, stores, index=first.index)
-    assert second.index is first.index
-    other = stores_named({"one": 0, "two": 0}, partitions=2)
-    assert snapshot_of(tables, other, index=first.index).index is not first.index
-
-
-def test_before_anything_is_known_a_snapshot_is_empty_and_no_error() -> None:
-    snapshot = snapshot_of(Tables(), None)
-    assert (snapshot.index.replicas, snapshot.nodes, snapshot.lineage, snapshot.end_confirmed) == (0, {}, None, False)
-    without_assignment = snapshot_of(Tables(), stores_named({"one": 0}, partitions=2))
-    assert without_assignment.totals.unserved == (0, 1)
-
-
-def test_a_gather_of_many_nodes_and_exceptions_comes_in_slices() -> None:
-    count = 100
-    names = [f"n{number:04}" for number in range(count)]
-    tasks = {f"0_{partition}": task(names[partition]) for partition in range(count)}
-    stores = stores_named({"one": 0}, partitions=count)
-    heartbeats = [beat(name, partitions=count) for name in names[1:]]
-    tables = tables_with(tasks, *heartbeats, partitions=count)
-    far = {f"0_{partition}": Applied(version=1) for partition in range(count)}
-    tables.heard(beat(names[0], partitions=count, exceptions=far), age_ms=0, now_ms=0)
-    assert tables.assignment is not None
-    index = finished(index_replicas(tables.assignment, stores))
-    assert len(list(gather(tables, stores, about(), index))) >= 2 * count
-    snapshot = snapshot_of(tables, stores, index=index)
-    assert snapshot.end_age_ms == 0
-    assert snapshot.lineage == LINEAGE

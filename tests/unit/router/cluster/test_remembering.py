@@ -4,18 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.cluster.fake_cluster import catalogue
 from tests.support.router.tables import APPLICATION, TASK, assigned, beat, expire, port_of, tables_of, task
 
-from understudy_router.cluster import remembering
 from understudy_router.cluster.remembering import RouterMemory, is_from_previous_cluster
-from understudy_router.cluster.tables import Tables
-from understudy_router.serve import main
 from understudy_router.settings import RouterSettings
-from understudy_shared.base.errors import SettingsError
 from understudy_shared.base.plausible import FIRST_SIGHT
 from understudy_shared.bus.gossip import digest_of
 from understudy_shared.cluster.remembered import Remembered
@@ -108,48 +103,3 @@ async def test_a_node_that_died_lately_is_remembered(tmp_path: Path) -> None:
     again = await written(memory, tmp_path)
     await again.recall()
     assert {host.port for host in again.hosts} == {port_of("a")}
-
-
-async def test_how_many_nodes_are_remembered_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(remembering, "MAX_NODES", 3)
-    nodes = "abcde"
-    memory = RouterMemory(Remembered(tmp_path, APPLICATION))
-    memory.note_nodes(tables_of(task("a"), *map(beat, nodes)), APPLICATION)
-    again = await written(memory, tmp_path)
-    await again.recall()
-    assert len(again.hosts) == 3
-
-
-async def test_without_a_place_nothing_is_remembered_and_nothing_fails() -> None:
-    memory = RouterMemory(None)
-    memory.note(catalogue())
-    memory.note_nodes(Tables(), APPLICATION)
-    await memory.flush()
-    assert await memory.recall() == (None, None)
-
-
-@pytest.mark.parametrize("application_id", ["flights", "a/../../b", "..", "a b", "\u00e4" * 200, "x" * 256, "a:b\0c"])
-def test_the_folder_is_one_of_its_own_whatever_the_application_is_called(
-    application_id: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    folder = settings(application_id).data_directory
-    assert folder.parent == tmp_path / "understudy"
-    folder.mkdir(parents=True)
-    other = settings(application_id[:-1] + "y").data_directory
-    assert other != folder
-
-
-def test_the_folder_is_the_configured_one(tmp_path: Path) -> None:
-    assert settings(data_dir=tmp_path / "here").data_directory == tmp_path / "here"
-
-
-def test_without_a_home_there_is_a_folder_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("HOME", raising=False)
-    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
-    assert settings().data_directory == Path("/.cache/understudy/router-flights")
-
-
-def test_a_router_with_an_invalid_seed_does_not_start() -> None:
-    with pytest.raises(SettingsError, match="'n1' is not a seed"):
-        main({"redis": "redis://unused", "application_id": "flights", "port": 0, "seed": "n1"})

@@ -13,24 +13,23 @@ from tests.support.router.tables import APPLICATION, LINEAGE, beat, port_of, tab
 from understudy_router.admin.held_snapshots import MAX_SHOWN, listing_document, overview_part
 from understudy_router.cluster.snapshot_leases import SnapshotLeases
 from understudy_shared.base.words import ApplicationId, HostInfo, Lineage
-from understudy_shared.cluster.node_calls import NodeCallError, NodeCalls, NodeTimeoutError
+from understudy_shared.cluster.node_calls import CallKind, NodeCallError, NodeCalls, NodeTimeoutError
 from understudy_shared.http.problems import ProblemError
 from understudy_shared.reads.lease_calls import (
     HOLD_PATH,
     LIST_PATH,
     RELEASE_PATH,
     SHOWN_PATH,
-    HeldFor,
     ReplicaVersion,
-    ShownReply,
     decode_leases_call,
-    encode_held,
+    encode_shown,
 )
 from understudy_shared.reads.position import Position
 from understudy_shared.reads.snapshot_lease import SnapshotLease
 
 Said = tuple[int, bytes] | Exception
 AT = Position(ApplicationId(APPLICATION), Lineage(LINEAGE), 7, 3)
+HELD: Said = (200, b"{}")
 GONE = NodeTimeoutError("it does not answer")
 FULL = 429, orjson.dumps({"type": "overloaded", "detail": "no room", "fix": "Retry later", "retry_after_s": 9})
 
@@ -43,8 +42,9 @@ class Nodes:
         self.asked: list[tuple[int, str, bytes]] = []
 
     async def ask(
-        self, host: HostInfo, path: str, content: bytes, *, max_bytes: int, limit_s: float
+        self, kind: CallKind, host: HostInfo, path: str, content: bytes, *, max_bytes: int, limit_s: float
     ) -> tuple[int, bytes]:
+        assert kind is CallKind.LEASE
         self.asked.append((host.port, path, content))
         said = self.said[host.port][path]
         if isinstance(said, Exception):
@@ -64,35 +64,33 @@ def lease(lease_id: str = "x") -> SnapshotLease:
     return SnapshotLease(AT, lease_id, 60)
 
 
-def shows(version: int, shared: Position | None = None) -> Said:
-    return 200, ShownReply((ReplicaVersion("op0", 0, version, 3), ReplicaVersion("op0", 1, 8, 3)), shared).encode()
+def shows(version: int) -> Said:
+    return 200, encode_shown((ReplicaVersion("op0", 0, version, 3), ReplicaVersion("op0", 1, 8, 3)))
 
 
-async def test_each_task_counts_at_its_newest_replica_and_a_recent_lease_of_any_node_is_known() -> None:
-    nodes = Nodes(a={SHOWN_PATH: shows(9)}, b={SHOWN_PATH: shows(7, AT)})
-    said = await leases_of(nodes).shown(LINEAGE, ["op0"], None)
-    assert sorted((each.partition, each.version) for each in said.shown) == [(0, 9), (1, 8)]
-    assert said.shared == AT
+async def test_each_task_counts_at_its_newest_replica() -> None:
+    nodes = Nodes(a={SHOWN_PATH: shows(9)}, b={SHOWN_PATH: shows(7)})
+    shown = await leases_of(nodes).shown(LINEAGE, ["op0"], None)
+    assert sorted((each.partition, each.version) for each in shown) == [(0, 9), (1, 8)]
     gone = Nodes(a={SHOWN_PATH: GONE}, b={SHOWN_PATH: shows(7)})
-    assert {each.version for each in (await leases_of(gone).shown(LINEAGE, ["op0"], None)).shown} == {7, 8}
+    assert {each.version for each in await leases_of(gone).shown(LINEAGE, ["op0"], None)} == {7, 8}
 
 
-async def test_a_lease_is_held_by_the_nodes_that_answer_and_the_shortest_estimate_counts() -> None:
-    nodes = Nodes(a={HOLD_PATH: (200, encode_held(90))}, b={HOLD_PATH: (200, encode_held(80))})
-    assert await leases_of(nodes).hold(HeldFor(lease(), "me", ("op0",))) == 80
-    half = Nodes(a={HOLD_PATH: (200, encode_held(None))}, b={HOLD_PATH: GONE})
-    assert await leases_of(half).hold(HeldFor(lease(), "me", ("op0",))) is None
+async def test_a_lease_is_held_by_the_nodes_that_answer_and_refused_where_none_does() -> None:
+    half = Nodes(a={HOLD_PATH: HELD}, b={HOLD_PATH: GONE})
+    await leases_of(half).hold(lease(), ["op0"])
+    call = decode_leases_call(half.asked[0][2])
+    assert (call.leases, call.stores, call.is_renewal) == ((lease(),), ("op0",), False)
     older = Nodes(a={HOLD_PATH: (404, b"{}")}, b={HOLD_PATH: GONE})
     with pytest.raises(ProblemError) as refused:
-        await leases_of(older).hold(HeldFor(lease(), "me", ("op0",)))
+        await leases_of(older).hold(lease(), ["op0"])
     assert refused.value.problem.status == 503
 
 
 async def test_a_node_without_room_refuses_for_all_and_the_lease_ends_at_the_others() -> None:
-    held: Said = (200, encode_held(None))
-    nodes = Nodes(a={HOLD_PATH: held, RELEASE_PATH: (200, b"{}")}, b={HOLD_PATH: FULL, RELEASE_PATH: (200, b"{}")})
+    nodes = Nodes(a={HOLD_PATH: HELD, RELEASE_PATH: (200, b"{}")}, b={HOLD_PATH: FULL, RELEASE_PATH: (200, b"{}")})
     with pytest.raises(ProblemError) as refused:
-        await leases_of(nodes).hold(HeldFor(lease(), "me", ("op0",)))
+        await leases_of(nodes).hold(lease(), ["op0"])
     problem = refused.value.problem
     assert (problem.status, problem.detail, problem.retry_after_s) == (429, "no room", 9)
     assert nodes.paths() == sorted([HOLD_PATH, RELEASE_PATH] * 2)
@@ -100,7 +98,7 @@ async def test_a_node_without_room_refuses_for_all_and_the_lease_ends_at_the_oth
 
 async def test_leases_that_are_used_are_renewed_together_and_each_once_in_a_third_of_its_time() -> None:
     clock = ManualClock()
-    nodes = Nodes(a={HOLD_PATH: (200, encode_held(None))}, b={HOLD_PATH: GONE})
+    nodes = Nodes(a={HOLD_PATH: HELD}, b={HOLD_PATH: GONE})
     leases = leases_of(nodes, clock)
     for _ in range(3):
         leases.used(lease("x"))
@@ -109,7 +107,7 @@ async def test_leases_that_are_used_are_renewed_together_and_each_once_in_a_thir
     await leases.renew_used()
     assert len(nodes.asked) == 2, "one call to each node"
     call = decode_leases_call(nodes.asked[0][2])
-    assert ([each.lease.lease_id for each in call.leases], call.is_renewal) == (["x", "y"], True)
+    assert ([each.lease_id for each in call.leases], call.is_renewal) == (["x", "y"], True)
     clock.advance(19_000)
     leases.used(lease("x"))
     await leases.renew_used()
@@ -122,21 +120,19 @@ async def test_leases_that_are_used_are_renewed_together_and_each_once_in_a_thir
 
 def entry(lease_id: str, **members: object) -> dict[str, object]:
     return {
-        "id": lease_id, "holder": "me", "version": 7, "committed_at": None, "lineage": LINEAGE, "stores": ["op0"],
-        "ttl_s": 60, "granted_at": "", "age_s": 5, "expires_at": "2026-11-26T00:00:05Z", "renewals": 1, "tasks": 2,
-        "extra_bytes": 10, "disk_bytes": 20, **members,
+        "id": lease_id, "version": 7, "committed_at": None, "lineage": LINEAGE, "ttl_s": 60,
+        "expires_at": "2026-11-26T00:00:05Z", "tasks": 2, "extra_bytes": 10, "disk_bytes": 20, **members,
     }  # fmt: skip
 
 
 async def test_a_listing_sums_up_what_nodes_hold_and_names_those_that_did_not_answer() -> None:
-    forgot = entry("x", holder=None, stores=[], age_s=1, expires_at="2026-11-26T00:00:09Z", renewals=0)
+    renewed = entry("x", expires_at="2026-11-26T00:00:09Z")
     said = {name: {LIST_PATH: (200, orjson.dumps({"snapshots": each}))} for name, each in
-            (("a", [entry("x"), entry("y", age_s=9)]), ("b", [forgot]))}  # fmt: skip
+            (("a", [entry("x"), entry("y")]), ("b", [renewed]))}  # fmt: skip
     document = listing_document(await leases_of(Nodes(**said)).listed())
-    assert [each["id"] for each in document["snapshots"]] == ["y", "x"], "the oldest first"
+    assert [each["id"] for each in document["snapshots"]] == ["y", "x"], "the one that ends first"
     x = document["snapshots"][1]
-    assert (x["holder"], x["stores"], x["nodes"], x["renewals"]) == ("me", ["op0"], 2, 1)
-    assert (x["tasks"], x["extra_bytes"], x["disk_bytes"]) == (4, 20, 40)
+    assert (x["nodes"], x["tasks"], x["extra_bytes"], x["disk_bytes"]) == (2, 4, 20, 40)
     assert x["expires_at"] == "2026-11-26T00:00:09Z"
     assert document["unanswered"] == []
     for silent in (NodeCallError("gone"), (200, b'{"snapshots": [{"id": 3}]}'), (500, b"{}")):
@@ -147,4 +143,4 @@ async def test_a_listing_sums_up_what_nodes_hold_and_names_those_that_did_not_an
 
 def test_an_overview_has_some_leases_and_the_number_of_all() -> None:
     part = overview_part([entry(str(number)) for number in range(MAX_SHOWN + 5)])
-    assert (part["held"], len(part["oldest"])) == (MAX_SHOWN + 5, MAX_SHOWN)
+    assert (part["held"], len(part["leases"])) == (MAX_SHOWN + 5, MAX_SHOWN)

@@ -20,10 +20,9 @@ from tests.support.router.tables import (
 )
 
 from understudy_router.cluster.candidates import candidates_of
-from understudy_router.cluster.tables import MAX_EVENTS, Tables
+from understudy_router.cluster.tables import Tables
 from understudy_shared.bus.gossip import EXPIRY_HEARTBEATS
-from understudy_shared.bus.messages import Applied, Assignment, Heartbeat
-from understudy_shared.cluster.view import MAX_DEAD
+from understudy_shared.bus.messages import Assignment, Heartbeat
 
 EXPIRY_MS = 3 * HEARTBEAT_MS
 ORDERS = st.tuples(st.integers(1, 4), st.integers(1, 4))
@@ -47,14 +46,6 @@ def test_an_older_heartbeat_of_the_same_process_changes_nothing() -> None:
     assert not tables.heard(beat(sequence=5), age_ms=0, now_ms=10)
     assert not tables.heard(beat(sequence=4), age_ms=0, now_ms=10)
     assert tables.version == before
-
-
-def test_a_restarted_node_counts_from_the_beginning_again() -> None:
-    tables = tables_of(task("a"), beat(sequence=90))
-    assert tables.heard(beat(incarnation="i2", sequence=1), age_ms=0, now_ms=10)
-    assert tables.nodes["a"].heartbeat.incarnation == "i2"
-    assert not tables.heard(beat(incarnation="i1", sequence=91), age_ms=500, now_ms=11), "said before the restart"
-    assert happened(tables)[-1] == "restarted"
 
 
 @given(st.lists(ORDERS))
@@ -92,30 +83,15 @@ def test_a_silent_node_that_has_not_been_asked_in_vain_stays_and_is_known_to_be_
     assert list(tables.nodes) == ["a"], "it has spoken since"
 
 
-def test_the_age_of_a_key_counts_towards_its_nodes_end() -> None:
-    tables = tables_of(task("a"))
-    assert not tables.heard(beat(), age_ms=EXPIRY_MS + 1, now_ms=0)
-    assert tables.heard(beat(), age_ms=2500, now_ms=0)
-    expire(tables, 501)
-    assert "a" not in tables.nodes
-
-
-def test_a_node_that_comes_back_is_no_longer_dead() -> None:
-    tables = tables_of(task("a"), beat(sequence=1))
-    expire(tables, EXPIRY_MS + 1)
-    assert tables.heard(beat(sequence=2), age_ms=0, now_ms=EXPIRY_MS + 2)
-    assert "a" in tables.nodes
-    assert not tables.dead
-
-
 def test_while_the_bus_is_away_nobody_dies_of_silence_and_lag_becomes_unknown() -> None:
     tables = tables_of(task("a"), beat(version=5))
     tables.bus_lost(1, "connection refused")
-    expire(tables, END_EXPIRY_MS)
+    tables.expire(END_EXPIRY_MS)
     assert lags(tables, END_EXPIRY_MS) == {"a": 2}
-    expire(tables, END_EXPIRY_MS + 1)
+    tables.expire(END_EXPIRY_MS + 1)
     assert lags(tables, END_EXPIRY_MS + 1) == {"a": None}
-    assert candidates_of(tables, 0, 0, END_EXPIRY_MS + 1)[0].is_live
+    (only,) = candidates_of(tables, 0, 0, END_EXPIRY_MS + 1)
+    assert (only.is_live, only.is_silent) == (True, True), "it was not asked in vain"
     back_ms = END_EXPIRY_MS + 2
     tables.bus_back(back_ms)
     expiry_ms = tables.nodes["a"].heartbeat.heartbeat_ms * EXPIRY_HEARTBEATS
@@ -124,6 +100,16 @@ def test_while_the_bus_is_away_nobody_dies_of_silence_and_lag_becomes_unknown() 
     expire(tables, back_ms + expiry_ms + 1)
     assert "a" not in tables.nodes
     assert happened(tables)[-3:] == ["bus-lost", "bus-back", "died"]
+
+
+def test_while_the_bus_is_away_a_node_dies_that_does_not_answer_and_one_that_answers_lives() -> None:
+    tables = tables_of(task("a", "b"), beat("a"), beat("b"))
+    tables.bus_lost(1, "connection refused")
+    tables.heard(beat("b", sequence=2), age_ms=0, now_ms=EXPIRY_MS)
+    expire(tables, EXPIRY_MS + 1)
+    assert (set(tables.nodes), set(tables.dead)) == ({"b"}, {"a"})
+    tables.heard(beat("a", sequence=2), age_ms=0, now_ms=EXPIRY_MS + 2)
+    assert set(tables.nodes) == {"a", "b"}, "it answers again"
 
 
 def test_a_farewell_removes_the_process_that_said_it_and_no_later_one() -> None:
@@ -141,13 +127,6 @@ def test_a_key_that_was_read_before_the_farewell_does_not_bring_its_node_back() 
     assert not tables.heard(beat(sequence=5), age_ms=20, now_ms=20)
     assert "a" not in tables.nodes
     assert tables.heard(beat(incarnation="i2", sequence=1), age_ms=0, now_ms=30)
-
-
-def test_lag_is_judged_against_the_highest_end_that_anybody_reported() -> None:
-    tables = tables_of(task("a", "b"), beat("a", version=7, end_version=7), beat("b", version=6, end_version=9))
-    assert lags(tables, 0) == {"a": 2, "b": 3}
-    answered(tables, "a", 0, 11)
-    assert lags(tables, 0) == {"a": 4, "b": 5}
 
 
 def test_the_end_of_another_lineage_is_no_end() -> None:
@@ -179,25 +158,12 @@ def test_an_end_counts_as_confirmed_while_somebody_confirmed_it_recently() -> No
     assert not tables.end_confirmed(END_EXPIRY_MS - 3999)
 
 
-def test_lag_is_unknown_and_not_0_while_the_end_is_not_confirmed() -> None:
-    tables = tables_of(task("a"), beat(version=7, end_version=7, end_age_ms=None))
-    (only,) = candidates_of(tables, 0, 0, 0)
-    assert (only.version, only.offset_lag) == (7, None)
-
-
 def test_lag_is_unknown_by_a_report_that_is_too_old_though_others_confirm_the_end() -> None:
     tables = tables_of(task("a", "b"), beat("a"), beat("b"))
     tables.bus_lost(1, "connection refused")
     tables.heard(beat("b", sequence=2), age_ms=0, now_ms=END_EXPIRY_MS)
     assert lags(tables, END_EXPIRY_MS) == {"a": 0, "b": 0}
     assert lags(tables, END_EXPIRY_MS + 1) == {"a": None, "b": 0}
-
-
-def test_a_promotion_is_an_event() -> None:
-    tables = tables_of(task("a", "b"))
-    tables.assigned(assigned({TASK: task("b")}, order=(1, 2)), 5)
-    assert happened(tables)[-1] == "promoted"
-    assert "b is active for 0_0" in tables.events[-1].detail
 
 
 def test_the_catalogue_in_use_is_the_one_that_most_nodes_serve_by() -> None:
@@ -269,47 +235,6 @@ def test_the_end_of_nodes_without_tasks_counts_only_until_a_node_of_the_assignme
     assert tables.end_version == 7
     tables.heard(beat("stranger", sequence=2, end_version=10), age_ms=0, now_ms=0)
     assert tables.end_version == 7
-
-
-def test_what_is_kept_for_people_is_bounded() -> None:
-    tables = tables_of(task("a"))
-    for number in range(2 * MAX_EVENTS):
-        tables.heard(beat(f"n{number}"), age_ms=0, now_ms=number)
-        tables.left(farewell(f"n{number}"), number)
-    assert len(tables.events) == MAX_EVENTS
-    assert len(tables.dead) == MAX_DEAD
-    assert f"n{2 * MAX_EVENTS - 1}" in tables.dead
-
-
-def test_a_replica_that_its_node_has_not_taken_up_yet_has_no_version() -> None:
-    """The node's heartbeat speaks of what the assignment before gave it."""
-    tables = tables_of(task("a"), beat("a"), beat("b"))
-    tables.assigned(assigned({TASK: task("a", "b")}, order=(1, 2)), 1)
-    assert {each.node_id: each.version for each in candidates_of(tables, 0, 0, 1)} == {"a": 7, "b": None}
-    tables.heard(beat("b", sequence=2, epoch=2), age_ms=0, now_ms=2)
-    assert {each.node_id: each.version for each in candidates_of(tables, 0, 0, 2)} == {"a": 7, "b": 7}
-
-
-def test_an_exception_of_a_heartbeat_goes_before_what_holds_for_all_tasks() -> None:
-    late = Applied(version=3, time_lag_ms=40, state="RESTORING", error="the disk is full")
-    tables = tables_of(task("a"), beat(version=7, exceptions={TASK: late}))
-    (only,) = candidates_of(tables, 0, 0, 5)
-    assert (only.version, only.offset_lag, only.time_lag_ms) == (3, 4, 45)
-    assert (only.state, only.error) == ("RESTORING", "the disk is full")
-
-
-def test_what_a_node_says_it_holds_goes_before_what_it_was_given() -> None:
-    tables = tables_of(task("a"), beat(held=["0_5"]))
-    assert candidates_of(tables, 0, 0, 0)[0].version is None
-
-
-def test_a_member_that_was_never_heard_of_is_kept_apart_from_a_dead_one() -> None:
-    tables = tables_of(task("a", "b"), beat("a"))
-    expire(tables, EXPIRY_MS + 1)
-    dead, silent = candidates_of(tables, 0, 0, EXPIRY_MS + 1)
-    assert (dead.is_live, dead.is_heard) == (False, True)
-    assert (silent.is_live, silent.is_heard, silent.offset_lag, silent.version) == (True, False, None, None)
-    assert silent.endpoint == assigned({TASK: task("b")}).members["b"].host_info()
 
 
 @given(

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from tests.support.router.tables import HEARTBEAT_MS, TASK, assigned, beat, expire, tables_of, task
+from tests.support.router.tables import HEARTBEAT_MS, TASK, assigned, beat, tables_of, task
 
 from understudy_router.cluster.tables import Tables
 from understudy_shared.base.plausible import CEILING, FIRST_SIGHT, MAX_JUMP
-from understudy_shared.bus.messages import Applied
-from understudy_shared.cluster.admission import MAX_NODES, MAX_STRANGERS_TASKS, MIN_STRANGERS, QUIET_MS, limit_beside
+from understudy_shared.cluster.view import MAX_NODES, MIN_STRANGERS, QUIET_MS, limit_beside
 
 
 def test_an_assignment_far_above_the_known_one_is_refused_and_the_next_one_taken() -> None:
@@ -42,13 +41,6 @@ def test_a_heartbeat_in_a_living_nodes_name_silences_it_no_longer_than_two_heart
         assert tables.nodes["a"].heartbeat.sequence == 7
 
 
-def test_a_node_whose_forged_self_died_is_heard_again() -> None:
-    tables = tables_of(task("a"), beat(sequence=1_000_000))
-    expire(tables, 3 * HEARTBEAT_MS + 1)
-    assert "a" not in tables.nodes
-    assert tables.heard(beat(sequence=6), age_ms=0, now_ms=5 * HEARTBEAT_MS)
-
-
 def test_strangers_have_bounded_room_and_known_nodes_always_theirs() -> None:
     tables = tables_of(task("a", "b"), beat("a"))
     limit = limit_beside(2)
@@ -74,29 +66,6 @@ def test_before_an_assignment_thousands_of_nodes_are_admitted_and_known_ones_dis
     assert f"forged-{MAX_NODES - 1}" not in tables.nodes, "the newest stranger made room"
 
 
-def test_a_cluster_may_grow_fivefold_with_each_assignment() -> None:
-    sizes = [1]
-    while sizes[-1] < 1000:
-        sizes.append(limit_beside(sizes[-1]))
-    assert sizes == [1, 257, 1285]
-
-
-def test_strangers_name_a_bounded_number_of_tasks() -> None:
-    tables = tables_of(task("a"), beat("a"))
-    held = [f"0_{number}" for number in range(100_000)]
-    taken = [bool(tables.heard(beat(f"forged-{number}", held=held), age_ms=0, now_ms=1)) for number in range(4)]
-    assert taken == [True, True, False, False]
-    assert 2 * len(held) <= MAX_STRANGERS_TASKS
-    assert tables.heard(beat("a", sequence=2, exceptions={"0_1": Applied(version=1)}), age_ms=0, now_ms=2)
-
-
-def test_strangers_have_no_say_in_which_catalogue_is_in_use() -> None:
-    tables = tables_of(task("a"), beat("a", catalogue="ours"))
-    for number in range(5):
-        tables.heard(beat(f"forged-{number}", catalogue="theirs"), age_ms=0, now_ms=1)
-    assert tables.catalogue_digest == "ours"
-
-
 def test_a_node_that_no_assignment_names_sets_no_pace_and_dies_of_silence_alone() -> None:
     tables = tables_of(task("a"), beat("a"))
     tables.heard(beat("forged", heartbeat_ms=1), age_ms=0, now_ms=0)
@@ -104,25 +73,3 @@ def test_a_node_that_no_assignment_names_sets_no_pace_and_dies_of_silence_alone(
     tables.expire(4)
     assert "forged" not in tables.nodes
     assert "a" in tables.nodes
-
-
-def test_what_was_believed_at_first_sight_is_not_the_highest_once_more_is_known() -> None:
-    tables = Tables()
-    tables.heard(beat("forged", term=FIRST_SIGHT, epoch=1), age_ms=0, now_ms=0)
-    tables.heard(beat("a", term=5, epoch=8), age_ms=0, now_ms=0)
-    assert tables.highest() == (FIRST_SIGHT, 1)
-    tables.assigned(assigned({TASK: task("a")}, order=(5, 7)), 1)
-    assert tables.highest() == (5, 8), "the assignment to fetch is the one that a true node follows"
-
-
-def test_an_absurd_epoch_of_an_earlier_term_is_left_out_too() -> None:
-    tables = tables_of(task("a"))
-    tables.assigned(assigned({TASK: task("a")}, order=(3, 2)), 1)
-    tables.heard(beat("a", term=1, epoch=MAX_JUMP + 9), age_ms=0, now_ms=1)
-    assert (tables.nodes["a"].heartbeat.term, tables.nodes["a"].heartbeat.epoch) == (0, 0)
-
-
-def test_an_assignment_before_the_first_is_none() -> None:
-    tables = Tables()
-    assert not tables.assigned(assigned({TASK: task("a")}, order=(0, 0)), 0)
-    assert tables.assignment is None

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from tests.support.router.tables import (
-    HEARTBEAT_MS,
     TASK,
     answered,
     assigned,
     beat,
-    expire,
     farewell,
     happened,
     tables_of,
@@ -17,8 +15,6 @@ from tests.support.router.tables import (
 
 from understudy_router.cluster.candidates import candidates_of
 from understudy_router.cluster.health import Health
-
-EXPIRY_MS = 3 * HEARTBEAT_MS
 
 
 def test_a_failed_request_is_forgiven_by_an_answer_and_not_by_a_heartbeat() -> None:
@@ -40,25 +36,6 @@ def test_silence_while_others_answer_is_reported_and_puts_a_node_last() -> None:
     assert tables.version > before
     assert tables.events[-1].detail == "a: silent for 210 ms while others answered"
     assert candidates_of(tables, 0, 0, 300)[0].health is Health.SUSPECT
-
-
-def test_another_process_of_the_same_name_starts_afresh() -> None:
-    tables = tables_of(task("a"), beat(sequence=9))
-    tables.hop_failed("a", 100, "connection refused")
-    assert tables.heard(beat(incarnation="i2", sequence=1), age_ms=0, now_ms=200)
-    assert candidates_of(tables, 0, 0, 200)[0].health is Health.OK
-
-
-def test_what_is_known_of_a_nodes_health_goes_with_the_node() -> None:
-    tables = tables_of(task("a"), beat(sequence=1), beat("b"))
-    tables.hop_failed("a", 100, "timeout")
-    expire(tables, EXPIRY_MS + 1)
-    assert len(tables.health) == 0
-    assert tables.health.due(10**9) == []
-    tables.hop_failed("a", EXPIRY_MS + 2, "reset")
-    tables.hop_silent("a", EXPIRY_MS + 2, 300)
-    answered(tables, "z", EXPIRY_MS + 2)
-    assert len(tables.health) == 0, "nothing is kept of nodes that are not here"
 
 
 def test_an_answer_shows_when_its_node_follows_a_later_assignment() -> None:

@@ -11,13 +11,12 @@ from tests.support.clock import ManualClock
 from tests.support.cluster.fake_cluster import until
 from tests.support.cluster.fleet import FleetWorld, fleet_of
 
-from understudy_router.fleet import discovery, held, patterns, routers
+from understudy_router.fleet import held, routers
 from understudy_router.http import app
 from understudy_shared.base.errors import UnderstudyError
 from understudy_shared.bus.applications import ANNOUNCED
 from understudy_shared.bus.gossip import Gossip
 from understudy_shared.bus.messages import Farewell
-from understudy_shared.server.connection_guard import ConnectionGuard
 
 
 async def test_an_application_that_is_announced_is_served_when_it_has_nodes_and_those_of_no_pattern_never() -> None:
@@ -34,7 +33,7 @@ async def test_an_application_that_is_announced_is_served_when_it_has_nodes_and_
 async def test_an_application_without_nodes_is_idle_then_let_go_and_found_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(discovery, "LOOK_EVERY_MS", 10)
+    monkeypatch.setattr(routers, "LOOK_EVERY_MS", 10)
     async with fleet_of({"a": ["words"], "b": ["more"]}) as world:
         monkeypatch.setattr(held, "IDLE_AFTER_MS", 0)
         await Gossip(world.bus, "a").leave(Farewell(application_id="a", node_id="a", incarnation="i1"))
@@ -55,7 +54,7 @@ async def said(world: FleetWorld, cause: str) -> bool:
 
 
 async def test_a_bus_that_is_away_takes_no_application_away(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(discovery, "LOOK_EVERY_MS", 10)
+    monkeypatch.setattr(routers, "LOOK_EVERY_MS", 10)
     bus = FragileBus()
     async with fleet_of({"a": ["words"]}, bus=bus) as world:
         bus.turn(away=True)
@@ -65,11 +64,45 @@ async def test_a_bus_that_is_away_takes_no_application_away(monkeypatch: pytest.
         assert (await world.get("/readyz")).status_code == 200
 
 
+UNKNOWN = ("/v1/applications/a/stores/words/keys/x", "/v1/stores/words/keys/x", "/v1/applications/a")
+LISTS = ("/v1/applications", "/v1/stores")
+
+
+async def test_a_router_that_could_not_list_applications_yet_calls_none_unknown(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(routers, "LOOK_EVERY_MS", 10)
+    bus = FragileBus(away=True)
+    async with fleet_of({}, bus=bus) as world:
+        for path in (*UNKNOWN, *LISTS, "/readyz", "/admin/v1/nodes/a/safe-to-stop"):
+            answer = await world.get(path)
+            assert (answer.status_code, "have not been listed yet" in answer.text) == (503, True), path
+        bus.turn(away=False)
+        await until(lambda: world.fleet.starting() is None)
+        assert "no node of any application is heard yet" in (await world.get(UNKNOWN[0])).json()["detail"]
+        assert (await world.get("/readyz")).status_code == 200
+        await world.add("b", "more")
+        await until(lambda: "b" in world.fleet.held and world.fleet.held["b"].is_ready)
+        assert [(await world.get(path)).status_code for path in UNKNOWN] == [404] * 3
+        assert [(await world.get(path)).status_code for path in LISTS] == [200] * 2
+
+
+async def test_a_call_of_one_application_says_how_to_name_it() -> None:
+    async with fleet_of({"a": ["words"], "b": ["more"]}) as world:
+        for path, one in (
+            ("/admin/v1/lag", "/admin/v1/applications/{application}/lag"),
+            ("/v1/read", "/v1/applications/{application}/read"),
+        ):
+            problem = (await world.get(path)).json()
+            assert (problem["type"], problem["applications"]) == ("unknown-path", ["a", "b"])
+            assert one in problem["fix"]
+
+
 async def test_an_application_that_cannot_be_made_leaves_the_others_alone_and_is_tried_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async with fleet_of({"a": ["words"]}) as world:
-        monkeypatch.setattr(discovery, "LOOK_EVERY_MS", 10)
+        monkeypatch.setattr(routers, "LOOK_EVERY_MS", 10)
         made, failing = app.create_app, True
 
         def create(*arguments: Any, **options: Any) -> object:
@@ -84,36 +117,6 @@ async def test_an_application_that_cannot_be_made_leaves_the_others_alone_and_is
         failing = False
         await until(lambda: "b" in world.fleet.held)
         assert (await world.get("/v1/stores/more/keys/x")).status_code == 200
-
-
-async def test_applications_for_which_there_is_no_room_are_named_once_and_in_the_status(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr(patterns, "MAX_APPLICATIONS", 1)
-    async with fleet_of({"a": ["words"], "b": ["more"], "c": ["others"]}) as world:
-        await world.fleet._discovery.look()
-        assert list(world.fleet.held) == ["a"]
-        assert "2 applications are left out" in (await world.get("/readyz")).json()["degraded"]
-        assert await said(world, "applications-left-out")
-        logged = [each.getMessage() for each in caplog.records if "left out" in each.getMessage()]
-        assert [("'b', 'c'" in each) for each in logged] == [True]
-        monkeypatch.setattr(patterns, "MAX_APPLICATIONS", 3)
-        await world.fleet._discovery.look()
-        assert world.fleet.own.status().causes == {}
-
-
-async def test_what_is_wrong_with_the_process_is_said_once_and_by_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ConnectionGuard, "causes", lambda _: {"memory": "memory is short"})
-    async with fleet_of({"a": ["words"], "b": ["more"]}) as world:
-        await until(lambda: world.fleet.not_ready() == [])
-        assert (await world.get("/readyz")).json()["degraded"] == "memory is short"
-        listed = (await world.get("/v1/applications")).json()["applications"]
-        assert [each["application"] for each in listed if "memory" in (each["reason"] or "")] == []
-        metrics = (await world.get("/metrics")).text
-        degraded = [line for line in metrics.splitlines() if line.startswith("understudy_router_degraded{")]
-        assert [line for line in degraded if "memory" in line] == ['understudy_router_degraded{cause="memory"} 1.0']
-        assert 'understudy_router_degraded{application="a",cause="bus-away"} 0.0' in degraded
-        assert metrics.count("# TYPE understudy_router_degraded ") == 1
 
 
 async def test_an_application_without_an_answer_holds_the_process_up_for_a_while_only() -> None:

@@ -6,7 +6,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from understudy_node.replica.origin import Origin
 from understudy_router.cluster.candidates import Candidate
 from understudy_router.forwarding.fallback import (
     Rejection,
@@ -15,13 +14,13 @@ from understudy_router.forwarding.fallback import (
     is_outdated,
     next_step,
     readers_mistake,
-    rejection_by,
     rejection_by_problem,
 )
 from understudy_router.routing.choose import Choice, Exclusion, Reason
+from understudy_router.transport.hop_replies import OVERLOADED
 from understudy_router.transport.node_requests import Delay
-from understudy_router.transport.wire import OVERLOADED, HopFailure, WireError
-from understudy_shared.base.words import ApplicationId, HostInfo, Lineage, Role
+from understudy_shared.base.words import ApplicationId, HostInfo, Lineage
+from understudy_shared.cluster.wire import WireError
 from understudy_shared.http.problems import Problem, ProblemType, refused
 from understudy_shared.reads.bounds import NO_BOUND, Bound, Refusal
 from understudy_shared.reads.position import Position
@@ -267,13 +266,6 @@ def test_a_refusal_is_known_by_the_bound_that_it_could_not_keep(reason: Refusal)
     assert rejection_by_problem(refused(reason, candidates=[]).body()).reason == reason
 
 
-@pytest.mark.parametrize("body", [b"", b"x", b"[]", b"7", b"{}", b'{"type":"a"}', b'{"type":"a","detail":1}'])
-def test_an_unparsable_problem_is_a_rejection_like_others_and_nothing_breaks(body: bytes) -> None:
-    rejection = rejection_by_problem(body)
-    assert next_step(rejection.reason) is Step.FREE
-    assert rejection.replica == {}
-
-
 @pytest.mark.parametrize(
     ("reason", "outdated"),
     [("not-owner", True), ("unknown-store", True), ("lineage-changed", True), ("not-active", True), ("reset", False)],
@@ -302,36 +294,6 @@ def test_what_is_said_when_nobody_answered(bound: Bound, reasons: list[str], exp
     assert plan_after(choice(2), *reasons).refused(bound, late=False, after_ms=5).type is expected
 
 
-def test_a_refusal_passes_on_which_versions_a_replica_can_read() -> None:
-    gone = Origin(HostInfo("h", 1), "n0", Role.ACTIVE).as_gone((3, 7))
-    plan = ReplicaPlan(choice(1))
-    step(plan, 0)
-    plan.ended(0, rejection_by_problem(gone.body()))
-    refusal = plan.refused(NO_BOUND, late=False, after_ms=5)
-    assert (refusal.type, refusal.extra["retained_versions"]) == (ProblemType.VERSION_GONE, [3, 7])
-
-
-def test_when_the_next_attempt_cannot_be_paid_for_the_refusal_says_why_to_come_back() -> None:
-    for reason, expected in (("overloaded", ProblemType.OVERLOADED), ("timeout", ProblemType.DEADLINE)):
-        plan = plan_after(choice(3), reason)
-        assert plan.after(reason, Purse(0)) is None
-        assert plan.refused(NO_BOUND, late=False, after_ms=5).type is expected
-    plan = plan_after(choice(3), "refused", "overloaded")
-    assert plan.after("overloaded", Purse(0)) is None
-    assert plan.refused(NO_BOUND, late=False, after_ms=5).type is ProblemType.OVERLOADED
-    plan = plan_after(choice(2), "refused", "overloaded")
-    assert plan.after("overloaded", Purse(9)) is None
-    assert plan.refused(NO_BOUND, late=False, after_ms=5).type is ProblemType.NO_ACCEPTABLE_REPLICA
-
-
-def test_the_bound_that_nobody_kept_says_what_to_do() -> None:
-    problem = plan_after(choice(2), "refused", "lag-exceeded").refused(Bound(max_lag=1), late=False, after_ms=5)
-    assert (problem.refusal, problem.fix) == (
-        Refusal.LAG_EXCEEDED,
-        "Retry, or accept a larger max_lag or max_staleness_ms",
-    )
-
-
 def test_what_a_node_says_of_itself_counts_more_than_what_was_heard_of_it() -> None:
     replica = {"role": "standby", "version": 3, "offset_lag": 4, "time_lag_ms": 40, "reason": "lag-exceeded"}
     plan = ReplicaPlan(choice(1))
@@ -353,7 +315,3 @@ def test_what_a_node_says_of_itself_counts_more_than_what_was_heard_of_it() -> N
 )
 def test_only_a_position_that_is_not_reached_yet_is_worth_waiting_for(plan: ReplicaPlan, may: bool) -> None:
     assert plan.may_pass is may
-
-
-def test_a_hop_that_failed_gives_its_reason() -> None:
-    assert rejection_by(HopFailure("refused", "nobody listens")) == Rejection("refused", "nobody listens")

@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
 
-import pytest
 from tests.support.cluster.fake_cluster import until
 
 from understudy_router.cluster.candidates import Candidate
@@ -18,17 +17,17 @@ from understudy_router.forwarding.scanning import ScanForwarder
 from understudy_router.routing.choose import Choice
 from understudy_router.settings import RouterSettings
 from understudy_router.transport.node_requests import Delay, NodeRequest
-from understudy_router.transport.wire import HopFailure, WireError
 from understudy_shared.base.clock import SystemClock
 from understudy_shared.base.retry_budget import RetryBudget
 from understudy_shared.base.words import HostInfo
 from understudy_shared.cluster.node_calls import NodeCallError
+from understudy_shared.cluster.wire import HopFailure, WireError
 from understudy_shared.http.problems import ProblemType
 from understudy_shared.reads.bounds import NO_BOUND
 from understudy_shared.reads.history import HistoryHop, HistoryRange
-from understudy_shared.reads.hop_columns import FOUND, NO_PARTITION, HopKeys, HopOutcome, HopOutcomes
+from understudy_shared.reads.hop_columns import FOUND, HopKeys, HopOutcome, HopOutcomes
 
-ROUTE: Any = SimpleNamespace(name="words")
+ROUTE: Any = SimpleNamespace(name="words", codec=SimpleNamespace(is_scattered=False))
 KEYS = HopKeys([0, 1, 0, 1], [b"a", b"b", b"c", b"d"])
 ANSWER = b'{"partition":1}\n'
 HISTORY = HistoryHop("flights", "l1", "words", "layout", 2, 1, b"b", HistoryRange())
@@ -70,7 +69,7 @@ class Nodes:
         ]
         return Choice(tuple(holders), (), ())
 
-    async def ask(self, host: HostInfo, *_: object, **__: object) -> tuple[int, bytes]:
+    async def ask(self, _kind: object, host: HostInfo, *_: object, **__: object) -> tuple[int, bytes]:
         return await self.replies[host.host]
 
     def refresh(self) -> None: ...
@@ -157,8 +156,3 @@ async def test_a_read_does_not_wait_for_replicas_that_fail_otherwise() -> None:
         nodes.clients["B"].requests[0].finish(HopFailure(WireError.RESET, "gone"))
     assert nodes.asked("B") == [[b"b"]]
     assert read.result().problems[0].type is ProblemType.NO_ACCEPTABLE_REPLICA
-
-
-async def test_a_key_that_nobody_would_be_asked_for_is_a_bug_at_once_and_no_wait() -> None:
-    with pytest.raises(ValueError, match="would wait for ever"):
-        await forwarder(Nodes()).look_up_many(ROUTE, NO_BOUND, HopKeys([0, NO_PARTITION], [b"a", b""]))

@@ -8,7 +8,7 @@ import pytest
 
 from understudy_router.forwarding.recorded import RecordedRequest
 from understudy_router.transport.node_requests import Delay, NodeRequest, Outcomes, Reply
-from understudy_router.transport.wire import HopFailure, WireError
+from understudy_shared.cluster.wire import HopFailure, WireError
 from understudy_shared.reads.bounds import NO_BOUND
 from understudy_shared.reads.hop_columns import ABSENT, FOUND, PROBLEM, HopKey, HopOutcome
 from understudy_shared.telemetry.spans import Attributes

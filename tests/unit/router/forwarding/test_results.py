@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.support.router.results import results_of
 
 from understudy_router.forwarding.results import Result, Results
 from understudy_shared.http.problems import Problem, ProblemType
@@ -54,13 +53,3 @@ def test_outcomes_of_all_keys_in_another_order_are_put_in_their_places() -> None
     results = Results(2, {})
     results.keep_all([1, 0], HopOutcomes.of([HopOutcome(FOUND, b"second"), HopOutcome(ABSENT, b"first")]))
     assert [results[0], results[1]] == [HopOutcome(ABSENT, b"first"), HopOutcome(FOUND, b"second")]
-
-
-def test_columns_that_were_kept_whole_are_not_those_of_the_reply() -> None:
-    """The answer is made of the results' columns, and a reply that several readers share must not change by it."""
-    reply = HopOutcomes.of([HopOutcome(FOUND, b"a", b"t"), HopOutcome(ABSENT, b"b", b"t")])
-    results = Results(2, {})
-    results.keep_all(range(2), reply)
-    results.bodies[0] = b"other"
-    assert reply[0].body == b"a"
-    assert results_of([results[0], results[1]])[1] == reply[1]

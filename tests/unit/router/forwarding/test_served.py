@@ -11,7 +11,7 @@ from tests.support.router.results import results_of
 
 from understudy_node.replica.readings import _tail
 from understudy_node.replica.task_view import task_view
-from understudy_router.forwarding.served import EXACT, MAX_STORES, MAX_TEXTS, STRIDE, ServedReads, is_beyond
+from understudy_router.forwarding.served import ServedReads, is_beyond
 from understudy_shared.base.words import ApplicationId, LagInfo, Lineage, TaskId
 from understudy_shared.http.problems import Problem, ProblemType, refused
 from understudy_shared.reads.bounds import NO_BOUND, Bound, Refusal, UnknownLag
@@ -105,14 +105,6 @@ def test_an_answer_that_does_not_say_its_lag_as_ours_do_is_counted_and_harms_not
     assert served._texts == 0
 
 
-def test_what_is_kept_until_it_is_counted_is_bounded() -> None:
-    served = ServedReads()
-    for number in range(3 * MAX_TEXTS):
-        served.answered(answer(LagInfo(1, 1, 0, number)), NO_BOUND)
-        assert served._texts <= MAX_TEXTS
-    assert served.staleness_ms.total == 3 * MAX_TEXTS
-
-
 def test_a_read_without_an_answer_is_refused_by_its_bound_or_an_error_or_the_readers_mistake() -> None:
     served, counts = ServedReads(), Counter[str]()
     for problem, kind in (
@@ -128,29 +120,6 @@ def test_a_read_without_an_answer_is_refused_by_its_bound_or_an_error_or_the_rea
         served.answered_many(results_of([problem]), NO_BOUND)
         counts[kind] += 1
     assert (served.refused_by_bound, served.errors, served.answers) == (counts["bound"], counts["error"], 0)
-
-
-@given(reads=st.lists(st.tuples(lags, st.booleans()), min_size=1, max_size=30))
-def test_of_very_many_reads_some_stand_for_all_and_every_bound_is_still_compared(
-    reads: list[tuple[LagInfo, bool]],
-) -> None:
-    served, asked = ServedReads(), Bound(max_lag=0)
-    served._exact = 10
-    for _ in range(STRIDE):  # each lag comes in each place of a round
-        for lag, has_bound in reads:
-            served.answered(answer(lag), asked if has_bound else NO_BOUND)
-    bounded = [lag for lag, has_bound in reads if has_bound]
-    assert served.violations == STRIDE * sum(is_beyond(lag, asked) for lag in bounded)
-    assert abs(served.answers - STRIDE * len(reads)) < STRIDE
-
-
-def test_after_the_counts_were_read_each_read_is_looked_at_again() -> None:
-    served = ServedReads()
-    for _ in range(EXACT + 3 * STRIDE):
-        served.answered(answer(LagInfo(1, 1, 0, 5)), NO_BOUND)
-    assert served.answers == EXACT + 3 * STRIDE
-    served.answered(answer(LagInfo(1, 1, 0, 5)), NO_BOUND)
-    assert served.answers == EXACT + 3 * STRIDE + 1
 
 
 REFUSED = refused(Refusal.LAG_EXCEEDED, candidates=[])
@@ -182,11 +151,3 @@ def test_what_each_store_got_is_what_all_got_together(
         ages = [lag.time_lag_ms for at, lag, _, _ in reads if at == store and lag is not None]
         assert found.staleness_ms.total == sum(age is not None for age in ages)
     assert served.stores.keys() == {store for store, *_ in reads if store is not None}
-
-
-def test_of_stores_without_end_the_last_ones_share_their_counts() -> None:
-    served = ServedReads()
-    for number in range(MAX_STORES + 5):
-        served.of(str(number)).failed(REFUSED)
-    assert len(served.stores) == MAX_STORES
-    assert served.of("another") is served.of("yet another")

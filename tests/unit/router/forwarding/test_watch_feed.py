@@ -15,19 +15,18 @@ from tests.support.cluster.fake_cluster import until
 
 from understudy_router.cluster.candidates import Candidate
 from understudy_router.cluster.catalogue import StoreRoute
-from understudy_router.forwarding import replica_following, watch_feed
+from understudy_router.forwarding import context, watch_feed
 from understudy_router.forwarding.context import ReadContext
-from understudy_router.forwarding.watch_feed import NoFeedsError, WatchFeed
+from understudy_router.forwarding.watch_feed import WatchFeed
 from understudy_router.routing.choose import Choice
 from understudy_shared.auth.cluster_secret import ClusterIdentity
 from understudy_shared.base.words import ApplicationId, HostInfo, Lineage
 from understudy_shared.cluster.node_calls import NodeCalls
 from understudy_shared.http.problems import Problem, ProblemError, ProblemType
-from understudy_shared.reads.feed_hop import KEYS_PATH, OPEN_PATH, FeedHop, decode_feed_hop, decode_feed_keys
 from understudy_shared.reads.position import Position
 from understudy_shared.reads.selection import EVERYTHING
 from understudy_shared.reads.watch_events import KeyEvent, at_fed_key, key_event, version_text, with_tail
-from understudy_shared.reads.watch_hop import WatchKey
+from understudy_shared.reads.watch_hop import KEYS_PATH, OPEN_PATH, FeedHop, WatchKey, decode_feed_hop, decode_feed_keys
 from understudy_shared.server.watch_streams import WatchEndedError, WatchStream
 
 IDENTITY = ClusterIdentity(None, "flights")
@@ -45,9 +44,12 @@ def reply(status: int, kind: str, body: bytes) -> bytes:
 
 @dataclass
 class FeedNode:
-    """A node with feeds of one partition. `refuses` is what it answers calls instead."""
+    """A node with feeds of one partition. `refuses` is what it answers calls instead; one that `stands_still` answers
+    nothing, and no heartbeat comes from it.
+    """
 
     version: int = 3
+    stands_still: bool = False
     refuses: dict[str, Problem] = field(default_factory=dict)
     opened: list[FeedHop] = field(default_factory=list)
     numbers: dict[bytes, int] = field(default_factory=dict)
@@ -63,6 +65,8 @@ class FeedNode:
                 head = await reader.readuntil(b"\r\n\r\n")
                 path = head.split(b" ")[1].decode()
                 body = await reader.readexactly(int(head.lower().split(b"content-length:")[1].split(b"\r")[0]))
+                if self.stands_still:
+                    continue
                 if path in self.refuses:
                     problem = self.refuses[path]
                     writer.write(reply(problem.type.status, "application/problem+json", problem.body()))
@@ -144,19 +148,18 @@ async def feed_of(**nodes: FeedNode) -> AsyncIterator[tuple[WatchFeed, Choosing,
     ended: list[WatchFeed] = []
     async with listening(*nodes.values()):
         choosing = Choosing(nodes)
-        watcher = SimpleNamespace(refresh=lambda: None)
-        context = SimpleNamespace(choices=choosing, deadline_ms=2_000, fallbacks=Counter(), watcher=watcher)
+        watcher = SimpleNamespace(refresh=lambda: None, is_heard_of=lambda node_id: not nodes[node_id].stands_still)
+        read_context = SimpleNamespace(choices=choosing, deadline_ms=2_000, fallbacks=Counter(), watcher=watcher)
         calls = NodeCalls("flights", identity=IDENTITY)
         feed = WatchFeed(
-            cast(ReadContext, context),
+            cast(ReadContext, read_context),
             calls,
-            IDENTITY,
             lambda: cast(StoreRoute, route),
             partition=0,
             selection=EVERYTHING,
             ended=ended.append,
         )
-        feed.start((0,))
+        feed.start()
         try:
             yield feed, choosing, ended
         finally:
@@ -211,7 +214,7 @@ async def test_another_node_goes_on_behind_the_position_with_the_keys_that_are_w
 
 
 async def test_a_node_that_stands_still_while_another_is_ahead_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(replica_following, "LOOK_S", 0.02)
+    monkeypatch.setattr(watch_feed, "LOOK_S", 0.02)
     stuck, other = FeedNode(), FeedNode()
     async with feed_of(a=stuck, b=other) as (feed, choosing, _):
         await joined(feed, b"k0")
@@ -222,6 +225,18 @@ async def test_a_node_that_stands_still_while_another_is_ahead_is_left(monkeypat
         assert len(stuck.opened) == 1, "as far as the other"
         other.version = 4
         await until(lambda: feed.heard.version == 4)
+
+
+async def test_another_node_begins_when_the_first_stands_still_before_it_answers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(context, "LOOK_S", 0.02)
+    stopped, other = FeedNode(stands_still=True), FeedNode()
+    async with feed_of(a=stopped, b=other) as (feed, _, _):
+        await joined(feed, b"k0")
+        assert list(other.numbers) == [b"k0"]
+        other.stands_still, stopped.stands_still = True, False
+        await until(lambda: b"k0" in stopped.numbers)
 
 
 async def test_keys_that_a_node_has_no_room_for_are_refused_and_others_go_on() -> None:
@@ -237,16 +252,16 @@ async def test_keys_that_a_node_has_no_room_for_are_refused_and_others_go_on() -
         kept.require_open()
 
 
-async def test_where_no_node_has_feeds_that_is_said_at_once_and_watchers_are_told_to_come_back() -> None:
+async def test_a_feed_that_no_node_can_open_says_why_and_ends_its_watchers() -> None:
     node = FeedNode()
     async with feed_of(a=node) as (feed, _, ended):
         stream = await joined(feed, b"k0")
-        node.refuses[OPEN_PATH] = Problem(ProblemType.UNKNOWN_PATH, "nothing is here")
+        node.refuses[OPEN_PATH] = Problem(ProblemType.BAD_REQUEST, "there is a feed of this name")
         node.die()
         with pytest.raises(WatchEndedError) as why:
             await end_of(stream)
-        assert (why.value.reason, ended) == ("moved", [feed])
-        with pytest.raises(NoFeedsError):
+        assert (why.value.reason, ended) == ("unavailable", [feed])
+        with pytest.raises(ProblemError, match="feed of this name"):
             await joined(feed, b"k0")
 
 

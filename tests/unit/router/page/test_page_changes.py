@@ -11,10 +11,10 @@ from tests.support.page.fake_router import Known
 from tests.support.page.overviews import SHOWN, Overview, degraded, healthy
 from tests.unit.router.page.test_page_served import Words, rendered
 
-from understudy_router.page import live
-from understudy_router.page.live import MAX_KEPT, MAX_PAUSE_S, Drawings, Viewer
+from understudy_router.page import routes
 from understudy_router.page.page_query import PageQuery
 from understudy_router.page.render import drawn_parts
+from understudy_router.page.routes import Drawings, Viewer
 
 ALL = PageQuery()
 
@@ -32,7 +32,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     made = Clock()
-    monkeypatch.setattr(live, "monotonic", made)
+    monkeypatch.setattr(routes, "monotonic", made)
     return made
 
 
@@ -83,12 +83,6 @@ async def test_a_viewer_gets_all_parts_at_first_and_then_those_that_differ() -> 
     assert worse["generated_at"] == degraded()["generated_at"]
 
 
-async def test_a_viewer_that_comes_back_gets_all_again() -> None:
-    drawings = Drawings()
-    first = await sent(Viewer(drawings, ALL), known(1))
-    assert await sent(Viewer(drawings, ALL), known(1)) == first
-
-
 async def test_those_who_chose_the_same_share_a_drawing(monkeypatch: pytest.MonkeyPatch) -> None:
     drawn: list[PageQuery] = []
 
@@ -96,58 +90,10 @@ async def test_those_who_chose_the_same_share_a_drawing(monkeypatch: pytest.Monk
         drawn.append(query)
         return drawn_parts(overview, query)
 
-    monkeypatch.setattr(live, "drawn_parts", counted)
+    monkeypatch.setattr(routes, "drawn_parts", counted)
     drawings = Drawings()
     viewers = [Viewer(drawings, query) for query in (ALL, ALL, PageQuery(store="routes"), ALL)]
     for tick in (1, 2):
         for viewer in viewers:
             await viewer.event(known(tick))
     assert drawn == [ALL, PageQuery(store="routes")] * 2
-
-
-async def test_no_more_is_kept_than_a_few_drawings() -> None:
-    drawings = Drawings()
-    for number in range(1, 2 * MAX_KEPT):
-        await drawings.of(PageQuery(page=number), known(1))
-    assert len(drawings._kept) == MAX_KEPT
-
-
-class Slow(Known):
-    """An overview that takes a tenth of a second to be drawn."""
-
-    def __init__(self, tick: int, clock: Clock) -> None:
-        super().__init__({**healthy(), "tick": tick})
-        object.__setattr__(self, "clock", clock)
-
-    clock: Clock
-
-    def documents(self) -> Any:
-        self.clock.now_s += 0.1
-        return super().documents()
-
-
-async def test_what_costs_much_is_drawn_less_often_but_for_those_who_have_nothing(clock: Clock) -> None:
-    drawings = Drawings()
-    assert drawings.is_due(ALL, known(1))
-    await drawings.of(ALL, Slow(1, clock))
-    assert drawings.is_due(ALL, known(1)), "what is drawn may be sent"
-    assert drawings.is_due(PageQuery(store="routes"), known(1)), "a reader does not wait for the first drawing"
-    assert not drawings.is_due(ALL, known(2))
-    clock.now_s += 0.99
-    assert not drawings.is_due(ALL, known(2)), "a tenth of a second of drawing, then a second for others"
-    clock.now_s += 0.02
-    assert drawings.is_due(ALL, known(2))
-
-
-async def test_many_different_drawings_together_take_no_larger_share_and_each_comes_at_last(clock: Clock) -> None:
-    drawings = Drawings()
-    for number in range(1, 5):
-        await drawings.of(PageQuery(page=number), Slow(number, clock))
-    fourth = PageQuery(page=4)
-    clock.now_s += 3.9
-    assert not drawings.is_due(fourth, known(9)), "four drawings of a tenth of a second in four seconds"
-    clock.now_s += 0.2
-    assert drawings.is_due(fourth, known(9))
-    for number in range(10, 400):
-        await drawings.of(PageQuery(page=number), Slow(number, clock))
-    assert max(drawings._due.values()) <= clock.now_s + MAX_PAUSE_S

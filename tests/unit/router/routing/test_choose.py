@@ -17,7 +17,7 @@ from understudy_router.cluster.candidates import Candidate
 from understudy_router.cluster.health import Health
 from understudy_router.routing.choose import Choice, Reason, choose, reason_against
 from understudy_shared.base.words import ApplicationId, Lineage
-from understudy_shared.reads.bounds import NO_BOUND, Bound, UnknownLag
+from understudy_shared.reads.bounds import NO_BOUND, Bound
 from understudy_shared.reads.position import Position
 
 LOADS = st.dictionaries(st.sampled_from("abcdef"), st.integers(0, 9))
@@ -167,49 +167,11 @@ def test_of_two_standbys_that_may_answer_the_less_lagged_is_asked_first_whatever
             assert earlier.offset_lag <= later.offset_lag
 
 
-def test_the_active_goes_before_a_standby_that_is_less_far_behind() -> None:
-    crowd = [candidate("a", offset_lag=0), candidate("b", role="active", offset_lag=2)]
-    assert names(chosen(crowd).order) == "ba"
-
-
-def test_an_active_that_is_still_restoring_is_one_of_the_others() -> None:
-    crowd = [
-        candidate("a", role="active", state="RESTORING", offset_lag=5),
-        candidate("b"),
-        candidate("c", role="warmup"),
-    ]
-    assert names(chosen(crowd).order)[-1] == "a"
-
-
-def test_replicas_that_are_equally_behind_are_asked_by_load() -> None:
-    crowd = [candidate("a"), candidate("b")]
-    assert [names(chosen(crowd, a=3, key_hash=number).order) for number in range(20)] == ["ba"] * 20
-    assert names(chosen([candidate("a"), candidate("b", offset_lag=1)], a=3).order) == "ab"
-
-
 def test_a_tie_is_broken_by_the_key_alike_each_time_and_spread_over_replicas() -> None:
     crowd = [candidate("a"), candidate("b"), candidate("c")]
     first = [names(chosen(crowd, key_hash=number).order)[0] for number in range(200)]
     assert first == [names(chosen(crowd, key_hash=number).order)[0] for number in range(200)]
     assert set(first) == set("abc")
-
-
-def test_when_a_replica_goes_only_its_own_keys_get_another() -> None:
-    crowd = [candidate("a"), candidate("b"), candidate("c")]
-    for number in range(100):
-        order = names(chosen(crowd, key_hash=number).order)
-        assert names(chosen(crowd[:2], key_hash=number).order) == order.replace("c", "")
-
-
-def test_of_replicas_of_unknown_lag_the_later_version_is_asked_first() -> None:
-    crowd = [candidate("a", version=4, offset_lag=None), candidate("b", version=9, offset_lag=None)]
-    assert [names(chosen(crowd, key_hash=number, b=5).order) for number in range(20)] == ["ba"] * 20
-
-
-def test_a_node_that_was_never_heard_of_comes_after_all_that_were() -> None:
-    silent = candidate("a", is_heard=False, state=None, version=None, offset_lag=None, time_lag_ms=None)
-    crowd = [silent, candidate("b", version=0, offset_lag=None), candidate("c", offset_lag=900)]
-    assert names(chosen(crowd).order) == "cba"
 
 
 @pytest.mark.parametrize(
@@ -284,29 +246,6 @@ def test_a_node_dead_by_the_bus_alone_is_asked_after_all_that_were_heard_and_bef
     assert names(chosen(crowd, NO_BOUND).asked) == "dbac"
 
 
-def test_the_doubtful_are_asked_by_least_lag_and_those_without_anything_open_last() -> None:
-    crowd = [
-        candidate("a", version=None, offset_lag=None),
-        candidate("b", offset_lag=9),
-        candidate("c", offset_lag=None),
-        candidate("d", offset_lag=8),
-    ]
-    assert names(chosen(crowd, Bound(max_lag=1)).asked) == "dbca"
-    failing = candidate("e", offset_lag=2, health=Health.SUSPECT)
-    assert names(chosen([*crowd, failing], Bound(max_lag=1)).asked) == "dbcea"
-    hopeless = candidate("f", offset_lag=0, health=Health.QUARANTINED)
-    assert names(chosen([*crowd, failing, hopeless], Bound(max_lag=1)).asked) == "dbceaf"
-
-
-def test_a_bound_is_inclusive() -> None:
-    assert names(chosen([candidate("a", offset_lag=3)], Bound(max_lag=3)).order) == "a"
-
-
-def test_unknown_lag_is_served_under_a_bound_when_the_reader_says_so() -> None:
-    bound = Bound(max_lag=3, unknown_lag=UnknownLag.SERVE)
-    assert names(chosen([candidate("a", offset_lag=None), candidate("b", offset_lag=3)], bound).order) == "ba"
-
-
 def test_a_draining_node_still_serves_after_those_that_stay_and_before_a_suspect_one() -> None:
     """It answers for certain as long as it is there; a suspect one may well not."""
     crowd = [
@@ -315,8 +254,3 @@ def test_a_draining_node_still_serves_after_those_that_stay_and_before_a_suspect
         candidate("c", health=Health.SUSPECT),
     ]
     assert names(chosen(crowd).order) == "bac"
-
-
-def test_a_position_of_this_history_is_no_reason_against_a_node_whose_history_is_not_known() -> None:
-    bound = Bound(min_position=Position(ApplicationId("flights"), Lineage("l1"), 3, None))
-    assert names(chosen([candidate("a", lineage=None), candidate("b", lineage="l1")], bound).order) in {"ab", "ba"}

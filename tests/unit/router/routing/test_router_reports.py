@@ -17,7 +17,6 @@ from tests.support.router.tables import (
     task,
 )
 
-from understudy_router.cluster.health import MAX_BAD_IN_A_ROW
 from understudy_router.cluster.tables import Tables
 from understudy_router.routing.explain import explain_key
 from understudy_router.routing.store_metadata import StoreMetadata
@@ -100,38 +99,3 @@ def test_the_metadata_of_a_store_places_keys_as_the_router_does_and_excludes_wha
     tables.assigned(assigned({TASK: task("b", "a")}, order=(1, 2)), 1)
     moved = StoreMetadata(tables, route(), {"max_lag": 5})
     assert orjson.loads(b"".join(moved.pieces()))["epoch"] == 2
-
-
-def test_a_task_is_named_as_assignments_name_it() -> None:
-    assert route().task(0) == TASK
-
-
-def test_a_node_in_quarantine_is_explained_with_the_reason() -> None:
-    tables = tables_of(task("a", "b"), beat("a"), beat("b", version=3))
-    for number in range(MAX_BAD_IN_A_ROW):
-        tables.hop_failed("a", number * 1000, "timeout: no reply within 1000 ms")
-    explanation = explained(tables, now_ms=4000)
-    assert [(each["node_id"], each["health"]) for each in explanation["choice"]] == [("b", "ok"), ("a", "quarantined")]
-    why = f"{MAX_BAD_IN_A_ROW} bad results in a row, the last: timeout: no reply within 1000 ms"
-    assert explanation["choice"][1]["why"] == f"asked last: quarantined, {why}"
-
-
-def test_an_explanation_says_which_of_those_that_are_asked_late_is_suspect() -> None:
-    tables = tables_of(task("a", "b"), beat("a"), beat("b"))
-    tables.hop_failed("a", 1, "refused: cannot connect")
-    assert explained(tables, now_ms=1)["choice"][1]["why"] == (
-        "active, 0 versions behind; asked late: suspect, refused: cannot connect"
-    )
-    behind = tables_of(task("a"), beat("a", version=1))
-    behind.hop_failed("a", 1, "reset")
-    (only,) = explained(behind, Bound(max_lag=1), now_ms=1)["choice"]
-    assert only["why"].endswith("the node measures it anew; suspect, reset")
-
-
-def test_the_metadata_of_a_large_store_comes_in_pieces_that_make_one_document() -> None:
-    count = 100
-    tables = Tables()
-    tables.assigned(assigned({f"0_{partition}": task("a", "b") for partition in range(count)}, partitions=count), 0)
-    described = list(StoreMetadata(tables, route(partitions=count), {}).pieces())
-    assert len(described) == 2 + count
-    assert [each["partition"] for each in orjson.loads(b"".join(described))["partitions"]] == list(range(count))

@@ -18,9 +18,9 @@ from understudy_router.transport.node_client import FULL_KEYS, LONE_HOPS, NodeCl
 from understudy_router.transport.node_clients import IDLE_S, NodeClients
 from understudy_router.transport.node_requests import Delay, NodeRequest, Outcomes, Reply
 from understudy_router.transport.patience import Patience
-from understudy_router.transport.wire import HopFailure
 from understudy_shared.auth.cluster_secret import ClusterIdentity
 from understudy_shared.base.words import HostInfo
+from understudy_shared.cluster.wire import HopFailure
 from understudy_shared.reads.bounds import NO_BOUND
 from understudy_shared.reads.hop import HopGroup, HopReply
 from understudy_shared.reads.hop_columns import HopKey, HopOutcome
@@ -147,16 +147,6 @@ async def test_what_does_not_fit_in_the_queue_is_refused_at_once_and_the_rest_is
     )
     assert asked(client, [KEY]).outcomes.result() == HopFailure("refused", "the client of this node was closed")
     assert [sent for _, _, sent in listener.failures] == [False]
-
-
-async def test_what_is_dropped_leaves_room_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("understudy_router.transport.node_requests.MAX_WAITING_KEYS", 5)
-    async with client_to(NOWHERE, ManualClock(), RecordingListener()) as client:
-        request = NodeRequest(ROUTE, NO_BOUND, [KEY] * 5, Waiter().on_reply, 0.0, 1000.0)
-        client.submit(request)
-        client.drop(request)
-        assert not asked(client, [KEY] * 4).outcomes.done()
-        assert client.load == 4
 
 
 async def test_requests_of_one_tick_share_a_hop_until_it_is_full() -> None:
@@ -302,15 +292,6 @@ async def test_slow_reads_are_reported_after_the_hedges_delay_as_far_as_the_budg
         assert [each.delays for each in both] == expected
 
 
-async def test_without_hedges_only_what_nobody_should_wait_for_is_reported() -> None:
-    async with world(Hang(), allowance=100.0, hedge_after_ms=0) as at:
-        waiting = await at.submit(0)
-        at.pass_ms(190)
-        assert not waiting.outcomes.done()
-        at.pass_ms(10)
-        assert waiting.delays == [Delay.SLOW]
-
-
 async def test_a_probe_is_an_empty_hop_that_shares_nothing_and_counts_as_an_answer() -> None:
     async with world(value) as at:
         at.nodes[0].held = asyncio.Event()
@@ -327,17 +308,6 @@ async def test_a_probe_is_an_empty_hop_that_shares_nothing_and_counts_as_an_answ
         assert at.listener.answers.count(("a", 7.0)) == 3
         assert at.nodes[0].accepted == 3
         await until(lambda: len(at.nodes[0].connections) == 2, what="the probe's own connection to be closed")
-
-
-async def test_a_probe_takes_an_idle_connection_and_replaces_it_when_it_had_gone_stale() -> None:
-    async with world(value) as at:
-        await (await at.submit(0)).outcomes
-        assert await at.clients.probe("a", at.host(0)) == 0
-        assert at.nodes[0].accepted == 1
-        at.nodes[0].drop()
-        await until(lambda: not at.nodes[0].connections)
-        assert await at.clients.probe("a", at.host(0)) == 0
-        assert at.nodes[0].accepted == 2
 
 
 @pytest.mark.parametrize("how", ["killed", "hangs", "closed"])

@@ -7,16 +7,16 @@ from contextlib import suppress
 
 import pytest
 
-from understudy_router.transport.node_events import NodeEvents, open_events
-from understudy_router.transport.wire import HopFailure, WireError, WireReply
-from understudy_shared.auth.cluster_secret import ClusterIdentity
+from understudy_router.transport.node_events import NodeEvents
 from understudy_shared.base.words import HostInfo
+from understudy_shared.cluster.node_calls import BadReplyError, NodeCalls
+from understudy_shared.cluster.wire import WireConnection
 
 BEGINNING = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
 
 
-async def begun(reply: bytes, *, is_cut: bool = False) -> tuple[NodeEvents | WireReply | HopFailure, bytes | None]:
-    """Begin a watch at a server that sends this; return it with its first event, or the reason without one."""
+async def begun(reply: bytes, *, is_cut: bool = False) -> tuple[int, bytes]:
+    """Begin a watch at a server that sends this. Return its status, with the first event or the refusal."""
 
     has_ended = asyncio.Event()
 
@@ -32,18 +32,22 @@ async def begun(reply: bytes, *, is_cut: bool = False) -> tuple[NodeEvents | Wir
     server = await asyncio.start_server(answer, "127.0.0.1", 0)
     async with server:
         host = HostInfo(*server.sockets[0].getsockname()[:2])
-        found = await open_events(host, "/watch", b"{}", ClusterIdentity(None, "flights"), limit_s=5.0)
-        event = None
-        if isinstance(found, NodeEvents):
-            event = await found.next()
-            found.close()
-        await has_ended.wait()
-        return found, event
+        calls = NodeCalls("flights")
+        try:
+            found = await calls.begin(host, "/watch", b"{}", accept="text/event-stream", limit_s=5.0)
+            if not isinstance(found, WireConnection):
+                return found
+            events = NodeEvents(found)
+            event = await events.next()
+            events.close()
+            return 200, event or b""
+        finally:
+            await has_ended.wait()  # whatever came of it, its connection is closed
+            await calls.close()
 
 
 async def test_events_come_one_by_one() -> None:
-    _, event = await begun(BEGINNING + b"b\r\ndata: {}\n\nd\r\n")
-    assert event == b"data: {}"
+    assert await begun(BEGINNING + b"b\r\ndata: {}\n\nd\r\n") == (200, b"data: {}")
 
 
 @pytest.mark.parametrize(
@@ -56,17 +60,5 @@ async def test_events_come_one_by_one() -> None:
     ids=["upgrade", "not HTTP", "a page"],
 )
 async def test_what_no_node_sends_is_a_bad_reply(reply: bytes) -> None:
-    found, _ = await begun(reply)
-    assert isinstance(found, HopFailure)
-    assert found.reason == WireError.BAD_REPLY
-
-
-async def test_a_refusal_that_comes_at_once_is_told_with_its_status() -> None:
-    found, _ = await begun(b"HTTP/1.1 410 Gone\r\ncontent-length: 2\r\n\r\n{}")
-    assert found == WireReply(410, b"{}")
-
-
-async def test_a_connection_that_ends_before_the_watch_begins_is_refused() -> None:
-    found, _ = await begun(b"HTTP/1.1 200", is_cut=True)
-    assert isinstance(found, HopFailure)
-    assert found.reason == WireError.REFUSED
+    with pytest.raises(BadReplyError):
+        await begun(reply)

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from tests.support.cluster.fake_cluster import catalogue
 
 from understudy_router.cluster.catalogue import stores_of
-from understudy_router.transport.node_requests import Delay, Hop, NodeRequest, Reply, RequestQueue, parts_that_fit
+from understudy_router.transport.node_requests import Hop, NodeRequest, Reply, RequestQueue, parts_that_fit
 from understudy_shared.reads.bounds import NO_BOUND, Bound
 from understudy_shared.reads.hop import HopRequest, decode_request, encode_request
 from understudy_shared.reads.hop_columns import FOUND, HopKey, HopKeys, HopOutcome
@@ -86,37 +86,6 @@ def test_each_request_gets_the_outcomes_of_its_own_keys(kinds: list[tuple[int, b
 def test_a_hop_carries_the_time_that_its_most_patient_reader_has_left() -> None:
     hop = Hop([request(b"a", until_ms=300), request(b"b", until_ms=900)], 200.0)
     assert hop.deadline_ms == 700
-
-
-def test_a_hop_lasts_for_as_long_as_a_reader_that_has_nobody_else_to_ask() -> None:
-    soon, late = (NodeRequest(ROUTE, NO_BOUND, KEYS, ignore, 0.0, 100.0) for _ in range(2))
-    hop = Hop([soon, late], 0.0)
-    assert not hop.is_over(99)
-    late.until_ms = 300.0
-    assert not hop.is_over(100)
-    late.finish([])
-    assert not hop.is_over(299)
-    assert hop.is_over(300)
-
-
-def test_a_reader_gets_each_delay_once_and_then_the_answer_once() -> None:
-    replies: list[Reply] = []
-    waiting = NodeRequest(ROUTE, NO_BOUND, KEYS, replies.append, 0.0, 100.0)
-    for why in (Delay.SLOW, Delay.SLOW, Delay.SILENT, Delay.SILENT):
-        waiting.report_delay(why)
-    for _ in range(2):
-        waiting.finish([HopOutcome(FOUND, b"v")])
-    waiting.report_delay(Delay.SLOW)
-    assert replies == [Delay.SLOW, Delay.SILENT, [HopOutcome(FOUND, b"v")]]
-
-
-def test_a_reader_who_cancelled_gets_nothing() -> None:
-    replies: list[Reply] = []
-    dropped = NodeRequest(ROUTE, NO_BOUND, KEYS, replies.append, 0.0, 100.0)
-    dropped.drop()
-    dropped.report_delay(Delay.SLOW)
-    dropped.finish([])
-    assert (replies, dropped.is_wanted) == ([], False)
 
 
 @given(

@@ -11,8 +11,8 @@ from tests.support.router.tables import beat, expire, port_of, tables_of, task
 from understudy_router.cluster.health import MAX_BAD_IN_A_ROW, Health
 from understudy_router.cluster.tables import Tables
 from understudy_router.transport.node_clients import MAX_PROBES, Probing
-from understudy_router.transport.wire import HopFailure
 from understudy_shared.base.words import HostInfo
+from understudy_shared.cluster.wire import HopFailure
 
 DEADLINE_MS = 1000
 
@@ -37,15 +37,6 @@ class ProbeSender:
 def probing(tables: Tables) -> tuple[Probing, ProbeSender]:
     sender: Any = ProbeSender()
     return Probing(tables, sender, deadline_ms=DEADLINE_MS, clock=ManualClock()), sender
-
-
-async def test_no_probe_is_sent_while_all_is_well() -> None:
-    tables = tables_of(task("a", "b"), beat("a"), beat("b"))
-    tables.hop_answered("a", 1, took_ms=1, term=1, epoch=1, end_version=7)
-    turns, sender = probing(tables)
-    for now_ms in range(0, 100_000, 250):
-        turns.turn(now_ms)
-    assert sender.probes == []
 
 
 async def test_a_suspect_is_probed_where_it_listens_about_once_per_heartbeat() -> None:

@@ -12,15 +12,15 @@ from tests.support.cluster.fake_node import FakeNode, Hang, fake_nodes, found
 
 from understudy_router.cluster.catalogue import stores_of
 from understudy_router.transport.client_context import ClientContext, HopFacts
-from understudy_router.transport.connections import MAX_CONNECTIONS
 from understudy_router.transport.idle_connections import IdleConnections
+from understudy_router.transport.node_client import MAX_CONNECTIONS
 from understudy_router.transport.node_clients import NodeClients
 from understudy_router.transport.node_requests import Delay, NodeRequest, Outcomes, Reply
 from understudy_router.transport.patience import Patience
-from understudy_router.transport.wire import HopFailure, WireError
 from understudy_shared.auth.cluster_secret import ClusterIdentity
 from understudy_shared.base.clock import SystemClock
 from understudy_shared.base.words import HostInfo
+from understudy_shared.cluster.wire import HopFailure
 from understudy_shared.reads.bounds import NO_BOUND
 from understudy_shared.reads.hop import HopReply
 from understudy_shared.reads.hop_columns import HopKey
@@ -102,15 +102,3 @@ async def test_an_application_whose_hops_hang_takes_no_connection_from_another()
         node.answer = lambda *_: found("v")
         assert not isinstance(await quick.ask(node), HopFailure)
         assert not waiting.done(), "an application has so many hops in flight, and no more"
-
-
-async def test_clients_keep_time_again_after_a_rest() -> None:
-    async with fake_nodes(lambda *_: found("v")) as (node,), applications("a") as (application,):
-        keeping = asyncio.ensure_future(application.clients.keep_time())
-        assert not isinstance(await application.ask(node), HopFailure)
-        await until(lambda: application.clients.is_resting)
-        node.answer = Hang()
-        failed = await application.ask(node, for_ms=50)
-        assert isinstance(failed, HopFailure)
-        assert failed.reason == WireError.TIMEOUT
-        keeping.cancel()

@@ -166,22 +166,6 @@ async def test_who_is_refused_has_a_line_with_a_mark_of_the_key_and_never_the_ke
     assert keys["ann"] not in told
 
 
-async def test_keys_that_a_batch_may_not_ask_for_have_one_line(
-    guarded: World, keys: Keys, caplog: pytest.LogCaptureFixture
-) -> None:
-    assert await guarded.ask("POST", "/v1/stores/words/lookup", keys["ann"], content=b'{"keys":[]}') == 200
-    (line,) = lines(caplog)
-    assert (line["action"], line["principal"], line["reason"]) == ("audit-refused", "ann", "forbidden")
-
-
-async def test_lookups_that_are_granted_are_nobodys_business(
-    guarded: World, keys: Keys, caplog: pytest.LogCaptureFixture
-) -> None:
-    assert await guarded.ask("GET", "/v1/stores/words/keys/a", keys["ann"]) == 200
-    assert await guarded.ask("GET", "/livez") == 404
-    assert lines(caplog) == []
-
-
 async def test_a_flood_of_refusals_from_anywhere_writes_a_bounded_number_of_lines_and_says_how_many_it_left_out(
     guarded: World, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -202,20 +186,6 @@ async def test_a_flood_of_refusals_from_anywhere_writes_a_bounded_number_of_line
     await guarded.ask("GET", "/admin/v1/nodes/a")
     assert lines(caplog)[-1]["dropped"] == 5000 - burst
     assert max(len(str(line)) for line in lines(caplog)) < 4000
-
-
-async def test_a_key_that_comes_or_goes_has_a_line(
-    guarded: World, keys: Keys, caplog: pytest.LogCaptureFixture
-) -> None:
-    ids = set(guarded.app.access._known.keys)
-    keys.revoke("ann")
-    keys.add("eve", "of-a")
-    guarded.app.access.look()
-    file, changed = lines(caplog)
-    assert (file["action"], file["outcome"], file["file"]) == ("audit-config", "used", str(keys.path))
-    assert changed["action"] == "audit-keys"
-    assert {changed["removed"]} == ids - set(guarded.app.access._known.keys)
-    assert {changed["added"]} == set(guarded.app.access._known.keys) - ids
 
 
 async def test_signing_in_and_out_has_a_line_each_and_the_browser_gives_its_session_back(
@@ -256,14 +226,6 @@ async def test_every_answer_says_that_its_type_is_meant_and_none_opens_it_to_oth
 # ---- pure parts
 
 
-@given(st.binary(max_size=400), st.binary(max_size=100))
-def test_whatever_is_asked_has_a_short_route_in_one_line(path: bytes, query: bytes) -> None:
-    asked = asked_of(b"/" + path, query)
-    assert len(asked.route) + len(asked.store) <= 5000
-    assert asked.route.isprintable()
-    assert asked.store.isprintable()
-
-
 @pytest.mark.parametrize(
     ("path", "asked"),
     [
@@ -281,15 +243,6 @@ def test_whatever_is_asked_has_a_short_route_in_one_line(path: bytes, query: byt
 )
 def test_a_key_is_taken_out_of_every_form_of_a_path(path: str, asked: Asked) -> None:
     assert asked_of(path.encode(), b"key=%5B%22a%22%5D" if path.endswith("lookup") else b"") == asked
-
-
-def test_marks_are_of_a_key_in_a_store_and_of_a_secret() -> None:
-    marks = {
-        mark_of(secret, Asked("", store, key))
-        for secret in (b"1", b"2")
-        for store, key in (("a", "b"), ("a", "c"), ("b", "b"), ("ab", ""))
-    }
-    assert len(marks) == 8
 
 
 @given(st.floats(0.1, 100), st.integers(1, 50), st.lists(st.floats(-1, 5), max_size=60))

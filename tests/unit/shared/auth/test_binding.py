@@ -17,7 +17,7 @@ from understudy_router.serve import access_to as access_to_router
 from understudy_router.settings import RouterSettings
 from understudy_shared.auth.access import Access
 from understudy_shared.auth.audit import AuditLog
-from understudy_shared.auth.binding import Exposure, Guard, exposure_of, is_loopback
+from understudy_shared.auth.binding import Exposure, Guard, exposure_of
 from understudy_shared.auth.credentials import parse_credentials
 from understudy_shared.base.errors import SettingsError
 from understudy_shared.base.watched_file import WatchedFile
@@ -26,13 +26,6 @@ OPEN = Guard(asks=False, takes_credentials=False, is_encrypted=False)
 PLAIN = Guard(asks=True, takes_credentials=True, is_encrypted=False)
 SAFE = Guard(asks=True, takes_credentials=True, is_encrypted=True)
 BEYOND = ("0.0.0.0", "::", "", "10.0.0.1", "example.org", "::ffff:10.0.0.1", "127.0.0.1.example.org")
-
-
-@pytest.mark.parametrize("host", ["127.0.0.1", "127.8.9.1", "::1", "localhost", "node.localhost"])
-def test_loopback_needs_nothing(host: str) -> None:
-    assert is_loopback(host)
-    assert exposure_of(host, OPEN, insecure_bind=False) is None
-    assert exposure_of(host, PLAIN, insecure_bind=False) is None
 
 
 @pytest.mark.parametrize("host", BEYOND)
@@ -55,11 +48,6 @@ def test_every_other_address_is_refused_to_credentials_without_tls_with_what_to_
     assert exposure_of(host, PLAIN, insecure_bind=True) is Exposure.IN_PLAIN
     assert exposure_of(host, SAFE, insecure_bind=False) is None
     assert exposure_of(host, SAFE, insecure_bind=True) is None
-
-
-def test_a_port_that_asks_and_takes_no_credential_needs_no_tls() -> None:
-    certificates_alone = Guard(asks=True, takes_credentials=False, is_encrypted=False)
-    assert exposure_of("0.0.0.0", certificates_alone, insecure_bind=False) is None
 
 
 @pytest.fixture
@@ -124,35 +112,12 @@ def test_credentials_that_would_come_in_plain_are_refused_unless_a_setting_says_
     assert (encrypted.is_on, encrypted.exposure) == (True, None)
 
 
-def test_a_certificate_for_nodes_alone_encrypts_no_router(credentials: Path, tmp_path: Path) -> None:
-    ours = Signer(tmp_path / "authority")
-    pair = ours.issue("router", uri("router", application="flights"))
-    shown = {"peer_ca_file": ours.file, "peer_cert_file": pair.certificate, "peer_key_file": pair.key}
-    with pytest.raises(SettingsError, match="without TLS"):
-        router_access(host="0.0.0.0", credentials_file=credentials, **shown)
-
-
 def test_the_secret_of_the_cluster_guards_a_node_but_no_router(secret: Path) -> None:
     assert node_access(host="0.0.0.0", cluster_secret_file=secret, external_tls_termination=True).is_on
     with pytest.raises(SettingsError, match="without TLS"):
         node_access(host="0.0.0.0", cluster_secret_file=secret)
     with pytest.raises(SettingsError, match="it asks for no credential"):
         router_access(host="0.0.0.0", cluster_secret_file=secret)
-
-
-def test_a_node_that_would_refuse_its_routers_does_not_start(credentials: Path) -> None:
-    with pytest.raises(SettingsError, match="routers have no credentials"):
-        node_access(credentials_file=credentials)
-
-
-def test_a_file_that_is_not_there_or_broken_is_refused_at_the_start(tmp_path: Path) -> None:
-    broken = tmp_path / "broken.toml"
-    broken.write_text("keys = 1")
-    for path in (tmp_path / "nowhere.toml", broken):
-        with pytest.raises(SettingsError, match=str(path)):
-            serve_access(credentials_file=path)
-        with pytest.raises(SettingsError, match=str(path)):
-            router_access(cluster_secret_file=path)
 
 
 def test_a_service_that_strangers_reach_says_so_in_its_log_and_metrics(caplog: pytest.LogCaptureFixture) -> None:

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from datetime import UTC, datetime
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from understudy_shared.auth.credentials import BUILT_IN, CredentialsError, parse_credentials
+from understudy_shared.auth.credentials import CredentialsError, parse_credentials
 from understudy_shared.auth.principals import Action
-from understudy_shared.auth.rates import RateLimits
 
 SHA = "ab" * 32
 ID, OTHER = "0123456789abcdef", "fedcba9876543210"
@@ -37,18 +35,6 @@ def test_a_key_has_the_grants_of_all_its_roles() -> None:
     assert balances.allows({"tenant": "t", "n": 7, "b": True, "id": "x"})
     assert not balances.allows({"tenant": "t", "n": 7, "b": False})
     assert principal.keys_of("elsewhere", Action.POINT) is None
-
-
-def test_a_principal_may_have_two_keys_that_end_at_their_own_times() -> None:
-    ends, made = "expires_at = 2027-01-01T00:00:00Z", "created_at = 2026-01-01T00:00:00+02:00"
-    found = parse_credentials((key(more=ends) + key(key_id=OTHER, more=made)).encode()).keys
-    assert found[ID].expires_s == datetime(2027, 1, 1, tzinfo=UTC).timestamp()
-    assert found[OTHER].expires_s == float("inf")
-    assert found[ID].digest == bytes.fromhex(SHA)
-
-
-def test_an_empty_file_knows_nobody() -> None:
-    assert parse_credentials(b"") == ({}, {}, RateLimits())
 
 
 @pytest.mark.parametrize(
@@ -93,12 +79,3 @@ def test_an_error_repeats_nothing_that_stands_where_a_digest_belongs() -> None:
 def test_no_file_does_more_than_be_refused(data: bytes) -> None:
     with suppress(CredentialsError):
         parse_credentials(data)
-
-
-def test_the_built_in_roles_read_look_and_change_and_none_does_all() -> None:
-    allowed = {name: {str(action) for grant in grants for action in grant.actions} for name, grants in BUILT_IN.items()}
-    assert allowed == {
-        "reader": {"point", "scan", "export", "watch"},
-        "monitor": {"monitor"},
-        "admin": {"monitor", "admin"},
-    }

@@ -15,7 +15,7 @@ from tests.support.services.issuer import SigningKey, TokenIssuer, token_issuer
 from understudy_shared.auth import access, issuer_keys, known
 from understudy_shared.auth.access import Access, authorization_of
 from understudy_shared.auth.credentials import parse_credentials
-from understudy_shared.auth.key_sets import COOL_DOWN_S, MAX_AGE_S, REFRESH_S
+from understudy_shared.auth.issuer_keys import COOL_DOWN_S, MAX_AGE_S, REFRESH_S
 from understudy_shared.auth.presented import presented_in
 from understudy_shared.base.watched_file import WatchedFile
 from understudy_shared.http.edge import Receive, Scope, Send, send_reply
@@ -184,20 +184,6 @@ async def test_an_issuer_that_fails_changes_nothing_for_a_day_and_the_service_sa
     assert world.access.causes() == {}
 
 
-async def test_what_an_issuer_is_trusted_with_changes_with_the_file(world: World) -> None:
-    token = for_readers(world.issuer)
-    assert (await world.ask(token))[0] == 200
-    text = world.keys.path.read_text()
-    world.keys.path.write_text(text.replace('readers = ["reader"]', 'readers = ["monitor"]'))
-    world.access.look()
-    assert (await world.ask(token))[0] == 403
-    assert (await world.ask(token, "/admin/v1/lag"))[0] == 200
-    world.keys.path.write_text(text.partition("[issuers")[0] + text[text.index("[[keys]]") :])
-    world.access.look()
-    assert (await world.ask(token))[0] == 401
-    assert (await world.ask(world.keys["ann"]))[0] == 200
-
-
 async def test_tokens_take_bounded_room(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(known, "MAX_TOKENS", 3)
     tokens = [world.issuer.token(groups=["readers"], jti=str(number), key=world.issuer.keys[1]) for number in range(8)]
@@ -221,26 +207,3 @@ async def test_the_answer_tells_a_forger_nothing_and_the_log_tells_the_operator(
     reasons = [vars(record)["reason"] for record in caplog.records if vars(record).get("action") == "audit-refused"]
     assert [reason.rpartition(" ")[2] for reason in reasons] == ["signature", "key", "audience", "yet"]
     assert not [record for record in caplog.records if bad[0].split(".")[2] in str(vars(record))]
-
-
-async def test_a_session_begins_with_a_key_only(world: World) -> None:
-    async def guarded(scope: Scope, receive: Receive, send: Send) -> None:
-        await world.access.admitted(scope, named)(scope, receive, send)
-
-    world.access.identity._shown.session_keys = (b"k",)
-    token = world.issuer.token(groups=["watchers"])
-    assert (await world.ask(token, "/admin/v1/lag"))[0] == 200
-    async with httpx.AsyncClient(transport=httpx.ASGITransport(guarded), base_url="http://x") as browser:
-        assert (await browser.post("/admin/login", data={"key": token})).status_code == 401
-
-
-async def test_a_key_set_may_lie_in_a_file(issuer: TokenIssuer, tmp_path: Path) -> None:
-    keys, file = Keys(tmp_path / "credentials.toml"), tmp_path / "keys.json"
-    file.write_bytes(issuer.key_set())
-    keys.path.write_text(issuer.in_toml().replace(f'keys_url = "{issuer.url}/keys"', f'keys_file = "{file}"'))
-    world = World(issuer, keys)
-    world.access.start()
-    await world.settled()
-    assert (await world.ask(for_readers(issuer)))[0] == 200
-    assert issuer.asked == 0
-    world.access.stop()

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from understudy_shared.auth.needs import Need, NeedKind, granted, hidden_store, need_of
+from understudy_shared.auth.needs import Need, NeedKind, granted, need_of
 from understudy_shared.auth.principals import ANONYMOUS, EVERY_KEY, PEER, Action, Authorization, Grant, Principal
-from understudy_shared.http.problems import Problem, ProblemError, ProblemType
+from understudy_shared.http.problems import ProblemError, ProblemType
 from understudy_shared.http.target import split_path
 
 READER = Principal("r", [Grant(frozenset({Action.POINT}), frozenset({"seen"}))])
@@ -100,16 +100,6 @@ def test_whatever_a_path_looks_like_a_reader_only_gets_to_what_was_granted(path:
     decided = granted(READER, need, raw)
     if isinstance(decided, Authorization) and need.kind not in {NeedKind.NOTHING, NeedKind.IDENTITY}:
         assert split_path(raw)[:3] == ["v1", "stores", "seen"]
-
-
-@pytest.mark.parametrize("principal", EVERYBODY, ids=repr)
-def test_a_store_that_is_hidden_is_answered_as_one_that_is_not_there(principal: Principal) -> None:
-    for action in (None, *Action):
-        decided = granted(principal, Need(NeedKind.STORE, action, "hidden"), b"/v1/stores/hidden")
-        if not principal.sees("hidden"):
-            assert decided == hidden_store("hidden")
-            assert isinstance(decided, Problem)
-            assert decided.status == 404
 
 
 @pytest.mark.parametrize(

@@ -52,12 +52,6 @@ def test_a_key_may_be_asked_for_if_and_only_if_some_grant_allows_it(
     assert (scope is not None and scope.allows(key)) == any(allows(grant, store, action, key) for grant in grants)
 
 
-@given(GRANTS, st.sampled_from(STORES), st.sampled_from(sorted(OF_STORES)))
-def test_whoever_may_read_a_store_sees_it(grants: list[Grant], store: str, action: Action) -> None:
-    principal = Principal("p", grants)
-    assert principal.keys_of(store, action) is None or principal.sees(store)
-
-
 @given(GRANTS, st.lists(st.sampled_from([*STORES, "unheard-of"]), max_size=6))
 def test_a_remembered_decision_is_the_decision(grants: list[Grant], stores: list[str]) -> None:
     principal = Principal("p", grants)
@@ -75,12 +69,6 @@ def test_what_is_remembered_is_bounded_and_stays_right() -> None:
     assert len(principal._points) <= 1024
 
 
-@pytest.mark.parametrize("segment", [b"%61", b"a?x", "ä".encode(), b"\xff"])
-def test_a_store_whose_name_has_to_be_decoded_first_is_granted_nothing_here(segment: bytes) -> None:
-    assert ANYBODY.points(b"a") is not None
-    assert ANYBODY.points(segment) is None
-
-
 @pytest.mark.parametrize("action", list(Action))
 def test_nobody_who_is_unknown_may_do_anything_and_anybody_may_where_nobody_is_asked(action: Action) -> None:
     assert not ANONYMOUS.may(action)
@@ -88,15 +76,6 @@ def test_nobody_who_is_unknown_may_do_anything_and_anybody_may_where_nobody_is_a
     assert not ANONYMOUS.sees("a")
     assert ANYBODY.may(action)
     assert ANYBODY.keys_of("a", action) is EVERY_KEY
-
-
-def test_who_may_change_the_service_may_look_at_it_and_not_the_reverse() -> None:
-    admin = Principal("a", [Grant(frozenset({Action.ADMIN}), frozenset({EVERY_STORE}))])
-    monitor = Principal("m", [Grant(frozenset({Action.MONITOR}), frozenset({EVERY_STORE}))])
-    assert (admin.may(Action.ADMIN), admin.may(Action.MONITOR)) == (True, True)
-    assert (monitor.may(Action.ADMIN), monitor.may(Action.MONITOR)) == (False, True)
-    assert admin.keys_of("a", Action.POINT) is None
-    assert (admin.sees("a"), monitor.sees("a")) == (True, True)
 
 
 def test_another_service_of_the_application_reads_nothing_by_the_calls_of_readers() -> None:

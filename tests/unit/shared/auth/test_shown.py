@@ -8,15 +8,12 @@ import orjson
 import pytest
 
 from understudy_shared.auth.needs import hidden_store
-from understudy_shared.auth.principals import ANONYMOUS, ANYBODY, Action, Grant, KeyScope, Principal
+from understudy_shared.auth.principals import ANONYMOUS, ANYBODY, Action, Grant, Principal
 from understudy_shared.auth.shown import (
-    require_printed_key,
     shown_batch,
     shown_problem,
-    shown_status,
-    shown_stores,
 )
-from understudy_shared.http.problems import Problem, ProblemError, ProblemType
+from understudy_shared.http.problems import Problem, ProblemType
 
 READER = Principal("r", [Grant(frozenset({Action.POINT}), frozenset({"seen"}))])
 READER_OF_ALL = Principal("r", [Grant(frozenset({Action.POINT}), frozenset({"*"}))])
@@ -32,11 +29,6 @@ INSIDE = [
 def test_a_store_that_is_not_there_reads_like_one_that_is_hidden() -> None:
     assert shown_problem(READER, ABSENT).as_dict() == hidden_store("x").as_dict()
     assert shown_problem(ANONYMOUS, ABSENT).as_dict() == hidden_store("x").as_dict()
-
-
-@pytest.mark.parametrize("principal", [READER_OF_ALL, MONITOR, ANYBODY], ids=repr)
-def test_who_sees_every_store_is_told_their_names(principal: Principal) -> None:
-    assert shown_problem(principal, ABSENT) is ABSENT
 
 
 @pytest.mark.parametrize("problem", INSIDE, ids=lambda problem: problem.type.slug)
@@ -73,38 +65,3 @@ def test_what_a_node_said_when_it_was_asked_is_for_operators() -> None:
         assert shown["candidates"] == [{"node_id": "n1", "reason": "store-error"}]
         assert shown["type"] == "no-acceptable-replica"
     assert shown_problem(MONITOR, problem).as_dict()["candidates"] == candidates
-
-
-def test_a_batch_without_such_items_stays_as_it_is() -> None:
-    body = b'{"results":[{"status":404,"key":{},"found":false}]}\n'
-    assert shown_batch(READER, body) is body
-
-
-def test_a_probe_says_whether_to_everybody_and_why_to_operators() -> None:
-    ready = {"ready": False, "reasons": ["/data is gone", "0_1 is CREATED"], "degraded": "the bus is away: secret"}
-    for reader in (READER, ANONYMOUS):
-        shown = shown_status(reader, ready)
-        assert shown["ready"] is False
-        assert len(shown["reasons"]) == 1
-        assert shown["degraded"]
-        assert "data" not in str(shown)
-        assert "secret" not in str(shown)
-    assert shown_status(MONITOR, ready) == ready
-    well = {"ready": True, "reasons": [], "degraded": None}
-    assert shown_status(ANONYMOUS, well) == well
-
-
-def test_only_stores_that_are_seen_are_listed() -> None:
-    stores: list[dict[str, object]] = [{"store": "seen"}, {"store": "hidden"}]
-    left_out = [{"operator_id": 3, "reason": "unsupported"}]
-    assert shown_stores(READER, stores, left_out) == {"stores": [{"store": "seen"}], "not_served": []}
-    assert shown_stores(READER_OF_ALL, stores, left_out) == {"stores": stores, "not_served": left_out}
-
-
-def test_a_key_outside_of_the_scope_is_forbidden_and_not_looked_for() -> None:
-    scope = KeyScope(((b'"t"',),))
-    require_printed_key(scope, b'{"tenant":"t","id":1}')
-    require_printed_key(KeyScope(), b"not even JSON")
-    with pytest.raises(ProblemError) as caught:
-        require_printed_key(scope, b'{"tenant":"u","id":1}')
-    assert caught.value.problem.type is ProblemType.FORBIDDEN

@@ -11,7 +11,6 @@ from understudy_shared.base.plausible import (
     MAX_JUMP,
     Succession,
     highest_plausible,
-    is_far_ahead,
     is_plausible,
     is_plausible_order,
     succession,
@@ -44,26 +43,12 @@ def test_what_lies_below_what_is_known_is_believed_and_nothing_above_the_ceiling
     assert not is_plausible(number, known) or number <= CEILING
 
 
-@given(ORDERS, ORDERS)
-def test_an_order_is_as_plausible_as_each_of_its_numbers(order: tuple[int, int], known: tuple[int, int]) -> None:
-    each = [is_plausible(number, before) for number, before in zip(order, known, strict=True)]
-    assert is_plausible_order(order, known) == all(each)
-
-
 @given(st.lists(ORDERS), ORDERS)
 def test_the_highest_order_is_one_that_was_reported_and_can_exist(
     orders: list[tuple[int, int]], known: tuple[int, int]
 ) -> None:
     found = highest_plausible(orders, known)
     assert found == (0, 0) or (found in orders and is_plausible_order(found, known))
-
-
-def test_a_node_that_follows_what_no_other_can_have_reached_is_far_ahead() -> None:
-    assert is_far_ahead((FIRST_SIGHT, 1), [(5, 7), (0, 0)])
-    assert is_far_ahead((5, 7 + MAX_JUMP + 1), [(5, 7)])
-    assert not is_far_ahead((5, 7), [(4, 6)])
-    assert not is_far_ahead((FIRST_SIGHT, 1), [(0, 0)]), "nobody else follows anything"
-    assert not is_far_ahead((FIRST_SIGHT, 1), [(5, 7), (FIRST_SIGHT - 1, 1)])
 
 
 @given(NUMBERS, NUMBERS)
@@ -87,14 +72,3 @@ def test_whatever_was_forged_in_its_name_the_process_itself_is_believed_again_tw
         if succession(own + beat, known, later_ms=later_ms, heartbeat_ms=heartbeat_ms) is Succession.NEWER:
             known, said_ms = own + beat, (beat + 1) * heartbeat_ms
     assert known == own + 3
-
-
-@given(NUMBERS, st.integers(0, FIRST_SIGHT))
-def test_a_number_that_cannot_be_is_refused_while_its_process_beats(number: int, known: int) -> None:
-    found = succession(number, known, later_ms=1000, heartbeat_ms=1000)
-    assert (found is Succession.ABSURD) == (number > min(CEILING, known + MAX_JUMP))
-
-
-@given(st.permutations(range(1, 8)))
-def test_late_heartbeats_change_nothing(late: list[int]) -> None:
-    assert {succession(each, 50, later_ms=500, heartbeat_ms=1000) for each in late} == {Succession.OLDER}

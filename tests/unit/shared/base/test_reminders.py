@@ -18,16 +18,6 @@ def test_a_lasting_fault_is_logged_at_once_and_then_with_gaps_that_double_up_to_
     assert set(gaps[6:]) == {MAX_GAP_MS // 1000}
 
 
-def test_a_fault_that_was_gone_is_logged_at_once_again() -> None:
-    reminder = Reminder()
-    assert reminder.is_due(5)
-    assert not reminder.is_due(6)
-    reminder.reset()
-    assert reminder.is_due(7)
-    assert not reminder.is_due(10_006)
-    assert reminder.is_due(10_007)
-
-
 def test_of_equal_lines_one_is_logged_in_a_minute_and_it_says_how_many_were_left_out() -> None:
     throttle = LogThrottle()
     assert throttle.admit("a", 0) == {}
@@ -52,11 +42,3 @@ def test_no_kind_is_logged_twice_in_a_minute_and_each_line_is_logged_or_counted(
         assert all(later - earlier >= REPEAT_MS for earlier, later in pairwise(times))
         last = max(index for index, (each, _) in enumerate(steps) if each == kind)
         assert said[kind] <= sum(each == kind for each, _ in steps[: last + 1])
-
-
-def test_of_too_many_kinds_in_a_minute_the_last_are_left_out_or_the_oldest_is_forgotten() -> None:
-    bounded, forgetful = LogThrottle(max_kinds=2), LogThrottle(max_kinds=2, forgets=True)
-    assert [bounded.admit(kind, 0) for kind in "aabc"] == [{}, None, {}, None]
-    assert [bounded.admit(kind, REPEAT_MS) for kind in "cab"] == [{"left_out": 1}, {}, None]
-    assert [forgetful.admit(kind, 0) for kind in "abc"] == [{}, {}, {}]
-    assert [forgetful.admit(kind, 1) for kind in "ca"] == [None, {}]

@@ -8,7 +8,7 @@ from collections.abc import Generator
 import pytest
 
 from understudy_shared.base import slices
-from understudy_shared.base.slices import in_slices, sliced
+from understudy_shared.base.slices import in_slices
 
 
 def work(steps: int) -> Generator[None, None, int]:
@@ -41,11 +41,3 @@ async def test_other_tasks_run_once_between_two_slices(monkeypatch: pytest.Monke
     assert await turns_during(50) == 50
     monkeypatch.setattr(slices, "SLICE_S", 3600)
     assert await turns_during(50) == 0
-
-
-@pytest.mark.parametrize(("slice_s", "lists"), [(0, [[0], [1], [2]]), (3600, [[0, 1, 2]])])
-async def test_things_come_in_order_those_of_one_slice_together(
-    slice_s: float, lists: list[list[int]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(slices, "SLICE_S", slice_s)
-    assert [few async for few in sliced(range(3))] == lists

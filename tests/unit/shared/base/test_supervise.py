@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import inspect
 import logging
 from contextlib import suppress
 
@@ -54,24 +53,6 @@ async def test_a_task_that_raises_is_a_failure_with_name_and_reason(caplog: pyte
     await supervisor.stop()
 
 
-async def test_the_first_failure_is_the_one_that_is_reported() -> None:
-    gate = asyncio.Event()
-
-    async def fails(why: str) -> None:
-        if why == "second":
-            await gate.wait()
-        raise ValueError(why)
-
-    supervisor = Supervisor()
-    supervisor.start("b", fails("second"))
-    supervisor.start("a", fails("first"))
-    await died(supervisor)
-    gate.set()
-    await asyncio.sleep(0.01)
-    await supervisor.stop()
-    assert supervisor.dead == "background task 'a' died: ValueError('first')"
-
-
 async def test_a_task_that_ends_early_is_a_failure() -> None:
     async def ends() -> None:
         await asyncio.sleep(0)
@@ -80,19 +61,6 @@ async def test_a_task_that_ends_early_is_a_failure() -> None:
     supervisor.start("tail", ends())
     await died(supervisor)
     assert supervisor.dead == "background task 'tail' died: RuntimeError('it ended')"
-    await supervisor.stop()
-
-
-async def test_a_task_whose_own_wait_was_cancelled_is_a_failure() -> None:
-    async def waits_for_what_is_cancelled() -> None:
-        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        future.cancel()
-        await future
-
-    supervisor = Supervisor()
-    supervisor.start("tail", waits_for_what_is_cancelled())
-    await died(supervisor)
-    assert supervisor.dead == "background task 'tail' died: CancelledError()"
     await supervisor.stop()
 
 
@@ -112,16 +80,6 @@ async def test_stopping_cancels_in_reverse_order_of_the_start() -> None:
     await supervisor.stop()
     assert ended == ["third", "second", "first"]
     await supervisor.stop()
-
-
-async def test_a_task_stopped_before_its_first_step_leaves_nothing_behind() -> None:
-    work = forever()
-    supervisor = Supervisor()
-    supervisor.start("never ran", work)
-    await supervisor.stop()
-    await asyncio.sleep(0)
-    assert inspect.getcoroutinestate(work) == inspect.CORO_CLOSED, "or Python warns of a coroutine never awaited"
-    assert supervisor.failure is None
 
 
 async def test_stopping_does_not_wait_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -161,28 +119,6 @@ async def test_a_task_that_lost_its_cancellation_is_cancelled_again(monkeypatch:
     await supervisor.stop()
     assert ended.is_set()
     assert supervisor.failure is None
-
-
-async def test_a_name_is_used_once() -> None:
-    supervisor = Supervisor()
-    supervisor.start("tail", forever())
-    second = forever()
-    with pytest.raises(AssertionError, match="tail"):
-        supervisor.start("tail", second)
-    second.close()
-    await supervisor.stop()
-
-
-async def test_a_shielded_task_gives_what_it_returns_and_raises() -> None:
-    async def act(word: str) -> str:
-        await asyncio.sleep(0)
-        if word == "bad":
-            raise ValueError(word)
-        return word
-
-    assert await shielded(asyncio.ensure_future(act("good"))) == "good"
-    with pytest.raises(ValueError, match="bad"):
-        await shielded(asyncio.ensure_future(act("bad")))
 
 
 async def test_a_shielded_task_goes_on_without_its_waiter_and_what_it_raises_then_is_not_logged() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from understudy_shared.bus.reading_turns import MANY_A_SECOND, MESSAGES_AT_ONCE, PAUSE_S, ReadingTurns
+from understudy_shared.bus.redis_subscription import MANY_A_SECOND, MESSAGES_AT_ONCE, PAUSE_S, ReadingTurns
 
 
 def heard(turns: ReadingTurns, messages: int, from_s: float, lasting_s: float) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from copy import copy
 from hashlib import sha1
 from urllib.parse import quote
 
@@ -12,13 +13,22 @@ import redis.asyncio
 from hypothesis import given
 from hypothesis import strategies as st
 from redis.connection import SSLConnection, parse_url
-from redis.exceptions import ConnectionError, ResponseError  # noqa: A004  # redis-py's
+from redis.exceptions import BusyLoadingError, ReadOnlyError, ResponseError
+from redis.exceptions import ConnectionError as RedisConnectionError
 
 from understudy_shared.base.errors import SettingsError
 from understudy_shared.base.masking import masked
 from understudy_shared.bus import redis_scripts as scripts
 from understudy_shared.bus.redis_bus import RedisBus
-from understudy_shared.bus.redis_connection import SENTINEL_PORT, Parse, bus_error, sentinel_place
+from understudy_shared.bus.redis_connection import (
+    MAX_LEAVE_S,
+    SENTINEL_PORT,
+    STAYS_S,
+    Parse,
+    Refusals,
+    bus_error,
+    sentinel_place,
+)
 from understudy_shared.bus.redis_subscription import MAX_PAUSE_MS, MIN_PAUSE_MS, pause_ms
 from understudy_shared.bus.redis_sync import SyncPublisher
 
@@ -53,7 +63,7 @@ def test_a_redis_that_answers_before_it_is_asked_turns_connections_away(pool: ty
     """redis-py's own words for it tell nobody what is wrong."""
     said = "Connection not ready"
     assert f'ConnectionError("{said}")' in inspect.getsource(pool)
-    error = bus_error(ConnectionError(said), doing="reading", url="redis://host", timeout_ms=1)
+    error = bus_error(RedisConnectionError(said), doing="reading", url="redis://host", timeout_ms=1)
     assert "turns connections away" in str(error)
     assert "protected mode" in error.fix
     assert "maxclients" in error.fix
@@ -94,8 +104,8 @@ def test_a_bus_is_made_without_an_event_loop(url: str) -> None:
         ("redis+sentinel://me:secret@/us", "it names no sentinel"),
         ("redis+sentinel://a:1,b:2", "which service"),
         ("redis+sentinel://a:1,b:2/", "which service"),
-        ("redis+sentinel://a:1/us/zero", "'zero' is no number of a database"),
-        ("redis+sentinel://a:1/us/0/1", "'0/1' is no number of a database"),
+        ("redis+sentinel://a:1/us/zero", "'zero' is not a database number"),
+        ("redis+sentinel://a:1/us/0/1", "'0/1' is not a database number"),
         ("redis+sentinel://a:1,b:port/us", "host cannot be separated"),
         ("redis+sentinel://a:1,:2/us", "host cannot be separated"),
         ("redis+sentinel://[broken/us", "host cannot be separated"),
@@ -225,3 +235,43 @@ def test_a_script_that_may_not_run_a_command_names_it_by_its_line_where_the_serv
     for unknown in (text.replace(sha, "0" * 40), said.format(sha=sha, line=9999), said.format(sha=sha, line=0)):
         error = bus_error(ResponseError(unknown), doing="writing us:{a}:lease", url="redis://host", timeout_ms=1)
         assert "Compare the user with deploy/redis/users.acl" in error.fix
+
+
+def test_a_replica_is_left_at_once_and_then_after_pauses_that_grow_to_two_seconds() -> None:
+    refusals, now_s, pauses = Refusals(), 0.0, []
+    for _ in range(10):
+        assert refusals.refused(ReadOnlyError("a replica"), now_s, 0.99)
+        began_s = now_s
+        while not copy(refusals).refused(ReadOnlyError("a replica"), now_s, 0.99):
+            now_s += 0.01
+        pauses.append(round(now_s - began_s, 1))
+    assert pauses == sorted(pauses)
+    assert 1 < pauses[-1] <= MAX_LEAVE_S
+    assert refusals.accepted()
+    assert not refusals.accepted(), "it is told once"
+
+
+@pytest.mark.parametrize(
+    "error", [BusyLoadingError("loads"), ResponseError("NOREPLICAS Not enough good replicas to write.")]
+)
+def test_a_refusal_that_may_pass_leaves_a_server_only_when_it_stays(error: Exception) -> None:
+    refusals = Refusals()
+    assert not refusals.refused(error, 10.0, 0.5)
+    assert not refusals.refused(error, 10.0 + STAYS_S / 2, 0.5)
+    assert refusals.refused(error, 10.0 + STAYS_S, 0.5)
+    refusals = Refusals()
+    refusals.refused(error, 10.0, 0.5)
+    assert not refusals.accepted(), "nothing was left"
+    assert not refusals.refused(error, 100.0, 0.5, opened=3), "it counts from anew"
+    assert copy(refusals).accepted(opened=4), "a connection was opened meanwhile: it may be at another server"
+    assert not refusals.accepted(opened=3)
+
+
+@pytest.mark.parametrize("said", ["NOPERM no", "OOM command not allowed", "MISCONF Redis is configured", "WRONGTYPE"])
+def test_a_refusal_that_another_server_would_give_too_leaves_none(said: str) -> None:
+    assert not any(Refusals().refused(ResponseError(said), now_s, 0.5) for now_s in (0.0, 100.0))
+
+
+def test_a_replicas_code_in_the_middle_of_a_scripts_error_is_found() -> None:
+    said = "Error running script (call to f_0): @user_script:3: -READONLY You can't write against a read only replica."
+    assert Refusals().refused(ResponseError(said), 0.0, 0.5)

@@ -105,22 +105,6 @@ async def test_keys_that_cannot_be_read_are_read_again_before_the_view_counts() 
         assert len(part.read) == 3, "once is enough"
 
 
-async def test_a_call_that_fails_while_keys_are_read_requires_another_reading() -> None:
-    bus = FragileBus()
-    async with following(bus) as (follower, part):
-        await until(lambda: follower.is_current, what="the first reading")
-        part.may_read.clear()
-        reading = asyncio.ensure_future(follower.read())
-        await until(lambda: len(part.read) == 2, what="the second reading")
-        assert not follower.is_current
-        follower.call_failed()
-        part.may_read.set()
-        await reading
-        assert not follower.is_current
-        await follower.read_if_required()
-        assert follower.is_current
-
-
 async def test_the_keys_of_nodes_are_taken_in_before_others_are_awaited(monkeypatch: pytest.MonkeyPatch) -> None:
     """A heartbeat or a farewell that comes meanwhile is later than they are."""
     bus = FragileBus()

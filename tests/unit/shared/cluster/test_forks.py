@@ -56,10 +56,6 @@ def test_of_two_histories_the_clusters_stands(case: str) -> None:
     assert refused_forks(reversed(beats), named).keys() == refused, "all come to the same result"
 
 
-def test_what_a_node_said_of_itself_before_does_not_judge_it() -> None:
-    assert refused_forks([beat("a"), beat("z", degraded=(FORKED,))], {"a"}, judging="z") == {}
-
-
 TIMES = {
     "equal": (1_795_000_000_123_456, 1_795_000_000_123_456, True),
     "a microsecond later": (1_795_000_000_123_456, 1_795_000_000_123_457, False),

@@ -9,7 +9,6 @@ from contextlib import asynccontextmanager, suppress
 
 import pytest
 from tests.support.bus.documents import APPLICATION, heartbeat
-from tests.support.cluster.fake_cluster import until
 from tests.support.services.certificates import Signer, uri
 
 from understudy_shared.auth.cluster_secret import ClusterIdentity
@@ -124,16 +123,6 @@ async def test_a_handshake_that_is_given_up_closes_its_connection(identity: Clus
     await calls.close()
 
 
-async def test_whoever_ends_in_the_middle_of_a_handshake_leaves_no_connection_open(identity: ClusterIdentity) -> None:
-    calls = NodeCalls(APPLICATION, identity=identity)
-    async with listener(None) as node:
-        task: asyncio.Task[object] = asyncio.get_running_loop().create_task(calls.heartbeat(node.host))
-        await asyncio.wait_for(node.opened.wait(), LIMIT_S)
-        await give_up(task)
-        await calls.close()
-        await asyncio.wait_for(node.is_free.wait(), LIMIT_S)
-
-
 async def test_a_call_that_is_given_up_closes_its_connection_and_the_next_one_is_answered(
     identity: ClusterIdentity, node_context: ssl.SSLContext
 ) -> None:
@@ -156,36 +145,3 @@ async def test_a_node_that_never_answers_the_handshake_is_said_not_to_answer(ide
             await calls.heartbeat(node.host)
         await asyncio.wait_for(node.is_free.wait(), LIMIT_S)
     await calls.close()
-
-
-@pytest.mark.usefixtures("_soon")
-async def test_an_answer_may_take_as_long_as_its_call_allows(
-    identity: ClusterIdentity, node_context: ssl.SSLContext, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(node_calls, "DEADLINE_S", 0.1)
-    calls = NodeCalls(APPLICATION, identity=identity)
-    async with listener(node_context, b"{}") as node:
-        asyncio.get_running_loop().call_later(0.4, node.may_answer.set)
-        assert await calls.ask(node.host, "/", b"{}", max_bytes=9, limit_s=LIMIT_S) == (200, b"{}")
-        await calls.close()
-
-
-@pytest.mark.parametrize("turns", range(1, 9))
-async def test_a_call_that_is_given_up_while_it_closes_the_connections_of_others_closes_them_all(turns: int) -> None:
-    calls = NodeCalls(APPLICATION)
-    async with listener(None, heartbeat("n1").encode()) as node:
-        async with asyncio.TaskGroup() as together:
-            for _ in range(9):
-                together.create_task(calls.heartbeat(node.host))
-            await until(lambda: node.calls == 9)
-            node.may_answer.set()
-        assert len(node.left_open) == 9
-        node.ends.set()
-        pool = calls._client._transport._pool  # type: ignore[attr-defined]
-        await until(lambda: all(connection.has_expired() for connection in pool.connections))
-        task: asyncio.Task[object] = asyncio.get_running_loop().create_task(calls.heartbeat(node.host))
-        for _ in range(turns):
-            await asyncio.sleep(0)
-        await give_up(task)
-        await calls.close()
-        await asyncio.wait_for(node.is_free.wait(), LIMIT_S)

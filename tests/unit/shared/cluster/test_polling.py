@@ -12,7 +12,7 @@ from understudy_router.cluster.tables import Tables
 from understudy_shared.base.words import HostInfo
 from understudy_shared.bus.messages import Assignment, Heartbeat
 from understudy_shared.cluster.node_calls import NodeCallError, NodeCalls
-from understudy_shared.cluster.polling import MAX_POLLS, Polls
+from understudy_shared.cluster.polling import Polls
 
 
 class Nodes:
@@ -66,21 +66,6 @@ async def test_one_seed_leads_to_everybody_and_each_is_asked_once() -> None:
     assert set(tables.nodes) == {f"n{number:03}" for number in range(50)}
     assert sorted(nodes.asked, key=str) == sorted({*nodes.beats, HostInfo("nobody", 1)}, key=str)
     assert tables.assignment == nodes.latest
-
-
-async def test_few_are_asked_at_once_and_the_assignment_is_fetched_once() -> None:
-    _, nodes, polls = world(100)
-    await polls.poll_all(nodes.beats)
-    assert nodes.most_at_once == MAX_POLLS
-    assert len(nodes.fetched) == 1
-
-
-async def test_an_assignment_that_is_known_is_not_fetched_again() -> None:
-    tables, nodes, polls = world(5)
-    tables.assigned(nodes.latest, 0)
-    await polls.poll_all([])
-    assert len(nodes.asked) == 5
-    assert nodes.fetched == []
 
 
 async def test_the_latest_assignment_is_asked_of_a_node_that_follows_it() -> None:

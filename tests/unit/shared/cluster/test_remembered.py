@@ -16,7 +16,6 @@ from tests.support.bus.documents import APPLICATION, assignment, heartbeat
 from understudy_shared.bus.message_auth import MessageAuth
 from understudy_shared.bus.messages import Assignment, Heartbeat, Message
 from understudy_shared.bus.signing import Keyring
-from understudy_shared.cluster import remembered as module
 from understudy_shared.cluster.remembered import Memory, Remembered
 
 
@@ -43,13 +42,6 @@ def test_the_last_document_of_each_kind_is_remembered(kept: Remembered) -> None:
     assert again.load(Heartbeat) == heartbeat()
 
 
-def test_before_anything_was_saved_nothing_is_remembered_and_nothing_said(
-    kept: Remembered, caplog: pytest.LogCaptureFixture
-) -> None:
-    assert kept.load(Assignment) is None
-    assert warnings(caplog) == []
-
-
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=200)
 @given(st.data())
 def test_any_damage_is_noticed(kept: Remembered, data: st.DataObject) -> None:
@@ -69,49 +61,6 @@ def test_any_damage_is_noticed(kept: Remembered, data: st.DataObject) -> None:
     )
     file.write_bytes(damaged)
     assert kept.load(Assignment) is None
-
-
-@pytest.mark.parametrize(
-    ("fields", "why"),
-    [
-        ({"application_id": "other"}, "application"),
-        ({"format": 2}, "format 2"),
-        ({"partitions": -1}, "partitions"),
-    ],
-)
-def test_what_is_whole_but_not_ours_is_a_warning_and_not_remembered(
-    fields: dict[str, object], why: str, kept: Remembered, caplog: pytest.LogCaptureFixture
-) -> None:
-    assert kept.save(assignment(term=1, epoch=2).model_copy(update=fields))
-    assert kept.load(Assignment) is None
-    (warning,) = warnings(caplog)
-    assert why in warning
-    assert str(file_of(kept)) in warning
-
-
-def test_a_file_that_is_too_large_is_not_read_and_a_document_not_written(
-    kept: Remembered, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert kept.save(assignment(term=1, epoch=1))
-    monkeypatch.setattr(module, "_MAX_FILE_BYTES", 100)
-    assert kept.load(Assignment) is None
-    monkeypatch.undo()
-    monkeypatch.setattr(module, "MAX_MESSAGE_BYTES", 100)
-    assert not kept.save(assignment(term=1, epoch=2))
-    monkeypatch.undo()
-    assert kept.load(Assignment) == assignment(term=1, epoch=1)
-
-
-def test_a_folder_that_cannot_be_written_is_a_warning_once_and_no_error(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    (tmp_path / "file").write_text("not a folder")
-    kept = Remembered(tmp_path / "file" / "folder", APPLICATION)
-    for epoch in (1, 2, 3):
-        assert not kept.save(assignment(term=1, epoch=epoch))
-    (warning,) = warnings(caplog)
-    assert "cannot remember" in warning
-    assert str(kept.folder) in warning
 
 
 @pytest.mark.parametrize("step", ["fsync", "replace"])
@@ -191,20 +140,6 @@ async def test_of_many_documents_that_come_while_one_is_written_the_last_is_kept
     await ending
     assert slow.saved == [assignment(term=1, epoch=1), assignment(term=1, epoch=999)]
     assert await memory.load(Assignment) == assignment(term=1, epoch=999)
-
-
-async def test_the_loop_goes_on_while_the_disk_hangs(tmp_path: Path) -> None:
-    slow = Slow(tmp_path)
-    memory = Memory(slow)
-    keeping = asyncio.ensure_future(memory.keep())
-    memory.note(assignment(term=1, epoch=1))
-    await asyncio.to_thread(slow.began.wait, 20)  # this loop turned meanwhile, and does now
-    assert slow.saved == []
-    slow.may_end.set()
-    keeping.cancel()
-    await asyncio.wait({keeping})
-    await memory.flush()
-    assert len(slow.saved) == 1
 
 
 def test_with_a_key_only_what_a_process_with_a_key_remembered_is_believed(

@@ -30,17 +30,6 @@ def test_a_silent_node_is_asked_once_per_heartbeat() -> None:
     assert silence.due(last(a=0), now_ms=3000) == ["a"]
 
 
-def test_a_process_that_never_spoke_is_asked() -> None:
-    assert Silence().due(last(a=float("-inf")), now_ms=0) == ["a"]
-
-
-def test_those_that_did_not_answer_are_asked_after_the_others() -> None:
-    silence = Silence()
-    silence.asked("a", 2000)
-    silence.did_not_answer("a", 2000)
-    assert silence.due(last(a=0, b=100), now_ms=3000) == ["b", "a"]
-
-
 def test_a_process_that_does_not_answer_is_asked_ever_more_seldom_and_never_given_up() -> None:
     silence, asked_ms = Silence(), [0.0]
     silence.asked("a", 0)

@@ -18,13 +18,6 @@ def knowing() -> ClusterView:
     return view
 
 
-def test_a_dead_node_is_kept_without_its_tasks() -> None:
-    view = knowing()
-    assert [death.node_id for death in view.expire(SILENT_MS)] == ["a"]
-    kept = view.dead["a"].heartbeat
-    assert (kept.sequence, kept.held, kept.exceptions) == (5, None, {})
-
-
 def test_a_node_that_was_silent_has_left_once_its_farewell_comes() -> None:
     view = knowing()
     view.expire(SILENT_MS)
@@ -35,13 +28,6 @@ def test_a_node_that_was_silent_has_left_once_its_farewell_comes() -> None:
     view.left(farewell("a"), SILENT_MS)
     assert view.is_gone("a")
     assert view.to_ask(1e9, heartbeat_ms=HEARTBEAT_MS) == {}, "it comes back itself"
-
-
-def test_the_numbers_of_a_dead_node_count_from_its_last_heartbeat_on() -> None:
-    view = knowing()
-    view.expire(SILENT_MS)
-    assert not view.heard(beat("a", sequence=5), age_ms=0, now_ms=SILENT_MS)
-    assert view.heard(beat("a", sequence=4), age_ms=0, now_ms=SILENT_MS), "number 5 was forged in its name"
 
 
 def test_a_heartbeat_that_is_older_than_its_expiry_is_not_taken() -> None:

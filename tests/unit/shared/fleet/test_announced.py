@@ -6,9 +6,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from understudy_shared.fleet.announced import (
-    MAX_ANNOUNCED,
-    MAX_KNOWN,
-    STEADY_MS,
     AnnouncedQueries,
     AnnouncedSpec,
     Query,
@@ -61,14 +58,6 @@ def test_what_cannot_be_an_id_or_lies_elsewhere_is_left_out_with_the_reason() ->
     assert merged([], [Query("c", "/other/c")], ()).left_out.keys() == {"c"}
 
 
-def test_ten_thousand_are_bounded_and_push_out_nothing_that_is_served() -> None:
-    crowd = [Query(f"a{number}", f"/data/a{number}") for number in range(10_000)]
-    found = merged([ORDERS], [*crowd, Query("zebra", "/data/zebra")], ROOTS, served={"zebra"})
-    assert len(found.specs) == MAX_ANNOUNCED + 1
-    assert {"orders", "zebra"} <= set(ids(found))
-    assert found.too_many == 10_001 - MAX_ANNOUNCED
-
-
 QUERIES = st.lists(
     st.builds(
         Query,
@@ -105,19 +94,6 @@ def heard(*announcements: tuple[str, str, float]) -> AnnouncedQueries:
     return queries
 
 
-def test_of_two_locations_of_one_id_the_first_counts_until_it_is_announced_no_longer() -> None:
-    queries = heard(("a", "/data/1", 0), ("a", "/data/2", 1))
-    assert queries.queries(now_ms=2) == [Query("a", "/data/1", rival="/data/2")]
-    assert merged([], queries.queries(now_ms=2), ROOTS).problems == (
-        "'a' is announced from '/data/1', which is served, and from '/data/2'",
-    )
-    queries.read("a", "/data/1", now_ms=STEADY_MS)
-    queries.read("a", "/data/2", now_ms=STEADY_MS)
-    assert queries.revision == 2, "what is read again is no news"
-    queries.hear("a", "/data/2", now_ms=STEADY_MS + 1)
-    assert queries.queries(now_ms=STEADY_MS + 2) == [Query("a", "/data/2")]
-
-
 def test_a_query_is_idle_without_commits_and_announcements_and_no_longer_with_one() -> None:
     queries = heard(("a", "/data/1", 0))
     queries.commit("a", 7, now_ms=10)
@@ -132,8 +108,3 @@ def test_a_query_is_idle_without_commits_and_announcements_and_no_longer_with_on
     assert queries.queries(now_ms=FORGET_MS + 15) == [Query("a", "/data/1")]
     queries.forget(["a", "never heard"])
     assert "a" not in queries
-
-
-def test_announcements_beyond_the_limit_are_counted_and_not_kept() -> None:
-    queries = heard(*[(f"a{number}", "/data/1", 0) for number in range(MAX_KNOWN + 3)])
-    assert (len(queries), queries.refused) == (MAX_KNOWN, 3)

@@ -67,13 +67,6 @@ def test_what_is_wrong_is_named_with_its_place_and_what_to_write(data: bytes, wh
         parse_applications(data)
 
 
-def test_an_error_shows_no_login_of_a_checkpoint() -> None:
-    table = 'checkpoint = "s3://key:secret@bucket/x"'
-    with pytest.raises(SettingsError) as refused:
-        parse_applications(file_of(f'id = "a"\n{table}', f'id = "b"\n{table}'))
-    assert "secret" not in str(refused.value)
-
-
 @pytest.mark.parametrize(
     ("location", "form"),
     [
@@ -91,15 +84,6 @@ def test_an_error_shows_no_login_of_a_checkpoint() -> None:
 def test_one_checkpoint_has_one_form(location: str, form: str) -> None:
     assert normal_location(location) == form
     assert normal_location(form) == form
-
-
-def test_a_checkpoint_under_another_id_is_one_removed_and_one_added_and_is_said() -> None:
-    before = parse_applications(file_of(ORDERS, CLICKS))
-    after = parse_applications(file_of(ORDERS.replace('"orders"', '"sales"'), f"{CLICKS}\nmax_watchers = 3"))
-    found = changes(before, after)
-    assert ([each.id for each in found.added], found.removed) == (["sales"], ("orders",))
-    assert [each.id for each in found.changed] == ["clicks"]
-    assert found.events() == ["'orders' is 'sales' now: the same checkpoint", "'clicks' has other settings"]
 
 
 SPECS = st.lists(

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from understudy_shared.base.errors import SettingsError
-from understudy_shared.fleet.choosing import Chosen, application_of, chosen, require_id
+from understudy_shared.fleet.choosing import Chosen, chosen, require_id
 from understudy_shared.http.problems import ProblemError, ProblemType
 from understudy_shared.http.target import application_target, refuse_unroutable
 
@@ -45,13 +45,6 @@ def test_the_application_is_named_or_the_only_one_with_the_store(target: bytes, 
     assert chosen(target, FLEET, always) == Chosen(application, inner)
 
 
-@pytest.mark.parametrize(
-    "target", [b"/v1/applications", b"/v1/applications/orders", b"/livez", b"/v1/stores", b"/admin/"]
-)
-def test_what_no_single_application_answers_is_left_to_the_fleet(target: bytes) -> None:
-    assert chosen(target, FLEET, always) is None
-
-
 def test_a_store_of_several_applications_is_refused_with_their_names() -> None:
     with pytest.raises(ProblemError) as refused:
         chosen(b"/v1/stores/op0/keys/7", FLEET, always)
@@ -67,22 +60,6 @@ def test_a_store_that_an_application_may_have_later_is_not_called_unknown() -> N
     with pytest.raises(ProblemError) as refused:
         chosen(b"/v1/stores/late/keys/7", FLEET, always)
     assert refused.value.problem.type is ProblemType.UNKNOWN_STORE
-
-
-def test_an_unknown_application_is_refused_whatever_stands_below_it() -> None:
-    for target in (b"/v1/applications/none/stores/op0/keys/7", b"/admin/v1/applications/none/lag"):
-        with pytest.raises(ProblemError) as refused:
-            chosen(target, FLEET, always)
-        assert refused.value.problem.type is ProblemType.UNKNOWN_APPLICATION
-
-
-def test_of_one_application_everything_about_stores_is_for_it() -> None:
-    one = {"orders": Has()}
-    for target in (b"/v1/stores/any/keys/7", b"/v1/stores", b"/v1/read", b"/v1/snapshots"):
-        assert chosen(target, one, always) == Chosen("orders", target)
-    assert application_of(None, one) == "orders"
-    with pytest.raises(ProblemError):
-        application_of(None, FLEET)
 
 
 NAMES = st.text(min_size=1, max_size=300)

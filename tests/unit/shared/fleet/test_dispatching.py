@@ -12,7 +12,6 @@ import pytest
 from tests.support.cluster.fake_cluster import until
 
 from understudy_shared.auth.access import Access
-from understudy_shared.base.errors import UnderstudyError
 from understudy_shared.fleet.dispatching import Fleet, Served
 from understudy_shared.fleet.lifespans import Lifespan
 from understudy_shared.fleet.shared_threads import SharedThreads
@@ -110,14 +109,26 @@ async def test_internal_calls_go_to_the_application_of_their_header() -> None:
     assert not Fleet(cast(Any, A), Access()).accepts_body(b"/internal/v1/lookup", 3)
 
 
-async def test_lookups_are_handed_over_without_asgi() -> None:
-    fleet = fleet_of(A, B)
-    assert direct(fleet, b"/v1/applications/b/stores/op0/keys/7?x=1") == (True, [(200, b"b /v1/stores/op0/keys/7?x=1")])
-    is_taken, [(status, body)] = direct(fleet, b"/v1/stores/op0/keys/7")
-    assert (is_taken, status) == (True, 409)
-    assert b"ambiguous-store" in body
-    assert direct(fleet, b"/v1/applications/b") == (False, [])
-    assert (await asked(fleet, "/v1/stores/op0/keys/7", method="HEAD"))[0] == 409
+async def test_what_a_fleet_does_not_know_yet_is_not_initialised_by_each_way_in() -> None:
+    why: str | None = "the list has not been read yet"
+    fleet = Fleet(cast(Any, Application("fleet")), Access(), lambda: why)
+    fleet.add("a", cast(Served, SimpleNamespace(app=A, is_ready=True)))
+    header = (b"understudy-application", b"b")
+    ways = ("/v1/applications/b/stores/op0/keys/7", "/v1/stores/other/keys/7")
+
+    async def statuses() -> list[int]:
+        found = [(await asked(fleet, path))[0] for path in ways]
+        found += [replies[0][0] for _, replies in (direct(fleet, path.encode()) for path in ways)]
+        found.append((await asked(fleet, "/internal/v1/scan", header))[0])
+        exchange = DirectExchange(lambda status, _type, _body, _: found.append(status), b"b")
+        fleet.answer_body(b"hop", exchange)
+        return found
+
+    assert await statuses() == [503] * 6
+    assert "the list has not been read yet" in (await asked(fleet, ways[0]))[1]
+    assert (await asked(fleet, "/v1/stores/totals/keys/7"))[1].startswith("a "), "what is known is answered"
+    why = None
+    assert await statuses() == [404, 200, 404, 200, 404, 404], "the only one answers what names none"
 
 
 async def test_a_removed_application_is_unknown_and_the_others_go_on() -> None:
@@ -172,17 +183,3 @@ async def test_an_application_starts_and_ends_by_its_lifespan() -> None:
     await lifespan.stop()
     await lifespan.stop()
     assert said == ["lifespan.startup", "lifespan.shutdown"]
-
-
-async def test_an_application_that_does_not_start_says_why() -> None:
-    async def raises(_scope: Scope, _receive: Receive, _send: Send) -> None:
-        raise OSError("the disk is full")
-
-    async def fails(_scope: Scope, receive: Receive, send: Send) -> None:
-        await receive()
-        await send({"type": "lifespan.startup.failed", "message": "the disk is full"})
-        await asyncio.sleep(0)
-
-    for app in (raises, fails):
-        with pytest.raises(UnderstudyError, match="did not start: the disk is full"):
-            await Lifespan(app, "a").start()

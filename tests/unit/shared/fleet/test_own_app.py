@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -15,7 +15,7 @@ import pytest
 from fastapi import FastAPI
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
-from understudy_node.fleet.page import page_for
+from understudy_node.fleet.serve import page_for
 from understudy_shared.auth.access import AUTHORIZATION, Access
 from understudy_shared.auth.principals import Action, Authorization, Grant, Principal
 from understudy_shared.fleet.dispatching import Fleet
@@ -102,13 +102,6 @@ def test_it_is_ready_when_each_was_ready_once_or_failed_and_later_while_one_is(
     assert (status.http_status == 200) is is_ready
 
 
-def test_a_status_of_many_names_some_and_counts_the_rest() -> None:
-    status = readiness({f"a{number:02}": replace(STARTING) for number in range(13)})
-    assert len(status.reasons) == 11
-    assert status.reasons[0] == "'a00': it restores"
-    assert status.reasons[-1] == "3 more applications are not ready"
-
-
 def test_families_of_one_name_become_one_with_a_label_for_each_application() -> None:
     def families(value: float) -> list[Metric]:
         counter = CounterMetricFamily("reads", "Reads", labels=("store",))
@@ -177,47 +170,6 @@ def test_it_lists_its_applications_and_shows_one() -> None:
     assert (unknown.status_code, unknown.json()["type"].rpartition("/")[2]) == (404, "unknown-application")
     refused = get(fleet, "/v1/applications/b/stores/op0/keys/k")
     assert (refused.status_code, refused.json()["detail"]) == (503, "no checkpoint")
-
-
-def test_the_stores_of_all_name_their_application_and_what_did_not_answer() -> None:
-    broken = Application(NotOpen("b", lambda: "no checkpoint", Access()), State.FAILED, ("no checkpoint",), False)
-    stores = get(fleet_of(a=application("a"), b=broken, c=application("c")), "/v1/stores").json()
-    assert stores["stores"] == [{"store": "op0", "application": "a"}, {"store": "op0", "application": "c"}]
-    assert stores["unknown"] == [{"application": "b", "reason": "no checkpoint"}]
-
-
-def test_the_metrics_of_the_process_are_there_once() -> None:
-    families = [GaugeMetricFamily("lag", "Lag", 3)]
-    broken = application("b", families=families, state=State.FAILED)
-    text = get(fleet_of(a=application(families=families), b=broken), "/metrics").text
-    assert text.count("process 1.0") == 1
-    assert 'lag{application="a"} 3.0' in text
-    assert 'lag{application="b"} 3.0' in text
-    states = [line for line in text.splitlines() if line.startswith("understudy_application_state{")]
-    assert states == [
-        'understudy_application_state{application="a",state="serving"} 1.0',
-        'understudy_application_state{application="b",state="failed"} 1.0',
-    ]
-
-
-def test_a_bug_in_one_application_is_no_end_of_the_process() -> None:
-    dead = application(dead="a background task died")
-    assert get(fleet_of(a=application(), b=dead), "/livez").status_code == 200
-    assert get(fleet_of(a=dead, b=dead), "/livez").status_code == 503
-
-
-def test_the_document_has_every_route_of_the_fleet_itself() -> None:
-    fleet = fleet_of(a=application())
-    document = get(fleet, "/openapi.json").json()
-    assert document["paths"].keys() >= {"/v1/applications", "/v1/applications/{application}", "/v1/stores", "/docs"}
-    assert "/v1/applications/{application}/stores/{store}/scan" in get(fleet, "/docs").text
-
-
-async def test_metrics_are_refused_at_a_port_that_processes_share() -> None:
-    own = OwnApp("router", {}, OwnProcess(), lifespan=nothing, own_ports=range(8081, 8083))
-    async with httpx.AsyncClient(transport=httpx.ASGITransport(app=own.app)) as http:
-        found = [(await http.get(f"http://fleet:{port}/metrics")).status_code for port in (8080, 8081, 8082)]
-    assert found == [421, 200, 200]
 
 
 async def test_a_reader_sees_the_applications_of_his_grants_and_within_them_what_they_grant() -> None:

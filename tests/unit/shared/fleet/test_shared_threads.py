@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import threading
 from collections.abc import Iterator
 from contextvars import copy_context
@@ -49,17 +48,3 @@ def test_an_application_that_hangs_keeps_half_and_two_keep_two_thirds(threads: S
     for each in [*first[:-1], *second]:
         assert each.result() is True
     assert first[-1].cancelled()
-
-
-def test_an_error_of_a_call_is_that_of_its_future_and_the_thread_is_free_again(threads: SharedThreads) -> None:
-    for _ in range(2 * COUNT):
-        with pytest.raises(ZeroDivisionError):
-            submit(threads, "a", lambda: 1 // 0).result()
-    assert submit(threads, "a", lambda: 7).result() == 7
-
-
-async def test_a_call_after_the_end_is_refused_as_by_any_pool() -> None:
-    pool = SharedThreads(1, "test")
-    pool.shutdown()
-    with pytest.raises(RuntimeError, match="after shutdown"):
-        await asyncio.wrap_future(submit(pool, "a", lambda: 7))

@@ -42,23 +42,6 @@ def test_what_is_escaped_outside_of_names_and_keys_is_refused(raw_path: bytes) -
     assert refused.value.fix
 
 
-@pytest.mark.parametrize(
-    "raw_path",
-    [
-        b"/",
-        b"/livez",
-        b"/v1/stores",
-        b"/v1/stores/by%20route",
-        b"/v1/stores/%C3%A9/metadata",
-        b"/v1/stores/op0/metadata/a%2Fb/c%20d",
-        b"/admin/v1/nodes/node%3A1/drain",
-    ],
-    ids=repr,
-)
-def test_names_and_keys_may_be_escaped(raw_path: bytes) -> None:
-    refuse_unroutable(raw_path)
-
-
 @pytest.mark.parametrize("broken", [b"%zz", b"%", b"%2", b"a%f", b"%%41", b"%FF", b"%-1"])
 @pytest.mark.parametrize(
     ("parse", "before"),
@@ -79,10 +62,6 @@ def test_a_broken_escape_is_refused_and_not_taken_for_text(
 
 
 TEXTS = st.text(st.characters(codec="utf-8"), max_size=30)
-
-
-def test_a_slash_inside_a_key_survives() -> None:
-    assert split_path(b"/v1/stores/by%2Froute/keys/a%2Fb/c") == ["v1", "stores", "by/route", "keys", "a/b", "c"]
 
 
 @pytest.mark.parametrize(
@@ -114,29 +93,6 @@ def test_any_segments_survive_a_path(keys: list[str]) -> None:
 def test_any_parameters_survive_a_query(parameters: dict[str, str]) -> None:
     raw = "&".join(f"{quote_plus(name)}={quote_plus(value)}" for name, value in parameters.items())
     assert parse_query(raw.encode()) == parameters
-
-
-@pytest.mark.parametrize(
-    ("raw", "parameters"),
-    [
-        pytest.param(b"", {}, id="none"),
-        pytest.param(b"&&", {}, id="separators only"),
-        pytest.param(b"max_lag", {"max_lag": ""}, id="a name without value"),
-        pytest.param(b"key=a=b", {"key": "a=b"}, id="an equals sign in the value"),
-        pytest.param(b"key=a+b%2Bc", {"key": "a b+c"}, id="a plus is a space in a query"),
-        pytest.param(b"key=%26%3D", {"key": "&="}, id="separators in the value"),
-    ],
-)
-def test_queries_parse(raw: bytes, parameters: dict[str, str]) -> None:
-    assert parse_query(raw) == parameters
-
-
-@pytest.mark.parametrize("query", [b"max_lag=1&max_lag=1", b"max_lag=1&max%5Flag=2", b"a&a", b"=1&=2"])
-def test_a_repeated_parameter_is_refused(query: bytes) -> None:
-    with pytest.raises(ProblemError, match="given twice") as refusal:
-        parse_query(query)
-    assert refusal.value.problem.type is ProblemType.BAD_REQUEST
-    assert refusal.value.fix == "Send it once"
 
 
 @pytest.mark.parametrize(

@@ -12,18 +12,14 @@ from understudy_shared.base.errors import UnderstudyError
 from understudy_shared.base.words import ApplicationId, LagInfo, Lineage, Role
 from understudy_shared.reads.bound_parsing import parse_bound
 from understudy_shared.reads.bounds import (
-    MAX_LIMIT,
-    MAX_WAIT_MS,
     NO_BOUND,
-    WAIT_WITH_POSITION_MS,
-    BadBoundError,
     Bound,
     ReadVersion,
     Refusal,
     UnknownLag,
     refusal,
 )
-from understudy_shared.reads.position import BadPositionError, Position
+from understudy_shared.reads.position import Position
 
 SEEN_AT_US = 1_000_000
 SEEN = Position(ApplicationId("a"), Lineage("life-1"), 10, SEEN_AT_US)
@@ -124,10 +120,6 @@ def test_only_the_active_answers_when_the_active_is_required(lag_info: LagInfo) 
     assert verdict(bound, lag_info, role=Role.ACTIVE) is None
 
 
-def test_the_active_is_held_to_the_bound_too() -> None:
-    assert verdict(Bound(require_active=True, max_lag=1), lag(2, 0), role=Role.ACTIVE) is Refusal.LAG_EXCEEDED
-
-
 NUMBERS = st.integers(0, 12)
 LAGS = st.builds(
     lambda offset_lag, time_lag_ms: lag(offset_lag, None if offset_lag is None else time_lag_ms),
@@ -183,10 +175,6 @@ def test_a_replica_that_may_answer_is_inside_every_bound_or_its_unknown_lag_was_
     assert role is Role.ACTIVE or not bound.require_active
 
 
-def test_nothing_given_is_no_bound() -> None:
-    assert parse_bound({}) == NO_BOUND
-
-
 @pytest.mark.parametrize(
     "parameters",
     [
@@ -218,86 +206,6 @@ def test_query_and_json_say_the_same(parameters: Mapping[str, object]) -> None:
         unknown_lag=UnknownLag.SERVE,
         wait_ms=40,
     )
-
-
-def test_null_in_json_is_as_good_as_absent() -> None:
-    names = ("max_lag", "max_staleness_ms", "min_position", "require_active", "unknown_lag", "wait_ms")
-    assert parse_bound(dict.fromkeys(names)) == NO_BOUND
-
-
-@pytest.mark.parametrize(
-    ("value", "expected"), [("true", True), ("1", True), (True, True), ("false", False), ("0", False), (False, False)]
-)
-def test_flags_parse(value: object, expected: bool) -> None:
-    assert parse_bound({"require_active": value}).require_active is expected
-
-
-def test_a_whole_number_may_be_written_with_a_decimal_point_as_json_allows() -> None:
-    assert parse_bound({"max_lag": 5.0, "wait_ms": 7.0}) == Bound(max_lag=5, wait_ms=7)
-
-
-NOT_WHOLE = ["", " 3", "-1", "+1", "1.5", "1e3", "0x10", "٣", "1_000", "9" * 19, "null", "True"]
-NOT_WHOLE_IN_JSON: list[object] = [-1, 1.5, float("inf"), True, [], {}, MAX_LIMIT + 1]
-
-
-@pytest.mark.parametrize("name", ["max_lag", "max_staleness_ms", "wait_ms"])
-@pytest.mark.parametrize("value", [*NOT_WHOLE, *NOT_WHOLE_IN_JSON], ids=repr)
-def test_a_number_that_is_not_whole_is_refused_by_name(name: str, value: object) -> None:
-    with pytest.raises(BadBoundError) as refused:
-        parse_bound({name: value})
-    assert refused.value.where == name
-    assert f"{name}={value!r}" in refused.value.what
-    assert name in refused.value.fix
-
-
-@pytest.mark.parametrize("value", ["", "yes", "T", "on", "2", 1, 0, 1.0, [], {}], ids=repr)
-def test_a_flag_that_is_neither_true_nor_false_is_refused_by_name(value: object) -> None:
-    with pytest.raises(BadBoundError) as refused:
-        parse_bound({"require_active": value})
-    assert refused.value.where == "require_active"
-    assert refused.value.fix == "Send true or false"
-
-
-@pytest.mark.parametrize("value", ["", "SERVE", "maybe", True, 0, [], {}], ids=repr)
-def test_another_answer_to_unknown_lag_is_refused_by_name(value: object) -> None:
-    with pytest.raises(BadBoundError) as refused:
-        parse_bound({"unknown_lag": value})
-    assert refused.value.where == "unknown_lag"
-    assert refused.value.fix == "Send serve or refuse"
-
-
-@pytest.mark.parametrize("value", [7, True, [], {}], ids=repr)
-def test_a_position_that_is_no_text_is_refused_by_name(value: object) -> None:
-    with pytest.raises(BadBoundError) as refused:
-        parse_bound({"min_position": value})
-    assert refused.value.where == "min_position"
-
-
-def test_a_position_that_was_cut_is_refused_by_name() -> None:
-    with pytest.raises(BadPositionError) as refused:
-        parse_bound({"min_position": SEEN.encode()[:-3]})
-    assert refused.value.where == "min_position"
-
-
-def test_a_bound_nobody_knows_is_refused_with_the_ones_there_are() -> None:
-    with pytest.raises(BadBoundError, match="'max_stalenes_ms'") as refused:
-        parse_bound({"max_lag": "1", "max_stalenes_ms": "5"})
-    assert "max_staleness_ms" in refused.value.fix
-
-
-def test_a_reader_with_a_position_waits_a_little_by_default() -> None:
-    token = SEEN.encode()
-    assert parse_bound({"min_position": token}).wait_ms == WAIT_WITH_POSITION_MS
-    assert parse_bound({"min_position": token, "wait_ms": "0"}).wait_ms == 0
-    assert parse_bound({"at": "1500"}).wait_ms == WAIT_WITH_POSITION_MS, "the newest commit may not be visible yet"
-    assert parse_bound({"max_lag": "3"}).wait_ms == 0
-
-
-def test_nobody_waits_longer_than_the_longest_wait() -> None:
-    assert parse_bound({"wait_ms": MAX_WAIT_MS}).wait_ms == MAX_WAIT_MS
-    with pytest.raises(BadBoundError, match=str(MAX_WAIT_MS)) as refused:
-        parse_bound({"wait_ms": MAX_WAIT_MS + 1})
-    assert refused.value.where == "wait_ms"
 
 
 @pytest.mark.parametrize(
@@ -342,11 +250,6 @@ POSITION = Position(ApplicationId("flights"), Lineage("l1"), 7, 5).encode()
 )
 def test_a_reader_names_one_version(parameters: dict[str, object], wanted: ReadVersion | None) -> None:
     assert parse_bound(parameters).read_version == wanted
-
-
-@pytest.mark.parametrize("moment", ["1970-01-01T00:00:01.5Z", "1970-01-01T01:00:01.5+01:00", "1500", 1500])
-def test_a_moment_is_a_text_with_an_offset_or_milliseconds(moment: object) -> None:
-    assert parse_bound({"at": moment}).at_us == 1_500_000
 
 
 @pytest.mark.parametrize(

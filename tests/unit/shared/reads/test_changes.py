@@ -12,13 +12,10 @@ from hypothesis import strategies as st
 from understudy_shared.base.errors import UnderstudyError
 from understudy_shared.reads.bounds import BadBoundError, ReadVersion
 from understudy_shared.reads.changes import (
-    LEAST_AHEAD_BYTES,
-    MAX_AHEAD_BYTES,
     MAX_VERSIONS,
     ChangesHop,
     ChangesPlace,
     VersionLines,
-    ahead_bytes,
     decode_changes,
     decode_changes_hop,
     encode_changes,
@@ -143,12 +140,6 @@ def test_a_bad_range_of_versions_names_its_member(given_members: dict[str, str],
         parse_versions(given_members)
     assert caught.value.where == at_fault
     assert caught.value.fix
-
-
-def test_what_partitions_have_ready_is_bounded_together() -> None:
-    for partitions in (1, 16, 200):
-        assert ahead_bytes(partitions) * partitions <= MAX_AHEAD_BYTES
-    assert ahead_bytes(10_000) == LEAST_AHEAD_BYTES
 
 
 def test_hops_and_parts_survive_their_way_and_other_versions_are_refused() -> None:

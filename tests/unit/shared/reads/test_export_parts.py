@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from understudy_shared.http.problems import Problem, ProblemError, ProblemType
 from understudy_shared.reads.bounds import ReadVersion
 from understudy_shared.reads.export_format import ExportFormat
 from understudy_shared.reads.export_hop import (
@@ -89,21 +88,6 @@ async def test_an_export_that_ends_before_its_end_leaves_nothing_on_its_way() ->
     await parts.close()
     assert partitions.on_their_way == 0
     assert await parts.next() is None
-
-
-async def test_a_part_that_cannot_be_read_is_raised_in_its_turn() -> None:
-    stored = Partitions([[1], [2]])
-
-    async def read(place: Place, following: int | None) -> ExportPart:
-        if place.partition == 1:
-            raise ProblemError(Problem(ProblemType.STORE_ERROR, "damaged"))
-        return await stored.read(place, following)
-
-    parts = PartsAhead(Place(0), range(2), read)
-    assert await parts.next() is not None
-    with pytest.raises(ProblemError, match="damaged"):
-        await parts.next()
-    await parts.close()
 
 
 def test_hops_and_parts_survive_their_way() -> None:

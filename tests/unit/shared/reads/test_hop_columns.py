@@ -6,20 +6,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from understudy_shared.reads.hop_columns import (
-    ABSENT,
-    FOUND,
     NO_PARTITION,
     HopKey,
     HopKeys,
-    HopOutcome,
-    HopOutcomes,
     indexes_by_partition,
 )
 
 keys = st.lists(st.builds(HopKey, st.integers(0, 3), st.binary(max_size=4)), max_size=8)
-outcomes = st.lists(
-    st.builds(HopOutcome, st.sampled_from([FOUND, ABSENT]), st.binary(max_size=4), st.binary(max_size=4)), max_size=8
-)
 
 
 @given(keys, st.slices(8))
@@ -29,19 +22,6 @@ def test_keys_as_columns_are_those_keys(items: list[HopKey], some: slice) -> Non
     assert [columns[index] for index in range(len(items))] == items
     assert columns.at(range(len(items))[some]) == items[some]
     assert HopKeys.of(columns) is columns
-
-
-@given(outcomes, st.slices(8))
-def test_outcomes_as_columns_are_those_outcomes(items: list[HopOutcome], some: slice) -> None:
-    columns = HopOutcomes.of(items)
-    assert (list(columns), len(columns), list(columns[some])) == (items, len(items), items[some])
-    assert [columns[index] for index in range(len(items))] == items
-    assert HopOutcomes.of(columns) is columns
-
-
-@given(st.lists(outcomes, max_size=3))
-def test_parts_joined_are_all_their_outcomes_in_order(parts: list[list[HopOutcome]]) -> None:
-    assert HopOutcomes.joined([HopOutcomes.of(part) for part in parts]) == [each for part in parts for each in part]
 
 
 @given(st.lists(st.integers(NO_PARTITION, 3)))

@@ -5,7 +5,6 @@ from __future__ import annotations
 from itertools import pairwise
 from unittest.mock import patch
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -14,7 +13,7 @@ from understudy_shared.reads.ordered_page import read_ordered_page
 from understudy_shared.reads.ordering import compile_order
 from understudy_shared.reads.scan_hop import decode_part, encode_part
 from understudy_shared.reads.scan_page import PartPage, Place, ReadPart, Room, ScanPage
-from understudy_shared.spark.types import ArrayType, Field, LongType, SparkType, StringType, StructType
+from understudy_shared.spark.types import Field, LongType, StringType, StructType
 
 PAGE_BYTES = 40
 
@@ -96,9 +95,3 @@ def test_no_bytes_of_an_order_are_the_beginning_of_others(values: list[tuple[str
 def _comparable(value: tuple[str | None, int | None]) -> tuple[str, int]:
     text, number = value
     return "" if text is None else "\x02" + text, -9 if number is None else number
-
-
-@pytest.mark.parametrize("spark_type", [StringType("UTF8_LCASE"), ArrayType(LongType())])
-def test_values_without_an_order_have_none(spark_type: SparkType) -> None:
-    assert compile_order(spark_type) is None
-    assert compile_order(StructType((Field("x", spark_type),))) is None

@@ -5,9 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import orjson
-import pytest
 
-from understudy_shared.reads import prefix_watch
 from understudy_shared.reads.prefix_watch import PrefixWatch
 
 
@@ -54,10 +52,3 @@ def test_one_that_is_far_behind_gets_the_last_change_and_how_many_it_missed() ->
 
 def test_one_that_came_back_is_sent_deletions_of_keys_that_it_may_have_seen() -> None:
     assert take(PrefixWatch("s", knows_all=False), change(2, "a", None)) == [("deleted", "a", None)]
-
-
-def test_more_keys_than_are_remembered_cost_equal_events_and_no_deletion(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(prefix_watch, "MAX_REMEMBERED", 2)
-    watch = PrefixWatch("s", knows_all=True)
-    assert len(take(watch, change(2, "a", 1), change(2, "b", 1), change(2, "c", 1))) == 3
-    assert take(watch, change(3, "a", 1), change(3, "b", None)) == [("value", "a", {"n": 1}), ("deleted", "b", None)]

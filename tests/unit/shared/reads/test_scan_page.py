@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from understudy_shared.reads.scan_page import PartPage, Place, ReadPart, Room, ScanPage, read_page
+from understudy_shared.reads.scan_question import MAX_SCAN_BYTES
 
 LATER_S = float("inf")
 
@@ -63,12 +64,21 @@ async def test_pages_of_any_size_and_any_pace_have_every_row_once(stored: Stored
     assert len(pages) == max(1, -(-len(wanted) // limit)), "a page at the end has no next one"
 
 
-@given(STORES)
-async def test_a_count_has_no_limit(stored: Stored) -> None:
-    (page,) = await all_pages(stored, None)
-    assert page.found == sum(key % 2 == 0 for keys in stored for key in keys)
-
-
 async def test_a_page_whose_time_is_over_has_read_one_partition_and_goes_on_with_the_next() -> None:
     page = await read_page(Place(0), (0, 1), reader_of([[2], [4]]), limit=9, until_s=0.0)
     assert (page.found, page.next, page.partitions) == (1, Place(1), [0])
+
+
+async def test_all_partitions_of_a_page_share_its_bytes() -> None:
+    row = b"9" * 1_000
+    lefts: list[int] = []
+
+    async def read(place: Place, room: Room) -> PartPage:
+        lefts.append(room.bytes)
+        fits = min(400, room.bytes // len(row))
+        return PartPage(row * fits, fits, fits, None if fits == 400 else b"", fits == 400, {"version": 7}, 5, "pass")
+
+    page = await read_page(Place(0), range(9), read, limit=9_999, until_s=LATER_S)
+    assert lefts == [MAX_SCAN_BYTES, MAX_SCAN_BYTES - 400_000, MAX_SCAN_BYTES - 800_000]
+    assert sum(map(len, page.rows)) <= MAX_SCAN_BYTES
+    assert page.next == Place(2, b"")

@@ -15,7 +15,6 @@ from understudy_shared.spark.types import (
     DecimalType,
     DoubleType,
     Field,
-    IntType,
     LongType,
     SparkType,
     StringType,
@@ -50,17 +49,6 @@ def test_the_rows_that_begin_as_a_prefix_says_are_exactly_those_that_have_it(
         assert prefix.matches(key) is (key[:count] == keys[0][:count])
 
 
-def test_the_size_of_rows_is_known_where_every_column_has_a_slot_of_its_own() -> None:
-    flat = key_of(IntType(), TimestampType(), DecimalType(18, 2))
-    rows = sought(flat, [5]).rows
-    assert rows is not None
-    assert rows.row_bytes == len(flat.encode((5, 1, None)))
-    assert len(rows.starts) == 4, "one for each set of later columns that are null"
-    with_text = sought(key_of(IntType(), StringType()), [5]).rows
-    assert with_text is not None
-    assert with_text.row_bytes is None
-
-
 @pytest.mark.parametrize(
     "types",
     [
@@ -75,11 +63,3 @@ def test_a_prefix_is_not_sought_where_rows_of_other_keys_lie_between_its_own(typ
     values: dict[type[SparkType], object] = {StringType: "a", DecimalType: "1.50", DoubleType: 0.5, LongType: 1}
     value = values.get(type(types[0]), {"start": "2024-01-01T00:00:00Z", "end": "2024-01-01T00:10:00Z"})
     assert sought(key_of(*types), [value]).rows is None
-
-
-def test_the_null_bits_of_a_key_of_many_columns_take_more_than_a_word() -> None:
-    codec = key_of(*[LongType()] * 66)
-    rows = sought(codec, [1] * 62).rows
-    assert rows is not None
-    for later in ((None, 2, 3, 4), (2, 3, 4, None)):
-        assert codec.encode((*[1] * 62, *later)).startswith(rows.starts)

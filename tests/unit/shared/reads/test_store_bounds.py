@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import logging
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from understudy_shared.base.errors import SettingsError
 from understudy_shared.reads.bound_parsing import parse_bound
@@ -49,27 +46,6 @@ def test_a_reader_takes_a_bound_back_with_none(tmp_path: Path, nothing: object) 
     assert read(tmp_path, FILE).bound("airports", {"max_lag": nothing}) == NO_BOUND
 
 
-def test_a_reader_without_parameters_where_nothing_holds_has_the_one_empty_bound() -> None:
-    assert StoreBounds().bound("airports", {}) is NO_BOUND
-    assert read_store_bounds(None).bound("airports", {}) is NO_BOUND
-
-
-def test_readers_without_parameters_share_one_bound(tmp_path: Path) -> None:
-    bounds = read(tmp_path, FILE)
-    assert bounds.bound("airports", {}) is bounds.bound("airports", {})
-
-
-_LAGS = st.none() | st.integers(0, 99)
-
-
-@given(_LAGS, _LAGS, _LAGS)
-def test_the_nearest_word_counts(every: int | None, store: int | None, reader: int | None) -> None:
-    limits = {"*": every, "s": store}
-    bounds = StoreBounds({name: {"max_lag": lag} for name, lag in limits.items() if lag is not None})
-    expected = next((lag for lag in (reader, store, every) if lag is not None), None)
-    assert bounds.bound("s", {} if reader is None else {"max_lag": reader}).max_lag == expected
-
-
 @pytest.mark.parametrize(
     ("text", "says"),
     [
@@ -87,17 +63,3 @@ def test_a_file_that_is_wrong_is_refused_with_its_place(tmp_path: Path, text: st
     with pytest.raises(SettingsError, match=says) as refused:
         read(tmp_path, text)
     assert "bounds.toml" in refused.value.where
-
-
-def test_a_file_that_is_not_there_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(SettingsError, match="no such file"):
-        read_store_bounds(tmp_path / "none.toml")
-
-
-def test_a_table_of_a_store_that_is_not_there_is_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level(logging.WARNING):
-        read(tmp_path, FILE).warn_of_unknown(["airports"])
-    assert "aircraft" in caplog.text
-    caplog.clear()
-    read(tmp_path, FILE).warn_of_unknown(["aircraft"])
-    assert caplog.text == ""

@@ -13,9 +13,7 @@ from tests.support.spark.values import struct_of
 
 from understudy.commands.reading import expanded
 from understudy_shared.auth.principals import KeyScope
-from understudy_shared.http.problems import Problem, ProblemError, ProblemType
-from understudy_shared.reads import hop_columns
-from understudy_shared.reads.bounds import BadBoundError
+from understudy_shared.http.problems import Problem, ProblemType
 from understudy_shared.server.batches import (
     BatchAnswer,
     BatchForm,
@@ -25,7 +23,7 @@ from understudy_shared.server.batches import (
     resolve_keys,
 )
 from understudy_shared.spark.key_codec import KeyCodec
-from understudy_shared.spark.types import LongType, StringType
+from understudy_shared.spark.types import StringType
 
 DOCUMENT = (ROOT / "docs/api.md").read_text()
 TEXTS = KeyCodec(struct_of(StringType()))
@@ -44,14 +42,6 @@ PARTITIONS, MAX_KEY_BYTES = 4, 100
 )
 def test_a_batch_is_long_with_numbers_unless_its_query_asks_for_something_else(query: bytes, form: BatchForm) -> None:
     assert batch_form(query) == form
-
-
-def test_a_form_that_is_no_choice_and_a_bound_in_the_query_are_refused() -> None:
-    with pytest.raises(BadBoundError, match="compact"):
-        batch_form(b"compact=maybe")
-    with pytest.raises(ProblemError, match="max_lag") as refused:
-        batch_form(b"compact=true&max_lag=5")
-    assert "compact=true" in refused.value.fix
 
 
 keys = st.text(max_size=5).map(lambda text: [text]) | st.sampled_from(
@@ -102,12 +92,6 @@ def key_problem(key: object) -> str:
     return "" if is_good else "bad-key"
 
 
-def test_a_long_key_is_refused_alone_when_all_of_the_batch_are_plain() -> None:
-    resolved = resolve_keys(TEXTS, [["a"], ["x" * MAX_KEY_BYTES], ["b"]], PARTITIONS, MAX_KEY_BYTES)
-    assert [problem.type.slug for problem in resolved.problems.values()] == ["too-large"]
-    assert list(resolved.problems) == [1]
-
-
 READS = [
     b'"partition":%d,"version":%d,"lag":{"offset_lag":null},"served_by":{"host":"n%d"},"marks":["x"],"position":"us1.a"}\n'
     % (number % 2, 7 + number, number)
@@ -136,28 +120,6 @@ def answered(items: list[Any], *, is_compact: bool) -> bytes:
     return answer.body(joined)
 
 
-def answered_by_columns(items: list[Any], *, is_compact: bool) -> bytes:
-    """The same answer, from the parts of all results."""
-    answer = BatchAnswer(b'"words"', is_compact=is_compact)
-    kinds, printed, bodies, tails = [], [], [], []
-    for item in items:
-        key, value, tail = ("", None, b"") if item is None else item
-        body = b'"found":false,' if value is None else b'"found":true,"value":%b,' % orjson.dumps(value)
-        kinds.append(
-            hop_columns.PROBLEM if item is None else hop_columns.ABSENT if value is None else hop_columns.FOUND
-        )
-        printed.append(orjson.dumps({"word": key}))
-        bodies.append(problem_result(PROBLEM) if item is None else body)
-        tails.append(tail)
-    return answer.of_columns(kinds, printed, bodies, tails)
-
-
-@pytest.mark.parametrize("is_compact", [True, False])
-@given(items=results)
-def test_an_answer_of_columns_is_the_answer_of_its_results(items: list[Any], *, is_compact: bool) -> None:
-    assert answered_by_columns(items, is_compact=is_compact) == answered(items, is_compact=is_compact)
-
-
 @given(results)
 def test_a_compact_answer_expanded_is_the_long_answer(items: list[Any]) -> None:
     long, compact = (orjson.loads(answered(items, is_compact=form)) for form in (False, True))
@@ -176,17 +138,3 @@ def test_the_function_that_the_documentation_gives_expands_a_compact_answer(item
     exec(function.removeprefix("python"), names)  # our own documentation
     long, compact = (orjson.loads(answered(items, is_compact=form)) for form in (False, True))
     assert names["expanded"](compact) == long["results"]
-
-
-def test_a_compact_answer_says_what_results_share_once() -> None:
-    items = [(str(number), {"n": number}, READS[0]) for number in range(100)]
-    long, compact = (answered(items, is_compact=form) for form in (False, True))
-    assert (long.count(b'"position"'), compact.count(b'"position"')) == (100, 1)
-    assert len(compact) < len(long) / 2
-
-
-def test_numbers_of_every_column_type_are_resolved_by_columns_too() -> None:
-    codec = KeyCodec(struct_of(StringType(), LongType()))
-    resolved = resolve_keys(codec, [["a", 1], ["b", 2**63]], PARTITIONS, MAX_KEY_BYTES)
-    assert list(resolved.problems) == [1]
-    assert resolved.printed[0] == b'{"c0":"a","c1":1}'

@@ -160,15 +160,6 @@ def test_headers_that_change_how_a_request_is_answered_are_always_parsed(headers
     asyncio.run(run())
 
 
-def test_headers_that_end_as_known_ones_do_are_parsed_on_the_same_connection() -> None:
-    async def run() -> None:
-        known, longer = get(b"a"), get(b"b", b"connection: close\r\n" + HOST)
-        answers = await Connections(remembers=True).answers([known, known, longer], on_one=True)
-        assert [closed for _, closed in answers] == [False, False, True]
-
-    asyncio.run(run())
-
-
 @pytest.mark.parametrize("on_one", [False, True])
 @settings(deadline=None, max_examples=150)
 @given(parts=st.lists(REQUESTS, min_size=1, max_size=6))
@@ -183,25 +174,3 @@ def test_known_headers_change_no_answer(on_one: bool, parts: list[tuple[bytes, b
         assert knowing.app.direct == parsing.app.direct
 
     asyncio.run(run())
-
-
-TRACE = b"00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
-
-
-async def test_a_request_with_a_trace_hands_it_over_and_its_head_is_not_kept() -> None:
-    connections = Connections(remembers=True)
-    found: list[str | None] = []
-    answer = connections.app.answer_directly
-
-    def watched(target: bytes, exchange: Exchange) -> bool:
-        found.append(None if exchange.trace is None else exchange.trace.trace_id)
-        return answer(target, exchange)
-
-    connections.app.answer_directly = watched  # type: ignore[method-assign]
-    traced = b"GET /v1/stores/e/keys/a HTTP/1.1\r\n" + HOST + b"TraceParent: " + TRACE + b"\r\n\r\n"
-    plain = b"GET /v1/stores/e/keys/a HTTP/1.1\r\n" + HOST + b"\r\n"
-    for request in (traced, plain, traced, plain, traced):
-        assert [status[:15] for status, _ in await connections.answers([request])] == [b"HTTP/1.1 200 OK"]
-    trace_id = TRACE.split(b"-")[1].decode()
-    assert found == [trace_id, None, trace_id, None, trace_id]
-    assert len(connections.heads._young) == 1, "only the head that may come again"

@@ -60,18 +60,6 @@ async def test_exports_have_a_limit_of_their_own_and_as_many_parts_are_made_at_o
         assert made[-1] == 0
 
 
-async def test_a_part_that_waits_too_long_for_its_turn_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    reads = LongReads(1, max_exports=1)
-    async with reads.part_turn():
-        monkeypatch.setattr(long_reads, "TURN_S", 0.0)
-        with pytest.raises(ProblemError, match="waited 0 s for its turn") as refused:
-            async with reads.part_turn():
-                pass
-        assert refused.value.problem.type is ProblemType.OVERLOADED
-    async with reads.part_turn():
-        pass
-
-
 async def test_between_two_turns_of_the_loop_one_slice_is_done_of_all_reads_together(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

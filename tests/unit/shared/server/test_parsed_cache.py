@@ -48,12 +48,3 @@ def test_what_is_used_again_outlives_what_is_not(monkeypatch: pytest.MonkeyPatch
         cache.keep(b"%d" % number, number)
         cache.keep(b"used", -1) if number == 0 else cache.get(b"used")
     assert (cache.get(b"used"), cache.get(b"1"), cache.get(b"99")) == (-1, None, 99)
-
-
-def test_an_unusually_long_key_is_not_kept_and_nothing_is_left_after_a_clear() -> None:
-    cache: ParsedCache[int] = ParsedCache(max_key_bytes=4)
-    cache.keep(b"12345", 1)
-    cache.keep(b"1234", 2)
-    assert (cache.get(b"12345"), cache.get(b"1234")) == (None, 2)
-    cache.clear()
-    assert cache.get(b"1234") is None

@@ -25,10 +25,6 @@ def test_every_phase_is_reached_from_the_first_one_and_left_again() -> None:
         assert any(event.get(phase, phase) is not phase for event in EVENTS), phase
 
 
-def test_nothing_leads_out_of_a_closed_connection() -> None:
-    assert {event[Phase.CLOSED] for event in EVENTS} == {Phase.CLOSED}
-
-
 def test_a_request_is_answered_once_and_begins_when_the_one_before_it_is_answered() -> None:
     assert not set(phases.ANSWER) & (phases.AT_REST | {Phase.HEAD, Phase.SURPLUS, Phase.LINGERING})
     assert set(phases.BEGIN) == phases.AT_REST | {Phase.CLOSED}

@@ -157,6 +157,16 @@ async def test_a_response_without_a_body_is_sent_when_it_ends_and_not_behind_the
     assert sent == [1]
 
 
+async def test_a_client_of_http_1_0_is_not_kept_whatever_it_asks_for() -> None:
+    app, _, (old, new) = opened()
+    app.by_asgi = never
+    for connection, version in ((old, b"1.0"), (new, b"1.1")):
+        connection.data_received(b"GET /v1/stores HTTP/%b\r\nhost: x\r\nconnection: keep-alive\r\n\r\n" % version)
+    assert [each.cycle is not None and each.cycle.keep_alive for each in (old, new)] == [False, True]
+    for connection in (old, new):
+        connection.connection_lost(None)
+
+
 async def never(scope: Scope, receive: Receive, send: Send) -> None:
     await asyncio.Event().wait()
 

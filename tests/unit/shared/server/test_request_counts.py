@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from understudy_shared.server.request_counts import MAX_LABELLED, NO_STORE, RequestCounts
-from understudy_shared.telemetry.exposition import exposition
 
 
 def test_requests_are_counted_by_operation_store_and_outcome() -> None:
@@ -18,18 +17,6 @@ def test_requests_are_counted_by_operation_store_and_outcome() -> None:
         ("lookup", "words", "deadline"): 1,
         ("lookup", "words", "found"): 2,
     }
-
-
-def test_the_exposition_has_counts_and_durations_in_seconds() -> None:
-    counts = RequestCounts()
-    lookups = counts.of("lookup", "words")
-    lookups.outcomes["absent"] += 1
-    lookups.duration_ms.observe(3)
-    text = exposition(counts.metrics()).decode()
-    assert 'understudy_requests_total{op="lookup",outcome="absent",store="words"} 1.0' in text
-    assert 'understudy_request_duration_seconds_bucket{le="0.0025",op="lookup",store="words"} 0.0' in text
-    assert 'understudy_request_duration_seconds_bucket{le="0.005",op="lookup",store="words"} 1.0' in text
-    assert 'outcome="found"' not in text
 
 
 def test_names_that_change_for_ever_make_a_bounded_number_of_series() -> None:

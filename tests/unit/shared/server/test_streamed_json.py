@@ -74,12 +74,3 @@ async def test_others_have_the_loop_between_two_pieces(count: int, monkeypatch: 
 
     await asyncio.gather(answer(), other())
     assert turns >= 2 * count - 2
-
-
-async def test_an_error_in_the_beginning_is_raised_before_there_is_a_response() -> None:
-    def broken() -> Iterator[bytes]:
-        yield PIECE
-        raise ZeroDivisionError("a bug of the test")
-
-    with pytest.raises(ZeroDivisionError):
-        await streamed_json_response(broken())

@@ -9,12 +9,11 @@ import pytest
 from hypothesis import given
 from tests.support.spark.values import schemas_and_rows, struct_of
 
-from understudy_shared.base.errors import BadKeyError, CorruptFileError
+from understudy_shared.base.errors import BadKeyError
 from understudy_shared.spark.json_values import (
     compile_json_parser,
     compile_json_printer,
     compile_segment_parser,
-    example_of,
 )
 from understudy_shared.spark.types import (
     ArrayType,
@@ -170,18 +169,6 @@ def test_a_value_that_does_not_fit_is_refused_with_column_type_value_and_example
     assert len(str(caught.value)) < 1000
 
 
-def test_the_message_names_the_field_inside_a_struct() -> None:
-    with pytest.raises(BadKeyError) as caught:
-        compile_json_parser(struct_of(POINT))([[1, "a"]])
-    assert str(caught.value) == '"a" does not fit: it is not an integer (column c0.x_2 (int)). Send it like 42'
-
-
-@given(schemas_and_rows())
-def test_every_example_is_a_key(schema_and_row: tuple[StructType, tuple[object, ...]]) -> None:
-    schema, _ = schema_and_row
-    assert len(compile_json_parser(schema)(example_of(schema))) == len(schema.fields)
-
-
 @pytest.mark.parametrize(
     ("spark_type", "text", "expected"),
     [
@@ -220,17 +207,3 @@ def test_scalars_are_read_from_a_path_segment(spark_type: SparkType, text: str, 
 def test_a_segment_that_does_not_fit_is_refused(spark_type: SparkType, text: str) -> None:
     with pytest.raises(BadKeyError, match="column tail"):
         compile_segment_parser(spark_type, "tail")(text)
-
-
-def test_names_given_by_people_replace_those_of_spark() -> None:
-    schema = struct_of(IntType(), POINT)
-    data = compile_row_encoder(schema)((1, (2, 3)))
-    assert compile_json_printer(schema, ["n", "p"])(data) == {"n": 1, "p": {"x": 2, "x_2": 3}}
-    with pytest.raises(ValueError, match="different names"):
-        compile_json_printer(schema, ["n", "n"])
-
-
-def test_a_time_outside_the_day_is_corrupt() -> None:
-    schema = struct_of(TimeType())
-    with pytest.raises(CorruptFileError, match="within a day"):
-        compile_json_printer(schema)(compile_row_encoder(schema)((-1,)))

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from decimal import Decimal
-
 import orjson
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from tests.support.spark.values import same, schemas_and_rows, struct_of
 
-from understudy_shared.base.errors import BadKeyError, UnsupportedError
-from understudy_shared.spark.key_codec import KeyCodec
+from understudy_shared.base.errors import BadKeyError
+from understudy_shared.base.words import KeyPlacement
+from understudy_shared.spark.key_codec import ANY_PARTITION, KeyCodec
+from understudy_shared.spark.map_keys import key_codec
 from understudy_shared.spark.types import (
     ArrayType,
-    DecimalType,
     DoubleType,
     Field,
     IntType,
@@ -23,7 +22,6 @@ from understudy_shared.spark.types import (
     StringType,
     StructType,
     TimestampType,
-    VoidType,
 )
 
 WINDOW = StructType((Field("start", TimestampType()), Field("end", TimestampType())))
@@ -75,14 +73,6 @@ def test_bytes_that_are_no_stored_key_have_no_partition(
     assert codec.place(codec.encode(schema_and_row[1]) + b"\x00", 8) is None
 
 
-def test_a_key_of_other_types_or_not_normalised_has_no_partition() -> None:
-    texts, numbers, doubles = (KeyCodec(struct_of(kind)) for kind in (StringType(), LongType(), DoubleType()))
-    assert texts.place(numbers.encode((7,)), 8) is None
-    assert numbers.place(texts.encode(("seven",)), 8) is None
-    assert doubles.place(doubles.encode((-0.0,)), 8) is None
-    assert doubles.place(doubles.encode((0.0,)), 8) == doubles.partition((0.0,), 8)
-
-
 def test_the_layout_names_all_that_decides_where_a_key_is_and_nothing_else() -> None:
     key = struct_of(StringType(), LongType())
     known = KeyCodec(key)
@@ -96,11 +86,30 @@ def test_the_layout_names_all_that_decides_where_a_key_is_and_nothing_else() -> 
     assert KeyCodec(key, names=["a", "b"], num_hash_columns=2).layout(8) == known.layout(8)
 
 
-def test_the_layout_is_the_same_in_every_release() -> None:
-    """Nodes refuse another than theirs: a release that names them differently cannot be mixed with those before."""
-    word = StructType((Field("word", StringType()),))
-    assert KeyCodec(word).layout(8) == "25d7f0ff921ca8ee"
-    assert KeyCodec(WINDOWED).layout(200) == "582e592f59af3dd8"
+@pytest.mark.parametrize("kind", ["value", "map"])
+def test_a_key_of_a_scattered_store_may_be_in_any_partition_and_its_layout_is_another(kind: str) -> None:
+    key = struct_of(StringType(), StringType())
+    hashed, scattered = (
+        key_codec(key, kind, names=("a", "b"), num_hash_columns=1, is_normalised=True, placement=placement)
+        for placement in KeyPlacement
+    )
+    row = ("a", "b")
+    encoded, home = hashed.encode(row), hashed.partition(row, 8)
+    assert [each for each in range(8) if hashed.may_hold(each, encoded, 8)] == [home]
+    assert all(scattered.may_hold(each, encoded, 8) for each in range(8))
+    assert not scattered.may_hold(home, encoded + b"x", 8)
+    assert scattered.partition(row, 8) == ANY_PARTITION
+    assert scattered.key_columns.partitions([["a", "b"]], 8) == [ANY_PARTITION]
+    assert scattered.layout(8) != hashed.layout(8)
+    texts = key_codec(
+        struct_of(StringType()),
+        "value",
+        names=("a",),
+        num_hash_columns=None,
+        is_normalised=True,
+        placement=KeyPlacement.SCATTERED,
+    )
+    assert texts.key_columns.partitions([["a"], ["b"]], 8) == [ANY_PARTITION, ANY_PARTITION]
 
 
 def test_an_array_an_object_and_a_path_name_the_same_key() -> None:
@@ -131,27 +140,6 @@ def test_map_keys_are_sorted_as_spark_sorts_them() -> None:
     assert nested.parse_json([[[[2], 0], [[None, 1], 1], [[], 2]]]) == ([([], 2), ([None, 1], 1), ([2], 0)],)
 
 
-@given(st.integers(1, 500))
-def test_a_key_without_columns_lives_in_partition_0(partitions: int) -> None:
-    codec = KeyCodec(StructType())
-    assert codec.parse_json([]) == codec.parse_json({}) == codec.parse_segments([]) == ()
-    assert codec.encode(()) == b""
-    assert codec.to_json(b"") == {}
-    assert codec.partition((), partitions) == 0
-
-
-def test_a_limit_lives_in_partition_0_though_it_has_a_column() -> None:
-    codec = KeyCodec(struct_of(VoidType()), num_hash_columns=0)
-    assert codec.partition(codec.parse_json([None]), 200) == 0
-
-
-def test_only_the_hashed_columns_place_a_key() -> None:
-    session = KeyCodec(struct_of(StringType(), TimestampType()), num_hash_columns=1)
-    by_name = KeyCodec(struct_of(StringType()))
-    rows = [("N14228", micros) for micros in range(5)]
-    assert {session.partition(row, 200) for row in rows} == {by_name.partition(("N14228",), 200)}
-
-
 @pytest.mark.parametrize(
     ("key", "reason"),
     [
@@ -167,28 +155,3 @@ def test_a_key_of_the_wrong_shape_is_refused_with_the_schema(key: object, reason
         KeyCodec(WINDOWED).parse_json(key)
     assert caught.value.where == "columns (window struct<start:timestamp,end:timestamp>, tail string)"
     assert '"text"]' in caught.value.fix
-
-
-@pytest.mark.parametrize("segments", [[], ["a"], ["a", "b"], ["a", "b", "c", "d"]])
-def test_the_wrong_number_of_segments_is_refused(segments: list[str]) -> None:
-    with pytest.raises(BadKeyError, match="path segments, the key takes 3"):
-        KeyCodec(WINDOWED).parse_segments(segments)
-
-
-def test_a_key_that_a_path_cannot_hold_is_refused_with_the_form_that_can() -> None:
-    codec = KeyCodec(struct_of(ArrayType(IntType()), LongType()))
-    with pytest.raises(BadKeyError, match=r"a path cannot hold c0: use lookup\?key="):
-        codec.parse_segments(["1", "2"])
-
-
-def test_a_key_with_a_collation_is_refused() -> None:
-    with pytest.raises(UnsupportedError, match="collation"):
-        KeyCodec(struct_of(StringType("UTF8_LCASE")))
-
-
-def test_columns_are_described_under_the_names_of_people() -> None:
-    schema = StructType((Field("k", StringType()), Field("k", DecimalType(10, 2))))
-    assert [column["name"] for column in KeyCodec(schema).columns] == ["k", "k_2"]
-    codec = KeyCodec(schema, names=["tail", "fare"])
-    assert codec.columns[1] == {"name": "fare", "type": "decimal(10,2)", "example": "1.50"}
-    assert codec.to_json(codec.encode(("a", Decimal("1.5")))) == {"tail": "a", "fare": "1.50"}

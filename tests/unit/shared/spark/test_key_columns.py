@@ -10,9 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.spark.values import schemas_and_rows, struct_of
 
-from understudy_shared.base.errors import BadKeyError
-from understudy_shared.spark.key_codec import KeyCodec
-from understudy_shared.spark.key_columns import EncodedKeys
+from understudy_shared.spark.key_codec import EncodedKeys, KeyCodec
 from understudy_shared.spark.types import (
     BooleanType,
     ByteType,
@@ -100,31 +98,3 @@ def test_keys_of_every_other_type_are_left_to_the_codec_or_become_the_same(
 def test_a_column_with_anything_unusual_in_it_is_left_to_the_codec(kind: SparkType, values: list[object]) -> None:
     codec = KeyCodec(struct_of(kind))
     assert codec.key_columns.encode([[value] for value in values], PARTITIONS) is None
-
-
-def test_a_global_aggregate_and_an_empty_batch_are_left_to_the_codec() -> None:
-    assert KeyCodec(struct_of()).key_columns.encode([[], []], PARTITIONS) is None
-    assert KeyCodec(struct_of(StringType())).key_columns.encode([], PARTITIONS) is None
-
-
-def test_texts_of_every_length_get_their_own_padding_and_hash() -> None:
-    codec = KeyCodec(struct_of(StringType()))
-    keys: Sequence[object] = [["é" * (size // 2) + "x" * (size % 2)] for size in range(40)]
-    assert codec.key_columns.encode(keys, PARTITIONS) == one_by_one(codec, keys)
-
-
-@pytest.mark.parametrize("text", ['"', "\\", "\n", "\x00", "\x7f", "é", "</script>"], ids=repr)
-def test_what_json_escapes_is_escaped_in_the_keys_that_are_printed(text: str) -> None:
-    codec = KeyCodec(struct_of(StringType()))
-    for keys in ([[text]], [["a"], [text], ["b"]]):
-        encoded = codec.key_columns.encode(keys, PARTITIONS)
-        assert encoded == one_by_one(codec, keys)
-        assert [orjson.loads(printed) for printed in encoded.printed] == [{"c0": key} for (key,) in keys]
-
-
-def test_a_key_with_a_wrong_name_is_refused_as_it_is_alone() -> None:
-    codec = KeyCodec(struct_of(StringType()))
-    keys: Sequence[object] = [{"c0": "a"}, {"c1": "b"}]
-    assert codec.key_columns.encode(keys, PARTITIONS) is None
-    with pytest.raises(BadKeyError, match="missing c0; unknown c1"):
-        one_by_one(codec, keys)

@@ -49,18 +49,6 @@ def test_a_path_has_a_segment_for_each_column_of_either_form() -> None:
         codec.parse_segments(["a", "1.5", "7", "8"])
 
 
-@pytest.mark.parametrize("key", [[], ["a"], ["a", 1.5, 7, 8], {"word": "a"}, {"word": "a", "day": 7}, "a", None])
-def test_a_key_of_neither_form_is_refused(key: object) -> None:
-    with pytest.raises(BadKeyError):
-        codec.parse_json(key)
-
-
-def test_a_user_key_of_the_wrong_type_is_refused_with_the_name_of_its_column() -> None:
-    with pytest.raises(BadKeyError) as refused:
-        codec.parse_json(["a", 1.5, "monday"])
-    assert "day" in refused.value.where
-
-
 @given(st.binary(max_size=80))
 def test_no_bytes_of_a_hop_are_a_failure(encoded: bytes) -> None:
     codec.place(encoded, 3)

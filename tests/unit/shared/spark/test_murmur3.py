@@ -7,9 +7,9 @@ from decimal import Decimal
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.support.spark.values import schemas_and_rows, struct_of
+from tests.support.spark.values import struct_of
 
-from understudy_shared.spark.murmur3 import compile_row_hash, hash_bytes, partition_of
+from understudy_shared.spark.murmur3 import compile_row_hash, hash_bytes
 from understudy_shared.spark.types import (
     ArrayType,
     BinaryType,
@@ -20,7 +20,6 @@ from understudy_shared.spark.types import (
     LongType,
     SparkType,
     StringType,
-    StructType,
 )
 
 
@@ -51,23 +50,6 @@ def test_values_hash_as_in_spark(spark_type: SparkType, value: object, expected:
 @given(st.binary(max_size=40), st.integers(0, 2**32 - 1))
 def test_bytes_hash_as_the_written_out_algorithm(data: bytes, seed: int) -> None:
     assert hash_bytes(data, seed) == spark_murmur3(data, seed)
-
-
-@given(schemas_and_rows(), st.integers(1, 1000))
-def test_every_row_has_a_partition_in_range(schema_and_row: tuple[StructType, tuple[object, ...]], count: int) -> None:
-    schema, row = schema_and_row
-    row_hash = compile_row_hash(schema)(row)
-    assert -(2**31) <= row_hash < 2**31
-    assert 0 <= partition_of(row_hash, count) < count
-
-
-def test_a_negative_hash_takes_the_positive_remainder() -> None:
-    assert partition_of(-7, 5) == 3
-
-
-def test_columns_behind_the_hashed_ones_do_not_matter() -> None:
-    one_column = compile_row_hash(struct_of(StringType()))
-    assert one_column(("N14228", 1)) == one_column(("N14228", 2)) == one_column(("N14228",))
 
 
 def spark_murmur3(data: bytes, seed: int) -> int:

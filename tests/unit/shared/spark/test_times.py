@@ -7,7 +7,6 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.support.clock import ManualClock
 
 from understudy_shared.spark.times import utc_text
 
@@ -30,12 +29,3 @@ def test_moments_are_printed_in_utc_with_microseconds(moment: datetime) -> None:
 )
 def test_every_moment_that_a_watermark_can_be_is_printed(moment_us: int | None, text: str | None) -> None:
     assert utc_text(moment_us) == text
-
-
-def test_a_manual_clock_moves_only_forward_and_only_by_advance() -> None:
-    clock = ManualClock(monotonic_ms=5.0, wall_us=1_000)
-    assert (clock.monotonic_ms(), clock.wall_us()) == (5.0, 1_000)
-    clock.advance(2.5)
-    assert (clock.monotonic_ms(), clock.wall_us()) == (7.5, 3_500)
-    with pytest.raises(ValueError, match="does not go back"):
-        clock.advance(-1)

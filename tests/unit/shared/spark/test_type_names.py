@@ -46,7 +46,7 @@ def test_unusual_names_read_back(spark_type: SparkType) -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        *("", "variant", "array<long", "array<>", "map<long>", "struct<a>", "long>", "struct<a:long"),
+        *("", "object", "array<long", "array<>", "map<long>", "struct<a>", "long>", "struct<a:long"),
         *("array<" * 5000, "struct<" + ":" * 50_000, "struct<a:" * 2000 + "long" + ">" * 2000),
         "struct<" + "a:" * 20 + "long>",
     ],

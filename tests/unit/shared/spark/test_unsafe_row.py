@@ -14,7 +14,6 @@ from understudy_shared.spark.types import (
     ArrayType,
     ByteType,
     DecimalType,
-    DoubleType,
     IntType,
     LongType,
     MapType,
@@ -115,8 +114,3 @@ def test_any_bytes_are_a_row_or_refused(schema: StructType, data: bytes) -> None
 def test_bytes_that_do_not_fit_are_refused(types: tuple[SparkType, ...], data: str) -> None:
     with pytest.raises(CorruptFileError):
         compile_row_decoder(struct_of(*types))(bytes.fromhex(data))
-
-
-def test_the_column_that_points_outside_is_named() -> None:
-    with pytest.raises(CorruptFileError, match="column c1"):
-        compile_row_decoder(struct_of(DoubleType(), StringType()))(bytes(16) + b"\x08\0\0\0\xff\0\0\0")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -43,29 +41,6 @@ def test_it_is_written_as_the_library_writes_its_own(values: list[float]) -> Non
     assert ours.total == len(values)
 
 
-@given(value=st.floats(0, 2000), times=st.integers(0, 50))
-def test_equal_values_are_counted_at_once(value: float, times: int) -> None:
-    one, other = Histogram(BOUNDS), Histogram(BOUNDS)
-    one.observe_many(value, times)
-    for _ in range(times):
-        other.observe(value)
-    assert one.counts == other.counts
-    assert one.sum == pytest.approx(other.sum)
-
-
-def test_units_are_changed_where_it_is_written() -> None:
-    histogram = Histogram(BOUNDS)
-    histogram.observe(2.5)
-    found = samples(exposition([histogram_family("h", "text", histogram, per=1000)]).decode())
-    assert (found["h_bucket", "0.001"], found["h_bucket", "0.0025"], found["h_sum", ""]) == (0, 1, 0.0025)
-
-
-@pytest.mark.parametrize("bounds", [(), (1, 1), (2, 1)])
-def test_bounds_that_do_not_grow_are_refused(bounds: tuple[float, ...]) -> None:
-    with pytest.raises(ValueError, match="must grow"):
-        Histogram(bounds)
-
-
 @given(values=VALUES.filter(bool), share=st.sampled_from([0.5, 0.9, 0.99, 1.0]))
 def test_a_quantile_is_the_first_bound_that_keeps_its_share(values: list[float], share: float) -> None:
     histogram = Histogram(BOUNDS)
@@ -76,8 +51,3 @@ def test_a_quantile_is_the_first_bound_that_keeps_its_share(values: list[float],
     kept = sum(value <= found for value in values)
     assert kept >= share * len(values)
     assert all(sum(value <= bound for value in values) < share * len(values) for bound in BOUNDS if bound < found)
-
-
-def test_nothing_has_no_quantile_and_what_is_above_all_bounds_is_infinite() -> None:
-    assert upper_bound(BOUNDS, [0, 0, 0, 0, 0], 0.5) is None
-    assert upper_bound(BOUNDS, [0, 0, 0, 0, 1], 0.5) == math.inf

@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from understudy_shared.auth.principals import UNGUARDED
-from understudy_shared.base.errors import SettingsError
-from understudy_shared.server.recorded_exchange import RecordedExchange
+from understudy_shared.server.lookups import RecordedExchange
 from understudy_shared.telemetry.span_export import DISABLED, ENDPOINTS, PROTOCOLS, is_wanted
 from understudy_shared.telemetry.spans import Attributes, RecordedTrace, begin_request
 from understudy_shared.telemetry.trace import Trace
@@ -37,11 +36,6 @@ OWN = Trace("a" * 32, "c" * 16, True)
 )
 def test_spans_are_exported_when_an_endpoint_is_set(environment: dict[str, str], wanted: bool) -> None:
     assert is_wanted(environment) is wanted
-
-
-def test_a_protocol_that_is_not_spoken_is_refused() -> None:
-    with pytest.raises(SettingsError, match="by http/protobuf, not by grpc"):
-        is_wanted({ENDPOINTS[1]: "http://c:4317", PROTOCOLS[1]: "grpc"})
 
 
 class OneSpan:
@@ -100,14 +94,6 @@ def test_the_reply_ends_the_span_with_its_status_and_only_a_fault_of_ours_is_an_
     assert inner.replies == [status]
     assert span.attributes == {"http.response.status_code": status}
     assert span.errors == [str(status) if status >= 500 else ""]
-
-
-def test_a_reader_who_leaves_ends_the_span() -> None:
-    span, inner, exchange = recorded()
-    told: list[str] = []
-    exchange.when_left(lambda: told.append("left"))
-    inner.leave()
-    assert (told, span.errors) == (["left"], ["cancelled"])
 
 
 def test_what_is_sent_on_names_the_services_own_span_and_so_does_the_log() -> None:

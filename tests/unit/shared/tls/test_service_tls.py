@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import ssl
 import time
@@ -18,7 +17,7 @@ from understudy_shared.base.errors import SettingsError
 from understudy_shared.tls import service_tls
 from understudy_shared.tls.certificates import Lifetime, TlsMaterial, TlsPlan, load, tls_plan
 from understudy_shared.tls.names import PeerRole
-from understudy_shared.tls.service_tls import READ_AGAIN_S, SOON_MAX_S, ServiceTls, ends_soon, metrics_of
+from understudy_shared.tls.service_tls import READ_AGAIN_S, SOON_MAX_S, ServiceTls, ends_soon
 from understudy_shared.tls.trouble import TlsReason, TlsSide, TlsTrouble
 
 NONE = (None, None)
@@ -94,33 +93,6 @@ def test_files_that_would_fail_at_the_first_connection_are_refused_at_the_start(
         assert caught.value.fix
 
 
-def test_a_key_with_a_password_is_refused_and_nobody_is_asked_for_it(files: Files, tmp_path: Path) -> None:
-    from cryptography.hazmat.primitives import serialization
-
-    key = serialization.load_pem_private_key(files.key.read_bytes(), None)
-    form = serialization.PrivateFormat.PKCS8
-    locked = tmp_path / "locked.key"
-    locked.touch(mode=0o600)
-    secret = serialization.BestAvailableEncryption(b"secret")
-    locked.write_bytes(key.private_bytes(serialization.Encoding.PEM, form, secret))
-    with pytest.raises(SettingsError, match="the key is encrypted with a password"):
-        node((files.certificate, locked), None)
-
-
-def test_a_node_whose_two_certificates_differ_in_name_is_refused(ours: Signer, files: Files) -> None:
-    other = ours.issue("other-domain", uri("node", domain="elsewhere.example"))
-    with pytest.raises(SettingsError, match="have different names"):
-        node(files, ours.file, peer=other)
-
-
-def test_a_router_may_show_readers_a_certificate_of_another_authority(ours: Signer, tmp_path: Path) -> None:
-    public = Signer(tmp_path / "public").issue("public")
-    made = node(public, ours.file, peer=ours.issue("hop", uri("router")), role=PeerRole.ROUTER)
-    assert made.server is not None
-    assert made.peers is not None
-    assert not made.asks_peers
-
-
 def test_a_changed_file_gives_new_connections_another_context_and_a_broken_one_none(ours: Signer, files: Files) -> None:
     made = node(files, ours.file)
     before = made.server
@@ -192,22 +164,6 @@ def test_refused_files_are_read_when_they_change_or_may_have_become_valid_and_no
     assert len(read) == 4, "files that are used are read when they change"
 
 
-def test_a_link_that_is_pointed_elsewhere_is_noticed(ours: Signer, tmp_path: Path) -> None:
-    for number in (1, 2):
-        folder = tmp_path / f"v{number}"
-        folder.mkdir()
-        issued = ours.issue(f"v{number}", uri("node"))
-        shutil.copy(issued.certificate, folder / "tls.crt")
-        shutil.copy2(issued.key, folder / "tls.key")
-    (tmp_path / "data").symlink_to("v1")
-    made = node((tmp_path / "data" / "tls.crt", tmp_path / "data" / "tls.key"), ours.file)
-    before = made.server
-    (tmp_path / "next").symlink_to("v2")
-    os.replace(tmp_path / "next", tmp_path / "data")  # noqa: PTH105  # as Kubernetes does it
-    made.look()
-    assert made.server is not before
-
-
 @pytest.mark.parametrize(
     ("life_s", "left_s", "is_soon"),
     [
@@ -222,15 +178,6 @@ def test_renewal_is_due_in_the_last_tenth_and_a_week_before_at_most(
     life_s: float, left_s: float, is_soon: bool
 ) -> None:
     assert ends_soon(Lifetime(0.0, life_s), life_s - left_s) is is_soon
-
-
-def test_a_certificate_that_ends_soon_degrades_the_service_and_its_end_is_a_metric(ours: Signer) -> None:
-    short = ours.issue("short", uri("node"), lasts=timedelta(hours=10), began=timedelta(hours=9, minutes=30))
-    made = node(short, ours.file)
-    assert "expires in 0 hours" in made.causes()["tls"] or "expires in 1 hours" in made.causes()["tls"]
-    values = {metric.name: metric.samples[0].value for metric in metrics_of(made)}
-    left_s = values["understudy_tls_certificate_expiry_timestamp_seconds"] - made._now_s()
-    assert 0 < left_s < 1800
 
 
 def test_a_refusal_is_counted_each_time_and_logged_once_a_minute_for_each_peer(

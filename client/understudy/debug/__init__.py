@@ -1,1 +1,0 @@
-"""`understudy debug bundle`: one file for a bug report."""

@@ -1,0 +1,227 @@
+"""The demo's pipeline as a process of its own: what its query keeps is what a plain recount of the flights gives."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager, suppress
+from pathlib import Path
+
+import pytest
+from tests.support.bus.redis_server import redis_server
+from tests.support.checkpoint.reader import CheckpointReader
+from tests.support.services.process_table import is_there, processes_below
+from tests.support.spark.queries import committed_batches, wait_until
+from tests.support.spark.session import java_environment
+
+from understudy.demo.flights import Flight, flights_file, load_flights
+from understudy.demo.replay import FlightStreams
+from understudy_node.stores.naming import naming_of
+from understudy_shared.bus.announcement import Announcement
+from understudy_shared.bus.gossip import Names
+from understudy_shared.spark.unsafe_row import compile_row_decoder
+
+FLIGHTS = 3000
+START_LIMIT_S = 180.0
+HOUR_S = 3600
+
+State = dict[tuple[object, ...], tuple[object, ...]]
+
+
+@contextmanager
+def demo_process(folder: Path, **settings: object) -> Iterator[subprocess.Popen[bytes]]:
+    """`python -m understudy.demo`; its log is `folder/log.txt`. What still runs at the end is killed."""
+    given = {"checkpoint": folder / "checkpoint", "driver_memory": "512m", "max_flights": FLIGHTS, **settings}
+    environment = {
+        **os.environ,
+        **java_environment(),
+        "TMPDIR": str(folder),
+        **{f"UNDERSTUDY_{name.upper()}": str(value) for name, value in given.items()},
+    }
+    with (folder / "log.txt").open("ab") as log:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "understudy.demo"],
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+        )
+    try:
+        yield process
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait(30)
+
+
+def said(folder: Path) -> str:
+    return (folder / "log.txt").read_text()[-4000:]
+
+
+@pytest.mark.full
+def test_a_demo_that_is_stopped_and_started_again_counts_every_flight_once(tmp_path: Path) -> None:
+    checkpoint = tmp_path / "checkpoint"
+    with redis_server() as server, closing(FlightStreams(server.url, partitions=2)) as streams:
+        with demo_process(tmp_path, redis=server.url) as process:
+            wait_for_commits(checkpoint, 2, process)
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(60) == 0, said(tmp_path)
+        stopped = streams.landed()
+        assert 0 < stopped < FLIGHTS
+        announced = server.command("GET", Names("flights").announcement)
+        with demo_process(tmp_path, redis=server.url, speed_up=100_000) as process:
+            assert process.wait(START_LIMIT_S) == 0, said(tmp_path)
+        assert streams.landed() == FLIGHTS
+    assert isinstance(announced, bytes)
+    flights = load_flights(flights_file())[:FLIGHTS]
+    assert any(flight.tailnum is None for flight in flights)
+    assert any(flight.dep_delay is None for flight in flights)
+    state = read_state(checkpoint, tmp_path / "copies", announced)
+    assert state["aircraft"] == aircraft(flights)
+    assert state["routes"] == routes(flights)
+    hours = airport_hours(flights)
+    kept = state["airport_hours"]
+    assert kept == {key: hours[key] for key in kept}
+    assert set(kept) >= {key for key in hours if _window_end_us(key) > (flights[-1].event_time + 60) * 1_000_000}
+    assert len(kept) < len(hours) / 4, "hours that are over have not left the state"
+
+
+@pytest.mark.full
+def test_a_job_that_is_killed_leaves_no_process_behind_and_one_that_follows_counts_every_flight_once(
+    tmp_path: Path,
+) -> None:
+    checkpoint = tmp_path / "checkpoint"
+    with redis_server() as server, redis_server() as bus:
+        urls = {"redis": bus.url, "input_redis": server.url}
+        with demo_process(tmp_path, **urls) as process:
+            wait_for_commits(checkpoint, 2, process)
+            started = processes_below(process.pid)
+            programs = [Path(f"/proc/{pid}/cmdline").read_bytes() for pid in started]
+            assert any(b"python_streaming_source_runner" in program for program in programs), programs
+            process.kill()
+            process.wait()
+            wait_until(lambda: not any(map(is_there, started)), what="the end of all its processes", limit_s=60)
+        server.flush()
+        bus.flush()
+        with demo_process(tmp_path, **urls, speed_up=100_000) as process:
+            assert process.wait(START_LIMIT_S) == 0, said(tmp_path)
+        announced = bus.command("GET", Names("flights").announcement)
+        assert server.command("EXISTS", Names("flights").announcement) == 0
+        assert bus.command("KEYS", "flights:*") == []
+    assert isinstance(announced, bytes)
+    state = read_state(checkpoint, tmp_path / "copies", announced)
+    assert state["aircraft"] == aircraft(load_flights(flights_file())[:FLIGHTS])
+
+
+@pytest.mark.full
+def test_a_query_that_fails_ends_the_process_with_the_reason(tmp_path: Path) -> None:
+    checkpoint = tmp_path / "checkpoint"
+    with redis_server() as server, demo_process(tmp_path, redis=server.url) as process:
+        wait_for_commits(checkpoint, 1, process)
+        server.flush()
+        assert process.wait(START_LIMIT_S) == 1, said(tmp_path)
+    log = said(tmp_path)
+    assert "the query failed: entries of the stream 'flights:" in log
+    assert str(checkpoint) in log
+
+
+@pytest.mark.full
+def test_a_query_that_cannot_be_started_ends_the_process_with_the_reason(tmp_path: Path) -> None:
+    offsets = tmp_path / "checkpoint" / "offsets"
+    offsets.mkdir(parents=True)
+    (offsets / "0").write_text("v1\n{damaged\n")
+    with redis_server() as server, demo_process(tmp_path, redis=server.url) as process:
+        assert process.wait(START_LIMIT_S) == 1
+    assert "the query failed: " in said(tmp_path)
+
+
+def test_a_setting_that_does_not_exist_is_refused_before_spark_starts(tmp_path: Path) -> None:
+    with demo_process(tmp_path, speed_up="fast") as process:
+        assert process.wait(60) == 1
+    assert "speed_up" in said(tmp_path)
+    assert not (tmp_path / "checkpoint").exists()
+
+
+def wait_for_commits(checkpoint: Path, count: int, process: subprocess.Popen[bytes]) -> None:
+    """Return when there are so many commits, or the process has ended."""
+    wait_until(
+        lambda: len(committed_batches(checkpoint)) >= count or process.poll() is not None,
+        what=f"{count} commits",
+        limit_s=START_LIMIT_S,
+    )
+
+
+def read_state(checkpoint: Path, copies: Path, announced: bytes) -> Mapping[str, State]:
+    """Keys and values of each store at the last version, by the names that were announced."""
+    document = announced.partition(b"announcement\n")[2]
+    announcement = Announcement.decode(document, application_id="flights", where="test")
+    with closing(CheckpointReader(checkpoint, copies)) as reader:
+        aliases = naming_of(reader.description, {}, announcement).aliases
+        named = {store.operator_id: store.name for store in announcement.stores}
+        assert sorted(alias.name or "" for alias in aliases.values()) == ["aircraft", "airport_hours", "routes"]
+        found: dict[str, State] = {}
+        for store in reader.stores.values():
+            key, value = compile_row_decoder(store.key_schema), compile_row_decoder(store.value_schema)
+            rows = reader.rows(store, reader.versions()[-1])
+            found[str(named[store.operator_id])] = {_tuple(key(row.key)): _tuple(value(row.value)) for row in rows}
+        return found
+
+
+def aircraft(flights: list[Flight]) -> State:
+    """(tail number) -> flights, last seen, sum of delays, (sum, count) of the mean, largest delay."""
+    grouped: dict[tuple[object, ...], list[Flight]] = defaultdict(list)
+    for flight in flights:
+        grouped[flight.tailnum,].append(flight)
+    return {key: _aircraft_value(group) for key, group in grouped.items()}
+
+
+def _aircraft_value(group: list[Flight]) -> tuple[object, ...]:
+    delays = [flight.dep_delay for flight in group if flight.dep_delay is not None]
+    total = sum(delays) if delays else None
+    last_seen_us = max(flight.event_time for flight in group) * 1_000_000
+    return (len(group), last_seen_us, total, float(sum(delays)), len(delays), max(delays, default=None))
+
+
+def routes(flights: list[Flight]) -> State:
+    """(carrier, origin, destination) -> flights, (sum, count) of the mean arrival delay, largest."""
+    grouped: dict[tuple[object, ...], list[Flight]] = defaultdict(list)
+    for flight in flights:
+        grouped[flight.carrier, flight.origin, flight.dest].append(flight)
+    found: State = {}
+    for key, group in grouped.items():
+        delays = [flight.arr_delay for flight in group if flight.arr_delay is not None]
+        found[key] = (len(group), float(sum(delays)), len(delays), max(delays, default=None))
+    return found
+
+
+def airport_hours(flights: list[Flight]) -> State:
+    """((start, end), origin) -> flights, (sum, count) of the mean departure delay."""
+    count: Counter[tuple[int, str]] = Counter()
+    total: Counter[tuple[int, str]] = Counter()
+    known: Counter[tuple[int, str]] = Counter()
+    for flight in flights:
+        key = (flight.event_time // HOUR_S, flight.origin)
+        count[key] += 1
+        total[key] += flight.dep_delay or 0
+        known[key] += flight.dep_delay is not None
+    us = HOUR_S * 1_000_000
+    return {
+        ((hour * us, (hour + 1) * us), origin): (count[hour, origin], float(total[hour, origin]), known[hour, origin])
+        for hour, origin in count
+    }
+
+
+def _window_end_us(key: tuple[object, ...]) -> int:
+    window = key[0]
+    assert isinstance(window, tuple)
+    return int(window[1])
+
+
+def _tuple(value: object) -> tuple[object, ...]:
+    assert isinstance(value, tuple)
+    return value
