@@ -160,6 +160,7 @@ def live_nodes(report: dict[str, Any]) -> set[str]:
     return {node["node_id"] for node in report["nodes"] if node["live"]}
 
 
+@pytest.mark.full
 def test_when_the_active_is_killed_lookups_go_on_from_a_standby_with_its_true_lag_and_it_comes_back_to_its_place(
     spark: SparkSession, demo: DemoProcess
 ) -> None:

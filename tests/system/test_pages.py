@@ -18,13 +18,14 @@ from tests.support.repository import ROOT
 from understudy_shared.base import sockets
 
 PAGES = ROOT / "docs"
-QUICK = ("how-to/keys-and-tls.md", "how-to/sign-gossip.md")
+QUICK = ("how-to/sign-gossip.md",)
 """These need no Spark and no cluster."""
 
 LONG = (
     "how-to/alerts.md",
     "how-to/cluster.md",
     "how-to/drain.md",
+    "how-to/keys-and-tls.md",
     "how-to/more-cores.md",
     "how-to/upgrade.md",
     "tutorials/aligned-source.md",

@@ -15,9 +15,9 @@ from tests.support.spark.formats import HDFS_V1, ROCKSDB_CHANGELOG_V2, StateForm
 from tests.support.spark.queries import QueryOptions, committed_batches, run_query, stream_feeder
 from tests.support.spark.shapes import BRANCH_NAMES, SHAPES_SCHEMA, build_shapes, operators_by_branch, shape_batches
 
-TWO_FORMATS = pytest.mark.parametrize(
-    "state_format", [pytest.param(HDFS_V1, marks=pytest.mark.full), ROCKSDB_CHANGELOG_V2], ids=lambda f: f.id
-)
+pytestmark = pytest.mark.full
+
+TWO_FORMATS = pytest.mark.parametrize("state_format", [HDFS_V1, ROCKSDB_CHANGELOG_V2], ids=lambda f: f.id)
 
 
 @TWO_FORMATS
@@ -109,7 +109,6 @@ def test_a_running_query_takes_batches_one_by_one_and_goes_on_in_the_next_run(
     assert counts == {("a",): (2,), ("b",): (2,)}
 
 
-@pytest.mark.full
 def test_interpreted_queries_keep_the_same_state_as_compiled_ones(spark: SparkSession, tmp_path: Path) -> None:
     states = []
     for generated_code in (False, True):

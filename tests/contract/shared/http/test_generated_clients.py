@@ -21,7 +21,7 @@ from tests.support.cluster.in_process import cluster
 from tests.support.cluster.served_node import Served, served_node
 from tests.support.spark.queries import wait_until
 
-KINDS = ["serve", pytest.param("node", marks=pytest.mark.full), pytest.param("router", marks=pytest.mark.full)]
+KINDS = ["serve", "node", "router"]
 
 BARE = {
     "openapi": "3.1.0",
@@ -92,6 +92,7 @@ def document(service: Served, tmp_path: Path) -> Path:
     return path
 
 
+@pytest.mark.full
 def test_openapi_python_client_makes_a_client_that_looks_keys_up(
     service: Served, document: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -81,6 +81,7 @@ def test_many_random_statements_equal_those_over_parquet(
     assert differences(session, exported, statements(seed, 100)) == []
 
 
+@pytest.mark.full
 def test_a_source_that_ignores_filters_is_found(
     session: SqlSession, exported: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -89,6 +90,7 @@ def test_a_source_that_ignores_filters_is_found(
     assert seen(session, exported, statements(SEED, 60))
 
 
+@pytest.mark.full
 def test_a_scan_that_is_narrowed_too_much_is_found(
     session: SqlSession, exported: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -32,7 +32,7 @@ from understudy_shared.reads.export_format import ExportFormat
 from understudy_shared.reads.scan_page import Place, Room
 from understudy_shared.reads.scan_question import ScanQuestion
 
-PROVIDERS = [pytest.param(spark.HDFS, id="hdfs"), pytest.param(spark.ROCKSDB, id="rocksdb")]
+PROVIDERS = [pytest.param(spark.HDFS, id="hdfs", marks=pytest.mark.full), pytest.param(spark.ROCKSDB, id="rocksdb")]
 LAST = 5
 
 

@@ -98,7 +98,10 @@ def test_a_rewound_checkpoint_is_dropped_and_read_anew(
 
 
 @some_formats(ROCKSDB_CHANGELOG_V2, HDFS_V1.with_default_manager())
-@pytest.mark.parametrize("batches", [5, 7], ids=["as-far-as-before", "further-than-before"])
+@pytest.mark.parametrize(
+    "batches",
+    [pytest.param(5, id="as-far-as-before", marks=pytest.mark.full), pytest.param(7, id="further-than-before")],
+)
 def test_a_rewind_that_nobody_saw_happen_is_noticed_by_the_last_commit(
     spark: SparkSession, tmp_path: Path, state_format: StateFormat, batches: int
 ) -> None:

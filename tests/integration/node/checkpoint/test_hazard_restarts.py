@@ -53,7 +53,9 @@ def test_a_query_may_stop_writing_changelogs_and_begin_again(
     [
         pytest.param(HDFS_V1, ROCKSDB_CHANGELOG_V1, id="provider"),
         pytest.param(ROCKSDB_V1, HDFS_V1, id="provider-back", marks=pytest.mark.full),
-        pytest.param(ROCKSDB_CHANGELOG_V1, replace(ROCKSDB_CHANGELOG_V1, codec="zstd"), id="codec"),
+        pytest.param(
+            ROCKSDB_CHANGELOG_V1, replace(ROCKSDB_CHANGELOG_V1, codec="zstd"), id="codec", marks=pytest.mark.full
+        ),
         pytest.param(HDFS_V1, replace(HDFS_V1, codec="snappy"), id="codec-hdfs", marks=pytest.mark.full),
         pytest.param(HDFS_V1, replace(HDFS_V1, row_checksum=True), id="row-checksum", marks=pytest.mark.full),
         pytest.param(replace(ROCKSDB_V1, row_checksum=True), ROCKSDB_V1, id="checksum-off", marks=pytest.mark.full),
@@ -77,8 +79,8 @@ def test_what_spark_keeps_from_the_first_start_has_no_effect_at_a_restart(
 @pytest.mark.parametrize(
     "state_format",
     [
-        pytest.param(HDFS_V1, id=HDFS_V1.id),
-        pytest.param(ROCKSDB_CHANGELOG_V2, id=ROCKSDB_CHANGELOG_V2.id, marks=pytest.mark.full),
+        pytest.param(HDFS_V1, id=HDFS_V1.id, marks=pytest.mark.full),
+        pytest.param(ROCKSDB_CHANGELOG_V2, id=ROCKSDB_CHANGELOG_V2.id),
     ],
 )
 def test_a_restart_without_changes_is_nothing_to_a_node(

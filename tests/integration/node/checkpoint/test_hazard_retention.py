@@ -45,6 +45,7 @@ def feed_until_purged(feeder: StreamFeeder) -> None:
     wait_until(purged, what="Spark's clean-up")
 
 
+@pytest.mark.full
 @FORMATS
 def test_a_node_that_wakes_up_after_the_retention_starts_from_a_snapshot_again(
     spark: SparkSession, tmp_path: Path, state_format: StateFormat

@@ -67,11 +67,12 @@ HARMS: tuple[Callable[[Path], None], ...] = (
 )
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "state_format",
     [
         pytest.param(ROCKSDB_CHANGELOG_V2, id=ROCKSDB_CHANGELOG_V2.id),
-        pytest.param(ROCKSDB_CHANGELOG_V1, id=ROCKSDB_CHANGELOG_V1.id, marks=pytest.mark.full),
+        pytest.param(ROCKSDB_CHANGELOG_V1, id=ROCKSDB_CHANGELOG_V1.id),
     ],
 )
 def test_with_changelogs_a_node_starts_from_the_snapshot_before(

@@ -77,6 +77,7 @@ def test_a_node_on_a_copy_that_went_on_gets_no_task_and_is_named_while_the_right
             assert names_it(known)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("kind", in_full(FORKS, if_in=("at the same version", "ahead")))
 def test_a_node_of_the_cluster_that_comes_back_on_a_copy_answers_nothing(
     kind: str, tmp_path: Path, checkpoint: HandmadeCheckpoint, redis: RedisServer
@@ -94,6 +95,7 @@ def test_a_node_of_the_cluster_that_comes_back_on_a_copy_answers_nothing(
                 reader.wait_for_answers()
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("kind", in_full(("at the same version", "behind"), if_in=("behind",)))
 def test_a_node_that_comes_back_on_a_copy_answers_nothing_while_the_other_cannot_read_its_checkpoint(
     kind: str, tmp_path: Path, checkpoint: HandmadeCheckpoint, redis: RedisServer

@@ -26,7 +26,7 @@ BATCHES = 5
 FORMATS = pytest.mark.parametrize(
     "state_format",
     [
-        pytest.param(HDFS_V1, id=HDFS_V1.id),
+        pytest.param(HDFS_V1, id=HDFS_V1.id, marks=pytest.mark.full),
         pytest.param(ROCKSDB_CHANGELOG_V2, id=ROCKSDB_CHANGELOG_V2.id),
         pytest.param(ROCKSDB_CHANGELOG_V1, id=ROCKSDB_CHANGELOG_V1.id, marks=pytest.mark.full),
     ],
@@ -182,7 +182,7 @@ threading.Event().wait()
 IN_THE_CONTENT, IN_THE_RECORD, BEFORE_THE_RECORD = "in the content", "in the record", "before the record"
 KILLS = [
     pytest.param(HDFS_V1, IN_THE_CONTENT, id="hdfs, in the content"),
-    pytest.param(ROCKSDB_CHANGELOG_V2, IN_THE_CONTENT, id="rocksdb, in the content"),
+    pytest.param(ROCKSDB_CHANGELOG_V2, IN_THE_CONTENT, id="rocksdb, in the content", marks=pytest.mark.full),
     pytest.param(ROCKSDB_CHANGELOG_V2, IN_THE_RECORD, id="rocksdb, in the record"),
     pytest.param(ROCKSDB_CHANGELOG_V2, BEFORE_THE_RECORD, id="rocksdb, before the record", marks=pytest.mark.full),
     pytest.param(HDFS_V1, IN_THE_RECORD, id="hdfs, in the record", marks=pytest.mark.full),

@@ -11,13 +11,9 @@ from pyspark.sql import SparkSession
 from tests.support.oracle.finished_pools import put_out_and_answered
 from tests.support.spark.finished_pools import POOLS, WITHOUT_RESULT, aggregates
 
-IN_CI = "decimal-5-2"
-"""Its sums and averages are computed most unlike the others'."""
 
-
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[] if name == IN_CI else pytest.mark.full) for name in POOLS]
-)
+@pytest.mark.full
+@pytest.mark.parametrize("name", POOLS)
 def test_every_result_of_random_groups_is_what_the_query_put_out(
     spark: SparkSession, tmp_path: Path, name: str
 ) -> None:

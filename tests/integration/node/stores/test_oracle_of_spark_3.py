@@ -143,6 +143,7 @@ def test_watches_see_the_version_that_a_query_of_spark_3_adds_when_it_is_started
             assert_every_call(served, continued)
 
 
+@pytest.mark.full
 @pytest.mark.usefixtures("in_use")
 def test_a_node_that_follows_goes_on_when_spark_4_goes_on_with_the_query(
     written: Written, oracles: Mapping[StateFormat, KindsCheckpoint], spark: SparkSession, tmp_path: Path

@@ -200,6 +200,7 @@ def test_topics_with_different_numbers_of_partitions_are_merged_when_all_are(
     assert len(run_to_end(frame, checkpoint).rows) == 54
 
 
+@pytest.mark.full
 def test_a_checkpoint_goes_on_only_with_the_order_it_was_begun_with(
     spark: SparkSession, way: Way, logs: InputLogs, checkpoint: Path
 ) -> None:

@@ -155,6 +155,7 @@ def test_a_range_given_up_half_way_leaves_nothing_to_the_next(servers: str) -> N
         reader.close()
 
 
+@pytest.mark.full
 def test_a_broker_that_is_not_there_is_an_input_error_that_names_it_and_nothing_is_written_to_stderr(
     capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -165,6 +165,7 @@ def test_a_logged_batch_is_not_read_from_a_topic_that_was_made_anew(broker: Kafk
         again.tasks(start, end)
 
 
+@pytest.mark.full
 def test_a_dead_broker_is_reported_once_and_is_away_until_something_came_from_it(
     broker: KafkaBroker, caplog: pytest.LogCaptureFixture
 ) -> None:

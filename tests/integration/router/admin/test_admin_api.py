@@ -272,6 +272,7 @@ def test_each_fault_has_its_own_word_and_takes_it_back(
                 document = applied(document, viewer.until("delta").data)
 
 
+@pytest.mark.full
 def test_a_router_that_stops_lets_its_viewers_go_at_once_also_one_that_reads_nothing(
     tmp_path: Path,
     redis: RedisServer,

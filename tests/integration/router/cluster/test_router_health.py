@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
+import pytest
 from tests.support.bus.local_bus import LocalBus
 from tests.support.cluster.fake_cluster import STORE, UNHURRIED, Cluster, cluster, until
 from tests.support.cluster.fake_node import RESET, FakeNode, Hang, found
@@ -98,6 +99,7 @@ async def test_a_suspect_that_answers_its_probe_is_asked_first_again_without_any
         assert events[-2:] == ["suspect", "recovered"]
 
 
+@pytest.mark.full
 async def test_a_node_that_stays_bad_is_quarantined_by_its_probes_and_comes_back_when_it_is_well() -> None:
     async with cluster(RESET, b, **UNHURRIED) as known, beating(known):
         while health(known) is not Health.QUARANTINED:

@@ -121,6 +121,7 @@ def test_an_export_goes_on_by_another_replica_when_its_node_is_gone_and_batches_
         assert found.end == whole.end
 
 
+@pytest.mark.full
 def test_an_export_without_a_replica_ends_with_an_error_and_a_broken_connection(
     checkpoint: HandmadeCheckpoint, tmp_path: Path, redis: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:

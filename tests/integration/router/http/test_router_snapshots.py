@@ -75,6 +75,7 @@ def test_a_lease_of_one_router_is_used_at_another_and_after_all_were_restarted(
         assert listed(known.routers[1]) == []
 
 
+@pytest.mark.full
 def test_a_task_that_is_behind_holds_the_version_back_and_is_named(
     checkpoint: HandmadeCheckpoint, tmp_path: Path, redis: RedisServer
 ) -> None:
@@ -110,9 +111,8 @@ def word_of(served: Served) -> str:
     return next(word for word in WORDS if served.get(f"/v1/stores/op0/keys/{quote(word)}").status == 200)
 
 
-@pytest.mark.parametrize(
-    "wanted", [pytest.param(100, marks=pytest.mark.brief), pytest.param(1000, marks=pytest.mark.full)]
-)
+@pytest.mark.full
+@pytest.mark.parametrize("wanted", [1000])
 def test_many_leases_share_few_versions_and_those_above_the_limit_are_told_when_to_retry(
     checkpoint: HandmadeCheckpoint, tmp_path: Path, redis: RedisServer, monkeypatch: pytest.MonkeyPatch, wanted: int
 ) -> None:

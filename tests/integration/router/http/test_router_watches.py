@@ -133,6 +133,7 @@ def watches_at_nodes(world: Cluster) -> int:
     return sum(int(float(line.rpartition(" ")[2])) for line in lines if line.startswith("understudy_watches "))
 
 
+@pytest.mark.full
 def test_a_prefix_is_watched_across_nodes_and_routers_that_end(world: Cluster, checkpoint: HandmadeCheckpoint) -> None:
     with Watcher(world.routers[0].port, "op0/watch", {"prefix": [WORDS[0]]}) as watcher:
         assert (watcher.take().kind, watcher.last_event_id is not None) == ("snapshot", True)

@@ -98,6 +98,7 @@ def test_a_reader_of_some_keys_sees_those_and_is_told_why_not_the_others(browser
         expect(page.locator("#explore-about")).to_be_empty()
 
 
+@pytest.mark.full
 def test_a_router_that_disables_it_shows_no_explore_and_the_rest_of_the_page(
     browser: Browser, routers: Routers
 ) -> None:

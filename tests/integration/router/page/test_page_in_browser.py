@@ -157,6 +157,7 @@ def test_a_router_that_falls_silent_makes_the_page_stale(browser: Browser, how: 
             assert live.errors == []
 
 
+@pytest.mark.full
 def test_a_router_that_comes_back_is_heard_again_without_a_reload(browser: Browser, router: FakeRouter) -> None:
     """The page connects anew by itself after an answer that is an error, which ends an EventSource for good."""
     with shown(browser, "about:blank", scripts=False) as page:

@@ -123,6 +123,7 @@ def test_an_operator_drains_a_node_and_takes_that_back(page: Page, guarded: Guar
         wait_until(lambda state=state: says_after_reload(page, state), what=state, limit_s=60)  # type: ignore[misc]
 
 
+@pytest.mark.full
 def test_a_form_that_is_refused_is_answered_with_a_page_that_says_what_to_do(page: Page, guarded: Guarded) -> None:
     for key, said in ((WRONG, "credential|key"), ("k" * 5000, "paste that line alone")):
         sign_in(page, guarded, key)

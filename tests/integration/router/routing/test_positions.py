@@ -114,6 +114,7 @@ def _read_until(sessions: list[Session], count: int) -> None:
     wait_until(read, what="answers", limit_s=LIMIT_S)
 
 
+@pytest.mark.full
 def test_a_position_that_is_merged_of_two_sessions_is_kept_as_the_later_one(
     known: Cluster, checkpoint: HandmadeCheckpoint
 ) -> None:

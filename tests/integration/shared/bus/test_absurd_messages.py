@@ -75,6 +75,7 @@ def test_an_assignment_numbered_beyond_all_others_is_neither_followed_nor_rememb
     assert_well(known)
 
 
+@pytest.mark.full
 def test_nobody_is_silenced_by_what_is_said_in_its_name(
     known: Cluster, redis: RedisServer, forger: AbsurdMessages
 ) -> None:
@@ -115,6 +116,7 @@ def test_thousands_of_members_that_there_are_not_have_bounded_room_and_are_given
         assert_well(known)
 
 
+@pytest.mark.full
 def test_altered_catalogues_announcements_and_garbage_change_nothing(
     known: Cluster, forger: AbsurdMessages, tmp_path: Path
 ) -> None:

@@ -98,6 +98,7 @@ def test_a_node_that_redis_alone_does_not_hear_keeps_its_tasks_and_answers(
         wait_until(lambda: degraded(known.nodes["n2"]) == "", what="it to be heard", limit_s=LIMIT_S)
 
 
+@pytest.mark.full
 def test_a_node_that_is_cut_off_from_redis_alone_follows_later_assignments(
     tmp_path: Path, checkpoint: HandmadeCheckpoint
 ) -> None:
@@ -128,6 +129,7 @@ def test_a_node_that_is_cut_off_from_redis_alone_follows_later_assignments(
         del known.nodes["n3"]
 
 
+@pytest.mark.full
 def test_a_router_that_starts_while_redis_refuses_writes_asks_the_nodes(running: tuple[Cluster, RedisServer]) -> None:
     known, redis = running
     WAYS["no-scripts-no-publish"].refuse(redis)

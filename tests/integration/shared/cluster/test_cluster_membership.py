@@ -96,6 +96,7 @@ def _role(duty: AssignedTask, node_id: str) -> str | None:
     return "standby" if node_id in duty.standbys else "warmup" if node_id in duty.warmups else None
 
 
+@pytest.mark.full
 def test_a_node_that_comes_back_under_its_id_is_a_warm_up_before_it_counts(
     tmp_path: Path, checkpoint: HandmadeCheckpoint, redis: RedisServer
 ) -> None:
@@ -128,6 +129,7 @@ def _drained(report: Mapping[str, Any]) -> bool:
     return (report["state"], report["active"], report["standby"], report["warmup"]) == ("draining", 0, 0, 0)
 
 
+@pytest.mark.full
 def test_a_drain_through_a_router_empties_a_node_and_undo_brings_tasks_back(
     tmp_path: Path, checkpoint: HandmadeCheckpoint, redis: RedisServer
 ) -> None:

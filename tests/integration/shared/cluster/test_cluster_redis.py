@@ -153,6 +153,7 @@ def test_nodes_that_are_heard_again_before_they_hear_do_not_take_the_others_for_
     assert (after.epoch, after.tasks) == (before.epoch + 1, before.tasks)
 
 
+@pytest.mark.full
 def test_a_redis_that_is_emptied_under_way_is_filled_again_and_turns_nothing_back(
     running: tuple[Cluster, RedisServer],
 ) -> None:

@@ -137,6 +137,7 @@ def test_when_the_active_is_gone_the_less_lagged_standby_answers_and_says_its_tr
     assert {result["version"] for result in every_word} == {END - NEARER_LAG}
 
 
+@pytest.mark.full
 def test_when_the_active_is_most_behind_a_bound_that_it_breaks_goes_to_the_less_lagged_standby(trio: Trio) -> None:
     trio.known.nodes[trio.active].node.hold_at(END - ACTIVE_LAG)
     with reading(trio.known.router) as reader:

@@ -27,6 +27,7 @@ def flights() -> list[Flight]:
     return load_flights(flights_file())
 
 
+@pytest.mark.full
 def test_every_flight_and_every_null_of_the_table_is_there(flights: list[Flight]) -> None:
     assert len(flights) == 336_776
     assert sum(flight.dep_time is None for flight in flights) == 8255

@@ -13,6 +13,7 @@ from understudy_pipeline.aligned.offset import OffsetError
 from understudy_pipeline.inputs.records import Cursor
 
 
+@pytest.mark.full
 def test_nearly_no_write_has_more_flights_than_a_busy_one() -> None:
     times_s = [flight.event_time for flight in load_flights(flights_file())]
     for speed_up in (60, 3600, 100_000):
