@@ -1,8 +1,8 @@
-"""Name the tests that failed in the last run of pytest, if they are few enough to be run again.
+"""Names the tests that failed in the last run of pytest, if they are few enough to be run again.
 
     python -m tools.few_failed && pytest --last-failed
 
-Exits with 1 where more failed than FEW, or none did: many failures are no accident.
+Exits with 1 where more failed than FEW, or all passed: many failures are no accident.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ LAST_FAILED = Path(".pytest_cache/v/cache/lastfailed")
 
 
 def few_failed(last_failed: Path) -> list[str]:
-    """Return the names of the tests that failed, sorted; none where they are more than FEW, or nothing is known."""
+    """Return the names of the tests that failed, sorted; an empty list where they are more than FEW, or unknown."""
     if not last_failed.is_file():
         return []
     found = sorted(json.loads(last_failed.read_text()))

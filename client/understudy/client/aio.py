@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, Unpack, overload
 from understudy.client.core import frames as tables
 from understudy.client.core import lookups, scans, snapshots
 from understudy.client.core import stores as listing
-from understudy.client.core.changes import ChangesOptions, ChangesQuestion, ReadingChanges, Since
+from understudy.client.core.changes import ChangesOptions, ChangesQuestion, ReadingChanges
 from understudy.client.core.exchange import Steps
 from understudy.client.core.reader import Reader, StoreReader
 from understudy.client.core.scans import HistoryRange, Question
 from understudy.client.core.state import Duration, Routing, client_state
-from understudy.client.core.values import Bounds, CountQuestion, ScanQuestion, SnapshotBounds, WindowQuestion
+from understudy.client.core.values import Bounds, CountQuestion, ScanQuestion, Since, SnapshotBounds, WindowQuestion
 from understudy.client.core.watches import Watching, WatchOptions, WatchQuestion
 from understudy.client.pages import Count, KeyVersion, Page, Reads, Row, Window
 from understudy.client.results import Result, RoutingCounts, StoreInfo, Stores, V

@@ -24,6 +24,7 @@ from understudy.commands.row_output import TEXT_FORMATS, Columned, checked_forma
 from understudy.terminal.console import print_json, print_lines
 from understudy.terminal.event_lines import event_line
 from understudy.terminal.exits import EXIT_CODES_HELP, CommandError, ExitCode
+from understudy_shared.reads.position import PREFIX as POSITION_PREFIX
 
 _HEADS = ("event", "version", "committed_at", "found")
 
@@ -36,7 +37,10 @@ _HEADS = ("event", "version", "committed_at", "found")
     help="A key in the exact form, instead of words. May be given several times: up to 1,000 keys are one watch.",
 )  # fmt: skip
 @click.option("--prefix", help="All keys whose first columns have these values, as JSON, instead of words: '[\"UA\"]'.")
-@click.option("--from", "position", help="Go on behind this `position` of an event or an answer, without a snapshot.")
+@click.option(
+    "--from", "begins", metavar="POSITION|TIME",
+    help="Begin behind this `position` of an event or an answer, or at a time (1m: a minute ago), without a snapshot.",
+)  # fmt: skip
 @click.option("--versions", is_flag=True, help="Print, too, up to which version nothing changed.")
 @click.option("--limit", type=click.IntRange(min=1), help="Stop after so many events.  [default: Ctrl-C ends it]")
 @click.option(
@@ -52,7 +56,7 @@ def watch(
     *,
     json_keys: tuple[str, ...],
     prefix: str | None,
-    position: str | None,
+    begins: str | None,
     versions: bool,
     limit: int | None,
     patience_s: float,
@@ -73,12 +77,13 @@ def watch(
       understudy watch aircraft N14228 --format table
       understudy watch aircraft --key '["N14228"]' --key '["N24211"]' | jq .value.flights
       understudy watch aircraft N14228 --limit 1
+      understudy watch aircraft N14228 --from 10m
       understudy watch orders --prefix '["tenant-7"]' --format table
     """
     form = checked_format(form, as_json=options.as_json)
     keys = _keys(store, key, json_keys, prefix)
     options_of_watch = {
-        "position": position,
+        "position" if begins is not None and begins.startswith(POSITION_PREFIX) else "since": begins,
         "patience": patience_s,
         "versions": versions,
         "include_expired": include_expired,

@@ -143,10 +143,10 @@ def create_app(
     app = NodeLookups(hops, reads, max_in_flight=limit, access=access, compression=node.settings.compression)
     app.long_reads = LongReads(node.settings.max_scans_in_flight, node.settings.max_exports_in_flight)
     app.watch_streams = streams = NodeWatchStreams(node.settings.max_watchers, hub)
-    watches = NodeWatches(reads, streams, hub)
     app.spans = hops.spans = open_spans("understudy-node", node.host)
     app.report = report = _report(node, companion, app, guard)
     framework.in_front = scans_in_front(scans := NodeScans(reads, app.long_reads, bulk))
+    watches = NodeWatches(reads, streams, hub, scans)
     for router in (*_reading_routes(node, reads, app, scans, watches), *routers):
         http.include_router(router)
     health = NodeHealth(node, report.status)

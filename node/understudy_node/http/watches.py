@@ -29,6 +29,7 @@ from understudy_shared.reads.watch_hop import (
     decode_missed_hop,
 )
 from understudy_shared.server.app import json_response
+from understudy_shared.server.scans import Scans
 from understudy_shared.server.watch_requests import WatchedStore
 from understudy_shared.server.watch_sending import Begun, Events, WatchResponse
 from understudy_shared.server.watch_streams import WatchStream, WatchStreams
@@ -59,8 +60,8 @@ class NodeWatchStreams(WatchStreams):
 class NodeWatches(Watches):
     """The watches of the keys of this node's replicas."""
 
-    def __init__(self, reads: Reads, streams: NodeWatchStreams, hub: WatchHub) -> None:
-        super().__init__(reads.requests, streams)
+    def __init__(self, reads: Reads, streams: NodeWatchStreams, hub: WatchHub, scans: Scans) -> None:
+        super().__init__(reads.requests, streams, scans)
         self._reads = reads
         self._shared = WatcherParts(hub, streams, streams.catching_up, reads.learn)
         self.feeds = WatchFeeds(self._shared)

@@ -94,7 +94,7 @@ def create_app(
     framework.in_front = scans_in_front(scans)
     app.seeks = Seeks(scans)
     app.watch_streams = WatchStreams(router.settings.max_watchers)
-    watches = RouterWatches(reads, app.watch_streams, forwarder.context, router)
+    watches = RouterWatches(reads, app.watch_streams, scans, forwarder.context, router)
     for routes in _reading_routes(router, reads, app, scans, forwarder, watches):
         http.include_router(routes)
     http.include_router(drain_route(router))

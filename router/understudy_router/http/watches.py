@@ -9,6 +9,7 @@ from understudy_router.forwarding.watch_feeds import FeedSource, WatchFeeds
 from understudy_router.http.reads import Reads
 from understudy_router.router import Router
 from understudy_shared.reads.bounds import Bound
+from understudy_shared.server.scans import Scans
 from understudy_shared.server.watch_requests import WatchedStore
 from understudy_shared.server.watch_sending import Events
 from understudy_shared.server.watch_streams import WatchStream, WatchStreams
@@ -19,8 +20,8 @@ from understudy_shared.server.watches import Watches, WatchQuestion
 class RouterWatches(Watches):
     """The watches of the keys of the application, by asking its nodes."""
 
-    def __init__(self, reads: Reads, streams: WatchStreams, context: ReadContext, router: Router) -> None:
-        super().__init__(reads.requests, streams)
+    def __init__(self, reads: Reads, streams: WatchStreams, scans: Scans, context: ReadContext, router: Router) -> None:
+        super().__init__(reads.requests, streams, scans)
         self._reads, self._router = reads, router
         self.feeds = WatchFeeds(context, router.nodes)
 

@@ -17,10 +17,10 @@ from fastapi import APIRouter, Request, Response
 from understudy_shared.auth.principals import Authorization
 from understudy_shared.base.words import ApplicationId, Lineage
 from understudy_shared.http.edge import Scope
-from understudy_shared.http.problems import RETAINED, Problem, ProblemError, ProblemType, refused
+from understudy_shared.http.problems import Problem, ProblemError, refused
 from understudy_shared.http.scan_requests import parse_scan
 from understudy_shared.http.target import parse_query
-from understudy_shared.reads.bounds import NO_BOUND, BadBoundError, Bound, Refusal
+from understudy_shared.reads.bounds import NO_BOUND, BadBoundError, Refusal
 from understudy_shared.reads.changes import MAX_VERSIONS, VersionLines, VersionRange, parse_versions
 from understudy_shared.reads.export_format import MEDIA_TYPES, ExportFormat, ndjson_line
 from understudy_shared.reads.merged_changes import FetchChanges, MergedChanges
@@ -68,7 +68,8 @@ class Changes(ABC):
         turn = scan_turn(store, parse_scan("export", of_rows), NO_BOUND, authorization)
         newest = (await self.scans.first_version(turn)).number
         if versions.since_us is not None:
-            first = await self._first_since(versions.since_us)
+            before = await self.scans.position_at(versions.since_us)
+            first = 1 if before is None else before.version + 1
             if versions.last is None and newest < first:
                 return ChangesTurn(turn, first, first - 1)  # nothing was committed since
             versions = VersionRange(first, versions.last)
@@ -80,22 +81,6 @@ class Changes(ABC):
             raise ProblemError(replace(not_yet, where=where, fix=fix))
         last = min(newest, versions.first + MAX_VERSIONS - 1) if versions.last is None else versions.last
         return ChangesTurn(turn, versions.first, last)
-
-    async def _first_since(self, at_us: int) -> int:
-        """Return the version that was committed first after a moment. Raises the problem of one that is purged."""
-        try:
-            snapshot = (await self.scans.resolved(Bound(at_us=at_us))).snapshot
-        except ProblemError as error:
-            retained = error.problem.extra.get(RETAINED)
-            if (
-                error.problem.type is ProblemType.VERSION_GONE
-                and isinstance(retained, (list, tuple))
-                and retained[0] == 1
-            ):
-                return 1  # the query is younger, and all of its versions are there
-            raise
-        assert snapshot is not None, "a moment that was resolved is a version"
-        return snapshot.version + 1
 
 
 class _Lines:

@@ -35,7 +35,7 @@ from understudy_shared.reads.watch_hop import WatchKey
 from understudy_shared.server.changes import Changes, ChangesTurn
 from understudy_shared.server.exports import patient, patiently
 from understudy_shared.server.scan_turns import Asker, ScanTurn, scan_turn
-from understudy_shared.server.watch_requests import position_to_go_on
+from understudy_shared.server.watch_requests import Beginning, beginning_of
 from understudy_shared.server.watch_sending import PIECE_BYTES, Begun, Events, begun
 from understudy_shared.server.watch_streams import WatchEndedError, WatchStream, WatchStreams
 from understudy_shared.server.watches import Watches, grants_of
@@ -82,10 +82,10 @@ MAY_PASS: Final = frozenset((429, 502, 503, 504))
 
 
 class PrefixRequest(NamedTuple):
-    """A request as it came: the values of the leading key columns, and the position to go on behind."""
+    """A request as it came: the values of the leading key columns, and its beginning."""
 
     prefix: object
-    after: Position | None
+    begins: Beginning
     longs_as_text: bool
 
 
@@ -103,7 +103,7 @@ def parse_prefix_watch(members: Mapping[str, Any], query: bytes, last_event_id: 
     if wrong:
         what = f"a watch of a prefix has no bound {clipped(wrong[0])}"
         raise BadBoundError(what, where="bounds", fix="Known is from: it tells the newest version, and then what comes")
-    return PrefixRequest(members["prefix"], position_to_go_on(bounds, last_event_id), longs)
+    return PrefixRequest(members["prefix"], beginning_of(bounds, last_event_id), longs)
 
 
 class PrefixWatches:
@@ -121,7 +121,7 @@ class PrefixWatches:
         problem of a watch that cannot begin.
         """
         asked = parse_prefix_watch(members, query, last_event_id)
-        self._watches.require_own(asked.after)
+        after = await self._watches.position_of(asked.begins)
         store = self._changes.scans.store(name)
         longs = {"longs": "string"} if asked.longs_as_text else {}
         scan = parse_scan("scan", {"prefix": asked.prefix, **longs})
@@ -135,7 +135,7 @@ class PrefixWatches:
         granted = grants_of(scope, [WatchKey(0, b"", orjson.dumps(printed))])
         async with self._turn():
             stream = streams.enter(MAX_PRESENT, granted)
-            return await begun(streams, stream, lambda: self._events(turn, asked.after, stream))
+            return await begun(streams, stream, lambda: self._events(turn, after, stream))
 
     @asynccontextmanager
     async def _turn(self) -> AsyncIterator[None]:

@@ -21,13 +21,14 @@ from understudy_shared.base.errors import UnderstudyError
 from understudy_shared.base.words import StoreKind
 from understudy_shared.http.edge import App, Scope, read_body
 from understudy_shared.http.lookup_requests import key_and_params
-from understudy_shared.http.problems import ProblemError, problem_of
+from understudy_shared.http.problems import RETAINED, ProblemError, ProblemType, problem_of
 from understudy_shared.http.scan_requests import parse_scan, parse_scan_body, parse_windows
 from understudy_shared.http.target import STORES, parse_query, split_path
 from understudy_shared.reads.bounds import Bound, ReadVersion
 from understudy_shared.reads.export_format import ExportFormat
 from understudy_shared.reads.export_parts import FetchPart
 from understudy_shared.reads.ordered_page import read_ordered_page
+from understudy_shared.reads.position import Position
 from understudy_shared.reads.scan_cursor import ScanCursor
 from understudy_shared.reads.scan_page import (
     COUNT_MS,
@@ -76,6 +77,21 @@ class Scans(ABC):
     @abstractmethod
     async def resolved(self, bound: Bound) -> Bound:
         """Return a bound with the version of the moment that it names. Raises the problem of one without a version."""
+
+    async def position_at(self, at_us: int) -> Position | None:
+        """Return the position that readers had at a moment; None where the query is younger and has all its versions.
+        Raises the problem of a version that is purged.
+        """
+        try:
+            found = (await self.resolved(Bound(at_us=at_us))).snapshot
+        except ProblemError as error:
+            retained = error.problem.extra.get(RETAINED)
+            is_gone = error.problem.type is ProblemType.VERSION_GONE
+            if not (is_gone and isinstance(retained, (list, tuple)) and retained[0] == 1):
+                raise
+            return None
+        assert found is not None, "a moment that was resolved is a version"
+        return found
 
     @abstractmethod
     def part_reader(self, turn: ScanTurn, version: ReadVersion, asker: Asker) -> ReadPart:

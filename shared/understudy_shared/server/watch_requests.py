@@ -15,7 +15,9 @@ from understudy_shared.base.printable import clipped
 from understudy_shared.http.lookup_requests import encoded_key, key_and_params, pop_longs
 from understudy_shared.http.problems import Problem, ProblemError, ProblemType, problem_of
 from understudy_shared.http.target import parse_query
+from understudy_shared.reads.bound_parsing import parse_moment
 from understudy_shared.reads.bounds import BadBoundError
+from understudy_shared.reads.position import PREFIX as POSITION_PREFIX
 from understudy_shared.reads.position import BadPositionError, Position, decode_position
 from understudy_shared.reads.watch_hop import WatchKey
 from understudy_shared.server.batches import parse_batch
@@ -23,13 +25,18 @@ from understudy_shared.spark.key_codec import KeyCodec, Row
 
 SELECTION_PARAMETERS = ("limit", "include_expired")
 _KNOWN = "from, include_expired, limit and longs"
+_FIX = "Send the `position` of an answer, the id of an event, a time ago (1m), or nothing"
+
+
+Beginning = Position | int | None
+"""The beginning of a watch: a position, a moment in microseconds (below 0 a time ago), or None for present values."""
 
 
 class WatchRequest(NamedTuple):
-    """A request as it came: parsed keys, the position to go on behind, and the parameters of the selection."""
+    """A request as it came: parsed keys, its beginning, and the parameters of the selection."""
 
     rows: Sequence[Row]
-    after: Position | None
+    begins: Beginning
     selection: Mapping[str, object]
     longs_as_text: bool
 
@@ -103,20 +110,20 @@ def _request(
         fix = f"Known are {_KNOWN}: a watch tells the newest version, and then what comes"
         raise BadBoundError(f"a watch has no bound {clipped(unknown[0])}", where="bounds", fix=fix)
     selection = {name: params[name] for name in SELECTION_PARAMETERS if name in params}
-    return WatchRequest(rows, position_to_go_on(params, last_event_id), selection, longs_as_text)
+    return WatchRequest(rows, beginning_of(params, last_event_id), selection, longs_as_text)
 
 
-def position_to_go_on(params: Mapping[str, object], last_event_id: str) -> Position | None:
-    """Return the position that a watch goes on behind; None for a new one. Raises the problem of one that does not
-    parse.
-    """
+def beginning_of(params: Mapping[str, object], last_event_id: str) -> Beginning:
+    """Return where a watch begins. Raises the problem of what does not parse."""
     # The header counts first: a browser that connects again sends it to the address of the first time.
-    where, token = ("last-event-id", last_event_id) if last_event_id else ("from", params.get("from"))
-    if token is None:
+    where, given = ("last-event-id", last_event_id) if last_event_id else ("from", params.get("from"))
+    if given is None:
         return None
-    if not isinstance(token, str):
-        raise BadBoundError(f"{where} must be a text", where=where, fix="Send the `position` of an answer")
+    if not isinstance(given, str):
+        raise BadBoundError(f"{where} must be a text", where=where, fix=_FIX)
+    if where == "from" and not given.startswith(POSITION_PREFIX):
+        return parse_moment(where, given)
     try:
-        return decode_position(token)
+        return decode_position(given)
     except BadPositionError as error:
-        raise BadPositionError(error.what, where=where, fix="Send the id of an event, or none") from None
+        raise BadPositionError(error.what, where=where, fix=_FIX) from None

@@ -35,8 +35,10 @@ from understudy_shared.reads.watch_events import (
 )
 from understudy_shared.reads.watch_hop import WatchKey
 from understudy_shared.server.request_counts import NO_STORE, RequestCounts
+from understudy_shared.server.scans import Scans
 from understudy_shared.server.scattered import ambiguous_key
 from understudy_shared.server.watch_requests import (
+    Beginning,
     WatchedStore,
     WatchRequest,
     members_with_prefix,
@@ -135,11 +137,12 @@ class WatchQuestion(NamedTuple):
 
 
 class Watches(ABC):
-    """The answers to requests for watches. `requests` counts them; `streams` limits them."""
+    """The answers to requests for watches. `requests` counts them, `streams` limits them, `scans` knows versions."""
 
-    def __init__(self, requests: RequestCounts, streams: WatchStreams) -> None:
+    def __init__(self, requests: RequestCounts, streams: WatchStreams, scans: Scans) -> None:
         self.streams = streams
         self._requests = requests
+        self._scans = scans
 
     @property
     @abstractmethod
@@ -188,9 +191,9 @@ class Watches(ABC):
         store = self.store(name)
         request = parse(store.codec)
         keys = store.keys(request.rows, authorization_of(scope))
-        self.require_own(request.after)
+        after = await self.position_of(request.begins)
         selection = self.bound(store, request.selection).selection
-        asked = WatchQuestion(keys, request.after, selection, request.longs_as_text)
+        asked = WatchQuestion(keys, after, selection, request.longs_as_text)
         if not store.codec.is_scattered:
             stream = self.streams.enter(len(keys), grants_of(scope, keys))
             return await begun(self.streams, stream, lambda: self.events(store.name, asked, stream))
@@ -202,12 +205,17 @@ class Watches(ABC):
 
         return await begun(self.streams, stream, lambda: events_everywhere(name, partitions, asked, events_of))
 
-    def require_own(self, after: Position | None) -> None:
-        """Raise the problem of a position of another application."""
-        if after is not None and after.application_id != self.application_id:
-            what = f"the position is of the application {after.application_id!r}, this is {self.application_id!r}"
+    async def position_of(self, begins: Beginning) -> Position | None:
+        """Return the position behind which a watch begins; None for one that begins with present values. Raises the
+        problem of a position of another application, and of a moment whose version is purged.
+        """
+        if isinstance(begins, int):
+            return await self._scans.position_at(begins)
+        if begins is not None and begins.application_id != self.application_id:
+            what = f"the position is of the application {begins.application_id!r}, this is {self.application_id!r}"
             fix = "Send the id of an event of this store, or none"
             raise ProblemError(Problem(ProblemType.LINEAGE_CHANGED, what, "last-event-id", fix))
+        return begins
 
 
 async def events_everywhere(

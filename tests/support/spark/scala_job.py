@@ -41,6 +41,9 @@ VARIABLES: Mapping[str, Mapping[str, str]] = {
 }
 """The state variables of each operator of the job, by kind; one name is of two."""
 
+IN_REAL_TIME = {"diary": VARIABLES["diary"]}
+"""The same of the one operator that runs in Real-Time Mode."""
+
 _LIMIT_S = 600
 
 
@@ -61,7 +64,7 @@ def write_in_scala(folder: Path, formats: Sequence[StateFormat], options: QueryO
 def _run(folder: Path, arguments: Sequence[str]) -> None:
     with private_socket_dir(SOCKET_NAME) as sockets:
         conf = spark_conf(folder, sockets)
-        command = [str(PYSPARK / "bin" / "spark-submit"), "--master", "local[2]", "--class", CLASS]
+        command = [str(PYSPARK / "bin" / "spark-submit"), "--master", "local[4]", "--class", CLASS]
         command += ["--driver-class-path", str(compiled())]
         for name, value in conf.items():
             command += ["--conf", f"{name}={value}"]

@@ -6,20 +6,17 @@ changes in the order of its changelogs, so those of a version that was cut are c
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
-from datetime import datetime, timedelta
 from typing import Any, Final, TypedDict
 
 from understudy.client.core.exchange import Request, Steps, Tell
 from understudy.client.core.reader import StoreReader
 from understudy.client.core.state import Duration, seconds
 from understudy.client.core.streaming import MAY_PASS, PATIENCE_S, BadStreamError, Streaming, object_of
-from understudy.client.core.values import bound_members, json_value, query_of
+from understudy.client.core.values import Since, SinceTime, json_value, query_of
 from understudy.client.errors import LineageChangedError, UsageError, problem_error
 from understudy.client.events import EventKind, WatchEvent, event_error
 from understudy.client.results import Binding
-from understudy_shared.base.ago import parse_ago
 
 MEDIA_TYPE: Final = "application/x-ndjson"
 SILENCE_S: Final = 60.0
@@ -27,10 +24,6 @@ SILENCE_S: Final = 60.0
 
 MAX_LINE_BYTES: Final = 16 * 1024 * 1024
 """Largest line in bytes: twice the largest answer of a node."""
-
-
-Since = datetime | timedelta | str
-"""A time: with a zone, or ago, as `timedelta(minutes=1)` or `"1m"`."""
 
 
 class ChangesOptions(TypedDict, total=False):
@@ -70,7 +63,7 @@ class ChangesQuestion:
                 fix = f"Give a version: {name}=419"
                 raise UsageError(f"{name}={version!r} is not a version", where=name, fix=fix)
         self.first, self.last = first, last
-        self._since = None if since is None else bound_members({"at": since})["at"]
+        self.since = None if since is None else SinceTime(since)
         self.patience_s = seconds(options.get("patience", PATIENCE_S), "patience")
         self.tells_versions: bool = options.get("versions", False)
         self.members = {
@@ -78,11 +71,6 @@ class ChangesQuestion:
             for name, given in options.items()
             if name in ("prefix", "partition", "fields") and given is not None
         }
-
-    def since(self, elapsed_s: float) -> str | None:
-        """Return the time to ask for, so long after the first request: what was a minute ago is longer ago by now."""
-        ago_us = None if self._since is None else parse_ago(self._since)
-        return self._since if ago_us is None else f"{ago_us // 1000 + math.ceil(elapsed_s * 1000)}ms"
 
 
 class ReadingChanges(Streaming):
@@ -121,7 +109,8 @@ class ReadingChanges(Streaming):
 
     def _request(self) -> Request:
         until = {} if self._last is None else {"to": self._last}
-        first = self._next or self._asked.since(self._state.now_s() - self._began_s)
+        since = self._asked.since
+        first = self._next or (since and since.as_of(self._state.now_s() - self._began_s))
         query = query_of({"from": first, **until, **self._asked.members})
         return Request("GET", f"{self._store.path}/changes{query}", None, 0.0, (MEDIA_TYPE,))
 

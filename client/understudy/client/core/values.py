@@ -14,6 +14,7 @@ from urllib.parse import quote, urlencode
 import orjson
 
 from understudy.client.errors import UsageError
+from understudy_shared.base.ago import parse_ago
 from understudy_shared.base.printable import clipped
 from understudy_shared.reads.bounds import WAIT_WITH_POSITION_MS
 
@@ -21,6 +22,9 @@ MAX_TARGET_CHARS = 6000
 """A longer key goes into a body: most proxies take targets of 8 KiB."""
 
 _MAX_LONG = 2**63
+
+Since = datetime | timedelta | str
+"""A time: with a zone, or ago, as `timedelta(minutes=1)` or `"1m"`."""
 
 
 class Bounds(TypedDict, total=False):
@@ -116,6 +120,20 @@ def bound_members(bounds: Mapping[str, Any], session: str | None = None) -> dict
     if session is not None and not any(name in members for name in ("min_position", "cursor", *VERSIONS)):
         members["min_position"] = session
     return members
+
+
+class SinceTime:
+    """A time since which versions are wanted. Raises UsageError for what is none."""
+
+    def __init__(self, since: Since) -> None:
+        self._text: str = bound_members({"at": since})["at"]
+        self._ago_us = parse_ago(self._text) if isinstance(self._text, str) else None
+
+    def as_of(self, elapsed_s: float) -> str:
+        """Return the time to ask for, so long after the first request: what was a minute ago is longer ago by now."""
+        if self._ago_us is None:
+            return self._text
+        return f"{self._ago_us // 1000 + math.ceil(elapsed_s * 1000)}ms"
 
 
 def wait_s(members: Mapping[str, Any]) -> float:

@@ -29,7 +29,17 @@ from understudy.client.core.streaming import (
     Streaming,
     object_of,
 )
-from understudy.client.core.values import MAX_TARGET_CHARS, json_of, json_value, key_form, key_json, parts_of, query_of
+from understudy.client.core.values import (
+    MAX_TARGET_CHARS,
+    Since,
+    SinceTime,
+    json_of,
+    json_value,
+    key_form,
+    key_json,
+    parts_of,
+    query_of,
+)
 from understudy.client.errors import UsageError, WrongKeyError
 from understudy.client.events import EventKind, WatchEvent, event_error
 from understudy.client.results import Binding
@@ -150,12 +160,14 @@ class EventParser:
 
 
 class WatchOptions(TypedDict, total=False):
-    """The ways to watch. `position` is one to go on behind; `patience` is for how long a watch may be without a stream
+    """The ways to watch. `position` is one to go on behind; `since` is a time, as of `changes`, of which all versions
+    since come first, without a snapshot. `patience` is for how long a watch may be without a stream
     before it is an error; `versions` tells, too, up to which version nothing changed. `limit` and `include_expired` are
     as in a lookup. `prefix` has values of the first key columns, in place of a key: all keys with it are watched.
     """
 
     position: str | None
+    since: Since | None
     patience: Duration
     versions: bool
     limit: int
@@ -181,6 +193,10 @@ class WatchQuestion:
         self.is_many = is_many
         self.prefix = _prefix(options.get("prefix"), has_keys=is_many or any(map(len, self.keys)))
         self.position: str | None = options.get("position")
+        since = options.get("since")
+        if since is not None and self.position is not None:
+            raise UsageError("a watch has one beginning", where="since", fix="Give position or since")
+        self.since = None if since is None else SinceTime(since)
         self.patience_s = seconds(options.get("patience", PATIENCE_S), "patience")
         self.tells_versions: bool = options.get("versions", False)
         self.selection = {name: options[name] for name in ("limit", "include_expired") if options.get(name) is not None}
@@ -199,6 +215,7 @@ class Watching(Streaming):
             raise UsageError(what, where="watch", fix="Ask the client's own store for it")
         super().__init__(store, position=asked.position, patience_s=asked.patience_s, timeout_s=timeout_s)
         self._asked = asked
+        self._began_s = self._state.now_s()
         self._parts: Sequence[Sequence[Any]] = ()
         self._asked_keys: set[bytes] = set()
         """Keys of answers that are known to be those that were asked for."""
@@ -231,6 +248,8 @@ class Watching(Streaming):
         where, asked, selection = f"{self._store.path}/watch", self._asked, self._asked.selection
         position = self.position or ""
         rest = (POSITION_WAIT_S if position else 0.0, (MEDIA_TYPE,), position)
+        if asked.since is not None and not position:
+            selection = {**selection, "from": asked.since.as_of(self._state.now_s() - self._began_s)}
         bounds = {"bounds": selection} if selection else {}
         if asked.prefix is not None:
             return Request("POST", where, orjson.dumps({"prefix": asked.prefix, **bounds}), *rest)
@@ -278,7 +297,7 @@ class Watching(Streaming):
                 self.position, is_new = None, True
             case _:
                 return
-        has_begun = self.position is not None or event.id is not None
+        has_begun = self.position is not None or self._asked.since is not None or event.id is not None
         if event.id is not None:
             self.position = event.id
         if self._asked.prefix is not None and kind != "reset":

@@ -13,6 +13,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # PySpark's own convention
 from tests.support.checkpoint.reader import CheckpointReader
 from tests.support.cluster.served_node import served_node
+from tests.support.oracle.custom_compared import assert_answered_by_a_node, assert_every_version_equal
+from tests.support.oracle.custom_state import BATCHES, custom_options, read_custom_checkpoint
 from tests.support.oracle.json import as_text
 from tests.support.oracle.kinds import RETAINED, read_kinds_checkpoint
 from tests.support.oracle.kinds_compared import assert_equal
@@ -20,7 +22,8 @@ from tests.support.oracle.record import record
 from tests.support.spark.formats import HDFS_V1, ROCKSDB_CHANGELOG_V1, ROCKSDB_CHANGELOG_V2, ROCKSDB_V2, StateFormat
 from tests.support.spark.kinds import KINDS_SCHEMA, WATERMARK_DELAY, kinds_batches, operators_by_name
 from tests.support.spark.queries import QueryOptions, QueryRun, run_query
-from tests.support.spark.real_time import real_time_feeder
+from tests.support.spark.real_time import REAL_TIME_CONF, real_time_feeder
+from tests.support.spark.scala_job import IN_REAL_TIME, write_in_scala
 
 from understudy_pipeline.announcing.query_plan import announced_stores
 from understudy_pipeline.announcing.spark_query import SparkQuery
@@ -137,3 +140,21 @@ def test_the_aggregation_of_real_time_mode_is_read_in_an_ordinary_query(
         with closing(CheckpointReader(oracle.path, tmp_path / str(version))) as reader:
             assert_equal(reader, store, version)
     record(f"{pyspark.__version__}-streamline-{state_format.id}", oracle.compared(pyspark.__version__))
+
+
+@pytest.mark.full
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("state_format", [ROCKSDB_CHANGELOG_V2, ROCKSDB_V2], ids=lambda each: each.id)
+def test_state_variables_of_a_query_in_scala_are_what_spark_reads(
+    spark: SparkSession, tmp_path: Path, state_format: StateFormat
+) -> None:
+    """Spark runs `transformWithState` in Scala in this mode, and not in Python."""
+    options = custom_options(REAL_TIME_CONF)
+    (checkpoint,) = write_in_scala(tmp_path, [state_format], options, batches=BATCHES)
+    oracle = read_custom_checkpoint(spark, checkpoint, state_format, IN_REAL_TIME)
+    kept = {name for name, store in oracle.stores.items() if all(store.kept[version] for version in oracle.versions)}
+    assert kept >= {"weather", "seen", "trips", "fading", "places", "promises"}, "the others expire within a batch"
+    assert_every_version_equal(oracle, tmp_path / "replicas")
+    assert_answered_by_a_node(oracle, tmp_path / "data")
+    lines = [replace(line, variant="Real-Time Mode") for line in oracle.compared(pyspark.__version__)]
+    record(f"{pyspark.__version__}-real-time-scala-{state_format.id}", lines)

@@ -17,6 +17,7 @@ from understudy.client.core.watches import Watching, WatchQuestion
 from understudy.client.errors import (
     BadReplyError,
     UnreachableError,
+    UsageError,
     VersionGoneError,
 )
 from understudy.client.events import WatchEvent
@@ -79,6 +80,18 @@ def test_a_stream_that_ends_is_gone_on_with_behind_its_position_at_another_serve
     assert [dict(each.headers).get("last-event-id") for each in world.sent] == [None, token(3), token(4), token(5)]
     assert world.asked[0] != world.asked[1]
     assert world.closed == 3, "no stream is left open"
+
+
+def test_a_watch_since_a_time_asks_for_that_time_until_it_has_a_position() -> None:
+    world = scripted(stream(), stream(event("value", 4)), GONE)
+    events, _ = told(world, since="1m")
+    assert shown(events) == [("value", 4)]
+    first, second, third = (each.request for each in world.sent)
+    assert first.target.endswith("?from=60000ms")
+    assert int(second.target.partition("from=")[2].removesuffix("ms")) > 60_000, "a minute before the first request"
+    assert (third.last_event_id, "from=" in third.target) == (token(4), False)
+    with pytest.raises(UsageError):
+        watching(world, since="1m", position=token(3))
 
 
 def test_servers_that_are_away_are_asked_again_until_the_patience_is_over() -> None:
