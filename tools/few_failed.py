@@ -26,5 +26,5 @@ def few_failed(last_failed: Path) -> list[str]:
 
 if __name__ == "__main__":
     found = few_failed(LAST_FAILED)
-    print(" ".join(found))
+    sys.stdout.write(" ".join(found) + "\n")
     sys.exit(0 if found else 1)

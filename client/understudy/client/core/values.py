@@ -123,7 +123,7 @@ def bound_members(bounds: Mapping[str, Any], session: str | None = None) -> dict
 
 
 class SinceTime:
-    """A time since which versions are wanted. Raises UsageError for what is none."""
+    """A time since which versions are wanted. Raises UsageError for what is not a time."""
 
     def __init__(self, since: Since) -> None:
         self._text: str = bound_members({"at": since})["at"]
