@@ -78,17 +78,20 @@ def fill(
 ) -> None:
     """Write so many records with keys of 8 B, evenly over all partitions, which go through the same times.
 
-    A batch of the log has at most `batch` records.
+    A batch of the log has `batch` records, or as many as there are before the producer is flushed. It waits for no
+    clock: with many partitions batches of a few records would go out, each a request's work for the broker.
     """
-    settings = {"linger.ms": 50, "queue.buffering.max.messages": 1_000_000, "batch.num.messages": batch}
+    settings = {"linger.ms": 60_000, "queue.buffering.max.messages": 1_000_000, "batch.num.messages": batch}
     producer = Producer({"bootstrap.servers": servers, **settings})
     each = len(topics) * partitions
+    rounds = max(1, _FLUSH_RECORDS // each)
+    rounds = rounds // batch * batch or rounds
     for number in range(records // each):
         key, time_ms = number.to_bytes(8, "big"), FIRST_TIME_MS + number
         for topic in topics:
             for partition in range(partitions):
                 producer.produce(topic, value, key, partition=partition, timestamp=time_ms)
-        if number % max(1, _FLUSH_RECORDS // each) == 0:
+        if number % rounds == rounds - 1:
             producer.flush(_FLUSH_S)
     assert producer.flush(_FLUSH_S) == 0
 

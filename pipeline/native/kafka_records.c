@@ -89,7 +89,7 @@ typedef struct {
   int32_t partition, error;
 } event_t;
 
-/* The columns of one group, which Python allocates. Offsets have one entry more than there are records. */
+/* The columns of some groups, which Python allocates. Offsets have one entry more than there are records. */
 typedef struct {
   int64_t *offsets, *timestamps, *header_bytes;
   int32_t *timestamp_types, *key_offsets, *value_offsets;
@@ -301,16 +301,10 @@ static int64_t copy(uint8_t *column, int64_t at, const void *bytes, size_t lengt
   return at + (int64_t)length;
 }
 
-/* Copy a group into columns, and give its messages back to librdkafka. Returns the records that were copied.
- *
- * Bits of validity must be clear; a column without nulls needs none, nor one without headers `header_bytes`.
- */
-EXPORT int32_t understudy_fill(reader_t *reader, int32_t number, const columns_t *to) {
-  if (number < 0 || number >= reader->groups_count) return -1;
-  group_t *group = &reader->groups[number];
-  int64_t keys = 0, values = 0;
-  int32_t at = 0;
-  for (int32_t index = group->first; index >= 0 && at < group->count; index = reader->next[index], at++) {
+/* Copy a group behind the records, keys and values that are in the columns. Returns the records that are there then. */
+static int32_t fill_group(reader_t *reader, group_t *group, const columns_t *to, int32_t at) {
+  int64_t keys = to->key_offsets[at], values = to->value_offsets[at];
+  for (int32_t index = group->first; index >= 0; index = reader->next[index], at++) {
     message_t *message = reader->messages[index];
     int type = 0;
     to->offsets[at] = message->offset;
@@ -336,5 +330,18 @@ EXPORT int32_t understudy_fill(reader_t *reader, int32_t number, const columns_t
   to->key_offsets[at] = (int32_t)keys;
   to->value_offsets[at] = (int32_t)values;
   group->first = -1;
+  return at;
+}
+
+/* Copy the groups from `first` to before `end` into columns, one behind the other, and give their messages back to
+ * librdkafka. Returns the records that were copied.
+ *
+ * Bits of validity must be clear; a column without nulls needs none, nor one without headers `header_bytes`.
+ */
+EXPORT int32_t understudy_fill(reader_t *reader, int32_t first, int32_t end, const columns_t *to) {
+  if (first < 0 || first > end || end > reader->groups_count) return -1;
+  int32_t at = 0;
+  to->key_offsets[0] = to->value_offsets[0] = 0;
+  for (int32_t i = first; i < end; i++) at = fill_group(reader, &reader->groups[i], to, at);
   return at;
 }

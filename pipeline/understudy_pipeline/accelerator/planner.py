@@ -23,6 +23,7 @@ from understudy_pipeline.aligned.process_end import remove_spool_on_sigterm
 from understudy_pipeline.aligned.reading import ReadTask
 from understudy_pipeline.aligned.refusals import fixed_columns, streams_only
 from understudy_pipeline.aligned.rows import RowOptions, spark_schema
+from understudy_pipeline.aligned.spool import Place
 from understudy_pipeline.aligned.stream import AlignedStream
 from understudy_pipeline.inputs.opening import OPENERS
 
@@ -123,8 +124,8 @@ def _described(task: ReadTask) -> Mapping[str, object]:
     }
 
 
-def _numbers(places: Sequence[range]) -> list[int]:
-    return [number for place in places for number in place]
+def _numbers(parts: Sequence[Sequence[Place]]) -> list[int]:
+    return [place.batch for places in parts for place in places]
 
 
 def main() -> None:

@@ -105,11 +105,14 @@ def plan_batch(
     that far ahead.
     """
     max_task_idle_ms, topic_idle_ms = options.max_task_idle_ms, options.topic_idle_ms
+    # Others wait for records, however long that takes. Where nothing is waited for, every input counts.
+    counting = {tp for tp, lag in lags.items() if lag is not None and lag <= 0} | finished
+    is_never_waiting = NEVER_WAIT in (max_task_idle_ms, *topic_idle_ms.values())
 
     # Decided twice: on the queues as they are, and on what is left behind the batch. The second decision starts the
     # idle time of an input with the batch that takes its last record.
     def decide(known: Mapping[TopicPartition, float], planned: Mapping[TopicPartition, int]) -> IdleDecision:
-        observed = _input_states(tasks, planned, lags, finished)
+        observed = _input_states(tasks, planned, lags, finished, None if is_never_waiting else counting)
         return decide_idle(
             known, observed, max_task_idle_ms=max_task_idle_ms, topic_idle_ms=topic_idle_ms, now_ms=now_ms
         )
@@ -180,8 +183,9 @@ def _input_states(
     planned: Mapping[TopicPartition, int],
     lags: Mapping[TopicPartition, int | None],
     finished: Set[TopicPartition],
+    counting: Set[TopicPartition] | None,
 ) -> Mapping[TopicPartition, InputState]:
-    """Return the state of every input once the first `planned` records of its queue are taken."""
+    """Return the state of every input, or of those that count, once `planned` records of its queue are taken."""
     return {
         partition: InputState(
             empty=planned.get(partition, 0) == len(times_ms),
@@ -190,4 +194,5 @@ def _input_states(
         )
         for queues in tasks.values()
         for partition, _, times_ms, _ in queues
+        if counting is None or partition in counting
     }

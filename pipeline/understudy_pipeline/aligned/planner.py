@@ -344,15 +344,9 @@ class Planner:
     def _batch(self, start: SourceOffset, queues: Mapping[int, Sequence[Queue]], now_ms: float) -> Batch:
         """Plan a batch of these tasks only, and note until when it waits for their empty inputs."""
         ahead, held = self._shared.ahead, self._held()
-        lags = {
-            queue.partition: ahead.lags.current(queue.partition, now_ms)
-            for of_task in queues.values()
-            for queue in of_task
-            if queue.partition not in held
-        }
         batch = plan_batch(
             queues,
-            {tp: lag.records for tp, lag in lags.items() if lag is not None},
+            {tp: lag for tp, lag in ahead.lags.known(now_ms).items() if tp not in held},
             ahead.deadlines,
             self._options,
             finished=ahead.finished - held,

@@ -5,15 +5,18 @@ They depend only on the ranges, their records and the options, so that a replaye
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
+import numpy as np
 import pyarrow as pa
 
 from understudy_pipeline.aligned.poison import UndecodableError
-from understudy_pipeline.aligned.rows import Part, RowOptions, Times, concat, output_rows, with_effective_times
-from understudy_pipeline.inputs.arrays import data_bytes
+from understudy_pipeline.aligned.rows import Part, RowOptions, Source, Times, concat, output_rows, with_effective_times
+from understudy_pipeline.inputs.arrays import data_bytes, to_numpy
 from understudy_pipeline.inputs.protocol import Range
-from understudy_pipeline.inputs.records import NO_TIME_MS
+from understudy_pipeline.inputs.records import NO_TIME_MS, ROW_SCHEMA, running_maxima
+
+_TIMESTAMP, _KEY, _VALUE, _HEADERS = map(ROW_SCHEMA.get_field_index, ("timestamp_ms", "key", "value", "headers"))
 
 ROWS = 10_000
 """Most rows of one Arrow batch for Spark. Fewer rows cost more calls; many more gain nothing."""
@@ -27,11 +30,12 @@ class RangeRows:
 
     def __init__(self, span: Range, options: RowOptions, *, rank: int) -> None:
         """Begin at the start of the range. `rank` is that of its topic."""
-        self._span = span
+        self.span = span
         self._max_jump_ms = options.max_timestamp_jump_ms
         self._rank = rank
         self._undecodable = options.topic_undecodable.get(span.partition.topic, options.undecodable)
-        self._times = Times(span.start.time_ms)
+        self.times = Times(span.start.time_ms)
+        """The times at the last record so far."""
         self._aside: list[pa.RecordBatch] = []
 
     def part(self, records: pa.RecordBatch) -> Part | None:
@@ -39,15 +43,19 @@ class RangeRows:
 
         Raises UndecodableError where poison records are refused.
         """
-        rows, effective_ms, poison, self._times = with_effective_times(
-            records, self._times, max_jump_ms=self._max_jump_ms, undecodable=self._undecodable
+        rows, effective_ms, poison, self.times = with_effective_times(
+            records, self.times, max_jump_ms=self._max_jump_ms, undecodable=self._undecodable
         )
         if poison.num_rows:
             if self._undecodable in ("fail", "partition-time"):
-                raise _undecodable_error(self._span, poison)
+                raise _undecodable_error(self.span, poison)
             if self._undecodable == "aside":
                 self._aside.append(poison)
-        return Part(self._span.partition, self._rank, rows, effective_ms) if rows.num_rows else None
+        return Part([self.source(rows.num_rows)], rows, effective_ms) if rows.num_rows else None
+
+    def source(self, count: int) -> Source:
+        """Say where so many records come from."""
+        return Source(self.span.partition, self._rank, count)
 
     @property
     def dead_letters(self) -> pa.RecordBatch | None:
@@ -55,30 +63,63 @@ class RangeRows:
         return concat(self._aside) if self._aside else None
 
 
+Piece = tuple[RangeRows, pa.RecordBatch]
+"""Records of a range, which follow those of its piece before."""
+
+
 def joined_rows(
-    parts: Iterable[Part], options: RowOptions, *, batch: int, stream_time_ms: int = NO_TIME_MS
+    pieces: Iterable[Piece], options: RowOptions, *, batch: int, stream_time_ms: int = NO_TIME_MS
 ) -> Iterator[pa.RecordBatch]:
-    """Convert parts in their order, small ones together: a batch costs 0.1 ms here and some 0.5 ms in Spark, whatever
+    """Convert pieces in their order, small ones together: a batch costs 0.1 ms here and some 0.5 ms in Spark, whatever
     its size. `batch` is the number of Spark's batch.
     """
-    held: list[Part] = []
+    for held in _together(pieces):
+        parts = _parts(held, options)
+        if parts:
+            yield output_rows(parts, options, batch=batch, stream_time_ms=stream_time_ms)
+
+
+def _together(pieces: Iterable[Piece]) -> Iterator[Sequence[Piece]]:
+    held: list[Piece] = []
     rows = size = 0
-    for part in parts:
-        count, part_bytes = part.records.num_rows, _bytes(part.records)
-        if held and (rows + count > ROWS or size + part_bytes > COALESCE_BYTES):
-            yield output_rows(held, options, batch=batch, stream_time_ms=stream_time_ms)
-            held, rows, size = [], 0, 0
-        held.append(part)
-        rows, size = rows + count, size + part_bytes
+    for of_range, records in pieces:
+        for each in _split(records):
+            count, more = each.num_rows, large_bytes(each)
+            if held and (rows + count > ROWS or size + more > COALESCE_BYTES):
+                yield held
+                held, rows, size = [], 0, 0
+            held.append((of_range, each))
+            rows, size = rows + count, size + more
     if held:
-        yield output_rows(held, options, batch=batch, stream_time_ms=stream_time_ms)
+        yield held
 
 
-def _bytes(records: pa.RecordBatch) -> int:
+def _parts(pieces: Sequence[Piece], options: RowOptions) -> Sequence[Part]:
+    """Find effective times: of all pieces together, where no record is poison and no timestamp is held back."""
+    records = concat([records for _, records in pieces])
+    stamps = records.column(_TIMESTAMP)
+    if options.max_timestamp_jump_ms is not None or stamps.null_count:
+        return [part for rows, each in pieces if (part := rows.part(each)) is not None]
+    counts = [each.num_rows for _, each in pieces]
+    reached_ms, begins_ms = running_maxima(to_numpy(stamps), counts), []
+    for (rows, _), last_ms in zip(pieces, reached_ms[np.cumsum(counts) - 1].tolist(), strict=True):
+        partition_ms, effective_ms = rows.times
+        begins_ms.append(effective_ms)
+        rows.times = Times(max(partition_ms, last_ms), max(effective_ms, last_ms))
+    sources = [rows.source(count) for (rows, _), count in zip(pieces, counts, strict=True)]
+    return [Part(sources, records, np.maximum(reached_ms, np.repeat(begins_ms, counts)))]
+
+
+def _split(records: pa.RecordBatch) -> Sequence[pa.RecordBatch]:
+    count = records.num_rows
+    return [records] if count <= ROWS else [records.slice(start, ROWS) for start in range(0, count, ROWS)]
+
+
+def large_bytes(records: pa.RecordBatch) -> int:
     """Return the bytes that can be large."""
-    headers = records.column("headers")
+    headers = records.column(_HEADERS)
     size = 0 if headers.null_count == len(headers) else headers.nbytes
-    return size + data_bytes(records.column("key")) + data_bytes(records.column("value"))
+    return size + data_bytes(records.column(_KEY)) + data_bytes(records.column(_VALUE))
 
 
 def _undecodable_error(span: Range, poison: pa.RecordBatch) -> UndecodableError:

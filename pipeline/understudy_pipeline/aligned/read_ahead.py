@@ -21,7 +21,7 @@ from typing import NamedTuple, Protocol
 from understudy_pipeline.aligned.drift import NOT_HELD_BACK
 from understudy_pipeline.aligned.ends import is_at, up_to
 from understudy_pipeline.aligned.options import AlignedOptions
-from understudy_pipeline.aligned.retained import Retained, Segment
+from understudy_pipeline.aligned.retained import Retained, Segment, copy_out
 from understudy_pipeline.aligned.subscription import join_topics
 from understudy_pipeline.aligned.topic_ids import made_anew, report_lost, report_made_anew
 from understudy_pipeline.aligned.waits import is_filling
@@ -60,11 +60,6 @@ class Lags:
         """Store the lags of an answer to a request sent at `asked_ms`. Other partitions keep their last answer."""
         self._answers.update((partition, (max(0, lag), asked_ms)) for partition, lag in lags.items())
 
-    def is_news(self, partition: TopicPartition, lag: int, now_ms: float) -> bool:
-        """Whether this lag tells another thing than the last answer, of which a plan knows: 0, more, or unknown."""
-        known = self.current(partition, now_ms)
-        return known is None or (known.records <= 0) != (lag <= 0)
-
     def subtract_fetched(self, partition: TopicPartition, records: int) -> None:
         """Subtract fetched records from the lag. If the answer counted fewer than that, the lag becomes unknown."""
         if partition in self._answers:
@@ -84,6 +79,11 @@ class Lags:
             return None
         return Lag(records, now_ms - asked_ms)
 
+    def known(self, now_ms: float) -> dict[TopicPartition, int]:
+        """Return the last lags of all partitions whose lag is known."""
+        oldest_ms = now_ms - self._max_age_ms
+        return {tp: records for tp, (records, asked_ms) in self._answers.items() if asked_ms >= oldest_ms}
+
 
 class Held(Protocol):
     """Size of the records of a partition that are fetched and in no batch yet."""
@@ -100,9 +100,6 @@ class Buffered(NamedTuple):
 
     bytes: int
     records: int
-
-
-NOTHING = Buffered(0, 0)
 
 
 def share_bytes(max_bytes: int, tasks: int) -> int:
@@ -124,15 +121,13 @@ def paused_partitions(
     each partition that has more records than that.
     """
     share = share_bytes(max_bytes, len(tasks))
-    is_full = sum(each.bytes for each in held.values()) > max_bytes
-    paused = set[TopicPartition]()
+    is_full = sum([each.bytes for each in held.values()]) > max_bytes
+    paused = list[TopicPartition]()
     for partitions in tasks.values():
-        of_task = [held.get(partition, NOTHING) for partition in partitions]
-        is_over = is_full or sum(each.bytes for each in of_task) > share
-        most_records = 0 if is_over else max_records_per_partition
+        of_task = [held[partition].bytes for partition in partitions if partition in held]
+        most_records = 0 if is_full or sum(of_task) > share else max_records_per_partition
         if most_records is not None:
-            pairs = zip(partitions, of_task, strict=True)
-            paused.update(partition for partition, each in pairs if each.records > most_records)
+            paused += [tp for tp in partitions if tp in held and held[tp].records > most_records]
     return frozenset(paused)
 
 
@@ -345,7 +340,9 @@ class ReadAhead:
             return
         for chunk in fetched.chunks:
             self._add(chunk)
-        self._mark_changed(tp for tp, lag in fetched.lags.items() if self.lags.is_news(tp, lag, now_ms))
+        known = self.lags.known(now_ms)
+        # What a plan knows of a lag: 0, more, or unknown.
+        self._mark_changed(tp for tp, lag in fetched.lags.items() if tp not in known or (known[tp] <= 0) != (lag <= 0))
         self.lags.update(fetched.lags, asked_ms=asked_ms)
         if self._ends is not None:
             self._mark_finished(tp for tp, lag in fetched.lags.items() if lag <= 0)
@@ -358,10 +355,11 @@ class ReadAhead:
         """Return the tasks that may have something to give, though the last plan found nothing (`found_nothing`):
         something came, a lag became known, or the wait for an input is over, also because its lag became unknown.
         """
+        known = self.lags.known(now_ms) if self.deadlines else {}
         due = {
             self._task_of[tp]
             for tp, at_ms in self.deadlines.items()
-            if self._planned_ms < at_ms <= now_ms or self.lags.current(tp, now_ms) is None
+            if self._planned_ms < at_ms <= now_ms or tp not in known
         }
         return {task: of_task for task, of_task in self.tasks.items() if task in self._changed or task in due}
 
@@ -378,6 +376,7 @@ class ReadAhead:
     def take(self, counts: Mapping[TopicPartition, int]) -> Sequence[Segment]:
         """Move the first records of these partitions out of the buffer and into a batch."""
         segments = [self.retained[tp].take(count) for tp, count in counts.items()]
+        copy_out(self.retained.values())
         self._cursors.update((segment.span.partition, segment.span.end) for segment in segments)
         self._changed.update(self.tasks)
         return segments
@@ -385,18 +384,17 @@ class ReadAhead:
     @property
     def held_bytes(self) -> int:
         """The bytes of all buffered records."""
-        return sum(each.bytes for each in self.retained.values())
+        return sum([each.bytes for each in self.retained.values()])
 
     def is_filling(self, now_ms: float) -> bool:
         """Whether reading on fills the next batch, with `max_poll_records`, or else memory."""
-        resting, most = self.paused() | self.finished, self._options.max_poll_records
-        going = [each for tp, each in self.retained.items() if tp not in resting]
-        lags = [self.lags.current(each.partition, now_ms) for each in going]
-        records = [0 if lag is None else lag.records for lag in lags]
-        if most > 0:
-            return is_filling(sum(map(len, self.retained.values())), records, full=most)
-        sizes = (lag * (each.record_bytes or 0) for lag, each in zip(records, going, strict=True))
-        return is_filling(self.held_bytes, sizes, full=self._options.input_buffer_max_bytes)
+        most, max_bytes = self._options.max_poll_records, self._options.input_buffer_max_bytes
+        held, full = (sum(map(len, self.retained.values())), most) if most > 0 else (self.held_bytes, max_bytes)
+        if held >= full:
+            return False
+        resting, known = self.paused() | self.finished, self.lags.known(now_ms)
+        going = [(lag, self.retained[tp]) for tp, lag in known.items() if tp in self.retained and tp not in resting]
+        return is_filling(held, (lag if most > 0 else lag * (each.record_bytes or 0) for lag, each in going), full=full)
 
     def paused(self) -> frozenset[TopicPartition]:
         """List partitions that are not fetched now because memory is full."""
@@ -443,7 +441,7 @@ class ReadAhead:
         self.lags.subtract_fetched(chunk.partition, chunk.rows.num_rows)
         if kept is not None and chunk.partition in self.retained:
             self.retained[chunk.partition].add(kept)
-            self._mark_changed([chunk.partition])
+            self._changed.add(self._task_of[chunk.partition])
 
     def _mark_changed(self, partitions: Iterable[TopicPartition]) -> None:
         self._changed.update(self._task_of[tp] for tp in partitions if tp in self._task_of)

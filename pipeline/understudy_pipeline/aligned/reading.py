@@ -17,9 +17,9 @@ import pyarrow as pa
 from understudy_pipeline.aligned.compacted import RangeRead, report_compacted
 from understudy_pipeline.aligned.dead_letters import write_dead_letters
 from understudy_pipeline.aligned.options import AlignedOptions
-from understudy_pipeline.aligned.range_rows import ROWS, RangeRows, joined_rows
-from understudy_pipeline.aligned.rows import Part, RowOptions
-from understudy_pipeline.aligned.spool import SpoolFile, read_spool
+from understudy_pipeline.aligned.range_rows import RangeRows, joined_rows
+from understudy_pipeline.aligned.rows import RowOptions
+from understudy_pipeline.aligned.spool import Place, SpoolFile, read_spool
 from understudy_pipeline.inputs.opening import open_reader
 from understudy_pipeline.inputs.protocol import InputConfig, InputError, Range, RangeReader
 from understudy_pipeline.inputs.records import NO_TIME_MS, Cursor, TopicPartition
@@ -44,7 +44,7 @@ class PlannedRange:
     span: Range
     config: InputConfig
     rank: int
-    spooled: tuple[str, range] | None = None
+    spooled: tuple[str, Sequence[Place]] | None = None
     bytes: int = 0
     records: int | None = None
     """Its records when the batch was planned. None: unknown."""
@@ -131,13 +131,20 @@ def _bytes(ranges: Sequence[PlannedRange]) -> int:
 def read_task(task: ReadTask) -> Iterator[pa.RecordBatch]:
     """Yield the rows of the task's ranges in log order. Raises InputError, DataLostError, UndecodableError."""
     spooled = _spooled(task.ranges)
-    parts = (part for planned in task.ranges for part in _read_range(planned, task, spooled.get(planned.span)))
-    return joined_rows(parts, task.options, batch=task.batch, stream_time_ms=task.stream_time_ms)
+    ranges = [(planned, RangeRows(planned.span, task.options, rank=planned.rank)) for planned in task.ranges]
+    pieces = (
+        (rows, records) for planned, rows in ranges for records in _records(planned, task, spooled.get(planned.span))
+    )
+    yield from joined_rows(pieces, task.options, batch=task.batch, stream_time_ms=task.stream_time_ms)
+    if task.options.undecodable_path is not None:
+        for planned, rows in ranges:
+            if (letters := rows.dead_letters) is not None:
+                write_dead_letters(task.options.undecodable_path, planned.span, letters)
 
 
 def _spooled(ranges: Sequence[PlannedRange]) -> Mapping[Range, Sequence[pa.RecordBatch]]:
     """Map what is in the spool, by one look at each file: a large batch has hundreds of ranges."""
-    parts: dict[str, list[tuple[Range, range]]] = {}
+    parts: dict[str, list[tuple[Range, Sequence[Place]]]] = {}
     for each in ranges:
         if each.spooled is not None:
             path, places = each.spooled
@@ -151,23 +158,11 @@ def _spooled(ranges: Sequence[PlannedRange]) -> Mapping[Range, Sequence[pa.Recor
     return found
 
 
-def _read_range(planned: PlannedRange, task: ReadTask, spooled: Sequence[pa.RecordBatch] | None) -> Iterator[Part]:
-    converted = RangeRows(planned.span, task.options, rank=planned.rank)
-    for records in _records(planned, task, spooled):
-        part = converted.part(records)
-        if part is not None:
-            yield part
-    letters = converted.dead_letters
-    if letters is not None and task.options.undecodable_path is not None:
-        write_dead_letters(task.options.undecodable_path, planned.span, letters)
-
-
 def _records(
     planned: PlannedRange, task: ReadTask, spooled: Sequence[pa.RecordBatch] | None
 ) -> Iterator[pa.RecordBatch]:
     found = RangeRead()
-    for records in _read_with_retries(planned, task.poll_timeout_ms, found) if spooled is None else spooled:
-        yield from _split(records)
+    yield from _read_with_retries(planned, task.poll_timeout_ms, found) if spooled is None else spooled
     if spooled is None:
         report_compacted(planned.span, found, planned=planned.records, batch=task.batch, notes=task.notes)
 
@@ -204,12 +199,6 @@ _FIX = (
 def _behind(records: pa.RecordBatch) -> Cursor:
     """Return the position behind the last record. It has no time: the range's own start has it."""
     return Cursor(records.column("offset")[-1].as_py(), records.column("ordinal")[-1].as_py() + 1)
-
-
-def _split(records: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    if records.num_rows <= ROWS:
-        return iter((records,))
-    return (records.slice(start, ROWS) for start in range(0, records.num_rows, ROWS))
 
 
 class _Readers:

@@ -90,11 +90,18 @@ def arrow_schema(options: RowOptions) -> pa.Schema:
     return pa.schema([*fields, *ours, ("merge_order", _MERGE_ORDER)])
 
 
-class Part(NamedTuple):
-    """Records of one partition (`ROW_SCHEMA`) with their effective times. `rank` is that of its topic."""
+class Source(NamedTuple):
+    """The partition of so many records. `rank` is that of its topic."""
 
     place: TopicPartition
     rank: int
+    records: int
+
+
+class Part(NamedTuple):
+    """Records (`ROW_SCHEMA`) with their effective times, source by source."""
+
+    sources: Sequence[Source]
     records: pa.RecordBatch
     effective_ms: NDArray[np.int64]
 
@@ -104,19 +111,20 @@ def output_rows(
 ) -> pa.RecordBatch:
     """Convert at least one part to one batch of rows, part by part. `stream_time` is null without a time."""
     rows = concat([part.records for part in parts])
-    counts = [part.records.num_rows for part in parts]
-    partition = _repeated([part.place.partition for part in parts], counts, np.int32)
+    sources = [source for part in parts for source in part.sources]
+    counts = [source.records for source in sources]
+    partition = _repeated([source.place.partition for source in sources], counts, np.int32)
     order = [
         _repeated([batch], [rows.num_rows], np.int64),
         numbers(np.concatenate([part.effective_ms for part in parts])),
-        _repeated([part.rank for part in parts], counts, np.int32),
+        _repeated([source.rank for source in sources], counts, np.int32),
         partition,
         rows.column("ordinal"),
     ]
     columns = [
         rows.column("key"),
         rows.column("value"),
-        repeated_texts([part.place.topic for part in parts], counts),
+        repeated_texts([source.place.topic for source in sources], counts),
         partition,
         rows.column("ordinal" if options.long_offsets else "offset"),  # Kafka's offsets are its ordinals
         pc.multiply(rows.column("timestamp_ms"), scalar(1000, pa.int64())).cast(_TIMESTAMP),

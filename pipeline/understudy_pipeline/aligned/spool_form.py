@@ -46,6 +46,10 @@ class SpoolForm(Protocol):
     def schema(self) -> pa.Schema:
         """The schema of every file."""
 
+    @property
+    def joins(self) -> bool:
+        """Whether parts may share a record batch."""
+
     def form(self, ranges: RangeRecords, end: SourceOffset) -> Formed:
         """Form the records of the batch that ends at this offset."""
 
@@ -57,6 +61,7 @@ class RecordsForm:
     """Records, from which Python workers make rows."""
 
     schema = ROW_SCHEMA
+    joins = True
 
     def form(self, ranges: RangeRecords, end: SourceOffset) -> Formed:
         """Take the records as they are."""
@@ -68,7 +73,9 @@ class RecordsForm:
 
 
 class RowsForm:
-    """Rows as Spark gets them. Poison records are handled already."""
+    """Rows as Spark gets them, whole record batches. Poison records are handled already."""
+
+    joins = False
 
     def __init__(self, options: AlignedOptions) -> None:
         self._options = options
@@ -81,8 +88,8 @@ class RowsForm:
         parts, letters = [], []
         for span, records in ranges:
             rows = RangeRows(span, self._rows, rank=ranks[span.partition.topic])
-            found = filter(None, map(rows.part, records))
-            parts.append(list(joined_rows(found, self._rows, batch=end.batches, stream_time_ms=end.stream_time_ms)))
+            pieces = ((rows, each) for each in records)
+            parts.append(list(joined_rows(pieces, self._rows, batch=end.batches, stream_time_ms=end.stream_time_ms)))
             if (poison := rows.dead_letters) is not None:
                 letters.append(DeadLetters(span, poison))
         return Formed(parts, tuple(letters))

@@ -251,7 +251,7 @@ class AlignedStream:
         self._fingerprint = fingerprint(options)
         self._lock: CheckpointLock | None = None
         self._planner: Planner | None = None
-        self._spool = None if options.spool is None else Spool(options.spool, self._form.schema)
+        self._spool = None if options.spool is None else Spool(options.spool, self._form.schema, joins=self._form.joins)
         self._notes = None if self._spool is None else CompactedNotes(self._spool.folder)
         self._ahead: SpoolAhead | None = None
         self._stop_serving: Callable[[], None] | None = None

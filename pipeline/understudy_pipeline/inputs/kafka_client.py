@@ -11,6 +11,7 @@ import logging
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
 from contextlib import suppress
+from itertools import chain
 from typing import Any, NamedTuple
 
 import orjson
@@ -19,7 +20,7 @@ from confluent_kafka import TopicPartition as KafkaPartition
 from confluent_kafka.admin import ClusterMetadata
 
 from understudy_pipeline.inputs.kafka_native import LIBRARY, NativeRecords, native_library, open_native
-from understudy_pipeline.inputs.kafka_rows import Event, chunk_of, group_messages
+from understudy_pipeline.inputs.kafka_rows import Event, chunks_of, group_messages
 from understudy_pipeline.inputs.protocol import ClientQueue, InputError
 from understudy_pipeline.inputs.records import Chunk, TopicPartition
 from understudy_pipeline.inputs.topics_pattern import TopicsPattern
@@ -49,8 +50,8 @@ Larger batches of a log come all the same.
 _SECRET_NAME = re.compile(r"(?i)pass|pwd|secret|token|pem|jaas|oauthbearer|credential|sasl\.username")
 
 
-Conversion = Callable[[TopicPartition, Sequence[Message]], Chunk]
-"""A function that makes a chunk of messages of one partition."""
+Conversion = Callable[[Mapping[TopicPartition, Sequence[Message]]], Sequence[Chunk]]
+"""A function that makes a chunk of the messages of each partition."""
 
 
 END_OF_LOG = KafkaError._PARTITION_EOF
@@ -139,11 +140,11 @@ class KafkaClient:
         # Callbacks are in the consumer's queue, and what comes of partitions that are not forwarded.
         messages = self.messages(count, wait_s=wait_s if self._native is None else 0)
         records, events = group_messages(messages)
-        chunks = [converted(partition, found) for partition, found in records.items()]
+        chunks = list(converted(records))
         if self._native is None or (room := count - len(messages)) < 1:
             return Polled(chunks, events, len(messages))
         taken = self._native.take(room, wait_s=0 if messages else wait_s)
-        chunks += map(chunk_of, taken.records)
+        chunks += chain.from_iterable(map(chunks_of, taken.records))
         return Polled(chunks, [*events, *taken.events], len(messages) + taken.total)
 
     def assign(self, offsets: Mapping[TopicPartition, int]) -> None:

@@ -37,12 +37,12 @@ from understudy_pipeline.inputs.kafka_reader import (
     report_loss,
     unknown_topic,
 )
-from understudy_pipeline.inputs.kafka_rows import Event, to_chunk
+from understudy_pipeline.inputs.kafka_rows import Event, to_chunks
 from understudy_pipeline.inputs.protocol import ClientQueue, Fetched, InputError
 from understudy_pipeline.inputs.records import Chunk, Cursor, TopicPartition
 from understudy_pipeline.inputs.topics_pattern import TopicsPattern
 
-FETCH_RECORDS = 10_000
+FETCH_RECORDS = 40_000
 """Most records that one fetch takes from librdkafka."""
 
 STARVED_QUERY_MS = 200
@@ -196,7 +196,7 @@ class KafkaInput:
         ends = self._query_ends()
         wait_s = 0 if ends else began_s + timeout_ms / 1000 - time.monotonic()
         count = min(records_in_all(wanted.values()), FETCH_RECORDS)
-        taken = self._client.records(count, self._chunk, wait_s=wait_s)
+        taken = self._client.records(count, self._chunks, wait_s=wait_s)
         for found in taken.chunks:
             self._positions[found.partition].advance(found)
         ends.update(self._fresh_ends(taken.events, began_s=began_s, is_emptied=taken.total < count))
@@ -224,13 +224,8 @@ class KafkaInput:
             )
         return self._opened_client
 
-    def _chunk(self, partition: TopicPartition, messages: Sequence[Message]) -> Chunk:
-        return to_chunk(
-            partition,
-            messages,
-            self._config.timestamp.of(partition.topic),
-            include_headers=self._config.include_headers,
-        )
+    def _chunks(self, messages: Mapping[TopicPartition, Sequence[Message]]) -> Sequence[Chunk]:
+        return to_chunks(messages, self._config.timestamp, include_headers=self._config.include_headers)
 
     def _assign(self) -> None:
         if not self._assigned:

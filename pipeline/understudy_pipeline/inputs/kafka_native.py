@@ -25,17 +25,12 @@ import pyarrow as pa
 from confluent_kafka import KafkaError
 from numpy.typing import NDArray
 
-from understudy_pipeline.inputs.kafka_rows import Columns, Event
+from understudy_pipeline.inputs.kafka_rows import MOST_COLUMN_BYTES, Columns, Event
 from understudy_pipeline.inputs.records import TopicPartition
 
 log = logging.getLogger(__name__)
 
 LIBRARY = Path(__file__).parent / f"kafka_records.{sysconfig.get_config_var('MULTIARCH')}.so"
-
-MOST_COLUMN_BYTES = 1 << 30
-"""Most bytes of keys, and of values, that become one column: Arrow's offsets have 32 bits. One record has less than
-2 GiB."""
-
 
 _LEAST_BYTES = 512 << 10
 """Smaller buffers come from Arrow's own pool, which uses memory of their size again."""
@@ -176,7 +171,7 @@ def native_library() -> ctypes.CDLL | None:
         "take": (number, [reader, number, number, ctypes.c_int64]),
         "groups": (number, [reader, ctypes.POINTER(ctypes.POINTER(_Group))]),
         "events": (number, [reader, ctypes.POINTER(ctypes.POINTER(_Event))]),
-        "fill": (number, [reader, number, ctypes.POINTER(_Columns)]),
+        "fill": (number, [reader, number, number, ctypes.POINTER(_Columns)]),
     }
     for name, (result, arguments) in signatures.items():
         function = getattr(library, f"understudy_{name}")
@@ -219,7 +214,7 @@ class NativeRecords:
         groups = ctypes.POINTER(_Group)()
         found = self._library.understudy_groups(self._reader, ctypes.byref(groups))
         events = list(self._events())
-        return Taken([self._columns(number, groups[number]) for number in range(found)], events, taken)
+        return Taken(list(self._columns(groups[:found])), events, taken)
 
     def drop(self) -> None:
         """Drop what has come and is not taken, and the memory that is kept."""
@@ -237,13 +232,31 @@ class NativeRecords:
             partition = TopicPartition((each.topic or b"").decode(), max(0, each.partition))
             yield Event(partition, KafkaError(each.error, text), each.offset if each.offset >= 0 else None)
 
-    def _columns(self, number: int, group: _Group) -> Columns:
-        count = group.count
+    def _columns(self, groups: Sequence[_Group]) -> Iterator[Columns]:
+        """Copy all groups into the same columns, unless they are too large for that."""
+        first, size = 0, 0
+        for number, group in enumerate(groups):
+            more = max(group.key_bytes, group.value_bytes)
+            if number > first and size + more > MOST_COLUMN_BYTES:
+                yield self._joined(groups[first:number], first)
+                first, size = number, 0
+            size += more
+        if groups:
+            yield self._joined(groups[first:], first)
+
+    def _joined(self, groups: Sequence[_Group], first: int) -> Columns:
+        parts = [(TopicPartition(group.topic.decode(), group.partition), group.count) for group in groups]
+        count = sum(group.count for group in groups)
         offsets, timestamps = np.empty((2, count), np.int64)
         types = np.empty(count, np.int32)
-        headers_bytes = np.empty(count, np.int64) if group.has_headers else None
-        keys = _Binaries(count, group.null_keys, self._memory.buffer(group.key_bytes))
-        values = _Binaries(count, group.null_values, self._memory.buffer(group.value_bytes))
+        headers_bytes = np.empty(count, np.int64) if any(group.has_headers for group in groups) else None
+        keys, values = (
+            _Binaries(count, sum(nulls), self._memory.buffer(sum(sizes)))
+            for nulls, sizes in (
+                ([group.null_keys for group in groups], [group.key_bytes for group in groups]),
+                ([group.null_values for group in groups], [group.value_bytes for group in groups]),
+            )
+        )
         target = _Columns(
             offsets.ctypes.data,
             timestamps.ctypes.data,
@@ -256,11 +269,10 @@ class NativeRecords:
             keys.validity_address,
             values.validity_address,
         )
-        filled = self._library.understudy_fill(self._reader, number, ctypes.byref(target))
+        filled = self._library.understudy_fill(self._reader, first, first + len(groups), ctypes.byref(target))
         if filled != count:
             raise RuntimeError(f"{filled} of {count} records were copied")
-        place = TopicPartition(group.topic.decode(), group.partition)
-        return Columns(place, offsets, timestamps, types, keys.array(), values.array(), headers_bytes)
+        return Columns(parts, offsets, timestamps, types, keys.array(), values.array(), headers_bytes)
 
 
 class _Binaries:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from itertools import chain
+from collections.abc import Mapping, Sequence
+from itertools import accumulate, chain, groupby
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,7 +15,11 @@ from understudy_pipeline.inputs.arrays import binaries, header_lists, lengths, n
 from understudy_pipeline.inputs.columns import times_in_values
 from understudy_pipeline.inputs.records import ROW_SCHEMA, Chunk, TopicPartition, record_size
 from understudy_pipeline.inputs.time_reading import header_time_ms
-from understudy_pipeline.inputs.timestamps import END_TIME_MS, TimestampRule
+from understudy_pipeline.inputs.timestamps import END_TIME_MS, TimestampRule, TimestampRules
+
+MOST_COLUMN_BYTES = 1 << 30
+"""Most bytes of keys, and of values, that become one column, and of all that are copied together unless one column
+alone has more: Arrow's offsets have 32 bits. One record has less than 2 GiB."""
 
 _HEADERS = ROW_SCHEMA.field("headers").type
 
@@ -33,9 +37,13 @@ class Event(NamedTuple):
 
 
 class Columns(NamedTuple):
-    """Records of one partition, in log order, as columns. `headers_bytes` is None if there are no headers."""
+    """Records as columns: one partition after the other, each in log order. `headers_bytes` is None if there are no
+    headers.
+    """
 
-    partition: TopicPartition
+    parts: Sequence[tuple[TopicPartition, int]]
+    """The partitions, each with the number of its records."""
+
     offsets: NDArray[np.int64]
     timestamps: NDArray[np.int64]
     timestamp_types: NDArray[np.int32]
@@ -81,32 +89,46 @@ def to_chunk(
     partition: TopicPartition, messages: Sequence[Message], rule: TimestampRule, *, include_headers: bool
 ) -> Chunk:
     """Convert at least one record of one partition."""
-    values = list(map(Message.value, messages))
+    return to_chunks({partition: messages}, TimestampRules(rule), include_headers=include_headers)[0]
+
+
+def to_chunks(
+    found: Mapping[TopicPartition, Sequence[Message]], rules: TimestampRules, *, include_headers: bool
+) -> Sequence[Chunk]:
+    """Convert records of partitions, at least one of each, into columns that all chunks share."""
+    if not found:
+        return ()
+    messages = list(chain.from_iterable(found.values()))
+    keys, values = list(map(Message.key, messages)), list(map(Message.value, messages))
+    if len(found) > 1 and max(sum(map(len, filter(None, column))) for column in (keys, values)) > MOST_COLUMN_BYTES:
+        each = (to_chunks({tp: some}, rules, include_headers=include_headers) for tp, some in found.items())
+        return list(chain.from_iterable(each))
     headers: list[Any] = list(map(Message.headers, messages))
     any_headers = headers.count(None) < len(headers)
     types, times = _timestamps(messages)
     columns = Columns(
-        partition,
+        [(partition, len(some)) for partition, some in found.items()],
         np.fromiter(map(Message.offset, messages), np.int64, len(messages)),
         times,
         types,
-        binaries(list(map(Message.key, messages))),
+        binaries(keys),
         binaries(values),
         np.fromiter(map(_headers_bytes, headers), np.int64, len(headers)) if any_headers else None,
     )
-    return _chunk(
+    return _chunks(
         columns,
-        _times_ms(times, headers, values, rule),
+        _times_ms(columns, headers, values, rules),
         header_lists(headers) if include_headers and any_headers else None,
     )
 
 
-def chunk_of(columns: Columns) -> Chunk:
-    """Make a chunk whose times are those of the records, without their headers."""
-    return _chunk(columns, _record_times_ms(columns.timestamps), None)
+def chunks_of(columns: Columns) -> Sequence[Chunk]:
+    """Make chunks whose times are those of the records, without their headers."""
+    return _chunks(columns, _record_times_ms(columns.timestamps), None)
 
 
-def _chunk(columns: Columns, times_ms: pa.Int64Array, headers: pa.ListArray | None) -> Chunk:
+def _chunks(columns: Columns, times_ms: pa.Int64Array, headers: pa.ListArray | None) -> Sequence[Chunk]:
+    """Make a chunk of each partition, which shows its part of the columns."""
     offsets = numbers(columns.offsets)
     arrays = [
         offsets.cast(pa.string()),
@@ -117,10 +139,15 @@ def _chunk(columns: Columns, times_ms: pa.Int64Array, headers: pa.ListArray | No
         pa.nulls(len(offsets), _HEADERS) if headers is None else headers,
         numbers(columns.timestamp_types),
     ]
-    sizes = lengths(columns.keys) + lengths(columns.values) + record_size(columns.partition.topic, None, None)
+    rows, counts = pa.RecordBatch.from_arrays(arrays, schema=ROW_SCHEMA), [count for _, count in columns.parts]
+    sizes = lengths(columns.keys) + lengths(columns.values)
+    sizes += np.repeat([record_size(partition.topic, None, None) for partition, _ in columns.parts], counts)
     if columns.headers_bytes is not None:
         sizes += columns.headers_bytes
-    return Chunk(columns.partition, pa.RecordBatch.from_arrays(arrays, schema=ROW_SCHEMA), sizes)
+    return [
+        Chunk(partition, rows.slice(end - count, count), sizes[end - count : end])
+        for (partition, count), end in zip(columns.parts, accumulate(counts), strict=True)
+    ]
 
 
 def _run_starts(messages: list[Message]) -> list[int]:
@@ -143,14 +170,17 @@ def _timestamps(messages: Sequence[Message]) -> tuple[NDArray[np.int32], NDArray
     return found[::2].astype(np.int32) - 1, found[1::2]
 
 
-def _times_ms(
-    times: NDArray[np.int64], headers: list[Any], values: list[bytes | None], rule: TimestampRule
-) -> pa.Int64Array:
-    if rule.kind == "header":
-        return optional_numbers([header_time_ms(rule, each) for each in headers])
-    if not rule.is_record_time:
-        return times_in_values(rule, values)
-    return _record_times_ms(times)
+def _times_ms(columns: Columns, headers: list[Any], values: list[bytes | None], rules: TimestampRules) -> pa.Int64Array:
+    found, end = [], 0
+    for rule, parts in groupby(columns.parts, lambda part: rules.of(part[0].topic)):
+        begin, end = end, end + sum(count for _, count in parts)
+        if rule.kind == "header":
+            found.append(optional_numbers([header_time_ms(rule, each) for each in headers[begin:end]]))
+        elif not rule.is_record_time:
+            found.append(times_in_values(rule, values[begin:end]))
+        else:
+            found.append(_record_times_ms(columns.timestamps[begin:end]))
+    return found[0] if len(found) == 1 else pa.concat_arrays(found)
 
 
 def _record_times_ms(times: NDArray[np.int64]) -> pa.Int64Array:

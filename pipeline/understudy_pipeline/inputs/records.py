@@ -8,6 +8,7 @@ ordinal)` gives the same sequence.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -91,10 +92,29 @@ def partition_times_ms(
     One record advances the partition time by at most `max_jump_ms`; the first record of a partition sets it freely. A
     poison record does not change it.
     """
-    times = to_numpy(timestamps_ms, null=NO_TIME_MS)
+    return running_times_ms(to_numpy(timestamps_ms, null=NO_TIME_MS), time_ms=time_ms, max_jump_ms=max_jump_ms)
+
+
+def running_times_ms(times: NDArray[np.int64], *, time_ms: int, max_jump_ms: int | None = None) -> NDArray[np.int64]:
+    """Do the same for timestamps that are NO_TIME_MS in poison records."""
     if max_jump_ms is not None and _jumps(time_ms, times, max_jump_ms):
         return _capped(times, time_ms, max_jump_ms)
     return _running_maximum(time_ms, times)
+
+
+def running_maxima(values: NDArray[np.int64], counts: Sequence[int]) -> NDArray[np.int64]:
+    """Return the greatest of the values so far, of each of the runs that follow each other and have so many values.
+
+    Most runs ascend, so only the others are visited.
+    """
+    ends = np.cumsum(counts)
+    falls = np.setdiff1d(np.flatnonzero(values[1:] < values[:-1]) + 1, ends)
+    if len(falls):
+        values = values.copy()
+        for run in np.unique(np.searchsorted(ends, falls, "right")).tolist():
+            of_run = values[ends[run] - counts[run] : ends[run]]
+            np.maximum.accumulate(of_run, out=of_run)
+    return values
 
 
 def with_partition_times(timestamps_ms: NDArray[np.int64], partition_times_ms: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -18,7 +18,7 @@ from tests.support.spark.scripted_input import ScriptedRecord, chunk_of
 
 from understudy_pipeline.aligned.options import AlignedOptions
 from understudy_pipeline.aligned.planner import Planner
-from understudy_pipeline.aligned.rows import Part, RowOptions, Times, output_rows, with_effective_times
+from understudy_pipeline.aligned.rows import Part, RowOptions, Source, Times, output_rows, with_effective_times
 from understudy_pipeline.aligned.taking import PlannedBatch
 from understudy_pipeline.inputs.protocol import Fetched
 from understudy_pipeline.inputs.records import TopicPartition
@@ -369,5 +369,7 @@ def _rows(topics: Sequence[str], batch: PlannedBatch | None) -> Iterator[Mapping
         rows, effective_ms, _, _ = with_effective_times(records, Times(span.start.time_ms), max_jump_ms=None)
         rank = topics.index(span.partition.topic)
         number = batch.end.batches if batch is not None else 0
-        made = output_rows([Part(span.partition, rank, rows, effective_ms)], RowOptions(), batch=number)
+        made = output_rows(
+            [Part([Source(span.partition, rank, rows.num_rows)], rows, effective_ms)], RowOptions(), batch=number
+        )
         yield from made.to_pylist()

@@ -18,13 +18,14 @@ from tests.support.spark.scripted_input import ScriptedRecord, rows_of
 from understudy_pipeline.aligned.compacted import CompactedNotes
 from understudy_pipeline.aligned.dead_letters import DeadLetterError
 from understudy_pipeline.aligned.poison import UndecodableError
+from understudy_pipeline.aligned.range_rows import RangeRows, joined_rows
 from understudy_pipeline.aligned.reading import (
     PlannedRange,
     ReadTask,
     _Readers,
     read_task,
 )
-from understudy_pipeline.aligned.rows import RowOptions
+from understudy_pipeline.aligned.rows import Part, RowOptions, Source, Times, output_rows, with_effective_times
 from understudy_pipeline.aligned.spool import Spool
 from understudy_pipeline.inputs.opening import OPENERS, Opener
 from understudy_pipeline.inputs.protocol import Input, InputError, Range, RangeReader
@@ -150,6 +151,35 @@ def test_with_the_spool_the_input_is_not_asked_and_without_it_the_rows_are_the_s
     spool.close()
     assert rows(each) == from_spool
     assert opened == [config]
+
+
+@given(
+    logs=st.lists(st.lists(st.lists(st.integers(-9, 9), min_size=1), min_size=1, max_size=3), min_size=1, max_size=4),
+    reached=st.lists(st.integers(-9, 9), min_size=4, max_size=4),
+    most=st.sampled_from([3, 10_000]),
+    has_poison=st.booleans(),
+    jump=st.none() | st.integers(1, 9),
+)
+def test_rows_of_many_ranges_at_once_are_those_of_each_range(
+    logs: list[list[list[int]]], reached: list[int], most: int, has_poison: bool, jump: int | None
+) -> None:
+    options, pieces, expected = RowOptions(max_timestamp_jump_ms=jump, undecodable="skip"), [], []
+    for number, (log, time_ms) in enumerate(zip(logs, reached, strict=False)):
+        span = Range(TopicPartition(f"t{number % 2}", number), Cursor("", 0, time_ms), Cursor("", 0))
+        rows, ordinal, times = RangeRows(span, options, rank=number % 2), 0, Times(time_ms)
+        for times_ms in log:
+            found = [None if has_poison and at % 4 == 0 else at for at in times_ms]
+            pieces.append((rows, records(found, first=ordinal)))
+            kept, effective_ms, _, times = with_effective_times(
+                pieces[-1][1], times, max_jump_ms=jump, undecodable="skip"
+            )
+            if kept.num_rows:
+                part = Part([Source(span.partition, number % 2, kept.num_rows)], kept, effective_ms)
+                expected += output_rows([part], options, batch=7).to_pylist()
+            ordinal += len(found)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("understudy_pipeline.aligned.range_rows.ROWS", most)
+        assert [row for made in joined_rows(pieces, options, batch=7) for row in made.to_pylist()] == expected
 
 
 @pytest.fixture

@@ -11,8 +11,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.support.spark.scripted_input import ScriptedRecord, chunk_of
 
-from understudy_pipeline.aligned.retained import Retained
-from understudy_pipeline.inputs.records import NO_TIME_MS, RECORD_OVERHEAD_BYTES, Cursor, TopicPartition, record_size
+from understudy_pipeline.aligned.retained import Retained, copy_out
+from understudy_pipeline.inputs.records import (
+    NO_TIME_MS,
+    RECORD_OVERHEAD_BYTES,
+    Chunk,
+    Cursor,
+    TopicPartition,
+    record_size,
+)
 
 TP = TopicPartition("weather", 0)
 BEGINNING = Cursor()
@@ -126,3 +133,36 @@ def test_records_come_out_once_each_in_order_however_they_are_taken(
         assert taken.span.end.offset == offsets[-1]
         assert held.bytes == len(held) * record_size("weather", None, b"x")
     assert offsets == [str(index) for index in range(first)]
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    fetches=st.lists(st.lists(st.integers(0, 40), min_size=3, max_size=3), min_size=1, max_size=5),
+    data=st.data(),
+)
+def test_partitions_that_share_columns_give_what_they_give_alone_and_keep_twice_as_much_in_memory_at_most(
+    fetches: list[list[int]], data: st.DataObject
+) -> None:
+    places = [TopicPartition("weather", number) for number in range(3)]
+    alone, sharing = ([Retained(place, BEGINNING) for place in places] for _ in range(2))
+    for counts in fetches:
+        chunks = [
+            chunk_of(place, [ScriptedRecord(number % 7, bytes(number)) for number in range(count)], first=len(held))
+            for place, count, held in zip(places, counts, alone, strict=True)
+        ]
+        rows, begin = pa.Table.from_batches([chunk.rows for chunk in chunks]).combine_chunks().to_batches()[:1], 0
+        for each, shares, chunk in zip(alone, sharing, chunks, strict=True):
+            if count := chunk.rows.num_rows:
+                each.add(chunk)
+                shares.add(Chunk(chunk.partition, rows[0].slice(begin, count), chunk.sizes))
+            begin += count
+    while any(map(len, sharing)):
+        for each, shares in zip(alone, sharing, strict=True):
+            if count := data.draw(st.integers(0, len(each))):
+                one, other = each.take(count), shares.take(count)
+                assert one.span == other.span
+                assert one.bytes == other.bytes
+                assert pa.Table.from_batches(one.rows) == pa.Table.from_batches(other.rows)
+        copy_out(sharing)
+        in_memory = {piece.address: piece.whole for each in sharing for piece in each.pieces}
+        assert sum(in_memory.values()) <= 2 * sum(map(len, sharing))

@@ -35,6 +35,18 @@ def test_each_part_of_a_batch_is_read_back_as_it_was_written(spool: Spool) -> No
     assert read_spool(written.path, written.parts) == [[FIRST, SECOND], [], [OTHER]]
 
 
+def test_small_record_batches_share_one_and_large_ones_do_not(tmp_path: Path) -> None:
+    large = rows_of([ScriptedRecord(1, bytes(2 << 20))], 5)
+    spool = Spool(tmp_path / "spool", joins=True)
+    parts = [[FIRST, SECOND], [], [large], [OTHER], [FIRST]]
+    written = spool.write(parts)
+    assert written is not None
+    assert [[place.batch for place in places] for places in written.parts] == [[0, 0], [], [1], [2], [2]]
+    assert read_spool(written.path, written.parts) == parts
+    assert read_spool(written.path, written.parts[3:]) == parts[3:]
+    spool.close()
+
+
 def test_there_is_one_batch_at_a_time_and_no_two_have_one_name(spool: Spool, tmp_path: Path) -> None:
     names = set()
     for _ in range(3):

@@ -15,9 +15,9 @@ from confluent_kafka import (
 from hypothesis import given
 from hypothesis import strategies as st
 
-from understudy_pipeline.inputs.kafka_rows import group_messages, to_chunk
+from understudy_pipeline.inputs.kafka_rows import group_messages, to_chunk, to_chunks
 from understudy_pipeline.inputs.records import ROW_SCHEMA, TopicPartition, record_size
-from understudy_pipeline.inputs.timestamps import TimestampRule
+from understudy_pipeline.inputs.timestamps import TimestampRule, TimestampRules
 
 WHERE = TopicPartition("wetter-ä", 3)
 TIME_MS = 1_700_000_000_000
@@ -122,3 +122,24 @@ def test_each_record_comes_under_its_partition_in_order_and_events_apart(marks: 
         for topic, partition, is_event in marks
         if not is_event
     }
+
+
+@pytest.mark.parametrize("most", [1 << 30, 0], ids=["sharing columns", "too large to share them"])
+@given(st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 1), st.none() | st.binary(max_size=3)), max_size=30))
+def test_partitions_of_one_fetch_become_the_chunks_that_each_becomes_alone(
+    most: int, records: list[tuple[str, int, bytes | None]]
+) -> None:
+    messages = [
+        message(number, value, where=TopicPartition(topic, partition), headers=[("at", b"5")] if number % 3 else None)
+        for number, (topic, partition, value) in enumerate(records)
+    ]
+    rules = TimestampRules(own=(("a", TimestampRule("header", "at")), ("b", TimestampRule("json", "at"))))
+    found = group_messages(messages).records
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("understudy_pipeline.inputs.kafka_rows.MOST_COLUMN_BYTES", most)
+        together = to_chunks(found, rules, include_headers=True)
+    alone = [to_chunk(where, some, rules.of(where.topic), include_headers=True) for where, some in found.items()]
+    assert [chunk.partition for chunk in together] == [chunk.partition for chunk in alone]
+    for one, other in zip(together, alone, strict=True):
+        assert one.rows == other.rows
+        assert one.sizes.tolist() == other.sizes.tolist()
