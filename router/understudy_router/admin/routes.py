@@ -10,8 +10,7 @@ import orjson
 from fastapi import APIRouter, Query, Request, Response
 from starlette.responses import StreamingResponse
 
-from understudy_router.admin.admin import HISTORY_MINUTES, Admin
-from understudy_router.admin.feed import EventStream
+from understudy_router.admin.admin import Admin
 from understudy_router.admin.lag_forms import csv_text, lag_tree, page_document
 from understudy_router.admin.lag_page import DEFAULT_LIMIT, MAX_LIMIT, SORTS, STATES, decoded, every_row
 from understudy_router.admin.lag_page import Query as LagQuery
@@ -20,6 +19,8 @@ from understudy_router.admin.snapshot import Snapshot
 from understudy_shared.base.slices import sliced
 from understudy_shared.http.etags import is_known
 from understudy_shared.http.problems import Problem, ProblemError, ProblemType
+from understudy_shared.page.feed import EventStream
+from understudy_shared.page.series import HISTORY_MINUTES
 from understudy_shared.server.app import json_response, streamed_json_response
 
 FORMATS = ("json", "csv")

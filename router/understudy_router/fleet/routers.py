@@ -20,10 +20,6 @@ from understudy_router.fleet.patterns import MAX_APPLICATIONS, parse_patterns, w
 from understudy_router.fleet.reports import FleetReports
 from understudy_router.http.app import create_app
 from understudy_router.http.metrics import process_metrics
-from understudy_router.page import assets
-from understudy_router.page.fleet_views import read_fleet_query
-from understudy_router.page.render import PageReader, fleet_page
-from understudy_router.page.routes import file_routes
 from understudy_router.router import Router
 from understudy_router.settings import RouterSettings
 from understudy_router.transport.node_connections import NodeConnections
@@ -42,6 +38,10 @@ from understudy_shared.cluster.remembered import Remembered
 from understudy_shared.fleet.dispatching import Fleet
 from understudy_shared.fleet.own_app import OwnApp, OwnProcess
 from understudy_shared.http.edge import read_flag
+from understudy_shared.page import assets
+from understudy_shared.page.fleet_views import read_fleet_query
+from understudy_shared.page.render import PageReader, fleet_page
+from understudy_shared.page.routes import file_routes
 from understudy_shared.server.app import json_response
 from understudy_shared.server.connection_guard import ConnectionGuard
 from understudy_shared.server.probes import CAUSES_OF_PROCESS, degraded_metric

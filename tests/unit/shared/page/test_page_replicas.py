@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.page.overviews import healthy
 
-from understudy_router.page.page_query import PageQuery, read_query
-from understudy_router.page.replicas import (
+from understudy_shared.page.page_query import PageQuery, read_query
+from understudy_shared.page.replicas import (
     grid_view,
     page_bounds,
 )

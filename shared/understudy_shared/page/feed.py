@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from typing import Protocol
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterator
+from typing import Any, Generic, Protocol, TypeVar
 
 import orjson
 from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from understudy_router.admin.overview import Overview
 from understudy_shared.base.clock import Clock
 from understudy_shared.http.problems import Problem, ProblemError, ProblemType
 from understudy_shared.server.connection_limits import ENDLESS
@@ -38,24 +37,57 @@ MAX_TEXTS_BYTES = 8 * 1024 * 1024
 """Bytes of the messages of one tick beyond which other late viewers get the whole document, which all share. In a large
 cluster in trouble the changes since each tick are nearly as long as the document."""
 
-Look = Callable[[Overview | None], Awaitable[Overview]]
-"""The function that makes the overview of now, given the one before."""
+
+class OverviewDocument(Protocol):
+    """The data that the page draws. `tick` is when any of it last changed."""
+
+    @property
+    def tick(self) -> int: ...
+
+    @property
+    def generated_at(self) -> str | None: ...
+
+    def documents(self) -> Generator[None, None, dict[str, Any]]:
+        """Make the document, in slices."""
+
+
+class StreamedOverview(OverviewDocument, Protocol):
+    """The same as messages: whole, and as the changes since one of the `known` ticks."""
+
+    @property
+    def known(self) -> tuple[int, ...]: ...
+
+    def whole(self) -> bytes: ...
+
+    def since(self, tick: int) -> bytes: ...
+
+
+Shown = TypeVar("Shown", bound=StreamedOverview)
 
 
 class ViewerMessages(Protocol):
     """The messages for one viewer; without it a viewer gets the document and its deltas."""
 
-    def is_due(self, now: Overview) -> bool:
+    def is_due(self, now: OverviewDocument) -> bool:
         """Whether a message may be made now: readers come first, so a costly message is made less often."""
 
-    async def event(self, now: Overview) -> bytes:
+    async def event(self, now: OverviewDocument) -> bytes:
         """Return the message with the changes that the viewer has not got."""
 
 
-class Feed:
-    """The stream for all viewers. `look` is called once a tick while there are viewers; `looks` counts its calls."""
+class Feed(Generic[Shown]):
+    """The stream for all viewers. `look` makes the overview of now, given the one before. It is called once a tick
+    while there are viewers; `looks` counts its calls.
+    """
 
-    def __init__(self, look: Look, clock: Clock, *, tick_ms: int = TICK_MS, max_viewers: int = MAX_VIEWERS) -> None:
+    def __init__(
+        self,
+        look: Callable[[Shown | None], Awaitable[Shown]],
+        clock: Clock,
+        *,
+        tick_ms: int = TICK_MS,
+        max_viewers: int = MAX_VIEWERS,
+    ) -> None:
         self.viewers = 0
         self.looks = 0
         self._look = look
@@ -63,7 +95,7 @@ class Feed:
         self._tick_ms = tick_ms
         self._max_viewers = max_viewers
         self._is_ending = False
-        self._now: Overview | None = None
+        self._now: Shown | None = None
         self._texts: dict[int | None, bytes] = {}
         """The messages of now, by the tick of the viewers that get them."""
         self._looked_ms = self._good_until_ms = float("-inf")
@@ -92,7 +124,7 @@ class Feed:
             self._good_until_ms = max(self._good_until_ms, now_ms + 2 * wait_ms)
             await asyncio.sleep(wait_ms / 1000)
 
-    async def overview(self, *, max_age_ms: float = TICK_MS) -> Overview:
+    async def overview(self, *, max_age_ms: float = TICK_MS) -> Shown:
         """Return the overview, at most `max_age_ms` old. Callers at the same time share one look."""
         async with self._looking:
             age_ms = self._clock.monotonic_ms() - self._looked_ms
@@ -173,7 +205,7 @@ class Feed:
                 at = {"generated_at": utc_text(self._clock.wall_us())}
                 yield b"event: heartbeat\ndata: %b\n\n" % orjson.dumps(at)
 
-    def _message(self, tick: int | None, now: Overview) -> bytes:
+    def _message(self, tick: int | None, now: Shown) -> bytes:
         since = tick if tick in now.known else None
         if since not in self._texts and sum(map(len, self._texts.values())) > MAX_TEXTS_BYTES:
             since = None
@@ -189,7 +221,7 @@ class EventStream(StreamingResponse):
 
     media_type = "text/event-stream"
 
-    def __init__(self, messages: AsyncIterator[bytes], feed: Feed) -> None:
+    def __init__(self, messages: AsyncIterator[bytes], feed: Feed[Any]) -> None:
         headers = {"cache-control": "no-store", "x-accel-buffering": "no"}
         super().__init__(messages, headers=headers)
         self._feed = feed

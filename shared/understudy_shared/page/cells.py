@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from understudy_router.page.words import UNKNOWN, age, batches, percent
+from understudy_shared.page.words import UNKNOWN, age, batches, percent
 
 LAGGING_FROM = 2
 """Fewest batches behind that count as lagging: one is on its way in every replica after each commit."""

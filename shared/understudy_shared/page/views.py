@@ -8,9 +8,9 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from understudy_router.page.cells import LAGGING_FROM
-from understudy_router.page.drawing import bar_percents
-from understudy_router.page.words import UNKNOWN, age, batches, count, duration, fixed, number, percent, rate, size
+from understudy_shared.page.cells import LAGGING_FROM
+from understudy_shared.page.drawing import bar_percents
+from understudy_shared.page.words import UNKNOWN, age, batches, count, duration, fixed, number, percent, rate, size
 
 Document = Mapping[str, Any]
 

@@ -9,17 +9,25 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Generator, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from time import monotonic
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import orjson
 from fastapi import APIRouter, Request, Response
 
-from understudy_router.page import assets
-from understudy_router.page.assets import ASK_AGAIN, FOREVER, Asset, page_assets
-from understudy_router.page.page_query import PageQuery, read_query
-from understudy_router.page.render import (
+from understudy_shared.auth.access import authorization_of, session_name
+from understudy_shared.auth.principals import ANYBODY, Action
+from understudy_shared.base.slices import in_slices
+from understudy_shared.http.etags import is_known
+from understudy_shared.http.lookup_requests import unknown_path
+from understudy_shared.http.problems import ProblemError
+from understudy_shared.http.root_path import address_of, to_root
+from understudy_shared.page import assets
+from understudy_shared.page.assets import ASK_AGAIN, FOREVER, Asset, page_assets
+from understudy_shared.page.feed import OverviewDocument
+from understudy_shared.page.page_query import PageQuery, read_query
+from understudy_shared.page.render import (
     NO_HISTORY,
     PageReader,
     drawn_parts,
@@ -30,14 +38,7 @@ from understudy_router.page.render import (
     page_title,
     runbook_page,
 )
-from understudy_router.page.runbooks import INDEX, runbooks
-from understudy_shared.auth.access import authorization_of, session_name
-from understudy_shared.auth.principals import ANYBODY, Action
-from understudy_shared.base.slices import in_slices
-from understudy_shared.http.etags import is_known
-from understudy_shared.http.lookup_requests import unknown_path
-from understudy_shared.http.problems import ProblemError
-from understudy_shared.http.root_path import address_of, to_root
+from understudy_shared.page.runbooks import INDEX, runbooks
 
 Document = Mapping[str, Any]
 
@@ -52,19 +53,6 @@ LOOP_SHARE = 0.1
 """Largest share of the loop for drawing: a costly page is drawn less often, at least every MAX_PAUSE_S."""
 
 MAX_PAUSE_S = 10.0
-
-
-class OverviewDocument(Protocol):
-    """The data to draw, as the feed of the admin API has it."""
-
-    @property
-    def tick(self) -> int: ...
-
-    @property
-    def generated_at(self) -> str | None: ...
-
-    def documents(self) -> Generator[None, None, dict[str, Any]]:
-        """Make the document, in slices."""
 
 
 class Drawing(NamedTuple):

@@ -9,12 +9,12 @@ import orjson
 import pytest
 from tests.support.page.fake_router import Known
 from tests.support.page.overviews import SHOWN, Overview, degraded, healthy
-from tests.unit.router.page.test_page_served import Words, rendered
+from tests.unit.shared.page.test_page_served import Words, rendered
 
-from understudy_router.page import routes
-from understudy_router.page.page_query import PageQuery
-from understudy_router.page.render import drawn_parts
-from understudy_router.page.routes import Drawings, Viewer
+from understudy_shared.page import routes
+from understudy_shared.page.page_query import PageQuery
+from understudy_shared.page.render import drawn_parts
+from understudy_shared.page.routes import Drawings, Viewer
 
 ALL = PageQuery()
 

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
-from understudy_router.page.views import MARKS, Shown, Slots
-from understudy_router.page.words import UNKNOWN, batches, count, duration, number, rate
+from understudy_shared.page.views import MARKS, Shown, Slots
+from understudy_shared.page.words import UNKNOWN, batches, count, duration, number, rate
 
 Row = Mapping[str, Any]
 

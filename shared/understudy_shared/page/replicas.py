@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from understudy_router.page.cells import (
+from understudy_shared.page.cells import (
     ROLES,
     Cell,
     CellView,
@@ -25,8 +25,8 @@ from understudy_router.page.cells import (
     wanted_replicas,
     wanted_rows,
 )
-from understudy_router.page.page_query import PageQuery
-from understudy_router.page.words import UNKNOWN, age, batches, count, number
+from understudy_shared.page.page_query import PageQuery
+from understudy_shared.page.words import UNKNOWN, age, batches, count, number
 
 Grid = Mapping[str, Any]
 

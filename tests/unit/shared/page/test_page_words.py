@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from understudy_router.page.words import age, batches, duration, number, percent, rate, size
+from understudy_shared.page.words import age, batches, duration, number, percent, rate, size
 
 
 @given(st.none() | st.floats(min_value=0, max_value=1e15))

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from tests.support.page.colours import SIGHTS, contrast, distance, linear, palette, seen
 from tests.support.page.overviews import cell
 
-import understudy_router.page
-from understudy_router.page.cells import cell_text, kind_of
+import understudy_shared.page
+from understudy_shared.page.cells import cell_text, kind_of
 
-CSS = (Path(understudy_router.page.__file__).parent / "static" / "page.css").read_text()
+CSS = (Path(understudy_shared.page.__file__).parent / "static" / "page.css").read_text()
 THEMES = ("light", "dark")
 
 APART = 0.06

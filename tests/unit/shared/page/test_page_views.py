@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from tests.support.page.overviews import node
 
-from understudy_router.page.views import (
+from understudy_shared.page.views import (
     node_slots,
 )
 

@@ -13,14 +13,16 @@ import orjson
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from understudy_router.page.assets import page_assets
-from understudy_router.page.cells import ReplicaRow, cell_text, kind_of
-from understudy_router.page.drawing import CURVE_HEIGHT, CURVE_WIDTH, curve_path, spark_path, top_of
-from understudy_router.page.fleet_views import FLEET_STATES, FleetQuery, fleet_row, fleet_summary, fleet_title
-from understudy_router.page.page_query import KINDS, VIEWS, PageQuery
-from understudy_router.page.replicas import facts_of, find_replica, grid_view
-from understudy_router.page.runbooks import Runbook
-from understudy_router.page.views import (
+from understudy_shared.auth.principals import EVERY_STORE
+from understudy_shared.base.slices import sliced
+from understudy_shared.page.assets import page_assets
+from understudy_shared.page.cells import ReplicaRow, cell_text, kind_of
+from understudy_shared.page.drawing import CURVE_HEIGHT, CURVE_WIDTH, curve_path, spark_path, top_of
+from understudy_shared.page.fleet_views import FLEET_STATES, FleetQuery, fleet_row, fleet_summary, fleet_title
+from understudy_shared.page.page_query import KINDS, VIEWS, PageQuery
+from understudy_shared.page.replicas import facts_of, find_replica, grid_view
+from understudy_shared.page.runbooks import Runbook
+from understudy_shared.page.views import (
     MARKS,
     Document,
     disagreement_slots,
@@ -36,9 +38,7 @@ from understudy_router.page.views import (
     store_slots,
     unwell,
 )
-from understudy_router.page.words import batches, duration
-from understudy_shared.auth.principals import EVERY_STORE
-from understudy_shared.base.slices import sliced
+from understudy_shared.page.words import batches, duration
 
 Histories = Mapping[str, Document]
 """History documents: of `all`, of the `store` that is chosen, and of the partition of the replica that is `open`."""
@@ -117,7 +117,7 @@ def load_templates() -> None:
 @cache
 def _environment() -> Environment:
     made = Environment(
-        loader=PackageLoader("understudy_router.page", "templates"),
+        loader=PackageLoader("understudy_shared.page", "templates"),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from understudy_router.page.words import fixed
+from understudy_shared.page.words import fixed
 
 Points = Sequence[float | None]
 

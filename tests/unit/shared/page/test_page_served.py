@@ -12,11 +12,11 @@ import pytest
 from tests.support.page.fake_router import fake_app
 from tests.support.page.overviews import SHOWN, Overview, degraded, history, node
 
-import understudy_router.page
-from understudy_router.page.page_query import PageQuery
-from understudy_router.page.render import page_pieces
+import understudy_shared.page
+from understudy_shared.page.page_query import PageQuery
+from understudy_shared.page.render import page_pieces
 
-STATIC = Path(understudy_router.page.__file__).parent / "static"
+STATIC = Path(understudy_shared.page.__file__).parent / "static"
 HOSTILE = """<img src=x onerror=alert(1)>"'`{{7*7}}</script>"""
 
 

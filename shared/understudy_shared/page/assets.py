@@ -85,7 +85,7 @@ class Assets:
 @cache
 def page_assets() -> Assets:
     """Return the files of this release."""
-    found = dict(_assets(files("understudy_router.page").joinpath("static"), ""))
+    found = dict(_assets(files("understudy_shared.page").joinpath("static"), ""))
     digest = hashlib.sha256()
     for path, asset in sorted(found.items()):
         digest.update(f"{path}\0{asset.etag}\0".encode())

@@ -17,8 +17,8 @@ from tests.support.page.fake_router import fake_app
 from tests.support.repository import ROOT
 
 from understudy_router.admin.indicators import INDICATORS
-from understudy_router.page.runbooks import INDEX, _page, runbooks
-from understudy_router.page.views import runbook_link
+from understudy_shared.page.runbooks import INDEX, _page, runbooks
+from understudy_shared.page.views import runbook_link
 
 ALERTS = YAML(typ="safe").load((ROOT / "deploy" / "prometheus" / "alerts.yml").read_text())
 LINKS = sorted(rule["annotations"]["runbook_url"] for group in ALERTS["groups"] for rule in group["rules"])
