@@ -11,9 +11,6 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from typing import Any
 
-from starlette.requests import Request
-from starlette.responses import Response
-
 from understudy_router.admin.held_snapshots import RecentSnapshots
 from understudy_router.admin.lag_page import BadLagCursorError, Page, Query, page_of
 from understudy_router.admin.node_reports import node_document
@@ -23,13 +20,12 @@ from understudy_router.admin.snapshot import About, Document, Observed, Snapshot
 from understudy_router.admin.watching import TICK_MS, Looking, Observer
 from understudy_router.cluster.degraded import bus_document
 from understudy_router.router import Router
-from understudy_shared.auth.access import is_known
 from understudy_shared.auth.binding import Exposure
 from understudy_shared.base.slices import in_slices, sliced
 from understudy_shared.base.supervise import Supervisor
 from understudy_shared.http.health import HealthReport
 from understudy_shared.http.problems import Problem, ProblemError, ProblemType
-from understudy_shared.page.feed import EventStream, Feed, ViewerMessages
+from understudy_shared.page.feed import Feed
 from understudy_shared.page.series import (
     HISTORY_MINUTES,
     LAG,
@@ -44,7 +40,6 @@ from understudy_shared.page.series import (
 )
 from understudy_shared.reads.bounds import Bound
 from understudy_shared.reads.store_bounds import StoreBounds
-from understudy_shared.server.app import is_head
 from understudy_shared.server.request_counts import RequestCounts
 from understudy_shared.spark.times import utc_text
 
@@ -165,12 +160,6 @@ class Admin:
     async def overview_document(self) -> dict[str, Any]:
         """Return all that the page shows as Python objects, at most a tick old."""
         return await in_slices((await self.feed.overview()).documents())
-
-    def events(self, request: Request, written: ViewerMessages | None = None) -> Response:
-        """Return the stream of changes to one viewer: as documents, or as `written` makes them for this viewer."""
-        if is_head(request):
-            return Response(media_type=EventStream.media_type)
-        return self.feed.stream(request.headers.get("last-event-id"), is_known(request.scope), written)
 
     async def _overview(self, before: Overview | None) -> Overview:
         seen = await self.observed(max_age_ms=TICK_MS / 2)  # half a tick: some ticks come a little early

@@ -110,7 +110,9 @@ def create_app(
     http.include_router(overview_routes(admin))
     http.include_router(drain_routes(admin.safe_to_stop, lambda node_id, wanted: router.drain(node_id, drain=wanted)))
     has_explore = not router.settings.disable_explore
-    http.include_router(page_routes(admin.overview_document, admin.history, admin.events, has_explore=has_explore))
+    http.include_router(
+        page_routes(admin.overview_document, admin.history, admin.feed.respond, has_explore=has_explore)
+    )
     add_document(http, "router", is_guarded=app.access.is_on, root_path=app.access.root_path)
     answer_with_problems(http)
     return app

@@ -13,11 +13,14 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Itera
 from typing import Any, Generic, Protocol, TypeVar
 
 import orjson
-from starlette.responses import StreamingResponse
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
+from understudy_shared.auth.access import is_known
 from understudy_shared.base.clock import Clock
 from understudy_shared.http.problems import Problem, ProblemError, ProblemType
+from understudy_shared.server.app import is_head
 from understudy_shared.server.connection_limits import ENDLESS
 from understudy_shared.spark.times import utc_text
 
@@ -157,6 +160,12 @@ class Feed(Generic[Shown]):
         self._changed = asyncio.Event()
 
     # ---- a viewer's side
+
+    def respond(self, request: Request, written: ViewerMessages | None = None) -> Response:
+        """Return the stream of changes to one viewer: as documents, or as `written` makes them for this viewer."""
+        if is_head(request):
+            return Response(media_type=EventStream.media_type)
+        return self.stream(request.headers.get("last-event-id"), is_known(request.scope), written)
 
     def stream(
         self,

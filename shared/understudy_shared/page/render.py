@@ -31,6 +31,7 @@ from understudy_shared.page.views import (
     figure_slots,
     health_slots,
     indicator_slots,
+    is_of_a_cluster,
     node_slots,
     restore_slots,
     snapshot_slots,
@@ -150,6 +151,8 @@ def _shown(overview: Document, histories: Histories, query: PageQuery) -> dict[s
     return {
         **_replicas(overview, histories, query),
         "overview": overview,
+        "is_of_a_cluster": is_of_a_cluster(overview),
+        "service": overview.get("service", "router"),
         "kinds": KINDS,
         "views": VIEWS,
         "query": query,
@@ -168,7 +171,7 @@ def _shown(overview: Document, histories: Histories, query: PageQuery) -> dict[s
                 "live": node["live"],
                 "is_draining": node["state"] == "draining",
             }
-            for node in overview["nodes"]
+            for node in overview["nodes"] or ()
         ],
         "restores": [_restore(each) for each in overview["restores"]],
         "disagreement": [

@@ -11,10 +11,10 @@ import asyncio
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping
 from time import monotonic
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple, Protocol
 
 import orjson
-from fastapi import APIRouter, Request, Response
+from fastapi import APIRouter, Query, Request, Response
 
 from understudy_shared.auth.access import authorization_of, session_name
 from understudy_shared.auth.principals import ANYBODY, Action
@@ -39,6 +39,8 @@ from understudy_shared.page.render import (
     runbook_page,
 )
 from understudy_shared.page.runbooks import INDEX, runbooks
+from understudy_shared.page.series import HISTORY_MINUTES
+from understudy_shared.server.app import json_response
 
 Document = Mapping[str, Any]
 
@@ -130,9 +132,29 @@ class Viewer:
 Changes = Callable[[Request, Viewer], Response]
 """The function that returns the stream of changes to one viewer."""
 
-History = Callable[[str | None, int | None], Awaitable[Document]]
-"""The function that returns the last hour, the document of `GET /admin/v1/history`: of all, of a store, or of one of
-its partitions."""
+
+class History(Protocol):
+    """The function that returns the last minutes: of all, of a store, or of one of its partitions."""
+
+    async def __call__(
+        self, store: str | None, partition: int | None, minutes: int = HISTORY_MINUTES
+    ) -> dict[str, Any]: ...
+
+
+def history_routes(history: History) -> APIRouter:
+    """Make `GET /admin/v1/history`."""
+    routes = APIRouter()
+
+    @routes.get("/admin/v1/history")
+    async def last_minutes(
+        store: Annotated[str | None, Query(max_length=256)] = None,
+        partition: Annotated[int | None, Query(ge=0)] = None,
+        minutes: Annotated[int, Query(ge=1, le=HISTORY_MINUTES)] = HISTORY_MINUTES,
+    ) -> Response:
+        """Return lag and freshness of the last minutes: of the whole, of a store, or of one of its partitions."""
+        return json_response(await history(store, partition, minutes))
+
+    return routes
 
 
 def page_routes(overview: LoadOverview, history: History, changes: Changes, *, has_explore: bool = True) -> APIRouter:

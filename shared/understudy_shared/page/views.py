@@ -46,15 +46,16 @@ def health_slots(overview: Document) -> Slots:
     return {
         "mark": Shown(MARKS.get(state, UNKNOWN), state, state),
         "headline": Shown(health["headline"], state),
-        "summary": Shown(summary(counts), "", "what this router knows of"),
+        "summary": Shown(summary(counts), "", "what is known here"),
         "runbook": runbook_link(health["runbook"], "Runbook: "),
     }
 
 
 def summary(counts: Mapping[str, int]) -> str:
-    """Count the things of each sort in words, without those that are absent."""
-    nodes = f"{number(counts['nodes_live'])} of {count(counts['nodes_known'], 'node')} live"
-    words = [nodes, count(counts["replicas"], "replica")]
+    """Count the things of each sort in words, without those that are absent. A node counts no nodes."""
+    words = [count(counts["replicas"], "replica")]
+    if "nodes_live" in counts:
+        words.insert(0, f"{number(counts['nodes_live'])} of {count(counts['nodes_known'], 'node')} live")
     words += [f"{number(counts[kind])} {kind}" for kind in ("running", "restoring", "dead", "unknown") if counts[kind]]
     return " · ".join(words)
 
@@ -83,62 +84,76 @@ def indicator_slots(indicator: Document) -> Slots:
 
 
 def runbook_link(path: str | None, before: str = "") -> Shown:
-    """Link to a runbook, given by its path in the repository, on a page of this router below this one."""
+    """Link to a runbook, given by its path in the repository, on a page below this one."""
     found = _RUNBOOK.fullmatch(path or "")
     return Shown(path or "") if found is None else Shown(before + found[1], "", "", f"runbooks/{found[1]}")
 
 
 def figure_slots(overview: Document) -> Slots:
-    """Fill the strip of figures below the health line."""
+    """Fill the strip of figures below the health line. A node does not have all of them."""
     fresh, reads, lag, end = overview["freshness"], overview["reads"], overview["lag"], overview["end"]
     counts, bus = overview["counts"], overview["bus"]
-    place = f" · {lag['store']} {lag['partition']} on {lag['node_id']}" if lag["store"] is not None else ""
+    node = f" on {lag['node_id']}" if is_of_a_cluster(overview) else ""
+    place = f" · {lag['store']} {lag['partition']}{node}" if lag["store"] is not None else ""
     unknown = f" · {count(lag['unknown'], 'replica')} unknown" if lag["unknown"] else ""
-    is_all_live = counts["nodes_live"] == counts["nodes_known"]
     confirmed = "confirmed" if end["confirmed"] else "not confirmed"
     since = "" if end["age_ms"] is None else f" {age(end['age_ms'])} ago"
-    return {
+    found = {
         "freshness": Shown(duration(fresh["p50_ms"]), "", "from the commit to the first answer that has it, median"),
         "freshness_more": Shown(f"p99 {duration(fresh['p99_ms'])}"),
-        "reads": Shown(f"{rate(reads['per_s'])}/s", "", "lookups answered by this router"),
+        "reads": Shown(f"{rate(reads['per_s'])}/s", "", "lookups answered here"),
         "reads_more": Shown(f"{rate(reads['errors_per_s'])} errors/s", "attention" if reads["errors_per_s"] else ""),
-        "bound": Shown(percent(reads["within_bound_percent"]), "", "answers inside the bound that was asked for"),
-        "bound_more": Shown("of answers"),
         "lag": Shown(batches(lag["worst_batches"]), "unknown" if lag["worst_batches"] is None else ""),
         "lag_more": Shown(f"{duration(lag['worst_ms'])}{place}{unknown}"),
-        "nodes": Shown(f"{counts['nodes_live']} of {counts['nodes_known']}", "" if is_all_live else "attention"),
-        "nodes_more": Shown("live"),
-        "bus": Shown(bus["state"], "" if bus["state"] == "connected" else "attention", bus["why"]),
-        "bus_more": Shown(bus["why"] or "Redis or Valkey"),
         "end": Shown(number(end["version"]), "" if end["confirmed"] else "unknown"),
         "end_more": Shown(f"{confirmed}{since}"),
     }
+    if not is_of_a_cluster(overview):
+        return found
+    is_all_live = counts["nodes_live"] == counts["nodes_known"]
+    return found | {
+        "bound": Shown(percent(reads["within_bound_percent"]), "", "answers inside the bound that was asked for"),
+        "bound_more": Shown("of answers"),
+        "nodes": Shown(f"{counts['nodes_live']} of {counts['nodes_known']}", "" if is_all_live else "attention"),
+        "nodes_more": Shown("live"),
+        "bus": Shown(bus["state"], "" if bus["state"] == "connected" else "attention", bus["why"]),
+        "bus_more": Shown("Redis or Valkey"),
+    }
+
+
+def is_of_a_cluster(overview: Document) -> bool:
+    """Whether it is a router's: a node shows what it holds itself."""
+    return overview["nodes"] is not None
 
 
 def store_slots(store: Document) -> Slots:
-    """Fill a row of the stores."""
+    """Fill a row of the stores. A node knows no trend and no other roles."""
     kinds = (("unserved", "unserved", "hurt"), ("restoring", "restoring", "moving"), ("unknown", "unknown", "unknown"))
     state = next((state for name, _, state in kinds if store[name]), "")
     words = [f"{number(store[name])} {word}" for name, word, _ in kinds if store[name]]
-    eta = "" if store["eta_s"] is None else f", ETA {duration(store['eta_s'] * 1000)}"
-    is_lagging = (store["worst_lag"] or 0) >= LAGGING_FROM and store["trend"] == "growing"
-    bound = store["within_bound_percent"]
-    return {
+    is_lagging = (store["worst_lag"] or 0) >= LAGGING_FROM and store["trend"] in {None, "growing"}
+    found = {
         "name": Shown(store["store"]),
         "partitions": Shown(number(store["partitions"])),
         "active": Shown(number(store["active"]), "hurt" if store["active"] < store["partitions"] else ""),
-        "standby": Shown(number(store["standby"])),
-        "warmup": Shown(number(store["warmup"])),
         "lag": Shown(
             number(store["worst_lag"]),
             "unknown" if store["worst_lag"] is None else "attention" if is_lagging else "",
             f"{batches(store['worst_lag'])}, {age(store['worst_lag_ms'])}",
         ),
         "lag_ms": Shown(age(store["worst_lag_ms"])),
+        "wellness": Shown(" · ".join(words) or "all served", state),
+    }
+    if store["trend"] is None:
+        return found
+    eta = "" if store["eta_s"] is None else f", ETA {duration(store['eta_s'] * 1000)}"
+    bound = store["within_bound_percent"]
+    return found | {
+        "standby": Shown(number(store["standby"])),
+        "warmup": Shown(number(store["warmup"])),
         "bound": Shown(NOTHING if bound is None else percent(bound), "", "reads answered within their bound lately"),
         "served": Shown(served_words(store), "", "how old its answers were"),
         "trend": Shown(f"{TRENDS.get(store['trend'], UNKNOWN)}{eta}", "attention" if is_lagging else ""),
-        "wellness": Shown(" · ".join(words) or "all served", state),
     }
 
 
@@ -250,7 +265,7 @@ class Bar(NamedTuple):
 
 
 def staleness_bars(reads: Document) -> list[Bar]:
-    """Return the histogram of how old the answers of this router were; empty while there were no answers."""
+    """Return the histogram of how old the answers of this service were; empty while there were no answers."""
     bounds, counts = reads["staleness"].get("le_ms", []), reads["staleness"].get("counts", [])
     total = sum(counts)
     if not total:

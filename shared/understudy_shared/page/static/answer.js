@@ -55,7 +55,7 @@ export function factsOf(answer, tookMs) {
 export function answered(question, answer, tookMs) {
   const parts = factsOf(answer, tookMs);
   // On the reader's own machine a trial hurts no other reader.
-  if (HERE.includes(location.hostname)) {
+  if (HERE.includes(location.hostname) && document.body.dataset.service === "router") {
     const hint = `Try it: kill ${nameOf(answer.served_by)} and ask again. Another replica answers, and says how old it is.`;
     parts.push(element("p", { class: "hint" }, hint));
   }

@@ -9,8 +9,8 @@ export async function call(path, { signal = null, timeoutMs = TIMEOUT_MS } = {})
     const reply = await fetch(path, { signal: AbortSignal.any(signals), cache: "no-store" });
     return { isGood: reply.ok, document: await reply.json() };
   } catch (error) {
-    const detail = `the router did not answer: ${error.message}`;
-    const fix = "Look whether it runs; ask another router";
+    const detail = `no answer came: ${error.message}`;
+    const fix = "Look whether the service runs";
     return { isGood: false, document: { title: "No answer", type: "no-answer", detail, fix } };
   }
 }

@@ -18,7 +18,7 @@ async function load() {
   const fresh = await drawn(location.href);
   if (mine !== turn) return;
   byId("live").dataset.state = fresh ? "live" : "silent";
-  setText(byId("live"), fresh ? "live" : "the router does not answer");
+  setText(byId("live"), fresh ? "live" : "no answer comes");
   if (fresh === null) return;
   const key = document.activeElement?.closest("tr")?.dataset.key;
   for (const id of ["rows", "now"]) byId(id).replaceChildren(...fresh.getElementById(id).childNodes);

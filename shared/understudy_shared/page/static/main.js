@@ -91,7 +91,7 @@ function silent(isSilent) {
   setText(byId("live"), isSilent ? "stale" : "live");
   byId("live").dataset.state = isSilent ? "stale" : "live";
   const since = byId("now").querySelector("time").textContent;
-  setText(byId("stale"), isSilent ? `Stale: nothing was heard of this router since ${since}. All below is of then.` : "");
+  setText(byId("stale"), isSilent ? `Stale: nothing was heard since ${since}. All below is of then.` : "");
 }
 
 // Links, filters and buttons change the URL; the feed then brings the parts that show it.
