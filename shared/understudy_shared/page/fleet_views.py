@@ -40,22 +40,31 @@ def read_fleet_query(parameters: Mapping[str, str]) -> FleetQuery:
 
 def fleet_row(row: Row) -> dict[str, Any]:
     """Fill the row of one application."""
-    health, fresh, lag, reads, counts = (row[name] for name in ("health", "freshness", "lag", "reads", "counts"))
+    health, lag = row["health"], row["lag"]
     state = health["state"]
     slots: Slots = {
         "mark": Shown(MARKS.get(state, UNKNOWN), state, state),
         "name": Shown(row["application"]),
         "headline": Shown(health["headline"] if row["reason"] is None else row["reason"], state),
         "state": Shown(row["state"], "" if row["state"] == "serving" else "attention"),
-        "freshness": Shown(duration(fresh["p50_ms"]), "", f"p99 {duration(fresh['p99_ms'])}"),
         "lag": Shown(batches(lag["worst_batches"]), "unknown" if lag["worst_batches"] is None else ""),
         "lag_ms": Shown(duration(lag["worst_ms"])),
+        "stores": Shown(number(len(row["stores"])), "", ", ".join(row["stores"][:12])),
+    }
+    if "counts" in row:
+        slots |= _cluster_slots(row)
+    return {"key": row["application"], "slots": slots, "link": f"applications/{quote(row['application'], safe='')}/"}
+
+
+def _cluster_slots(row: Row) -> Slots:
+    """Fill what only a router knows."""
+    fresh, reads, counts = row["freshness"], row["reads"], row["counts"]
+    return {
+        "freshness": Shown(duration(fresh["p50_ms"]), "", f"p99 {duration(fresh['p99_ms'])}"),
         "reads": Shown(f"{rate(reads['per_s'])}/s"),
         "errors": Shown(f"{rate(reads['errors_per_s'])}/s", "attention" if reads["errors_per_s"] else ""),
         "nodes": Shown(f"{counts['nodes_live']} of {counts['nodes_known']}"),
-        "stores": Shown(number(len(row["stores"])), "", ", ".join(row["stores"][:12])),
     }
-    return {"key": row["application"], "slots": slots, "link": f"applications/{quote(row['application'], safe='')}/"}
 
 
 def fleet_title(rows: Sequence[Row]) -> str:

@@ -87,6 +87,7 @@ def fleet_page(overview: Document, rows: Sequence[Mapping[str, Any]], query: Fle
     shown = {
         **_links("../"),
         "overview": overview,
+        "is_of_clusters": overview.get("is_of_clusters", True),
         "rows": [fleet_row(row) for row in rows],
         "query": query,
         "states": FLEET_STATES,

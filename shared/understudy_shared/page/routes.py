@@ -26,11 +26,13 @@ from understudy_shared.http.root_path import address_of, to_root
 from understudy_shared.page import assets
 from understudy_shared.page.assets import ASK_AGAIN, FOREVER, Asset, page_assets
 from understudy_shared.page.feed import OverviewDocument
+from understudy_shared.page.fleet_views import read_fleet_query
 from understudy_shared.page.page_query import PageQuery, read_query
 from understudy_shared.page.render import (
     NO_HISTORY,
     PageReader,
     drawn_parts,
+    fleet_page,
     joined,
     load_templates,
     opened_place,
@@ -185,6 +187,22 @@ def page_routes(overview: LoadOverview, history: History, changes: Changes, *, h
         """Send parts of the page as server-sent events, whenever they change."""
         return changes(request, Viewer(drawings, read_query(request.query_params)))
 
+    return routes
+
+
+def fleet_page_routes(overview: Callable[[Request], Awaitable[Document]]) -> APIRouter:
+    """Make the routes of the page of several applications. `overview` has those that a request may see."""
+    routes = APIRouter()
+
+    @routes.get("/admin/")
+    async def page(request: Request) -> Response:
+        """Return the overview of the applications as a page; its script keeps it up to date."""
+        query, found = read_fleet_query(request.query_params), await overview(request)
+        rows = [row for row in found["applications"] if query.lets_through(row)]
+        reader = PageReader(session_name(request.scope))
+        return Response(fleet_page(found, rows, query, reader), media_type="text/html", headers=assets.LIVE)
+
+    routes.include_router(file_routes())
     return routes
 
 
