@@ -22,7 +22,7 @@ MAX_PAGE = 100_000
 @dataclass(frozen=True, slots=True)
 class PageQuery:
     """The reader's choices: the filter, how replicas are shown, which is open, the key to look up, and what is
-    explored: the store, a prefix, a filter, and the key that is open there.
+    explored: the store, a prefix, a filter, an order, and the key that is open there.
     """
 
     store: str = ""
@@ -35,6 +35,7 @@ class PageQuery:
     explore: str = ""
     prefix: str = ""
     where: str = ""
+    order: str = ""
     row: str = ""
 
     def link(self, **changes: object) -> str:
@@ -66,5 +67,6 @@ def read_query(parameters: Mapping[str, str]) -> PageQuery:
         explore=given("explore"),
         prefix=given("prefix"),
         where=given("where"),
+        order=given("order"),
         row=given("row"),
     )

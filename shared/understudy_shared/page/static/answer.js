@@ -106,9 +106,10 @@ const candidate = (each) => [
   duration(each.time_lag_ms),
 ];
 
-// A cell of a row is a text, or a cell already.
+// A head, or a cell of a row, is a text, or a cell already.
 export function table(heads, rows) {
-  const head = element("thead", {}, element("tr", {}, ...heads.map((text) => element("th", { scope: "col" }, text))));
+  const headOf = (head) => (head instanceof HTMLTableCellElement ? head : element("th", { scope: "col" }, head));
+  const head = element("thead", {}, element("tr", {}, ...heads.map(headOf)));
   const body = element("tbody", {});
   for (const row of rows) body.append(element("tr", {}, ...row.map(cell)));
   return element("table", {}, head, body);

@@ -3,12 +3,13 @@
 import { refused } from "./answer.js";
 import { call } from "./api.js";
 import { byId, element, setText } from "./dom.js";
+import { startChanges } from "./explorechanges.js";
 import { startCount } from "./explorecount.js";
 import { startForm } from "./exploreform.js";
 import { startKey } from "./explorekey.js";
 import { startList } from "./explorelist.js";
 import { storePath } from "./paths.js";
-import { formOf, parametersOf, urlOf } from "./question.js";
+import { formOf, orderOf, parametersOf, urlOf } from "./question.js";
 import { linkTo } from "./url.js";
 import { number } from "./words.js";
 
@@ -21,13 +22,15 @@ export function startExplore(url) {
   const status = byId("explore-said");
   const form = startForm();
   const counter = startCount(byId("explore-counted"));
+  const changes = startChanges(byId("explore-changes"));
   const list = startList(byId("explore-list"), status, {
     link: (row) => linkTo({ ...url.query, row }),
     open: (row) => url.set({ row }),
+    order: (order) => again(order),
   });
   const key = startKey(byId("explore-key"), closeKey);
   let store = null; // the document of the store that is chosen
-  let asked = questionOf({ explore: "", prefix: "", where: "" }); // the question of the URL that is followed
+  let asked = questionOf({ explore: "", prefix: "", where: "", order: "" }); // the question of the URL that is followed
   let opened = "";
   let turn = 0;
   let isFollowing = false;
@@ -45,6 +48,7 @@ export function startExplore(url) {
     store = null;
     list.clear();
     counter.clear();
+    changes.clear();
     form.select.value = name;
     form.show(null, filled);
     setText(byId("explore-about"), "");
@@ -81,12 +85,13 @@ export function startExplore(url) {
     const found = parameters();
     if (found === null) return;
     counter.clear();
+    changes.clear();
     if (event.submitter?.value === "count") return counter.count(store.store, found);
-    ask({ explore: store.store, ...urlOf(form.filled()) });
-    list.begin(store, found);
+    if (event.submitter?.value === "changes") return changes.show(store);
+    again(url.query.order);
   });
   form.select.addEventListener("change", () => {
-    const question = { explore: form.select.value, prefix: "", where: "" };
+    const question = { explore: form.select.value, prefix: "", where: "", order: "" };
     ask(question);
     choose(question.explore, formOf(question));
   });
@@ -96,6 +101,14 @@ export function startExplore(url) {
       closeKey();
     }
   });
+
+  // Lists the keys of what is filled in, in this order.
+  function again(order) {
+    const found = parameters();
+    if (found === null) return;
+    ask({ explore: store.store, ...urlOf(form.filled()), order });
+    list.begin(store, { ...found, ...orderOf(order) });
+  }
 
   // Writes a question into the URL, as the one that is shown already.
   function ask(question) {
@@ -112,7 +125,7 @@ export function startExplore(url) {
       asked = questionOf(query);
       if (!(await choose(query.explore, formOf(query)))) continue;
       const found = parameters();
-      if (found !== null) await list.begin(store, found);
+      if (found !== null) await list.begin(store, { ...found, ...orderOf(query.order) });
     }
     isFollowing = false;
     if (url.query.row === opened) return;
@@ -132,4 +145,4 @@ export function startExplore(url) {
   };
 }
 
-const questionOf = ({ explore, prefix, where }) => JSON.stringify([explore, prefix, where]);
+const questionOf = ({ explore, prefix, where, order }) => JSON.stringify([explore, prefix, where, order]);

@@ -5,14 +5,17 @@ import { call } from "./api.js";
 import { refused, scrolled } from "./answer.js";
 import { foldedCommands, scanPath } from "./commands.js";
 import { element } from "./dom.js";
+import { storePath } from "./paths.js";
+import { orderText } from "./question.js";
 import { startRows, tableOf } from "./explorerows.js";
 import { clock, number } from "./words.js";
 
 const PAGE_ROWS = 50;
 const PATIENCE_MS = 2000;
 
-// Shows a list in `place`, and what is said of it in `status`. `link` makes the link of a key, `open` opens one.
-export function startList(place, status, { link, open }) {
+// Shows a list in `place`, and what is said of it in `status`. `link` makes the link of a key, `open` opens one, `order`
+// lists in another order.
+export function startList(place, status, { link, open, order }) {
   const rows = startRows(place, open);
   let list = null; // { store, parameters, at, starts, index, page }
   let leaving = new AbortController();
@@ -72,8 +75,9 @@ export function startList(place, status, { link, open }) {
       ...(page.isEnd || isFull ? [] : [action("Look further", fill)]),
     ];
     place.replaceChildren(
-      ...(page.rows.length ? [scrolled(`Keys of ${store.store}`, tableOf(store, page.rows, link))] : []),
+      ...(page.rows.length ? [scrolled(`Keys of ${store.store}`, tableOf(store, page.rows, link, { order: orderText(list.parameters), choose: order }))] : []),
       element("p", { class: "actions" }, ...buttons),
+      files(store, list.parameters),
       foldedCommands(scanPath(store.store, { ...list.parameters, limit: "1000" })),
     );
     rows.drawn();
@@ -115,12 +119,25 @@ function said({ store, parameters, at, index, page }) {
   const among = page.lookedAt ? ` among the ${number(page.lookedAt)} that were looked at` : "";
   if (page.rows.length > 0) {
     const more = page.isEnd || page.rows.length >= PAGE_ROWS ? "" : ` so far${among}`;
-    const range = `Keys ${number(first + 1)} to ${number(first + page.rows.length)}`;
+    const by = parameters.order ? ` by ${parameters.order}` : "";
+    const range = `Keys ${number(first + 1)} to ${number(first + page.rows.length)}${by}`;
     return `${range}${page.isEnd ? ", the last" : ""}${more}: ${of}.`;
   }
   if (!page.isEnd) return `No key matches${among} so far: ${of}.`;
   if (first > 0) return `No more keys: ${of}.`;
   return isFiltered ? `No key of ${store.store} matches: ${of}.` : `${store.store} has no keys: ${of}.`;
+}
+
+const FILES = { Parquet: "parquet", Arrow: "arrow", CSV: "csv", NDJSON: "ndjson" };
+
+// Links to all keys that the question matches, as files.
+function files(store, { order: _, reverse: __, ...question }) {
+  const query = `${new URLSearchParams(question)}`;
+  const links = Object.entries(FILES).flatMap(([name, ending]) => {
+    const href = `${storePath(store.store)}.${ending}${query && `?${query}`}`;
+    return [" ", element("a", { href, download: `${store.store}.${ending}` }, name)];
+  });
+  return element("p", { class: "quiet" }, "As a file:", ...links);
 }
 
 // The text of the element that has the focus, which drawing would take from it.

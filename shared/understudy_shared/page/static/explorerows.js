@@ -2,15 +2,17 @@
 
 import { shown, table } from "./answer.js";
 import { element } from "./dom.js";
+import { fieldsOf } from "./keytext.js";
 import { number } from "./words.js";
 
 const MOVES = { ArrowUp: -1, ArrowDown: 1, Home: -Infinity, End: Infinity };
 const MAX_CHARS = 100;
 
-// A link, so that it can be sent or opened beside the page. Its text is the first column of the key.
-function rowLink(row, link) {
+// A link, so that it can be sent or opened beside the page. Its text is the first field of the key.
+function rowLink(row, field, link) {
   const key = JSON.stringify(row.key);
-  const [first = "(the only key)"] = Object.values(row.key);
+  const [whole = "(the only key)"] = Object.values(row.key);
+  const first = field?.part ? (whole?.[field.part] ?? whole) : whole;
   const made = element("a", { href: link(key) }, shown(first) || "(empty)");
   made.dataset.row = key;
   return element("th", { scope: "row" }, made);
@@ -62,18 +64,36 @@ export function startRows(place, open) {
   };
 }
 
-// Returns the table of these rows: the columns of the key, then what it has.
-export function tableOf(store, rows, link) {
+// Returns the table of these rows: the columns of the key, then what it has. A window has two columns. `sort` has the
+// order of now and a function that chooses another one.
+export function tableOf(store, rows, link, sort) {
   const value = store.result?.length ? "result" : "value";
   const columns = store.kind === "value" ? store[value] : [];
-  const ofKey = store.key.length ? store.key.map((each) => each.name) : ["key"];
-  const heads = [...ofKey, ...columns.map((each) => each.name)];
+  const fields = fieldsOf(store.key);
+  const heads = store.key.length ? fields.map((each) => sortHead(store, "key", each, sort)) : ["key"];
+  heads.push(...columns.map((each) => sortHead(store, value, { column: each.name, label: each.name, ...each }, sort)));
   const cells = rows.map((row) => {
     const content = row[value] ?? {};
     const texts = store.kind === "value" && !row.problem ? columns.map(({ name }) => brief(content[name])) : [besides(row)];
-    return [rowLink(row, link), ...store.key.slice(1).map(({ name }) => brief(row.key[name])), ...texts];
+    const ofKey = fields.slice(1).map(({ column, part }) => brief(part ? row.key[column]?.[part] : row.key[column]));
+    return [rowLink(row, fields[0], link), ...ofKey, ...texts];
   });
   return table(store.kind === "value" ? heads : [...heads, "holds"], cells);
+}
+
+// A press orders all keys by the column, the greatest value or the first key first; the next one turns the order around.
+function sortHead(store, part, { column, label, type }, { order, choose }) {
+  if (store.kind !== "value" || /^(array|map)</.test(type)) return label;
+  const isElsewhere = ["key", "value", "result"].some((other) => other !== part && store[other]?.some(({ name }) => name === column));
+  const name = isElsewhere ? `${part}.${column}` : column;
+  const [up, down] = [name, `-${name}`];
+  const first = part === "key" ? up : down;
+  const next = order === first ? (first === up ? down : up) : first;
+  const button = element("button", { type: "button", class: "sort", title: `Order by ${label}` }, label);
+  button.addEventListener("click", () => choose(next));
+  const head = element("th", { scope: "col" }, button);
+  if ([up, down].includes(order)) head.setAttribute("aria-sort", order === up ? "ascending" : "descending");
+  return head;
 }
 
 const brief = (value) => {

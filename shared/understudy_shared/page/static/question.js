@@ -54,6 +54,14 @@ export function parametersOf(store, { prefix, filters }) {
   return Object.fromEntries(Object.entries(found).filter(([, text]) => text !== ""));
 }
 
+// The order of the URL, `-` in front of a descending one, as parameters of a scan, and back.
+export function orderOf(order) {
+  if (order === "") return {};
+  return order.startsWith("-") ? { order: order.slice(1), reverse: "true" } : { order };
+}
+
+export const orderText = ({ order = "", reverse }) => (reverse ? `-${order}` : order);
+
 // The same as the URL of the page holds it, and back. A link that does not parse asks for all keys.
 export const urlOf = ({ prefix, filters }) => ({
   prefix: prefix.some(Boolean) ? JSON.stringify(prefix) : "",

@@ -1,6 +1,6 @@
 // The state of the page that its address holds; page_query.py reads the same. Each change is a step in the history.
 
-const EXPLORED = { explore: "", prefix: "", where: "", row: "" };
+const EXPLORED = { explore: "", prefix: "", where: "", order: "", row: "" };
 const DEFAULTS = { store: "", state: "", view: "grid", page: 1, open: "", ask: "", key: "", ...EXPLORED };
 const KINDS = ["unwell", "lagging", "error", "restoring", "opening", "unknown", "dead", "closed"];
 

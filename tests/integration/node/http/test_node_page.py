@@ -76,6 +76,25 @@ def test_its_keys_are_explored(live: Shown) -> None:
     assert {each["tenant"] for each in rows(live.page)} == {"b"}
 
 
+def test_a_press_on_a_column_lists_the_greatest_first_and_a_link_shows_the_same(live: Shown) -> None:
+    page = live.page
+    choose_store(page)
+    do(page, "List keys")
+    expect_said(page, "Keys 1 to 50: version")
+    for said, order, greatest in (("by count", "descending", "119"), ("by count", "ascending", "0")):
+        page.locator("#explore-list thead").get_by_role("button", name="count").click()
+        expect(page.locator("#explore-list th[aria-sort]")).to_have_attribute("aria-sort", order)
+        expect_said(page, said)
+        expect(page.locator("#explore-list tbody tr").first.locator("td").first).to_have_text(greatest)
+    page.reload()
+    live.wait_until_live()
+    expect(page.locator("#explore-list th[aria-sort]")).to_have_attribute("aria-sort", "ascending")
+    expect(page.get_by_role("link", name="Parquet")).to_have_attribute("href", "/v1/stores/op0.parquet")
+    with page.expect_download() as kept:
+        page.get_by_role("link", name="CSV").click()
+    assert kept.value.path().read_text().count("\n") == 131
+
+
 @pytest.mark.parametrize("theme", ["light", "dark"])
 @pytest.mark.parametrize("viewport", [{"width": 1280, "height": 900}, PHONE], ids=["wide", "phone"])
 def test_axe_finds_nothing(browser: Browser, followed: Followed, theme: str, viewport: dict[str, int]) -> None:
@@ -87,3 +106,7 @@ def test_axe_finds_nothing(browser: Browser, followed: Followed, theme: str, vie
 def test_a_commit_is_seen_without_loading_again(live: Shown, followed: Followed) -> None:
     followed.orders.add(VERSION + 1)
     expect(live.page.locator("#figures")).to_contain_text(f"last version {VERSION + 1}")
+    choose_store(live.page)
+    do(live.page, "Changes of the last minute")
+    expect(live.page.locator("#explore-changes")).to_contain_text("changes in the last minute")
+    expect(live.page.locator("#explore-changes tbody tr").first).to_contain_text(str(VERSION + 1))
