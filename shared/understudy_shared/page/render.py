@@ -159,7 +159,7 @@ def _shown(overview: Document, histories: Histories, query: PageQuery) -> dict[s
         "query": query,
         "health": health_slots(overview),
         "indicators": [
-            {"key": each["name"], "slots": indicator_slots(each), "since": each.get("since")}
+            {"key": each["name"], "slots": indicator_slots(each, overview["health"]), "since": each.get("since")}
             for each in unwell(overview)
         ],
         "figures": figure_slots(overview),

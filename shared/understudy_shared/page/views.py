@@ -17,6 +17,9 @@ Document = Mapping[str, Any]
 MARKS = {"ok": "●", "attention": "▲", "hurt": "✕", "moving": "↻", "unknown": "?"}
 """The shape of each state, so that its colour is not needed."""
 
+REDIS = "Redis"
+"""The bus by the name that people know."""
+
 NOTHING = "-"
 """The text for an absent value; the text for an unknown one is UNKNOWN."""
 
@@ -67,18 +70,19 @@ def unwell(overview: Document) -> list[Document]:
     return sorted(found, key=lambda each: order.get(each["state"], 3))
 
 
-def indicator_slots(indicator: Document) -> Slots:
-    """Fill the row of one indicator that is not well."""
+def indicator_slots(indicator: Document, health: Document) -> Slots:
+    """Fill the row of one indicator that is not well. What the headline says already is not said again."""
+    is_headline = health["headline"] == f"{indicator['symptom']}. Do: {indicator['action']}"
     affected = [str(each) for each in indicator["affected"]]
     more = f" and {len(affected) - 12} more" if len(affected) > 12 else ""
     return {
         "mark": Shown(MARKS.get(indicator["state"], UNKNOWN), indicator["state"], indicator["state"]),
-        "name": Shown(indicator["name"]),
-        "symptom": Shown(indicator["symptom"]),
+        "name": Shown(REDIS if indicator["name"] == "bus" else indicator["name"]),
+        "symptom": Shown("" if is_headline else indicator["symptom"]),
         "impact": Shown(indicator["impact"]),
         "cause": Shown(indicator["cause"]),
-        "action": Shown(indicator["action"]),
-        "runbook": runbook_link(indicator["runbook"]),
+        "action": Shown("" if is_headline else indicator["action"]),
+        "runbook": Shown("") if is_headline else runbook_link(indicator["runbook"]),
         "affected": Shown(", ".join(affected[:12]) + more),
     }
 
@@ -247,7 +251,7 @@ def snapshot_slots(lease: Document) -> Slots:
 
 def event_slots(event: Document) -> Slots:
     """Fill a line of the log of events."""
-    return {"event": Shown(event["event"]), "detail": Shown(event["detail"])}
+    return {"event": Shown(event["event"].replace("bus-", f"{REDIS} ")), "detail": Shown(event["detail"])}
 
 
 def event_anchor(event: Document) -> str:

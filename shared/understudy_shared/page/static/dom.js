@@ -26,11 +26,14 @@ const policy = globalThis.trustedTypes?.createPolicy("understudy", DRAWN) ?? DRA
 
 export const parsed = (html) => new DOMParser().parseFromString(policy.createHTML(html), "text/html").body;
 
+// What scripts and readers set themselves.
+const KEPT = ["tabindex", "open"];
+
 // Makes `old` equal to `fresh`. Elements with `data-keep` belong to the scripts and are left alone.
 export function patch(old, fresh) {
   if (old.isEqualNode(fresh) || "keep" in old.dataset || old.localName === "noscript") return;
   for (const { name, value } of fresh.attributes) if (old.getAttribute(name) !== value) old.setAttribute(name, value);
-  for (const { name } of [...old.attributes]) if (!fresh.hasAttribute(name) && name !== "tabindex") old.removeAttribute(name);
+  for (const { name } of [...old.attributes]) if (!fresh.hasAttribute(name) && !KEPT.includes(name)) old.removeAttribute(name);
   const [before, now] = [old, fresh].map((each) => [...each.childNodes].filter((node) => !isBlank(node)));
   const keys = new Set(now.map(keyOf));
   const byKey = new Map();

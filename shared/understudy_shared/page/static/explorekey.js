@@ -4,6 +4,8 @@ import { factsOf, refused, scrolled, shown, table } from "./answer.js";
 import { call } from "./api.js";
 import { commandLine, foldedCommands, historyPath, lookupCommand, lookupPath } from "./commands.js";
 import { element } from "./dom.js";
+import { fieldsOf } from "./keytext.js";
+import { storePath } from "./paths.js";
 import { isNumeric, stepPlot } from "./plot.js";
 import { clock, number } from "./words.js";
 
@@ -28,11 +30,14 @@ export function startKey(place, close) {
     const history = element("div", { "aria-live": "polite" });
     const ask = element("button", { type: "button" }, "Show its history");
     ask.addEventListener("click", () => showHistory(store, key, history, ask));
+    const rest = withoutWindow(store, key);
+    const windows = element("button", { type: "button" }, "Show its windows");
+    windows.addEventListener("click", () => showWindows(store, rest, history));
     place.replaceChildren(
       head(key),
       ...parts,
       foldedCommands(lookupPath(store.store, key, bounds), command),
-      element("p", { class: "actions" }, ...(version === null ? [] : [again]), ask),
+      element("p", { class: "actions" }, ...(version === null ? [] : [again]), ask, ...(rest === null ? [] : [windows])),
       history,
     );
     place.hidden = false;
@@ -68,6 +73,14 @@ export function startKey(place, close) {
     place.replaceChildren(...historyParts(store, pages, historyPath(store.store, parameters)));
   }
 
+  async function showWindows(store, key, place) {
+    const mine = turn;
+    const path = `${storePath(store.store)}/windows?${new URLSearchParams({ key, longs: "string", limit: "1000" })}`;
+    const { isGood, document } = await call(path);
+    if (mine !== turn) return;
+    place.replaceChildren(...(isGood ? windowParts(store, document) : refused(document)), foldedCommands(path));
+  }
+
   return {
     open,
     close() {
@@ -76,6 +89,25 @@ export function startKey(place, close) {
       place.replaceChildren();
     },
   };
+}
+
+// The key without its window, as JSON; null for a store without windows.
+function withoutWindow(store, key) {
+  const column = fieldsOf(store.key).find(({ part }) => part === "start")?.column;
+  try {
+    const { [column]: window, ...rest } = JSON.parse(key);
+    return store.kind !== "value" || window === undefined ? null : JSON.stringify(Object.values(rest));
+  } catch {
+    return null;
+  }
+}
+
+function windowParts(store, { windows, version, next_cursor: more }) {
+  const part = store.result?.length ? "result" : "value";
+  const names = store[part].map(({ name }) => name);
+  const rows = windows.map((each) => [each.start, each.end, each.state, ...names.map((name) => shown(each[part]?.[name] ?? null))]);
+  const title = `${number(windows.length)}${more ? " or more" : ""} windows at version ${number(version)}`;
+  return [element("h3", {}, title), scrolled("Windows of the key", table(["start", "end", "state", ...names], rows))];
 }
 
 // The columns of a key. A link may hold anything: then that is shown, and the lookup says what is wrong.

@@ -65,6 +65,7 @@ def test_a_key_is_looked_up_and_the_page_counts_it(live: Shown) -> None:
     page.locator("#ask button[value=get]").click()
     expect(page.locator("#answer")).to_contain_text("Found")
     expect(page.locator("#answer")).to_contain_text("answered by")
+    page.get_by_text("How old the answers were").click()
     expect(page.locator("#served tbody tr").first).to_be_visible()
 
 
