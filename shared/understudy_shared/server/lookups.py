@@ -130,7 +130,7 @@ class LookupsFirst(ABC):
         self.watch_streams = WatchStreams(0)
         """The watches that the application answers."""
         self.when_ending: list[Callable[[], None]] = []
-        """What ends other streams that do not end by themselves."""
+        """The functions that end other streams that do not end by themselves."""
         self._batches: set[asyncio.Task[bool]] = set()
         self._packer = Packer(compression)
         self._app = app
