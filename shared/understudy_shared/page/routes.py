@@ -138,9 +138,7 @@ Changes = Callable[[Request, Viewer], Response]
 class History(Protocol):
     """The function that returns the last minutes: of all, of a store, or of one of its partitions."""
 
-    async def __call__(
-        self, store: str | None, partition: int | None, minutes: int = HISTORY_MINUTES
-    ) -> dict[str, Any]: ...
+    async def __call__(self, store: str | None, partition: int | None, minutes: int = HISTORY_MINUTES) -> Document: ...
 
 
 def history_routes(history: History) -> APIRouter:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 from playwright.sync_api import Browser, expect
+from tests.support.checkpoint.handmade import HandmadeCheckpoint
 from tests.support.checkpoint.handmade_orders import HandmadeOrders
 from tests.support.cluster.served_node import ServedNode, served_node
 from tests.support.page.browser import CHROMIUM, NO_CHROMIUM, Shown, axe_source, chromium, shown, violations
@@ -19,7 +20,7 @@ PHONE = {"width": 360, "height": 740}
 class Followed:
     """A checkpoint and the node that serves it."""
 
-    def __init__(self, orders: HandmadeOrders, node: ServedNode) -> None:
+    def __init__(self, orders: HandmadeCheckpoint, node: ServedNode) -> None:
         self.orders = orders
         self.node = node
 

@@ -19,7 +19,7 @@ from understudy_router.admin.snapshot import Observed
 from understudy_shared.base.supervise import Supervisor
 from understudy_shared.http.health import HealthReport, Indicator
 from understudy_shared.page import feed as module
-from understudy_shared.page.feed import Feed
+from understudy_shared.page.feed import Feed, OverviewDocument
 from understudy_shared.reads.bounds import NO_BOUND
 
 STORES = stores_named({"one": 0}, partitions=1)
@@ -132,10 +132,10 @@ class Written:
 
     is_now_due = True
 
-    def is_due(self, now: Overview) -> bool:
+    def is_due(self, now: OverviewDocument) -> bool:
         return self.is_now_due
 
-    async def event(self, now: Overview) -> bytes:
+    async def event(self, now: OverviewDocument) -> bytes:
         await asyncio.sleep(0)
         return b'event: page\ndata: {"tick":%d}\n\n' % now.tick
 
