@@ -109,7 +109,9 @@ def fake_app() -> Framework:
     async def overview() -> Mapping[str, Any]:
         return world.overview
 
-    async def known_history(store: str | None = None, partition: int | None = None, minutes: int = 60) -> Mapping[str, Any]:
+    async def known_history(
+        store: str | None = None, partition: int | None = None, minutes: int = 60
+    ) -> Mapping[str, Any]:
         return history(is_known=bool(world.overview["stores"]))
 
     def changes(_: Request, viewer: Viewer) -> Response:
