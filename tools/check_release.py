@@ -61,7 +61,7 @@ def wheel_problems(wheel: Path, project: dict[str, dict[str, object]]) -> list[s
     problems = [f"{wheel.name}: {broken} is damaged"] if broken else []
     problems += [f"{package} has no py.typed" for package in packages if f"{package}/py.typed" not in names]
     problems += [f"{package} is not in it" for package in packages if f"{package}/__init__.py" not in names]
-    page_files = [f"understudy_router/page/{name}" for name in PAGE_FILES]
+    page_files = [f"understudy_shared/page/{name}" for name in PAGE_FILES]
     runbooks = [*(page.name for page in RUNBOOKS.glob("*.md")), "operations.md"]
     page_files += [f"understudy_shared/runbooks/{name}" for name in runbooks]
     page_files.append("understudy_shared/http/openapi/openapi.json")

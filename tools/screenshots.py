@@ -23,6 +23,7 @@ PICTURES: dict[str, tuple[str, str, dict[str, Any]]] = {
     "page": ("healthy", "", WIDE),
     "page-healthy": ("healthy", "", WIDE),
     "page-healthy-dark": ("healthy", "", {**WIDE, "color_scheme": "dark"}),
+    "page-serve": ("served", "", WIDE),
     "page-degraded": ("degraded", "", WIDE),
     "page-degraded-dark": ("degraded", "", {**WIDE, "color_scheme": "dark"}),
     "page-restoring": ("restoring", "?open=aircraft/2/node-3", WIDE),

@@ -15,8 +15,6 @@ from understudy_node.replica.pinned import MAX_PINNED_BYTES, MAX_PINNED_DISK_BYT
 from understudy_node.replica.snapshot_leases import MAX_LEASED_VERSIONS, MAX_LEASES
 from understudy_node.stores.key_history import MAX_HISTORY_BYTES
 from understudy_node.stores.many import MAX_SORTED
-from understudy_router.admin.feed import MAX_VIEWERS
-from understudy_router.admin.history import MAX_SERIES
 from understudy_router.settings import RouterSettings
 from understudy_shared.auth.credentials import MAX_ISSUERS, MAX_KEYS
 from understudy_shared.auth.presented import MAX_TOKEN_BYTES
@@ -28,6 +26,8 @@ from understudy_shared.http.cors import MAX_ORIGINS
 from understudy_shared.http.edge import MAX_BODY_BYTES
 from understudy_shared.http.problems import ProblemType
 from understudy_shared.http.target import MAX_TARGET_BYTES
+from understudy_shared.page.feed import MAX_VIEWERS
+from understudy_shared.page.series import MAX_SERIES
 from understudy_shared.reads.bounds import MAX_BATCH_KEYS, MAX_WAIT_MS
 from understudy_shared.reads.changes import MAX_VERSIONS
 from understudy_shared.reads.prefix_watch import MAX_REMEMBERED

@@ -8,9 +8,8 @@ The applications of a process: which are wanted, and the life of each as a task 
 A task opens its application, serves it until other settings are wanted or it is removed, and ends it. An application
 that fails is tried again with growing pauses; no other notices.
 
-`/admin/` of a process with several applications: which there are, the worst first, as a page without scripts.
-
-It shows those that the caller may monitor. Each application has its own page below it.
+`/admin/` of a process with several applications shows those that the caller may monitor, the worst first. Each has its
+own page below it.
 """
 
 from __future__ import annotations
@@ -22,8 +21,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import partial
-from html import escape
-from urllib.parse import quote
+from typing import Any
 
 from fastapi import APIRouter, FastAPI, Request, Response
 from prometheus_client.core import Metric
@@ -60,15 +58,15 @@ from understudy_shared.fleet.own_app import OwnApp, OwnProcess
 from understudy_shared.fleet.reporting import ApplicationReport, Reported, State
 from understudy_shared.fleet.shared_threads import SharedThreads
 from understudy_shared.http.edge import Receive, Scope, Send, read_flag
-from understudy_shared.http.people import small_page
 from understudy_shared.http.problems import Problem, ProblemError, ProblemType
 from understudy_shared.http.target import unknown_application
+from understudy_shared.page.routes import fleet_page_routes
 from understudy_shared.server.app import json_response
 from understudy_shared.server.connection_guard import ConnectionGuard
-from understudy_shared.server.live_pages import REFRESH_S, known, page_routes, table
 from understudy_shared.server.probes import CAUSES_OF_PROCESS, degraded_metric
 from understudy_shared.server.service import BACKLOG, Departure, bound_socket, cannot_listen
 from understudy_shared.server.settings import HttpService
+from understudy_shared.spark.times import utc_text
 from understudy_shared.telemetry.span_export import require_exporter
 
 MAX_THREADS = 256
@@ -119,37 +117,27 @@ Build = Callable[[ApplicationSpec], NodeApplication]
 
 
 _WORST_FIRST = (State.FAILED, State.WAITING, State.OPENING, State.RESTORING, State.IDLE, State.SERVING)
-_MARKS = {State.FAILED: "✕", State.SERVING: "●"}
-_HEADS = ("application", "state", "stores", "last version", "worst lag")
+_HEALTH = {State.FAILED: "hurt", State.SERVING: "ok"}
 
 
-def page_for(request: Request, applications: Mapping[str, Reported]) -> bytes:
-    """Render the page with what the caller may monitor."""
-    principal = authorization_of(request.scope).principal
-    return fleet_page([each.report() for name, each in applications.items() if principal.monitors(name)])
+async def fleet_overview(request: Request, applications: Mapping[str, Reported]) -> dict[str, Any]:
+    """Return the applications that the caller may monitor, the worst first, for their page."""
+    monitors = authorization_of(request.scope).principal.monitors
+    reports = [each.report() for name, each in applications.items() if monitors(name)]
+    reports.sort(key=lambda each: (_WORST_FIRST.index(each.state), each.application_id))
+    rows = [_row(each) for each in reports]
+    return {"generated_at": utc_text(SystemClock().wall_us()), "is_of_clusters": False, "applications": rows}
 
 
-def fleet_page(reports: Iterable[ApplicationReport]) -> bytes:
-    """Render the page: applications in need of help first, then by name."""
-    found = sorted(reports, key=lambda each: (_WORST_FIRST.index(each.state), each.application_id))
-    serving = sum(each.state is State.SERVING for each in found)
-    title = f"{'●' if serving == len(found) else '▲'} {serving} of {len(found)} applications are served"
-    return small_page(title, "".join(_body(found)))
-
-
-def _body(reports: list[ApplicationReport]) -> Iterator[str]:
-    yield table(_HEADS, map(_row, reports))
-    yield f"<p>This page is loaded again every {REFRESH_S} s.</p>"
-    yield '<p><a href="../v1/applications">Applications as JSON</a> · <a href="../metrics">Metrics</a></p>'
-
-
-def _row(report: ApplicationReport) -> tuple[object, ...]:
-    name = escape(report.application_id)
-    link = f'<a href="applications/{quote(report.application_id, safe="")}/">{name}</a>'
-    state = escape(f"{_MARKS.get(report.state, '▲')} {report.state}")
-    reason = f"<br>{escape(report.reason)}" if report.reason else ""
-    numbers = (len(report.stores), known(report.end_offset_position), known(report.max_offset_lag))
-    return link, f"{state}{reason}", *numbers
+def _row(report: ApplicationReport) -> dict[str, Any]:
+    return {
+        "application": report.application_id,
+        "state": report.state,
+        "reason": report.reason,
+        "health": {"state": _HEALTH.get(report.state, "attention"), "headline": report.state},
+        "lag": {"worst_batches": report.max_offset_lag, "worst_ms": report.max_time_lag_ms},
+        "stores": report.stores,
+    }
 
 
 class Applications:
@@ -370,7 +358,7 @@ class FleetProcess(OwnProcess, HttpService):
         yield degraded_metric("understudy_node_degraded", (*CAUSES, *CAUSES_OF_PROCESS), self.causes())
 
     def _routers(self) -> list[APIRouter]:
-        page = page_routes(partial(page_for, applications=self.applications.served))
+        page = fleet_page_routes(partial(fleet_overview, applications=self.applications.served))
         if not isinstance(self.settings, NodeFleetSettings):
             return [page]
         return [page, drain_routes(self), letting_go_routes(self.following)]

@@ -19,7 +19,7 @@ from understudy_node.http.histories import NodeHistories, history_hop_routes
 from understudy_node.http.hop import Hops
 from understudy_node.http.lookups import NodeLookups, Visibility
 from understudy_node.http.metrics import NodeMetrics
-from understudy_node.http.page import page_routes
+from understudy_node.http.page import NodePage
 from understudy_node.http.reads import Reads
 from understudy_node.http.routes import NodeChanges, admin_routes, changes_hop_routes, internal_routes, read_routes
 from understudy_node.http.scans import NodeScans, scan_hop_routes
@@ -122,6 +122,7 @@ def create_app(
         node.on_published = published
         node.past.on_opened = app.visibility.changed
         node.start()
+        page.start()
         if companion is not None:
             companion.start()
         try:
@@ -129,6 +130,7 @@ def create_app(
         finally:
             if companion is not None:
                 await companion.stop()
+            await page.stop()
             await hub.stop()
             await bulk.close()
             await asyncio.to_thread(node.stop)
@@ -147,12 +149,16 @@ def create_app(
     app.report = report = _report(node, companion, app, guard)
     framework.in_front = scans_in_front(scans := NodeScans(reads, app.long_reads, bulk))
     watches = NodeWatches(reads, streams, hub, scans)
-    for router in (*_reading_routes(node, reads, app, scans, watches), *routers):
+    page = NodePage(node, health := NodeHealth(node, report.status), reads)
+    app.when_ending.append(page.end)
+    for router in (
+        *_reading_routes(node, reads, app, scans, watches),
+        *routers,
+        admin_routes(node, reads, health),
+        probe_routes(report),
+        *page.routes(),
+    ):
         http.include_router(router)
-    health = NodeHealth(node, report.status)
-    http.include_router(admin_routes(node, reads, health))
-    http.include_router(probe_routes(report))
-    http.include_router(page_routes(node, health))
     add_document(
         http, "serve" if companion is None else "node", is_guarded=app.access.is_on, root_path=app.access.root_path
     )

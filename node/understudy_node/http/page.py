@@ -1,96 +1,118 @@
-"""`/admin/` of a node: what it serves and whether it is well, as a page without scripts. A router's page shows more.
-
-`understudy serve` is one process without a router, so this is the page of its user.
-"""
+"""`/admin/` of a node: the page that routers have, of this node alone. `understudy serve` has no other page."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from html import escape
+import asyncio
+import logging
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from fastapi import APIRouter
 
-from understudy_node.http.admin import lag_report
 from understudy_node.http.health import NodeHealth
+from understudy_node.http.overview import (
+    HeldPartition,
+    NodeOverview,
+    NodeRates,
+    after,
+    held_partitions,
+    overview_of,
+    points_of,
+)
+from understudy_node.http.reads import Reads
 from understudy_node.node import Node
-from understudy_shared.http.health import HealthReport, State
-from understudy_shared.http.people import small_page
-from understudy_shared.http.root_path import to_root
-from understudy_shared.server import live_pages
-from understudy_shared.server.live_pages import REFRESH_S, UNKNOWN, known
+from understudy_shared.base.clock import SystemClock
+from understudy_shared.base.slices import in_slices
+from understudy_shared.base.supervise import Supervisor
+from understudy_shared.page.feed import Feed
+from understudy_shared.page.routes import history_routes, page_routes
+from understudy_shared.page.series import (
+    HISTORY_MINUTES,
+    LAG,
+    SHOWN_POINTS,
+    STEP_MS,
+    History,
+    Key,
+    Number,
+    history_document,
+    require_kept,
+    thinned,
+)
 
-MAX_EVENTS = 20
-
-MARKS = {State.OK: "●", State.ATTENTION: "▲", State.UNKNOWN: "?", State.HURT: "✕"}
-
-
-def page_routes(node: Node, health: NodeHealth) -> APIRouter:
-    """Make the routes of the page."""
-    return live_pages.page_routes(
-        lambda request: node_page(
-            lag_report(node, None), health.look(), to_root(request.scope), is_member=node.node_id is not None
-        )
-    )
-
-
-def node_page(report: Mapping[str, Any], health: HealthReport, root: str, *, is_member: bool) -> bytes:
-    """Render the page, of the report of `GET /admin/v1/lag` and of the node's health. `root` is the relative reference
-    from the page to the root of the service.
-    """
-    title = f"{MARKS[health.worst.state]} {health.headline}"
-    return small_page(title, "".join(_body(report, health, root, is_member=is_member)))
+log = logging.getLogger(__name__)
 
 
-def _body(report: Mapping[str, Any], health: HealthReport, root: str, *, is_member: bool) -> Iterator[str]:
-    for each in health.indicators:
-        if each.state is not State.OK:
-            says = (("Hurts", each.impact), ("Because", each.cause), ("Do", each.action))
-            yield f"<h2>{MARKS[each.state]} {escape(each.symptom)}</h2>"
-            yield _table((), [(name, text) for name, text in says if text])
-    query = report["query"]
-    yield _table(
-        (),
-        [
-            ("checkpoint", report["checkpoint"]),
-            ("query", query["state"]),
-            ("last version", _known(report["end_offset_position"])),
-            ("committed", _known(query["last_commit_at"])),
-            ("this page", f"true at {report['generated_at']}, loaded again every {REFRESH_S} s"),
-        ],
-    )
-    yield "<h2>Stores</h2>"
-    heads = ("store", "partitions", "answered from", "worst lag", "keys in snapshots")
-    yield _table(heads, [_store(each) for each in report["stores"]]) if report["stores"] else "<p>None yet.</p>"
-    yield "".join(f"<p>Hint: {escape(hint)}.</p>" for hint in report["hints"])
-    events = report["events"][-MAX_EVENTS:][::-1]
-    if events:
-        yield "<h2>Events</h2>"
-        yield _table(("at", "event", "detail"), [(each["at"][11:19], each["event"], each["detail"]) for each in events])
-    if is_member:
-        yield "<p>This is one node of a cluster: the page of a router shows all of them.</p>"
-    links = (
-        (f"{root}docs", "All calls"),
-        ("v1/health", "Health as JSON"),
-        ("v1/lag", "Lag as JSON"),
-        (f"{root}metrics", "Metrics"),
-    )
-    yield f"<p>{' · '.join(f'<a href={path}>{text}</a>' for path, text in links)}</p>"
+class NodePage:
+    """The data of the page. Without viewers it only notes a point of the last hour every ten seconds."""
 
+    def __init__(self, node: Node, health: NodeHealth, reads: Reads) -> None:
+        self._node = node
+        self._health = health
+        self._reads = reads
+        self._kept = History()
+        self._rates = NodeRates(reads.requests)
+        self._clock = SystemClock()
+        self._feed = Feed(self._look, self._clock)
+        self._tasks = Supervisor()
 
-def _store(store: Mapping[str, Any]) -> tuple[object, ...]:
-    """Return one row of the table of stores. Sums leave out unknown values."""
-    partitions = store["partitions"]
-    lags = [each["offset_lag"] for each in partitions]
-    keys = [each["keys"] for each in partitions]
-    running = sum(each["state"] == "RUNNING" for each in partitions)
-    worst = known(None if None in lags or not lags else max(lags))
-    return store["store"], len(partitions), running, worst, known(None if None in keys else sum(keys))
+    def routes(self) -> Iterator[APIRouter]:
+        """Yield the routes of the page, and of the history that it shows."""
+        yield history_routes(self._history)
+        yield page_routes(self._document, self._history, self._feed.respond)
 
+    def end(self) -> None:
+        """End the streams of all viewers: the service stops."""
+        self._feed.end()
 
-def _known(value: object) -> object:
-    return UNKNOWN if value is None else value
+    def start(self) -> None:
+        """Begin to keep the last hour, and to look at the node for viewers."""
+        self._tasks.start("look at the node for viewers", self._feed.run())
+        self._tasks.start("keep the last hour", self._keep_history())
 
+    async def stop(self) -> None:
+        """End all looks."""
+        await self._tasks.stop()
 
-def _table(heads: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
-    return live_pages.table(heads, [[escape(str(cell)) for cell in row] for row in rows])
+    async def _document(self) -> dict[str, Any]:
+        return (await self._feed.overview()).document
+
+    async def _look(self, before: NodeOverview | None) -> NodeOverview:
+        held, now_ms = self._note(), self._clock.monotonic_ms()
+        names = {each.reader.store.name for each in held}
+        histories: dict[str, Sequence[Number]] = {name: self._store_history(name, now_ms) for name in names}
+        rates = self._rates.see(now_ms)
+        document = await in_slices(overview_of(self._node, held, self._health.look(), rates, histories))
+        return after(before, document, self._clock.wall_us())
+
+    def _store_history(self, name: str, now_ms: float) -> list[Number]:
+        values, _ = self._kept.series(Key(LAG, name), now_ms, HISTORY_MINUTES)
+        return thinned(values, SHOWN_POINTS)
+
+    async def _history(
+        self, store: str | None, partition: int | None, minutes: int = HISTORY_MINUTES
+    ) -> dict[str, Any]:
+        """Return the last minutes of the whole, of a store, or of a partition. Raises ProblemError for a history that
+        is not kept, UnknownStoreError for a store that does not exist.
+        """
+        self._note()
+        partitions = None
+        if store is not None:
+            partitions = self._reads.reader(store).partitions
+        require_kept(self._kept, store, partition, partitions)
+        now_ms, now_us = self._clock.monotonic_ms(), self._clock.wall_us()
+        return history_document(self._kept, store, partition, now_ms=now_ms, now_us=now_us, minutes=minutes)
+
+    def _note(self) -> list[HeldPartition]:
+        """Look at what is held, and note a point of the history if it is time for one."""
+        held, now_ms = held_partitions(self._node), self._clock.monotonic_ms()
+        if self._kept.is_due(now_ms):
+            self._kept.note(now_ms, points_of(self._node, held, self._rates.see(now_ms)))
+        return held
+
+    async def _keep_history(self) -> None:
+        while True:
+            try:
+                self._note()
+            except Exception:
+                log.exception("a point of the last hour is missing", extra={"action": "history-failed"})
+            await asyncio.sleep(STEP_MS / 1000)

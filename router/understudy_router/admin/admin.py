@@ -11,12 +11,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from typing import Any
 
-from starlette.requests import Request
-from starlette.responses import Response
-
-from understudy_router.admin.feed import EventStream, Feed, ViewerMessages
 from understudy_router.admin.held_snapshots import RecentSnapshots
-from understudy_router.admin.history import FRESHNESS, LAG, MAX_SERIES, READS, STEP_MS, Key, Number, step_of, thinned
 from understudy_router.admin.lag_page import BadLagCursorError, Page, Query, page_of
 from understudy_router.admin.node_reports import node_document
 from understudy_router.admin.overview import Overview, figures_of, overview_of, worst_lag
@@ -25,23 +20,30 @@ from understudy_router.admin.snapshot import About, Document, Observed, Snapshot
 from understudy_router.admin.watching import TICK_MS, Looking, Observer
 from understudy_router.cluster.degraded import bus_document
 from understudy_router.router import Router
-from understudy_shared.auth.access import is_known
 from understudy_shared.auth.binding import Exposure
 from understudy_shared.base.slices import in_slices, sliced
 from understudy_shared.base.supervise import Supervisor
 from understudy_shared.http.health import HealthReport
 from understudy_shared.http.problems import Problem, ProblemError, ProblemType
+from understudy_shared.page.feed import Feed
+from understudy_shared.page.series import (
+    HISTORY_MINUTES,
+    LAG,
+    SHOWN_POINTS,
+    STEP_MS,
+    Key,
+    Number,
+    history_document,
+    require_kept,
+    step_of,
+    thinned,
+)
 from understudy_shared.reads.bounds import Bound
 from understudy_shared.reads.store_bounds import StoreBounds
-from understudy_shared.server.app import is_head
 from understudy_shared.server.request_counts import RequestCounts
 from understudy_shared.spark.times import utc_text
 
 log = logging.getLogger(__name__)
-
-HISTORY_MINUTES = 60
-SHOWN_POINTS = 60
-"""Number of points of a store's history in the overview."""
 
 
 class Admin:
@@ -152,24 +154,12 @@ class Admin:
         is not kept.
         """
         about, kept = (await self.observed()).snapshot.about, self._observer.history
-        self._require_kept(store, partition)
-        lag, time_lag = kept.series(Key(LAG, store, partition), about.now_ms, minutes)
-        # There are no series of these two but for the whole: those of a store are all null.
-        p50, p99 = kept.series(Key(FRESHNESS, store, partition), about.now_ms, minutes)
-        reads, _ = kept.series(Key(READS, store, partition), about.now_ms, minutes)
-        series = {"lag_batches": lag, "time_lag_ms": time_lag, "freshness_p50_ms": p50, "freshness_p99_ms": p99}
-        series["reads_per_s"] = reads
-        return {"schema": 1, "step_ms": STEP_MS, "end": utc_text(about.now_us), "series": series}
+        require_kept(kept, store, partition, None if store is None else self._router.stores().get(store).partitions)
+        return history_document(kept, store, partition, now_ms=about.now_ms, now_us=about.now_us, minutes=minutes)
 
     async def overview_document(self) -> dict[str, Any]:
         """Return all that the page shows as Python objects, at most a tick old."""
         return await in_slices((await self.feed.overview()).documents())
-
-    def events(self, request: Request, written: ViewerMessages | None = None) -> Response:
-        """Return the stream of changes to one viewer: as documents, or as `written` makes them for this viewer."""
-        if is_head(request):
-            return Response(media_type=EventStream.media_type)
-        return self.feed.stream(request.headers.get("last-event-id"), is_known(request.scope), written)
 
     async def _overview(self, before: Overview | None) -> Overview:
         seen = await self.observed(max_age_ms=TICK_MS / 2)  # half a tick: some ticks come a little early
@@ -213,22 +203,6 @@ class Admin:
         known = self._router.tables.known_nodes
         if node_id is not None and node_id not in known:
             raise ProblemError(unknown_node(node_id, known))
-
-    def _require_kept(self, store: str | None, partition: int | None) -> None:
-        kept, kind = self._observer.history, ProblemType.UNKNOWN_PATH
-        partitions = None if store is None else self._router.stores().get(store).partitions
-        if partition is None:
-            return
-        if partitions is None:
-            kind, what, fix = ProblemType.BAD_REQUEST, "the partition is given without its store", "Give store, too"
-        elif not 0 <= partition < partitions:
-            what, fix = f"there is no partition {partition} of {store}", f"It has {partitions}, from 0 on"
-        elif kept.is_full and Key(LAG, store, partition) not in kept:
-            what = f"the history of this partition is not kept: there are at most {MAX_SERIES} series"
-            fix = "Ask for the store without it"
-        else:
-            return
-        raise ProblemError(Problem(kind, what, "partition", fix))
 
 
 def safety_document(node_id: str, losses: Losses, about: About) -> Document:

@@ -44,7 +44,7 @@ def nodes(seen: Observed) -> Iterator[Indicator]:
     gone = [view for view in snapshot.holders if not view.is_live]
     lost = {**dead, **{view.node_id: unheard if view.dead is None else view.dead.why for view in gone}}
     if not live:
-        state, why = State.HURT if lost else State.UNKNOWN, next(iter(dead.values()), "none was heard on the bus")
+        state, why = State.HURT if lost else State.UNKNOWN, next(iter(dead.values()), "none was heard on Redis")
         yield fault(state, "No node lives", "no reader is answered", why, "start the nodes", dead)
     if lost:
         yield attention(

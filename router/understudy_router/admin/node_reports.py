@@ -163,7 +163,7 @@ def differences(snapshot: Snapshot, view: NodeView, beat: Heartbeat) -> Iterator
     if view.health is not None and view.health.health is not Health.OK:
         yield "health", f"{view.health.health}: {view.health.why}", beat.standing
     if view.is_silent:
-        yield "bus", "silent on the bus", says
+        yield "bus", "silent on Redis", says
     if snapshot.lineage is not None and beat.lineage != snapshot.lineage:
         node_says = "no history: it cannot read its checkpoint" if beat.lineage is None else f"history {beat.lineage}"
         yield "lineage", f"history {snapshot.lineage}", node_says

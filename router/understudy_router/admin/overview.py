@@ -26,7 +26,6 @@ from understudy_router.admin.grid import (
     settled_ms,
 )
 from understudy_router.admin.held_snapshots import overview_part
-from understudy_router.admin.history import Number
 from understudy_router.admin.node_reports import node_document
 from understudy_router.admin.reads_served import NOTHING_SERVED
 from understudy_router.admin.replica_index import ROLES
@@ -36,6 +35,7 @@ from understudy_router.admin.trends import NO_TREND
 from understudy_router.cluster.catalogue import StoreRoute
 from understudy_router.cluster.degraded import bus_document
 from understudy_shared.base.extras import PACKAGE
+from understudy_shared.page.series import Number
 from understudy_shared.spark.times import utc_text
 
 SCHEMA = 1

@@ -10,8 +10,7 @@ import orjson
 from fastapi import APIRouter, Query, Request, Response
 from starlette.responses import StreamingResponse
 
-from understudy_router.admin.admin import HISTORY_MINUTES, Admin
-from understudy_router.admin.feed import EventStream
+from understudy_router.admin.admin import Admin
 from understudy_router.admin.lag_forms import csv_text, lag_tree, page_document
 from understudy_router.admin.lag_page import DEFAULT_LIMIT, MAX_LIMIT, SORTS, STATES, decoded, every_row
 from understudy_router.admin.lag_page import Query as LagQuery
@@ -20,6 +19,8 @@ from understudy_router.admin.snapshot import Snapshot
 from understudy_shared.base.slices import sliced
 from understudy_shared.http.etags import is_known
 from understudy_shared.http.problems import Problem, ProblemError, ProblemType
+from understudy_shared.page.feed import EventStream
+from understudy_shared.page.routes import history_routes
 from understudy_shared.server.app import json_response, streamed_json_response
 
 FORMATS = ("json", "csv")
@@ -34,6 +35,7 @@ def overview_routes(admin: Admin) -> APIRouter:
     """Make the routes for lag, health, nodes, history, and the overview as a document and as a stream."""
     routes = APIRouter()
     routes.include_router(lag_routes(admin))
+    routes.include_router(history_routes(admin.history))
 
     @routes.get("/admin/v1/health")
     async def health() -> Response:
@@ -52,15 +54,6 @@ def overview_routes(admin: Admin) -> APIRouter:
         """Whether a node may be stopped now, and what readers would lose."""
         return json_response(await admin.safe_to_stop(node_id))
 
-    @routes.get("/admin/v1/history")
-    async def history(
-        store: Filter = None,
-        partition: Annotated[int | None, Query(ge=0)] = None,
-        minutes: Annotated[int, Query(ge=1, le=HISTORY_MINUTES)] = HISTORY_MINUTES,
-    ) -> Response:
-        """Return lag and freshness of the last minutes: of the whole, of a store, or of one of its partitions."""
-        return json_response(await admin.history(store, partition, minutes))
-
     @routes.get("/admin/v1/overview")
     async def overview() -> Response:
         """Return all that the page shows, at most a second old."""
@@ -69,7 +62,7 @@ def overview_routes(admin: Admin) -> APIRouter:
     @routes.get("/admin/v1/events", status_code=200, response_class=EventStream)
     async def events(request: Request) -> Response:
         """Send server-sent events: the overview, then its changes, at most once a second."""
-        return admin.events(request)
+        return admin.feed.respond(request)
 
     return routes
 

@@ -22,7 +22,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from understudy_router.admin.faults import blind_nodes, named
-from understudy_router.admin.history import History, points_of
+from understudy_router.admin.history import points_of
 from understudy_router.admin.indicators import health_of
 from understudy_router.admin.node_reports import Disagreements, RestoreTracker
 from understudy_router.admin.reader_faults import quiet_query
@@ -39,6 +39,7 @@ from understudy_shared.auth.binding import Exposure
 from understudy_shared.base.slices import in_slices
 from understudy_shared.cluster.node_calls import CallKind, CallOutcome
 from understudy_shared.http.health import Indicator
+from understudy_shared.page.series import History
 from understudy_shared.server.request_counts import RequestCounts
 
 TICK_MS = 1000

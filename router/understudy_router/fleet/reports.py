@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from understudy_router.admin.admin import unknown_node
-from understudy_router.admin.history import STEP_MS
 from understudy_router.fleet.held import HeldApplication
 from understudy_shared.base.clock import Clock
 from understudy_shared.base.errors import UnderstudyError
@@ -16,6 +15,7 @@ from understudy_shared.cluster.node_calls import NodeCallError
 from understudy_shared.fleet.choosing import not_known
 from understudy_shared.http.problems import Problem, ProblemError, ProblemType, problem_of
 from understudy_shared.http.target import unknown_application
+from understudy_shared.page.series import STEP_MS
 from understudy_shared.spark.times import utc_text
 
 Document = Mapping[str, Any]

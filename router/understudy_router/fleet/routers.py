@@ -20,14 +20,10 @@ from understudy_router.fleet.patterns import MAX_APPLICATIONS, parse_patterns, w
 from understudy_router.fleet.reports import FleetReports
 from understudy_router.http.app import create_app
 from understudy_router.http.metrics import process_metrics
-from understudy_router.page import assets
-from understudy_router.page.fleet_views import read_fleet_query
-from understudy_router.page.render import PageReader, fleet_page
-from understudy_router.page.routes import file_routes
 from understudy_router.router import Router
 from understudy_router.settings import RouterSettings
 from understudy_router.transport.node_connections import NodeConnections
-from understudy_shared.auth.access import Access, authorization_of, session_name
+from understudy_shared.auth.access import Access, authorization_of
 from understudy_shared.auth.audit import note
 from understudy_shared.base.clock import Clock
 from understudy_shared.base.errors import UnderstudyError
@@ -42,6 +38,7 @@ from understudy_shared.cluster.remembered import Remembered
 from understudy_shared.fleet.dispatching import Fleet
 from understudy_shared.fleet.own_app import OwnApp, OwnProcess
 from understudy_shared.http.edge import read_flag
+from understudy_shared.page.routes import fleet_page_routes
 from understudy_shared.server.app import json_response
 from understudy_shared.server.connection_guard import ConnectionGuard
 from understudy_shared.server.probes import CAUSES_OF_PROCESS, degraded_metric
@@ -82,15 +79,7 @@ def fleet_routes(reports: FleetReports) -> APIRouter:
         note(request.scope, drain=wanted)
         return json_response(await reports.drain(node_id, monitored_by(request), drain=wanted), 202)
 
-    @routes.get("/admin/")
-    async def page(request: Request) -> Response:
-        """Return the overview of the applications as a page; its script keeps it up to date."""
-        query, overview = read_fleet_query(request.query_params), await reports.overview(monitored_by(request))
-        rows = [row for row in overview["applications"] if query.lets_through(row)]
-        reader = PageReader(session_name(request.scope))
-        return Response(fleet_page(overview, rows, query, reader), media_type="text/html", headers=assets.LIVE)
-
-    routes.include_router(file_routes())
+    routes.include_router(fleet_page_routes(lambda request: reports.overview(monitored_by(request))))
     return routes
 
 

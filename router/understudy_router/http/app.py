@@ -19,12 +19,12 @@ from understudy_router.http.reads import Reads
 from understudy_router.http.routes import RouterChanges, RouterHistories, RouterSnapshots, drain_route, read_routes
 from understudy_router.http.scans import RouterScans
 from understudy_router.http.watches import RouterWatches
-from understudy_router.page.draining import drain_routes
-from understudy_router.page.routes import page_routes
 from understudy_router.router import Router
 from understudy_shared.auth.access import Access
 from understudy_shared.http.openapi.document import add_document
 from understudy_shared.http.status import Status
+from understudy_shared.page.draining import drain_routes
+from understudy_shared.page.routes import page_routes
 from understudy_shared.reads.store_bounds import read_store_bounds
 from understudy_shared.server.app import Framework, answer_with_problems, service_app
 from understudy_shared.server.changes import changes_routes
@@ -110,7 +110,9 @@ def create_app(
     http.include_router(overview_routes(admin))
     http.include_router(drain_routes(admin.safe_to_stop, lambda node_id, wanted: router.drain(node_id, drain=wanted)))
     has_explore = not router.settings.disable_explore
-    http.include_router(page_routes(admin.overview_document, admin.history, admin.events, has_explore=has_explore))
+    http.include_router(
+        page_routes(admin.overview_document, admin.history, admin.feed.respond, has_explore=has_explore)
+    )
     add_document(http, "router", is_guarded=app.access.is_on, root_path=app.access.root_path)
     answer_with_problems(http)
     return app

@@ -129,6 +129,8 @@ class LookupsFirst(ABC):
         """The pages of one key that are answered without ASGI, too."""
         self.watch_streams = WatchStreams(0)
         """The watches that the application answers."""
+        self.when_ending: list[Callable[[], None]] = []
+        """The functions that end other streams that do not end by themselves."""
         self._batches: set[asyncio.Task[bool]] = set()
         self._packer = Packer(compression)
         self._app = app
@@ -160,6 +162,8 @@ class LookupsFirst(ABC):
 
     async def end_streams(self) -> None:
         """End the streams that do not end by themselves, each with a last event: the service stops."""
+        for end in self.when_ending:
+            end()
         await self.watch_streams.end()
 
     # ---- entry points: without ASGI, and by ASGI

@@ -25,8 +25,8 @@ from tests.support.page.explorable import add_explorable
 from tests.support.page.overviews import Overview, healthy, history
 from tests.support.router.replies import EXPLAINED
 
-from understudy_router.page.routes import Viewer, page_routes
 from understudy_shared.http.problems import Problem, ProblemError, ProblemType
+from understudy_shared.page.routes import Viewer, page_routes
 from understudy_shared.server.app import Framework, answer_with_problems, json_response, service_app
 
 HEARTBEAT_S = 1.0
@@ -109,7 +109,9 @@ def fake_app() -> Framework:
     async def overview() -> Mapping[str, Any]:
         return world.overview
 
-    async def known_history(store: str | None = None, partition: int | None = None) -> Mapping[str, Any]:
+    async def known_history(
+        store: str | None = None, partition: int | None = None, minutes: int = 60
+    ) -> Mapping[str, Any]:
         return history(is_known=bool(world.overview["stores"]))
 
     def changes(_: Request, viewer: Viewer) -> Response:

@@ -114,6 +114,22 @@ def healthy() -> Overview:
     }  # fmt: skip
 
 
+def served() -> Overview:
+    """The same stores at `understudy serve`: one process, which knows of no other."""
+    shown, here = healthy(), "127.0.0.1:8080"
+    for each in shown["grid"]["rows"]:
+        each["cells"] = {here: cell("A", age_ms=0)}
+    of_a_router = ("standby", "warmup", "eta_s", "within_bound_percent", "staleness_p99_ms", "staleness_is_more")
+    for each in shown["stores"]:
+        each["trend"] = None
+        for name in of_a_router:
+            del each[name]
+    shown["grid"]["columns"] = [here]
+    shown["counts"] = {"replicas": 12, "running": 12, "restoring": 0, "dead": 0, "unknown": 0}
+    shown["events"] = [{"id": 1, "at": "2026-11-22T12:01:01.500000Z", "event": "ready", "detail": "12 tasks are open"}]
+    return shown | {"service": "server", "router_id": None, "nodes": None, "bus": None}
+
+
 def degraded() -> Overview:
     """A dead node, a suspect one, a query whose end nobody knows, Redis gone, and a damaged changelog."""
     shown = healthy()
@@ -373,6 +389,7 @@ SHOWN: dict[str, Callable[[], Overview]] = {
 
 PICTURED: dict[str, Callable[[], Overview]] = {
     **SHOWN,
+    "served": served,
     "waiting": waiting,
     "failover": failover,
     "stopped": stopped,

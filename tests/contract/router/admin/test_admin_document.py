@@ -6,10 +6,10 @@ import re
 
 from tests.support.repository import ROOT
 
-from understudy_router.admin.feed import MAX_VIEWERS
-from understudy_router.admin.history import MAX_SERIES
 from understudy_router.admin.indicators import INDICATORS
 from understudy_router.admin.watching import EVENTS
+from understudy_shared.page.feed import MAX_VIEWERS
+from understudy_shared.page.series import MAX_SERIES
 
 API = (ROOT / "docs" / "admin.md").read_text()
 OPERATIONS = (ROOT / "docs" / "operations.md").read_text()

@@ -10,7 +10,6 @@ import pytest
 from tests.support.services.openapi import resolved
 
 from understudy_node.http.health import INDICATORS as OF_NODES
-from understudy_router.admin.admin import HISTORY_MINUTES
 from understudy_router.admin.indicators import INDICATORS as OF_ROUTERS
 from understudy_router.admin.lag_page import MAX_LIMIT as MAX_ROWS
 from understudy_router.admin.lag_page import SORTS, STATES
@@ -23,6 +22,7 @@ from understudy_shared.http.health import State
 from understudy_shared.http.openapi.document import SOURCE, Service, document
 from understudy_shared.http.problems import ProblemType
 from understudy_shared.http.snapshot_requests import MAX_LEASED_STORES
+from understudy_shared.page.series import HISTORY_MINUTES
 from understudy_shared.reads import cursor, position, snapshot_lease
 from understudy_shared.reads.bounds import (
     MAX_BATCH_KEYS,

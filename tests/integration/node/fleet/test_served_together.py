@@ -74,12 +74,13 @@ def test_each_answers_as_a_process_of_its_own(tmp_path: Path, fleet: ServedFleet
 def test_a_browser_sees_all_applications_and_each_on_a_page_of_its_own(fleet: ServedFleet) -> None:
     assert fleet.get("/").headers["location"] == "./admin/"
     page = fleet.get("/admin/").text
-    assert "2 of 2 applications are served" in page
+    assert "2 applications · 2 ok" in page
     for application in ("orders", "clicks"):
         assert f'<a href="applications/{application}/">' in page
+        assert fleet.get(f"/admin/v1/applications/{application}/history").status_code == 200
         own = fleet.get(f"/admin/applications/{application}/").text
         assert "Stores" in own
-        assert "<a href=../../../docs>" in own
+        assert '<a href="../../../docs">' in own
 
 
 def test_applications_come_and_go_and_an_invalid_file_changes_nothing(

@@ -112,7 +112,7 @@ def test_a_fault_is_said_with_its_cause_and_taken_back(live: Shown, router: Fake
         expect(page.locator("#indicators")).to_contain_text(said)
     expect(page.locator('[data-place="aircraft/0/node-1"]').first).to_have_text("A 3 ▲")
     expect(page.locator("#disagreement")).to_contain_text("suspect: timeouts")
-    expect(page.locator("#events li").first).to_contain_text("bus-lost")
+    expect(page.locator("#events li").first).to_contain_text("Redis lost")
     assert page.title().startswith("✕ flights: node-3 is dead")
     router.show(healthy())
     expect(page.locator("h1")).to_have_text(re.compile("all well"))
@@ -148,7 +148,7 @@ def test_a_router_that_falls_silent_makes_the_page_stale(browser: Browser, how: 
         expect(banner).to_be_hidden()
         own.process.send_signal(how)
         expect(banner).to_be_visible()
-        expect(banner).to_have_text(re.compile("Stale: nothing was heard of this router since 12:04:31"))
+        expect(banner).to_have_text(re.compile("Stale: nothing was heard since 12:04:31"))
         expect(live.page.locator("#live")).to_have_text("stale")
         if how is signal.SIGSTOP:
             own.process.send_signal(signal.SIGCONT)

@@ -13,13 +13,13 @@ from tests.support.cluster.fake_cluster import until
 from tests.support.router.snapshots import finished, snapshot_of, stores_named, tables_with
 from tests.support.router.tables import beat, task
 
-from understudy_router.admin import feed as module
-from understudy_router.admin.feed import Feed
 from understudy_router.admin.overview import MAX_KEPT, Overview, overview_of
 from understudy_router.admin.safe_to_stop import losses_of_all
 from understudy_router.admin.snapshot import Observed
 from understudy_shared.base.supervise import Supervisor
 from understudy_shared.http.health import HealthReport, Indicator
+from understudy_shared.page import feed as module
+from understudy_shared.page.feed import Feed, OverviewDocument
 from understudy_shared.reads.bounds import NO_BOUND
 
 STORES = stores_named({"one": 0}, partitions=1)
@@ -132,10 +132,10 @@ class Written:
 
     is_now_due = True
 
-    def is_due(self, now: Overview) -> bool:
+    def is_due(self, now: OverviewDocument) -> bool:
         return self.is_now_due
 
-    async def event(self, now: Overview) -> bytes:
+    async def event(self, now: OverviewDocument) -> bytes:
         await asyncio.sleep(0)
         return b'event: page\ndata: {"tick":%d}\n\n' % now.tick
 

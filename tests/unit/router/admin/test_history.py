@@ -7,21 +7,11 @@ from hypothesis import strategies as st
 from tests.support.router.snapshots import finished, snapshot_of, stores_named, tables_with, worlds
 from tests.support.router.tables import beat, task
 
-from understudy_router.admin.history import (
-    FRESHNESS,
-    LAG,
-    READS,
-    STEP_MS,
-    History,
-    Key,
-    Number,
-    Point,
-    points_of,
-    worst,
-)
+from understudy_router.admin.history import points_of
 from understudy_router.admin.reads_served import Rates
 from understudy_router.cluster.catalogue import Stores
 from understudy_router.cluster.tables import Tables
+from understudy_shared.page.series import FRESHNESS, LAG, READS, STEP_MS, History, Key, Number, Point, worst
 
 WHOLE = Key(LAG)
 numbers = st.none() | st.integers(0, 2**40)

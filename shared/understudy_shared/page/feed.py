@@ -1,0 +1,265 @@
+"""The stream of the overview: one look at the cluster a second, however many viewers there are.
+
+A viewer has no queue. It knows the tick of the last message that it got, and takes the changes since then when its
+connection has room: a slow viewer skips ticks, and a very slow one gets the whole document again. Messages go out in
+pieces, so a viewer that does not read holds one piece and the text that all viewers share.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterator
+from typing import Any, Generic, Protocol, TypeVar
+
+import orjson
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
+from starlette.types import Receive, Scope, Send
+
+from understudy_shared.auth.access import is_known
+from understudy_shared.base.clock import Clock
+from understudy_shared.http.problems import Problem, ProblemError, ProblemType
+from understudy_shared.server.app import is_head
+from understudy_shared.server.connection_limits import ENDLESS
+from understudy_shared.spark.times import utc_text
+
+log = logging.getLogger(__name__)
+
+MAX_VIEWERS = 500
+TICK_MS = 1000
+MAX_PAUSE_MS = 10_000
+
+LOOP_SHARE = 0.1
+"""Largest share of the loop for looking at the cluster: in a huge cluster in trouble, ticks come later."""
+
+HEARTBEAT_S = 1.0
+PIECE_BYTES = 64 * 1024
+
+MAX_TEXTS_BYTES = 8 * 1024 * 1024
+"""Bytes of the messages of one tick beyond which other late viewers get the whole document, which all share. In a large
+cluster in trouble the changes since each tick are nearly as long as the document."""
+
+
+class OverviewDocument(Protocol):
+    """The data that the page draws. `tick` is when any of it last changed."""
+
+    @property
+    def tick(self) -> int: ...
+
+    @property
+    def generated_at(self) -> str | None: ...
+
+    def documents(self) -> Generator[None, None, dict[str, Any]]:
+        """Make the document, in slices."""
+
+
+class StreamedOverview(OverviewDocument, Protocol):
+    """The same as messages: whole, and as the changes since one of the `known` ticks."""
+
+    @property
+    def known(self) -> tuple[int, ...]: ...
+
+    def whole(self) -> bytes: ...
+
+    def since(self, tick: int) -> bytes: ...
+
+
+Shown = TypeVar("Shown", bound=StreamedOverview)
+
+
+class ViewerMessages(Protocol):
+    """The messages for one viewer; without it a viewer gets the document and its deltas."""
+
+    def is_due(self, now: OverviewDocument) -> bool:
+        """Whether a message may be made now: readers come first, so a costly message is made less often."""
+
+    async def event(self, now: OverviewDocument) -> bytes:
+        """Return the message with the changes that the viewer has not got."""
+
+
+class Feed(Generic[Shown]):
+    """The stream for all viewers. `look` makes the overview of now, given the one before. It is called once a tick
+    while there are viewers; `looks` counts its calls.
+    """
+
+    def __init__(
+        self,
+        look: Callable[[Shown | None], Awaitable[Shown]],
+        clock: Clock,
+        *,
+        tick_ms: int = TICK_MS,
+        max_viewers: int = MAX_VIEWERS,
+    ) -> None:
+        self.viewers = 0
+        self.looks = 0
+        self._look = look
+        self._clock = clock
+        self._tick_ms = tick_ms
+        self._max_viewers = max_viewers
+        self._is_ending = False
+        self._now: Shown | None = None
+        self._texts: dict[int | None, bytes] = {}
+        """The messages of now, by the tick of the viewers that get them."""
+        self._looked_ms = self._good_until_ms = float("-inf")
+        """The time at which the last look began, and the time until which a new viewer may get its result."""
+        self._looking = asyncio.Lock()
+        self._watched = asyncio.Event()
+        self._changed = asyncio.Event()
+        """An event that is set, and replaced, when there is a new overview."""
+
+    def __repr__(self) -> str:
+        return f"Feed({self.viewers} viewers)"
+
+    # ---- looking
+
+    async def run(self) -> None:
+        """Look once a tick while there are viewers. An error does not end the task."""
+        while True:
+            await self._watched.wait()
+            began_ms = self._clock.monotonic_ms()
+            try:
+                await self.overview(max_age_ms=0)
+            except Exception:
+                log.exception("the overview could not be made", extra={"action": "overview-failed"})
+            now_ms = self._clock.monotonic_ms()
+            wait_ms = pause_ms(now_ms - began_ms, self._tick_ms)
+            self._good_until_ms = max(self._good_until_ms, now_ms + 2 * wait_ms)
+            await asyncio.sleep(wait_ms / 1000)
+
+    async def overview(self, *, max_age_ms: float = TICK_MS) -> Shown:
+        """Return the overview, at most `max_age_ms` old. Callers at the same time share one look."""
+        async with self._looking:
+            age_ms = self._clock.monotonic_ms() - self._looked_ms
+            if self._now is None or max_age_ms <= 0 or age_ms > max_age_ms:
+                await self._tick()
+            assert self._now is not None
+            return self._now
+
+    async def _tick(self) -> None:
+        """Look at the cluster, and send all viewers the changes."""
+        before, began_ms, self.looks = self._now, self._clock.monotonic_ms(), self.looks + 1
+        self._now, self._texts = await self._look(before), {}
+        was_good = self._is_good()
+        self._looked_ms = began_ms
+        self._good_until_ms = max(self._good_until_ms, self._clock.monotonic_ms() + 2 * self._tick_ms)
+        # Without a change, only viewers that wait for an overview that is not too old get this one.
+        if before is None or self._now.tick != before.tick or not was_good:
+            self._tell()
+
+    def _is_good(self) -> bool:
+        return self._clock.monotonic_ms() <= self._good_until_ms
+
+    def end(self) -> None:
+        """End the streams of all viewers, and accept no more: the service stops."""
+        self._is_ending = True
+        self._tell()
+
+    def _tell(self) -> None:
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    # ---- a viewer's side
+
+    def respond(self, request: Request, written: ViewerMessages | None = None) -> Response:
+        """Return the stream of changes to one viewer: as documents, or as `written` makes them for this viewer."""
+        if is_head(request):
+            return Response(media_type=EventStream.media_type)
+        return self.stream(request.headers.get("last-event-id"), is_known(request.scope), written)
+
+    def stream(
+        self,
+        last_event_id: str | None,
+        is_known: Callable[[], bool] = lambda: True,
+        written: ViewerMessages | None = None,
+    ) -> EventStream:
+        """Return the response to one viewer, which ends when the viewer's credential is revoked. Raises ProblemError
+        when the service stops, or there are too many viewers.
+        """
+        if self._is_ending:
+            raise ProblemError(Problem(ProblemType.NOT_INITIALISED, "this router stops", fix="Ask another router"))
+        if self.viewers >= self._max_viewers:
+            detail = f"{self.viewers} viewers watch this router"
+            raise ProblemError(Problem(ProblemType.TOO_MANY_VIEWERS, detail, fix="Close some, or ask another router"))
+        return EventStream(self.messages(_tick_of(last_event_id), is_known, written), self)
+
+    def enter(self) -> None:
+        self.viewers += 1
+        self._watched.set()
+
+    def leave(self) -> None:
+        self.viewers -= 1
+        if not self.viewers:
+            self._watched.clear()
+
+    async def messages(
+        self, tick: int | None, is_known: Callable[[], bool] = lambda: True, written: ViewerMessages | None = None
+    ) -> AsyncIterator[bytes]:
+        """Yield the messages for a viewer that has the overview of `tick`; `None` when it has no overview."""
+        while not self._is_ending and is_known():
+            changed, now = self._changed, self._now
+            is_due = now is not None and now.tick != tick and self._is_good()
+            if now is not None and is_due and (written is None or written.is_due(now)):
+                text = self._message(tick, now) if written is None else await written.event(now)
+                for piece in _pieces(text):
+                    if self._is_ending:
+                        return
+                    yield piece
+                tick = now.tick
+                continue
+            try:
+                async with asyncio.timeout(HEARTBEAT_S):
+                    await changed.wait()
+            except TimeoutError:
+                at = {"generated_at": utc_text(self._clock.wall_us())}
+                yield b"event: heartbeat\ndata: %b\n\n" % orjson.dumps(at)
+
+    def _message(self, tick: int | None, now: Shown) -> bytes:
+        since = tick if tick in now.known else None
+        if since not in self._texts and sum(map(len, self._texts.values())) > MAX_TEXTS_BYTES:
+            since = None
+        text = self._texts.get(since)
+        if text is None:
+            name, data = (b"overview", now.whole()) if since is None else (b"delta", now.since(since))
+            text = self._texts[since] = _event(name, now.tick, data)
+        return text
+
+
+class EventStream(StreamingResponse):
+    """A stream of server-sent events to one viewer, who counts until the connection ends, however it does."""
+
+    media_type = "text/event-stream"
+
+    def __init__(self, messages: AsyncIterator[bytes], feed: Feed[Any]) -> None:
+        headers = {"cache-control": "no-store", "x-accel-buffering": "no"}
+        super().__init__(messages, headers=headers)
+        self._feed = feed
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        scope[ENDLESS] = True
+        self._feed.enter()
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self._feed.leave()
+
+
+def pause_ms(took_ms: float, tick_ms: float) -> float:
+    """Return how long to wait after a gather that took so long, in ms."""
+    return max(tick_ms - took_ms, min(took_ms * (1 / LOOP_SHARE - 1), MAX_PAUSE_MS))
+
+
+def _event(name: bytes, tick: int, data: bytes) -> bytes:
+    """Encode one event; JSON of one line has no line breaks."""
+    return b"id: %d\nevent: %b\ndata: %b\n\n" % (tick, name, data)
+
+
+def _pieces(text: bytes) -> Iterator[bytes]:
+    for first in range(0, len(text), PIECE_BYTES):
+        yield text[first : first + PIECE_BYTES]
+
+
+def _tick_of(last_event_id: str | None) -> int | None:
+    """Return the tick that a viewer has; `None` when the id is not a tick."""
+    text = last_event_id or ""
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 19 else None

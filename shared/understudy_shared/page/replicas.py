@@ -1,0 +1,239 @@
+"""The replicas of the page: the chosen ones, one page of them, as a grid or as a table; and the one that is open
+(pure).
+
+The grid has a column for each node while it stays readable, else one for each replica of a partition, with its node's
+name in the cell.
+
+Store partitions that are well and lie on the same nodes share a row. One that is not well has a row of its own, so that
+it stands out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from understudy_shared.page.cells import (
+    ROLES,
+    Cell,
+    CellView,
+    ReplicaRow,
+    Row,
+    cell_view,
+    kind_of,
+    state_words,
+    wanted_replicas,
+    wanted_rows,
+)
+from understudy_shared.page.page_query import PageQuery
+from understudy_shared.page.words import UNKNOWN, age, batches, count, number
+
+Grid = Mapping[str, Any]
+
+MAX_COLUMNS = 24
+"""Most nodes that get a column each: a wider grid cannot be read."""
+
+GRID_ROWS = 500
+TABLE_ROWS = 200
+"""Rows of one page. They come in pages instead of appearing while one scrolls, so that a browser can search, link and
+read out all of a page."""
+
+PAGER_REACH = 5
+"""Number of pages before and after the present one that have a link, besides the first and the last."""
+
+
+FOLDS_ABOVE = 50
+"""Most rows that are not folded, because a reader can read them one by one."""
+
+NAMED = 3
+"""Most partitions that a row names."""
+
+_WORST = ("lag", "lag_ms", "age_ms")
+
+
+def folded(rows: Sequence[Row]) -> list[Row]:
+    """Fold the rows. Each has its `label`, and the worst values of the rows that it stands for."""
+    if len(rows) <= FOLDS_ABOVE:
+        return [{**row, "label": str(row["partition"])} for row in rows]
+    groups: dict[tuple[Any, ...], list[Row]] = {}
+    for row in rows:
+        groups.setdefault(_likeness(row), []).append(row)
+    return [_as_one(group) for group in groups.values()]
+
+
+def _likeness(row: Row) -> tuple[Any, ...]:
+    """Return the part of a row that is equal in all rows that fold into one."""
+    cells: Mapping[str, Any] = row["cells"]
+    is_well = bool(cells) and all(kind_of(cell) == "running" for cell in cells.values())
+    if not is_well:
+        return (row["store"], row["partition"])
+    return (row["store"], *sorted((node_id, cell["role"]) for node_id, cell in cells.items()))
+
+
+def _as_one(group: Sequence[Row]) -> Row:
+    first = group[0]
+    cells = {
+        node_id: {**cell, **{name: _most([row["cells"][node_id][name] for row in group]) for name in _WORST}}
+        for node_id, cell in first["cells"].items()
+    }
+    return {**first, "cells": cells, "label": _label([row["partition"] for row in group])}
+
+
+def _most(values: Sequence[float | None]) -> float | None:
+    return None if None in values else max(value for value in values if value is not None)
+
+
+def _label(partitions: Sequence[int]) -> str:
+    """Return the first partitions, and how many more there are."""
+    more = len(partitions) - NAMED
+    return ", ".join(map(str, partitions[:NAMED])) + (f" and {number(more)} more" if more > 0 else "")
+
+
+class ShownCell(NamedTuple):
+    """A cell of the grid, its link, and whether it is the one that is open."""
+
+    place: str
+    view: CellView
+    link: str
+    is_open: bool
+
+
+def grid_view(grid: Grid, query: PageQuery) -> dict[str, Any]:
+    """Return the values for the templates of the replicas. Rows are made one by one, so that other requests are
+    answered in between.
+    """
+    rows: Sequence[Row] = grid["rows"]
+    if query.view == "table":
+        replicas = list(wanted_replicas(rows, store=query.store, state=query.state))
+        first, last, pages = page_bounds(len(replicas), TABLE_ROWS, query.page)
+        return {
+            "columns": [],
+            "rows": [],
+            "replicas": (replica_row(each, query) for each in replicas[first:last]),
+            "total": len(replicas),
+            "shown": shown_words(grid, first, last, len(replicas), "replica"),
+            "pager": pager(query, pages),
+        }
+    found = wanted_rows(rows, store=query.store, state=query.state)
+    wanted = folded(found)
+    folds = fold_words(len(found), len(wanted))
+    first, last, pages = page_bounds(len(wanted), GRID_ROWS, query.page)
+    columns = columns_of(grid, wanted)
+    return {
+        "columns": columns,
+        "rows": (_grid_row(row, columns, query, is_packed=is_packed(grid)) for row in wanted[first:last]),
+        "replicas": [],
+        "total": len(wanted),
+        "shown": folds + shown_words(grid, first, last, len(wanted), "row" if folds else "partition"),
+        "pager": pager(query, pages),
+    }
+
+
+def is_packed(grid: Grid) -> bool:
+    """Whether there are too many nodes for a column each."""
+    return len(grid["columns"]) > MAX_COLUMNS
+
+
+def columns_of(grid: Grid, rows: Sequence[Row]) -> list[str]:
+    """Return the headings of the grid: nodes, or when there are too many, `replica 1`, `replica 2` and so on."""
+    if not is_packed(grid):
+        return list(grid["columns"])
+    return [f"replica {n + 1}" for n in range(max((len(row["cells"]) for row in rows), default=1))]
+
+
+def page_bounds(total: int, size: int, page: int) -> tuple[int, int, int]:
+    """Return the index of the first row, that after the last one, and the number of pages. A page beyond the end is the
+    last one.
+    """
+    pages = max(1, -(-total // size))
+    first = (min(page, pages) - 1) * size
+    return first, min(total, first + size), pages
+
+
+def shown_words(grid: Grid, first: int, last: int, total: int, noun: str) -> str:
+    """Say which rows are shown, of how many; and that the router sent only the worst, if it did."""
+    words = count(total, noun)
+    if last - first < total:
+        words = f"{number(first + 1)} to {number(last)} of {words}"
+    if grid["order"] == "worst":
+        words += f"; these are the worst of {count(grid['total'], 'partition')}, the CSV below has all"
+    return words
+
+
+def fold_words(partitions: int, rows: int) -> str:
+    """Say how many partitions the rows stand for, when some share a row."""
+    return (
+        f"{count(partitions, 'partition')}, those that are well and lie alike in one row: " if rows < partitions else ""
+    )
+
+
+def find_replica(rows: Sequence[Row], place: str) -> ReplicaRow | None:
+    """Return the replica at `store/partition/node`."""
+    for row in rows:
+        before = f"{row['store']}/{row['partition']}/"
+        node_id = place.removeprefix(before)
+        if place.startswith(before) and node_id in row["cells"]:
+            return ReplicaRow(place, row["store"], row["partition"], node_id, row["cells"][node_id])
+    return None
+
+
+def facts_of(replica: ReplicaRow, end: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Return the known facts of one replica."""
+    cell, kind = replica.cell, kind_of(replica.cell)
+    is_known = cell["lag"] is not None and end["version"] is not None
+    facts: list[tuple[str, str]] = [
+        ("role", ROLES.get(cell["role"], str(cell["role"]))),
+        ("state", state_words(cell, kind)),
+        ("version", f"{number(end['version'] - cell['lag'])} of {number(end['version'])}" if is_known else UNKNOWN),
+        ("behind", f"{batches(cell['lag'])}, {age(cell['lag_ms'])}"),
+        ("reported", UNKNOWN if cell["age_ms"] is None else f"{age(cell['age_ms'])} ago"),
+    ]
+    return [*facts, ("error", str(cell["error"]))] if cell["error"] else facts
+
+
+def replica_row(replica: ReplicaRow, query: PageQuery) -> dict[str, Any]:
+    """Return a row of the table of replicas."""
+    cell, kind = replica.cell, kind_of(replica.cell)
+    view = cell_view(replica.store, replica.partition, replica.node_id, cell)
+    return {
+        "key": replica.id,
+        "store": replica.store,
+        "partition": replica.partition,
+        "node_id": replica.node_id,
+        "role": ROLES.get(cell["role"], cell["role"]),
+        "state": view.state,
+        "words": state_words(cell, kind),
+        "lag": number(cell["lag"]),
+        "lag_ms": age(cell["lag_ms"]),
+        "age": age(cell["age_ms"]),
+        "link": query.link(open=replica.id),
+        "is_open": replica.id == query.open,
+    }
+
+
+def pager(query: PageQuery, pages: int) -> list[dict[str, Any]]:
+    """Return links to pages: the first and the last, and those around the present one."""
+    if pages == 1:
+        return []
+    here = min(query.page, pages)
+    near = range(max(1, here - PAGER_REACH), min(pages, here + PAGER_REACH) + 1)
+    numbers = sorted({1, pages, *near})
+    return [{"page": n, "href": query.link(page=n), "is_here": n == here} for n in numbers]
+
+
+def _grid_row(row: Row, columns: Sequence[str], query: PageQuery, *, is_packed: bool) -> dict[str, Any]:
+    held = row["cells"]
+    nodes: list[str | None] = [*sorted(held)] if is_packed else [each if each in held else None for each in columns]
+    nodes += [None] * (len(columns) - len(nodes))
+    cells = [None if node_id is None else _shown(row, node_id, query, is_packed=is_packed) for node_id in nodes]
+    key = f"{row['store']}/{row['partition']}"
+    return {"key": key, "store": row["store"], "label": row["label"], "cells": cells}
+
+
+def _shown(row: Row, node_id: str, query: PageQuery, *, is_packed: bool) -> ShownCell:
+    cell: Cell = row["cells"][node_id]
+    view = cell_view(row["store"], row["label"], node_id, cell)
+    if is_packed:
+        view = view._replace(text=f"{node_id} {view.text}", name=f"{node_id} {view.name}")
+    place = f"{row['store']}/{row['partition']}/{node_id}"
+    return ShownCell(place, view, query.link(open=place), place == query.open)

@@ -1,0 +1,265 @@
+"""The routes of `/admin/`: the page, its files, and the runbooks. The page shows the overview and its histories, and
+reads no other data.
+
+For readers with scripts the page is drawn here at each change, and the parts that differ are sent. Viewers with the
+same choices share a drawing. A viewer has no queue: it remembers which version of each part it has.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Mapping
+from time import monotonic
+from typing import Annotated, Any, NamedTuple, Protocol
+
+import orjson
+from fastapi import APIRouter, Query, Request, Response
+
+from understudy_shared.auth.access import authorization_of, session_name
+from understudy_shared.auth.principals import ANYBODY, Action
+from understudy_shared.base.slices import in_slices
+from understudy_shared.http.etags import is_known
+from understudy_shared.http.lookup_requests import unknown_path
+from understudy_shared.http.problems import ProblemError
+from understudy_shared.http.root_path import address_of, to_root
+from understudy_shared.page import assets
+from understudy_shared.page.assets import ASK_AGAIN, FOREVER, Asset, page_assets
+from understudy_shared.page.feed import OverviewDocument
+from understudy_shared.page.fleet_views import read_fleet_query
+from understudy_shared.page.page_query import PageQuery, read_query
+from understudy_shared.page.render import (
+    NO_HISTORY,
+    PageReader,
+    drawn_parts,
+    fleet_page,
+    joined,
+    load_templates,
+    opened_place,
+    page_pieces,
+    page_title,
+    runbook_page,
+)
+from understudy_shared.page.runbooks import INDEX, runbooks
+from understudy_shared.page.series import HISTORY_MINUTES
+from understudy_shared.server.app import json_response
+
+Document = Mapping[str, Any]
+
+LoadOverview = Callable[[], Awaitable[Document]]
+"""The function that returns the document of `GET /admin/v1/overview`, which the page shows."""
+
+
+MAX_KEPT = 16
+"""Most drawings that are cached for viewers with the same choices."""
+
+LOOP_SHARE = 0.1
+"""Largest share of the loop for drawing: a costly page is drawn less often, at least every MAX_PAUSE_S."""
+
+MAX_PAUSE_S = 10.0
+
+
+class Drawing(NamedTuple):
+    """The parts of the page by name, at a tick."""
+
+    tick: int
+    title: str
+    parts: Mapping[str, str]
+
+
+class Drawings:
+    """The last drawings, by the choices of the readers."""
+
+    def __init__(self) -> None:
+        self._kept: OrderedDict[PageQuery, Drawing] = OrderedDict()
+        self._due: dict[PageQuery, float] = {}
+        """The time from which each page may be drawn again."""
+        self._document: tuple[int, dict[str, Any]] | None = None
+        self._drawing = asyncio.Lock()
+
+    def is_due(self, query: PageQuery, now: OverviewDocument) -> bool:
+        """Whether a drawing of now exists, or may be made."""
+        known = self._kept.get(query)
+        return (known is not None and known.tick >= now.tick) or self._due.get(query, 0) <= monotonic()
+
+    async def of(self, query: PageQuery, now: OverviewDocument) -> Drawing:
+        """Return the page of now. The first caller draws it."""
+        async with self._drawing:
+            known = self._kept.get(query)
+            if known is None or known.tick < now.tick:
+                began_s = monotonic()
+                known = self._kept[query] = await self._drawn(query, now)
+                self._pace(query, began_s)
+                if len(self._kept) > MAX_KEPT:
+                    self._kept.popitem(last=False)
+            self._kept.move_to_end(query)
+            return known
+
+    async def _drawn(self, query: PageQuery, now: OverviewDocument) -> Drawing:
+        if self._document is None or self._document[0] != now.tick:
+            self._document = now.tick, await in_slices(now.documents())
+        _, document = self._document
+        parts = {name: await joined(pieces) for name, pieces in drawn_parts(document, query)}
+        return Drawing(now.tick, page_title(document["application_id"], document["health"]), parts)
+
+    def _pace(self, query: PageQuery, began_s: float) -> None:
+        """Set the time of the next drawing so that all drawings together keep to their share of the loop."""
+        now_s = monotonic()
+        self._due = {each: due_s for each, due_s in self._due.items() if due_s > now_s - MAX_PAUSE_S}
+        pause_s = (now_s - began_s) * (len(self._due) + 1) / LOOP_SHARE
+        self._due[query] = now_s + min(pause_s, MAX_PAUSE_S)
+
+
+class Viewer:
+    """The connection of one reader, and the parts that its browser has."""
+
+    def __init__(self, drawings: Drawings, query: PageQuery) -> None:
+        self._drawings = drawings
+        self._query = query
+        self._has: dict[str, int] = {}
+
+    def is_due(self, now: OverviewDocument) -> bool:
+        """Whether a drawing of now exists, or may be made."""
+        return self._drawings.is_due(self._query, now)
+
+    async def event(self, now: OverviewDocument) -> bytes:
+        """Return an event with the parts that the browser does not have."""
+        drawing = await self._drawings.of(self._query, now)
+        new = {name: text for name, text in drawing.parts.items() if self._has.get(name) != hash(text)}
+        self._has |= {name: hash(text) for name, text in new.items()}
+        data = {"generated_at": now.generated_at, "title": drawing.title, "html": "".join(new.values())}
+        return b"event: page\ndata: %b\n\n" % orjson.dumps(data)
+
+
+Changes = Callable[[Request, Viewer], Response]
+"""The function that returns the stream of changes to one viewer."""
+
+
+class History(Protocol):
+    """The function that returns the last minutes: of all, of a store, or of one of its partitions."""
+
+    async def __call__(self, store: str | None, partition: int | None, minutes: int = HISTORY_MINUTES) -> Document: ...
+
+
+def history_routes(history: History) -> APIRouter:
+    """Make `GET /admin/v1/history`."""
+    routes = APIRouter()
+
+    @routes.get("/admin/v1/history")
+    async def last_minutes(
+        store: Annotated[str | None, Query(max_length=256)] = None,
+        partition: Annotated[int | None, Query(ge=0)] = None,
+        minutes: Annotated[int, Query(ge=1, le=HISTORY_MINUTES)] = HISTORY_MINUTES,
+    ) -> Response:
+        """Return lag and freshness of the last minutes: of the whole, of a store, or of one of its partitions."""
+        return json_response(await history(store, partition, minutes))
+
+    return routes
+
+
+def page_routes(overview: LoadOverview, history: History, changes: Changes, *, has_explore: bool = True) -> APIRouter:
+    """Make the page's routes. They are for browsers: the OpenAPI document has the calls that the page itself makes.
+    `has_explore`: readers who may scan can list keys there.
+    """
+    load_templates()
+    routes, drawings = APIRouter(), Drawings()
+    routes.include_router(file_routes())
+
+    @routes.get("/admin/")
+    async def page(request: Request) -> Response:
+        """Return the page as it is now; its scripts keep it up to date."""
+        query = read_query(request.query_params)
+        shown = await overview()
+        histories = await histories_of(history, query, shown)
+        principal = authorization_of(request.scope).principal
+        reader = PageReader(
+            session_name(request.scope),
+            asks_key=principal is not ANYBODY,
+            explored=tuple(sorted(principal.stores_of(Action.SCAN))) if has_explore else None,
+        )
+        pieces = page_pieces(shown, histories, query, to_root(request.scope), reader)
+        return Response(await joined(pieces), media_type="text/html", headers=assets.LIVE)
+
+    @routes.get("/admin/changes")
+    async def page_changes(request: Request) -> Response:
+        """Send parts of the page as server-sent events, whenever they change."""
+        return changes(request, Viewer(drawings, read_query(request.query_params)))
+
+    return routes
+
+
+def fleet_page_routes(overview: Callable[[Request], Awaitable[Document]]) -> APIRouter:
+    """Make the routes of the page of several applications. `overview` has those that a request may see."""
+    routes = APIRouter()
+
+    @routes.get("/admin/")
+    async def page(request: Request) -> Response:
+        """Return the overview of the applications as a page; its script keeps it up to date."""
+        query, found = read_fleet_query(request.query_params), await overview(request)
+        rows = [row for row in found["applications"] if query.lets_through(row)]
+        reader = PageReader(session_name(request.scope))
+        return Response(fleet_page(found, rows, query, reader), media_type="text/html", headers=assets.LIVE)
+
+    routes.include_router(file_routes())
+    return routes
+
+
+def file_routes() -> APIRouter:
+    """Make the routes of what every page has: the way to it, its files, and the runbooks."""
+    routes = APIRouter()
+
+    @routes.get("/")
+    @routes.get("/admin")
+    async def to_page(request: Request) -> Response:
+        """Redirect a person who typed only the host to the page."""
+        return Response(status_code=307, headers={**assets.SECURITY, "location": address_of(request.scope, "/admin/")})
+
+    @routes.get("/admin/runbooks/")
+    @routes.get("/admin/runbooks/{name}")
+    async def runbook(request: Request, name: str = INDEX) -> Response:
+        """Return a runbook. The first one takes a moment to be made, and other requests are answered meanwhile."""
+        found = (await asyncio.to_thread(runbooks)).get(name)
+        if found is None:
+            raise ProblemError(unknown_path(request.scope["raw_path"]))
+        return Response(runbook_page(found, to_root(request.scope)), media_type="text/html", headers=assets.PAGE)
+
+    @routes.get("/admin/static/{path:path}")
+    async def static(path: str, request: Request) -> Response:
+        """Return a file by its name, or by the hash of this release and its name."""
+        assets = page_assets()
+        build, _, name = path.partition("/")
+        is_ours = build == assets.build
+        # A page that a router of another release has sent asks below the hash of that release.
+        asset = assets.by_path.get(name if is_ours else path) or assets.by_path.get(name)
+        if asset is None:
+            raise ProblemError(unknown_path(request.scope["raw_path"]))
+        return _file(asset, request.headers.get("if-none-match", ""), FOREVER if is_ours else ASK_AGAIN)
+
+    return routes
+
+
+async def histories_of(history: History, query: PageQuery, shown: Document) -> dict[str, Document]:
+    """Return the histories that the page draws: of all, of the store that is chosen, and of the replica that is
+    open.
+    """
+    found = {"all": await _last_hour(history, None, None)}
+    if query.store in {store["store"] for store in shown["stores"]}:
+        found["store"] = await _last_hour(history, query.store, None)
+    place = opened_place(query, shown)
+    if place is not None:
+        found["open"] = await _last_hour(history, place.store, place.partition)
+    return found
+
+
+async def _last_hour(history: History, store: str | None, partition: int | None) -> Document:
+    try:
+        return await history(store, partition)
+    except ProblemError:  # not remembered: show the page without that curve
+        return NO_HISTORY
+
+
+def _file(asset: Asset, if_none_match: str, cache_control: str) -> Response:
+    known = {"etag": asset.etag, "cache-control": cache_control, **assets.SECURITY}
+    if is_known(if_none_match, asset.etag):
+        return Response(status_code=304, headers=known)
+    return Response(asset.body, media_type=asset.media_type, headers=known)

@@ -1,0 +1,291 @@
+"""The parts of the page as texts: they take the overview document, and return the text of each slot of the templates
+(pure).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from understudy_shared.page.cells import LAGGING_FROM
+from understudy_shared.page.drawing import bar_percents
+from understudy_shared.page.words import UNKNOWN, age, batches, count, duration, fixed, number, percent, rate, size
+
+Document = Mapping[str, Any]
+
+MARKS = {"ok": "●", "attention": "▲", "hurt": "✕", "moving": "↻", "unknown": "?"}
+"""The shape of each state, so that its colour is not needed."""
+
+REDIS = "Redis"
+"""The bus by the name that people know."""
+
+NOTHING = "-"
+"""The text for an absent value; the text for an unknown one is UNKNOWN."""
+
+_RUNBOOK = re.compile(r"docs/runbooks/([\w-]+)\.md", re.ASCII)
+
+TRENDS = {"steady": "→ steady", "growing": "↑ growing", "shrinking": "↓ shrinking", "unknown": UNKNOWN}
+
+
+class Shown(NamedTuple):
+    """The content of a slot: a text, the state that colours it (without colour: ""), the text shown on hover, and its
+    link.
+    """
+
+    text: str
+    state: str = ""
+    title: str = ""
+    href: str = ""
+
+
+Slots = dict[str, Shown]
+
+
+def health_slots(overview: Document) -> Slots:
+    """Fill the health line."""
+    health, counts = overview["health"], overview["counts"]
+    state = health["state"]
+    return {
+        "mark": Shown(MARKS.get(state, UNKNOWN), state, state),
+        "headline": Shown(health["headline"], state),
+        "summary": Shown(summary(counts), "", "what is known here"),
+        "runbook": runbook_link(health["runbook"], "Runbook: "),
+    }
+
+
+def summary(counts: Mapping[str, int]) -> str:
+    """Count the things of each sort in words, without those that are absent. A node counts no nodes."""
+    words = [count(counts["replicas"], "replica")]
+    if "nodes_live" in counts:
+        words.insert(0, f"{number(counts['nodes_live'])} of {count(counts['nodes_known'], 'node')} live")
+    words += [f"{number(counts[kind])} {kind}" for kind in ("running", "restoring", "dead", "unknown") if counts[kind]]
+    return " · ".join(words)
+
+
+def unwell(overview: Document) -> list[Document]:
+    """Return the indicators that are not well, the worst first."""
+    order = {"hurt": 0, "unknown": 1, "attention": 2}
+    found = [each for each in overview["health"]["indicators"] if each["state"] != "ok"]
+    return sorted(found, key=lambda each: order.get(each["state"], 3))
+
+
+def indicator_slots(indicator: Document, health: Document) -> Slots:
+    """Fill the row of one indicator that is not well. What the headline says already is not said again."""
+    is_headline = health["headline"] == f"{indicator['symptom']}. Do: {indicator['action']}"
+    affected = [str(each) for each in indicator["affected"]]
+    more = f" and {len(affected) - 12} more" if len(affected) > 12 else ""
+    return {
+        "mark": Shown(MARKS.get(indicator["state"], UNKNOWN), indicator["state"], indicator["state"]),
+        "name": Shown(REDIS if indicator["name"] == "bus" else indicator["name"]),
+        "symptom": Shown("" if is_headline else indicator["symptom"]),
+        "impact": Shown(indicator["impact"]),
+        "cause": Shown(indicator["cause"]),
+        "action": Shown("" if is_headline else indicator["action"]),
+        "runbook": Shown("") if is_headline else runbook_link(indicator["runbook"]),
+        "affected": Shown(", ".join(affected[:12]) + more),
+    }
+
+
+def runbook_link(path: str | None, before: str = "") -> Shown:
+    """Link to a runbook, given by its path in the repository, on a page below this one."""
+    found = _RUNBOOK.fullmatch(path or "")
+    return Shown(path or "") if found is None else Shown(before + found[1], "", "", f"runbooks/{found[1]}")
+
+
+def figure_slots(overview: Document) -> Slots:
+    """Fill the strip of figures below the health line. A node does not have all of them."""
+    fresh, reads, lag, end = overview["freshness"], overview["reads"], overview["lag"], overview["end"]
+    counts, bus = overview["counts"], overview["bus"]
+    node = f" on {lag['node_id']}" if is_of_a_cluster(overview) else ""
+    place = f" · {lag['store']} {lag['partition']}{node}" if lag["store"] is not None else ""
+    unknown = f" · {count(lag['unknown'], 'replica')} unknown" if lag["unknown"] else ""
+    confirmed = "confirmed" if end["confirmed"] else "not confirmed"
+    since = "" if end["age_ms"] is None else f" {age(end['age_ms'])} ago"
+    found = {
+        "freshness": Shown(duration(fresh["p50_ms"]), "", "from the commit to the first answer that has it, median"),
+        "freshness_more": Shown(f"p99 {duration(fresh['p99_ms'])}"),
+        "reads": Shown(f"{rate(reads['per_s'])}/s", "", "lookups answered here"),
+        "reads_more": Shown(f"{rate(reads['errors_per_s'])} errors/s", "attention" if reads["errors_per_s"] else ""),
+        "lag": Shown(batches(lag["worst_batches"]), "unknown" if lag["worst_batches"] is None else ""),
+        "lag_more": Shown(f"{duration(lag['worst_ms'])}{place}{unknown}"),
+        "end": Shown(number(end["version"]), "" if end["confirmed"] else "unknown"),
+        "end_more": Shown(f"{confirmed}{since}"),
+    }
+    if not is_of_a_cluster(overview):
+        return found
+    is_all_live = counts["nodes_live"] == counts["nodes_known"]
+    return found | {
+        "bound": Shown(percent(reads["within_bound_percent"]), "", "answers inside the bound that was asked for"),
+        "bound_more": Shown("of answers"),
+        "nodes": Shown(f"{counts['nodes_live']} of {counts['nodes_known']}", "" if is_all_live else "attention"),
+        "nodes_more": Shown("live"),
+        "bus": Shown(bus["state"], "" if bus["state"] == "connected" else "attention", bus["why"]),
+        "bus_more": Shown("Redis or Valkey"),
+    }
+
+
+def is_of_a_cluster(overview: Document) -> bool:
+    """Whether it is a router's: a node shows what it holds itself."""
+    return overview["nodes"] is not None
+
+
+def store_slots(store: Document) -> Slots:
+    """Fill a row of the stores. A node knows no trend and no other roles."""
+    kinds = (("unserved", "unserved", "hurt"), ("restoring", "restoring", "moving"), ("unknown", "unknown", "unknown"))
+    state = next((state for name, _, state in kinds if store[name]), "")
+    words = [f"{number(store[name])} {word}" for name, word, _ in kinds if store[name]]
+    is_lagging = (store["worst_lag"] or 0) >= LAGGING_FROM and store["trend"] in {None, "growing"}
+    found = {
+        "name": Shown(store["store"]),
+        "partitions": Shown(number(store["partitions"])),
+        "active": Shown(number(store["active"]), "hurt" if store["active"] < store["partitions"] else ""),
+        "lag": Shown(
+            number(store["worst_lag"]),
+            "unknown" if store["worst_lag"] is None else "attention" if is_lagging else "",
+            f"{batches(store['worst_lag'])}, {age(store['worst_lag_ms'])}",
+        ),
+        "lag_ms": Shown(age(store["worst_lag_ms"])),
+        "wellness": Shown(" · ".join(words) or "all served", state),
+    }
+    if store["trend"] is None:
+        return found
+    eta = "" if store["eta_s"] is None else f", ETA {duration(store['eta_s'] * 1000)}"
+    bound = store["within_bound_percent"]
+    return found | {
+        "standby": Shown(number(store["standby"])),
+        "warmup": Shown(number(store["warmup"])),
+        "bound": Shown(NOTHING if bound is None else percent(bound), "", "reads answered within their bound lately"),
+        "served": Shown(served_words(store), "", "how old its answers were"),
+        "trend": Shown(f"{TRENDS.get(store['trend'], UNKNOWN)}{eta}", "attention" if is_lagging else ""),
+    }
+
+
+def served_words(store: Document) -> str:
+    """Say how old the answers of a store were, but for one in a hundred."""
+    p99 = store["staleness_p99_ms"]
+    return "" if p99 is None else f"p99 {'>' if store['staleness_is_more'] else '≤'} {duration(p99)}"
+
+
+def node_slots(node: Document) -> Slots:
+    """Fill a row of the nodes."""
+    health = node["health"]
+    is_well = node["live"] and health in {None, "ok"} and not node["degraded"]
+    words = [node["state"]]
+    words += [health] if health not in {None, "ok"} else []
+    waits_for = node.get("waits_for")
+    waits = [f"waits for {waits_for}"] if waits_for else []
+    why = "; ".join([*waits, *([node["reason"]] if node["reason"] else []), *node["degraded"]])
+    state = "" if is_well and node["state"] == "serving" else "attention" if node["live"] else "hurt"
+    moving = "moving" if state == "attention" else state
+    states = {"draining": moving, "waiting": moving, "unheard": "unknown"}
+    roles = f"{number(node['active'])} A  {number(node['standby'])} S"
+    roles += f"  {number(node['warmup'])} W" if node["warmup"] else ""
+    safe = node["safe_to_stop"]["safe"]
+    return {
+        "name": Shown(node["node_id"]),
+        "address": Shown(f"{node['host']}:{node['port']}"),
+        "zone": Shown(node["zone"] or "-"),
+        "state": Shown(", ".join(words), states.get(node["state"], state)),
+        "why": Shown(why),
+        "heartbeat": Shown(age(node["heartbeat_age_ms"]), "", "since it was heard"),
+        "version": Shown(number(node["version"])),
+        "roles": Shown(roles, "", "active, standby and warm-up replicas"),
+        "restoring": Shown(f"{number(node['restoring'])} restoring" if node["restoring"] else "", "moving"),
+        "safe": Shown(safe_words(safe, is_live=node["live"]), safe_state(safe, is_live=node["live"])),
+        "safe_why": Shown(node["safe_to_stop"]["why"] if node["live"] else ""),
+    }
+
+
+def safe_words(safe: bool | None, *, is_live: bool) -> str:
+    """Say whether a node may be stopped. A node that is gone gets no such text."""
+    if not is_live:
+        return "-"
+    return "? unknown" if safe is None else "✓ safe" if safe else "✕ not safe"
+
+
+def safe_state(safe: bool | None, *, is_live: bool) -> str:
+    """Return the colour for whether a node may be stopped; safe has no colour."""
+    if not is_live or safe:
+        return ""
+    return "unknown" if safe is None else "attention"
+
+
+def restore_slots(restore: Document) -> Slots:
+    """Fill the row of a restore: its stage, bytes, rate, and when it will be done at that rate."""
+    done, total, per_s = restore["done_bytes"], restore["total_bytes"], restore["bytes_per_s"]
+    words = [f"{size(done)} of {size(total)}"]
+    if per_s is not None:
+        words.append(f"{size(per_s)}/s")
+    is_known = done is not None and bool(total)
+    if is_known and per_s:
+        words.append(f"{duration(max(0, total - done) * 1000 / per_s)} left")
+    return {
+        "place": Shown(
+            f"{' and '.join(restore['stores'])} {restore['task'].partition('_')[2]} on {restore['node_id']}"
+        ),
+        "stage": Shown(restore["stage"], "moving"),
+        "share": Shown(f"{min(100, done * 100 // total)} %" if is_known else UNKNOWN),
+        "bytes": Shown(" · ".join(words)),
+    }
+
+
+def disagreement_slots(row: Document) -> Slots:
+    """Fill the row of a disagreement between this router and a node."""
+    return {
+        "node": Shown(row["node_id"]),
+        "router_says": Shown(row["router_says"], "attention"),
+        "node_says": Shown(row["node_says"]),
+    }
+
+
+def snapshot_slots(lease: Document) -> Slots:
+    """Fill the row of a snapshot lease: its version, and what that holds."""
+    files = f" · {size(lease['disk_bytes'])} of files" if lease["disk_bytes"] else ""
+    return {
+        "version": Shown(number(lease["version"])),
+        "bytes": Shown(f"{size(lease['extra_bytes'])}{files}", "", "what its version holds beyond the one on show"),
+        "tasks": Shown(number(lease["tasks"]), "", "replicas that keep its version"),
+    }
+
+
+def event_slots(event: Document) -> Slots:
+    """Fill a line of the log of events."""
+    return {"event": Shown(event["event"].replace("bus-", f"{REDIS} ")), "detail": Shown(event["detail"])}
+
+
+def event_anchor(event: Document) -> str:
+    """Return the id of an event on the page, for links to it; it contains the absolute time."""
+    return f"event-{event['id']}-{event['at']}"
+
+
+class Bar(NamedTuple):
+    """A bar of the histogram of served staleness."""
+
+    label: str
+    answers: str
+    share: str
+    percent: int
+
+
+def staleness_bars(reads: Document) -> list[Bar]:
+    """Return the histogram of how old the answers of this service were; empty while there were no answers."""
+    bounds, counts = reads["staleness"].get("le_ms", []), reads["staleness"].get("counts", [])
+    total = sum(counts)
+    if not total:
+        return []
+    labels = [_bar_label(bounds, index) for index in range(len(counts))]
+    bars = [
+        Bar(label, number(value), f"{fixed(value * 100 / total, 1)} %", height)
+        for label, value, height in zip(labels, counts, bar_percents(counts), strict=True)
+    ]
+    first = next(index for index, value in enumerate(counts) if value)
+    last = max(index for index, value in enumerate(counts) if value)
+    return bars[max(0, first - 1) : last + 2]
+
+
+def _bar_label(bounds: Sequence[float | None], index: int) -> str:
+    bound = bounds[index] if index < len(bounds) else None
+    if bound is not None:
+        return f"≤ {duration(bound)}"
+    return f"> {duration(bounds[index - 1])}" if index else "any"

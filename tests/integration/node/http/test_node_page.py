@@ -1,0 +1,114 @@
+"""The page of `understudy serve` in a real browser: the page of a router, without what only a router sees."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from playwright.sync_api import Browser, expect
+from tests.support.checkpoint.handmade import HandmadeCheckpoint
+from tests.support.checkpoint.handmade_orders import HandmadeOrders
+from tests.support.cluster.served_node import ServedNode, served_node
+from tests.support.page.browser import CHROMIUM, NO_CHROMIUM, Shown, axe_source, chromium, shown, violations
+from tests.support.page.explored import VERSION, choose_store, do, expect_said, rows
+
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason=NO_CHROMIUM)
+
+PHONE = {"width": 360, "height": 740}
+
+
+class Followed:
+    """A checkpoint and the node that serves it."""
+
+    def __init__(self, orders: HandmadeCheckpoint, node: ServedNode) -> None:
+        self.orders = orders
+        self.node = node
+
+
+@pytest.fixture(scope="module")
+def followed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Followed]:
+    folder = tmp_path_factory.mktemp("served")
+    orders = HandmadeOrders(folder / "orders").create().add(*range(1, VERSION + 1))
+    with served_node(orders.path, folder / "data") as node:
+        node.wait_for_version(VERSION)
+        yield Followed(orders, node)
+
+
+@pytest.fixture(scope="module")
+def browser(followed: Followed) -> Iterator[Browser]:
+    with chromium() as started:
+        yield started
+
+
+@pytest.fixture
+def live(browser: Browser, followed: Followed) -> Iterator[Shown]:
+    """The page; at the end its console must have been silent."""
+    with shown(browser, f"http://127.0.0.1:{followed.node.port}/admin/") as page:
+        yield page
+        assert page.errors == []
+
+
+def test_it_shows_the_lag_and_leaves_out_what_only_a_router_sees(live: Shown) -> None:
+    page = live.page
+    expect(page.locator("#health")).to_contain_text("all well")
+    expect(page.locator("#figures")).to_contain_text(f"last version {VERSION}")
+    expect(page.locator("#grid a.cell").first).to_have_attribute("data-state", "well")
+    expect(page.locator("#nodes-part")).to_be_hidden()
+    for absent in ("Redis", "inside the bound"):
+        expect(page.locator("#figures")).not_to_contain_text(absent)
+    expect(page.get_by_role("button", name="Explain")).to_have_count(0)
+
+
+def test_a_key_is_looked_up_and_the_page_counts_it(live: Shown) -> None:
+    page = live.page
+    for column, value in (("tenant", "a"), ("n", "7")):
+        page.locator(f'#ask input[data-field="{column}"]').fill(value)
+    page.locator("#ask button[value=get]").click()
+    expect(page.locator("#answer")).to_contain_text("Found")
+    expect(page.locator("#answer")).to_contain_text("answered by")
+    page.get_by_text("How old the answers were").click()
+    expect(page.locator("#served tbody tr").first).to_be_visible()
+
+
+def test_its_keys_are_explored(live: Shown) -> None:
+    choose_store(live.page)
+    live.page.locator('[data-prefix="tenant"]').fill("b")
+    do(live.page, "List keys")
+    expect_said(live.page, f"Keys 1 to 10, the last: version {VERSION}")
+    assert {each["tenant"] for each in rows(live.page)} == {"b"}
+
+
+def test_a_press_on_a_column_lists_the_greatest_first_and_a_link_shows_the_same(live: Shown) -> None:
+    page = live.page
+    choose_store(page)
+    do(page, "List keys")
+    expect_said(page, "Keys 1 to 50: version")
+    for said, order, greatest in (("by count", "descending", "119"), ("by count", "ascending", "0")):
+        page.locator("#explore-list thead").get_by_role("button", name="count").click()
+        expect(page.locator("#explore-list th[aria-sort]")).to_have_attribute("aria-sort", order)
+        expect_said(page, said)
+        expect(page.locator("#explore-list tbody tr").first.locator("td").first).to_have_text(greatest)
+    page.reload()
+    live.wait_until_live()
+    expect(page.locator("#explore-list th[aria-sort]")).to_have_attribute("aria-sort", "ascending")
+    expect(page.get_by_role("link", name="Parquet")).to_have_attribute("href", "/v1/stores/op0.parquet")
+    with page.expect_download() as kept:
+        page.get_by_role("link", name="CSV").click()
+    assert kept.value.path().read_text().count("\n") == 131
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("viewport", [{"width": 1280, "height": 900}, PHONE], ids=["wide", "phone"])
+def test_axe_finds_nothing(browser: Browser, followed: Followed, theme: str, viewport: dict[str, int]) -> None:
+    address = f"http://127.0.0.1:{followed.node.port}/admin/?open=op0/0/127.0.0.1:{followed.node.port}"
+    with shown(browser, address, color_scheme=theme, viewport=viewport) as live:
+        assert violations(live.page, axe_source()) == []
+
+
+def test_a_commit_is_seen_without_loading_again(live: Shown, followed: Followed) -> None:
+    followed.orders.add(VERSION + 1)
+    expect(live.page.locator("#figures")).to_contain_text(f"last version {VERSION + 1}")
+    choose_store(live.page)
+    do(live.page, "Changes of the last minute")
+    expect(live.page.locator("#explore-changes")).to_contain_text("changes in the last minute")
+    expect(live.page.locator("#explore-changes tbody tr").first).to_contain_text(str(VERSION + 1))
