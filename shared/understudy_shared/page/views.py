@@ -251,7 +251,9 @@ def snapshot_slots(lease: Document) -> Slots:
 
 def event_slots(event: Document) -> Slots:
     """Fill a line of the log of events."""
-    return {"event": Shown(event["event"].replace("bus-", f"{REDIS} ")), "detail": Shown(event["detail"])}
+    name = event["event"]
+    shown = f"{REDIS} {name[4:].replace('-', ' ')}" if name.startswith("bus-") else name
+    return {"event": Shown(shown), "detail": Shown(event["detail"])}
 
 
 def event_anchor(event: Document) -> str:
