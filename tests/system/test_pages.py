@@ -18,7 +18,7 @@ from tests.support.repository import ROOT
 from understudy_shared.base import sockets
 
 PAGES = ROOT / "docs"
-QUICK = ("how-to/keys-and-tls.md", "how-to/sign-gossip.md")
+QUICK = ("how-to/keys-and-tls.md", "how-to/many-rows.md", "how-to/sign-gossip.md")
 """These need no Spark and no cluster."""
 
 LONG = (
@@ -41,8 +41,8 @@ READ_ONLY = (
 )
 """They have no block that could run on one machine; each says why."""
 
-ELSEWHERE = ("how-to/feature-stores.md",)
-"""Run by tests of what they are about: tests/integration/client/test_feast.py."""
+ELSEWHERE = ("how-to/dashboards.md", "how-to/feature-stores.md")
+"""Run by tests of their own in tests/integration/client, with packages that the project does not need."""
 
 
 class Orders(HandmadeCheckpoint):
