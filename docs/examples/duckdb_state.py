@@ -13,12 +13,12 @@ from datetime import UTC, datetime
 from typing import Any
 from urllib.request import Request, urlopen
 
-from fsspec import AbstractFileSystem
+from fsspec import AbstractFileSystem  # type: ignore[import-untyped]
 
 KEPT_S = 1.0
 
 
-class StateFiles(AbstractFileSystem):  # type: ignore[misc]  # fsspec has no types
+class StateFiles(AbstractFileSystem):  # type: ignore[misc]
     """The files `<store>.parquet`, `.csv` and `.ndjson` of a service. A question may follow: `?where=flights>100`."""
 
     protocol = "state"
