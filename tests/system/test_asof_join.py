@@ -136,30 +136,16 @@ def killed_and_finished(spark: SparkSession, url: str, records: Records, folder:
 
 
 @pytest.mark.full
-def test_the_example_says_what_it_does_up_to_a_first_result_that_waits_for_nothing_and_ends_quietly_by_ctrl_c(
-    server: RedisServer, tmp_path: Path
-) -> None:
-    """No wait for an input can end here, and the flights are in the first batch."""
+def test_the_example_prints_each_flight_with_the_weather_of_its_airport(server: RedisServer, tmp_path: Path) -> None:
     day = all_records().between(FIRST_S, FIRST_S + DAY_S).closed()
-    server.flush()
-    add(server.url, "flights", day.flights)
     add(server.url, "weather", day.weather)
+    add(server.url, "flights", day.flights)
     example = str(ROOT / "docs" / "examples" / "asof_join.py")
-    arguments = [str(tmp_path / "checkpoint"), "--redis", server.url, "--idle", PATIENT["max_task_idle_ms"]]
-    with spark_job(example, arguments, tmp_path / "job") as job:
+    with spark_job(example, [str(tmp_path / "checkpoint"), server.url], tmp_path / "job") as job:
         job.wait_until(lambda: any(line.startswith("|2013-01-01T") for line in job.lines()), what="a flight")
-        job.interrupt()
-        assert job.wait_for_end() == 0
-    first_batch = "\n".join(job.lines()).partition("Batch: 0")[2].partition("Batch: 1")[0]
-    assert "|2013-01-01T" in first_batch
-    starting, *said = [line for line in job.lines() if line[:1].isalpha()]
-    assert starting.startswith("Starting Spark, which takes some seconds. Its own log is ")
-    assert said[:2] == [
-        "Starting the query. Its first batch comes once there are flights and weather; Ctrl-C stops it.",
-        "Batch: 0",
-    ]
-    assert said[-2:] == ["Stopping ...", "Stopped. With the same checkpoint it goes on where it was."]
-    assert job.errors() == []
+        flights = [line.split("|")[1:-1] for line in job.lines() if line.startswith("|2013-01-01T")]
+    assert all(weather_time.strip() == "NULL" or weather_time <= time for time, _, _, _, weather_time, *_ in flights)
+    assert any(weather_time.strip() != "NULL" for _, _, _, _, weather_time, *_ in flights)
 
 
 @pytest.mark.full

@@ -4,8 +4,9 @@
 - `routes`: per carrier, origin and destination, how many flights and their arrival delays;
 - `airport_hours`: per origin and hour of the schedule, with a watermark, so that hours that are over leave the state.
 
-A query has one output schema: the branches are cast to one, and go to a sink that discards it. Readers look up the
-state. Each branch has the alias by which `announce` names its store.
+Write a query of your own with one aggregation, and leave Spark's check on: this has three to show three stores by one
+process. A query has one output schema: the branches are cast to one, and go to a sink that discards it. Readers look up
+the state. Each branch has the alias by which `announce` names its store.
 """
 
 from __future__ import annotations

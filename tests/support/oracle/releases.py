@@ -1,23 +1,22 @@
 """Other releases of Spark as writers: an environment for each, and the checkpoints that it wrote, with what its own
 state reader says of them.
 
-An environment is made when it is first asked for, in `.cache/spark-X.Y`, with `uv`. It has PySpark alone: the process
+An environment is made when it is first asked for, in `.cache/spark-X.Y`. It has PySpark alone: the process
 that writes is this Python, with that PySpark before all else on its path.
 """
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from tests.support.oracle.kinds import Kept, KindsCheckpoint, KindStore
+from tests.support.packages import NotInstalledError, installed
 from tests.support.repository import ROOT
 from tests.support.spark.formats import (
     HDFS_V1,
@@ -45,11 +44,10 @@ IMPATIENT = {"spark.sql.streaming.stateStore.maintenanceShutdownTimeout": "1s"}
 FINISHED, RELEASE = "finished.json", "release"
 PYTHON, SCALA, CHANGED = "python", "scala", "changed"
 """Names of checkpoints of `transformWithState`: the language of the query, or that its columns changed."""
-_INSTALL_LIMIT_S, _WRITE_LIMIT_S = 900, 3600
+_WRITE_LIMIT_S = 3600
 
-
-class NoSparkError(Exception):
-    """A release that cannot be had here, with the reason."""
+NoSparkError = NotInstalledError
+"""The error for a release that cannot be had here, with the reason."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,30 +169,9 @@ def environment(line: str) -> tuple[Path, ...]:
     """The packages of the newest Spark of a release line; installed when they are first asked for."""
     # Without what PySpark needs: that is installed for the tests' own, and works with each of Spark 4.
     if line in RELEASES:
-        return (_installed(f"spark-{line}", "--no-deps", f"pyspark=={RELEASES[line]}"),)
+        return (installed(f"spark-{line}", "--no-deps", f"pyspark=={RELEASES[line]}"),)
     release = f"pyspark=={BEFORE_METADATA[line]}"
-    return _installed(f"spark-{line}", "--no-deps", release), _installed("spark-3-libraries", *_OF_SPARK_3)
-
-
-def _installed(name: str, *packages: str) -> Path:
-    folder, wanted = ROOT / ".cache" / name, " ".join(packages)
-    folder.mkdir(parents=True, exist_ok=True)
-    with (folder / "lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        done = folder / "installed"
-        if not done.exists() or done.read_text() != wanted:
-            _install(folder / "packages", packages)
-            done.write_text(wanted)
-    return folder / "packages"
-
-
-def _install(target: Path, packages: Sequence[str]) -> None:
-    uv = Path(sys.executable).with_name("uv")
-    command = [str(uv), "pip", "install", "--quiet", "--python", sys.executable, "--target", str(target), *packages]
-    try:
-        subprocess.run(command, check=True, capture_output=True, timeout=_INSTALL_LIMIT_S)
-    except (OSError, subprocess.SubprocessError) as error:
-        raise NoSparkError(f"no {packages[-1]}: it could not be installed ({error})") from error
+    return installed(f"spark-{line}", "--no-deps", release), installed("spark-3-libraries", *_OF_SPARK_3)
 
 
 def _store(document: dict[str, Any]) -> KindStore:

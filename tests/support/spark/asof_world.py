@@ -22,12 +22,13 @@ from unittest import mock
 
 import pyarrow.parquet as pq
 import redis
-from docs.examples.asof_join import AIRPORTS, Weather, join_weather, load_weather, read_topics
+from docs.examples.asof_join import join_weather, read_topics
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from tests.support.repository import ROOT
 from tests.support.spark.queries import wait_until
 from tests.support.spark.session import spark_session
+from tests.support.spark.weather import AIRPORTS, Weather, load_weather
 
 from understudy.demo.flights import Flight, flights_file, load_flights, utc_text
 from understudy.demo.query import state_conf

@@ -51,10 +51,6 @@ class SparkJob:
         """Wait for the job to end by itself; returns its exit code."""
         return self._process.wait(timeout=limit_s)
 
-    def interrupt(self) -> None:
-        """Send SIGINT to the driver and its JVM, as Ctrl-C in a terminal does."""
-        os.killpg(self._process.pid, signal.SIGINT)
-
     def errors(self) -> list[str]:
         """The lines that it has written to stderr."""
         return self._errors.read_text().splitlines()

@@ -4,21 +4,16 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from pathlib import Path
 
-import pytest
-import redis
 from docs.examples import asof_join
-from docs.examples.asof_join import Weather
 from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql import Row
 from pyspark.sql.streaming.tws_tester import TwsTester
-from tests.support.bus.redis_server import redis_server
 from tests.support.spark.asof_world import NOTHING, Joined, Records, as_of_join, flight_id
+from tests.support.spark.weather import Weather
 
 from understudy.demo.flights import Flight, utc_text
-from understudy_shared.base.errors import SettingsError
 
 NOON = 1_357_041_600
 hours = st.integers(0, 5)
@@ -40,7 +35,7 @@ def merged(records: Records) -> list[Row]:
         for ordinal, record in enumerate(found):
             time = {"batch": 1, "effective_ms": record.event_time * 1000}
             place = {**time, "topic_rank": rank, "partition": 0, "ordinal": ordinal}
-            fields = dict.fromkeys(("carrier", "flight", "dest", "dep_delay", "temp", "wind_speed", "visib"))
+            fields = dict.fromkeys(("carrier", "flight", "temp", "wind_speed", "visib"))
             known = {name: value for name, value in record._asdict().items() if name in fields}
             event_time = utc_text(record.event_time)
             rows.append(
@@ -54,7 +49,10 @@ def joined(batches: Sequence[list[Row]]) -> Joined:
     """What the operator makes of the rows in these batches, each of them mixed up."""
     tester = TwsTester(asof_join.LatestWeather())
     out = [row for batch in batches if batch for row in tester.test("EWR", batch[::-1])]
-    rows = {(row.carrier, row.flight, row.event_time): (row.weather_time, *row[7:]) for row in out}
+    rows = {
+        (row.carrier, row.flight, row.event_time): (row.weather_time, row.temp, row.wind_speed, row.visib)
+        for row in out
+    }
     return Joined(rows, len(out) - len(rows), len(batches))
 
 
@@ -103,34 +101,3 @@ def test_a_flight_that_is_missing_is_a_difference() -> None:
     found = joined([merged(records)[:1]])
     assert found.violations(as_of_join(records)) == 0
     assert found.differences(as_of_join(records)) == 1
-
-
-def test_the_example_says_that_it_is_starting_before_spark_starts(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def no_java() -> None:
-        raise SettingsError("there is no Java", where="here")
-
-    monkeypatch.setattr(asof_join, "java_home", no_java)
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    monkeypatch.setattr("sys.argv", ["asof_join.py", str(tmp_path / "checkpoint"), "--redis", "redis://127.0.0.1:1"])
-    with pytest.raises(SystemExit, match="there is no Java"):
-        asof_join.main()
-    assert capsys.readouterr().out.startswith(f"Starting Spark, which takes some seconds. Its own log is {tmp_path}")
-
-
-def test_filled_streams_hold_every_record_once_in_the_partition_of_its_airport(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    flights = [flight(1, NOON), flight(2, NOON, "LGA"), flight(3, NOON + 60)]
-    monkeypatch.setattr(asof_join, "load_flights", lambda path: flights)
-    monkeypatch.setattr(asof_join, "load_weather", lambda: [weather(NOON, 50.0, "JFK")])
-    with redis_server() as server, redis.Redis.from_url(server.url) as client:
-        for _ in range(2):
-            asof_join.fill(server.url)
-            found = {key.decode(): [fields[b"value"] for _, fields in client.xrange(key)] for key in client.keys("*")}
-            assert found == {
-                "flights:0": [flights[0].json_line(), flights[2].json_line()],
-                "flights:2": [flights[1].json_line()],
-                "weather:1": [weather(NOON, 50.0, "JFK").json_line()],
-            }

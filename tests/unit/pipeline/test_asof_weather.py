@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 import orjson
 import pytest
-from docs.examples.asof_join import Weather, load_weather, parse_weather
+from tests.support.spark.weather import Weather, load_weather, parse_weather
 
 from understudy.demo import flights as flights_module
 from understudy_shared.base.errors import SettingsError
