@@ -22,7 +22,6 @@ class StateFiles(AbstractFileSystem):  # type: ignore[misc]
     """The files `<store>.parquet`, `.csv` and `.ndjson` of a service. A question may follow: `?where=flights>100`."""
 
     protocol = "state"
-    cachable = False
 
     def __init__(self, url: str, headers: Mapping[str, str] | None = None, timeout_s: float = 30.0) -> None:
         super().__init__()
