@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO
 
@@ -30,6 +29,7 @@ from understudy.terminal.export_files import (
     WrittenArrow,
     WrittenBytes,
     WrittenParquet,
+    form_by_ending,
     require_pyarrow,
     written_whole,
 )
@@ -93,7 +93,7 @@ def export(
       understudy export aircraft --out - --where '["flights", ">", 100]' | head
       understudy export aircraft --out hot.csv --partition 3 --fields flights
     """
-    form = form or _form_of(out)
+    form = form or form_by_ending(out, _BY_SUFFIX) or "ndjson"
     asked_form, read, make = FORMATS[form]
     if asked_form == "arrow":
         require_pyarrow(form)
@@ -107,16 +107,6 @@ def export(
         written = make(file)
         _Export(server, store, question, read, written, progress, file if out != "-" else None).run()
         written.finish()
-
-
-def _form_of(out: str) -> str:
-    """Return the format that the name of a file asks for. Raises CommandError for an ending that is unknown."""
-    suffix = Path(out).suffix.lower()
-    if suffix and suffix not in _BY_SUFFIX:
-        endings = ", ".join(_BY_SUFFIX)
-        fix = f"Choose one of {endings}, or give --format"
-        raise CommandError(f"nothing is written as {suffix}", where=out, fix=fix, exit_code=ExitCode.USAGE)
-    return _BY_SUFFIX.get(suffix, "ndjson")
 
 
 class _Export:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
 import orjson
 
 from understudy.terminal.console import print_page
-from understudy.terminal.export_files import WrittenArrow, WrittenParquet, written_whole
+from understudy.terminal.export_files import WrittenArrow, WrittenParquet, form_by_ending, written_whole
 from understudy.terminal.pages import Sheet
 from understudy.terminal.values import shown
 from understudy_shared.base.printable import printable
@@ -125,8 +124,10 @@ _BY_SCALAR: Final[Mapping[str, Callable[[Any], Any]]] = {
 
 
 def format_of(form: str | None, out: str, *, on_terminal: bool) -> str:
-    """Return the form of the output: that which was asked for, that of the file's name, else a table on a terminal."""
-    return form or _BY_SUFFIX.get(Path(out).suffix.lower()) or ("table" if on_terminal and out == "-" else "json")
+    """Return the form of the output: that which was asked for, that of the file's name, else a table on a terminal.
+    Raises CommandError for a file whose ending is unknown.
+    """
+    return form or form_by_ending(out, _BY_SUFFIX) or ("table" if on_terminal and out == "-" else "json")
 
 
 def write(answer: Answer, form: str, out: str) -> tuple[int, bool]:

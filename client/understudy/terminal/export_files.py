@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol
@@ -14,6 +14,17 @@ from understudy_shared.base.extras import install_fix
 
 GROUP_BYTES = 128 * 1024 * 1024
 """Size of the batches that become one row group of a Parquet file."""
+
+
+def form_by_ending(out: str, forms: Mapping[str, str]) -> str | None:
+    """Return the form that the ending of a file's name asks for; None for a name without one. Raises CommandError for
+    an ending that is unknown.
+    """
+    suffix = Path(out).suffix.lower()
+    if suffix and suffix not in forms:
+        fix = f"Choose one of {', '.join(forms)}, or give --format"
+        raise CommandError(f"nothing is written as {suffix}", where=out, fix=fix, exit_code=ExitCode.USAGE)
+    return forms.get(suffix)
 
 
 class Written(Protocol):

@@ -106,8 +106,9 @@ def test_a_terminal_shows_states_in_colour_unless_no_color_is_set(monkeypatch: p
     assert "hurt: Redis is away" in plain
 
 
-def test_an_ending_that_names_no_format_is_refused_before_anything_is_asked() -> None:
-    result, asked = run(["export", "aircraft", "--out", "x.duck"])
+@pytest.mark.parametrize("command", [["export", "aircraft", "--out"], ["sql", "select 1", "--output"]])
+def test_an_ending_that_names_no_format_is_refused_before_anything_is_asked(command: list[str]) -> None:
+    result, asked = run([*command, "x.duck"])
     assert (result.exit_code, asked) == (ExitCode.USAGE, [])
     assert "nothing is written as .duck" in result.stderr
     assert ".parquet" in result.stderr
