@@ -42,7 +42,7 @@ def licence_problems(names: Iterable[str]) -> Iterator[str]:
 
 def vendored_problems(root: Path) -> Iterator[str]:
     """Yield what is wrong with the files of others: each is named with its sum, and NOTICE names each part."""
-    vendor = root / "router" / "understudy_router" / "page" / "static" / "vendor"
+    vendor = root / "shared" / "understudy_shared" / "page" / "static" / "vendor"
     listed = dict(line.split()[::-1] for line in (vendor / "CHECKSUMS").read_text().splitlines() if line.strip())
     for path in sorted(vendor.iterdir()):
         if path.name not in {"CHECKSUMS", "LICENSE"}:

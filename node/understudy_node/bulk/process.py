@@ -186,6 +186,11 @@ async def _answers_pipe() -> tuple[Answers, int]:
 
 
 async def _reaped(process: Process) -> None:
-    if process.stdin is not None:
-        process.stdin.close()
+    """Wait for the end of a process, and of the pipe to it, which would outlive it with what is not read yet."""
+    stdin = process.stdin
+    if stdin is not None:
+        stdin.transport.abort()
     await process.wait()
+    if stdin is not None:
+        with contextlib.suppress(OSError):  # what broke the pipe
+            await stdin.wait_closed()
