@@ -81,7 +81,8 @@ def parse_scan(operation: ScanOperation, given: Mapping[str, object]) -> ScanReq
         explain=parse_flag(members, "explain"),
         longs_as_text=pop_longs(longs),
         is_estimate=is_estimate,
-        bounds={name: value for name, value in members.items() if name not in _OWN and name != "longs"},
+        # A bound that is null takes back the store's default; a name that is unknown is refused with any value.
+        bounds={name: value for name, value in given.items() if name not in _OWN and name != "longs"},
     )
 
 

@@ -51,6 +51,7 @@ include-path = [
     "/v1/stores/{store}/scan",
     "/v1/stores/{store}/count",
     "/v1/stores/{store}/export",
+    "/v1/stores/{store}.{ending}",
     "/v1/stores/{store}/changes",
     "/v1/stores/{store}/windows",
     "/v1/stores/{store}/windows/{key}",

@@ -256,6 +256,7 @@ def test_what_cannot_start_is_a_problem_and_never_a_broken_answer(node: ServedNo
     assert node.post("/v1/stores/op0/scan", b'{"from": [[1]]}').body["where"] == "from"
     assert node.post("/v1/stores/op0/scan", b'{"order": 1}').body["where"] == "order"
     assert node.post("/v1/stores/op0/scan", b'{"to": 5}').body["where"] == "to"
+    assert node.post("/v1/stores/op0/scan", b'{"colour": null}').body["where"] == "bounds"
     status, headers, body = node.head("HEAD", "/v1/stores/op0/scan")
     assert (status, body, headers["content-type"]) == (200, b"", "application/json")
 
