@@ -1,7 +1,5 @@
 """The overview that the page of a node shows: itself, as the only node that it knows of, in the form of a router's.
 
-It is pure but for reading the node.
-
 What only a router sees is None, and the page leaves it out: other nodes, the bus, a trend.
 """
 
@@ -104,16 +102,17 @@ class NodeOverview:
         return self.document
 
 
-def held_partitions(node: Node) -> list[HeldPartition]:
-    """Return the store partitions that are held here, by store and partition."""
+def held_partitions(node: Node) -> Generator[None, None, list[HeldPartition]]:
+    """Return the store partitions that are held here, by store and partition, in slices."""
     generation = node.generation
-    readers = generation.readers if generation else {}
-    return [
-        HeldPartition(reader, partition, replica, None if view is None else replica.progress.lag_of(view))
-        for _, reader in sorted(readers.items())
-        for partition, replica in sorted(reader.replicas.items())
-        for view in (replica.view,)
-    ]
+    found: list[HeldPartition] = []
+    for _, reader in sorted(generation.readers.items() if generation else ()):
+        for partition, replica in sorted(reader.replicas.items()):
+            view = replica.view
+            lag = None if view is None else replica.progress.lag_of(view)
+            found.append(HeldPartition(reader, partition, replica, lag))
+            yield
+    return found
 
 
 def points_of(node: Node, held: Sequence[HeldPartition], rates: tuple[Number, Number]) -> dict[Key, Point]:
@@ -149,9 +148,8 @@ def overview_of(
         yield
     lags = node.measures.lags
     for replica in {each.replica for each in held}:
-        replica.readings.count()
-    states = [each.replica.state for each in held]
-    restoring = sum(each.replica.restoring for each in held)
+        replica.readings.count()  # the lags of what was answered until now
+        yield
     return {
         "application_id": node.settings.application,
         "lineage": node.lineage,
@@ -180,13 +178,7 @@ def overview_of(
             "age_ms": None if end.confirmed_ms is None else _settled_ms(now_ms - end.confirmed_ms),
         },
         "bus": None,
-        "counts": {
-            "replicas": len(held),
-            "running": states.count(ReplicaState.RUNNING),
-            "restoring": restoring,
-            "dead": 0,
-            "unknown": sum(each.batches is None for each in held) - restoring,
-        },
+        "counts": counts_of(held),
         "stores": stores,
         "nodes": None,
         "restores": _restores(held, name),
@@ -197,6 +189,17 @@ def overview_of(
         ],
         "grid": {"columns": [name], "rows": rows, "total": len(held), "order": "all" if is_whole else "worst"},
     }  # fmt: skip
+
+
+def counts_of(held: Sequence[HeldPartition]) -> Document:
+    """Return how many replicas are in which state. One that restores is not counted as of unknown lag, too."""
+    return {
+        "replicas": len(held),
+        "running": sum(each.replica.state is ReplicaState.RUNNING for each in held),
+        "restoring": sum(each.replica.restoring for each in held),
+        "dead": 0,
+        "unknown": sum(each.batches is None and not each.replica.restoring for each in held),
+    }
 
 
 def after(before: NodeOverview | None, document: Document, now_us: int) -> NodeOverview:

@@ -77,7 +77,8 @@ class NodePage:
         return (await self._feed.overview()).document
 
     async def _look(self, before: NodeOverview | None) -> NodeOverview:
-        held, now_ms = self._note(), self._clock.monotonic_ms()
+        held, now_ms = await in_slices(held_partitions(self._node)), self._clock.monotonic_ms()
+        self._note(held)
         names = {each.reader.store.name for each in held}
         histories: dict[str, Sequence[Number]] = {name: self._store_history(name, now_ms) for name in names}
         rates = self._rates.see(now_ms)
@@ -94,7 +95,7 @@ class NodePage:
         """Return the last minutes of the whole, of a store, or of a partition. Raises ProblemError for a history that
         is not kept, UnknownStoreError for a store that does not exist.
         """
-        self._note()
+        await self._note_if_due()
         partitions = None
         if store is not None:
             partitions = self._reads.reader(store).partitions
@@ -102,17 +103,20 @@ class NodePage:
         now_ms, now_us = self._clock.monotonic_ms(), self._clock.wall_us()
         return history_document(self._kept, store, partition, now_ms=now_ms, now_us=now_us, minutes=minutes)
 
-    def _note(self) -> list[HeldPartition]:
-        """Look at what is held, and note a point of the history if it is time for one."""
-        held, now_ms = held_partitions(self._node), self._clock.monotonic_ms()
+    async def _note_if_due(self) -> None:
+        if self._kept.is_due(self._clock.monotonic_ms()):
+            self._note(await in_slices(held_partitions(self._node)))
+
+    def _note(self, held: Sequence[HeldPartition]) -> None:
+        """Note a point of the history if it is time for one."""
+        now_ms = self._clock.monotonic_ms()
         if self._kept.is_due(now_ms):
             self._kept.note(now_ms, points_of(self._node, held, self._rates.see(now_ms)))
-        return held
 
     async def _keep_history(self) -> None:
         while True:
             try:
-                self._note()
+                await self._note_if_due()
             except Exception:
                 log.exception("a point of the last hour is missing", extra={"action": "history-failed"})
             await asyncio.sleep(STEP_MS / 1000)
