@@ -16,7 +16,7 @@ author = "the Understudy authors"
 project_copyright = "the Understudy authors, Apache-2.0"
 release = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
 installed_from = f"dist/understudy_spark-{release}-py3-none-any.whl"
-"""What pages tell a reader to install, before the extras. Once an index has the package: "understudy-spark"."""
+"""The package that pages tell a reader to install. Once an index has it, this is "understudy-spark"."""
 
 extensions = ["myst_parser"]
 root_doc = "docs/index"

@@ -28,7 +28,7 @@ Row = tuple[datetime | None, dict[str, Value] | None]
 
 
 class UnderstudyOnlineStoreConfig(FeastConfigBaseModel):  # type: ignore[misc]
-    """What feature_store.yaml says. All but `type` may be left out: the client's variables count then."""
+    """The settings of the store in feature_store.yaml. Only `type` is needed: else the client's variables count."""
 
     type: Literal["feast_online_store.UnderstudyOnlineStore"]
     url: str | None = None

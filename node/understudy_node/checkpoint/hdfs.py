@@ -101,7 +101,7 @@ class HadoopError(Exception):
 
     @property
     def is_absence(self) -> bool:
-        """Whether there is no such file."""
+        """Whether the file is absent."""
         return self.kind in _ABSENT or (self.kind == "AccessControlException" and "(is not a directory)" in self.text)
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 from pathlib import Path
+from typing import Any
 
 import orjson
 import pyarrow as pa
@@ -104,7 +105,7 @@ def planned(config: LogConfig, *, start: Cursor | None = None, end: int | None =
     return PlannedRange(Range(TP, start or Cursor(), Cursor(str(end - 1), end)), config, rank=1)
 
 
-def rows(each: PlannedRange, options: RowOptions | None = None) -> list[dict[str, object]]:
+def rows(each: PlannedRange, options: RowOptions | None = None) -> list[dict[str, Any]]:
     task = ReadTask((each,), options or RowOptions())
     return [row for batch in read_task(task) for row in batch.to_pylist()]
 
@@ -137,7 +138,7 @@ def test_effective_times_begin_anew_with_a_batch_within_what_a_timestamp_may_jum
     start = Cursor(str(cut - 1), cut, int(whole[cut - 1])) if cut else Cursor()
     got = [row["merge_order"] for row in rows(planned(config, start=start), options)]
     heads = [min(time_ms, int(reached_ms)) for time_ms, reached_ms in zip(times[cut:], whole[cut:], strict=True)]
-    assert [order["effective_ms"] for order in got] == list(accumulate(heads, max))  # type: ignore[index]
+    assert [order["effective_ms"] for order in got] == list(accumulate(heads, max))
 
 
 def test_with_the_spool_the_input_is_not_asked_and_without_it_the_rows_are_the_same(tmp_path: Path) -> None:
@@ -250,7 +251,7 @@ def test_an_input_is_not_asked_again_when_the_time_is_over_and_the_error_says_wh
 
 def test_poison_that_is_kept_comes_without_a_timestamp_in_the_place_that_the_log_gives_it() -> None:
     got = rows(planned(LogConfig((None, 5, None, 7))), RowOptions(undecodable="keep"))
-    got.sort(key=lambda row: tuple(row["merge_order"].values()))  # type: ignore[attr-defined]
+    got.sort(key=lambda row: tuple(row["merge_order"].values()))
     assert [(row["offset"], row["timestamp"] is None) for row in got] == [
         ("0", True),
         ("1", False),
@@ -262,7 +263,7 @@ def test_poison_that_is_kept_comes_without_a_timestamp_in_the_place_that_the_log
 def test_poison_that_is_given_its_partitions_time_has_it_as_its_timestamp_or_fails_where_there_is_none() -> None:
     own = RowOptions(undecodable="skip", topic_undecodable={"weather": "partition-time"})
     got = rows(planned(LogConfig((5, None, 7, 6, None))), own)
-    assert [(row["timestamp"].timestamp(), row["merge_order"]["effective_ms"]) for row in got] == [  # type: ignore
+    assert [(row["timestamp"].timestamp(), row["merge_order"]["effective_ms"]) for row in got] == [
         (0.005, 5),
         (0.005, 5),
         (0.007, 7),
