@@ -6,6 +6,7 @@ They depend only on the ranges, their records and the options, so that a replaye
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -63,8 +64,33 @@ class RangeRows:
         return concat(self._aside) if self._aside else None
 
 
-Piece = tuple[RangeRows, pa.RecordBatch]
+class Slice(NamedTuple):
+    """Rows of a batch that follow one another. Others may share the batch: its rows are never copied to be cut out."""
+
+    batch: pa.RecordBatch
+    first: int
+    rows: int
+
+    @classmethod
+    def whole(cls, records: pa.RecordBatch) -> Slice:
+        """Take all rows of a batch."""
+        return cls(records, 0, records.num_rows)
+
+    @property
+    def records(self) -> pa.RecordBatch:
+        """The rows as a batch of their own, which is not copied."""
+        return self.batch if self.rows == self.batch.num_rows else self.batch.slice(self.first, self.rows)
+
+
+Piece = tuple[RangeRows, Slice]
 """Records of a range, which follow those of its piece before."""
+
+
+class _Run(NamedTuple):
+    """Pieces that lie side by side in a batch."""
+
+    pieces: list[Piece]
+    records: pa.RecordBatch
 
 
 def joined_rows(
@@ -73,34 +99,55 @@ def joined_rows(
     """Convert pieces in their order, small ones together: a batch costs 0.1 ms here and some 0.5 ms in Spark, whatever
     its size. `batch` is the number of Spark's batch.
     """
-    for held in _together(pieces):
-        parts = _parts(held, options)
+    for runs in _together(pieces):
+        parts = _parts(runs, options)
         if parts:
             yield output_rows(parts, options, batch=batch, stream_time_ms=stream_time_ms)
 
 
-def _together(pieces: Iterable[Piece]) -> Iterator[Sequence[Piece]]:
-    held: list[Piece] = []
+def _together(pieces: Iterable[Piece]) -> Iterator[Sequence[_Run]]:
+    held: list[_Run] = []
     rows = size = 0
-    for of_range, records in pieces:
-        for each in _split(records):
-            count, more = each.num_rows, large_bytes(each)
-            if held and (rows + count > ROWS or size + more > COALESCE_BYTES):
-                yield held
-                held, rows, size = [], 0, 0
-            held.append((of_range, each))
-            rows, size = rows + count, size + more
+    for run in _runs(pieces):
+        count, more = run.records.num_rows, large_bytes(run.records)
+        if held and (rows + count > ROWS or size + more > COALESCE_BYTES):
+            yield held
+            held, rows, size = [], 0, 0
+        held.append(run)
+        rows, size = rows + count, size + more
     if held:
         yield held
 
 
-def _parts(pieces: Sequence[Piece], options: RowOptions) -> Sequence[Part]:
+def _runs(pieces: Iterable[Piece]) -> Iterator[_Run]:
+    """Find neighbours: hundreds of small pieces of a spooled batch are neither measured nor copied one by one."""
+    held: list[Piece] = []
+    end = rows = 0
+    for of_range, (batch, first, count) in pieces:
+        for begin in range(first, first + count, ROWS):
+            piece = Slice(batch, begin, min(ROWS, first + count - begin))
+            if held and (held[0][1].batch is not batch or begin != end or rows + piece.rows > ROWS):
+                yield _run(held, rows)
+                held, rows = [], 0
+            held.append((of_range, piece))
+            end, rows = begin + piece.rows, rows + piece.rows
+    if held:
+        yield _run(held, rows)
+
+
+def _run(pieces: list[Piece], rows: int) -> _Run:
+    _, begin = pieces[0]
+    return _Run(pieces, begin._replace(rows=rows).records)
+
+
+def _parts(runs: Sequence[_Run], options: RowOptions) -> Sequence[Part]:
     """Find effective times: of all pieces together, where no record is poison and no timestamp is held back."""
-    records = concat([records for _, records in pieces])
+    records = concat([run.records for run in runs])
+    pieces = [piece for run in runs for piece in run.pieces]
     stamps = records.column(_TIMESTAMP)
     if options.max_timestamp_jump_ms is not None or stamps.null_count:
-        return [part for rows, each in pieces if (part := rows.part(each)) is not None]
-    counts = [each.num_rows for _, each in pieces]
+        return [part for rows, each in pieces if (part := rows.part(each.records)) is not None]
+    counts = [each.rows for _, each in pieces]
     reached_ms, begins_ms = running_maxima(to_numpy(stamps), counts), []
     for (rows, _), last_ms in zip(pieces, reached_ms[np.cumsum(counts) - 1].tolist(), strict=True):
         partition_ms, effective_ms = rows.times
@@ -108,11 +155,6 @@ def _parts(pieces: Sequence[Piece], options: RowOptions) -> Sequence[Part]:
         rows.times = Times(max(partition_ms, last_ms), max(effective_ms, last_ms))
     sources = [rows.source(count) for (rows, _), count in zip(pieces, counts, strict=True)]
     return [Part(sources, records, np.maximum(reached_ms, np.repeat(begins_ms, counts)))]
-
-
-def _split(records: pa.RecordBatch) -> Sequence[pa.RecordBatch]:
-    count = records.num_rows
-    return [records] if count <= ROWS else [records.slice(start, ROWS) for start in range(0, count, ROWS)]
 
 
 def large_bytes(records: pa.RecordBatch) -> int:

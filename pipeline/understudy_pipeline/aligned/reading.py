@@ -17,7 +17,7 @@ import pyarrow as pa
 from understudy_pipeline.aligned.compacted import RangeRead, report_compacted
 from understudy_pipeline.aligned.dead_letters import write_dead_letters
 from understudy_pipeline.aligned.options import AlignedOptions
-from understudy_pipeline.aligned.range_rows import RangeRows, joined_rows
+from understudy_pipeline.aligned.range_rows import RangeRows, Slice, joined_rows
 from understudy_pipeline.aligned.rows import RowOptions
 from understudy_pipeline.aligned.spool import Place, SpoolFile, read_spool
 from understudy_pipeline.inputs.opening import open_reader
@@ -111,17 +111,35 @@ def pack_tasks(
     for each in planned:
         tasks.setdefault(each.span.partition.partition if options.merge == "task" else 0, []).append(each)
     together = list(tasks.values()) if len(tasks) >= count else [[each] for each in planned]
+    bins = _in_order(together, count) if _are_small(together, count) else _by_size(together, count)
+    rows = RowOptions.of(options)
+    timeout_ms = options.poll_timeout_ms
+    return [ReadTask(tuple(held), rows, timeout_ms, batch, stream_time_ms, notes) for held in bins if held]
+
+
+def _are_small(together: Sequence[Sequence[PlannedRange]], count: int) -> bool:
+    sizes = [_bytes(each) for each in together]
+    return 8 * count * max(sizes) < sum(sizes)
+
+
+def _in_order(together: Sequence[Sequence[PlannedRange]], count: int) -> Sequence[Sequence[PlannedRange]]:
+    """Cut where a bin is full: ranges that are side by side in a spool stay so, and are read as one piece."""
+    bins: list[list[PlannedRange]] = [[] for _ in range(count)]
+    total, before = sum(map(_bytes, together)), 0
+    for ranges in together:
+        size = _bytes(ranges)
+        bins[(2 * before + size) * count // (2 * total)] += ranges
+        before += size
+    return bins
+
+
+def _by_size(together: Sequence[Sequence[PlannedRange]], count: int) -> Sequence[Sequence[PlannedRange]]:
+    """Put the largest first, each into the bin that has least."""
     bins: list[tuple[int, int, list[PlannedRange]]] = [(0, number, []) for number in range(count)]
     for ranges in sorted(together, key=_bytes, reverse=True):
         size, number, held = heapq.heappop(bins)
-        heapq.heappush(bins, (size + _bytes(ranges), number, held + ranges))
-    rows = RowOptions.of(options)
-    timeout_ms = options.poll_timeout_ms
-    return [
-        ReadTask(tuple(held), rows, timeout_ms, batch, stream_time_ms, notes)
-        for _, _, held in sorted(bins, key=lambda each: each[1])
-        if held
-    ]
+        heapq.heappush(bins, (size + _bytes(ranges), number, [*held, *ranges]))
+    return [held for _, _, held in sorted(bins, key=lambda each: each[1])]
 
 
 def _bytes(ranges: Sequence[PlannedRange]) -> int:
@@ -142,14 +160,14 @@ def read_task(task: ReadTask) -> Iterator[pa.RecordBatch]:
                 write_dead_letters(task.options.undecodable_path, planned.span, letters)
 
 
-def _spooled(ranges: Sequence[PlannedRange]) -> Mapping[Range, Sequence[pa.RecordBatch]]:
+def _spooled(ranges: Sequence[PlannedRange]) -> Mapping[Range, Sequence[Slice]]:
     """Map what is in the spool, by one look at each file: a large batch has hundreds of ranges."""
     parts: dict[str, list[tuple[Range, Sequence[Place]]]] = {}
     for each in ranges:
         if each.spooled is not None:
             path, places = each.spooled
             parts.setdefault(path, []).append((each.span, places))
-    found: dict[Range, Sequence[pa.RecordBatch]] = {}
+    found: dict[Range, Sequence[Slice]] = {}
     for path, of_file in parts.items():
         # A mapped file stays readable when it is removed, so this cannot fail later.
         with suppress(OSError, pa.ArrowException):
@@ -158,13 +176,13 @@ def _spooled(ranges: Sequence[PlannedRange]) -> Mapping[Range, Sequence[pa.Recor
     return found
 
 
-def _records(
-    planned: PlannedRange, task: ReadTask, spooled: Sequence[pa.RecordBatch] | None
-) -> Iterator[pa.RecordBatch]:
+def _records(planned: PlannedRange, task: ReadTask, spooled: Sequence[Slice] | None) -> Iterator[Slice]:
+    if spooled is not None:
+        yield from spooled
+        return
     found = RangeRead()
-    yield from _read_with_retries(planned, task.poll_timeout_ms, found) if spooled is None else spooled
-    if spooled is None:
-        report_compacted(planned.span, found, planned=planned.records, batch=task.batch, notes=task.notes)
+    yield from map(Slice.whole, _read_with_retries(planned, task.poll_timeout_ms, found))
+    report_compacted(planned.span, found, planned=planned.records, batch=task.batch, notes=task.notes)
 
 
 def _read_with_retries(planned: PlannedRange, timeout_ms: int, found: RangeRead) -> Iterator[pa.RecordBatch]:

@@ -21,7 +21,7 @@ from typing import BinaryIO, NamedTuple
 
 import pyarrow as pa
 
-from understudy_pipeline.aligned.range_rows import COALESCE_BYTES, ROWS, large_bytes
+from understudy_pipeline.aligned.range_rows import COALESCE_BYTES, ROWS, Slice, large_bytes
 from understudy_pipeline.aligned.rows import concat
 from understudy_pipeline.aligned.spool_form import DeadLetters
 from understudy_pipeline.inputs.records import ROW_SCHEMA
@@ -190,11 +190,11 @@ class _Joined:
             self._held, self._rows, self._bytes, self._written = [], 0, 0, self._written + 1
 
 
-def read_spool(path: str, parts: Sequence[Sequence[Place]]) -> list[list[pa.RecordBatch]]:
-    """Map the record batches of parts. Raises OSError or ArrowException if the file is gone or incomplete."""
+def read_spool(path: str, parts: Sequence[Sequence[Place]]) -> list[list[Slice]]:
+    """Map the records of parts. Raises OSError or ArrowException if the file is gone or incomplete."""
     with pa.memory_map(path) as file, pa.ipc.open_file(file) as reader:
         found = {number: reader.get_batch(number) for number in {place.batch for places in parts for place in places}}
-        return [[found[number].slice(first, rows) for number, first, rows in places] for places in parts]
+        return [[Slice(found[number], first, rows) for number, first, rows in places] for places in parts]
 
 
 def _remove_abandoned(root: Path) -> None:

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from understudy_pipeline.aligned.offset import SourceOffset
 from understudy_pipeline.aligned.options import AlignedOptions
-from understudy_pipeline.aligned.range_rows import RangeRows, joined_rows
+from understudy_pipeline.aligned.range_rows import RangeRows, Slice, joined_rows
 from understudy_pipeline.aligned.rows import RowOptions, arrow_schema
 from understudy_pipeline.aligned.subscription import topics_at
 from understudy_pipeline.inputs.protocol import Range
@@ -88,7 +88,7 @@ class RowsForm:
         parts, letters = [], []
         for span, records in ranges:
             rows = RangeRows(span, self._rows, rank=ranks[span.partition.topic])
-            pieces = ((rows, each) for each in records)
+            pieces = ((rows, Slice.whole(each)) for each in records)
             parts.append(list(joined_rows(pieces, self._rows, batch=end.batches, stream_time_ms=end.stream_time_ms)))
             if (poison := rows.dead_letters) is not None:
                 letters.append(DeadLetters(span, poison))

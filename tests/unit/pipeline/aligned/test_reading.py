@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 from pathlib import Path
@@ -19,7 +19,7 @@ from tests.support.spark.scripted_input import ScriptedRecord, rows_of
 from understudy_pipeline.aligned.compacted import CompactedNotes
 from understudy_pipeline.aligned.dead_letters import DeadLetterError
 from understudy_pipeline.aligned.poison import UndecodableError
-from understudy_pipeline.aligned.range_rows import RangeRows, joined_rows
+from understudy_pipeline.aligned.range_rows import Piece, RangeRows, Slice, joined_rows
 from understudy_pipeline.aligned.reading import (
     PlannedRange,
     ReadTask,
@@ -154,15 +154,38 @@ def test_with_the_spool_the_input_is_not_asked_and_without_it_the_rows_are_the_s
     assert opened == [config]
 
 
+Placed = Callable[[Sequence[tuple[RangeRows, pa.RecordBatch]]], list[Piece]]
+"""How the records of ranges lie in memory."""
+
+
+def whole(pieces: Sequence[tuple[RangeRows, pa.RecordBatch]]) -> list[Piece]:
+    return [(rows, Slice.whole(each)) for rows, each in pieces]
+
+
+def side_by_side(pieces: Sequence[tuple[RangeRows, pa.RecordBatch]]) -> list[Piece]:
+    """Put all but the first into one batch, as a spool does, with a row between the second and the third."""
+    (first, *others), found = pieces, []
+    (joined,) = (
+        pa.Table.from_batches([each for _, each in [*others[:1], first, *others[1:]]]).combine_chunks().to_batches()
+    )
+    begin = 0
+    for number, (rows, each) in enumerate(others):
+        begin += first[1].num_rows if number == 1 else 0
+        found.append((rows, Slice(joined, begin, each.num_rows)))
+        begin += each.num_rows
+    return [(first[0], Slice.whole(first[1])), *found]
+
+
 @given(
     logs=st.lists(st.lists(st.lists(st.integers(-9, 9), min_size=1), min_size=1, max_size=3), min_size=1, max_size=4),
     reached=st.lists(st.integers(-9, 9), min_size=4, max_size=4),
     most=st.sampled_from([3, 10_000]),
     has_poison=st.booleans(),
     jump=st.none() | st.integers(1, 9),
+    placed=st.sampled_from([whole, side_by_side]),
 )
 def test_rows_of_many_ranges_at_once_are_those_of_each_range(
-    logs: list[list[list[int]]], reached: list[int], most: int, has_poison: bool, jump: int | None
+    *, logs: list[list[list[int]]], reached: list[int], most: int, has_poison: bool, jump: int | None, placed: Placed
 ) -> None:
     options, pieces, expected = RowOptions(max_timestamp_jump_ms=jump, undecodable="skip"), [], []
     for number, (log, time_ms) in enumerate(zip(logs, reached, strict=False)):
@@ -180,7 +203,8 @@ def test_rows_of_many_ranges_at_once_are_those_of_each_range(
             ordinal += len(found)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("understudy_pipeline.aligned.range_rows.ROWS", most)
-        assert [row for made in joined_rows(pieces, options, batch=7) for row in made.to_pylist()] == expected
+        made = joined_rows(placed(pieces), options, batch=7)
+        assert [row for rows in made for row in rows.to_pylist()] == expected
 
 
 @pytest.fixture

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 from tests.support.spark.scripted_input import ScriptedRecord, rows_of
 
-from understudy_pipeline.aligned.spool import Spool, read_spool
+from understudy_pipeline.aligned.spool import Place, Spool, read_spool
 
 FIRST = rows_of([ScriptedRecord(1, b"a"), ScriptedRecord(None, b"b")], 0)
 SECOND = rows_of([ScriptedRecord(3, b"c")], 2)
@@ -25,6 +25,10 @@ def spool(tmp_path: Path) -> Iterator[Spool]:
     made.close()
 
 
+def records_in(path: str, parts: Sequence[Sequence[Place]]) -> list[list[pa.RecordBatch]]:
+    return [[piece.records for piece in part] for part in read_spool(path, parts)]
+
+
 def files(root: Path) -> list[Path]:
     return sorted(root.rglob("*.arrow"))
 
@@ -32,7 +36,7 @@ def files(root: Path) -> list[Path]:
 def test_each_part_of_a_batch_is_read_back_as_it_was_written(spool: Spool) -> None:
     written = spool.write([[FIRST, SECOND], [], [OTHER]])
     assert written is not None
-    assert read_spool(written.path, written.parts) == [[FIRST, SECOND], [], [OTHER]]
+    assert records_in(written.path, written.parts) == [[FIRST, SECOND], [], [OTHER]]
 
 
 def test_small_record_batches_share_one_and_large_ones_do_not(tmp_path: Path) -> None:
@@ -42,8 +46,8 @@ def test_small_record_batches_share_one_and_large_ones_do_not(tmp_path: Path) ->
     written = spool.write(parts)
     assert written is not None
     assert [[place.batch for place in places] for places in written.parts] == [[0, 0], [], [1], [2], [2]]
-    assert read_spool(written.path, written.parts) == parts
-    assert read_spool(written.path, written.parts[3:]) == parts[3:]
+    assert records_in(written.path, written.parts) == parts
+    assert records_in(written.path, written.parts[3:]) == parts[3:]
     spool.close()
 
 
@@ -63,11 +67,11 @@ def test_a_batch_is_written_over_a_file_that_is_not_read_any_more(spool: Spool, 
     inode = Path(before.path).stat().st_ino
     spool.reuse(before.path)
     with pytest.raises(OSError, match="No such file"):
-        read_spool(before.path, before.parts)[0]
+        records_in(before.path, before.parts)[0]
     after = spool.write([[OTHER]])
     assert after is not None
     assert Path(after.path).stat().st_ino == inode
-    assert read_spool(after.path, after.parts)[0] == [OTHER]
+    assert records_in(after.path, after.parts)[0] == [OTHER]
     assert files(tmp_path) == [Path(after.path)]
 
 
@@ -78,7 +82,7 @@ def test_a_file_that_is_not_whole_is_not_taken_for_one(spool: Spool, kept: int) 
     content = Path(written.path).read_bytes()
     Path(written.path).write_bytes(content[:kept])
     with pytest.raises((OSError, pa.ArrowException)):
-        read_spool(written.path, written.parts)[0]
+        records_in(written.path, written.parts)[0]
 
 
 def test_a_planner_that_starts_removes_what_dead_ones_left_and_nothing_of_the_living(tmp_path: Path) -> None:
@@ -127,7 +131,7 @@ def test_a_batch_that_is_written_beside_another_leaves_that_one_alone(spool: Spo
     assert files(tmp_path) == [Path(first.path), Path(second.path)]
     third = spool.write_beside(second, [[OTHER]])
     assert files(tmp_path) == [Path(second.path), Path(third.path)]
-    assert read_spool(second.path, second.parts)[0] == [SECOND]
+    assert records_in(second.path, second.parts)[0] == [SECOND]
 
 
 def test_a_batch_that_cannot_be_written_beside_another_leaves_no_part_of_it(

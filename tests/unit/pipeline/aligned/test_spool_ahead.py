@@ -104,7 +104,7 @@ def rows(parts: Sequence[Sequence[pa.RecordBatch]]) -> list[list[dict[str, Any]]
 
 
 def in_file(file: SpoolFile) -> list[list[dict[str, Any]]]:
-    return rows(read_spool(file.path, file.parts))
+    return rows([[piece.records for piece in part] for part in read_spool(file.path, file.parts)])
 
 
 BACKLOG: Logs = (range(0, 40, 2), range(1, 40, 2))

@@ -59,6 +59,17 @@ def test_what_is_merged_together_is_read_together() -> None:
         assert all(TopicPartition(topic, place.partition) in places for place in places for topic in ("a", "b"))
 
 
+@given(sizes=st.lists(st.integers(TASK_BYTES // 2, TASK_BYTES), min_size=48, max_size=99), tasks=st.integers(1, 3))
+def test_neighbours_among_many_small_ranges_stay_together(sizes: list[int], tasks: int) -> None:
+    options = options_for(("a",), reader_tasks=tasks)
+    ranges = planned_ranges(options, spans(("a",), len(sizes)), sizes=sizes)
+    packed = pack_tasks(ranges, options, batch=1)
+    assert [each for task in packed for each in task.ranges] == ranges
+    sums = [sum(each.bytes for each in task.ranges) for task in packed]
+    assert len(sums) == tasks
+    assert max(sums) - min(sums) <= 2 * max(sizes)
+
+
 def test_a_small_batch_is_one_task() -> None:
     options = options_for(("a", "b"), reader_tasks=8)
     assert len(pack_tasks(planned_ranges(options, spans(("a", "b"), 4), sizes=[1000] * 8), options, batch=1)) == 1

@@ -77,7 +77,8 @@ def test_the_first_rows_need_no_pandas() -> None:
         ends.up_to(chunk, records.Cursor("1", 2))
         with tempfile.TemporaryDirectory() as folder:
             spooled = spool.Spool(Path(folder)).write([[chunk.rows]])
-            ((back,),) = spool.read_spool(spooled.path, spooled.parts[:1])
+            ((piece,),) = spool.read_spool(spooled.path, spooled.parts[:1])
+            back = piece.records
         good, times, poison, _ = rows.with_effective_times(back, rows.Times(records.NO_TIME_MS), max_jump_ms=None)
         assert (good.num_rows, poison.num_rows) == (1, 1)
         options = rows.RowOptions(include_headers=True)
