@@ -47,11 +47,12 @@ NAMED = {"applyInPandasWithState": GROUPS}
 
 @pytest.fixture(
     scope="module",
-    params=[pytest.param(each, marks=() if each == NEWEST else pytest.mark.full) for each in BEFORE_METADATA],
+    params=[pytest.param(each, marks=pytest.mark.full if each == "3.2" else ()) for each in BEFORE_METADATA],
 )
 def written(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Written:
     line: str = request.param
-    formats = BRIEF if "not full" in request.config.option.markexpr else ()
+    brief = BRIEF if line == NEWEST else (HDFS_V1,)
+    formats = brief if "not full" in request.config.option.markexpr else ()
     try:
         folder = tmp_path_factory.mktemp(f"spark-{line}")
         return written_by(line, folder, "write_kinds", *(each.id for each in formats))
