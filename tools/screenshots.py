@@ -24,6 +24,8 @@ PICTURES: dict[str, tuple[str, str, dict[str, Any]]] = {
     "page-healthy": ("healthy", "", WIDE),
     "page-healthy-dark": ("healthy", "", {**WIDE, "color_scheme": "dark"}),
     "page-serve": ("served", "", WIDE),
+    "page-serve-dark": ("served", "", {**WIDE, "color_scheme": "dark"}),
+    "page-serve-phone": ("served", "", PHONE),
     "page-degraded": ("degraded", "", WIDE),
     "page-degraded-dark": ("degraded", "", {**WIDE, "color_scheme": "dark"}),
     "page-restoring": ("restoring", "?open=aircraft/2/node-3", WIDE),
@@ -52,6 +54,14 @@ def picture_explore(browser: Browser, router: FakeRouter, path: Path) -> None:
         explore.screenshot(path=path)
 
 
+FLEET: dict[str, dict[str, Any]] = {
+    "page-fleet": {**WIDE, "viewport": {"width": 1280, "height": 420}},
+    "page-fleet-dark": {**WIDE, "viewport": {"width": 1280, "height": 420}, "color_scheme": "dark"},
+    "page-fleet-phone": PHONE,
+}
+"""The browser of each picture of several applications."""
+
+
 def main() -> int:
     """Make all pictures."""
     if CHROMIUM is None:
@@ -71,6 +81,10 @@ def main() -> int:
                 path = folder / f"{name}.png"
                 live.page.screenshot(path=path, full_page=name != "page")
                 sys.stdout.write(f"{path}  {path.stat().st_size / 1000:.0f} kB\n")
+        for name, context in FLEET.items():
+            with shown(browser, f"{router.url}/fleet/admin/", **context) as live:
+                live.page.wait_for_load_state("load")
+                live.page.screenshot(path=folder / f"{name}.png", full_page=True)
         picture_explore(browser, router, folder / "page-explore.png")
     return 0
 

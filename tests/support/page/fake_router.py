@@ -22,11 +22,11 @@ import uvicorn
 from fastapi import FastAPI, Request, Response
 from fastapi.responses import StreamingResponse
 from tests.support.page.explorable import add_explorable
-from tests.support.page.overviews import Overview, healthy, history
+from tests.support.page.overviews import Overview, fleet, healthy, history
 from tests.support.router.replies import EXPLAINED
 
 from understudy_shared.http.problems import Problem, ProblemError, ProblemType
-from understudy_shared.page.routes import Viewer, page_routes
+from understudy_shared.page.routes import Viewer, fleet_page_routes, page_routes
 from understudy_shared.server.app import Framework, answer_with_problems, json_response, service_app
 
 HEARTBEAT_S = 1.0
@@ -119,7 +119,11 @@ def fake_app() -> Framework:
             world.events(viewer), media_type="text/event-stream", headers={"cache-control": "no-store"}
         )
 
+    async def applications(_: Request) -> Mapping[str, Any]:
+        return fleet()
+
     http.include_router(page_routes(overview, known_history, changes))
+    http.include_router(fleet_page_routes(applications), prefix="/fleet")
 
     @http.get("/admin/v1/overview")
     async def overview_document() -> Response:

@@ -399,6 +399,18 @@ PICTURED: dict[str, Callable[[], Overview]] = {
 """Those, and more of which there are pictures."""
 
 
+def fleet() -> Overview:
+    """The overview of a router of several applications."""
+    found = {"flights": healthy(), "orders": degraded(), "sessions": restoring(), "payments": healthy()}
+    applications = [
+        {"application": name, "state": "serving", "reason": None, "stores": [each["store"] for each in of["stores"]]}
+        | {part: of[part] for part in ("health", "lag", "freshness", "reads", "counts")}
+        for name, of in found.items()
+    ]
+    applications.sort(key=lambda each: ("hurt", "attention", "ok").index(each["health"]["state"]))
+    return {"schema": 1, "generated_at": AT, "applications": applications}
+
+
 _SERIES = ("lag_batches", "time_lag_ms", "freshness_p50_ms", "freshness_p99_ms", "reads_per_s")
 
 

@@ -206,6 +206,17 @@ def test_a_runbook_opens_from_the_health_line_and_is_readable(browser: Browser, 
         assert live.errors == []
 
 
+def test_the_overview_of_several_applications_has_no_barrier_and_fits_a_phone(
+    browser: Browser, router: FakeRouter
+) -> None:
+    with shown(browser, f"{router.url}/fleet/admin/", color_scheme="dark", **PHONE) as live:
+        expect(live.page.locator("#rows tr").first).to_contain_text("node-3 is dead")
+        assert live.page.evaluate("() => document.querySelector('main').scrollWidth") <= 390
+        assert violations(live.page, axe_source()) == []
+        live.page.set_viewport_size({"width": 1280, "height": 600})
+        assert violations(live.page, axe_source()) == []
+
+
 def test_the_dialog_and_an_answer_have_no_barrier_either(live: Shown) -> None:
     page = live.page
     page.locator('#ask input[data-field="tailnum"]').fill("N14228")
