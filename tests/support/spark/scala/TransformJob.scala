@@ -139,9 +139,13 @@ object TransformJob {
     val first = SparkSession.builder().getOrCreate()
     for (checkpoint <- checkpoints) {
       val spark = first.newSession()
-      settings(checkpoint).foreach { case (name, value) => spark.conf.set(name, value) }
-      if (spark.conf.getOption(BatchDuration).isDefined) runInRealTime(spark, input, schema, checkpoint)
-      else run(spark, input, schema, checkpoint)
+      val chosen = settings(checkpoint)
+      chosen.foreach { case (name, value) => spark.conf.set(name, value) }
+      // Spark's own configuration has a default of it.
+      chosen.get(BatchDuration) match {
+        case Some(ms) => runInRealTime(spark, input, schema, checkpoint, ms)
+        case None => run(spark, input, schema, checkpoint)
+      }
       StateStore.stop() // the first store that is loaded decides how often maintenance runs
     }
     first.stop()
@@ -170,7 +174,8 @@ object TransformJob {
   }
 
   /** Runs the first operator alone in Real-Time Mode. Each file's rows are committed before those of the next are added. */
-  private def runInRealTime(spark: SparkSession, input: String, schema: String, checkpoint: String): Unit = {
+  private def runInRealTime(
+      spark: SparkSession, input: String, schema: String, checkpoint: String, batchMs: String): Unit = {
     import spark.implicits._
     val stream = LowLatencyMemoryStream.singlePartition[String](spark.asInstanceOf[classic.SparkSession])
     val read = from_json(col("value"), StructType.fromDDL(schema), Map("allowNonNumericNumbers" -> "true"))
@@ -178,7 +183,7 @@ object TransformJob {
     val query = events.filter(_.k != null).groupByKey(_.k)
       .transformWithState(new Diary, TimeMode.ProcessingTime(), OutputMode.Update())
       .writeStream.format("noop").outputMode("update").option("checkpointLocation", checkpoint)
-      .trigger(Trigger.RealTime(s"${spark.conf.get(BatchDuration)} milliseconds")).start()
+      .trigger(Trigger.RealTime(s"$batchMs milliseconds")).start()
     var added = 0L
     for (file <- new File(input).listFiles().filter(_.isFile).sortBy(_.getName) if !file.getName.startsWith(".")) {
       val lines = Files.readAllLines(file.toPath).asScala.toSeq
