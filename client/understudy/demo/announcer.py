@@ -18,7 +18,7 @@ import orjson
 from rich.console import Console
 from rich.text import Text
 
-from understudy.demo.asking import Example, answer_line
+from understudy.demo.asking import KEY, STORE, answer_line
 from understudy.demo.processes import APPLICATION_ID, PROGRAM, Child, Plan, command_of, shell_line
 from understudy.terminal.console import print_json, print_lines
 from understudy_shared.base.clock import SystemClock
@@ -35,9 +35,9 @@ class Ready:
     server: tuple[str, str]
     """The server's name and version: a Redis may be in Valkey's place."""
     children: Sequence[Child]
-    answers: Sequence[tuple[Example, Mapping[str, Any]]]
+    answer: Mapping[str, Any]
     active_pid: int | None
-    """The process of the node that is active for the first example's key."""
+    """The process of the node that is active for the key."""
 
     @property
     def page(self) -> str:
@@ -112,20 +112,19 @@ def ready_lines(demo: Ready, program: Sequence[str]) -> list[str]:
     width = max(len(url) for _, url, _ in parts)
     lines += [f"  {name:10} {url:{width}}  pid {pid}" for name, url, pid in parts]
     lines += [f"  folder     {plan.folder}", "", "Asked just now:", ""]
-    for example, answer in demo.answers:
-        lines += [
-            f"  {shell_line(program, ['get', example.store, *example.words, *option])}",
-            f"    {answer_line(answer)}",
-        ]
-    lines += ["", "Try in another terminal:", ""]
-    first = demo.answers[0][0] if demo.answers else None
-    if first is not None:
-        lines += [
-            f"  curl '{url}/v1/stores/{first.store}/keys/{'/'.join(first.words)}'",
-            f"  {shell_line(program, ['explain', first.store, *first.words, *option])}",
-        ]
-    lines.append(f"  {shell_line(program, ['lag', '--watch', *option])}")
-    if demo.active_pid is not None and first is not None:
+    busiest = ["--order", "result.flights", "--reverse", "--limit", "3", "--fields", "result.flights"]
+    lines += [
+        f"  {shell_line(program, ['get', STORE, KEY, *option])}",
+        f"    {answer_line(demo.answer)}",
+        "",
+        "Try in another terminal:",
+        "",
+        f"  curl '{url}/v1/stores/{STORE}/keys/{KEY}'",
+        f"  {shell_line(program, ['explain', STORE, KEY, *option])}",
+        f"  {shell_line(program, ['scan', STORE, *busiest, *option])}",
+        f"  {shell_line(program, ['lag', '--watch', *option])}",
+    ]
+    if demo.active_pid is not None:
         name = next(child.part.name for child in demo.children if child.pid == demo.active_pid)
         lines.append(f"  kill -9 {demo.active_pid}    # {name}, active for this key: ask again, a standby answers")
     return [*lines, "", "Ctrl-C stops everything.", ""]

@@ -1,16 +1,13 @@
-"""The demo's calls of its nodes and routers: their answers in words, and the keys that it asks for."""
+"""The demo's calls of its nodes and routers: the key that it asks for, and their answers in words."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
-from itertools import islice
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import orjson
 
-from understudy.calls.http_client import Server, path_segment
+from understudy.calls.http_client import Server
 from understudy.demo.processes import DemoPart
 from understudy.terminal.values import shown
 from understudy_shared.base.errors import UnderstudyError
@@ -18,38 +15,8 @@ from understudy_shared.base.printable import printable
 
 _TIMEOUT_S = 5.0
 
-_FIRST_HOUR = datetime(2013, 1, 1, 10, tzinfo=UTC)
-_ORIGINS = ("EWR", "JFK", "LGA")
-_HOURS = (0, 1, 2, -1, 3, 4, 5, 6, 7)
-"""Hours after the watermark's to try: windows behind it are gone, and at night nothing departs."""
-
-
-@dataclass(frozen=True, slots=True)
-class Example:
-    """A key as words, one per column, two for a window."""
-
-    store: str
-    words: tuple[str, ...]
-
-
-FIRST = Example("aircraft", ("N14228",))
+STORE, KEY = "aircraft", "N14228"
 """The aircraft of the first departure of the year, which is there from the first batch on."""
-
-SECOND = Example("routes", ("UA", "EWR", "IAH"))
-
-
-def hour_examples(store: Mapping[str, Any], watermark: str | None) -> Iterator[Example]:
-    """Yield keys of the store of hours, likeliest first; one of them is there. `store` is its entry in `/v1/stores`."""
-    hour = _hour_of(watermark)
-    for offset in _HOURS:
-        start = hour + timedelta(hours=offset)
-        for origin in _ORIGINS:
-            words = [
-                word
-                for column in store["key"]
-                for word in (_window_words(start) if column["type"].startswith("struct<") else (origin,))
-            ]
-            yield Example(store["store"], tuple(words))
 
 
 def answer_line(answer: Mapping[str, Any]) -> str:
@@ -67,20 +34,7 @@ def _fields(answer: Mapping[str, Any]) -> str:
     return ", ".join(f"{printable(name)} {shown(value)}" for name, value in fields.items())
 
 
-def _hour_of(watermark: str | None) -> datetime:
-    """Return the watermark's hour; before there is one, the first departure's."""
-    moment = _FIRST_HOUR if watermark is None else datetime.fromisoformat(watermark)
-    return max(moment, _FIRST_HOUR).replace(minute=0, second=0, microsecond=0)
-
-
-def _window_words(start: datetime) -> tuple[str, str]:
-    end = start + timedelta(hours=1)
-    return f"{start:%Y-%m-%dT%H:%M:%SZ}", f"{end:%Y-%m-%dT%H:%M:%SZ}"
-
-
 # ---- calls
-
-Answered = tuple[Example, dict[str, Any]]
 
 
 def not_ready(part: DemoPart) -> str:
@@ -95,35 +49,23 @@ def report_of(routers: Iterable[DemoPart]) -> dict[str, Any] | None:
     return _first_answer(routers, lambda server: orjson.loads(server.get("/admin/v1/lag")))
 
 
-def ask(server: Server, example: Example) -> dict[str, Any]:
-    """Return the answer for a key, found or absent."""
-    path = "/".join(["/v1/stores", path_segment(example.store), "keys", *map(path_segment, example.words)])
-    answer: dict[str, Any] = orjson.loads(server.get(path))
+def ask(server: Server) -> dict[str, Any]:
+    """Return the answer for the key, found or absent."""
+    answer: dict[str, Any] = orjson.loads(server.get(f"/v1/stores/{STORE}/keys/{KEY}"))
     return answer
 
 
-def answered_examples(router: DemoPart) -> list[Answered]:
-    """Return the examples that have an answer now: two keys that are known, and an hour that is searched for."""
+def answer_and_active(router: DemoPart) -> tuple[dict[str, Any], str]:
+    """Return the answer for the key, and the URL of the active node for it; "" without one."""
     with Server(router.url, timeout_s=_TIMEOUT_S) as server:
-        answered = [(example, ask(server, example)) for example in (FIRST, SECOND)]
-        watermark = next((answer["watermark"] for _, answer in answered if answer["watermark"]), None)
-        stores = orjson.loads(server.get("/v1/stores"))["stores"]
-        hours = (store for store in stores if store["store"] == "airport_hours")
-        found = (pair for store in hours for pair in _found(server, hour_examples(store, watermark)))
-        return [*answered, *islice(found, 1)]
+        answer = ask(server)
+        host = orjson.loads(server.get(f"/v1/stores/{STORE}/metadata/{KEY}"))["active_host"]
+    return answer, "" if host is None else f"http://{host['host']}:{host['port']}"
 
 
-def active_of(router: DemoPart, example: Example) -> tuple[str, int] | None:
-    """Return host and port of the active replica for a key."""
-    path = "/".join(["/v1/stores", path_segment(example.store), "metadata", *map(path_segment, example.words)])
-    with Server(router.url, timeout_s=_TIMEOUT_S) as server:
-        host = orjson.loads(server.get(path))["active_host"]
-    return None if host is None else (str(host["host"]), int(host["port"]))
-
-
-def who_answers(routers: Iterable[DemoPart], example: Example) -> dict[str, Any] | None:
+def who_answers(routers: Iterable[DemoPart]) -> dict[str, Any] | None:
     """Return the answer of the first router that gives one."""
-    return _first_answer(routers, lambda server: ask(server, example))
+    return _first_answer(routers, ask)
 
 
 def _first_answer(routers: Iterable[DemoPart], asked: Callable[[Server], dict[str, Any]]) -> dict[str, Any] | None:
@@ -134,13 +76,6 @@ def _first_answer(routers: Iterable[DemoPart], asked: Callable[[Server], dict[st
         except UnderstudyError:
             continue
     return None
-
-
-def _found(server: Server, examples: Iterable[Example]) -> Iterator[Answered]:
-    for example in examples:
-        answer = ask(server, example)
-        if answer["found"]:
-            yield example, answer
 
 
 # ---- reports of routers (pure)

@@ -21,7 +21,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from understudy.demo.flights import flights_file, load_flights
-from understudy.demo.query import build_query, read_flights
+from understudy.demo.query import per_aircraft, read_flights
 from understudy.demo.replay import FlightStreams, Replay
 from understudy.demo.session import demo_session
 from understudy.demo.settings import DemoSettings
@@ -140,7 +140,7 @@ def main() -> None:
 
 def start_query(spark: SparkSession, settings: DemoSettings) -> StreamingQuery:
     """Start the demo's query over the flights. Its sink discards the output."""
-    writer = build_query(read_flights(spark, settings)).writeStream.format("noop")
+    writer = per_aircraft(read_flights(spark, settings)).writeStream.format("noop")
     writer = writer.queryName(settings.application_id).outputMode("update")
     writer = writer.option("checkpointLocation", str(settings.checkpoint.absolute()))
     return writer.trigger(processingTime=f"{settings.trigger_ms} milliseconds").start()

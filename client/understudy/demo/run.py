@@ -7,17 +7,17 @@ from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 from understudy.demo.announcer import Announcer, Ready, died_lines, step
 from understudy.demo.asking import (
-    FIRST,
-    Answered,
-    active_of,
+    KEY,
+    STORE,
+    answer_and_active,
     answer_line,
-    answered_examples,
     changes,
     not_ready,
     report_of,
@@ -60,7 +60,7 @@ class Demo:
         self._signals = 0
         """Requests to stop, which are looked at where it is safe to leave."""
         self._children: list[Child] = []
-        self._answers: list[Answered] = []
+        self._answer: Mapping[str, Any] = {}
         self._active_url = ""
 
     def run(self) -> None:
@@ -111,7 +111,7 @@ class Demo:
             self._wait_for_parts(plan.routers, show)
         with step("replicas: an active and a standby of everything") as show:
             self._wait(lambda: self._unplaced(plan), limit_s=READY_LIMIT_S, show=show)
-        with step("lookups") as show:
+        with step("a lookup") as show:
             self._wait(lambda: self._unanswered(plan), limit_s=READY_LIMIT_S, show=show)
 
     def _unplaced(self, plan: Plan) -> str:
@@ -119,15 +119,12 @@ class Demo:
         return "no router answers" if report is None else unplaced(report, replicas=min(2, self._options.nodes))
 
     def _unanswered(self, plan: Plan) -> str:
-        """Ask the examples, and who is active for the first; return why that did not work, or ""."""
-        router = plan.routers[0]
+        """Ask for the key, and who is active for it; return why that did not work, or ""."""
         try:
-            self._answers = answered_examples(router)
-            active = active_of(router, FIRST)
+            self._answer, self._active_url = answer_and_active(plan.routers[0])
         except UnderstudyError as error:
             return str(error)
-        self._active_url = "" if active is None else f"http://{active[0]}:{active[1]}"
-        return "" if self._answers[0][1]["found"] else f"{FIRST.words[0]} is not there yet"
+        return "" if self._answer["found"] else f"{KEY} is not there yet"
 
     def _start_part(self, part: DemoPart) -> None:
         self._check_signals()
@@ -165,7 +162,7 @@ class Demo:
     def _ready(self, plan: Plan, valkey: LocalRedis) -> Ready:
         pids = [child.pid for child in self._children if child.part.url == self._active_url]
         return Ready(
-            plan, valkey.pid, valkey.name_and_version, tuple(self._children), self._answers, pids[0] if pids else None
+            plan, valkey.pid, valkey.name_and_version, tuple(self._children), self._answer, pids[0] if pids else None
         )
 
     def _watch(self, plan: Plan, valkey: LocalRedis) -> None:
@@ -204,9 +201,9 @@ class Demo:
         for event, detail in found:
             self._announcer.event(event, detail)
         if found:
-            answer = who_answers(plan.routers, FIRST)
+            answer = who_answers(plan.routers)
             line = "is not answered now" if answer is None else answer_line(answer)
-            self._announcer.event("answer", f"  {FIRST.store} {' '.join(FIRST.words)}: {line}")
+            self._announcer.event("answer", f"  {STORE} {KEY}: {line}")
 
     def _stop(self) -> None:
         """Stop all parts: routers first, so that no router asks a node that is going."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +9,7 @@ import pytest
 from tests.support.router.replies import member, replica, router_report
 
 from understudy.demo.announcer import Ready, ready_facts, ready_lines
-from understudy.demo.asking import answer_line, changes, hour_examples, unplaced
+from understudy.demo.asking import answer_line, changes, unplaced
 from understudy.demo.processes import DemoOptions, make_plan, wanted_ports
 
 TWO_NODES = [member("node-1"), member("node-2")]
@@ -76,26 +75,6 @@ def test_a_cluster_without_stores_is_not_in_place() -> None:
     assert unplaced(router_report(stores=[]), replicas=1) == "no store is known yet"
 
 
-WINDOW = {"name": "window", "type": "struct<start:timestamp,end:timestamp>"}
-ORIGIN = {"name": "origin", "type": "string"}
-
-
-@pytest.mark.parametrize(
-    ("watermark", "first"),
-    [
-        (None, "2013-01-01T10:00:00Z"),
-        ("1970-01-01T00:00:00.000000Z", "2013-01-01T10:00:00Z"),
-        ("2013-06-01T12:34:56.000000Z", "2013-06-01T12:00:00Z"),
-    ],
-    ids=["none", "epoch", "summer"],
-)
-def test_an_hour_is_looked_for_from_the_watermark_on(watermark: str | None, first: str) -> None:
-    examples = list(islice(hour_examples({"store": "hours", "key": [ORIGIN, WINDOW]}, watermark), 3))
-    assert [example.words[:2] for example in examples] == [("EWR", first), ("JFK", first), ("LGA", first)]
-    other = next(hour_examples({"store": "hours", "key": [WINDOW, ORIGIN]}, watermark))
-    assert (other.words[0], other.words[2]) == (first, "EWR")
-
-
 ANSWER: dict[str, Any] = {
     "found": True,
     "value": {"count": 15, "sum": 3.5},
@@ -115,7 +94,7 @@ def test_an_answer_in_one_line_has_its_age_and_the_node_that_gave_it() -> None:
 def test_the_page_is_the_first_thing_that_the_demo_says() -> None:
     options = DemoOptions(nodes=1, routers=2)
     plan = make_plan(options, folder=Path("/tmp/demo"), redis="unix:///r.sock", ports=wanted_ports(options))
-    ready = Ready(plan, 1, ("Redis", "7.0.15"), (), (), None)
+    ready = Ready(plan, 1, ("Redis", "7.0.15"), (), ANSWER, None)
     said = next(line for line in ready_lines(ready, ["understudy"]) if line)
     assert said == "Watch it at http://127.0.0.1:8080/admin/"
     assert ready_facts(ready)["page"] == "http://127.0.0.1:8080/admin/"
