@@ -2,19 +2,41 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from playwright.sync_api import Browser, expect
-from tests.support.checkpoint.handmade import HandmadeCheckpoint
+from tests.support.checkpoint import bytes as spark
+from tests.support.checkpoint.handmade import VALUE, HandmadeCheckpoint, schema_json
 from tests.support.checkpoint.handmade_orders import HandmadeOrders
 from tests.support.cluster.served_node import ServedNode, served_node
 from tests.support.page.browser import CHROMIUM, NO_CHROMIUM, Shown, axe_source, chromium, shown, violations
 from tests.support.page.explored import VERSION, choose_store, do, expect_said, rows
 
+from understudy_shared.spark.key_codec import KeyCodec
+from understudy_shared.spark.types import Field, StringType, StructType, TimestampType
+from understudy_shared.spark.unsafe_row import compile_row_encoder
+
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason=NO_CHROMIUM)
 
 PHONE = {"width": 360, "height": 740}
+HOUR_US = 3_600_000_000
+
+
+class HandmadeHours(HandmadeCheckpoint):
+    """Three windows of an hour, of two airports each. The count is the hour, and one more for LGA."""
+
+    def _records(self, version: int, partition: int) -> list[spark.Record]:
+        span = StructType((Field("start", TimestampType()), Field("end", TimestampType())))
+        codec = KeyCodec(StructType((Field("window", span), Field("origin", StringType()))))
+        keys = [((hour * HOUR_US, (hour + 1) * HOUR_US), origin) for hour in range(3) for origin in ("JFK", "LGA")]
+        return [
+            (codec.encode(key), compile_row_encoder(VALUE)((key[0][0] // HOUR_US + (key[1] == "LGA"), 0)))
+            for key in keys
+            if codec.partition(key, self.partitions) == partition
+        ]
 
 
 class Followed:
@@ -95,6 +117,25 @@ def test_a_press_on_a_column_lists_the_greatest_first_and_a_link_shows_the_same(
     with page.expect_download() as kept:
         page.get_by_role("link", name="CSV").click()
     assert kept.value.path().read_text().count("\n") == 131
+
+
+def test_an_open_key_shows_its_windows_and_no_other_keys(browser: Browser, tmp_path: Path) -> None:
+    span = json.loads(schema_json(("start", "timestamp"), ("end", "timestamp")))
+    hours = HandmadeHours(tmp_path / "hours", key_columns=(("window", span), ("origin", "string"))).create().add(1)
+    with served_node(hours.path, tmp_path / "data") as node:
+        node.wait_for_version(1)
+        with shown(browser, f"http://127.0.0.1:{node.port}/admin/?explore=op0") as live:
+            expect_said(live.page, "Keys 1 to 6, the last")
+            number = next(number for number, row in enumerate(rows(live.page)) if row["origin"] == "JFK")
+            live.page.locator("#explore-list a[data-row]").nth(number).click()
+            do(live.page, "Show its windows")
+            opened = live.page.locator("#explore-key")
+            expect(opened.get_by_role("heading", name="3 windows at version 1")).to_be_visible()
+            starts, counts = (opened.locator(f"tbody tr td:nth-child({place})") for place in (1, 4))
+            assert starts.all_inner_texts() == [f"1970-01-01T0{hour}:00:00.000000Z" for hour in range(3)]
+            assert counts.all_inner_texts() == ["0", "1", "2"]
+            assert violations(live.page, axe_source()) == []
+            assert live.errors == []
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
