@@ -14,7 +14,7 @@ _LONG = (
 )
 _ORDINARY = (
     *("limit", "cursor", "longs", "version", "snapshot", "at"),
-    *("partition", "prefix", "where", "fields", "estimate"),
+    *("partition", "prefix", "where", "fields", "estimate", "from", "to"),
 )
 """Words that are also English: parameters only with a value or in quotes."""
 
@@ -30,6 +30,8 @@ def _as_arguments(found: re.Match[str]) -> str:
 
 _PHRASES: tuple[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]], ...] = (
     (re.compile(r"\bSend (?=--)"), "Give "),
+    (re.compile(r" \(the plus of an offset as %2B\)"), ""),
+    (re.compile(r"\bSend for example (?=--)"), "Give for example "),
     (re.compile(r"\bSend lookup\?key=<([^>]*)>, percent-encoded"), r"Write understudy lookup STORE '<\1>'"),
     (re.compile(r"\bSend a segment for each column, two for a window, as keys/(.*)"), _as_arguments),
     (re.compile(r"^keys/(.*)(?= is not a key of this store: )"), lambda found: " ".join(found[1].split("/"))),

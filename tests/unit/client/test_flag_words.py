@@ -22,6 +22,10 @@ from understudy.calls.flag_words import in_flags, place_in_flags
         ("Ask again with include_expired=true", "Ask again with --include-expired"),
         ("Retry; GET /admin/v1/lag shows how the nodes are", "Retry; understudy lag shows how the nodes are"),
         ("GET /v1/stores lists the stores there are", "understudy stores lists the stores there are"),
+        (
+            "Send for example from=2026-11-25T12:00:00Z (the plus of an offset as %2B), or a time ago",
+            "Give for example --from 2026-11-25T12:00:00Z, or a time ago",
+        ),
         ("Send a smaller limit and follow next_cursor", "Send a smaller limit and follow next_cursor"),
         (
             "Send lookup?key=<JSON array or object>, percent-encoded",
