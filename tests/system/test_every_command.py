@@ -78,9 +78,6 @@ TABLE: Mapping[str, Sequence[str]] = {
 NOT_ZERO = {"demo --nodes 0": 2, f"windows op0 {WORD}": 2, "keys revoke none --credentials-file {keys}": 2}
 """Exit codes that are not 0, as there is nothing to do."""
 
-OF_A_FLEET = {"applications list", "applications show orders"}
-"""Commands that say at one application that there are not several."""
-
 
 def leaves(command: click.Command, name: str = "") -> Iterator[tuple[str, click.Command]]:
     """Every command that does something, by its words."""
@@ -177,23 +174,6 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
 
 def test_the_table_has_every_command() -> None:
     assert TABLE.keys() == COMMANDS.keys()
-
-
-@pytest.mark.full
-@pytest.mark.parametrize("command", TABLE)
-def test_a_command_works_at_one_application(single: World, command: str) -> None:
-    world = single
-    for line in TABLE[command]:
-        if line == "ready":
-            assert world.services[command].is_ready
-        else:
-            result = world.run(line)
-            if line in OF_A_FLEET:
-                assert "this server has one application" in result.stderr
-            else:
-                assert result.exit_code == NOT_ZERO.get(line, 0), (line, result.output)
-            if any("--application" in option.opts for option in COMMANDS[command].params):
-                world.run(line, ONE)
 
 
 @pytest.mark.parametrize("command", TABLE)

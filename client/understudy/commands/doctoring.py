@@ -7,6 +7,7 @@ import platform
 import re
 import sys
 import tomllib
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, entry_points, requires, version
@@ -29,6 +30,7 @@ from understudy_shared.base.errors import UnderstudyError
 from understudy_shared.base.extras import PACKAGE, MissingExtraError
 from understudy_shared.base.printable import printable
 from understudy_shared.base.words import KeyPlacement
+from understudy_shared.bus.applications import named
 
 Report = dict[str, Any]
 
@@ -173,7 +175,7 @@ def _of_server(url: str, timeout_s: float, application: str | None) -> Report:
         ]
         stores = _asked(server, "/v1/stores", "stores", findings)
         if stores:
-            report["stores"] = ", ".join(each["store"] for each in stores["stores"]) or "none"
+            report["stores"] = ", ".join(dict.fromkeys(each["store"] for each in stores["stores"])) or "none"
             scattered = [each["store"] for each in stores["stores"] if each.get("placement") == KeyPlacement.SCATTERED]
             findings += [_scattered(scattered)] if scattered else []
             findings += _of_stores(stores["not_served"])
@@ -184,7 +186,8 @@ def _of_server(url: str, timeout_s: float, application: str | None) -> Report:
             findings += (_asked(server, "/admin/v1/checkpoint", "checkpoint", findings) or {}).get("findings", [])
         elif health is not None and application is None:  # a fleet has a health for each application
             applications = (_asked(server, "/v1/applications", "applications", findings) or {}).get("applications", [])
-            report["applications"] = ", ".join(each["application"] for each in applications) or "none"
+            states = Counter(each["state"] for each in applications)
+            report["applications"] = ", ".join(f"{count} {state}" for state, count in states.most_common()) or "none"
             findings += _of_applications(url, applications)
         release = _asked(server, "/openapi.json", "release", findings)
         if release:
@@ -212,14 +215,22 @@ def _of_indicators(indicators: Sequence[Report]) -> Iterator[dict[str, str]]:
 
 
 def _of_applications(url: str, applications: Sequence[Report]) -> Iterator[dict[str, str]]:
-    """Yield a finding for each application of a fleet that is not served, or only in part (pure)."""
+    """Yield a finding for each reason why applications of a fleet are not served, or only in part (pure). Reasons that
+    differ in the name of the application alone are one.
+    """
+    groups: dict[tuple[str, str], list[Report]] = {}
     for each in applications:
         if each["state"] != "serving" or each["reason"] is not None:
-            yield {
-                "state": "wrong" if each["state"] == "failed" else "hint",
-                "what": f"application {each['application']} is {each['state']}: {each['reason']}",
-                "fix": f"understudy doctor {url} --application {quote(each['application'])}",
-            }
+            reason = str(each["reason"]).replace(each["application"], "")
+            groups.setdefault((each["state"], reason), []).append(each)
+    for (state, _), (first, *others) in groups.items():
+        names = [first["application"], *(each["application"] for each in others)]
+        who = f"{len(names)} applications ({named(names)}) are" if others else f"application {names[0]} is"
+        yield {
+            "state": "wrong" if state == "failed" else "hint",
+            "what": f"{who} {state}: {first['reason']}",
+            "fix": f"understudy doctor {url} --application {quote(names[0])}",
+        }
 
 
 def _scattered(stores: Sequence[str]) -> dict[str, str]:

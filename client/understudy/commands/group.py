@@ -29,7 +29,7 @@ _COMMANDS = {
     "get": (".reading", "Look one key up, a word per key column."),
     "lookup": (".reading", "Look keys up, each written as JSON; many at once with --stdin."),
     "scan": (".scanning", "Print the rows of a store, all or those that match."),
-    "count": (".scanning", "Count them."),
+    "count": (".scanning", "Count the rows of a store."),
     "windows": (".windowing", "Print the windows of a key, or its sessions, in a range of time."),
     "history": (".histories", "Print what each version changed for a key."),
     "watch": (".watching", "Print the value of a key, and each version that changes it."),

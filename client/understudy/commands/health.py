@@ -90,7 +90,7 @@ def safe_to_stop(node_id: str, *, within_s: float, options: ServerOptions) -> No
         body = _asked_until_yes(server, f"/admin/v1/nodes/{path_segment(node_id)}/safe-to-stop", within_s=within_s)
     options.print_report(body, lambda answer: (Lines(list(safety_lines(answer)), states=True),))
     if not orjson.loads(body)["safe"]:
-        fix = f"Wait and ask again, or: understudy drain {printable(node_id)}"
+        fix = f"Wait and ask again; while Redis is there, understudy drain {printable(node_id)} moves its tasks away"
         raise CommandError(f"{printable(node_id)} is not safe to stop", fix=fix, exit_code=ExitCode.REFUSED)
 
 

@@ -30,7 +30,7 @@ from pydantic import ValidationError
 from understudy.calls.credentials import FIXES, authorization
 from understudy.calls.http_client import Server, ServerProblemError, path_segment
 from understudy.services.settings import settings_error, unknown_variables
-from understudy.services.welcome import guarded_lines, url_of
+from understudy.services.welcome import MAX_EXAMPLES, guarded_lines, url_of
 from understudy.terminal.console import print_lines
 from understudy.terminal.exits import CommandError, ExitCode
 from understudy_shared.base.errors import SettingsError, UnderstudyError
@@ -241,9 +241,6 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 
 FIRST_REPLY_TIMEOUT_S = 30.0
 """Seconds for the first reply of a service that is ready. On a machine that is too busy, a warning is logged."""
-
-MAX_EXAMPLES = 20
-"""Number of stores for which the welcome asks for a key that exists."""
 
 END_TIMEOUT_S = 2.0
 """Seconds for the end: a bar is taken from the terminal within a tenth of one; only a reply that hangs takes longer."""

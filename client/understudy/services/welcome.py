@@ -13,6 +13,9 @@ from understudy.terminal.reports import not_served_lines
 from understudy_shared.base.printable import printable
 from understudy_shared.base.words import HostInfo
 
+MAX_EXAMPLES = 20
+"""Stores for which a welcome has an example, and asks for a key that exists."""
+
 _WILDCARDS = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}  # noqa: S104  # recognised, not listened on
 
 
@@ -90,15 +93,17 @@ def example_target(store: Mapping[str, Any]) -> str:
 def _store_lines(url: str, document: Mapping[str, Any]) -> list[str]:
     stores = document["stores"]
     lines = []
-    for store in stores:
+    for store in stores[:MAX_EXAMPLES]:
         columns = ", ".join(f"{printable(column['name'])} {column['type']}" for column in store["key"]) or "no columns"
         lines += [
             f"  {printable(store['store'])}  ({printable(store['operator'])}, {store['partitions']} partitions)",
             f"    key: {columns}",
-            f"    curl '{url}{example_target(store)}'",
+            f"    curl '{url}{example_target(store)}'{'' if 'existing_key' in store else '  # with a key of yours'}",
         ]
     if not stores:
         lines.append("  There is no store to ask.")
+    if len(stores) > MAX_EXAMPLES:
+        lines.append(f"  and {len(stores) - MAX_EXAMPLES} more stores: understudy stores --url {url}")
     return lines + [f"  {line}" for line in not_served_lines(document["not_served"])]
 
 

@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner, Result
 from tests.support.checkpoint import bytes as spark
 from tests.support.checkpoint.handmade import HandmadeCheckpoint
-from tests.support.services.canned_server import Canned, canned_server
+from tests.support.services.canned_server import PROBLEM, Canned, canned_server
 
 from understudy.commands.group import cli
 from understudy.terminal.exits import ExitCode
@@ -102,6 +102,21 @@ def test_a_server_is_asked_whether_it_is_ready_what_it_serves_and_how_it_is(stat
     assert result.exit_code == code, result.output
     assert "aircraft" in result.stdout
     assert ("Bring it back" in result.stdout) is (state != "ok")
+
+
+def test_applications_of_a_fleet_that_have_the_same_trouble_are_one_finding() -> None:
+    states = [("orders", "serving", None), ("lost-9", "failed", "Not JSON")]
+    states += [(f"new-{n}", "waiting", f"there is no checkpoint at /data/new-{n}") for n in range(40)]
+    rows = [{"application": name, "state": state, "reason": reason} for name, state, reason in states]
+    stores = Canned(json.dumps({"stores": [{"store": "op0"}] * 40, "not_served": []}).encode())
+    unknown = Canned(b'{"type": "unknown-path", "title": "no", "status": 404, "detail": "no"}', 404, PROBLEM)
+    listed = Canned(json.dumps({"applications": rows}).encode())
+    with canned_server([LIVE, READY, stores, unknown, listed, RELEASE]) as served:
+        report = json.loads(run(served.url, "--json").stdout)
+    assert (report["stores"], report["applications"]) == ("op0", "40 waiting, 1 serving, 1 failed")
+    failed, waiting = (each["what"] for each in report["findings"])
+    assert failed == "application lost-9 is failed: Not JSON"
+    assert waiting.startswith("40 applications ('new-0', 'new-1', 'new-2', 'new-3', 'new-4' and 35 more) are waiting: ")
 
 
 def test_its_json_is_a_bug_report_without_passwords(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

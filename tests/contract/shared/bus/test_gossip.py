@@ -1,6 +1,6 @@
 """The messages between processes, over every kind of bus: names, types, and what is left out.
 
-In one process, over a real Redis, and over one that real sentinels name.
+In one process, and over a real Redis.
 """
 
 from __future__ import annotations

@@ -227,9 +227,8 @@ POST = f"POST {STORE}/lookup HTTP/1.1\r\nhost: h\r\ncontent-length: {len(KEYS)}\
         (Hang(), get(f"{STORE}/keys/x", BY_ASGI), "lookup"),
         (Hang(), POST, "batch"),
         (BELOW, get(f"{STORE}/keys/x?min_position={TOKEN}&wait_ms=30000"), "lookup"),
-        (BELOW, get(f"{STORE}/keys/x?min_position={TOKEN}&wait_ms=30000", BY_ASGI), "lookup"),
     ],
-    ids=["lookup", "lookup by ASGI", "batch", "waits for a position", "waits by ASGI"],
+    ids=["lookup", "lookup by ASGI", "batch", "waits for a position"],
 )
 async def test_when_a_reader_leaves_the_router_stops_to_work_for_it(
     answer: Answer | Hang, request_bytes: bytes, operation: str

@@ -27,9 +27,9 @@ CALL_MS = 1000
 """Deadline of a call here: long enough for a machine under load, short enough to wait for."""
 
 
-@pytest.fixture(params=["unix", "tcp"])
-def server(request: pytest.FixtureRequest) -> Iterator[RedisServer]:
-    with redis_server(port=0 if request.param == "tcp" else None) as running:
+@pytest.fixture
+def server() -> Iterator[RedisServer]:
+    with redis_server(port=0) as running:
         yield running
 
 
