@@ -28,7 +28,7 @@ from understudy.commands.row_output import (
     format_option,
 )
 from understudy.terminal.console import print_lines
-from understudy.terminal.event_lines import event_line
+from understudy.terminal.event_lines import EVENT_HEADS, event_line
 from understudy.terminal.exits import EXIT_CODES_HELP
 from understudy.terminal.row_progress import RowProgress
 from understudy.typed.columns import StoreEntry
@@ -140,6 +140,7 @@ def _output(form: str, server: Server, store: str, fields: list[str] | None) -> 
     if form == "ndjson":
         return JsonLines()
     if form == "table":
+        print_lines([EVENT_HEADS])
         return _Lines()
     columns = change_columns(entry_of(server, store), fields)
     if form == "csv":

@@ -22,7 +22,7 @@ from understudy.client.watch import Watch
 from understudy.commands.reading import KeyCommand
 from understudy.commands.row_output import TEXT_FORMATS, Columned, checked_format, format_option, item_columns
 from understudy.terminal.console import print_json, print_lines
-from understudy.terminal.event_lines import event_line
+from understudy.terminal.event_lines import EVENT_HEADS, event_line
 from understudy.terminal.exits import EXIT_CODES_HELP, CommandError, ExitCode
 from understudy_shared.reads.position import PREFIX as POSITION_PREFIX
 
@@ -115,6 +115,7 @@ def _keys(store: str, key: tuple[str, ...], json_keys: tuple[str, ...], prefix: 
 
 def _shower(form: str, server: Server, store: str) -> Callable[[WatchEvent[Any]], None]:
     if form == "table":
+        print_lines([EVENT_HEADS])
         return lambda event: print_lines([event_line(event)])
     if form == "ndjson":
         return lambda event: print_json(orjson.dumps(_row(event)))

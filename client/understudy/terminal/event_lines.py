@@ -8,6 +8,9 @@ from understudy.client.events import WatchEvent
 from understudy.terminal.values import quoted
 from understudy_shared.base.printable import printable
 
+EVENT_HEADS = f"{'committed at':27}  {'version':>8}  {'event':9}  key  content"
+"""The line above events."""
+
 _LISTS = ("sessions", "rows", "values", "entries", "timers")
 
 

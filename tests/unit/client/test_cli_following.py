@@ -103,3 +103,11 @@ def test_a_watch_prints_each_event_and_goes_on_until_a_server_refuses() -> None:
     ]
     assert (events[2]["value"], events[2]["position"], events[2]["key"]) == ({"count": 7}, token(8), {"word": "a"})
     assert (result.exit_code, "version-gone" in result.stderr or "d" in result.stderr) == (ExitCode.REFUSED, True)
+
+
+def test_a_table_of_events_has_heads_above_its_columns() -> None:
+    with bad_server(watched(b"retry: 100\n\n" + EVENTS)) as server:
+        result, _ = run(["watch", "words", "a", "--format", "table", "--limit", "1"], [], url=server.url)
+    heads, first = result.stdout.splitlines()
+    for head, content in (("event", "snapshot"), ("key", '{"word":"a"}'), ("version", "      3")):
+        assert heads.index(head) == first.index(content)
