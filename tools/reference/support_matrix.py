@@ -81,6 +81,7 @@ RELEASES = (
         "",
         "`tests/contract/node/stores/test_golden_checkpoints.py`",
     ),
+    ("3.2.1", "the release itself, in the test; HDFS-backed", _BY_4_3, _LOOKUPS, "", _SPARK_3),
     ("3.3.4", "the release itself, in the test", _BY_4_3, _EVERY_CALL, _MOVED, _SPARK_3),
     ("3.4.4", "the release itself, in the test", _BY_4_3, _EVERY_CALL, _MOVED, _SPARK_3),
     (

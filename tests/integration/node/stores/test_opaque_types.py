@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pyspark
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # PySpark's own convention
 from tests.support.cluster.served_node import served_node
 from tests.support.oracle.exported import assert_exported
+from tests.support.oracle.record import compared, record
 from tests.support.oracle.scanned import scanned
 from tests.support.spark.formats import ROCKSDB_CHANGELOG_V1
 from tests.support.spark.queries import run_query
@@ -57,3 +60,5 @@ def test_a_variant_is_the_json_that_spark_makes_of_it_in_every_form_of_an_answer
             assert {row["k"]: row["last"] for row in answer.table().to_pylist()} == expected
         refused = served.get('/v1/stores/op0/scan?where=[["last","=","1"]]'.replace('"', "%22"))
         assert (refused.status, refused.problem) == (400, "bad-bound")
+    line = compared(pyspark.__version__, "stateStoreSave", "value", ROCKSDB_CHANGELOG_V1, [expected])
+    record(f"{pyspark.__version__}-variant", [replace(line, variant="columns of type variant")])
