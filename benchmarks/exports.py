@@ -39,10 +39,10 @@ from understudy_node.bulk.worker import PRIORITY
 NODE = """
 import sys
 from understudy_node.bulk import process
-from understudy_node.serve import main
+from understudy_node.fleet.starting import serve
 if sys.argv[4] == "row by row":
     process.MAX_WAITING = 0
-main({"port": int(sys.argv[1]), "checkpoint": sys.argv[2], "data_dir": sys.argv[3], "max_exports_in_flight": 4})
+serve({"port": int(sys.argv[1]), "checkpoint": sys.argv[2], "data_dir": sys.argv[3], "max_exports_in_flight": 4})
 """
 
 COUNTER = """

@@ -30,8 +30,8 @@ from understudy.demo.local_redis import local_redis
 from understudy_node.cluster.heartbeat import MemberId
 from understudy_node.cluster.holdings import members_of
 from understudy_node.cluster.placement import Placement
-from understudy_node.cluster.settings import ClusterNodeSettings
 from understudy_node.cluster.task_replicas import TaskSet
+from understudy_node.settings import ClusterNodeSettings
 from understudy_shared.base.clock import SystemClock
 from understudy_shared.base.sockets import free_port
 from understudy_shared.bus import redis_scripts as scripts

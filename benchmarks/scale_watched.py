@@ -24,7 +24,7 @@ from benchmarks.loop_pauses import PauseMeter
 from benchmarks.simulated import APPLICATION, CHECKPOINT, HEARTBEAT_MS, SimulatedNode
 from understudy_node.cluster.heartbeat import MemberId
 from understudy_node.cluster.member import ClusterMember
-from understudy_node.cluster.settings import ClusterNodeSettings
+from understudy_node.settings import ClusterNodeSettings
 from understudy_router.router import Router
 from understudy_router.serve import StartedRouter
 from understudy_router.serve import main as serve_router

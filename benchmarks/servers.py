@@ -126,15 +126,15 @@ uvicorn.run(app, port=int(sys.argv[1]), lifespan="off", log_config=None, access_
 
 NODE = """
 import sys
-from understudy_node.serve import main
-main({"port": int(sys.argv[1]), "checkpoint": sys.argv[2], "data_dir": sys.argv[3]})
+from understudy_node.fleet.starting import serve
+serve({"port": int(sys.argv[1]), "checkpoint": sys.argv[2], "data_dir": sys.argv[3]})
 """
 
 CLUSTER_NODE = """
 import sys
-from understudy_node.cluster.serve import main
+from understudy_node.fleet.starting import node
 port, checkpoint, data_dir, redis = sys.argv[1:]
-main({"port": int(port), "checkpoint": checkpoint, "data_dir": data_dir, "redis": redis, "application_id": "bench"})
+node({"port": int(port), "checkpoint": checkpoint, "data_dir": data_dir, "redis": redis, "application_id": "bench"})
 """
 
 ROUTER = """

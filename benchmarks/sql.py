@@ -26,8 +26,8 @@ from understudy.sql.session import SqlSession
 
 NODE = """
 import sys
-from understudy_node.serve import main
-main({"port": int(sys.argv[1]), "checkpoint": sys.argv[2], "data_dir": sys.argv[3]})
+from understudy_node.fleet.starting import serve
+serve({"port": int(sys.argv[1]), "checkpoint": sys.argv[2], "data_dir": sys.argv[3]})
 """
 STORE = "op0"
 Figures = dict[str, float]

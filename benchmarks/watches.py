@@ -47,9 +47,9 @@ LOOKUP_S = 0.005
 
 NODE = """
 import sys
-from understudy_node.cluster.serve import main
+from understudy_node.fleet.starting import node
 port, checkpoint, data_dir, redis, watchers, connections = sys.argv[1:]
-main({"port": int(port), "checkpoint": checkpoint, "data_dir": data_dir, "redis": redis, "application_id": "bench",
+node({"port": int(port), "checkpoint": checkpoint, "data_dir": data_dir, "redis": redis, "application_id": "bench",
       "max_watchers": int(watchers), "max_connections": int(connections)})
 """
 

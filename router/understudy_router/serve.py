@@ -23,7 +23,6 @@ from understudy_shared.base.words import HostInfo
 from understudy_shared.bus.redis_bus import RedisBus
 from understudy_shared.cluster.remembered import Remembered
 from understudy_shared.cluster.seeds import parse_seeds
-from understudy_shared.fleet.choosing import FLEET
 from understudy_shared.server.service import Departure, bound_socket, run
 from understudy_shared.telemetry.logs import name_records
 from understudy_shared.telemetry.span_export import require_exporter
@@ -55,14 +54,9 @@ def main(settings: dict[str, object], started: Callable[[StartedRouter], None] |
         parse_patterns(parsed.applications)
     require_exporter()
     keep_files_private()
-    access = access_to(parsed)
+    access = parsed.own_access()
     name_records(router_id=parsed.name)
     _serve(parsed, access, bound_socket(parsed.host, parsed.port), started)
-
-
-def access_to(settings: RouterSettings) -> Access:
-    """Make the access rules of this router. Raises SettingsError."""
-    return settings.access(settings.application_id or FLEET, settings.host, is_node=False)
 
 
 def _serve(

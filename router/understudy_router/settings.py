@@ -10,7 +10,9 @@ from urllib.parse import quote
 
 from pydantic import model_validator
 
+from understudy_shared.auth.access import Access
 from understudy_shared.bus.settings import BusSettings
+from understudy_shared.fleet.choosing import FLEET
 from understudy_shared.server.settings import HttpServiceSettings
 from understudy_shared.settings.services import RouterFields
 
@@ -32,6 +34,10 @@ class RouterSettings(RouterFields, BusSettings, HttpServiceSettings):
     def name(self) -> str:
         """The name of this router in heartbeats and logs."""
         return self.router_id or socket.gethostname()
+
+    def own_access(self) -> Access:
+        """Return the access control of the process. Raises SettingsError."""
+        return self.access(self.application_id or FLEET, self.host, is_node=False)
 
     @property
     def data_directory(self) -> Path:

@@ -20,8 +20,8 @@ from tests.support.checkpoint.handmade import HandmadeCheckpoint
 from understudy_node.checkpoint.files import LocalFiles
 from understudy_node.cluster.heartbeat import MemberId
 from understudy_node.cluster.member import ClusterMember
-from understudy_node.cluster.settings import ClusterNodeSettings
 from understudy_node.node import Node
+from understudy_node.settings import ClusterNodeSettings
 from understudy_router.admin.lag_forms import lag_tree
 from understudy_router.admin.lag_page import Query
 from understudy_router.admin.watching import Looking

@@ -13,7 +13,7 @@ from tools.reference.markdown import GENERATED, code, fence, page, plain, table
 
 from understudy.commands.group import cli
 from understudy.terminal.exits import EXIT_CODES_HELP
-from understudy_node.cluster.settings import ClusterNodeSettings
+from understudy_node.settings import ClusterNodeSettings
 from understudy_router.settings import RouterSettings
 
 _HIDDEN = "--help"

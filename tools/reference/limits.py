@@ -8,11 +8,11 @@ from collections.abc import Iterable, Sequence
 from tools.reference.markdown import GENERATED, code, page, table
 
 from understudy_node.checkpoint.logs import MAX_LOG_BYTES
-from understudy_node.cluster.settings import ClusterNodeSettings
 from understudy_node.http.reads import MAX_BATCH_BYTES
 from understudy_node.replica.past_versions import MAX_RUNNING
 from understudy_node.replica.pinned import MAX_PINNED_BYTES, MAX_PINNED_DISK_BYTES, MAX_PINNED_VIEWS
 from understudy_node.replica.snapshot_leases import MAX_LEASED_VERSIONS, MAX_LEASES
+from understudy_node.settings import ClusterNodeSettings
 from understudy_node.stores.key_history import MAX_HISTORY_BYTES
 from understudy_node.stores.many import MAX_SORTED
 from understudy_router.settings import RouterSettings

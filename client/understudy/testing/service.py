@@ -25,9 +25,10 @@ from understudy.testing.checkpoint import Checkpoint
 from understudy.testing.stores import Change, DeclaredStore
 from understudy_node.checkpoint.description import describe
 from understudy_node.checkpoint.files import LocalFiles
-from understudy_node.fleet.serve import FleetProcess
-from understudy_node.fleet.settings import ServeFleetSettings
+from understudy_node.fleet.application import Shared
+from understudy_node.fleet.process import FleetProcess
 from understudy_node.node import Node
+from understudy_node.settings import NodeSettings
 from understudy_node.stores.stores import AliasError, read_aliases, served_stores
 from understudy_shared.auth.access import Access
 from understudy_shared.auth.principals import ANYBODY
@@ -74,10 +75,15 @@ class MovedClock(SystemClock):
         return super().wall_us() + round(self.moved_ms * 1000)
 
 
-class _Settings(ServeFleetSettings):
+class _Settings(NodeSettings):
     """Settings that no variable and no file of the machine changes."""
 
+    checkpoint: str = ""
     own: tuple[ApplicationSpec, ...]
+
+    @property
+    def is_fleet(self) -> bool:
+        return True
 
     def named(self) -> tuple[ApplicationSpec, ...]:
         return self.own
@@ -226,7 +232,8 @@ class LocalService:
                 own=tuple(specs), data_dir=root / "node", lag_refresh_ms=REFRESH_MS, workers=2, port=self.port
             )
             guard = ConnectionGuard()
-            self.process = FleetProcess(settings, Access(), HostInfo("127.0.0.1", self.port), guard, clock=self.clock)
+            shared = Shared(settings, Access(), HostInfo("127.0.0.1", self.port), guard, clock=self.clock)
+            self.process = FleetProcess(settings, shared)
             self.faults = _Faults(self.process, ALONE if "" in declared else None)
             self._server = _Server(self.faults, guard, self._listening)
             self._thread = threading.Thread(target=self._run, args=(listener,), name="understudy testing", daemon=True)

@@ -30,8 +30,8 @@ from understudy_node.cluster.neighbours import Neighbours
 from understudy_node.cluster.own_messages import OwnMessages
 from understudy_node.cluster.placement import Placement
 from understudy_node.cluster.remembering import Remembering
-from understudy_node.cluster.settings import ClusterNodeSettings
 from understudy_node.node import Node
+from understudy_node.settings import ClusterNodeSettings
 from understudy_shared.auth.cluster_secret import ClusterIdentity
 from understudy_shared.base.clock import Clock
 from understudy_shared.base.masking import masked

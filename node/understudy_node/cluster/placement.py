@@ -27,9 +27,9 @@ from understudy_node.cluster.assignor import Assignor, Member
 from understudy_node.cluster.exchanges import UNWEIGHED, Weighed, next_exchange
 from understudy_node.cluster.heartbeat import MemberId
 from understudy_node.cluster.holdings import Holdings, members_of
-from understudy_node.cluster.settings import ClusterNodeSettings
 from understudy_node.cluster.task_replicas import TaskSet
 from understudy_node.cluster.weights import weights_of
+from understudy_node.settings import ClusterNodeSettings
 from understudy_shared.base.clock import Clock
 from understudy_shared.base.plausible import is_later
 from understudy_shared.bus.base import BusError, Fence

@@ -12,33 +12,40 @@ import contextlib
 import logging
 import threading
 from collections.abc import Awaitable, Callable, Iterable
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from prometheus_client.core import Metric
 
 from understudy_node.checkpoint.arrival import is_awaited, what_is_there
 from understudy_node.checkpoint.files import CheckpointFiles
-from understudy_node.cluster.routes import cluster_routes
+from understudy_node.checkpoint.opening import open_checkpoint_files
+from understudy_node.checkpoint.rooted_files import RootedFiles
 from understudy_node.engine.rocksdb_base import BlockCache
-from understudy_node.fleet.membership import Membership
 from understudy_node.http.app import create_app
 from understudy_node.http.lookups import NodeLookups
 from understudy_node.node import Node
 from understudy_node.replica.workers import Workers, WorkerShare
 from understudy_node.settings import NodeSettings
-from understudy_shared.auth.access import Access
-from understudy_shared.base.clock import Clock
+from understudy_shared.auth.access import Access, authorization_of
+from understudy_shared.auth.shown import shown_problem
+from understudy_shared.base.clock import Clock, SystemClock
 from understudy_shared.base.errors import UnderstudyError
 from understudy_shared.base.masking import masked_location
 from understudy_shared.base.words import HostInfo
 from understudy_shared.fleet.lifespans import Lifespan
-from understudy_shared.fleet.not_open import NotOpen
 from understudy_shared.fleet.reporting import ApplicationReport, State
+from understudy_shared.http.edge import Receive, Scope, Send, send_problem, without_body
+from understudy_shared.http.problems import Problem, ProblemError, ProblemType
 from understudy_shared.http.status import Status
+from understudy_shared.server.batches import Batch
 from understudy_shared.server.connection_guard import ConnectionGuard
+from understudy_shared.server.direct import Exchange, reply_problem
 from understudy_shared.server.lookups import LookupsFirst
 from understudy_shared.server.probes import ProcessReport
+from understudy_shared.server.request_counts import RequestCounts
+
+if TYPE_CHECKING:  # `understudy serve` does without the modules of clusters: 8 MiB
+    from understudy_node.cluster.membership import Clusters
 
 log = logging.getLogger(__name__)
 
@@ -139,24 +146,73 @@ class Opening:
         self._standing = standing
 
 
-@dataclass(frozen=True, slots=True)
-class Shared:
-    """The parts that all applications of a process share."""
+class NotOpen(LookupsFirst):
+    """The application in the place of one that is not open. `why` says the reason in words."""
 
-    cache: BlockCache
-    workers: Workers
-    guard: ConnectionGuard
-    access: Access
-    host: HostInfo
-    clock: Clock
-    open_files: Callable[[str], CheckpointFiles]
+    def __init__(self, application_id: str, why: Callable[[], str], access: Access) -> None:
+        super().__init__(self._refuse_all, max_in_flight=1, requests=RequestCounts(), access=access)
+        self.application_id = application_id
+        self._why = why
+
+    def answer(self, target: bytes, exchange: Exchange) -> None:
+        self.reply_problem(exchange, self._problem())
+
+    async def look_up_many(self, batch: Batch) -> NoReturn:
+        raise ProblemError(self._problem())
+
+    def has_store(self, store: str) -> bool:
+        return False
+
+    def accepts_body(self, target: bytes, size_bytes: int) -> bool:
+        """Accept nothing: an application that is open says for all what is answered without ASGI."""
+        return False
+
+    def answer_body(self, body: bytes, exchange: Exchange) -> None:
+        reply_problem(exchange, self._problem())
+
+    async def _refuse_all(self, scope: Scope, _receive: Receive, send: Send) -> None:
+        shown = shown_problem(authorization_of(scope).principal, self._problem())
+        await send_problem(without_body(send) if scope["method"] == "HEAD" else send, shown)
+
+    def _problem(self) -> Problem:
+        fix = "Retry; GET /v1/applications/{application} says when it is served"
+        return Problem(ProblemType.NOT_INITIALISED, self._why(), "path", fix)
+
+
+class Shared:
+    """The parts of a process that all its applications share, also if there is only one."""
+
+    def __init__(
+        self,
+        settings: NodeSettings,
+        access: Access,
+        host: HostInfo,
+        guard: ConnectionGuard,
+        clusters: Clusters | None = None,
+        *,
+        open_files: Callable[[str], CheckpointFiles] = open_checkpoint_files,
+        clock: Clock | None = None,
+    ) -> None:
+        self.access = access
+        self.host = host
+        self.guard = guard
+        self.clusters = clusters
+        self.is_fleet = settings.is_fleet
+        """Whether the process serves several applications: the workers belong to the only one."""
+        self.open_files = open_files
+        self.clock = clock or SystemClock()
+        self.cache = BlockCache(settings.statestore_cache_max_bytes)
+        self.workers = Workers(count=settings.workers)
 
 
 class Source(NamedTuple):
-    """The place that names an application, and why it counts as idle; None while it does not."""
+    """The place that names an application, and why it counts as idle; None while it does not. No symbolic link of its
+    checkpoint may leave the folder `root`, if it is set.
+    """
 
     name: str
     idle: Callable[[], str | None] = lambda: None
+    root: str | None = None
 
 
 class Turns(NamedTuple):
@@ -167,14 +223,22 @@ class Turns(NamedTuple):
 
 
 class NodeApplication:
-    """One application. Until its checkpoint can be followed, an application in its place says why it cannot answer."""
+    """One application. Until its checkpoint can be followed, an application in its place says why it cannot answer.
 
-    def __init__(self, settings: NodeSettings, shared: Shared, source: Source, membership: Membership | None) -> None:
-        """Set the parts. `membership`: how it joins its cluster, if any."""
+    One of several is opened, served and ended by `serve`. The only one of a process is opened before its port, by what
+    starts the process: `open_files`, `build`, `make_app`.
+    """
+
+    def __init__(self, settings: NodeSettings, shared: Shared, source: Source) -> None:
+        """Set the parts. Nothing is opened."""
         self.settings = settings
         self.app: LookupsFirst = NotOpen(settings.application, self._why_not, shared.access)
         self.was_ready = False
-        self.membership = membership
+        clusters, identity = shared.clusters, shared.access.identity
+        self.membership = (
+            None if clusters is None else clusters.membership(settings, shared.host, identity, shared.clock)
+        )
+        """Its part in its cluster; None without a cluster."""
         self._shared = shared
         self._source = source
         self.node: Node | None = None
@@ -182,13 +246,35 @@ class NodeApplication:
         self._report: ProcessReport | None = None
         self._refused: str | None = None
         """The reason why it was opened and could not start."""
-        self._opening = Opening(
-            settings.application,
-            lambda: shared.open_files(settings.checkpoint),
-            self._build,
-            shared.clock,
-        )
+        self._opening = Opening(settings.application, self.open_files, self.build, shared.clock)
         self._shown: tuple[Standing, int] = (self._opening.standing, shared.clock.wall_us())
+
+    def open_files(self) -> CheckpointFiles:
+        """Open the files of the checkpoint. Raises UnderstudyError."""
+        root, location = self._source.root, self.settings.checkpoint
+        return self._shared.open_files(location) if root is None else RootedFiles(root, location)
+
+    def build(self, files: CheckpointFiles) -> Node:
+        """Make the node. Raises UnderstudyError for an unusable checkpoint."""
+        shared = self._shared
+        workers = WorkerShare(shared.workers) if shared.is_fleet else shared.workers
+        node = Node(self.settings, files, host=shared.host, clock=shared.clock, cache=shared.cache, workers=workers)
+        if self.membership is not None:
+            node.assign({})
+        return node
+
+    def make_app(self, node: Node) -> NodeLookups:
+        """Make the routes of the node, and those of its member, whose node id was claimed: neither is started."""
+        guard, access = self._shared.guard, self._shared.access
+        if self.membership is None:
+            return create_app(node, guard=guard, access=access)
+        member = self.membership.join(node)
+        return create_app(node, member, self.membership.routes(), guard=guard, access=access)
+
+    async def leave(self) -> None:
+        """Announce to its cluster, if it is in one, that it ends. It still answers."""
+        if self.membership is not None and self.membership.member is not None:
+            await self.membership.member.leave()
 
     async def serve(self, ended: asyncio.Event, turns: Turns) -> None:
         """Open, start and serve it, and end it once `ended` is set.
@@ -198,7 +284,7 @@ class NodeApplication:
         node = await self._opened(ended)
         if node is None:
             return
-        app = await self._started_app(node)
+        app = await self._joined_app(node)
         lifespan = Lifespan(app, self.settings.application)
         try:
             await lifespan.start()
@@ -283,20 +369,6 @@ class NodeApplication:
         standing = self._opening.standing if self._refused is None else Standing(State.FAILED, self._refused)
         return f"application {self.settings.application} is {standing.state}: {standing.reason}"
 
-    def _build(self, files: CheckpointFiles) -> Node:
-        shared = self._shared
-        node = Node(
-            self.settings,
-            files,
-            host=shared.host,
-            clock=shared.clock,
-            cache=shared.cache,
-            workers=WorkerShare(shared.workers),
-        )
-        if self.membership is not None:
-            node.assign({})
-        return node
-
     async def _opened(self, ended: asyncio.Event) -> Node | None:
         """Wait until the checkpoint can be followed; None when `ended` comes first. Meanwhile its cluster hears what
         this node waits for.
@@ -334,13 +406,11 @@ class NodeApplication:
                 opened.cancel()
         return None if opened.cancelled() else opened.result()
 
-    async def _started_app(self, node: Node) -> NodeLookups:
-        shared = self._shared
+    async def _joined_app(self, node: Node) -> NodeLookups:
         try:
-            if self.membership is None:
-                return create_app(node, guard=shared.guard, access=shared.access)
-            member = await self.membership.joined(node)
-            return create_app(node, member, cluster_routes(member), guard=shared.guard, access=shared.access)
+            if self.membership is not None:
+                await self.membership.claim(node)
+            return self.make_app(node)
         except UnderstudyError as error:
             node.discard()
             self._refused = str(error)

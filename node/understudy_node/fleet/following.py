@@ -15,7 +15,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from understudy_node.fleet.settings import NodeFleetSettings
+from understudy_node.cluster.membership import Clusters
+from understudy_node.settings import ClusterNodeSettings
 from understudy_shared.base.clock import Clock
 from understudy_shared.base.errors import UnderstudyError
 from understudy_shared.base.printable import clipped
@@ -227,15 +228,15 @@ class Announcing:
     """Whether an idle query is closed."""
 
 
-def announcing_of(settings: object, bus: Bus | None, host: HostInfo, clock: Clock) -> Announcing | None:
+def announcing_of(settings: object, clusters: Clusters | None, host: HostInfo, clock: Clock) -> Announcing | None:
     """Return what queries announce to a process with these settings; None where it has no roots."""
-    if not isinstance(settings, NodeFleetSettings) or not (roots := settings.roots):
+    if not isinstance(settings, ClusterNodeSettings) or not (roots := settings.roots):
         return None
-    assert bus is not None, "a node has one"
+    assert clusters is not None, "a node of a cluster has them"
     auth = settings.message_auth(FLEET, sender=settings.node_id or f"{host.host}:{host.port}")
     remembered = Remembered(settings.data_directory / FLEET_FOLDER, FLEET, auth)
     queries = AnnouncedQueries(forget_after_ms=settings.forget_after_ms)
-    return Announcing(Announcements(bus, auth, queries, clock, remembered), roots, settings.remove_idle)
+    return Announcing(Announcements(clusters.bus, auth, queries, clock, remembered), roots, settings.remove_idle)
 
 
 class Following:

@@ -19,7 +19,7 @@ from tests.support.services.deploy_files import (
     read_compose,
 )
 
-from understudy_node.cluster.settings import ClusterNodeSettings
+from understudy_node.settings import ClusterNodeSettings
 from understudy_router.settings import RouterSettings
 
 each_service = pytest.mark.parametrize("name", SERVICES)

@@ -19,9 +19,7 @@ from tests.support.services.deploy_files import (
     read_compose,
 )
 
-from understudy_node.cluster.serve import access_to as node_access
-from understudy_node.cluster.settings import ClusterNodeSettings
-from understudy_router.serve import access_to as router_access
+from understudy_node.settings import ClusterNodeSettings
 from understudy_router.settings import RouterSettings
 
 FOLDER = ROOT / "deploy" / "compose"
@@ -62,7 +60,7 @@ def test_services_start_with_what_the_script_makes(name: str, made: Path, monkey
     for variable, value in variables_of(name, made).items():
         monkeypatch.setenv(variable, value)
     is_node = IMAGES[name] == "node"
-    access = node_access(ClusterNodeSettings()) if is_node else router_access(RouterSettings())
+    access = (ClusterNodeSettings() if is_node else RouterSettings()).own_access()
     assert access.tls is not None
     assert access.tls.server is not None
     assert access.tls.peers is not None

@@ -19,10 +19,7 @@ from tests.support.services.helm_chart import (
     values_of,
 )
 
-from understudy_node.cluster.serve import access_to as node_access
-from understudy_node.cluster.settings import ClusterNodeSettings
-from understudy_node.fleet.settings import NodeFleetSettings
-from understudy_router.serve import access_to as router_access
+from understudy_node.settings import ClusterNodeSettings
 from understudy_router.settings import RouterSettings
 from understudy_shared.auth.binding import Exposure
 from understudy_shared.fleet.choosing import FLEET
@@ -99,9 +96,9 @@ def test_a_pod_of_every_set_of_values_starts_with_what_its_secrets_hold(
             path = str(there or value.replace("/run/understudy", str(mounted)))
             monkeypatch.setenv(variable, FILLED_IN.get(value, path))
     if application == FLEET and component == "node":
-        access = NodeFleetSettings().access(FLEET, own["UNDERSTUDY_HOST"], is_node=True)
+        access = ClusterNodeSettings().access(FLEET, own["UNDERSTUDY_HOST"], is_node=True)
     else:
-        access = node_access(ClusterNodeSettings()) if component == "node" else router_access(RouterSettings())
+        access = (ClusterNodeSettings() if component == "node" else RouterSettings()).own_access()
     is_open = values_of(name).get("auth", {}).get("existingSecret") is None
     assert access.exposure is (Exposure.UNGUARDED if is_open else None)
     assert (access.tls is not None and access.tls.server is not None) == (name in SECRETS)

@@ -30,8 +30,7 @@ from tests.support.services.helm_chart import (
 )
 from tools.chart import CHART, MANIFESTS, README, call_of, flat, helm
 
-from understudy_node.cluster.settings import ClusterNodeSettings
-from understudy_node.fleet.settings import NodeFleetSettings
+from understudy_node.settings import ClusterNodeSettings
 from understudy_router.settings import RouterSettings
 from understudy_shared.cluster.seeds import parse_seeds
 from understudy_shared.fleet.applications_file import parse_applications
@@ -95,8 +94,8 @@ def test_processes_are_told_what_is_valid_and_nothing_that_they_do_not_know(
             with monkeypatch.context() as patch:
                 for variable, value in ours.items():
                     patch.setenv(variable, FILLED_IN.get(value, value))
-                settings = (NodeFleetSettings if is_fleet_node(service, ours) else MEMBERS[service])()
-                if isinstance(settings, NodeFleetSettings):
+                settings = (ClusterNodeSettings if is_fleet_node(service, ours) else MEMBERS[service])()
+                if isinstance(settings, ClusterNodeSettings):
                     settings.require_no_other()
             assert parse_seeds(settings.seed)
             for setting, given in values_of(name).get(f"{service}s", {}).get("settings", {}).items():

@@ -9,7 +9,7 @@ import pytest
 from tests.support.documents.spoken import spoken
 from tests.support.repository import ROOT
 
-from understudy_node.cluster.settings import ClusterNodeSettings
+from understudy_node.settings import ClusterNodeSettings
 from understudy_router.routing.choose import Reason
 from understudy_router.settings import RouterSettings
 from understudy_shared.base.sizes import size_text

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import socket
 import threading
-import uuid
 from collections.abc import Callable, Collection, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
@@ -20,22 +19,20 @@ from tests.support.cluster.served_node import Served, ServedNode
 from tests.support.spark.queries import wait_until
 
 from understudy_node.checkpoint.files import CheckpointFiles, LocalFiles
-from understudy_node.cluster.heartbeat import MemberId
 from understudy_node.cluster.member import ClusterMember
+from understudy_node.cluster.membership import Clusters
 from understudy_node.cluster.routes import cluster_routes
-from understudy_node.cluster.serve import _claim, access_to
-from understudy_node.cluster.settings import ClusterNodeSettings
+from understudy_node.fleet.starting import claim
 from understudy_node.http.app import create_app
 from understudy_node.node import Node
+from understudy_node.settings import ClusterNodeSettings
 from understudy_router.http.app import create_app as create_router_app
 from understudy_router.router import Router
-from understudy_router.serve import access_to as access_to_router
 from understudy_router.settings import RouterSettings
 from understudy_shared.auth.access import Access
 from understudy_shared.base.clock import SystemClock
 from understudy_shared.base.words import HostInfo
 from understudy_shared.bus.base import BusError
-from understudy_shared.bus.gossip import Gossip
 from understudy_shared.bus.redis_bus import RedisBus
 from understudy_shared.cluster.remembered import Remembered
 from understudy_shared.http.edge import App
@@ -157,22 +154,13 @@ def cluster_node(
             node_settings, files or LocalFiles(checkpoint), host=HostInfo("127.0.0.1", port), clock=SystemClock()
         )
         node.assign({})
-        member_id = MemberId(node_id, uuid.uuid4().hex)
-        auth = node_settings.message_auth(APPLICATION, sender=node_id)
-        asyncio.run(_claim(node_settings, node, member_id, auth=auth))
+        bus, access = CuttableBus(node_settings.redis_url), node_settings.own_access()
+        membership = Clusters(node_settings, bus).membership(node_settings, node.host, access.identity, SystemClock())
+        asyncio.run(claim(membership, node))
     except BaseException:
         listener.close()
         raise
-    bus, access = CuttableBus(node_settings.redis_url), access_to(node_settings)
-    member = ClusterMember(
-        node,
-        Gossip(bus, node_settings.application, auth),
-        node_settings,
-        member_id,
-        clock=SystemClock(),
-        remembered=Remembered(data_dir / "cluster", APPLICATION, auth),
-        identity=access.identity,
-    )
+    member = membership.join(node)
     app = create_app(node, member, cluster_routes(member), access=access)
     with departing(app, listener, Departure(member.leave, node_settings.shutdown_delay_ms)):
         yield ClusterNode(node, port, member, bus, access)
@@ -192,7 +180,7 @@ def cluster_router(
     folder = router_settings.data_directory
     remembered = None if router_settings.data_dir is None else Remembered(folder, APPLICATION, auth)
     host = HostInfo("127.0.0.1", port)
-    bus, access = RedisBus(router_settings.redis_url), access_to_router(router_settings)
+    bus, access = RedisBus(router_settings.redis_url), router_settings.own_access()
     router = Router(
         router_settings,
         bus,

@@ -7,8 +7,8 @@ from tests.support.clock import ManualClock
 
 from understudy_node.cluster.heartbeat import MemberId
 from understudy_node.cluster.placement import Placement
-from understudy_node.cluster.settings import ClusterNodeSettings
 from understudy_node.cluster.task_replicas import TaskSet
+from understudy_node.settings import ClusterNodeSettings
 from understudy_shared.bus.gossip import AgedHeartbeat, Gossip
 from understudy_shared.bus.messages import Applied, Assignment, Endpoint, Heartbeat
 

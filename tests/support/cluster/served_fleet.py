@@ -11,11 +11,11 @@ from typing import Any
 import httpx
 from tests.support.spark.queries import wait_until
 
-from understudy_node.fleet.serve import FleetProcess, Settings
-from understudy_node.fleet.settings import NodeFleetSettings
+from understudy_node.cluster.membership import Clusters
+from understudy_node.fleet.application import Shared
+from understudy_node.fleet.process import FleetProcess
+from understudy_node.settings import ClusterNodeSettings, NodeSettings
 from understudy_shared.base.words import HostInfo
-from understudy_shared.bus.redis_bus import RedisBus
-from understudy_shared.fleet.choosing import FLEET
 from understudy_shared.server.connection_guard import ConnectionGuard
 from understudy_shared.server.service import Departure, Service, bound_socket
 
@@ -55,16 +55,16 @@ class ServedFleet:
 
 
 @contextmanager
-def served_fleet(settings: Settings, **shared: Any) -> Iterator[ServedFleet]:
+def served_fleet(settings: NodeSettings, **shared: Any) -> Iterator[ServedFleet]:
     """Run a fleet until the block ends. `shared` replaces parts that its applications share."""
     listener = bound_socket("127.0.0.1", 0)
     port = listener.getsockname()[1]
-    guard, bus, departure = ConnectionGuard(), None, None
-    if isinstance(settings, NodeFleetSettings):
-        settings, bus = settings.model_copy(update={"port": port}), RedisBus(settings.redis_url)
-    access = settings.access(FLEET, settings.host, is_node=True)
-    process = FleetProcess(settings, access, HostInfo("127.0.0.1", port), guard, bus, **shared)
-    if isinstance(settings, NodeFleetSettings):
+    guard, departure = ConnectionGuard(), None
+    settings = settings.model_copy(update={"port": port})
+    clusters = Clusters(settings) if isinstance(settings, ClusterNodeSettings) else None
+    parts = Shared(settings, settings.own_access(), HostInfo("127.0.0.1", port), guard, clusters, **shared)
+    process = FleetProcess(settings, parts)
+    if isinstance(settings, ClusterNodeSettings):
         departure = Departure(process.leave, settings.shutdown_delay_ms)
     service = Service(process.fleet, departure, guard)
     listener.listen()

@@ -18,7 +18,7 @@ from tests.support.spark.queries import wait_until
 from understudy_shared.base.sockets import free_port
 
 _TIMEOUT_S = 30
-_SERVE = "import json, sys; from understudy_node.serve import main; main(json.loads(sys.argv[1]))"
+_SERVE = "import json, sys; from understudy_node.fleet.starting import serve; serve(json.loads(sys.argv[1]))"
 
 
 class Asked(Protocol):

@@ -13,7 +13,7 @@ from tests.support.repository import ROOT
 
 from understudy.commands.group import cli
 from understudy.demo.settings import DemoSettings
-from understudy_node.cluster.settings import ClusterNodeSettings
+from understudy_node.settings import ClusterNodeSettings
 from understudy_router.settings import RouterSettings
 from understudy_shared.settings.services import AnnouncedFields, FleetFields
 

@@ -15,9 +15,9 @@ from tests.support.cluster.followed_node import wait_to_hold
 from understudy_node.checkpoint.files import LocalFiles
 from understudy_node.cluster.heartbeat import MemberId
 from understudy_node.cluster.member import ClusterMember
-from understudy_node.cluster.settings import ClusterNodeSettings
 from understudy_node.http.app import create_app as create_node_app
 from understudy_node.node import Node
+from understudy_node.settings import ClusterNodeSettings
 from understudy_router.http.app import create_app as create_router_app
 from understudy_router.router import Router
 from understudy_router.settings import RouterSettings

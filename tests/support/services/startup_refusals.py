@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from understudy_node.fleet.starting import serve
 from understudy_node.node import Node
-from understudy_node.serve import main
 from understudy_shared.base.errors import UnderstudyError
 from understudy_shared.base.sockets import free_port
 
@@ -21,7 +21,7 @@ def refusal_to_serve(checkpoint: str | Path, data_dir: Path, *, port: int | None
     """The error that ends `serve` before it serves; it must say what, where, and what to do."""
     chosen = port or free_port()
     with pytest.raises(UnderstudyError) as caught:
-        main(
+        serve(
             {"checkpoint": str(checkpoint), "data_dir": data_dir, "port": chosen, "checkpoint_wait_ms": 0},
             started=_must_not_start,
         )

@@ -14,8 +14,7 @@ from understudy.services.flags import NODE_FLAGS, ROUTER_FLAGS, SERVE_FLAGS, Fla
 from understudy.services.running import use_config_file
 from understudy.services.settings import given_settings, settings_error
 from understudy.terminal.exits import ExitCode
-from understudy_node.fleet.settings import NodeFleetSettings, ServeFleetSettings
-from understudy_node.settings import NodeSettings
+from understudy_node.settings import ClusterNodeSettings, NodeSettings
 from understudy_router.settings import RouterSettings
 
 NOTHING_GIVEN = dict.fromkeys((flag.name for flag in SERVE_FLAGS), None)
@@ -25,8 +24,8 @@ UNSET = ("", None)
 SERVICES = pytest.mark.parametrize(
     ("command", "table", "settings"),
     [
-        ("serve", SERVE_FLAGS, ServeFleetSettings),
-        ("node", NODE_FLAGS, NodeFleetSettings),
+        ("serve", SERVE_FLAGS, NodeSettings),
+        ("node", NODE_FLAGS, ClusterNodeSettings),
         ("router", ROUTER_FLAGS, RouterSettings),
     ],
     ids=["serve", "node", "router"],

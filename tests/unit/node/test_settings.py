@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from understudy_node.cluster.settings import ClusterNodeSettings
-from understudy_node.settings import NodeSettings
+from understudy_node.settings import ClusterNodeSettings, NodeSettings
 
 
 def test_statement_60_the_cache_is_10_mib_in_total_by_default() -> None:

@@ -18,7 +18,7 @@ from tests.support.cluster.served_fleet import ServedFleet, served_fleet, write_
 from tests.support.spark.counting_query import WORDS
 from tests.support.spark.queries import wait_until
 
-from understudy_node.fleet.settings import NodeFleetSettings
+from understudy_node.settings import ClusterNodeSettings
 from understudy_shared.bus.announcement import Announcement
 from understudy_shared.bus.base import BusError
 from understudy_shared.bus.redis_sync import SyncPublisher
@@ -56,7 +56,7 @@ def nodes(tmp_path: Path, file: Path, redis_url: str) -> Iterator[list[ServedFle
         yield [
             stack.enter_context(
                 served_fleet(
-                    NodeFleetSettings(
+                    ClusterNodeSettings(
                         applications=file,
                         checkpoint_root=str(tmp_path),
                         redis=redis_url,
@@ -94,7 +94,8 @@ def test_each_application_is_a_cluster_of_its_own(tmp_path: Path, file: Path, re
                 )
         one.wait_for(**dict.fromkeys(APPLICATIONS, "serving"))
         assert [one.application(each)["source"] for each in APPLICATIONS] == ["file", "file", "announced"]
-        loads = [node.process._load for node in (one, other)]
+        parts = [node.process.shared.clusters for node in (one, other)]
+        loads = [each.load for each in parts if each is not None and each.load is not None]
         wait_until(
             lambda: all(load.of_others(each).held_bytes > 0 for load in loads for each in APPLICATIONS),
             what="what the others of each application bear at each node",

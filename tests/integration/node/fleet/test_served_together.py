@@ -18,7 +18,7 @@ from tests.support.spark.queries import wait_until
 
 from understudy_node.checkpoint.files import CheckpointFiles, LocalFiles
 from understudy_node.fleet import application as served
-from understudy_node.fleet.settings import ServeFleetSettings
+from understudy_node.settings import NodeSettings
 from understudy_shared.base.errors import UnderstudyError
 
 
@@ -27,8 +27,8 @@ def checkpoint(path: Path, *versions: int) -> Path:
     return path
 
 
-def settings(tmp_path: Path, **given: Any) -> ServeFleetSettings:
-    return ServeFleetSettings(data_dir=tmp_path / "data", lag_refresh_ms=50, memory_limit_bytes=0, **given)
+def settings(tmp_path: Path, **given: Any) -> NodeSettings:
+    return NodeSettings(data_dir=tmp_path / "data", lag_refresh_ms=50, memory_limit_bytes=0, **given)
 
 
 @pytest.fixture

@@ -21,8 +21,8 @@ from tests.support.spark.queries import wait_until
 
 SERVE = """
 import sys
-from understudy_node.serve import main
-main({"checkpoint": sys.argv[1], "data_dir": sys.argv[2], "port": 0, "overlay_max_bytes": 0},
+from understudy_node.fleet.starting import serve
+serve({"checkpoint": sys.argv[1], "data_dir": sys.argv[2], "port": 0, "overlay_max_bytes": 0},
      started=lambda node: print(node.host.port, flush=True))
 """
 

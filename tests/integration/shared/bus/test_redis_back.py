@@ -21,8 +21,8 @@ from tests.support.cluster.in_process import APPLICATION
 from understudy_node.checkpoint.files import LocalFiles
 from understudy_node.cluster.heartbeat import MemberId
 from understudy_node.cluster.member import ClusterMember
-from understudy_node.cluster.settings import ClusterNodeSettings
 from understudy_node.node import Node
+from understudy_node.settings import ClusterNodeSettings
 from understudy_router.router import Router
 from understudy_router.settings import RouterSettings
 from understudy_shared.base.clock import SystemClock

@@ -211,7 +211,7 @@ def test_a_wrong_result_and_a_wrong_bound_are_the_servers_own_refusals(server: S
 
 
 def test_the_extra_that_is_missing_is_named_with_the_line_that_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "understudy_node.fleet.serve", None)
+    monkeypatch.setitem(sys.modules, "understudy_node.fleet.process", None)
     monkeypatch.delitem(sys.modules, "understudy.testing.service", raising=False)
     with pytest.raises(UnderstudyError, match=r"understudy_node.*not installed.*pip install 'understudy-spark\[node\]"):
         Server(STORES)

@@ -14,8 +14,8 @@ from tests.support.spark.queries import wait_until
 
 from understudy_node.cluster.heartbeat import MemberId
 from understudy_node.cluster.member import ClusterMember
-from understudy_node.cluster.settings import ClusterNodeSettings
 from understudy_node.node import Node
+from understudy_node.settings import ClusterNodeSettings
 from understudy_shared.base.clock import SystemClock
 from understudy_shared.bus.base import Stored
 from understudy_shared.bus.gossip import Gossip

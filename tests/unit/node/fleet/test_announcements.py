@@ -14,7 +14,7 @@ from tests.support.cluster.fake_cluster import until
 
 from understudy_node.fleet import following
 from understudy_node.fleet.following import Announcements, Announcing, Following
-from understudy_node.fleet.serve import let_go
+from understudy_node.fleet.process import let_go
 from understudy_shared.bus.announcement import Announcement
 from understudy_shared.bus.applications import ANNOUNCED
 from understudy_shared.bus.gossip import Gossip, Names

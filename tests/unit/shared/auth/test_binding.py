@@ -10,10 +10,7 @@ import pytest
 from tests.support.services.certificates import Signer, uri
 from tests.support.services.guarded import Keys
 
-from understudy_node.cluster.serve import access_to
-from understudy_node.cluster.settings import ClusterNodeSettings
-from understudy_node.settings import NodeSettings
-from understudy_router.serve import access_to as access_to_router
+from understudy_node.settings import ClusterNodeSettings, NodeSettings
 from understudy_router.settings import RouterSettings
 from understudy_shared.auth.access import Access
 from understudy_shared.auth.audit import AuditLog
@@ -70,11 +67,11 @@ def serve_access(**settings: Any) -> Access:
 
 
 def node_access(**settings: Any) -> Access:
-    return access_to(ClusterNodeSettings(checkpoint="/nowhere", redis="redis://nowhere", **settings))
+    return ClusterNodeSettings(checkpoint="/nowhere", redis="redis://nowhere", **settings).own_access()
 
 
 def router_access(**settings: Any) -> Access:
-    return access_to_router(RouterSettings(redis="redis://nowhere", application_id="flights", **settings))
+    return RouterSettings(redis="redis://nowhere", application_id="flights", **settings).own_access()
 
 
 @pytest.mark.parametrize("access_of", [serve_access, node_access, router_access])

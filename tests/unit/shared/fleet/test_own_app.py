@@ -15,12 +15,12 @@ import pytest
 from fastapi import FastAPI
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
-from understudy_node.fleet.serve import fleet_overview
+from understudy_node.fleet.application import NotOpen
+from understudy_node.fleet.process import fleet_overview
 from understudy_shared.auth.access import AUTHORIZATION, Access
 from understudy_shared.auth.principals import Action, Authorization, Grant, Principal
 from understudy_shared.fleet.dispatching import Fleet
 from understudy_shared.fleet.labelling import labelled
-from understudy_shared.fleet.not_open import NotOpen
 from understudy_shared.fleet.own_app import OwnApp, OwnProcess
 from understudy_shared.fleet.reporting import ApplicationReport, Reported, State, readiness
 from understudy_shared.http.edge import Receive, Scope, Send, send_reply

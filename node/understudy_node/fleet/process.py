@@ -1,12 +1,7 @@
-"""The process of several applications: `understudy serve A B C` and `understudy node --applications FILE`.
+"""The process of several applications: which are wanted, and the life of each as a task of its own.
 
-Everything that can be refused is refused before the port opens: settings, the file of applications, the port. A
-checkpoint is not: it is the trouble of its application alone.
-
-The applications of a process: which are wanted, and the life of each as a task of its own.
-
-A task opens its application, serves it until other settings are wanted or it is removed, and ends it. An application
-that fails is tried again with growing pauses; no other notices.
+A checkpoint that cannot be opened is the trouble of its application alone: that is tried again with growing pauses, and
+no other notices. A process of one application needs nothing of this: its application answers for the process.
 
 `/admin/` of a process with several applications shows those that the caller may monitor, the worst first. Each has its
 own page below it.
@@ -19,40 +14,26 @@ import contextlib
 import logging
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from fastapi import APIRouter, FastAPI, Request, Response
 from prometheus_client.core import Metric
 
-from understudy_node.checkpoint.files import CheckpointFiles
-from understudy_node.checkpoint.opening import open_checkpoint_files
-from understudy_node.checkpoint.rooted_files import RootedFiles
-from understudy_node.cluster.load import ProcessLoad
 from understudy_node.cluster.member import ClusterMember
-from understudy_node.cluster.serve import require_address, require_peers
-from understudy_node.engine.rocksdb_base import BlockCache
 from understudy_node.fleet.application import NodeApplication, Shared, Source, Turns
 from understudy_node.fleet.following import ACTION, CAUSES, Following, announcing_of
-from understudy_node.fleet.membership import Membership
-from understudy_node.fleet.settings import NodeFleetSettings, ServeFleetSettings, watched_applications
 from understudy_node.http.metrics import process_metrics
-from understudy_node.replica.workers import Workers
-from understudy_node.serve import serve_app
-from understudy_shared.auth.access import Access, authorization_of
+from understudy_node.settings import ClusterNodeSettings, NodeSettings
+from understudy_shared.auth.access import authorization_of
 from understudy_shared.auth.audit import note
-from understudy_shared.base.clock import Clock, SystemClock
+from understudy_shared.base.clock import SystemClock
 from understudy_shared.base.errors import UnderstudyError
 from understudy_shared.base.printable import clipped
-from understudy_shared.base.private_files import keep_files_private
 from understudy_shared.base.supervise import Supervisor
-from understudy_shared.base.words import HostInfo
-from understudy_shared.bus.base import Bus
-from understudy_shared.bus.redis_bus import RedisBus
+from understudy_shared.base.watched_file import WatchedFile
 from understudy_shared.fleet.announced import AnnouncedSpec
-from understudy_shared.fleet.applications_file import ApplicationSpec
-from understudy_shared.fleet.choosing import FLEET
+from understudy_shared.fleet.applications_file import ApplicationSpec, parse_applications
 from understudy_shared.fleet.dispatching import Fleet
 from understudy_shared.fleet.own_app import OwnApp, OwnProcess
 from understudy_shared.fleet.reporting import ApplicationReport, Reported, State
@@ -62,19 +43,14 @@ from understudy_shared.http.problems import Problem, ProblemError, ProblemType
 from understudy_shared.http.target import unknown_application
 from understudy_shared.page.routes import fleet_page_routes
 from understudy_shared.server.app import json_response
-from understudy_shared.server.connection_guard import ConnectionGuard
 from understudy_shared.server.probes import CAUSES_OF_PROCESS, degraded_metric
-from understudy_shared.server.service import BACKLOG, Departure, bound_socket, cannot_listen
 from understudy_shared.server.settings import HttpService
 from understudy_shared.spark.times import utc_text
-from understudy_shared.telemetry.span_export import require_exporter
 
 MAX_THREADS = 256
 """Threads of blocking calls of requests: applications whose storage hangs leave some to the others."""
 
 STOP_S = 10.0
-
-Settings = ServeFleetSettings | NodeFleetSettings
 
 
 def letting_go_routes(following: Following) -> APIRouter:
@@ -218,61 +194,40 @@ class Applications:
     async def _is_leaving(self, application: NodeApplication) -> None:
         """Let others hear that an application leaves, and take no new requests for one that is wanted no more."""
         application_id, membership = application.settings.application, application.membership
-        if membership is not None and membership.member is not None and not self._is_ending:
-            await membership.member.leave()
+        if membership is not None and not self._is_ending:
+            await application.leave()
             await asyncio.sleep(self._delay_s)
         if application_id not in self._wanted:
             self._fleet.remove(application_id)
 
 
 class FleetProcess(OwnProcess, HttpService):
-    """The process: its dispatcher is `fleet`, its applications are `applications`. A node of a cluster has a `bus`."""
+    """The process: its dispatcher is `fleet`, its applications are `applications`."""
 
-    settings: Settings
+    settings: NodeSettings
 
-    def __init__(
-        self,
-        settings: Settings,
-        access: Access,
-        host: HostInfo,
-        guard: ConnectionGuard,
-        bus: Bus | None = None,
-        *,
-        open_files: Callable[[str], CheckpointFiles] = open_checkpoint_files,
-        clock: Clock | None = None,
-    ) -> None:
+    def __init__(self, settings: NodeSettings, shared: Shared) -> None:
         """Read the file of applications, and open nothing. Raises SettingsError if the file cannot be used."""
-        self.host = host
-        self.draining = False
         self.settings = settings
-        self._bus = bus
-        self._clock = clock or SystemClock()
+        self.shared = shared
+        self.host = shared.host
         self._tasks = Supervisor()
-        self._load = ProcessLoad()
         self._named = settings.named()
-        self._file = watched_applications(settings.applications)
-        self.shared = Shared(
-            cache=BlockCache(settings.statestore_cache_max_bytes),
-            workers=Workers(count=settings.workers),
-            guard=guard,
-            access=access,
-            host=host,
-            clock=self._clock,
-            open_files=open_files,
-        )
+        self._file = None if settings.applications is None else WatchedFile(settings.applications, parse_applications)
+        access = shared.access
         self.fleet = Fleet(self._answer, access, self.unknown_why)
-        delay_ms = settings.shutdown_delay_ms if isinstance(settings, NodeFleetSettings) else 0
+        delay_ms = settings.shutdown_delay_ms if isinstance(settings, ClusterNodeSettings) else 0
         self.applications = Applications(self.fleet, self._built, delay_ms=delay_ms)
         self.following = Following(
             self.applications.want,
             self._file,
             self._named,
-            announcing=announcing_of(settings, bus, host, self._clock),
+            announcing=announcing_of(settings, shared.clusters, shared.host, shared.clock),
             version_of=self._version_of,
-            clock=self._clock,
+            clock=shared.clock,
         )
         self._own = OwnApp(
-            "node" if isinstance(settings, NodeFleetSettings) else "serve",
+            "node" if isinstance(settings, ClusterNodeSettings) else "serve",
             self.applications.served,
             self,
             lifespan=self._lifespan,
@@ -286,7 +241,7 @@ class FleetProcess(OwnProcess, HttpService):
 
     async def leave(self) -> None:
         """Announce the departure of all applications. They still answer."""
-        await asyncio.gather(*[member.leave() for member in self.members()])
+        await asyncio.gather(*[each.leave() for each in self.applications.served.values()])
 
     def members(self) -> list[ClusterMember]:
         """Return the memberships of the applications that are in their clusters."""
@@ -295,7 +250,8 @@ class FleetProcess(OwnProcess, HttpService):
 
     def drain(self, draining: bool) -> None:
         """Have the clusters of all applications move this node's tasks away, or cancel that."""
-        self.draining = draining
+        if self.shared.clusters is not None:
+            self.shared.clusters.draining = draining
         for member in self.members():
             member.drain(draining)
 
@@ -314,34 +270,18 @@ class FleetProcess(OwnProcess, HttpService):
             await self._tasks.stop()
             await self.applications.stop()
             await asyncio.to_thread(self.shared.workers.stop, timeout_s=STOP_S)
-            if self._bus is not None:
-                await self._bus.close()
+            if self.shared.clusters is not None:
+                await self.shared.clusters.bus.close()
 
     def _version_of(self, application_id: str) -> int | None:
         application = self.applications.served.get(application_id)
         return None if application is None else application.version
 
     def _built(self, spec: ApplicationSpec) -> NodeApplication:
-        settings = self.settings.within(spec)
-        membership = None
-        if isinstance(settings, NodeFleetSettings):
-            assert self._bus is not None, "a node has one"
-            identity = self.shared.access.identity
-            membership = Membership(
-                settings,
-                self.host,
-                self._bus,
-                identity,
-                self._clock,
-                load=self._load,
-                is_draining=lambda: self.draining,
-            )
-        shared, source = self.shared, Source("command" if spec in self._named else "file")
+        source = Source("command" if spec in self._named else "file")
         if isinstance(spec, AnnouncedSpec):
-            source = Source("announced", lambda: self.following.idle(spec.id))
-            if (root := spec.root) is not None:
-                shared = replace(shared, open_files=lambda location: RootedFiles(root, location))
-        return NodeApplication(settings, shared, source, membership)
+            source = Source("announced", lambda: self.following.idle(spec.id), spec.root)
+        return NodeApplication(self.settings.within(spec), self.shared, source)
 
     def dead(self) -> str | None:
         failure = self.shared.workers.failure
@@ -359,7 +299,7 @@ class FleetProcess(OwnProcess, HttpService):
 
     def _routers(self) -> list[APIRouter]:
         page = fleet_page_routes(partial(fleet_overview, applications=self.applications.served))
-        if not isinstance(self.settings, NodeFleetSettings):
+        if not isinstance(self.settings, ClusterNodeSettings):
             return [page]
         return [page, drain_routes(self), letting_go_routes(self.following)]
 
@@ -381,48 +321,3 @@ def drain_routes(process: FleetProcess) -> APIRouter:
         )
 
     return routes
-
-
-def serve(settings: dict[str, object], started: Callable[[FleetProcess], None] | None = None) -> None:
-    """Serve several checkpoints in one process, until interrupted. Raises UnderstudyError for what the caller can fix:
-    the settings, the file of applications, the port.
-    """
-    parsed = ServeFleetSettings(**settings)  # type: ignore[arg-type]  # pydantic validates
-    run(parsed, parsed.host, started)
-
-
-def node(settings: dict[str, object], started: Callable[[FleetProcess], None] | None = None) -> None:
-    """Serve as one node in the clusters of several applications, until interrupted. Raises as `serve`."""
-    parsed = NodeFleetSettings(**settings)  # type: ignore[arg-type]  # pydantic validates
-    require_address(parsed)
-    require_peers(parsed)
-    run(parsed, parsed.advertised_host, started)
-
-
-def run(settings: Settings, host: str, started: Callable[[FleetProcess], None] | None) -> None:
-    """Serve until interrupted."""
-    settings.require_no_other()
-    require_exporter()
-    keep_files_private()
-    access = settings.access(FLEET, settings.host, is_node=True)
-    listener = bound_socket(settings.host, settings.port)
-    try:
-        port = listener.getsockname()[1]
-        settings = settings.model_copy(update={"port": port})
-        advertised_port = settings.advertise_port if isinstance(settings, NodeFleetSettings) else 0
-        bus = RedisBus(settings.redis_url) if isinstance(settings, NodeFleetSettings) else None
-        guard = settings.connection_guard()
-        process = FleetProcess(settings, access, HostInfo(host, advertised_port or port), guard, bus)
-        listener.listen(BACKLOG)
-    except OSError as error:
-        listener.close()
-        raise cannot_listen(error, settings.host, settings.port) from None
-    except BaseException:
-        listener.close()
-        raise
-    if started is not None:
-        started(process)
-    departure = (
-        Departure(process.leave, settings.shutdown_delay_ms) if isinstance(settings, NodeFleetSettings) else None
-    )
-    serve_app(process.fleet, listener, departure, guard=guard)
