@@ -25,9 +25,8 @@ from understudy_router.routing.choices import Choices
 from understudy_router.settings import RouterSettings
 from understudy_router.transport.client_context import ClientContext
 from understudy_router.transport.hop_reports import HopReports
-from understudy_router.transport.idle_connections import IdleConnections
 from understudy_router.transport.node_clients import NodeClients, Probing
-from understudy_router.transport.node_connections import NodeConnections
+from understudy_router.transport.node_connections import IdleConnections, NodeConnections
 from understudy_router.transport.patience import Patience
 from understudy_shared.auth.cluster_secret import ClusterIdentity
 from understudy_shared.base.clock import Clock

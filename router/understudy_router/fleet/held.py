@@ -1,16 +1,24 @@
-"""One application of a router that serves many: its router, its routes, and what the fleet says of it."""
+"""One application of a router, the only one or one of many: its router, its routes, and its report to a fleet."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 from prometheus_client.core import Metric
 
-from understudy_router.http.lookups import RouterLookups
+from understudy_router.http.app import create_app
 from understudy_router.router import Router
+from understudy_router.settings import RouterSettings
+from understudy_router.transport.node_connections import NodeConnections
+from understudy_shared.auth.access import Access
+from understudy_shared.base.clock import Clock
+from understudy_shared.base.words import HostInfo
+from understudy_shared.bus.base import Bus
+from understudy_shared.cluster.remembered import Remembered
 from understudy_shared.fleet.lifespans import Lifespan
 from understudy_shared.fleet.reporting import ApplicationReport, State
 from understudy_shared.http.status import Status
+from understudy_shared.server.connection_guard import ConnectionGuard
 
 HOLDS_UP_MS = 30_000
 """Longest time for which an application that knows too little keeps the process from being ready."""
@@ -19,21 +27,57 @@ IDLE_AFTER_MS = 60_000
 """Time without nodes after which an application is listed as idle."""
 
 
+class Shared:
+    """The parts of a process that all its applications share, also if there is only one."""
+
+    def __init__(
+        self,
+        settings: RouterSettings,
+        bus: Bus,
+        access: Access,
+        guard: ConnectionGuard,
+        host: HostInfo,
+        *,
+        clock: Clock,
+        learns_within_ms: int = 0,
+    ) -> None:
+        self.bus = bus
+        self.access = access
+        self.guard = guard
+        self.host = host
+        self.clock = clock
+        self.learns_within_ms = learns_within_ms
+        self.connections = NodeConnections() if settings.applications else None
+        """The connections to nodes that several applications share; None: the only one has its own, and the bus."""
+
+
 class HeldApplication:
     """A router and its routes. `heard` notes that it has nodes."""
 
-    def __init__(self, router: Router, app: RouterLookups, wall_us: Callable[[], int]) -> None:
-        self.router = router
-        self.app = app
-        self.lifespan = Lifespan(app, router.settings.application_id)
-        self._wall_us = wall_us
-        self._began_ms = self._heard_ms = router.now_ms()
+    def __init__(self, settings: RouterSettings, shared: Shared) -> None:
+        """Make the parts; nothing is started. Raises UnderstudyError for unusable settings."""
+        self.application_id = settings.application_id
+        auth = settings.message_auth(self.application_id, sender=f"router {shared.host.host}:{shared.host.port}")
+        self.router = Router(
+            settings,
+            shared.bus,
+            host=shared.host,
+            clock=shared.clock,
+            remembered=Remembered(settings.data_directory, self.application_id, auth),
+            auth=auth,
+            identity=shared.access.identity.within(self.application_id),
+            shared=shared.connections,
+        )
+        self.app = create_app(self.router, shared.guard, shared.access, learns_within_ms=shared.learns_within_ms)
+        self.lifespan = Lifespan(self.app, self.application_id)
+        self._wall_us = shared.clock.wall_us
+        self._began_ms = self._heard_ms = self.router.now_ms()
         self._was_ready = False
         self._state = State.OPENING
-        self._since_us = wall_us()
+        self._since_us = self._wall_us()
 
     def __repr__(self) -> str:
-        return f"HeldApplication({self.router.settings.application_id}, {self._state})"
+        return f"HeldApplication({self.application_id}, {self._state})"
 
     def heard(self) -> None:
         """Note that the application has nodes."""
@@ -90,7 +134,7 @@ class HeldApplication:
         if state is not self._state:
             self._state, self._since_us = state, self._wall_us()
         return ApplicationReport(
-            application_id=self.router.settings.application_id,
+            application_id=self.application_id,
             checkpoint="",
             state=state,
             since_us=self._since_us,

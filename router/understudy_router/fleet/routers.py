@@ -9,41 +9,39 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
+from typing import NamedTuple
 
 from fastapi import APIRouter, FastAPI, Request, Response
 from prometheus_client.core import Metric
 
-from understudy_router.fleet.held import HeldApplication
-from understudy_router.fleet.patterns import MAX_APPLICATIONS, parse_patterns, wanted
+from understudy_router.fleet.held import HeldApplication, Shared
 from understudy_router.fleet.reports import FleetReports
-from understudy_router.http.app import create_app
 from understudy_router.http.metrics import process_metrics
-from understudy_router.router import Router
 from understudy_router.settings import RouterSettings
-from understudy_router.transport.node_connections import NodeConnections
-from understudy_shared.auth.access import Access, authorization_of
+from understudy_shared.auth.access import authorization_of
 from understudy_shared.auth.audit import note
+from understudy_shared.auth.patterns import matches
 from understudy_shared.base.clock import Clock
-from understudy_shared.base.errors import UnderstudyError
+from understudy_shared.base.errors import SettingsError, UnderstudyError
+from understudy_shared.base.printable import clipped
 from understudy_shared.base.reminders import Reminder
 from understudy_shared.base.slices import sliced
 from understudy_shared.base.supervise import Supervisor
-from understudy_shared.base.words import HostInfo
 from understudy_shared.bus.applications import ANNOUNCED, Applications, named
 from understudy_shared.bus.base import Bus, BusError
 from understudy_shared.bus.gossip import applications_on
-from understudy_shared.cluster.remembered import Remembered
+from understudy_shared.fleet.choosing import require_id
 from understudy_shared.fleet.dispatching import Fleet
 from understudy_shared.fleet.own_app import OwnApp, OwnProcess
 from understudy_shared.http.edge import read_flag
 from understudy_shared.page.routes import fleet_page_routes
 from understudy_shared.server.app import json_response
-from understudy_shared.server.connection_guard import ConnectionGuard
 from understudy_shared.server.probes import CAUSES_OF_PROCESS, degraded_metric
 from understudy_shared.server.settings import HttpService
 
+MAX_APPLICATIONS = 1000
 LOOK_EVERY_MS = 3000
 NEWS_EVERY_MS = 250
 """The time between two looks after an announcement: the query has no nodes before some have opened its checkpoint."""
@@ -51,6 +49,38 @@ NEWS_EVERY_MS = 250
 NEWS_LAST_MS = 10_000
 MAX_KEYS = 32 * MAX_APPLICATIONS
 """Most keys that a search lists: the nodes and the documents of all applications."""
+
+
+def parse_patterns(text: str) -> tuple[str, ...]:
+    """Parse patterns that are separated by commas. Raises SettingsError."""
+    patterns = tuple(dict.fromkeys(part.strip() for part in text.split(",")))
+    if not all(patterns):
+        fix = "Write patterns such as '*' or 'orders-*,flights'"
+        raise SettingsError(f"{clipped(text)} has a pattern without a character", where="applications", fix=fix)
+    return patterns
+
+
+class Wanted(NamedTuple):
+    """The applications that are to be served and are not yet, in order. There is no room for those `left_out`."""
+
+    new: list[str]
+    left_out: list[str]
+
+
+def wanted(heard: Iterable[str], patterns: Sequence[str], served: Collection[str]) -> Wanted:
+    """Choose the applications that are heard and to be served, but are not yet; up to MAX_APPLICATIONS in all."""
+    found = sorted(name for name in heard if name not in served and _is_usable(name))
+    matching = [name for name in found if any(matches(pattern, name) for pattern in patterns)]
+    room = max(0, MAX_APPLICATIONS - len(served))
+    return Wanted(matching[:room], matching[room:])
+
+
+def _is_usable(application_id: str) -> bool:
+    try:
+        require_id(application_id)
+    except SettingsError:
+        return False
+    return True
 
 
 def fleet_routes(reports: FleetReports) -> APIRouter:
@@ -160,20 +190,11 @@ class RouterFleet(OwnProcess, HttpService):
 
     settings: RouterSettings
 
-    def __init__(
-        self,
-        settings: RouterSettings,
-        bus: Bus,
-        access: Access,
-        guard: ConnectionGuard,
-        *,
-        host: HostInfo,
-        clock: Clock,
-        learns_within_ms: int = 0,
-    ) -> None:
-        """Make the parts that all applications share. Raises SettingsError for unusable patterns."""
+    def __init__(self, settings: RouterSettings, shared: Shared) -> None:
+        """Make the parts of the process. Raises SettingsError for unusable patterns."""
+        access = shared.access
         self.settings = settings
-        self.host = host
+        self.host = shared.host
         self.held: dict[str, HeldApplication] = {}
         self.own = OwnApp(
             "router",
@@ -182,17 +203,12 @@ class RouterFleet(OwnProcess, HttpService):
             lifespan=self._lifespan,
             is_guarded=access.is_on,
             root_path=access.root_path,
-            more=[fleet_routes(FleetReports(self.held, clock, self.unknown_why))],
+            more=[fleet_routes(FleetReports(self.held, shared.clock, self.unknown_why))],
         )
         self.app = Fleet(self.own.app, access, self.unknown_why)
         self._patterns = parse_patterns(settings.applications)
-        self._bus = bus
-        self._access = access
-        self._guard = guard
-        self._clock = clock
-        self._learns_within_ms = learns_within_ms
-        self._connections = NodeConnections()
-        self._discovery = Discovery(bus, self._found, clock=clock)
+        self._shared = shared
+        self._discovery = Discovery(shared.bus, self._found, clock=shared.clock)
         self._tasks = Supervisor()
         self._leaving = False
         self._left_out: str | None = None
@@ -224,8 +240,9 @@ class RouterFleet(OwnProcess, HttpService):
         finally:
             await self._tasks.stop()
             await asyncio.gather(*[self._close(each) for each in list(self.held)])
-            self._connections.close()
-            await self._bus.close()
+            if self._shared.connections is not None:
+                self._shared.connections.close()
+            await self._shared.bus.close()
 
     async def _found(self, heard: Collection[str], is_all: bool) -> None:
         """Open what is new, and close what has had no nodes for long: only a complete search shows that."""
@@ -254,29 +271,13 @@ class RouterFleet(OwnProcess, HttpService):
     def _opening(self, application_id: str) -> HeldApplication | None:
         """Make the router of an application, and its routes; None if it cannot be made now."""
         try:
-            return self._made(application_id)
+            return HeldApplication(self.settings.within(application_id), self._shared)
         except UnderstudyError as error:  # it is tried again at the next look
             log.error("%s cannot be served: %s", application_id, error, extra={"action": "application-failed"})
             return None
 
-    def _made(self, application_id: str) -> HeldApplication:
-        settings = self.settings.within(application_id)
-        auth = settings.message_auth(application_id, sender=f"router {self.host.host}:{self.host.port}")
-        router = Router(
-            settings,
-            self._bus,
-            host=self.host,
-            clock=self._clock,
-            remembered=Remembered(settings.data_directory, application_id, auth),
-            auth=auth,
-            identity=self._access.identity.within(application_id),
-            shared=self._connections,
-        )
-        app = create_app(router, self._guard, self._access, learns_within_ms=self._learns_within_ms)
-        return HeldApplication(router, app, self._clock.wall_us)
-
     async def _start(self, held: HeldApplication) -> None:
-        application_id = held.router.settings.application_id
+        application_id = held.application_id
         try:
             async with self._starting:
                 await held.lifespan.start()
@@ -316,8 +317,8 @@ class RouterFleet(OwnProcess, HttpService):
         found: dict[str, str] = {} if lost is None else {UNLISTED: f"applications cannot be listed: {lost}"}
         if self._left_out is not None:
             found[LEFT_OUT] = self._left_out
-        return {**found, **self._guard.causes(), **self._access.causes()}
+        return {**found, **self._shared.guard.causes(), **self._shared.access.causes()}
 
     def metrics(self) -> Iterator[Metric]:
-        yield from process_metrics(self._guard, self._access)
+        yield from process_metrics(self._shared.guard, self._shared.access)
         yield degraded_metric("understudy_router_degraded", (*CAUSES, *CAUSES_OF_PROCESS), self.causes())

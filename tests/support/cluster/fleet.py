@@ -15,6 +15,7 @@ from tests.support.bus.local_bus import LocalBus
 from tests.support.cluster.fake_cluster import PATIENT, catalogue, until
 from tests.support.cluster.fake_node import FakeNode, fake_nodes, found
 
+from understudy_router.fleet.held import Shared
 from understudy_router.fleet.routers import RouterFleet
 from understudy_router.http.app import create_app
 from understudy_router.router import Router
@@ -108,15 +109,11 @@ async def fleet_of(
         stack.callback(folder.cleanup)
         for application_id, stores in applications.items():
             await speak(own_bus, application_id, node, stores)
-        fleet = RouterFleet(
-            made,
-            own_bus,
-            Access(),
-            ConnectionGuard(),
-            host=HOST,
-            clock=clock or SystemClock(),
-            learns_within_ms=learns_within_ms,
+        clock = clock or SystemClock()
+        shared = Shared(
+            made, own_bus, Access(), ConnectionGuard(), HOST, clock=clock, learns_within_ms=learns_within_ms
         )
+        fleet = RouterFleet(made, shared)
         lifespan = Lifespan(fleet.app, "fleet")
         await lifespan.start()
         transport = httpx.ASGITransport(app=fleet.app)

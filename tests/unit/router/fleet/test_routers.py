@@ -110,7 +110,7 @@ async def test_an_application_that_cannot_be_made_leaves_the_others_alone_and_is
                 raise UnderstudyError("it cannot be")
             return made(*arguments, **options)
 
-        monkeypatch.setattr(routers, "create_app", create)
+        monkeypatch.setattr(held, "create_app", create)
         await world.add("b", "more")
         await world.bus.publish(ANNOUNCED, b"")
         assert (await world.get("/v1/stores/words/keys/x")).status_code == 200
