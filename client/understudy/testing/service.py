@@ -25,7 +25,7 @@ from understudy.testing.checkpoint import Checkpoint
 from understudy.testing.stores import Change, DeclaredStore
 from understudy_node.checkpoint.description import describe
 from understudy_node.checkpoint.files import LocalFiles
-from understudy_node.fleet.application import Shared
+from understudy_node.fleet.application import NodeApplication, Shared
 from understudy_node.fleet.process import FleetProcess
 from understudy_node.node import Node
 from understudy_node.settings import NodeSettings
@@ -129,9 +129,9 @@ class _Faults:
         self._ended = asyncio.Event()
 
     @property
-    def _app(self) -> LookupsFirst | Fleet:
-        alone = None if self._alone is None else self._process.applications.served.get(self._alone)
-        return self._process.fleet if alone is None else alone.app
+    def _app(self) -> LookupsFirst | Fleet[NodeApplication]:
+        alone = None if self._alone is None else self._process.applications.get(self._alone)
+        return self._process.app if alone is None else alone.app
 
     def begin(self, fault: Fault) -> End:
         """Let a fault happen until the function that is returned is called. Called from any thread."""
@@ -149,7 +149,7 @@ class _Faults:
     async def end_streams(self) -> None:
         """End streams, and delays, in good order: the service stops."""
         self._ended.set()
-        await self._process.fleet.end_streams()
+        await self._process.app.end_streams()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         for fault in self._met(scope):
@@ -163,7 +163,7 @@ class _Faults:
             if fault.problem is not None:
                 await send_problem(send, fault.problem)
                 return
-        app = self._process.fleet if scope["type"] == "lifespan" else self._app
+        app = self._process.app if scope["type"] == "lifespan" else self._app
         await app(scope, receive, send)
 
     def _met(self, scope: Scope) -> list[Fault]:
@@ -350,7 +350,7 @@ class Query:
 
     @property
     def _node(self) -> Node | None:
-        application = self._service.process.applications.served.get(self._application)
+        application = self._service.process.applications.get(self._application)
         return None if application is None else application.node
 
     def _require_open(self) -> None:

@@ -32,7 +32,7 @@ from understudy_shared.base.clock import Clock, SystemClock
 from understudy_shared.base.errors import UnderstudyError
 from understudy_shared.base.masking import masked_location
 from understudy_shared.base.words import HostInfo
-from understudy_shared.fleet.lifespans import Lifespan
+from understudy_shared.fleet.dispatching import Lifespan
 from understudy_shared.fleet.reporting import ApplicationReport, State
 from understudy_shared.http.edge import Receive, Scope, Send, send_problem, without_body
 from understudy_shared.http.problems import Problem, ProblemError, ProblemType

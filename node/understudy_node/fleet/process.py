@@ -12,12 +12,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
-from fastapi import APIRouter, FastAPI, Request, Response
+from fastapi import APIRouter, Request, Response
 from prometheus_client.core import Metric
 
 from understudy_node.cluster.member import ClusterMember
@@ -30,21 +29,20 @@ from understudy_shared.auth.audit import note
 from understudy_shared.base.clock import SystemClock
 from understudy_shared.base.errors import UnderstudyError
 from understudy_shared.base.printable import clipped
-from understudy_shared.base.supervise import Supervisor
 from understudy_shared.base.watched_file import WatchedFile
 from understudy_shared.fleet.announced import AnnouncedSpec
 from understudy_shared.fleet.applications_file import ApplicationSpec, parse_applications
 from understudy_shared.fleet.dispatching import Fleet
-from understudy_shared.fleet.own_app import OwnApp, OwnProcess
 from understudy_shared.fleet.reporting import ApplicationReport, Reported, State
+from understudy_shared.fleet.service import FleetService
 from understudy_shared.fleet.shared_threads import SharedThreads
-from understudy_shared.http.edge import Receive, Scope, Send, read_flag
+from understudy_shared.http.edge import read_flag
+from understudy_shared.http.openapi.document import Service
 from understudy_shared.http.problems import Problem, ProblemError, ProblemType
 from understudy_shared.http.target import unknown_application
 from understudy_shared.page.routes import fleet_page_routes
 from understudy_shared.server.app import json_response
 from understudy_shared.server.probes import CAUSES_OF_PROCESS, degraded_metric
-from understudy_shared.server.settings import HttpService
 from understudy_shared.spark.times import utc_text
 
 MAX_THREADS = 256
@@ -53,14 +51,14 @@ MAX_THREADS = 256
 STOP_S = 10.0
 
 
-def letting_go_routes(following: Following) -> APIRouter:
+def letting_go_routes(process: FleetProcess) -> APIRouter:
     """Make the route."""
     routes = APIRouter()
 
     @routes.delete("/admin/v1/applications/{application}")
     async def remove(application: str) -> Response:
         """Let an application go at all nodes, until it is announced again."""
-        await let_go(following, application)
+        await let_go(process.following, application)
         return json_response({"application": application, "let_go": True}, 202)
 
     return routes
@@ -116,12 +114,13 @@ def _row(report: ApplicationReport) -> dict[str, Any]:
     }
 
 
-class Applications:
-    """The applications behind `fleet`. `build` makes one of what is wanted; `delay_ms` is for others to hear that a
-    removed one leaves.
+class Lives:
+    """The lives of the applications behind `fleet`: each opens, is served, and ends.
+
+    `build` makes one of what is wanted. Others hear within `delay_ms` that a removed one leaves.
     """
 
-    def __init__(self, fleet: Fleet, build: Build, *, delay_ms: int) -> None:
+    def __init__(self, fleet: Fleet[NodeApplication], build: Build, *, delay_ms: int) -> None:
         self._fleet = fleet
         self._build = build
         self._delay_s = delay_ms / 1000
@@ -129,11 +128,6 @@ class Applications:
         self._changed: dict[str, asyncio.Event] = {}
         self._lives: dict[str, asyncio.Task[None]] = {}
         self._is_ending = False
-
-    @property
-    def served(self) -> Mapping[str, NodeApplication]:
-        """The applications now, by their ids."""
-        return self._fleet.applications  # type: ignore[return-value]  # `_live` alone adds to it
 
     def want(self, specs: Iterable[ApplicationSpec]) -> None:
         """Serve these, and no others. What changes is begun now, on the running loop, and goes on by itself."""
@@ -201,51 +195,31 @@ class Applications:
             self._fleet.remove(application_id)
 
 
-class FleetProcess(OwnProcess, HttpService):
-    """The process: its dispatcher is `fleet`, its applications are `applications`."""
+class FleetProcess(FleetService[NodeApplication]):
+    """A node's process of several applications, which come and go with what `following` says."""
 
     settings: NodeSettings
 
     def __init__(self, settings: NodeSettings, shared: Shared) -> None:
         """Read the file of applications, and open nothing. Raises SettingsError if the file cannot be used."""
-        self.settings = settings
+        service: Service = "node" if isinstance(settings, ClusterNodeSettings) else "serve"
+        super().__init__(service, settings, shared.host, shared.access, shared.guard)
         self.shared = shared
-        self.host = shared.host
-        self._tasks = Supervisor()
         self._named = settings.named()
-        self._file = None if settings.applications is None else WatchedFile(settings.applications, parse_applications)
-        access = shared.access
-        self.fleet = Fleet(self._answer, access, self.unknown_why)
         delay_ms = settings.shutdown_delay_ms if isinstance(settings, ClusterNodeSettings) else 0
-        self.applications = Applications(self.fleet, self._built, delay_ms=delay_ms)
+        self._lives = Lives(self.app, self._built, delay_ms=delay_ms)
         self.following = Following(
-            self.applications.want,
-            self._file,
+            self._lives.want,
+            None if settings.applications is None else WatchedFile(settings.applications, parse_applications),
             self._named,
             announcing=announcing_of(settings, shared.clusters, shared.host, shared.clock),
             version_of=self._version_of,
             clock=shared.clock,
         )
-        self._own = OwnApp(
-            "node" if isinstance(settings, ClusterNodeSettings) else "serve",
-            self.applications.served,
-            self,
-            lifespan=self._lifespan,
-            is_guarded=access.is_on,
-            root_path=access.root_path,
-            more=self._routers(),
-        )
-
-    def not_ready(self) -> list[str]:
-        return list(self._own.status().reasons)
-
-    async def leave(self) -> None:
-        """Announce the departure of all applications. They still answer."""
-        await asyncio.gather(*[each.leave() for each in self.applications.served.values()])
 
     def members(self) -> list[ClusterMember]:
         """Return the memberships of the applications that are in their clusters."""
-        found = [each.membership.member for each in self.applications.served.values() if each.membership is not None]
+        found = [each.membership.member for each in self.applications.values() if each.membership is not None]
         return [member for member in found if member is not None]
 
     def drain(self, draining: bool) -> None:
@@ -255,26 +229,20 @@ class FleetProcess(OwnProcess, HttpService):
         for member in self.members():
             member.drain(draining)
 
-    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await self._own.app(scope, receive, send)
-
-    @asynccontextmanager
-    async def _lifespan(self, _: FastAPI) -> AsyncIterator[None]:
+    async def start(self) -> None:
         asyncio.get_running_loop().set_default_executor(SharedThreads(MAX_THREADS, "blocking"))
         self.shared.workers.start()
         for name, work in self.following.work().items():
-            self._tasks.start(name, work)
-        try:
-            yield
-        finally:
-            await self._tasks.stop()
-            await self.applications.stop()
-            await asyncio.to_thread(self.shared.workers.stop, timeout_s=STOP_S)
-            if self.shared.clusters is not None:
-                await self.shared.clusters.bus.close()
+            self.tasks.start(name, work)
+
+    async def stop(self) -> None:
+        await self._lives.stop()
+        await asyncio.to_thread(self.shared.workers.stop, timeout_s=STOP_S)
+        if self.shared.clusters is not None:
+            await self.shared.clusters.bus.close()
 
     def _version_of(self, application_id: str) -> int | None:
-        application = self.applications.served.get(application_id)
+        application = self.applications.get(application_id)
         return None if application is None else application.version
 
     def _built(self, spec: ApplicationSpec) -> NodeApplication:
@@ -285,23 +253,23 @@ class FleetProcess(OwnProcess, HttpService):
 
     def dead(self) -> str | None:
         failure = self.shared.workers.failure
-        return self._tasks.dead or (None if failure is None else f"a worker died: {failure!r}")
+        return super().dead() if failure is None else f"a worker died: {failure!r}"
 
     def starting(self) -> str | None:
         return self.following.starting
 
-    def causes(self) -> Mapping[str, str]:
-        return {**self.following.causes(), **self.shared.guard.causes(), **self.shared.access.causes()}
+    def own_causes(self) -> Mapping[str, str]:
+        return self.following.causes()
 
     def metrics(self) -> Iterator[Metric]:
-        yield from process_metrics(self.shared.guard, self.shared.access, self.shared.cache)
+        yield from process_metrics(self.guard, self.access, self.shared.cache)
         yield degraded_metric("understudy_node_degraded", (*CAUSES, *CAUSES_OF_PROCESS), self.causes())
 
-    def _routers(self) -> list[APIRouter]:
-        page = fleet_page_routes(partial(fleet_overview, applications=self.applications.served))
-        if not isinstance(self.settings, ClusterNodeSettings):
-            return [page]
-        return [page, drain_routes(self), letting_go_routes(self.following)]
+    def routes(self) -> Iterator[APIRouter]:
+        yield fleet_page_routes(partial(fleet_overview, applications=self.applications))
+        if isinstance(self.settings, ClusterNodeSettings):
+            yield drain_routes(self)
+            yield letting_go_routes(self)
 
 
 def drain_routes(process: FleetProcess) -> APIRouter:

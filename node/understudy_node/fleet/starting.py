@@ -79,7 +79,7 @@ def _serve(settings: NodeSettings, started: Started | None) -> None:
                 from understudy_node.fleet.process import FleetProcess  # noqa: PLC0415  # one application does without it
 
             process = FleetProcess(settings, shared)
-            app, served, leave = process.fleet, process, process.leave
+            app, served, leave = process.app, process, process.leave
         else:
             application = NodeApplication(settings, shared, Source("command"))
             node = _opened(application, listener)

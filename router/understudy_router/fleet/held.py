@@ -15,7 +15,7 @@ from understudy_shared.base.clock import Clock
 from understudy_shared.base.words import HostInfo
 from understudy_shared.bus.base import Bus
 from understudy_shared.cluster.remembered import Remembered
-from understudy_shared.fleet.lifespans import Lifespan
+from understudy_shared.fleet.dispatching import Lifespan
 from understudy_shared.fleet.reporting import ApplicationReport, State
 from understudy_shared.http.status import Status
 from understudy_shared.server.connection_guard import ConnectionGuard
@@ -78,6 +78,10 @@ class HeldApplication:
 
     def __repr__(self) -> str:
         return f"HeldApplication({self.application_id}, {self._state})"
+
+    async def leave(self) -> None:
+        """Announce that it stops, while it still answers."""
+        await self.router.leave()
 
     def heard(self) -> None:
         """Note that the application has nodes."""

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import NamedTuple
 
-from fastapi import APIRouter, FastAPI, Request, Response
+from fastapi import APIRouter, Request, Response
 from prometheus_client.core import Metric
 
 from understudy_router.fleet.held import HeldApplication, Shared
@@ -28,18 +28,15 @@ from understudy_shared.base.errors import SettingsError, UnderstudyError
 from understudy_shared.base.printable import clipped
 from understudy_shared.base.reminders import Reminder
 from understudy_shared.base.slices import sliced
-from understudy_shared.base.supervise import Supervisor
 from understudy_shared.bus.applications import ANNOUNCED, Applications, named
 from understudy_shared.bus.base import Bus, BusError
 from understudy_shared.bus.gossip import applications_on
 from understudy_shared.fleet.choosing import require_id
-from understudy_shared.fleet.dispatching import Fleet
-from understudy_shared.fleet.own_app import OwnApp, OwnProcess
+from understudy_shared.fleet.service import FleetService
 from understudy_shared.http.edge import read_flag
 from understudy_shared.page.routes import fleet_page_routes
 from understudy_shared.server.app import json_response
 from understudy_shared.server.probes import CAUSES_OF_PROCESS, degraded_metric
-from understudy_shared.server.settings import HttpService
 
 MAX_APPLICATIONS = 1000
 LOOK_EVERY_MS = 3000
@@ -185,76 +182,51 @@ LET_GO_AFTER_MS = 600_000
 """Time without nodes after which an application is closed; it is found again when it has some."""
 
 
-class RouterFleet(OwnProcess, HttpService):
-    """The routers of a process, and the ASGI application in front of them (`app`)."""
+class RouterFleet(FleetService[HeldApplication]):
+    """The routers of a process."""
 
     settings: RouterSettings
 
     def __init__(self, settings: RouterSettings, shared: Shared) -> None:
         """Make the parts of the process. Raises SettingsError for unusable patterns."""
-        access = shared.access
-        self.settings = settings
-        self.host = shared.host
-        self.held: dict[str, HeldApplication] = {}
-        self.own = OwnApp(
-            "router",
-            self.held,
-            self,
-            lifespan=self._lifespan,
-            is_guarded=access.is_on,
-            root_path=access.root_path,
-            more=[fleet_routes(FleetReports(self.held, shared.clock, self.unknown_why))],
-        )
-        self.app = Fleet(self.own.app, access, self.unknown_why)
-        self._patterns = parse_patterns(settings.applications)
         self._shared = shared
+        super().__init__("router", settings, shared.host, shared.access, shared.guard)
+        self._patterns = parse_patterns(settings.applications)
         self._discovery = Discovery(shared.bus, self._found, clock=shared.clock)
-        self._tasks = Supervisor()
-        self._leaving = False
         self._left_out: str | None = None
         """The reason why some applications are not served; None: all are."""
         self._starting = asyncio.Semaphore(MAX_STARTING)
 
     def __repr__(self) -> str:
-        return f"RouterFleet({len(self.held)} applications)"
-
-    def not_ready(self) -> list[str]:
-        """Return why this process should get no readers; empty when it should get them."""
-        return list(self.own.status().reasons)
-
-    async def leave(self) -> None:
-        """Announce that the process stops, while it still answers."""
-        self._leaving = True
-        for held in self.held.values():
-            await held.router.leave()
+        return f"RouterFleet({len(self.applications)} applications)"
 
     # ---- the life of the process
 
-    @asynccontextmanager
-    async def _lifespan(self, _: FastAPI) -> AsyncIterator[None]:
+    def routes(self) -> Iterator[APIRouter]:
+        yield fleet_routes(FleetReports(self.applications, self._shared.clock, self.unknown_why))
+
+    async def start(self) -> None:
         await self._discovery.look()
-        self._tasks.start("look for applications", self._discovery.run())
-        self._tasks.start("listen for announcements", self._discovery.listen())
-        try:
-            yield
-        finally:
-            await self._tasks.stop()
-            await asyncio.gather(*[self._close(each) for each in list(self.held)])
-            if self._shared.connections is not None:
-                self._shared.connections.close()
-            await self._shared.bus.close()
+        self.tasks.start("look for applications", self._discovery.run())
+        self.tasks.start("listen for announcements", self._discovery.listen())
+
+    async def stop(self) -> None:
+        await asyncio.gather(*[self._close(each) for each in list(self.applications)])
+        if self._shared.connections is not None:
+            self._shared.connections.close()
+        await self._shared.bus.close()
 
     async def _found(self, heard: Collection[str], is_all: bool) -> None:
         """Open what is new, and close what has had no nodes for long: only a complete search shows that."""
         for application_id in heard:
-            if application_id in self.held:
-                self.held[application_id].heard()
-        found = wanted(heard, self._patterns, self.held)
+            if application_id in self.applications:
+                self.applications[application_id].heard()
+        found = wanted(heard, self._patterns, self.applications)
         self._leave_out(found.left_out, is_all=is_all)
         opening = (self._opening(application_id) for application_id in found.new)
         opened = [each async for few in sliced(opening) for each in few]  # each takes some ms of the loop
         await asyncio.gather(*[self._start(each) for each in opened if each is not None])
-        for application_id, held in list(self.held.items()) if is_all else ():
+        for application_id, held in list(self.applications.items()) if is_all else ():
             if held.silent_ms > LET_GO_AFTER_MS:
                 log.info("%s is let go: it has no nodes", application_id, extra={"action": "application-idle"})
                 await self._close(application_id)
@@ -284,15 +256,14 @@ class RouterFleet(OwnProcess, HttpService):
         except UnderstudyError as error:  # it is tried again at the next look
             log.error("%s cannot be served: %s", application_id, error, extra={"action": "application-failed"})
             return
-        self.held[application_id] = held
         self.app.add(application_id, held)
         log.info("%s is served", application_id, extra={"action": "application-served", "of": MAX_APPLICATIONS})
-        if self._leaving:
-            await held.router.leave()
+        if self.is_leaving:
+            await held.leave()
 
     async def _close(self, application_id: str) -> None:
-        held = self.held.pop(application_id)
-        self.app.remove(application_id)
+        held = self.app.remove(application_id)
+        assert held is not None, "it is served"
         try:
             await held.app.end_streams()
             await held.lifespan.stop()
@@ -301,24 +272,21 @@ class RouterFleet(OwnProcess, HttpService):
 
     # ---- what the process says of itself
 
-    def dead(self) -> str | None:
-        return self._tasks.dead
-
     def starting(self) -> str | None:
         if self._discovery.is_listed:
             return None
         return f"applications have not been listed yet: {self._discovery.lost_why or 'the first look goes on'}"
 
     def unknown_why(self) -> str | None:
-        return self.starting() or (None if self.held else "no node of any application is heard yet")
+        return self.starting() or (None if self.applications else "no node of any application is heard yet")
 
-    def causes(self) -> Mapping[str, str]:
+    def own_causes(self) -> Mapping[str, str]:
         lost = self._discovery.lost_why
         found: dict[str, str] = {} if lost is None else {UNLISTED: f"applications cannot be listed: {lost}"}
         if self._left_out is not None:
             found[LEFT_OUT] = self._left_out
-        return {**found, **self._shared.guard.causes(), **self._shared.access.causes()}
+        return found
 
     def metrics(self) -> Iterator[Metric]:
-        yield from process_metrics(self._shared.guard, self._shared.access)
+        yield from process_metrics(self.guard, self.access)
         yield degraded_metric("understudy_router_degraded", (*CAUSES, *CAUSES_OF_PROCESS), self.causes())

@@ -1,13 +1,14 @@
 """The application of a process that serves many: it finds the one that a request is for, and hands it over.
 
-What no single application answers (probes, metrics, the list of applications) goes to `own`.
+What no single application answers (probes, metrics, the list of applications) goes to `own`. A process of one
+application has no dispatcher: its server calls the application.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from typing import Protocol
+from collections.abc import Callable, MutableMapping
+from typing import Any, Generic, Protocol, TypeVar
 
 from understudy_shared.auth.access import AUTHORIZATION, Access, authorization_of
 from understudy_shared.auth.audit import APPLICATION
@@ -21,6 +22,7 @@ from understudy_shared.http.problems import ProblemError, problem_of
 from understudy_shared.http.target import application_target, named_application, unknown_application
 from understudy_shared.server.direct import AnswersBodies, DirectExchange, Exchange, reply_problem
 from understudy_shared.server.lookups import LookupsFirst
+from understudy_shared.telemetry.logs import name_records_here
 
 
 class Served(Protocol):
@@ -35,25 +37,28 @@ class Served(Protocol):
         """Whether it knows its stores."""
 
 
-class Fleet:
+AnyServed = TypeVar("AnyServed", bound=Served)
+
+
+class Fleet(Generic[AnyServed]):
     """The ASGI application in front of many. `applications` changes while it runs; a request stays where it began.
     `unknown_why` returns why not all applications are known, None once they are.
     """
 
     def __init__(self, own: App, access: Access, unknown_why: Callable[[], str | None] = lambda: None) -> None:
         self.access = access
-        self.applications: dict[str, Served] = {}
+        self.applications: dict[str, AnyServed] = {}
         self._apps: dict[str, LookupsFirst] = {}
         self._own = own
         self._unknown_why = unknown_why
         access.applications.choose = self._application
 
-    def add(self, application_id: str, application: Served) -> None:
+    def add(self, application_id: str, application: AnyServed) -> None:
         """Serve one more application from now on."""
         self.applications[application_id] = application
         self._apps[application_id] = application.app
 
-    def remove(self, application_id: str) -> Served | None:
+    def remove(self, application_id: str) -> AnyServed | None:
         """Serve an application no longer. Its requests in flight are answered; its owner ends it."""
         self._apps.pop(application_id, None)
         return self.applications.pop(application_id, None)
@@ -170,3 +175,42 @@ class Fleet:
             return application_of(named, self._apps)
         except ProblemError as error:
             raise ProblemError(judged(error.problem, self._unknown_why())) from None
+
+
+class Lifespan:
+    """Runs the lifespan of one ASGI application. `start` returns when it has started, `stop` when it has ended."""
+
+    def __init__(self, app: App, name: str) -> None:
+        self._app = app
+        self._name = name
+        self._wanted: asyncio.Queue[MutableMapping[str, Any]] = asyncio.Queue(2)  # one startup, one shutdown
+        self._said: asyncio.Queue[MutableMapping[str, Any]] = asyncio.Queue(2)
+        self._task: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """Start the application. Raises UnderstudyError with the reason why it did not start."""
+        self._task = asyncio.get_running_loop().create_task(self._run(), name=f"application {self._name}")
+        await self._ask("lifespan.startup", "did not start")
+
+    async def stop(self) -> None:
+        """End the application, if it was started. Raises UnderstudyError if it did not end in good order."""
+        if self._task is not None and not self._task.done():
+            await self._ask("lifespan.shutdown", "did not end in good order")
+            await self._task
+
+    async def _ask(self, what: str, failure: str) -> None:
+        assert self._task is not None, "started"
+        self._wanted.put_nowait({"type": what})
+        said = asyncio.ensure_future(self._said.get())
+        await asyncio.wait([said, self._task], return_when=asyncio.FIRST_COMPLETED)
+        if not said.done():
+            said.cancel()
+            error = None if self._task.cancelled() else self._task.exception()
+            raise UnderstudyError(f"it {failure}: {error}", where=f"application {self._name}")
+        if said.result()["type"] == f"{what}.failed":
+            raise UnderstudyError(f"it {failure}: {said.result().get('message')}", where=f"application {self._name}")
+
+    async def _run(self) -> None:
+        name_records_here(application=self._name)
+        scope = {"type": "lifespan", "asgi": {"version": "3.0", "spec_version": "2.0"}, "state": {}}
+        await self._app(scope, self._wanted.get, self._said.put)

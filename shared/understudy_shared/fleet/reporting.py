@@ -1,22 +1,24 @@
-"""The report of a fleet on its applications: the state of each, and whether the process is ready (pure)."""
+"""The report of a fleet on its applications: the state of each, whether the process is ready, its metrics (pure)."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
 
 from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.samples import Sample
 
 from understudy_shared.base.printable import clipped
 from understudy_shared.fleet.dispatching import Served
-from understudy_shared.fleet.labelling import LABEL
 from understudy_shared.http.status import Status
 from understudy_shared.spark.times import utc_text
 
 MAX_NAMED = 10
 """Applications that a sentence about the whole names."""
+
+LABEL = "application"
 
 
 class State(StrEnum):
@@ -81,6 +83,9 @@ class Reported(Served, Protocol):
 
     def report(self) -> ApplicationReport: ...
 
+    async def leave(self) -> None:
+        """Announce that it ends; it still answers."""
+
     def status(self) -> Status:
         """Return its readiness, and its causes of being degraded."""
 
@@ -121,3 +126,21 @@ def state_metrics(applications: Mapping[str, Reported]) -> Iterable[Metric]:
     for application_id, application in applications.items():
         family.add_metric((application_id, application.report().state), 1)
     yield family
+
+
+def labelled(families: Mapping[str, Iterable[Metric]], of_process: Iterable[Metric] = ()) -> Iterator[Metric]:
+    """Yield the families of the process, whose samples have no such label, and those of all applications, by their ids:
+    one of each name, with all samples.
+    """
+    found = {family.name: family for family in of_process}
+    for application_id, own in families.items():
+        for family in own:
+            whole = found.get(family.name)
+            if whole is None:
+                whole = found[family.name] = Metric(family.name, family.documentation, family.type, family.unit)
+            whole.samples += [_labelled(sample, application_id) for sample in family.samples]
+    yield from found.values()
+
+
+def _labelled(sample: Sample, application_id: str) -> Sample:
+    return sample._replace(labels={LABEL: application_id, **sample.labels})

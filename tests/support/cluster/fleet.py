@@ -26,7 +26,7 @@ from understudy_shared.base.words import HostInfo
 from understudy_shared.bus.base import Bus
 from understudy_shared.bus.gossip import Gossip, digest_of
 from understudy_shared.bus.messages import Applied, AssignedTask, Assignment, Endpoint
-from understudy_shared.fleet.lifespans import Lifespan
+from understudy_shared.fleet.dispatching import Lifespan
 from understudy_shared.reads.hop import HopGroup
 from understudy_shared.reads.hop_columns import HopKey, HopOutcome
 from understudy_shared.server.connection_guard import ConnectionGuard
@@ -122,7 +122,7 @@ async def fleet_of(
                 yield FleetWorld(fleet, http, own_bus, node, dict(applications))
         finally:
             await lifespan.stop()
-        assert [held.dead for held in fleet.held.values() if held.dead] == []
+        assert [held.dead for held in fleet.applications.values() if held.dead] == []
 
 
 @asynccontextmanager

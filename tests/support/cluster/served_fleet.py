@@ -66,7 +66,7 @@ def served_fleet(settings: NodeSettings, **shared: Any) -> Iterator[ServedFleet]
     process = FleetProcess(settings, parts)
     if isinstance(settings, ClusterNodeSettings):
         departure = Departure(process.leave, settings.shutdown_delay_ms)
-    service = Service(process.fleet, departure, guard)
+    service = Service(process.app, departure, guard)
     listener.listen()
     thread = threading.Thread(target=service.run, kwargs={"sockets": [listener]}, name="fleet")
     thread.start()

@@ -55,7 +55,7 @@ class World(NamedTuple):
     """A guarded fleet, of fakes, and its keys."""
 
     keys: Keys
-    fleet: Fleet
+    fleet: Fleet[Served]
 
     async def ask(
         self, who: str | None, path: str, *headers: tuple[bytes, bytes], method: str = "GET"
@@ -86,7 +86,7 @@ def fleet_world(folder: Path) -> World:
         keys.role(name, grant)
     for name in (*ROLES, "monitor", "admin", "reader"):
         keys.add(name, name)
-    fleet = Fleet(Application("fleet"), Access(credentials=WatchedFile(keys.path, parse_credentials)))
+    fleet: Fleet[Served] = Fleet(Application("fleet"), Access(credentials=WatchedFile(keys.path, parse_credentials)))
     for name, stores in FLEET.items():
         fleet.add(name, cast(Served, SimpleNamespace(app=Application(name, *stores), is_ready=True)))
     return World(keys, fleet)

@@ -14,7 +14,7 @@ SAFE = "/admin/v1/nodes/a/safe-to-stop"
 
 
 async def ready(world: FleetWorld) -> None:
-    await until(lambda: all(held.router.tables.nodes for held in world.fleet.held.values()))
+    await until(lambda: all(held.router.tables.nodes for held in world.fleet.applications.values()))
 
 
 async def test_the_overview_has_the_worst_application_first(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -58,7 +58,7 @@ async def test_a_node_is_safe_to_stop_only_if_each_of_its_applications_says_so(m
 async def test_a_node_is_not_safe_to_stop_while_an_application_may_have_replicas_that_are_not_known() -> None:
     async with fleet_of({"a": ["words"], "b": ["more"]}) as world:
         await ready(world)
-        tables = world.fleet.held["b"].router.tables
+        tables = world.fleet.applications["b"].router.tables
         tables.assignment = None
         tables.nodes.clear()
         tables.dead.clear()

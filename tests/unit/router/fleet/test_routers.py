@@ -24,7 +24,7 @@ async def test_an_application_that_is_announced_is_served_when_it_has_nodes_and_
         await world.add("orders-us", "us")
         await world.add("flights", "delays")
         await world.bus.publish(ANNOUNCED, b"anything: it is a reason to look, and nothing else")
-        await until(lambda: "orders-us" in world.fleet.held)
+        await until(lambda: "orders-us" in world.fleet.applications)
         assert (await world.get("/v1/stores/us/keys/x")).json()["value"] == {"by": "us"}
         assert (await world.get("/v1/stores/delays/keys/x")).status_code == 404
         assert (await world.get("/v1/stores/eu/keys/x")).status_code == 200
@@ -37,14 +37,14 @@ async def test_an_application_without_nodes_is_idle_then_let_go_and_found_again(
     async with fleet_of({"a": ["words"], "b": ["more"]}) as world:
         monkeypatch.setattr(held, "IDLE_AFTER_MS", 0)
         await Gossip(world.bus, "a").leave(Farewell(application_id="a", node_id="a", incarnation="i1"))
-        await until(lambda: not world.fleet.held["a"].router.tables.nodes)
+        await until(lambda: not world.fleet.applications["a"].router.tables.nodes)
         listed = (await world.get("/v1/applications")).json()["applications"]
         assert {each["application"]: each["state"] for each in listed} == {"a": "idle", "b": "serving"}
         monkeypatch.setattr(routers, "LET_GO_AFTER_MS", 0)
-        await until(lambda: "a" not in world.fleet.held)
+        await until(lambda: "a" not in world.fleet.applications)
         assert (await world.get("/v1/stores/words/keys/x")).json()["type"].endswith("unknown-store")
         await world.add("a", "words")
-        await until(lambda: "a" in world.fleet.held)
+        await until(lambda: "a" in world.fleet.applications)
         assert (await world.get("/v1/stores/words/keys/x")).status_code == 200
 
 
@@ -58,7 +58,7 @@ async def test_a_bus_that_is_away_takes_no_application_away(monkeypatch: pytest.
     bus = FragileBus()
     async with fleet_of({"a": ["words"]}, bus=bus) as world:
         bus.turn(away=True)
-        await until(lambda: "applications-unlisted" in world.fleet.own.status().causes)
+        await until(lambda: "applications-unlisted" in world.fleet.status().causes)
         assert await said(world, "applications-unlisted")
         assert (await world.get("/v1/stores/words/keys/x")).status_code == 200
         assert (await world.get("/readyz")).status_code == 200
@@ -82,7 +82,7 @@ async def test_a_router_that_could_not_list_applications_yet_calls_none_unknown(
         assert "no node of any application is heard yet" in (await world.get(UNKNOWN[0])).json()["detail"]
         assert (await world.get("/readyz")).status_code == 200
         await world.add("b", "more")
-        await until(lambda: "b" in world.fleet.held and world.fleet.held["b"].is_ready)
+        await until(lambda: "b" in world.fleet.applications and world.fleet.applications["b"].is_ready)
         assert [(await world.get(path)).status_code for path in UNKNOWN] == [404] * 3
         assert [(await world.get(path)).status_code for path in LISTS] == [200] * 2
 
@@ -115,7 +115,7 @@ async def test_an_application_that_cannot_be_made_leaves_the_others_alone_and_is
         await world.bus.publish(ANNOUNCED, b"")
         assert (await world.get("/v1/stores/words/keys/x")).status_code == 200
         failing = False
-        await until(lambda: "b" in world.fleet.held)
+        await until(lambda: "b" in world.fleet.applications)
         assert (await world.get("/v1/stores/more/keys/x")).status_code == 200
 
 

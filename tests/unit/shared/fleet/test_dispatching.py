@@ -12,8 +12,7 @@ import pytest
 from tests.support.cluster.fake_cluster import until
 
 from understudy_shared.auth.access import Access
-from understudy_shared.fleet.dispatching import Fleet, Served
-from understudy_shared.fleet.lifespans import Lifespan
+from understudy_shared.fleet.dispatching import Fleet, Lifespan, Served
 from understudy_shared.fleet.shared_threads import SharedThreads
 from understudy_shared.http.edge import JSON_TYPE, Receive, Scope, Send, send_reply
 from understudy_shared.server.direct import DirectExchange, Exchange
@@ -45,8 +44,8 @@ class Application:
         self.ended = True
 
 
-def fleet_of(*applications: Application) -> Fleet:
-    fleet = Fleet(cast(Any, Application("fleet")), Access())
+def fleet_of(*applications: Application) -> Fleet[Served]:
+    fleet: Fleet[Served] = Fleet(cast(Any, Application("fleet")), Access())
     for each in applications:
         fleet.add(each.name, cast(Served, SimpleNamespace(app=each, is_ready=True)))
     return fleet
@@ -55,7 +54,7 @@ def fleet_of(*applications: Application) -> Fleet:
 A, B = Application("a", "op0", "totals"), Application("b", "op0")
 
 
-async def asked(fleet: Fleet, path: str, *headers: tuple[bytes, bytes], method: str = "GET") -> tuple[int, str]:
+async def asked(fleet: Fleet[Served], path: str, *headers: tuple[bytes, bytes], method: str = "GET") -> tuple[int, str]:
     sent: list[MutableMapping[str, Any]] = []
 
     async def send(message: MutableMapping[str, Any]) -> None:
@@ -70,7 +69,7 @@ async def asked(fleet: Fleet, path: str, *headers: tuple[bytes, bytes], method: 
     return sent[0]["status"], sent[1]["body"].decode()
 
 
-def direct(fleet: Fleet, target: bytes) -> tuple[bool, list[tuple[int, bytes]]]:
+def direct(fleet: Fleet[Served], target: bytes) -> tuple[bool, list[tuple[int, bytes]]]:
     replies: list[tuple[int, bytes]] = []
     is_taken = fleet.answer_directly(
         target, DirectExchange(lambda status, _type, body, _: replies.append((status, body)))
@@ -111,7 +110,7 @@ async def test_internal_calls_go_to_the_application_of_their_header() -> None:
 
 async def test_what_a_fleet_does_not_know_yet_is_not_initialised_by_each_way_in() -> None:
     why: str | None = "the list has not been read yet"
-    fleet = Fleet(cast(Any, Application("fleet")), Access(), lambda: why)
+    fleet: Fleet[Served] = Fleet(cast(Any, Application("fleet")), Access(), lambda: why)
     fleet.add("a", cast(Served, SimpleNamespace(app=A, is_ready=True)))
     header = (b"understudy-application", b"b")
     ways = ("/v1/applications/b/stores/op0/keys/7", "/v1/stores/other/keys/7")

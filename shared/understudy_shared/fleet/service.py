@@ -1,21 +1,23 @@
-"""The calls that no single application of a fleet answers: probes, metrics, and lists."""
+"""The process of a fleet, and the calls that no single application of it answers: probes, metrics, and lists."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
-from contextlib import AbstractAsyncContextManager
-from typing import Any
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, MutableMapping
+from contextlib import asynccontextmanager
+from typing import Any, Generic, TypeVar
 
 import orjson
 from fastapi import APIRouter, FastAPI, Request, Response
 from prometheus_client.core import Metric
 
-from understudy_shared.auth.access import AUTHORIZATION, authorization_of
+from understudy_shared.auth.access import AUTHORIZATION, Access, authorization_of
 from understudy_shared.auth.principals import Action, Authorization, Principal
+from understudy_shared.base.supervise import Supervisor
+from understudy_shared.base.words import HostInfo
 from understudy_shared.fleet.choosing import MAX_NAMED, judged, not_known
-from understudy_shared.fleet.labelling import labelled
-from understudy_shared.fleet.reporting import ApplicationReport, Reported, readiness, state_metrics
+from understudy_shared.fleet.dispatching import Fleet
+from understudy_shared.fleet.reporting import ApplicationReport, Reported, labelled, readiness, state_metrics
 from understudy_shared.fleet.shared_threads import APPLICATION
 from understudy_shared.http.edge import App, Scope
 from understudy_shared.http.lookup_requests import unknown_path
@@ -24,7 +26,9 @@ from understudy_shared.http.problems import Problem, ProblemError, ProblemType
 from understudy_shared.http.status import Status
 from understudy_shared.http.target import unknown_application
 from understudy_shared.server.app import Framework, answer_with_problems, json_response, service_app
+from understudy_shared.server.connection_guard import ConnectionGuard
 from understudy_shared.server.probes import ProcessReport, probe_routes
+from understudy_shared.server.settings import HttpService, HttpServiceSettings
 
 _STORES = b"/v1/stores"
 _ROOTS = (b"/admin/v1", b"/v1")
@@ -33,13 +37,45 @@ _ROOTS = (b"/admin/v1", b"/v1")
 LIST_S = 3.0
 """Time that the applications have for their stores; those that took longer are named as missing."""
 
+AnyReported = TypeVar("AnyReported", bound=Reported)
 
-class OwnProcess:
-    """The process of a fleet, beyond its applications."""
 
-    def dead(self) -> str | None:
-        """Return why the process cannot go on; None while it can."""
-        return None
+class FleetService(HttpService, Generic[AnyReported]):
+    """The process of several applications, of nodes or of routers: `app` is the dispatcher before them, and the routes
+    here are the calls that none of them answers alone.
+    """
+
+    def __init__(
+        self, service: Service, settings: HttpServiceSettings, host: HostInfo, access: Access, guard: ConnectionGuard
+    ) -> None:
+        """Make the routes of the fleet, whose document is that of `service`. No application is served yet."""
+        self.settings = settings
+        self.host = host
+        self.access = access
+        self.guard = guard
+        self.tasks = Supervisor()
+        self.is_leaving = False
+        http = service_app("Understudy", self._lifespan)
+        self.app: Fleet[AnyReported] = Fleet(Framework(http), access, self.unknown_why)
+        self.applications: Mapping[str, AnyReported] = self.app.applications
+        """The applications now, by their ids."""
+        report = ProcessReport(status=self.status, dead=self.dead, metrics=self._metrics)
+        for routes in (probe_routes(report), self._routes(), *self.routes()):
+            http.include_router(routes)
+        add_document(http, service, is_fleet=True, is_guarded=access.is_on, root_path=access.root_path)
+        answer_with_problems(http, self._unknown_path)
+
+    # ---- what nodes and routers do and say beyond this
+
+    def routes(self) -> Iterable[APIRouter]:
+        """Return further routes. They find the rest of the process when they are asked."""
+        return ()
+
+    async def start(self) -> None:
+        """Start on the loop of the service, before the first request."""
+
+    async def stop(self) -> None:
+        """End all applications, and close what is shared; `tasks` are stopped."""
 
     def starting(self) -> str | None:
         """Return why it does not know all its applications yet; None when it does."""
@@ -49,58 +85,56 @@ class OwnProcess:
         """Return why an application that it does not know may be there all the same; None where that cannot be."""
         return self.starting()
 
-    def causes(self) -> Mapping[str, str]:
-        """Return why the process is degraded, by cause."""
+    def own_causes(self) -> Mapping[str, str]:
+        """Return why the process is degraded, by cause, beyond what every process checks."""
         return {}
 
     def metrics(self) -> Iterable[Metric]:
-        """Return its own metrics."""
+        """Return the metrics of the process."""
         return ()
 
+    # ---- its life, and its state
 
-class OwnApp:
-    """The answers of a fleet itself. `applications` changes while it runs, as that of the `Fleet` before it.
+    @asynccontextmanager
+    async def _lifespan(self, _: FastAPI) -> AsyncIterator[None]:
+        try:
+            await self.start()
+            yield
+        finally:
+            await self.tasks.stop()
+            await self.stop()
 
-    `service` and `root_path` are those of its document.
-    """
+    async def leave(self) -> None:
+        """Announce that the process stops, while it still answers."""
+        self.is_leaving = True
+        await asyncio.gather(*[each.leave() for each in self.applications.values()])
 
-    def __init__(
-        self,
-        service: Service,
-        applications: Mapping[str, Reported],
-        process: OwnProcess,
-        *,
-        lifespan: Callable[[FastAPI], AbstractAsyncContextManager[None]],
-        is_guarded: bool = False,
-        root_path: str = "",
-        more: Iterable[APIRouter] = (),
-    ) -> None:
-        self._applications = applications
-        self._process = process
-        http = service_app("Understudy", lifespan)
-        self.app: App = Framework(http)
-        report = ProcessReport(status=self.status, dead=self.dead, metrics=self._metrics)
-        for routes in (probe_routes(report), self._routes(), *more):
-            http.include_router(routes)
-        add_document(http, service, is_fleet=True, is_guarded=is_guarded, root_path=root_path)
-        answer_with_problems(http, self._unknown_path)
+    def not_ready(self) -> list[str]:
+        """Return why this process should get no readers; empty when it should get them."""
+        return list(self.status().reasons)
+
+    def causes(self) -> Mapping[str, str]:
+        """Return why the process is degraded, by cause."""
+        return {**self.own_causes(), **self.guard.causes(), **self.access.causes()}
 
     def status(self) -> Status:
         """Return what /readyz says."""
-        found, starting = readiness(self._applications), self._process.starting()
+        found, starting = readiness(self.applications), self.starting()
         reasons = found.reasons if starting is None else (starting, *found.reasons)
-        return Status(reasons, {**found.causes, **self._process.causes()})
+        return Status(reasons, {**found.causes, **self.causes()})
 
     def dead(self) -> str | None:
         """Return why the process cannot go on: a bug in one application is not a reason while others live."""
-        if (why := self._process.dead()) is not None:
-            return why
-        reasons = [each.dead for each in self._applications.values()]
+        if self.tasks.dead is not None:
+            return self.tasks.dead
+        reasons = [each.dead for each in self.applications.values()]
         return reasons[0] if reasons and all(reasons) else None
 
     def _metrics(self) -> Iterator[Metric]:
-        families = {each: application.metrics() for each, application in self._applications.items()}
-        yield from labelled(families, [*self._process.metrics(), *state_metrics(self._applications)])
+        families = {each: application.metrics() for each, application in self.applications.items()}
+        yield from labelled(families, [*self.metrics(), *state_metrics(self.applications)])
+
+    # ---- its own calls
 
     def _routes(self) -> APIRouter:
         routes = APIRouter()
@@ -118,7 +152,7 @@ class OwnApp:
             principal = authorization_of(request.scope).principal
             found = self._seen(principal).get(application)
             if found is None:
-                raise ProblemError(judged(unknown_application(application), self._process.unknown_why()))
+                raise ProblemError(judged(unknown_application(application), self.unknown_why()))
             return json_response(_shown(principal, found.report()))
 
         @routes.get("/v1/stores")
@@ -134,7 +168,7 @@ class OwnApp:
         any.
         """
         seen = self._seen(principal)
-        if not seen and (why := self._process.unknown_why()) is not None:
+        if not seen and (why := self.unknown_why()) is not None:
             raise ProblemError(not_known(why))
         return seen
 
@@ -144,7 +178,7 @@ class OwnApp:
         root = next((each for each in _ROOTS if raw_path.startswith(b"%b/" % each)), None)
         if root is None or raw_path.startswith(b"%b/applications" % root):
             return unknown_path(raw_path)
-        if (why := self._process.unknown_why()) is not None:
+        if (why := self.unknown_why()) is not None:
             return not_known(why)
         shown = raw_path[:200].decode(errors="replace")
         one = f"{root.decode()}/applications/{{application}}{shown[len(root) :]}"
@@ -158,7 +192,7 @@ class OwnApp:
 
     def _seen(self, principal: Principal) -> Mapping[str, Reported]:
         """Return the applications that a principal sees."""
-        return {each: held for each, held in sorted(self._applications.items()) if principal.sees_application(each)}
+        return {each: held for each, held in sorted(self.applications.items()) if principal.sees_application(each)}
 
 
 async def all_stores(applications: Mapping[str, Reported], scope: Scope) -> dict[str, list[Any]]:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable
-from contextlib import asynccontextmanager
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -12,20 +11,21 @@ from typing import Any
 import httpx
 import orjson
 import pytest
-from fastapi import FastAPI
+from fastapi import APIRouter
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from understudy_node.fleet.application import NotOpen
 from understudy_node.fleet.process import fleet_overview
 from understudy_shared.auth.access import AUTHORIZATION, Access
 from understudy_shared.auth.principals import Action, Authorization, Grant, Principal
+from understudy_shared.base.words import HostInfo
 from understudy_shared.fleet.dispatching import Fleet
-from understudy_shared.fleet.labelling import labelled
-from understudy_shared.fleet.own_app import OwnApp, OwnProcess
-from understudy_shared.fleet.reporting import ApplicationReport, Reported, State, readiness
+from understudy_shared.fleet.reporting import ApplicationReport, Reported, State, labelled, readiness
+from understudy_shared.fleet.service import FleetService
 from understudy_shared.http.edge import Receive, Scope, Send, send_reply
 from understudy_shared.http.status import Status
 from understudy_shared.page.routes import fleet_page_routes
+from understudy_shared.server.connection_guard import ConnectionGuard
 from understudy_shared.server.lookups import LookupsFirst
 
 
@@ -70,6 +70,8 @@ class Application:
 
     def metrics(self) -> Iterable[Metric]:
         return self.families
+
+    async def leave(self) -> None: ...
 
 
 def application(name: str = "a", **given: Any) -> Application:
@@ -121,35 +123,27 @@ def test_families_of_one_name_become_one_with_a_label_for_each_application() -> 
     ]
 
 
-@asynccontextmanager
-async def nothing(_: FastAPI) -> AsyncIterator[None]:
-    yield
+class Process(FleetService[Application]):
+    """The process of some applications."""
 
+    def __init__(self, **applications: Application) -> None:
+        settings: Any = None  # it has no port
+        super().__init__("node", settings, HostInfo("here", 1), Access(), ConnectionGuard())
+        for name, each in applications.items():
+            self.app.add(name, each)
 
-class Measured(OwnProcess):
+    def routes(self) -> Iterable[APIRouter]:
+        return [fleet_page_routes(partial(fleet_overview, applications=self.applications))]
+
     def metrics(self) -> Iterable[Metric]:
         return [GaugeMetricFamily("process", "Of the process", 1)]
 
 
-def fleet_of(**applications: Application) -> Fleet:
-    fleet = Fleet(_unused, Access())
-    for name, each in applications.items():
-        fleet.add(name, each)
-    own = OwnApp(
-        "router",
-        fleet.applications,  # type: ignore[arg-type]  # they report
-        Measured(),
-        lifespan=nothing,
-    )
-    fleet._own = own.app
-    return fleet
+def fleet_of(**applications: Application) -> Fleet[Application]:
+    return Process(**applications).app
 
 
-async def _unused(_scope: Scope, _receive: Receive, _send: Send) -> None:
-    raise AssertionError("it was replaced")
-
-
-def get(fleet: Fleet, path: str) -> httpx.Response:
+def get(fleet: Fleet[Application], path: str) -> httpx.Response:
     async def asked() -> httpx.Response:
         async with httpx.AsyncClient(transport=httpx.ASGITransport(fleet), base_url="http://fleet") as client:
             return await client.get(path)
@@ -179,16 +173,10 @@ async def test_a_reader_sees_the_applications_of_his_grants_and_within_them_what
     reader = Principal(
         "r", [Grant(frozenset({Action.POINT}), frozenset({"op0"}), applications=frozenset({"orders-*"}))]
     )
-    own = OwnApp(
-        "serve",
-        known,
-        OwnProcess(),
-        lifespan=nothing,
-        more=[fleet_page_routes(partial(fleet_overview, applications=known))],
-    )
+    fleet = fleet_of(**known)
 
     async def as_reader(scope: Scope, receive: Receive, send: Send) -> None:
-        await own.app({**scope, AUTHORIZATION: Authorization(reader)}, receive, send)
+        await fleet({**scope, AUTHORIZATION: Authorization(reader)}, receive, send)
 
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app=as_reader), base_url="http://fleet") as http:
         listed, failed = (await http.get("/v1/applications")).json()["applications"]
