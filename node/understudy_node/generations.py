@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Container, Mapping
+from dataclasses import dataclass
 
 from understudy_node.checkpoint.description import CheckpointDescription
-from understudy_node.duties import EVERYTHING, Duties
 from understudy_node.generation import Generation, Layout, Wiring, build_generation
 from understudy_node.replica.task import TaskReplica
 from understudy_node.replica.workers import Steps
@@ -20,6 +20,27 @@ from understudy_node.stores.renewal import read_alike, with_new_schemas
 from understudy_node.stores.stores import StoreAlias
 from understudy_shared.base.words import Role
 from understudy_shared.bus.announcement import Announcement
+
+
+@dataclass(frozen=True, slots=True)
+class Duties:
+    """The tasks that a node is to hold: an assignment for another number of partitions does not apply to this layout.
+
+    `tasks`: role by task key, None for all tasks as active. `partitions`: the layout they apply to, None for any."""
+
+    tasks: Mapping[str, Role] | None = None
+    partitions: int | None = None
+
+    def are_about(self, partitions: int) -> bool:
+        """Whether they apply to a layout with that many partitions."""
+        return self.partitions in (None, partitions)
+
+    def role_of(self, task: str) -> Role | None:
+        """Return the node's role for a task; None when it is not to hold it."""
+        return Role.ACTIVE if self.tasks is None else self.tasks.get(task)
+
+
+EVERYTHING = Duties()
 
 
 class Generations:

@@ -12,7 +12,6 @@ from dataclasses import replace
 from understudy_node.checkpoint.description import CheckpointDescription, describe
 from understudy_node.checkpoint.files import CheckpointFiles, LocalFiles
 from understudy_node.degraded import causes_of
-from understudy_node.duties import Duties
 from understudy_node.engine.rocksdb_base import BlockCache
 from understudy_node.events import NodeEvents
 from understudy_node.follow.cadence import Cadence
@@ -22,7 +21,7 @@ from understudy_node.follow.new_schemas import NewSchemas
 from understudy_node.follow.poll_loop import PollLoop
 from understudy_node.follow.poller import Poll, Poller
 from understudy_node.generation import Generation, Wiring, layout_of
-from understudy_node.generations import Generations
+from understudy_node.generations import Duties, Generations
 from understudy_node.measures import During, Measures
 from understudy_node.replica.local_bases import LocalBases
 from understudy_node.replica.past_versions import PAST_FOLDER, PastVersions

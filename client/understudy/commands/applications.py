@@ -99,7 +99,7 @@ def add(
       understudy applications add orders s3://bucket/checkpoints/orders --file fleet.toml
       understudy applications add clicks /data/clicks --standbys 0 --file fleet.toml
     """
-    from understudy_shared.fleet.applications_edits import add_application  # noqa: PLC0415
+    from understudy_shared.fleet.applications_file import add_application  # noqa: PLC0415
 
     given = {"num_standby_replicas": standbys, "aliases": aliases, "store_bounds": store_bounds}
     own = {name: value for name, value in given.items() if value is not None}
@@ -142,7 +142,7 @@ def _let_go(application: str, options: ServerOptions) -> None:
 
 
 def _cut_out(application: str, file: Path) -> None:
-    from understudy_shared.fleet.applications_edits import remove_application  # noqa: PLC0415
+    from understudy_shared.fleet.applications_file import remove_application  # noqa: PLC0415
 
     try:
         remove_application(file, application)

@@ -20,8 +20,7 @@ import logging
 from collections.abc import Callable, Mapping
 
 from understudy_node.cluster.beat import Beat
-from understudy_node.cluster.bus_state import BusState
-from understudy_node.cluster.context import MemberContext
+from understudy_node.cluster.context import BusState, MemberContext
 from understudy_node.cluster.following import AssignmentFollower
 from understudy_node.cluster.heartbeat import MemberId, MemberStatus, State
 from understudy_node.cluster.history_check import HistoryCheck
@@ -166,7 +165,7 @@ class NodeListener:
 
 
 class ClusterMember:
-    """One node in the cluster of its application: the companion of its `Node` (see `understudy_node.http.app`)."""
+    """One node in the cluster of its application."""
 
     def __init__(
         self,

@@ -12,12 +12,9 @@ import uuid
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
-from fastapi import APIRouter
-
 from understudy_node.cluster.heartbeat import MemberId
 from understudy_node.cluster.load import ProcessLoad
 from understudy_node.cluster.member import ClusterMember
-from understudy_node.cluster.routes import cluster_routes
 from understudy_node.node import Node
 from understudy_node.settings import ClusterNodeSettings, NodeSettings
 from understudy_shared.auth.cluster_secret import ClusterIdentity
@@ -140,11 +137,6 @@ class Membership:
         )
         self.member.draining = self._clusters.draining
         return self.member
-
-    def routes(self) -> APIRouter:
-        """Return the routes of the member."""
-        assert self.member is not None, "it has joined"
-        return cluster_routes(self.member)
 
     async def _say(self, gossip: Gossip, member_id: MemberId, why: Callable[[], str]) -> None:
         """Send heartbeats. While the bus is away they are lost, and the next one is tried."""

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+from typing import TYPE_CHECKING
 
 from fastapi import APIRouter, Request, Response
 
-from understudy_node.cluster.member import ClusterMember
 from understudy_shared.auth.audit import note
 from understudy_shared.http.edge import read_flag
 from understudy_shared.http.problems import Problem, ProblemError, ProblemType
 from understudy_shared.server.app import json_response
+
+if TYPE_CHECKING:
+    from understudy_node.cluster.member import ClusterMember
 
 
 def cluster_routes(member: ClusterMember) -> APIRouter:

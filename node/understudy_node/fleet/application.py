@@ -266,10 +266,8 @@ class NodeApplication:
     def make_app(self, node: Node) -> NodeLookups:
         """Make the routes of the node, and those of its member, whose node id was claimed: neither is started."""
         guard, access = self._shared.guard, self._shared.access
-        if self.membership is None:
-            return create_app(node, guard=guard, access=access)
-        member = self.membership.join(node)
-        return create_app(node, member, self.membership.routes(), guard=guard, access=access)
+        member = None if self.membership is None else self.membership.join(node)
+        return create_app(node, member, guard=guard, access=access)
 
     async def leave(self) -> None:
         """Announce to its cluster, if it is in one, that it ends. It still answers."""

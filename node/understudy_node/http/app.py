@@ -8,11 +8,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from fastapi import APIRouter, FastAPI
 
 from understudy_node.bulk.process import BulkProcess
+from understudy_node.cluster.routes import cluster_routes
 from understudy_node.http.exports import export_hop_routes
 from understudy_node.http.health import NodeHealth
 from understudy_node.http.histories import NodeHistories, history_hop_routes
@@ -28,7 +29,6 @@ from understudy_node.http.watch_hub import WatchHub
 from understudy_node.http.watches import NodeWatches, NodeWatchStreams, watch_hop_routes
 from understudy_node.node import Node
 from understudy_shared.auth.access import Access
-from understudy_shared.bus.messages import Assignment
 from understudy_shared.http.openapi.document import add_document
 from understudy_shared.http.status import Status
 from understudy_shared.reads.store_bounds import read_store_bounds
@@ -49,72 +49,36 @@ from understudy_shared.server.store_files import store_file_routes
 from understudy_shared.server.watches import watch_routes
 from understudy_shared.telemetry.span_export import close_spans, open_spans
 
-
-class Companion(Protocol):
-    """The part of a node's process that takes part in a cluster."""
-
-    def start(self) -> None:
-        """Start on the serving loop, after the node."""
-
-    async def stop(self) -> None:
-        """Stop before the node, after the last answer."""
-
-    def changed(self) -> None:
-        """Note that a version became visible; called from any thread."""
-
-    @property
-    def node_id(self) -> str:
-        """The node's name in the cluster."""
-
-    @property
-    def assignment(self) -> Assignment | None:
-        """The assignment that the node follows."""
-
-    @property
-    def refused(self) -> Mapping[str, int]:
-        """Documents of the cluster that were not used, by kind."""
-
-    draining: bool
-    num_standby_replicas: int
-
-    @property
-    def has_lease(self) -> bool:
-        """Whether this node assigns."""
-
-    @property
-    def dead(self) -> str | None: ...
-
-    def causes(self) -> Mapping[str, str]: ...
-
-    def not_ready(self) -> list[str]: ...
+if TYPE_CHECKING:  # a node without a cluster does without these modules
+    from understudy_node.cluster.member import ClusterMember
 
 
 def create_app(
     node: Node,
-    companion: Companion | None = None,
-    *routers: APIRouter,
+    member: ClusterMember | None = None,
+    *,
     guard: ConnectionGuard | None = None,
     access: Access | None = None,
 ) -> NodeLookups:
-    """Make the application that serves `node`, and the `routers` that its companion brings.
+    """Make the application that serves `node`, and its `member` of a cluster; None: it serves alone.
 
     `guard` watches over its connections, `access` decides who may ask what.
     """
     guard = guard or ConnectionGuard()
     reads = Reads(node, read_store_bounds(node.settings.store_bounds))
-    if companion is not None:
-        node.node_id = companion.node_id
+    if member is not None:
+        node.node_id = member.node_id
 
     def order() -> tuple[int, int]:
-        assignment = None if companion is None else companion.assignment
+        assignment = None if member is None else member.assignment
         return (0, 0) if assignment is None else assignment.order
 
     def published() -> None:
         if app.visibility is not None:
             app.visibility.changed()
         hub.changed()
-        if companion is not None:
-            companion.changed()
+        if member is not None:
+            member.changed()
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
@@ -123,13 +87,13 @@ def create_app(
         node.past.on_opened = app.visibility.changed
         node.start()
         page.start()
-        if companion is not None:
-            companion.start()
+        if member is not None:
+            member.start()
         try:
             yield
         finally:
-            if companion is not None:
-                await companion.stop()
+            if member is not None:
+                await member.stop()
             await page.stop()
             await hub.stop()
             await bulk.close()
@@ -140,27 +104,27 @@ def create_app(
     hub = WatchHub(lambda: node.generation)
     http = service_app("Understudy node", lifespan)
     limit = node.settings.max_in_flight
-    hop_order = None if companion is None else order
+    hop_order = None if member is None else order
     hops = Hops(framework := Framework(http), reads, order=hop_order, max_in_flight=limit)
     app = NodeLookups(hops, reads, max_in_flight=limit, access=access, compression=node.settings.compression)
     app.long_reads = LongReads(node.settings.max_scans_in_flight, node.settings.max_exports_in_flight)
     app.watch_streams = streams = NodeWatchStreams(node.settings.max_watchers, hub)
     app.spans = hops.spans = open_spans("understudy-node", node.host)
-    app.report = report = _report(node, companion, app, guard)
+    app.report = report = _report(node, member, app, guard)
     framework.in_front = scans_in_front(scans := NodeScans(reads, app.long_reads, bulk))
     watches = NodeWatches(reads, streams, hub, scans)
     page = NodePage(node, health := NodeHealth(node, report.status), reads)
     app.when_ending.append(page.end)
     for router in (
         *_reading_routes(node, reads, app, scans, watches),
-        *routers,
+        *(() if member is None else (cluster_routes(member),)),
         admin_routes(node, reads, health),
         probe_routes(report),
         *page.routes(),
     ):
         http.include_router(router)
     add_document(
-        http, "serve" if companion is None else "node", is_guarded=app.access.is_on, root_path=app.access.root_path
+        http, "serve" if member is None else "node", is_guarded=app.access.is_on, root_path=app.access.root_path
     )
     answer_with_problems(http)
     return app
@@ -193,21 +157,21 @@ def _reading_routes(
     yield snapshot_call_routes(snapshots)
 
 
-def _report(node: Node, companion: Companion | None, lookups: LookupsFirst, guard: ConnectionGuard) -> ProcessReport:
+def _report(node: Node, member: ClusterMember | None, lookups: LookupsFirst, guard: ConnectionGuard) -> ProcessReport:
     """Return the functions that report this process' state."""
 
     def causes() -> Mapping[str, str]:
-        cluster = {} if companion is None else companion.causes()
+        cluster = {} if member is None else member.causes()
         return {**node.causes(), **cluster, **guard.causes(), **lookups.access.causes()}
 
     def status() -> Status:
-        reasons = node.not_ready() + ([] if companion is None else companion.not_ready())
+        reasons = node.not_ready() + ([] if member is None else member.not_ready())
         return Status(tuple(reasons), causes())
 
-    metrics = NodeMetrics(node, lookups, guard, causes, companion)
+    metrics = NodeMetrics(node, lookups, guard, causes, member)
     return ProcessReport(
         status=status,
-        dead=lambda: node.dead or (None if companion is None else companion.dead),
+        dead=lambda: node.dead or (None if member is None else member.dead),
         metrics=metrics.collect,
         of_application=metrics.of_application,
     )

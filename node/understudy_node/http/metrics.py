@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import islice
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
@@ -28,11 +28,13 @@ from understudy_node.replica.task import TaskReplica
 from understudy_node.stores.lookup import StoreReader
 from understudy_shared.auth.access import Access
 from understudy_shared.base.words import WRITES_REFUSED, LagInfo, ReplicaState, Role, StoreName
-from understudy_shared.bus.messages import Assignment
 from understudy_shared.server.connection_guard import ConnectionGuard
 from understudy_shared.server.lookups import LookupsFirst
 from understudy_shared.server.probes import CAUSES_OF_PROCESS, degraded_metric
 from understudy_shared.telemetry.metric_families import MS_PER_S, about_the_process, histogram_family
+
+if TYPE_CHECKING:  # a node without a cluster does without these modules
+    from understudy_node.cluster.member import ClusterMember
 
 
 class _Held(NamedTuple):
@@ -144,25 +146,6 @@ def _by_partition(held: list[_Held]) -> Iterator[Metric]:
     yield from (info, position, batches, seconds, unknown)
 
 
-class ClusterPart(Protocol):
-    """The state of a node's part in a cluster."""
-
-    draining: bool
-    num_standby_replicas: int
-
-    @property
-    def assignment(self) -> Assignment | None:
-        """The assignment that the node follows."""
-
-    @property
-    def has_lease(self) -> bool:
-        """Whether this node assigns."""
-
-    @property
-    def refused(self) -> Mapping[str, int]:
-        """Documents from the bus that were not used, by kind."""
-
-
 class NodeMetrics:
     """The metrics of one node; several can live in one process."""
 
@@ -172,7 +155,7 @@ class NodeMetrics:
         lookups: LookupsFirst,
         guard: ConnectionGuard,
         causes: Callable[[], Mapping[str, str]],
-        cluster: ClusterPart | None = None,
+        cluster: ClusterMember | None = None,
     ) -> None:
         """Take the parts to report. `causes`: why the service is degraded, by cause. `cluster`: its part in a cluster;
         None without one.
@@ -322,7 +305,7 @@ class NodeMetrics:
         )
 
 
-def _cluster_metrics(cluster: ClusterPart, *, is_connected: bool) -> Iterator[Metric]:
+def _cluster_metrics(cluster: ClusterMember, *, is_connected: bool) -> Iterator[Metric]:
     term, epoch = (0, 0) if cluster.assignment is None else cluster.assignment.order
     yield GaugeMetricFamily("understudy_assignment_term", "Term of the followed assignment; 0: no assignment", term)
     yield GaugeMetricFamily("understudy_assignment_epoch", "Epoch of the followed assignment; 0: no assignment", epoch)

@@ -20,7 +20,6 @@ from tests.support.services.raw_http import RawClient
 from tests.support.spark.counting_query import WORDS
 from tests.support.spark.queries import wait_until
 
-from understudy_node.cluster.routes import cluster_routes
 from understudy_node.http.app import create_app as node_app
 from understudy_router.http.app import create_app as router_app
 
@@ -100,7 +99,7 @@ def guarded_world(folder: Path, server: RedisServer, **settings: Any) -> Iterato
             {"serve": serve.node.host.port, "node": node.port, "router": router.port},
             {
                 "serve": node_app(serve.node),
-                "node": node_app(node.node, node.member, cluster_routes(node.member)),
+                "node": node_app(node.node, node.member),
                 "router": router_app(router.router),
             },
             {name: client.get("/openapi.json").body for name, client in named(serve, node, router).items()},

@@ -21,7 +21,6 @@ from tests.support.spark.queries import wait_until
 from understudy_node.checkpoint.files import CheckpointFiles, LocalFiles
 from understudy_node.cluster.member import ClusterMember
 from understudy_node.cluster.membership import Clusters
-from understudy_node.cluster.routes import cluster_routes
 from understudy_node.fleet.starting import claim
 from understudy_node.http.app import create_app
 from understudy_node.node import Node
@@ -161,7 +160,7 @@ def cluster_node(
         listener.close()
         raise
     member = membership.join(node)
-    app = create_app(node, member, cluster_routes(member), access=access)
+    app = create_app(node, member, access=access)
     with departing(app, listener, Departure(member.leave, node_settings.shutdown_delay_ms)):
         yield ClusterNode(node, port, member, bus, access)
         assert may_die or (node.dead, member.dead) == (None, None)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from understudy_node.duties import EVERYTHING, Duties
+from understudy_node.generations import EVERYTHING, Duties
 from understudy_shared.base.words import Role
 
 

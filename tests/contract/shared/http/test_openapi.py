@@ -19,7 +19,6 @@ from tests.support.services.openapi import cursor_at, judge
 from tests.support.spark.counting_query import WORDS
 from tests.support.spark.queries import wait_until
 
-from understudy_node.cluster.routes import cluster_routes
 from understudy_node.http.app import create_app as node_app
 from understudy_router.http.app import create_app as router_app
 from understudy_shared.base.words import ApplicationId
@@ -89,7 +88,7 @@ def service(
         if request.param == "router":
             yield Service(router, router.port, router_app(router.router), position_of(router))
         else:
-            app = node_app(node.node, node.member, cluster_routes(node.member))
+            app = node_app(node.node, node.member)
             yield Service(node, node.port, app, position_of(node))
 
 

@@ -17,8 +17,7 @@ from tests.support.bus.local_bus import LocalBus
 from tests.support.cluster.fake_node import FakeNode, fake_nodes
 from tests.support.cluster.fake_node import status as reply
 
-from understudy_node.cluster.bus_state import BusState
-from understudy_node.cluster.context import MemberContext
+from understudy_node.cluster.context import BusState, MemberContext
 from understudy_node.cluster.following import AssignmentFollower
 from understudy_node.cluster.heartbeat import MemberId
 from understudy_node.cluster.member import NodeListener
