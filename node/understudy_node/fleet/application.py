@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import logging
 import threading
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from prometheus_client.core import Metric
@@ -215,18 +215,11 @@ class Source(NamedTuple):
     root: str | None = None
 
 
-class Turns(NamedTuple):
-    """The calls when an application can be asked, and before it ends."""
-
-    served: Callable[[NodeApplication], None]
-    leaving: Callable[[NodeApplication], Awaitable[None]]
-
-
 class NodeApplication:
     """One application. Until its checkpoint can be followed, an application in its place says why it cannot answer.
 
-    One of several is opened, served and ended by `serve`. The only one of a process is opened before its port, by what
-    starts the process: `open_files`, `build`, `make_app`.
+    `served` opens, starts and ends one of several. The start of a process opens the only one before its port: by
+    `open_files`, `build` and `make_app`.
     """
 
     def __init__(self, settings: NodeSettings, shared: Shared, source: Source) -> None:
@@ -274,22 +267,22 @@ class NodeApplication:
         if self.membership is not None and self.membership.member is not None:
             await self.membership.member.leave()
 
-    async def serve(self, ended: asyncio.Event, turns: Turns) -> None:
-        """Open, start and serve it, and end it once `ended` is set.
+    @contextlib.asynccontextmanager
+    async def served(self, ended: asyncio.Event) -> AsyncIterator[bool]:
+        """Open and start it, and end it after the block. Whether it can be asked: not if `ended` was set before that.
 
         Raises UnderstudyError if it was opened and did not start.
         """
         node = await self._opened(ended)
         if node is None:
+            yield False
             return
         app = await self._joined_app(node)
         lifespan = Lifespan(app, self.settings.application)
         try:
             await lifespan.start()
             self.app, self._report, self.node = app, app.report, node
-            turns.served(self)
-            await ended.wait()
-            await turns.leaving(self)
+            yield True
         except UnderstudyError as error:
             self._refused = str(error)
             raise

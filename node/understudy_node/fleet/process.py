@@ -20,7 +20,7 @@ from fastapi import APIRouter, Request, Response
 from prometheus_client.core import Metric
 
 from understudy_node.cluster.member import ClusterMember
-from understudy_node.fleet.application import NodeApplication, Shared, Source, Turns
+from understudy_node.fleet.application import NodeApplication, Shared, Source
 from understudy_node.fleet.following import ACTION, CAUSES, Following, announcing_of
 from understudy_node.http.metrics import process_metrics
 from understudy_node.settings import ClusterNodeSettings, NodeSettings
@@ -45,154 +45,18 @@ from understudy_shared.server.app import json_response
 from understudy_shared.server.probes import CAUSES_OF_PROCESS, degraded_metric
 from understudy_shared.spark.times import utc_text
 
+log = logging.getLogger(__name__)
+
 MAX_THREADS = 256
 """Threads of blocking calls of requests: applications whose storage hangs leave some to the others."""
 
 STOP_S = 10.0
-
-
-def letting_go_routes(process: FleetProcess) -> APIRouter:
-    """Make the route."""
-    routes = APIRouter()
-
-    @routes.delete("/admin/v1/applications/{application}")
-    async def remove(application: str) -> Response:
-        """Let an application go at all nodes, until it is announced again."""
-        await let_go(process.following, application)
-        return json_response({"application": application, "let_go": True}, 202)
-
-    return routes
-
-
-async def let_go(following: Following, application_id: str) -> None:
-    """Let an application go that announced itself, at all nodes. Raises the problem of any other one."""
-    place = following.place_of(application_id)
-    if place is not None:
-        what = f"{clipped(application_id)} did not announce itself: {place} names it"
-        raise ProblemError(Problem(ProblemType.LISTED_APPLICATION, what, "path", f"Take it out of {place}"))
-    announcements = None if following.announcing is None else following.announcing.announcements
-    if announcements is None or application_id not in announcements.queries:
-        raise ProblemError(unknown_application(application_id))
-    try:
-        await announcements.let_go(application_id)
-    except UnderstudyError as error:
-        what = f"the announcement of {clipped(application_id)} cannot be changed: {error.what}"
-        raise ProblemError(Problem(ProblemType.NOT_INITIALISED, what, error.where, error.fix or "Retry")) from None
-    log.warning("applications: %s is let go: an operator asked for it", clipped(application_id), extra=ACTION)
-
-
-log = logging.getLogger(__name__)
 
 FIRST_PAUSE_S, MAX_PAUSE_S = 1.0, 30.0
 END_S = 20.0
 """Time in which all applications end together when the process does."""
 
 Build = Callable[[ApplicationSpec], NodeApplication]
-
-
-_WORST_FIRST = (State.FAILED, State.WAITING, State.OPENING, State.RESTORING, State.IDLE, State.SERVING)
-_HEALTH = {State.FAILED: "hurt", State.SERVING: "ok"}
-
-
-async def fleet_overview(request: Request, applications: Mapping[str, Reported]) -> dict[str, Any]:
-    """Return the applications that the caller may monitor, the worst first, for their page."""
-    monitors = authorization_of(request.scope).principal.monitors
-    reports = [each.report() for name, each in applications.items() if monitors(name)]
-    reports.sort(key=lambda each: (_WORST_FIRST.index(each.state), each.application_id))
-    rows = [_row(each) for each in reports]
-    return {"generated_at": utc_text(SystemClock().wall_us()), "is_of_clusters": False, "applications": rows}
-
-
-def _row(report: ApplicationReport) -> dict[str, Any]:
-    return {
-        "application": report.application_id,
-        "state": report.state,
-        "reason": report.reason,
-        "health": {"state": _HEALTH.get(report.state, "attention"), "headline": report.state},
-        "lag": {"worst_batches": report.max_offset_lag, "worst_ms": report.max_time_lag_ms},
-        "stores": report.stores,
-    }
-
-
-class Lives:
-    """The lives of the applications behind `fleet`: each opens, is served, and ends.
-
-    `build` makes one of what is wanted. Others hear within `delay_ms` that a removed one leaves.
-    """
-
-    def __init__(self, fleet: Fleet[NodeApplication], build: Build, *, delay_ms: int) -> None:
-        self._fleet = fleet
-        self._build = build
-        self._delay_s = delay_ms / 1000
-        self._wanted: dict[str, ApplicationSpec] = {}
-        self._changed: dict[str, asyncio.Event] = {}
-        self._lives: dict[str, asyncio.Task[None]] = {}
-        self._is_ending = False
-
-    def want(self, specs: Iterable[ApplicationSpec]) -> None:
-        """Serve these, and no others. What changes is begun now, on the running loop, and goes on by itself."""
-        before, self._wanted = self._wanted, {each.id: each for each in specs}
-        for application_id in before.keys() | self._wanted.keys():
-            wanted = self._wanted.get(application_id)
-            if wanted == before.get(application_id):
-                continue
-            if application_id in self._changed:
-                self._changed[application_id].set()
-            if wanted is not None and application_id not in self._lives:
-                self._begin(application_id)
-
-    async def stop(self) -> None:
-        """End all, in bounded time: the process ends."""
-        self._is_ending = True
-        lives = list(self._lives.values())
-        self.want(())
-        if lives:
-            _, late = await asyncio.wait(lives, timeout=END_S)
-            for life in late:
-                life.cancel()
-
-    def _begin(self, application_id: str) -> None:
-        self._changed[application_id] = asyncio.Event()
-        life = asyncio.get_running_loop().create_task(self._live(application_id), name=f"application {application_id}")
-        self._lives[application_id] = life
-        life.add_done_callback(lambda _: self._ended(application_id))
-
-    def _ended(self, application_id: str) -> None:
-        del self._lives[application_id], self._changed[application_id]
-        self._fleet.remove(application_id)
-        if application_id in self._wanted and not self._is_ending:  # it was added again at the last moment
-            self._begin(application_id)
-
-    async def _live(self, application_id: str) -> None:
-        pause_s = FIRST_PAUSE_S
-        changed = self._changed[application_id]
-        while (spec := self._wanted.get(application_id)) is not None:
-            changed.clear()
-            application = self._build(spec)
-            self._fleet.add(application_id, application)
-            try:
-                await application.serve(changed, Turns(self._is_served, self._is_leaving))
-                pause_s = FIRST_PAUSE_S
-                continue
-            except UnderstudyError as error:
-                log.error("application %s: %s", application_id, error, extra={"action": "application-failed"})
-            except Exception:
-                log.exception("application %s failed", application_id, extra={"action": "application-failed"})
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(changed.wait(), pause_s)
-            pause_s = min(pause_s * 2, MAX_PAUSE_S)
-
-    def _is_served(self, application: NodeApplication) -> None:
-        self._fleet.add(application.settings.application, application)
-
-    async def _is_leaving(self, application: NodeApplication) -> None:
-        """Let others hear that an application leaves, and take no new requests for one that is wanted no more."""
-        application_id, membership = application.settings.application, application.membership
-        if membership is not None and not self._is_ending:
-            await application.leave()
-            await asyncio.sleep(self._delay_s)
-        if application_id not in self._wanted:
-            self._fleet.remove(application_id)
 
 
 class FleetProcess(FleetService[NodeApplication]):
@@ -268,12 +132,92 @@ class FleetProcess(FleetService[NodeApplication]):
     def routes(self) -> Iterator[APIRouter]:
         yield fleet_page_routes(partial(fleet_overview, applications=self.applications))
         if isinstance(self.settings, ClusterNodeSettings):
-            yield drain_routes(self)
-            yield letting_go_routes(self)
+            yield operator_routes(self)
 
 
-def drain_routes(process: FleetProcess) -> APIRouter:
-    """Make `POST /admin/v1/drain`, for all applications."""
+class Lives:
+    """The lives of the applications behind `fleet`: each opens, is served, and ends.
+
+    `build` makes one of what is wanted. Others hear within `delay_ms` that a removed one leaves.
+    """
+
+    def __init__(self, fleet: Fleet[NodeApplication], build: Build, *, delay_ms: int) -> None:
+        self._fleet = fleet
+        self._build = build
+        self._delay_s = delay_ms / 1000
+        self._wanted: dict[str, ApplicationSpec] = {}
+        self._changed: dict[str, asyncio.Event] = {}
+        self._lives: dict[str, asyncio.Task[None]] = {}
+        self._is_ending = False
+
+    def want(self, specs: Iterable[ApplicationSpec]) -> None:
+        """Serve these, and no others. What changes is begun now, on the running loop, and goes on by itself."""
+        before, self._wanted = self._wanted, {each.id: each for each in specs}
+        for application_id in before.keys() | self._wanted.keys():
+            wanted = self._wanted.get(application_id)
+            if wanted == before.get(application_id):
+                continue
+            if application_id in self._changed:
+                self._changed[application_id].set()
+            if wanted is not None and application_id not in self._lives:
+                self._begin(application_id)
+
+    async def stop(self) -> None:
+        """End all, in bounded time: the process ends."""
+        self._is_ending = True
+        lives = list(self._lives.values())
+        self.want(())
+        if lives:
+            _, late = await asyncio.wait(lives, timeout=END_S)
+            for life in late:
+                life.cancel()
+
+    def _begin(self, application_id: str) -> None:
+        self._changed[application_id] = asyncio.Event()
+        life = asyncio.get_running_loop().create_task(self._live(application_id), name=f"application {application_id}")
+        self._lives[application_id] = life
+        life.add_done_callback(lambda _: self._ended(application_id))
+
+    def _ended(self, application_id: str) -> None:
+        del self._lives[application_id], self._changed[application_id]
+        self._fleet.remove(application_id)
+        if application_id in self._wanted and not self._is_ending:  # it was added again at the last moment
+            self._begin(application_id)
+
+    async def _live(self, application_id: str) -> None:
+        pause_s = FIRST_PAUSE_S
+        changed = self._changed[application_id]
+        while (spec := self._wanted.get(application_id)) is not None:
+            changed.clear()
+            application = self._build(spec)
+            self._fleet.add(application_id, application)
+            try:
+                async with application.served(changed) as is_served:
+                    if is_served:
+                        self._fleet.add(application_id, application)
+                        await changed.wait()
+                        await self._leave(application_id, application)
+                pause_s = FIRST_PAUSE_S
+                continue
+            except UnderstudyError as error:
+                log.error("application %s: %s", application_id, error, extra={"action": "application-failed"})
+            except Exception:
+                log.exception("application %s failed", application_id, extra={"action": "application-failed"})
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(changed.wait(), pause_s)
+            pause_s = min(pause_s * 2, MAX_PAUSE_S)
+
+    async def _leave(self, application_id: str, application: NodeApplication) -> None:
+        """Let others hear that an application leaves, and take no new requests for one that is wanted no more."""
+        if application.membership is not None and not self._is_ending:
+            await application.leave()
+            await asyncio.sleep(self._delay_s)
+        if application_id not in self._wanted:
+            self._fleet.remove(application_id)
+
+
+def operator_routes(process: FleetProcess) -> APIRouter:
+    """Make the calls of a node in the clusters of its applications."""
     routes = APIRouter()
 
     @routes.post("/admin/v1/drain")
@@ -288,4 +232,51 @@ def drain_routes(process: FleetProcess) -> APIRouter:
             202,
         )
 
+    @routes.delete("/admin/v1/applications/{application}")
+    async def remove(application: str) -> Response:
+        """Let an application go at all nodes, until it is announced again."""
+        await let_go(process.following, application)
+        return json_response({"application": application, "let_go": True}, 202)
+
     return routes
+
+
+async def let_go(following: Following, application_id: str) -> None:
+    """Let an application go that announced itself, at all nodes. Raises the problem of any other one."""
+    place = following.place_of(application_id)
+    if place is not None:
+        what = f"{clipped(application_id)} did not announce itself: {place} names it"
+        raise ProblemError(Problem(ProblemType.LISTED_APPLICATION, what, "path", f"Take it out of {place}"))
+    announcements = None if following.announcing is None else following.announcing.announcements
+    if announcements is None or application_id not in announcements.queries:
+        raise ProblemError(unknown_application(application_id))
+    try:
+        await announcements.let_go(application_id)
+    except UnderstudyError as error:
+        what = f"the announcement of {clipped(application_id)} cannot be changed: {error.what}"
+        raise ProblemError(Problem(ProblemType.NOT_INITIALISED, what, error.where, error.fix or "Retry")) from None
+    log.warning("applications: %s is let go: an operator asked for it", clipped(application_id), extra=ACTION)
+
+
+_WORST_FIRST = (State.FAILED, State.WAITING, State.OPENING, State.RESTORING, State.IDLE, State.SERVING)
+_HEALTH = {State.FAILED: "hurt", State.SERVING: "ok"}
+
+
+async def fleet_overview(request: Request, applications: Mapping[str, Reported]) -> dict[str, Any]:
+    """Return the applications that the caller may monitor, the worst first, for their page."""
+    monitors = authorization_of(request.scope).principal.monitors
+    reports = [each.report() for name, each in applications.items() if monitors(name)]
+    reports.sort(key=lambda each: (_WORST_FIRST.index(each.state), each.application_id))
+    rows = [_row(each) for each in reports]
+    return {"generated_at": utc_text(SystemClock().wall_us()), "is_of_clusters": False, "applications": rows}
+
+
+def _row(report: ApplicationReport) -> dict[str, Any]:
+    return {
+        "application": report.application_id,
+        "state": report.state,
+        "reason": report.reason,
+        "health": {"state": _HEALTH.get(report.state, "attention"), "headline": report.state},
+        "lag": {"worst_batches": report.max_offset_lag, "worst_ms": report.max_time_lag_ms},
+        "stores": report.stores,
+    }
