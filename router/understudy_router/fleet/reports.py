@@ -6,16 +6,23 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from fastapi import APIRouter, Request, Response
+
 from understudy_router.admin.admin import unknown_node
 from understudy_router.fleet.held import HeldApplication
+from understudy_shared.auth.access import authorization_of
+from understudy_shared.auth.audit import note
 from understudy_shared.base.clock import Clock
 from understudy_shared.base.errors import UnderstudyError
 from understudy_shared.base.printable import clipped
 from understudy_shared.cluster.node_calls import NodeCallError
 from understudy_shared.fleet.choosing import not_known
+from understudy_shared.http.edge import read_flag
 from understudy_shared.http.problems import Problem, ProblemError, ProblemType, problem_of
 from understudy_shared.http.target import unknown_application
+from understudy_shared.page.routes import fleet_page_routes
 from understudy_shared.page.series import STEP_MS
+from understudy_shared.server.app import json_response
 from understudy_shared.spark.times import utc_text
 
 Document = Mapping[str, Any]
@@ -133,6 +140,41 @@ class FleetReports:
             known = frozenset[str]().union(*[held.router.tables.known_nodes for held in seen.values()])
             raise ProblemError(unknown_node(node_id, known))
         return found
+
+
+def fleet_routes(reports: FleetReports) -> APIRouter:
+    """Make the routes. Those of one application are below `/admin/v1/applications/{application}/`."""
+    routes = APIRouter()
+
+    @routes.get("/admin/v1/applications")
+    async def applications(request: Request) -> Response:
+        """Return every application that the caller may monitor: health, freshness, lag and reads, the worst first."""
+        return json_response(await reports.overview(monitored_by(request)))
+
+    @routes.delete("/admin/v1/applications/{application}")
+    async def remove(application: str) -> Response:
+        """Let an application go that announced itself, at all nodes, until it is announced again."""
+        return json_response(await reports.let_go(application), 202)
+
+    @routes.get("/admin/v1/nodes/{node_id}/safe-to-stop")
+    async def safe_to_stop(node_id: str, request: Request) -> Response:
+        """Whether a node may be stopped now, as far as all its applications go."""
+        return json_response(await reports.safe_to_stop(node_id, monitored_by(request)))
+
+    @routes.post("/admin/v1/nodes/{node_id}/drain")
+    async def drain(node_id: str, request: Request) -> Response:
+        """Ask the cluster to move a node's tasks of all applications to others; `{"drain": false}` takes that back."""
+        wanted = await read_flag(request.receive, "drain", default=True)
+        note(request.scope, drain=wanted)
+        return json_response(await reports.drain(node_id, monitored_by(request), drain=wanted), 202)
+
+    routes.include_router(fleet_page_routes(lambda request: reports.overview(monitored_by(request))))
+    return routes
+
+
+def monitored_by(request: Request) -> Callable[[str], bool]:
+    """Return which applications the caller of a request may monitor."""
+    return authorization_of(request.scope).principal.monitors
 
 
 async def _drained(held: HeldApplication, node_id: str, *, drain: bool) -> object:

@@ -13,15 +13,13 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator,
 from contextlib import suppress
 from typing import NamedTuple
 
-from fastapi import APIRouter, Request, Response
+from fastapi import APIRouter
 from prometheus_client.core import Metric
 
 from understudy_router.fleet.held import HeldApplication, Shared
-from understudy_router.fleet.reports import FleetReports
+from understudy_router.fleet.reports import FleetReports, fleet_routes
 from understudy_router.http.metrics import process_metrics
 from understudy_router.settings import RouterSettings
-from understudy_shared.auth.access import authorization_of
-from understudy_shared.auth.audit import note
 from understudy_shared.auth.patterns import matches
 from understudy_shared.base.clock import Clock
 from understudy_shared.base.errors import SettingsError, UnderstudyError
@@ -33,10 +31,20 @@ from understudy_shared.bus.base import Bus, BusError
 from understudy_shared.bus.gossip import applications_on
 from understudy_shared.fleet.choosing import require_id
 from understudy_shared.fleet.service import FleetService
-from understudy_shared.http.edge import read_flag
-from understudy_shared.page.routes import fleet_page_routes
-from understudy_shared.server.app import json_response
 from understudy_shared.server.probes import CAUSES_OF_PROCESS, degraded_metric
+
+log = logging.getLogger(__name__)
+
+MAX_STARTING = 16
+"""Number of applications that start at the same time: their calls wait for the few connections to the bus."""
+
+UNLISTED = "applications-unlisted"
+LEFT_OUT = "applications-left-out"
+CAUSES = (UNLISTED, LEFT_OUT)
+"""The labels of the metric, with those of the process."""
+
+LET_GO_AFTER_MS = 600_000
+"""Time without nodes after which an application is closed; it is found again when it has some."""
 
 MAX_APPLICATIONS = 1000
 LOOK_EVERY_MS = 3000
@@ -78,41 +86,6 @@ def _is_usable(application_id: str) -> bool:
     except SettingsError:
         return False
     return True
-
-
-def fleet_routes(reports: FleetReports) -> APIRouter:
-    """Make the routes. Those of one application are below `/admin/v1/applications/{application}/`."""
-    routes = APIRouter()
-
-    @routes.get("/admin/v1/applications")
-    async def applications(request: Request) -> Response:
-        """Return every application that the caller may monitor: health, freshness, lag and reads, the worst first."""
-        return json_response(await reports.overview(monitored_by(request)))
-
-    @routes.delete("/admin/v1/applications/{application}")
-    async def remove(application: str) -> Response:
-        """Let an application go that announced itself, at all nodes, until it is announced again."""
-        return json_response(await reports.let_go(application), 202)
-
-    @routes.get("/admin/v1/nodes/{node_id}/safe-to-stop")
-    async def safe_to_stop(node_id: str, request: Request) -> Response:
-        """Whether a node may be stopped now, as far as all its applications go."""
-        return json_response(await reports.safe_to_stop(node_id, monitored_by(request)))
-
-    @routes.post("/admin/v1/nodes/{node_id}/drain")
-    async def drain(node_id: str, request: Request) -> Response:
-        """Ask the cluster to move a node's tasks of all applications to others; `{"drain": false}` takes that back."""
-        wanted = await read_flag(request.receive, "drain", default=True)
-        note(request.scope, drain=wanted)
-        return json_response(await reports.drain(node_id, monitored_by(request), drain=wanted), 202)
-
-    routes.include_router(fleet_page_routes(lambda request: reports.overview(monitored_by(request))))
-    return routes
-
-
-def monitored_by(request: Request) -> Callable[[str], bool]:
-    """Return which applications the caller of a request may monitor."""
-    return authorization_of(request.scope).principal.monitors
 
 
 class Discovery:
@@ -166,20 +139,6 @@ class Discovery:
 
 def _with_nodes(applications: Applications) -> set[str]:
     return {name for name, nodes in applications.nodes.items() if nodes}
-
-
-log = logging.getLogger(__name__)
-
-MAX_STARTING = 16
-"""Number of applications that start at the same time: their calls wait for the few connections to the bus."""
-
-UNLISTED = "applications-unlisted"
-LEFT_OUT = "applications-left-out"
-CAUSES = (UNLISTED, LEFT_OUT)
-"""The labels of the metric, with those of the process."""
-
-LET_GO_AFTER_MS = 600_000
-"""Time without nodes after which an application is closed; it is found again when it has some."""
 
 
 class RouterFleet(FleetService[HeldApplication]):

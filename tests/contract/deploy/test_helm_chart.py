@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from pathlib import PurePosixPath
 
 import pytest
@@ -75,10 +74,6 @@ def test_every_object_keeps_the_schemas_of_every_kubernetes_between(version: str
     assert [each["problems"] for each in found] == [[]] * len(found)
 
 
-def is_fleet_node(service: str, variables: Mapping[str, str]) -> bool:
-    return service == "node" and not {"UNDERSTUDY_APPLICATIONS", "UNDERSTUDY_CHECKPOINT_ROOT"}.isdisjoint(variables)
-
-
 @each_set
 def test_processes_are_told_what_is_valid_and_nothing_that_they_do_not_know(
     name: str, monkeypatch: pytest.MonkeyPatch
@@ -94,9 +89,9 @@ def test_processes_are_told_what_is_valid_and_nothing_that_they_do_not_know(
             with monkeypatch.context() as patch:
                 for variable, value in ours.items():
                     patch.setenv(variable, FILLED_IN.get(value, value))
-                settings = (ClusterNodeSettings if is_fleet_node(service, ours) else MEMBERS[service])()
+                settings = MEMBERS[service]()
                 if isinstance(settings, ClusterNodeSettings):
-                    settings.require_no_other()
+                    settings.require_usable()
             assert parse_seeds(settings.seed)
             for setting, given in values_of(name).get(f"{service}s", {}).get("settings", {}).items():
                 assert ours[f"UNDERSTUDY_{setting.upper()}"] == str(given)
