@@ -44,7 +44,7 @@ from understudy_shared.server.lookups import LookupsFirst
 from understudy_shared.server.probes import ProcessReport
 from understudy_shared.server.request_counts import RequestCounts
 
-if TYPE_CHECKING:  # `understudy serve` does without the modules of clusters: 8 MiB
+if TYPE_CHECKING:  # `understudy serve` does without the modules of clusters, 10 MiB
     from understudy_node.cluster.membership import Clusters
 
 log = logging.getLogger(__name__)

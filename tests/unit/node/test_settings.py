@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import warnings
 from pathlib import Path
 
@@ -9,6 +11,7 @@ import pytest
 from pydantic import ValidationError
 
 from understudy_node.settings import ClusterNodeSettings, NodeSettings
+from understudy_shared.base.errors import SettingsError
 
 
 def test_statement_60_the_cache_is_10_mib_in_total_by_default() -> None:
@@ -101,3 +104,28 @@ def test_two_nodes_on_one_machine_have_directories_of_their_own_and_the_same_aga
     assert all(each.parent == tmp_path / "understudy" for each in directories)
     assert all(len(each.name.encode()) <= 255 for each in directories)
     assert directory(node_id="a", data_dir=tmp_path / "own") == tmp_path / "own"
+
+
+@pytest.mark.parametrize(
+    ("settings", "given"),
+    [
+        (NodeSettings, {"applications": Path("a.toml")}),
+        (NodeSettings, {"checkpoints": ("/a", "/b")}),
+        (ClusterNodeSettings, {"applications": Path("a.toml"), "redis": "redis://a"}),
+        (ClusterNodeSettings, {"checkpoint_root": "/checkpoints", "redis": "redis://a"}),
+    ],
+)
+def test_a_process_of_several_applications_has_no_checkpoint_of_its_own(
+    settings: type[NodeSettings], given: dict[str, object]
+) -> None:
+    settings(**given).require_usable()  # type: ignore[arg-type]  # pydantic validates
+    with pytest.raises(SettingsError, match="checkpoint is a setting of one application"):
+        settings(checkpoint="/c", **given).require_usable()  # type: ignore[arg-type]
+    with pytest.raises(ValidationError, match="checkpoint\n  Field required"):
+        settings(**{name: value for name, value in given.items() if name == "redis"})  # type: ignore[arg-type]
+
+
+def test_serve_starts_without_the_modules_of_a_cluster() -> None:
+    code = "import sys, understudy_node.fleet.starting; print('understudy_node.cluster.member' in sys.modules)"
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert said.stdout == "False\n"
