@@ -136,6 +136,13 @@ class ClusterNodeSettings(AnnouncedFields, ClusterNodeFields, BusSettings, NodeS
                 fix="Say with --advertise-host by which name or address this node is reached",
             )
         parse_seeds(self.seed)
+        given = self.model_fields_set & AnnouncedFields.model_fields.keys()
+        for name in () if self.is_fleet else sorted(name for name in given if getattr(self, name)):
+            raise SettingsError(
+                f"{name} is a setting of several applications, and there is one",
+                where=name,
+                fix="Leave it out, or say with --checkpoint-root where the checkpoints of announced queries lie",
+            )
         super().require_usable()
 
     def own_access(self) -> Access:

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import warnings
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pydantic import ValidationError
@@ -123,6 +124,13 @@ def test_a_process_of_several_applications_has_no_checkpoint_of_its_own(
         settings(checkpoint="/c", **given).require_usable()  # type: ignore[arg-type]
     with pytest.raises(ValidationError, match="checkpoint\n  Field required"):
         settings(**{name: value for name, value in given.items() if name == "redis"})  # type: ignore[arg-type]
+
+
+def test_a_node_of_one_application_takes_no_setting_of_announced_ones() -> None:
+    given: dict[str, Any] = {"redis": "redis://127.0.0.1", "forget_after_ms": 5_000}
+    with pytest.raises(SettingsError, match="forget_after_ms is a setting of several applications"):
+        ClusterNodeSettings(**given, checkpoint="/data/orders").require_usable()
+    ClusterNodeSettings(**given, checkpoint_root="/data").require_usable()
 
 
 def test_serve_starts_without_the_modules_of_a_cluster() -> None:
