@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from functools import cache
 
 import pytest
@@ -11,9 +10,7 @@ from tests.support.forms.form import Form, broken, form_of
 from tests.support.forms.golden import GOLDEN, read_again
 from tests.support.forms.interfaces import INTERFACES
 from tests.support.forms.recorded import GOLDEN_FILE, file_of, releases
-from tests.support.repository import ROOT
 
-PAGE = ROOT / "docs" / "compatibility.md"
 WHAT_TO_DO = """
 Put back what is gone, or keep the old beside the new: deprecate it as docs/compatibility.md says, with a line under
 "Deprecated" in CHANGELOG.md. What was deprecated for long enough is taken out of the recorded file in the same commit,
@@ -43,11 +40,6 @@ def test_what_a_release_wrote_is_read_as_it_was_meant(release: str) -> None:
             f"\n{name!r} as release {release} wrote it is not read as it was meant.\nRead the old form beside the new "
             f"one for as long as docs/compatibility.md says. The value itself never changes: add another.\n{text}"
         )
-
-
-def test_every_interface_has_a_section_on_the_page() -> None:
-    sections = set(re.findall(r"(?m)^\| \[?`([a-z-]+)`", PAGE.read_text()))
-    assert sections == INTERFACES.keys()
 
 
 # ---- The comparison itself

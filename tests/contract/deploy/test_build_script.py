@@ -51,13 +51,6 @@ def test_an_image_of_several_architectures_is_pushed_with_provenance_and_known_b
     assert f"create {name}@{DIGEST}" in told
 
 
-def test_an_image_of_this_machine_is_pushed_and_known_by_its_digest(tmp_path: Path) -> None:
-    done, told, images = build(tmp_path, "--registry", "r.example/team", "--push", "node")
-    assert done.returncode == 0, done.stderr
-    assert images == f"r.example/team/understudy-node@{DIGEST} dist/understudy-node-{VERSION}.cdx.json\n"
-    assert told[1] == f"push r.example/team/understudy-node:{VERSION}"
-
-
 def test_without_a_registry_nothing_is_pushed_and_several_architectures_are_refused(tmp_path: Path) -> None:
     done, told, images = build(tmp_path)
     assert (done.returncode, images) == (0, "")

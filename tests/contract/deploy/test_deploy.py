@@ -6,18 +6,13 @@ Nothing is built or started here.
 from __future__ import annotations
 
 import json
-import re
 import subprocess
 import sys
-import tomllib
 from pathlib import Path
 
-import pytest
-from tests.support.repository import ROOT
-from tests.support.services.deploy_files import COMPOSE, DOCKER, DOCKERFILE, IMAGES
+from tests.support.services.deploy_files import COMPOSE, DOCKERFILE
 
 TOOLS = Path(sys.executable).parent
-each_image = pytest.mark.parametrize("image", sorted(set(IMAGES.values())))
 
 
 def run_tool(name: str, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -52,22 +47,3 @@ def test_the_specification_does_refuse_a_misspelled_key(tmp_path: Path) -> None:
 
 
 # The image
-
-
-@each_image
-def test_every_service_has_a_stage_that_does_not_run_as_root(image: str) -> None:
-    stages = DOCKER.line_of(image)
-    user = next(user for stage in stages if (user := stage.last("USER")) is not None)
-    assert int(user.split(":")[0]) >= 10_000
-
-
-@each_image
-def test_the_extras_that_an_image_installs_are_extras_of_the_project(image: str) -> None:
-    (install,) = (text for text in DOCKER.stage("build").all("RUN") if "uv export" in text)
-    branch = re.search(rf"\b{image}\b[^)]*\) extras=\"\$\{{EXTRAS:-([\w,]+)\}}\" ;;", install)
-    assert branch is not None
-    extras = [image, *branch[1].split(",")]
-    assert set(extras) <= set(tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"])
-    assert 'set -- --extra "${SERVICE}"' in install
-    assert "--require-hashes" in install
-    assert "uv export --locked" in install

@@ -16,7 +16,6 @@ from tests.support.services.deploy_files import (
     SETTINGS,
     STACK,
     environment_of,
-    read_compose,
 )
 
 from understudy_node.settings import ClusterNodeSettings
@@ -74,14 +73,3 @@ def test_only_routers_and_monitoring_can_be_reached_and_only_from_this_machine()
     assert STACK["networks"]["cluster"] == {"internal": True}
     published = [port for service in SERVICES.values() for port in service.get("ports", [])]
     assert len(set(published)) == len(published)
-
-
-def test_prometheus_scrapes_every_node_and_router_where_it_listens() -> None:
-    configuration = read_compose((ROOT / "deploy" / "prometheus" / "prometheus.yml").read_text())
-    (job,) = configuration["scrape_configs"]
-    (group,) = job["static_configs"]
-    ports = {name: environment_of(name)["UNDERSTUDY_PORT"] for name in HTTP}
-    assert set(group["targets"]) == {f"{name}:{port}" for name, port in ports.items()}
-    assert group["labels"] == {"application": environment_of("router-1")["UNDERSTUDY_APPLICATION_ID"]}
-    for name in HTTP:
-        assert set(SERVICES[name]["networks"]) & set(SERVICES["prometheus"]["networks"])

@@ -8,17 +8,12 @@ import pytest
 from tests.support.services.helm_chart import (
     containers,
     environment,
-    named,
     needs_helm,
-    of_kind,
-    privileges,
     values_of,
 )
 from tools.chart import call_of, helm
 
 NAME = "workload-identity"
-METADATA = {"169.254.169.254/32", "169.254.169.252/32", "169.254.170.2/32", "169.254.170.23/32"}
-"""Where clouds give credentials: EC2, Azure and GKE, GKE's agent, ECS, and EKS Pod Identity."""
 
 
 CASES: dict[str, dict[str, Any]] = {
@@ -47,16 +42,6 @@ def found(results: dict[str, dict[str, Any]]) -> list[dict[str, Any]]:
     return objects
 
 
-def test_nodes_reach_the_agents_that_give_credentials_and_routers_do_not(found: Any, results: Any) -> None:
-    def blocks(name: str) -> set[str]:
-        rules = named(found, "NetworkPolicy", f"lookups-{name}")["spec"]["egress"]
-        return {to["ipBlock"]["cidr"] for rule in rules for to in rule.get("to", []) if "ipBlock" in to}
-
-    assert blocks("nodes") >= METADATA
-    assert blocks("routers") == set()
-    assert "169.254" not in results["default"]["manifests"]
-
-
 @pytest.mark.parametrize(
     ("case", "root_path"),
     [
@@ -73,14 +58,3 @@ def test_routers_know_the_prefix_of_their_ingress(results: Any, case: str, root_
     known = {name: environment(each).get("UNDERSTUDY_ROOT_PATH") for name, each in found.items()}
     assert known == {name: root_path if name == "router" else None for name in found}
     assert "ingress.path" in results["below no path"]["error"].replace("/", ".")
-
-
-def test_helm_test_asks_the_routers_and_the_network_lets_it(found: Any, results: Any) -> None:
-    (pod,) = of_kind(found, "Pod")
-    assert pod["metadata"]["annotations"]["helm.sh/hook"] == "test"
-    assert privileges(pod) == []
-    assert pod["spec"]["containers"][0]["command"][-1] == "http://lookups-router:8080/readyz"
-    (rule,) = named(found, "NetworkPolicy", "lookups-routers")["spec"]["ingress"]
-    selectors = [each["podSelector"]["matchLabels"] for each in rule["from"] if "podSelector" in each]
-    assert any(selector.items() <= pod["metadata"]["labels"].items() for selector in selectors)
-    assert of_kind(results["default"]["objects"], "Pod") == []

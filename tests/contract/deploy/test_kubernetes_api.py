@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.services.helm_chart import SETS, Manifest, flat_manifests, manifests, of_kind
+from tests.support.services.helm_chart import SETS, flat_manifests, manifests, of_kind
 from tests.support.services.kubernetes_api import RefusedError, Server
 from tests.support.services.kubernetes_programs import controllers
 from tests.support.services.kubernetes_release import (
@@ -22,7 +22,6 @@ from tests.support.services.kubernetes_release import (
     apply_all,
     cluster,
     fresh_namespace,
-    known,
     pods_there,
     pods_wanted,
     refusals,
@@ -32,6 +31,9 @@ from tests.support.spark.queries import wait_until
 from tools.chart import MANIFESTS
 
 pytestmark = pytest.mark.full
+
+MADE_BY_CONTROLLERS = ("", "fleet", "production")
+"""The others make pods of the same kinds."""
 
 each_set = pytest.mark.parametrize("name", ["", *SETS], ids=["default", *SETS])
 
@@ -57,12 +59,6 @@ def differences(given: Any, kept: Any, path: str = "") -> list[str]:
     return [] if given == kept else [f"{path}: {given!r} is kept as {kept!r}"]
 
 
-def settled(kept: Manifest) -> Manifest:
-    """An object without what a server counts: a second apply of anybody's claim counts once more, and then no more."""
-    counted = ("resourceVersion", "managedFields")
-    return kept | {"metadata": {key: value for key, value in kept["metadata"].items() if key not in counted}}
-
-
 @each_set
 def test_every_object_is_taken_as_it_is_written_without_a_warning(server: Server, namespace: str, name: str) -> None:
     for text, each in written(server, name):
@@ -70,14 +66,6 @@ def test_every_object_is_taken_as_it_is_written_without_a_warning(server: Server
         kept, warnings = server.apply(each, namespace)
         assert warnings == [], each["kind"]
         assert differences(each, kept) == []
-
-
-@each_set
-def test_what_is_applied_again_changes_nothing(server: Server, namespace: str, name: str) -> None:
-    objects = known(server, manifests(name))
-    first = [settled(server.apply(each, namespace)[0]) for each in objects]
-    again = [settled(server.apply(each, namespace)[0]) for each in objects]
-    assert again == first
 
 
 def test_the_server_does_refuse_what_is_unknown_and_what_is_there_twice(server: Server, namespace: str) -> None:
@@ -113,7 +101,7 @@ def making(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator
 
 
 @pytest.mark.usefixtures("making")
-@each_set
+@pytest.mark.parametrize("name", MADE_BY_CONTROLLERS, ids=["default", *MADE_BY_CONTROLLERS[1:]])
 def test_every_pod_is_made_where_only_restricted_ones_may_be(server: Server, namespace: str, name: str) -> None:
     objects = manifests(name)
     apply_all(server, objects, namespace)

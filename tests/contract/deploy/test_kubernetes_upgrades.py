@@ -20,7 +20,7 @@ from tools.chart import CHART, call_of, helm
 
 pytestmark = pytest.mark.full
 
-SAME_NAME = [name for name in SETS if name != "second-application"]
+OTHERS = ("fleet", "production", "tls")
 """Sets of values for a release of the name that a trial has."""
 FIXED = ("spec.volumeClaimTemplates: ", '"understudy-checkpoint" is invalid: spec: Forbidden: spec is immutable')
 """What a server says of that which stays: the disks of nodes, and how the volume of the checkpoint is shared."""
@@ -98,7 +98,7 @@ def test_claims_stay_as_they_are(
         apply_all(server, of_values(after), namespace)
 
 
-@pytest.mark.parametrize("name", SAME_NAME)
+@pytest.mark.parametrize("name", OTHERS)
 def test_a_trial_becomes_whatever_else_but_for_its_disks(server: Server, namespace: str, name: str) -> None:
     apply_all(server, manifests(""), namespace)
     refused = [problem for each in known(server, manifests(name)) for problem in problems(server, each, namespace)]
@@ -137,25 +137,8 @@ def routers(server: Server, namespace: str) -> int:
     return count
 
 
-def test_an_autoscaler_that_comes_begins_with_one_router(server: Server, namespace: str) -> None:
-    apply_all(server, of_values(MANUAL), namespace)
-    assert routers(server, namespace) == MANY
-    apply_all(server, manifests(""), namespace)
-    assert routers(server, namespace) == 1
-
-
 def test_an_autoscaler_that_comes_begins_with_the_number_that_kubectl_scaled_to(server: Server, namespace: str) -> None:
     apply_all(server, of_values(MANUAL), namespace)
     server.scale("Deployment", ROUTERS, MANY + 1, namespace)
     apply_all(server, manifests(""), namespace)
     assert routers(server, namespace) == MANY + 1
-
-
-def test_an_autoscaler_that_goes_leaves_the_number_that_is_given(
-    server: Server, namespace: str, tmp_path: Path
-) -> None:
-    with controllers(tmp_path, server):
-        apply_all(server, manifests(""), namespace)
-        wait_until(lambda: routers(server, namespace) == LEAST, what="an autoscaled router", limit_s=60, every_s=0.2)
-    apply_all(server, of_values(MANUAL), namespace)
-    assert routers(server, namespace) == MANY

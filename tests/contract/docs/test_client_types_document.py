@@ -12,7 +12,6 @@ import pytest
 from tests.support.repository import ROOT
 from tests.support.typed.entries import entry_of, struct
 
-from understudy.typed import ModelError, bind
 from understudy_shared.spark import types as spark
 from understudy_shared.spark.types import StructType
 
@@ -44,10 +43,3 @@ def test_the_examples_run(names: dict[str, Any]) -> None:
     assert binding.key_columns(binding.key(ROWS[0]["key"])) == ROWS[0]["key"]
     assert binding.value(ROWS[0]["value"]) == names["Delays"](3, names["Decimal"]("12.30"))
     assert names["table"].column_names == ["origin", "window", "flights", "late_minutes"]
-
-
-def test_the_refusal_is_the_one_that_is_shown(names: dict[str, Any]) -> None:
-    nullable = entry_of(struct(flights=spark.LongType(), late_minutes=spark.DecimalType(10, 2)))
-    with pytest.raises(ModelError) as refused:
-        bind(nullable, value=names["Delays"])
-    assert f"\n{refused.value}\n" in DOCUMENT

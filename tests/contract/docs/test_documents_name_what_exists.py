@@ -7,7 +7,6 @@ from functools import cache
 from itertools import chain, count, product
 from pathlib import Path, PurePosixPath
 
-import pytest
 from tests.support.documents.blocks import files_written
 from tests.support.repository import ROOT
 
@@ -25,8 +24,6 @@ TEST = re.compile(r"`(test_\w+)`")
 
 CURRENT = [path for path in DOCUMENTS if "decisions" not in path.parts]
 """Documents that say how things are. A decision says how they were: a rename must not edit it."""
-
-of_each_document = pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.relative_to(ROOT).as_posix())
 
 
 @cache
@@ -66,15 +63,16 @@ def names_in(text: str) -> list[str]:
     return [each for name in [*named, *IN_A_FIGURE.findall(figures)] for each in spelled_out(name)]
 
 
-@pytest.mark.parametrize("document", CURRENT, ids=lambda path: path.relative_to(ROOT).as_posix())
-def test_every_file_folder_and_module_that_a_document_names_exists(document: Path) -> None:
-    made = files_written(document) | set(MADE_BY_A_SHELL.findall(document.read_text()))
-    assert [name for name in names_in(document.read_text()) if name not in made and not exists(name)] == []
+def test_every_file_folder_and_module_that_a_document_names_exists() -> None:
+    for document in CURRENT:
+        made = files_written(document) | set(MADE_BY_A_SHELL.findall(document.read_text()))
+        named = [name for name in names_in(document.read_text()) if name not in made]
+        assert [name for name in named if not exists(name)] == [], document
 
 
-@of_each_document
-def test_every_link_of_a_document_leads_to_a_file(document: Path) -> None:
-    assert [link for link in LINK.findall(document.read_text()) if not (document.parent / link).exists()] == []
+def test_every_link_of_a_document_leads_to_a_file() -> None:
+    links = [(document, link) for document in DOCUMENTS for link in LINK.findall(document.read_text())]
+    assert [(document, link) for document, link in links if not (document.parent / link).exists()] == []
 
 
 @cache

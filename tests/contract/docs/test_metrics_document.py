@@ -95,13 +95,6 @@ def test_every_metric_that_an_alert_or_a_dashboard_names_exists() -> None:
     assert [(where, name) for where, name in sorted(named) if not exists(name, documented)] == []
 
 
-def test_every_metric_that_a_runbook_names_exists() -> None:
-    documented = table()
-    for page in RUNBOOKS.glob("*.md"):
-        names = re.findall(r"`(understudy_\w+)(?:\{[^`]*)?`", page.read_text())
-        assert [name for name in names if not exists(name, documented)] == [], page.name
-
-
 def runbook_of(rule: Mapping[str, Any]) -> Path:
     """The page of an alert. A router serves it at an absolute address."""
     found = re.fullmatch(r"http://localhost:8080/admin/runbooks/([\w-]+)(?:#.*)?", rule["annotations"]["runbook_url"])

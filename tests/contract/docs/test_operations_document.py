@@ -6,7 +6,6 @@ import re
 from typing import Any
 
 import pytest
-from tests.support.documents.spoken import spoken
 from tests.support.repository import ROOT
 
 from understudy_node.settings import ClusterNodeSettings
@@ -63,22 +62,6 @@ def test_every_setting_is_documented_with_its_default(
     fields = {name: field for name, field in settings.model_fields.items() if name != "checkpoints"}  # an argument's
     assert documented == {name: default_text(name, field) for name, field in fields.items()}
     assert of_both.keys() == {name for each in (BusFields, ServiceFields, HttpFields) for name in each.model_fields}
-
-
-@pytest.mark.parametrize(
-    ("title", "packages"),
-    [
-        ("Why a node is not ready", ["node/understudy_node", "shared/understudy_shared"]),
-        ("Why a router is not ready", ["router/understudy_router", "shared/understudy_shared"]),
-    ],
-)
-def test_every_reason_that_is_documented_is_one_that_the_service_gives(title: str, packages: list[str]) -> None:
-    said = "\n".join(spoken(package) for package in packages)
-    quoted = [text for cell in first_cells(title) for text in re.findall(r"`([^`]+)`", cell)]
-    assert quoted
-    for text in quoted:
-        for fragment in filter(None, map(str.strip, re.split(r"<[^>]+>|\.\.\.", text))):
-            assert fragment in said, f"nothing says {fragment!r}"
 
 
 def test_every_reason_against_a_replica_is_documented_and_no_other() -> None:

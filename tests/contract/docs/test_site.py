@@ -69,24 +69,6 @@ def test_no_page_leads_to_a_host_that_is_not_listed(site: Site) -> None:
     assert hosts - {None} - MENTIONED == set()
 
 
-QUERIES = (
-    "lookup", "scan", "watch", "export", "lag", "staleness", "freshness", "standby", "redis", "kubernetes", "windows",
-    "join", "session", "TTL", "restore", "authentication", "TLS", "parquet", "checkpoint", "rebalance",
-)  # fmt: skip
-
-
-@pytest.mark.full
-@pytest.mark.skipif(CHROMIUM is None, reason=NO_CHROMIUM)
-def test_a_search_finds_pages_for_users_and_none_for_makers(site: Site, browser: Browser) -> None:
-    page, made = browser.new_page(), re.compile(r"/(decisions/|benchmarks|proof|oracle|words-of-the-code|ARCHITECTURE)")
-    for query in QUERIES:
-        page.goto((site.folder / "search.html").as_uri() + f"?q={query}")
-        page.wait_for_selector("#search-results .search-summary:has-text('found')")
-        found = page.eval_on_selector_all("#search-results ul.search li > a", "links => links.map(each => each.href)")
-        assert found, query
-        assert [link for link in found if made.search(link)] == [], query
-
-
 def test_every_page_is_spelled_right() -> None:
     options = ["--skip", "*.json,*.svg,*.png,*.ipynb,*.css,*.yaml,*.yml", "--ignore-words", "docs/words.txt"]
     command = [sys.executable, "-m", "codespell_lib", *options, "docs", "deploy", *map(str, ROOT.glob("*.md"))]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
@@ -95,12 +94,6 @@ def test_operations_names_each_metric_with_its_labels_and_no_other(families: lis
 def test_the_page_of_the_source_names_what_the_progress_has_and_no_more() -> None:
     documented = [name for cell, _ in rows(SOURCE, "in the progress | is") for name in re.findall(r"`([\w-]+)`", cell)]
     assert sorted(documented) == sorted([*EVERYTHING.as_json(), "metrics-port"])
-
-
-@pytest.mark.parametrize("document", sorted(DOCS.rglob("*.md")), ids=lambda path: path.name)
-def test_no_document_names_a_metric_of_the_source_that_there_is_not(document: Path, families: list[Metric]) -> None:
-    named = set(re.findall(r"\bunderstudy_source_\w+", document.read_text()))
-    assert named <= {name_of(each) for each in families}
 
 
 def test_times_are_seconds_there_and_milliseconds_in_the_progress(families: list[Metric]) -> None:
