@@ -15,7 +15,7 @@ from understudy.commands.draining import tasks_left
 from understudy.commands.group import cli
 from understudy.terminal.exits import ExitCode
 from understudy.terminal.explain_report import explain_page
-from understudy.terminal.pages import Lines, Page, Sheet
+from understudy.terminal.pages import Page, Sheet
 
 
 def run(arguments: Sequence[str], *replies: object) -> tuple[Result, list[tuple[str, bytes]]]:
@@ -30,11 +30,6 @@ def run(arguments: Sequence[str], *replies: object) -> tuple[Result, list[tuple[
 def sheets(page: Page) -> list[Sheet]:
     """The tables of a page."""
     return [part for part in page if isinstance(part, Sheet)]
-
-
-def lines(page: Page) -> list[str]:
-    """The text of a page."""
-    return [line for part in page if isinstance(part, Lines) for line in part.lines]
 
 
 def test_explain_asks_by_words_or_by_json_with_the_bounds() -> None:
@@ -60,12 +55,6 @@ def test_explain_shows_the_order_and_everybody_left_out_with_reasons() -> None:
     assert [(row[0], row[-1]) for row in left_out.rows] == [("node-1", "lag-exceeded"), ("node-3", "lag-unknown")]
     assert left_out.rows[1][2:] == ("unknown", "-", "unknown", "unknown", "lag-unknown")
     assert "bounds     max_lag 1" in result.stdout
-
-
-def test_explain_says_so_when_nobody_may_answer() -> None:
-    page = explain_page({**EXPLAINED, "choice": [], "active_host": None})
-    assert "no replica may answer" in lines(page)
-    assert "  active     none" in lines(page)
 
 
 def left(

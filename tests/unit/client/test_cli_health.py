@@ -94,18 +94,6 @@ def test_a_report_is_sorted_with_the_unknown_as_the_worst_and_filtered() -> None
         assert sorted(places(arranged(report, sort=sort))) == [(0, "b"), (1, "a"), (2, "a")]
 
 
-def test_a_terminal_shows_states_in_colour_unless_no_color_is_set(monkeypatch: pytest.MonkeyPatch) -> None:
-    with canned_server([Canned(json.dumps(health("hurt", "Redis is away")).encode())] * 2) as served:
-        arguments = ["health", "--url", served.url]
-        shown = CliRunner().invoke(cli, arguments, color=True).stdout
-        monkeypatch.setenv("NO_COLOR", "1")
-        plain = CliRunner().invoke(cli, arguments, color=True).stdout
-    assert "\x1b[31mhurt\x1b[0m: Redis is away" in shown
-    assert "reads  \x1b[32mok\x1b[0m" in shown
-    assert "bus    \x1b[31mhurt\x1b[0m  Redis" in shown
-    assert "hurt: Redis is away" in plain
-
-
 @pytest.mark.parametrize("command", [["export", "aircraft", "--out"], ["sql", "select 1", "--output"]])
 def test_an_ending_that_names_no_format_is_refused_before_anything_is_asked(command: list[str]) -> None:
     result, asked = run([*command, "x.duck"])

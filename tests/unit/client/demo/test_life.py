@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -116,38 +115,6 @@ def test_a_signal_ends_it_and_nothing_is_left(tmp_path: Path, demos: list[Runnin
     assert [event["event"] for event in demo.events()] == ["ready", "stopping", "stopped"], "none had to be killed"
 
 
-def test_it_says_where_everything_is_what_was_answered_and_whom_to_kill(
-    tmp_path: Path, demos: list[RunningDemo]
-) -> None:
-    demo = run(tmp_path, demos)
-    demo.wait_for("Ctrl-C stops everything.")
-    assert demo.end() == 0
-    said = "".join(demo.lines)
-    for port in demo.ports:
-        assert f"http://127.0.0.1:{port} " in said
-    assert f"get aircraft N14228 --url http://127.0.0.1:{demo.ports[2]}" in said
-    assert "    count 1  (version 1, 0 behind, from 127.0.0.1:1, active)" in said
-    assert "# node-1, active for this key" in said
-    assert re.search(r"^  valkey .*  pid \d+, Valkey 9\.", said, re.MULTILINE), "the server, by name and version"
-    assert next(line for line in demo.errors if "done" in line).startswith("Valkey")
-
-
-def test_a_part_that_is_killed_is_reported_with_the_command_that_starts_it_again(
-    tmp_path: Path, demos: list[RunningDemo]
-) -> None:
-    demo = run(tmp_path, demos, "--json")
-    demo.wait_for('"ready"')
-    node = demo.events()[0]["processes"][2]
-    os.kill(node["pid"], signal.SIGKILL)
-    demo.wait_for('"died"')
-    died = next(event for event in demo.events() if event["event"] == "died")
-    assert (died["name"], died["pid"], died["how"]) == ("node-1", node["pid"], "was killed by SIGKILL")
-    assert "start it again: " in died["detail"]
-    assert f"--port {demo.ports[0]} --data-dir" in died["detail"]
-    assert demo.process.poll() is None
-    assert demo.end() == 0
-
-
 @pytest.mark.parametrize(("broken", "named"), [("pipeline", "pipeline"), ("router", "router-1")])
 def test_a_part_that_dies_during_the_start_ends_the_demo_with_its_last_lines(
     tmp_path: Path, demos: list[RunningDemo], broken: str, named: str
@@ -159,18 +126,6 @@ def test_a_part_that_dies_during_the_start_ends_the_demo_with_its_last_lines(
     assert "  | there is no luck today" in errors
     assert "Traceback" not in errors
     assert list(tmp_path.iterdir()) == []
-
-
-def test_the_folder_to_keep_has_the_logs_afterwards(tmp_path: Path, demos: list[RunningDemo]) -> None:
-    demo = run(tmp_path, demos, "--json", "--keep", str(tmp_path / "kept"))
-    demo.wait_for('"ready"')
-    assert demo.end() == 0
-    assert sorted(log.name for log in (tmp_path / "kept" / "logs").iterdir()) == [
-        "node-1.log",
-        "node-2.log",
-        "pipeline.log",
-        "router-1.log",
-    ]
 
 
 def test_no_part_outlives_a_demo_that_is_killed(tmp_path: Path, demos: list[RunningDemo]) -> None:

@@ -15,9 +15,7 @@ from understudy.demo.processes import (
     APPLICATION_ID,
     DemoOptions,
     Plan,
-    clean_environment,
     make_plan,
-    shell_line,
     wanted_ports,
 )
 from understudy.demo.settings import DemoSettings
@@ -30,22 +28,6 @@ FOLDER = Path("/tmp/a folder")
 def plan_of(options: DemoOptions) -> Plan:
     """A plan on the ports of the documentation."""
     return make_plan(options, folder=FOLDER, redis="unix:///run/v.sock", ports=wanted_ports(options))
-
-
-def test_the_documented_ports_are_wanted_nodes_first() -> None:
-    assert wanted_ports(DemoOptions()) == [7101, 7102, 7103, 8080, 8081]
-
-
-@pytest.mark.parametrize(("nodes", "routers"), [(1, 1), (3, 2), (5, 3)])
-def test_every_part_has_a_name_and_a_url_of_its_own(nodes: int, routers: int) -> None:
-    plan = plan_of(DemoOptions(nodes=nodes, routers=routers))
-    assert [part.name for part in plan.parts] == [
-        "pipeline",
-        *(f"node-{number}" for number in range(1, nodes + 1)),
-        *(f"router-{number}" for number in range(1, routers + 1)),
-    ]
-    urls = [part.url for part in plan.parts if part.url]
-    assert len(set(urls)) == nodes + routers
 
 
 def parsed(arguments: tuple[str, ...]) -> dict[str, object]:
@@ -67,41 +49,12 @@ def test_the_command_line_understands_every_part() -> None:
         assert (settings["application_id"], settings["redis"]) == (APPLICATION_ID, plan.redis)
 
 
-def test_what_the_user_did_not_choose_is_left_to_the_pipeline() -> None:
-    given = plan_of(DemoOptions()).pipeline.variables
-    assert not {"UNDERSTUDY_SPEED_UP", "UNDERSTUDY_MAX_FLIGHTS"} & given.keys()
-
-
-def test_the_pipeline_takes_the_options_and_the_help_shows_its_defaults(monkeypatch: pytest.MonkeyPatch) -> None:
-    plan = plan_of(DemoOptions(provider="hdfs", speed_up=60.0, max_flights=100))
-    for name, value in plan.pipeline.variables.items():
-        monkeypatch.setenv(name, value)
-    settings = DemoSettings()
-    assert (settings.application_id, settings.checkpoint) == (APPLICATION_ID, plan.checkpoint)
-    assert (settings.provider, settings.speed_up, settings.max_flights) == ("hdfs", 60.0, 100)
-    assert settings.input_url == "unix:///run/v.sock"
-    shown = " ".join(CliRunner().invoke(cli, ["demo", "--help"], terminal_width=400).output.split())
-    default = DemoSettings.model_fields["speed_up"].default
-    assert f"[default: {default}, a day in {86_400 // default} s]" in shown
-    assert "[60<=x<=10000000]" in shown
-
-
 def test_the_flights_may_pass_through_a_redis_of_their_own_and_must_through_one() -> None:
     both = DemoSettings(checkpoint=FOLDER, redis="redis://bus", input_redis="redis://input")
     assert (both.redis, both.input_url) == ("redis://bus", "redis://input")
     assert DemoSettings(checkpoint=FOLDER, input_redis="redis://input").redis == ""
     with pytest.raises(ValidationError, match="give redis or input_redis"):
         DemoSettings(checkpoint=FOLDER)
-
-
-def test_a_command_can_be_pasted_whatever_its_folder_is_called() -> None:
-    line = shell_line(["understudy"], plan_of(DemoOptions()).nodes[0].arguments)
-    assert line.startswith("understudy node '/tmp/a folder/checkpoint' --redis unix:///run/v.sock ")
-
-
-def test_settings_of_the_users_own_services_are_not_the_demos() -> None:
-    environ = {"UNDERSTUDY_PORT": "1", "UNDERSTUDY_CONFIG": "x", "PATH": "/bin", "JAVA_HOME": "/java"}
-    assert clean_environment(environ) == {"PATH": "/bin", "JAVA_HOME": "/java"}
 
 
 def test_every_missing_package_is_named_before_anything_starts(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -120,17 +73,3 @@ def test_a_folder_to_keep_is_made_and_kept_and_must_be_empty(tmp_path: Path) -> 
     result = CliRunner().invoke(cli, ["demo", "--keep", str(tmp_path / "a" / "b")])
     assert result.exit_code == ExitCode.USAGE
     assert "the folder is not empty" in result.stderr
-
-
-def test_a_temporary_folder_is_gone_at_the_end_whatever_happens() -> None:
-    folders: list[Path] = []
-
-    def interrupted() -> None:
-        with command.demo_folder(None) as folder:
-            folders.append(folder)
-            (folder / "deep").mkdir()
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        interrupted()
-    assert not folders[0].exists()

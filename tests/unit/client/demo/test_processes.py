@@ -14,7 +14,7 @@ from tests.support.services.process_table import is_there
 from tests.support.spark.queries import wait_until
 
 from understudy.demo import processes
-from understudy.demo.processes import Child, DemoPart, how_it_ended, is_running, start, stop, stop_started_by_hand
+from understudy.demo.processes import Child, DemoPart, is_running, start, stop, stop_started_by_hand
 
 SLEEPER = "import time; print('up', flush=True); time.sleep(600)"
 DEAF = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('up', flush=True); time.sleep(600)"
@@ -65,11 +65,6 @@ def test_a_part_that_does_not_end_in_time_is_killed(started: list[Child], tmp_pa
     assert child.ended == "was killed by SIGKILL"
 
 
-def test_a_user_in_a_hurry_is_not_kept_waiting(started: list[Child], tmp_path: Path) -> None:
-    child = run(DEAF, tmp_path, started)
-    assert stop([child], limit_s=600, hurry=lambda: True) == [child]
-
-
 def test_what_a_part_started_ends_with_it(started: list[Child], tmp_path: Path) -> None:
     child = run(PARENT, tmp_path, started)
     grandchild = int(child.last_lines()[0])
@@ -92,25 +87,6 @@ def test_a_part_dies_with_the_demo_however_that_one_ends(tmp_path: Path) -> None
         demo.kill()
         demo.wait()
     wait_until(lambda: not is_there(pid), what="the end of the part")
-
-
-def test_the_last_lines_of_a_log_are_shown_and_cannot_bend_the_terminal(started: list[Child], tmp_path: Path) -> None:
-    code = "import sys; [print(n) for n in range(100)]; print('\\x1b[2J', flush=True); sys.exit(3)"
-    child = run(code, tmp_path, started)
-    wait_until(lambda: child.ended is not None, what="its end")
-    assert child.ended == "ended with exit code 3"
-    assert child.last_lines(3) == ["98", "99", "\\u001b[2J"]
-
-
-def test_a_part_has_its_temporary_files_in_the_demos_folder(started: list[Child], tmp_path: Path) -> None:
-    child = run("import tempfile; print(tempfile.gettempdir(), flush=True)", tmp_path, started)
-    assert child.last_lines() == [str(tmp_path / "tmp")]
-
-
-def test_an_end_is_described_in_words() -> None:
-    assert how_it_ended(0) == "ended"
-    assert how_it_ended(1) == "ended with exit code 1"
-    assert how_it_ended(-signal.SIGKILL) == "was killed by SIGKILL"
 
 
 def test_a_child_that_somebody_else_collects_is_seen_to_end_and_left_to_be_collected() -> None:

@@ -32,13 +32,6 @@ def test_what_is_planned_is_what_the_newest_logged_batch_ends_with(tmp_path: Pat
     assert planned(tmp_path) == 10
 
 
-def test_what_spark_will_refuse_is_left_to_spark(tmp_path: Path) -> None:
-    write_batch(tmp_path, 0, {}, committed=False)
-    for damaged in ("v1\n{damaged", "v1\n{}\n{damaged", ""):
-        (tmp_path / "offsets" / "0").write_text(damaged)
-        assert planned(tmp_path) == 0
-
-
 def test_a_checkpoint_of_another_source_is_reported(tmp_path: Path) -> None:
     write_batch(tmp_path, 0, {})
     (tmp_path / "offsets" / "0").write_text('v1\n{}\n{"logOffset":3}')
