@@ -156,25 +156,6 @@ def test_a_query_that_has_not_committed_yet_is_waited_for(checkpoint: Path, tmp_
         assert running.output == ""
 
 
-@pytest.mark.parametrize(
-    ("make", "error"),
-    [
-        (lambda _: None, "there is no checkpoint"),
-        (Path.mkdir, "there is no checkpoint"),
-        (lambda path: path.write_text(""), "not a directory"),
-    ],
-    ids=["absent", "empty", "file"],
-)
-def test_what_is_no_checkpoint_is_refused(make: object, error: str, tmp_path: Path) -> None:
-    assert callable(make)
-    make(tmp_path / "checkpoint")
-    arguments = ("--port", "0", "--data-dir", str(tmp_path / "data"), "--checkpoint-wait-ms", "0")
-    done = ask("serve", str(tmp_path / "checkpoint"), *arguments)
-    assert done.returncode == 3
-    assert error in done.stderr
-    assert "writeStream" in done.stderr
-
-
 def test_a_terminal_shows_a_bar_and_no_line_per_task_until_the_welcome(checkpoint: Path, tmp_path: Path) -> None:
     shown = serve_on_terminal([str(checkpoint)], tmp_path, until="Ctrl-C stops.")
     before, _, _ = shown.partition("Serving at http://127.0.0.1:")

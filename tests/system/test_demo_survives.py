@@ -95,20 +95,6 @@ def assert_is(row: OracleRow | None, answer: dict[str, Any], value_type: StructT
         assert as_text(list(answer["value"].values())) == as_text(stored), answer
 
 
-@pytest.mark.full
-def test_every_answer_is_sparks_state_at_the_version_it_states_while_the_query_runs(
-    spark: SparkSession, demo: DemoProcess
-) -> None:
-    samples = samples_of(spark, demo)
-    assert {sample.store for sample in samples} == {"aircraft"}
-    for router in demo.parts("router"):
-        for sample in samples:
-            look_up_all(router, sample)
-        seen = max(version for sample in samples for version in sample.answers)
-        wait_until(lambda seen=seen: committed_batches(demo.checkpoint)[-1] + 1 > seen, what="another commit")  # type: ignore[misc]
-    assert_spark_says_so(spark, demo, samples)
-
-
 class Reader(threading.Thread):
     """Looks one key up at all routers in turn, again and again."""
 

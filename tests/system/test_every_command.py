@@ -1,4 +1,4 @@
-"""Every command of the command line, against a router of one application and against that of a fleet.
+"""Every command of the command line, against the services of a fleet.
 
 One table has all commands. At a fleet each works over all applications, or says that it wants --application; with that
 option it does what it does for one. No message sends the user of the command line to a path of HTTP.
@@ -95,19 +95,16 @@ COMMANDS = dict(leaves(cli))
 
 
 class World:
-    """The services of one kind."""
+    """The services of a fleet."""
 
-    def __init__(self, kind: str, folder: Path, redis_url: str, stack: ExitStack) -> None:
-        self.kind, self.folder = kind, folder
+    def __init__(self, folder: Path, redis_url: str, stack: ExitStack) -> None:
+        self.folder = folder
         folder.mkdir()
-        names = APPLICATIONS if kind == "fleet" else APPLICATIONS[1:]
-        self.checkpoints = {name: HandmadeCheckpoint(folder / name).create().add(1, 2) for name in names}
+        self.checkpoints = {name: HandmadeCheckpoint(folder / name).create().add(1, 2) for name in APPLICATIONS}
         self.file = write_applications(folder / "fleet.toml", **{n: c.path for n, c in self.checkpoints.items()})
         places = [str(each.path) for each in self.checkpoints.values()]
         common = ["--redis", redis_url]
         asked, routed = ["--applications", str(self.file)], ["--applications", "*"]
-        if kind == "single":
-            asked, routed = [*places, "--application-id", "orders"], ["--application-id", "orders"]
         self.services = {name: self._service(name, ["node", *asked, *common, "--node-id", name]) for name in NODES}
         self.services["router"] = self._service("router", ["router", *routed, *common])
         self.services["serve"] = self._service("serve", ["serve", *places])
@@ -141,7 +138,7 @@ class World:
     def _filled(self, word: str) -> str:
         """The word with what this world has in the places of names."""
         if word == "{lease}":
-            return self.run("snapshot create", ONE if self.kind == "fleet" else ()).stdout.strip()
+            return self.run("snapshot create", ONE).stdout.strip()
         words, keys = self.folder / "words", self.folder / "keys.toml"
         words.write_bytes(orjson.dumps([WORD]) + b"\n")
         own = self.folder / "own.toml"
@@ -151,24 +148,18 @@ class World:
 
 
 @contextmanager
-def world_of(kind: str, folder: Path) -> Iterator[World]:
-    """The services of one kind, which are well and have a key."""
+def world_of(folder: Path) -> Iterator[World]:
+    """The services of a fleet, which are well and have a key."""
     with ExitStack() as stack:
-        world = World(kind, folder / kind, stack.enter_context(redis_server()).url, stack)
-        wait_until(world.is_well, what=f"a {kind} with two replicas of each task", limit_s=LIMIT_S)
+        world = World(folder / "fleet", stack.enter_context(redis_server()).url, stack)
+        wait_until(world.is_well, what="a fleet with two replicas of each task", limit_s=LIMIT_S)
         assert world.run("keys new first --role reader --credentials-file {keys}").exit_code == 0
         yield world
 
 
 @pytest.fixture(scope="module")
-def single(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    with world_of("single", tmp_path_factory.mktemp("commands")) as world:
-        yield world
-
-
-@pytest.fixture(scope="module")
 def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    with world_of("fleet", tmp_path_factory.mktemp("commands")) as world:
+    with world_of(tmp_path_factory.mktemp("commands")) as world:
         yield world
 
 

@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import runpy
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.support.checkpoint.handmade import HandmadeCheckpoint
 from tests.support.cluster.served_node import ServedNode, served_node
 from tests.support.repository import ROOT
-
-from understudy import AsyncClient, Client
-from understudy.client import aio, sync
 
 NAMES = '[op0]\nname = "aircraft"\nkey = ["tailnum"]\nvalue = ["flights", "delay_sum"]\n'
 DOCUMENT = ROOT / "docs/client.md"
@@ -62,14 +58,3 @@ def test_the_example_with_types_runs(
     monkeypatch.setenv("UNDERSTUDY_URL", f"http://127.0.0.1:{node.port}")
     runpy.run_path(str(ROOT / "docs/examples/client_reads.py"), run_name="__main__")
     assert capsys.readouterr().out.splitlines()[:2] == ["106", "3 ['2: N14228 2', '3: N14228 3']"]
-
-
-def test_the_document_names_every_call() -> None:
-    text = Path(DOCUMENT).read_text()
-    public = [
-        name
-        for shell in (sync.Client, sync.Store, AsyncClient, Client, aio.AsyncStore)
-        for name in vars(shell)
-        if not name.startswith("_") and name not in ("name", "close", "aclose")
-    ]
-    assert [name for name in public if f"{name}(" not in text and f".{name}`" not in text] == []

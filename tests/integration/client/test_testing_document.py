@@ -12,8 +12,6 @@ from types import ModuleType
 
 from tests.support.repository import ROOT
 
-from understudy.testing import Server
-
 DOCUMENT = (ROOT / "docs/client-testing.md").read_text()
 FOR_PYTEST, FOR_UNITTEST = re.findall(r"```python\n(.*?)```", DOCUMENT, re.DOTALL)
 
@@ -33,8 +31,3 @@ def test_the_example_for_unittest_passes() -> None:
     result = unittest.TestResult()
     unittest.defaultTestLoader.loadTestsFromTestCase(module.TestFlights).run(result)
     assert (result.testsRun, result.errors, result.failures) == (1, [], [])
-
-
-def test_the_document_names_every_call() -> None:
-    public = [name for name in vars(Server) if not name.startswith("_") and name != "version"]
-    assert [name for name in public if f"{name}(" not in DOCUMENT and f"server.{name}`" not in DOCUMENT] == []

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # PySpark's own convention
-from tests.support.oracle.spark_reader import canonical_rows, operator_ids, read_operators, read_state, same_value
+from tests.support.oracle.spark_reader import operator_ids, read_operators, read_state, same_value
 from tests.support.spark.formats import HDFS_V1, ROCKSDB_CHANGELOG_V2, StateFormat
-from tests.support.spark.queries import QueryOptions, committed_batches, run_query, stream_feeder
-from tests.support.spark.shapes import BRANCH_NAMES, SHAPES_SCHEMA, build_shapes, operators_by_branch, shape_batches
+from tests.support.spark.queries import run_query
+from tests.support.spark.shapes import SHAPES_SCHEMA, build_shapes, operators_by_branch, shape_batches
 
 pytestmark = pytest.mark.full
 
@@ -80,49 +80,3 @@ def test_the_oracle_keeps_what_python_would_bend(
     (found,) = read_state(spark, run.checkpoint, operator_id=0, batch_id=0)
     assert same_value(found.key, (-719162, -1, Decimal("-1.00000"), float("nan"), b"\x00\xff"))
     assert same_value(found.value[-2:], ([(-315619200000000,), None], True))
-
-
-def test_a_running_query_takes_batches_one_by_one_and_goes_on_in_the_next_run(
-    spark: SparkSession, tmp_path: Path
-) -> None:
-    checkpoint = tmp_path / "checkpoint"
-
-    def build(source: DataFrame) -> DataFrame:
-        return source.groupBy("word").count()
-
-    with stream_feeder(
-        spark, name="fed", schema="word string", build=build, checkpoint=checkpoint, state_format=ROCKSDB_CHANGELOG_V2
-    ) as feeder:
-        assert [feeder.add([{"word": "a"}]), feeder.add([{"word": "a"}, {"word": "b"}])] == [0, 1]
-    run_query(
-        spark,
-        name="fed",
-        schema="word string",
-        batches=[[], [], [{"word": "b"}]],
-        build=build,
-        checkpoint=checkpoint,
-        state_format=ROCKSDB_CHANGELOG_V2,
-        options=QueryOptions(),
-    )
-    assert committed_batches(checkpoint) == (0, 1, 2)
-    counts = {row.key: row.value for row in read_state(spark, checkpoint, operator_id=0, batch_id=2)}
-    assert counts == {("a",): (2,), ("b",): (2,)}
-
-
-def test_interpreted_queries_keep_the_same_state_as_compiled_ones(spark: SparkSession, tmp_path: Path) -> None:
-    states = []
-    for generated_code in (False, True):
-        run = run_query(
-            spark,
-            name="shapes",
-            schema=SHAPES_SCHEMA,
-            batches=shape_batches(batches=2),
-            build=build_shapes,
-            checkpoint=tmp_path / str(generated_code),
-            state_format=HDFS_V1,
-            options=QueryOptions(generated_code=generated_code),
-        )
-        found = read_operators(spark, run.checkpoint, operators_by_branch(spark, run.checkpoint).values(), [0, 1])
-        states.append({(op, batch): canonical_rows(rows) for op, of in found.items() for batch, rows in of.items()})
-    assert states[0] == states[1]
-    assert len(states[0]) == 2 * len(BRANCH_NAMES)

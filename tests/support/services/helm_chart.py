@@ -29,7 +29,6 @@ FILLED_IN = {
 """What Kubernetes fills in, by the path of the field or the name of the Secret."""
 
 SCHEMA: dict[str, Any] = json.loads((CHART / "values.schema.json").read_text())
-TEMPLATES = "\n".join(path.read_text() for path in sorted((CHART / "templates").iterdir()))
 
 
 def values_of(name: str) -> dict[str, Any]:

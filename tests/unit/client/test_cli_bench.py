@@ -75,15 +75,3 @@ def test_every_key_is_asked_in_turns_under_the_bounds_that_were_given() -> None:
     assert report["roles"] == {"active": sum(report["outcomes"].values())}
     assert report["time_lag_ms"]["p50"] == 1200
     assert report["latency_ms"]["p50"] <= report["latency_ms"]["max"]
-
-
-def test_what_is_refused_is_named_and_fails_the_command() -> None:
-    with lookups() as (_, url):
-        result = bench(url, "--json", keys=b'["refused"]')
-    assert json.loads(result.stdout)["outcomes"].keys() == {"no-acceptable-replica"}
-    assert result.exit_code == ExitCode.REFUSED
-
-
-def test_a_server_that_is_not_there_exits_4() -> None:
-    result = bench("http://127.0.0.1:1")
-    assert result.exit_code == ExitCode.UNREACHABLE

@@ -95,12 +95,3 @@ def test_a_line_of_the_file_that_is_no_setting_is_refused_with_what_was_probably
     done = ask("serve", "--config", str(file))
     assert done.returncode == ExitCode.USAGE
     assert "worker: there is no such setting. Did you mean 'workers'?" in done.stderr
-
-
-def test_a_variable_that_no_service_knows_is_warned_of_with_what_was_probably_meant() -> None:
-    variables = {"UNDERSTUDY_WORKER": "4", "UNDERSTUDY_HOP_TIMEOUT_MS": "5", "UNDERSTUDY_XYZ": "1"}
-    done = ask("serve", "--workers", "1", variables=variables)
-    warnings = [line for line in done.stderr.splitlines() if "is not a setting" in line]
-    assert len(warnings) == 2
-    assert "UNDERSTUDY_WORKER is not a setting. Did you mean 'UNDERSTUDY_WORKERS'?" in warnings[0]
-    assert warnings[1].endswith("UNDERSTUDY_XYZ is not a setting.") or "UNDERSTUDY_XYZ" in warnings[1]

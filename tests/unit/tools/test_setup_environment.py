@@ -48,11 +48,6 @@ def test_a_python_that_will_not_do_is_refused_with_what_to_do(
     assert expected in message
 
 
-@pytest.mark.parametrize("version", [(3, 11), (3, 14)])
-def test_a_python_that_will_do_is_not_refused(version: tuple[int, int]) -> None:
-    assert refusal(version, "python3", has_ensurepip=True) is None
-
-
 def test_a_second_setup_does_nothing_and_needs_no_network(checkout: Path) -> None:
     write_stamp(checkout, tools=True)
     done = _make(checkout, "setup")

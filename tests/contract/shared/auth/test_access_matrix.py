@@ -294,7 +294,7 @@ OF_NO_RIGHT = ("unsupported_method", "positive_data_acceptance", "negative_data_
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("service", ["serve", "node", "router"])
+@pytest.mark.parametrize("service", ["node", "router"])
 def test_schemathesis_finds_nothing_with_every_right_with_none_and_with_another(
     world: World, service: str, tmp_path: Path
 ) -> None:

@@ -21,7 +21,7 @@ from understudy_shared.auth.issuer_keys import MAX_SET_BYTES, FetchError, KeySet
 from understudy_shared.http.edge import MAX_BODY_BYTES
 from understudy_shared.server.connection_limits import MAX_HEADER_BYTES, MAX_REQUEST_TARGET_BYTES
 
-SERVICES = ("serve", "router", pytest.param("node", marks=pytest.mark.full))
+SERVICES = ("serve", "router")
 every_service = pytest.mark.parametrize("service", SERVICES)
 KEY_PATH = f"/v1/stores/op0/keys/{WORD}"
 

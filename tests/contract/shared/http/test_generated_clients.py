@@ -18,10 +18,8 @@ from tests.support.clients import openapi_generator, python_client, typescript
 from tests.support.clients.conversation import UNDERSTOOD, VERSION, WORD
 from tests.support.clients.tools import GENERATOR_JAR, NODE_MODULES
 from tests.support.cluster.in_process import cluster
-from tests.support.cluster.served_node import Served, served_node
+from tests.support.cluster.served_node import Served
 from tests.support.spark.queries import wait_until
-
-KINDS = ["serve", "node", "router"]
 
 BARE = {
     "openapi": "3.1.0",
@@ -55,21 +53,14 @@ def needs(program: Path, name: str) -> None:
         pytest.skip(f"no {name}: make validators")
 
 
-@pytest.fixture(scope="module", params=KINDS)
-def service(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, server: RedisServer
-) -> Iterator[Served]:
-    """`understudy serve`, a node of a cluster, and the cluster's router; each serves two stores."""
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory, server: RedisServer) -> Iterator[Served]:
+    """A router of two stores: its document has the calls of readers that nodes have, and more."""
     folder = tmp_path_factory.mktemp("asked")
     checkpoint = HandmadePairs(folder / "pairs").create().add(*range(1, VERSION + 1))
-    if request.param == "serve":
-        with served_node(checkpoint.path, folder / "data") as node:
-            node.wait_for_version(VERSION)
-            yield node
-        return
     server.flush()
     with cluster(checkpoint.path, folder, server.url, nodes=1) as known:
-        found: Served = known.router if request.param == "router" else known.nodes["n1"]
+        found: Served = known.router
         for target in (f"op0/keys/{WORD}", f"op1/keys/{WORD}/7"):
             wait_until(partial(answers, found, f"/v1/stores/{target}?max_lag=0"), what="an answer")
         yield found

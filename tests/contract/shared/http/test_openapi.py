@@ -14,7 +14,7 @@ from fastapi import FastAPI
 from tests.support.bus.redis_server import RedisServer
 from tests.support.checkpoint.handmade import HandmadeCheckpoint
 from tests.support.cluster.in_process import cluster
-from tests.support.cluster.served_node import Served, served_node
+from tests.support.cluster.served_node import Served
 from tests.support.services.openapi import cursor_at, judge
 from tests.support.spark.counting_query import WORDS
 from tests.support.spark.queries import wait_until
@@ -69,18 +69,13 @@ def _leaves(routes: Iterable[Any]) -> Iterator[Any]:
             yield route
 
 
-@pytest.fixture(scope="module", params=["serve", pytest.param("node", marks=pytest.mark.full), "router"])
+@pytest.fixture(scope="module", params=["node", "router"])
 def service(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, server: RedisServer
 ) -> Iterator[Service]:
-    """`understudy serve`, a node of a cluster, and its router; each serves counts by word."""
+    """A node of a cluster, and its router; each serves counts by word."""
     folder = tmp_path_factory.mktemp("documented")
     checkpoint = HandmadeCheckpoint(folder / "counts").create().add(*range(1, VERSION + 1))
-    if request.param == "serve":
-        with served_node(checkpoint.path, folder / "data") as node:
-            node.wait_for_version(VERSION)
-            yield Service(node, node.node.host.port, node_app(node.node), position_of(node))
-        return
     server.flush()
     with cluster(checkpoint.path, folder, server.url, nodes=1) as known:
         known.wait_to_rest(copies=1, version=VERSION)

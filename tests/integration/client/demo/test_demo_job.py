@@ -19,7 +19,6 @@ from tests.support.spark.queries import committed_batches, wait_until
 from tests.support.spark.session import java_environment
 
 from understudy.demo.flights import Flight, flights_file, load_flights
-from understudy.demo.replay import FlightStreams
 from understudy_node.stores.naming import naming_of
 from understudy_shared.bus.announcement import Announcement
 from understudy_shared.bus.gossip import Names
@@ -63,28 +62,6 @@ def said(folder: Path) -> str:
 
 
 @pytest.mark.full
-def test_a_demo_that_is_stopped_and_started_again_counts_every_flight_once(tmp_path: Path) -> None:
-    checkpoint = tmp_path / "checkpoint"
-    with redis_server() as server, closing(FlightStreams(server.url, partitions=2)) as streams:
-        with demo_process(tmp_path, redis=server.url) as process:
-            wait_for_commits(checkpoint, 2, process)
-            process.send_signal(signal.SIGTERM)
-            assert process.wait(60) == 0, said(tmp_path)
-        stopped = streams.landed()
-        assert 0 < stopped < FLIGHTS
-        announced = server.command("GET", Names("flights").announcement)
-        with demo_process(tmp_path, redis=server.url, speed_up=100_000) as process:
-            assert process.wait(START_LIMIT_S) == 0, said(tmp_path)
-        assert streams.landed() == FLIGHTS
-    assert isinstance(announced, bytes)
-    flights = load_flights(flights_file())[:FLIGHTS]
-    assert any(flight.tailnum is None for flight in flights)
-    assert any(flight.dep_delay is None for flight in flights)
-    state = read_state(checkpoint, tmp_path / "copies", announced)
-    assert state == aircraft(flights)
-
-
-@pytest.mark.full
 def test_a_job_that_is_killed_leaves_no_process_behind_and_one_that_follows_counts_every_flight_once(
     tmp_path: Path,
 ) -> None:
@@ -121,16 +98,6 @@ def test_a_query_that_fails_ends_the_process_with_the_reason(tmp_path: Path) -> 
     log = said(tmp_path)
     assert "the query failed: entries of the stream 'flights:" in log
     assert str(checkpoint) in log
-
-
-@pytest.mark.full
-def test_a_query_that_cannot_be_started_ends_the_process_with_the_reason(tmp_path: Path) -> None:
-    offsets = tmp_path / "checkpoint" / "offsets"
-    offsets.mkdir(parents=True)
-    (offsets / "0").write_text("v1\n{damaged\n")
-    with redis_server() as server, demo_process(tmp_path, redis=server.url) as process:
-        assert process.wait(START_LIMIT_S) == 1
-    assert "the query failed: " in said(tmp_path)
 
 
 def test_a_setting_that_does_not_exist_is_refused_before_spark_starts(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ The clock is moved by hand, and a checkpoint's logs are written in place of a qu
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
@@ -118,15 +118,6 @@ def test_an_entry_is_a_flight_and_the_flights_of_an_airport_are_in_one_stream(
         assert expected
 
 
-def test_flights_that_are_written_again_are_there_once(server: RedisServer, streams: FlightStreams) -> None:
-    flights = flights_of(3)
-    streams.land(flights, 0, 30)
-    streams.land(flights, 10, 50)
-    streams.land(flights, 0, 50)
-    assert places(server) == list(range(50))
-    assert streams.landed() == 50
-
-
 def test_a_replay_that_is_started_again_goes_on_behind_the_last_flight(
     server: RedisServer, streams: FlightStreams, tmp_path: Path
 ) -> None:
@@ -139,16 +130,6 @@ def test_a_replay_that_is_started_again_goes_on_behind_the_last_flight(
     with running(again) as thread:
         wait_until(lambda: not thread.is_alive(), what="the end of the replay", limit_s=LIMIT_S)
     assert places(server) == list(range(len(flights)))
-
-
-def test_a_new_checkpoint_begins_with_the_first_flight(
-    server: RedisServer, streams: FlightStreams, tmp_path: Path
-) -> None:
-    streams.land(flights_of(3), 0, 60)
-    replay = Replay(flights_of(3), streams, tmp_path, speed_up=SPEED_UP, clock=ManualClock())
-    assert replay.prepare()
-    assert replay.landed == 0
-    assert places(server) == []
 
 
 @pytest.mark.parametrize("deleted", [["flights:0", "flights:1"], ["flights:0"]], ids=["emptied", "one"])
@@ -177,59 +158,9 @@ def test_after_streams_were_lost_a_query_that_is_started_again_misses_nothing_an
     }
 
 
-def test_a_redis_that_was_emptied_before_the_first_commit_gets_the_planned_flights_back(
-    server: RedisServer, streams: FlightStreams, tmp_path: Path
-) -> None:
-    flights = flights_of(3)
-    write_batch(tmp_path, 0, cursors_at(flights, 25), committed=False)
-    replay = Replay(flights, streams, tmp_path, speed_up=SPEED_UP, clock=ManualClock())
-    assert replay.prepare()
-    assert places(server) == list(range(25))
-
-
-@pytest.mark.parametrize("emptied", [False, True], ids=["silent", "emptied"])
-def test_a_replay_waits_for_a_redis_that_is_away_and_goes_on_behind_what_it_landed(
-    server: RedisServer, streams: FlightStreams, tmp_path: Path, caplog: pytest.LogCaptureFixture, emptied: bool
-) -> None:
-    clock, flights = ManualClock(), flights_of(6)
-    replay = Replay(flights, streams, tmp_path, speed_up=SPEED_UP, clock=clock)
-    assert replay.prepare()
-    with running(replay):
-        wait_until(lambda: replay.landed == PER_MINUTE, what="the first slice", limit_s=LIMIT_S)
-        come_back = _away(server, emptied=emptied)
-        clock.advance(500)
-        wait_until(lambda: "the replay waits: Redis" in caplog.text, what="a word about it", limit_s=LIMIT_S)
-        come_back()
-        wait_until(lambda: replay.landed == 2 * PER_MINUTE, what="the next slice", limit_s=LIMIT_S)
-        clock.advance(500)
-        wait_until(lambda: replay.landed == 3 * PER_MINUTE, what="the schedule", limit_s=LIMIT_S)
-    assert places(server) == list(range(PER_MINUTE if emptied else 0, 3 * PER_MINUTE))
-
-
-def test_a_replay_that_cannot_begin_says_so_and_can_be_stopped(
-    server: RedisServer, streams: FlightStreams, tmp_path: Path
-) -> None:
-    replay = Replay(flights_of(1), streams, tmp_path, speed_up=SPEED_UP, clock=ManualClock())
-    server.kill()
-    assert not replay.prepare()
-    replay.stop()
-    assert not replay.run()
-    server.start()
-    assert replay.prepare()
-
-
 def test_a_url_that_names_no_redis_is_refused_at_once() -> None:
     with pytest.raises(SettingsError, match="not the URL of a Redis"):
         FlightStreams("http://127.0.0.1", partitions=1)
-
-
-def _away(server: RedisServer, *, emptied: bool) -> Callable[[], None]:
-    """Take the server away; returns what brings it back."""
-    if emptied:
-        server.kill()
-        return server.start
-    server.pause()
-    return server.resume
 
 
 def _key_and_value(fields: dict[bytes, bytes] | list[bytes]) -> tuple[bytes, bytes]:

@@ -42,9 +42,7 @@ everywhere = pytest.mark.parametrize(
 )
 """For the contract of all classes that read a checkpoint's files."""
 
-in_full = pytest.mark.parametrize(
-    "store", ["s3", *(pytest.param(name, marks=pytest.mark.full) for name in ("azure", "gcs", "minio"))], indirect=True
-)
+of_s3 = pytest.mark.parametrize("store", ["s3"], indirect=True)
 """For claims about the library's client, which is the same for all stores."""
 
 
@@ -222,7 +220,7 @@ def test_a_download_that_was_cut_goes_on_where_it_was(
     assert files.read("8.sst") == LARGE
 
 
-@in_full
+@of_s3
 def test_a_reply_that_is_cut_at_any_byte_is_asked_for_again(reader: Reader, bucket: Bucket, proxy: FaultyProxy) -> None:
     files = reader(budget=RepeatBudget(most=1_000))
     names = [f"{number}.delta" for number in range(20)]
@@ -274,7 +272,7 @@ def test_a_file_purged_while_its_download_was_cut_is_gone(
     assert list(tmp_path.iterdir()) == []
 
 
-@in_full
+@of_s3
 @pytest.mark.parametrize("after", [-1, 300_000], ids=["before the reply", "within the body"])
 def test_a_connection_that_says_nothing_ends_at_its_deadline(  # noqa: PLR0917  # fixtures
     bucket: Bucket, reader: Reader, proxy: FaultyProxy, never: threading.Event, tmp_path: Path, after: int
@@ -331,7 +329,7 @@ def test_a_refusal_is_named_and_no_secret_is_said(
         assert "docs/object-stores.md" in error.value.fix
 
 
-@in_full
+@of_s3
 def test_requests_of_one_call_are_under_way_at_once(files: CheckpointFiles, bucket: Bucket, proxy: FaultyProxy) -> None:
     """Each reply waits until all four requests have arrived: one after the other they would wait for ever."""
     for name in "abcd":

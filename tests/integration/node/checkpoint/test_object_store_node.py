@@ -32,7 +32,8 @@ from understudy_shared.base.errors import CheckpointError
 QUICK = StoreLimits(renew_ms=0, repeat=RepeatLimits(max_tries=2, first_wait_ms=1, max_wait_ms=5))
 
 FULL = [pytest.param(name, marks=pytest.mark.full) for name in ("azure", "gcs", "minio")]
-s3_first = pytest.mark.parametrize("store", ["s3", *FULL], indirect=True)
+each_store = pytest.mark.parametrize("store", ["s3", *FULL], indirect=True)
+of_s3 = pytest.mark.parametrize("store", ["s3"], indirect=True)
 """For claims about what a node does with a reply, which is the same for all stores."""
 
 
@@ -82,7 +83,7 @@ def answers(served: ServedNode) -> list[tuple[object, object]]:
     return [(result["version"], result["value"]["count"]) for result in results]  # type: ignore[index]
 
 
-@s3_first
+@of_s3
 @pytest.mark.parametrize(
     "state_format",
     [pytest.param(HDFS_V1, id="hdfs-v1", marks=pytest.mark.full), pytest.param(ROCKSDB_CHANGELOG_V2, id="rocksdb-v2")],
@@ -122,7 +123,7 @@ def test_what_spark_wrote_is_read_as_spark_reads_it(  # noqa: PLR0917  # fixture
         assert proxy.kinds(of=is_listing) == {}
 
 
-@s3_first
+@of_s3
 def test_a_poll_is_four_requests_and_a_commit_six_more_whatever_the_tasks(
     uploaded: Uploaded, files: ObjectStoreFiles, proxy: FaultyProxy
 ) -> None:
@@ -141,7 +142,7 @@ def test_a_poll_is_four_requests_and_a_commit_six_more_whatever_the_tasks(
     assert set(proxy.kinds()) == {"HEAD"}
 
 
-@s3_first
+@of_s3
 def test_a_listing_that_is_behind_hides_no_commit(
     uploaded: Uploaded, files: ObjectStoreFiles, proxy: FaultyProxy
 ) -> None:
@@ -158,7 +159,7 @@ def test_a_listing_that_is_behind_hides_no_commit(
     assert poll.end.confirmed_ms is not None
 
 
-@s3_first
+@of_s3
 @pytest.mark.parametrize(
     ("status", "code"), [(403, "AccessDenied"), (400, "ExpiredToken"), (503, "SlowDown"), (500, "InternalError")]
 )
@@ -175,7 +176,7 @@ def test_a_missing_commit_that_the_store_refuses_to_tell_of_is_not_absent(
     assert poller.end == before
 
 
-@s3_first
+@of_s3
 @pytest.mark.parametrize(
     "fault", [refusing(503, "SlowDown"), refusing(400, "ExpiredToken")], ids=["throttled", "token expired"]
 )
@@ -198,7 +199,7 @@ def test_while_the_store_refuses_answers_go_on_with_unknown_lag_and_recover(
         assert answers(served) == [(5, 5)] * len(WORDS)
 
 
-@s3_first
+@of_s3
 def test_a_snapshot_purged_while_it_is_restored_is_not_half_read(
     uploaded: Uploaded, bucket: Bucket, files: ObjectStoreFiles, proxy: FaultyProxy, tmp_path: Path
 ) -> None:
@@ -219,7 +220,7 @@ def test_a_snapshot_purged_while_it_is_restored_is_not_half_read(
     assert len(purged) == TASKS
 
 
-@s3_first
+@of_s3
 def test_a_node_killed_while_it_restores_leaves_nothing_that_is_half_read(  # noqa: PLR0917  # fixtures
     uploaded: Uploaded, bucket: Bucket, store: StoreServer, proxy: FaultyProxy, never: threading.Event, tmp_path: Path
 ) -> None:

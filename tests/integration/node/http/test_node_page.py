@@ -21,7 +21,6 @@ from understudy_shared.spark.unsafe_row import compile_row_encoder
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason=NO_CHROMIUM)
 
-PHONE = {"width": 360, "height": 740}
 HOUR_US = 3_600_000_000
 
 
@@ -92,33 +91,6 @@ def test_a_key_is_looked_up_and_the_page_counts_it(live: Shown) -> None:
     expect(page.locator("#served tbody tr").first).to_be_visible()
 
 
-def test_its_keys_are_explored(live: Shown) -> None:
-    choose_store(live.page)
-    live.page.locator('[data-prefix="tenant"]').fill("b")
-    do(live.page, "List keys")
-    expect_said(live.page, f"Keys 1 to 10, the last: version {VERSION}")
-    assert {each["tenant"] for each in rows(live.page)} == {"b"}
-
-
-def test_a_press_on_a_column_lists_the_greatest_first_and_a_link_shows_the_same(live: Shown) -> None:
-    page = live.page
-    choose_store(page)
-    do(page, "List keys")
-    expect_said(page, "Keys 1 to 50: version")
-    for said, order, greatest in (("by count", "descending", "119"), ("by count", "ascending", "0")):
-        page.locator("#explore-list thead").get_by_role("button", name="count").click()
-        expect(page.locator("#explore-list th[aria-sort]")).to_have_attribute("aria-sort", order)
-        expect_said(page, said)
-        expect(page.locator("#explore-list tbody tr").first.locator("td").first).to_have_text(greatest)
-    page.reload()
-    live.wait_until_live()
-    expect(page.locator("#explore-list th[aria-sort]")).to_have_attribute("aria-sort", "ascending")
-    expect(page.get_by_role("link", name="Parquet")).to_have_attribute("href", "/v1/stores/op0.parquet")
-    with page.expect_download() as kept:
-        page.get_by_role("link", name="CSV").click()
-    assert kept.value.path().read_text().count("\n") == 131
-
-
 def test_an_open_key_shows_its_windows_and_no_other_keys(browser: Browser, tmp_path: Path) -> None:
     span = json.loads(schema_json(("start", "timestamp"), ("end", "timestamp")))
     hours = HandmadeHours(tmp_path / "hours", key_columns=(("window", span), ("origin", "string"))).create().add(1)
@@ -136,14 +108,6 @@ def test_an_open_key_shows_its_windows_and_no_other_keys(browser: Browser, tmp_p
             assert counts.all_inner_texts() == ["0", "1", "2"]
             assert violations(live.page, axe_source()) == []
             assert live.errors == []
-
-
-@pytest.mark.parametrize("theme", ["light", "dark"])
-@pytest.mark.parametrize("viewport", [{"width": 1280, "height": 900}, PHONE], ids=["wide", "phone"])
-def test_axe_finds_nothing(browser: Browser, followed: Followed, theme: str, viewport: dict[str, int]) -> None:
-    address = f"http://127.0.0.1:{followed.node.port}/admin/?open=op0/0/127.0.0.1:{followed.node.port}"
-    with shown(browser, address, color_scheme=theme, viewport=viewport) as live:
-        assert violations(live.page, axe_source()) == []
 
 
 def test_a_commit_is_seen_without_loading_again(live: Shown, followed: Followed) -> None:

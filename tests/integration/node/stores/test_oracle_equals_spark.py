@@ -18,7 +18,7 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 from tests.support.checkpoint.reader import CheckpointReader
-from tests.support.cluster.served_node import Served, served_node
+from tests.support.cluster.served_node import Served, ServedNode, served_node
 from tests.support.oracle.checkpoint import (
     BATCHES,
     PARTITIONS,
@@ -53,6 +53,8 @@ FORMATS = [
     for each in dict.fromkeys((*STATE_FORMATS_CI, *STATE_FORMATS_FULL))
 ]
 """In every run the HDFS-backed provider is compared by the kinds of state, by windows and by Spark 3.5."""
+sees_no_format = pytest.mark.parametrize("oracle", FORMATS[: len(STATE_FORMATS_CI)], indirect=True)
+"""For what is made of rows after they were read: the first cases share checkpoints with all other tests."""
 CHANGED = [
     pytest.param(("window",), id="window"),
     pytest.param(tuple(sorted(set(BRANCH_NAMES) - {"window"})), id="others", marks=pytest.mark.full),
@@ -95,6 +97,14 @@ def oracle(
     return write_oracle_checkpoint(spark, tmp_path_factory.mktemp(state_format.id), state_format)
 
 
+@pytest.fixture(scope="module")
+def served(oracle: OracleCheckpoint, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedNode]:
+    """A node that shows the newest version. All tests of a checkpoint ask this one."""
+    with served_node(oracle.path, tmp_path_factory.mktemp("data")) as node:
+        _wait_for_the_end(oracle, node)
+        yield node
+
+
 def test_what_the_comparison_is_about_did_occur(oracle: OracleCheckpoint) -> None:
     retained = retained_batches(oracle.state_format)
     assert oracle.versions == tuple(range(BATCHES + 1 - retained, BATCHES + 1))
@@ -128,6 +138,7 @@ def test_every_key_at_every_retained_version_is_what_spark_reads(oracle: OracleC
     record(f"{pyspark.__version__}-shapes-{oracle.state_format.id}", [oracle.compared(pyspark.__version__)])
 
 
+@sees_no_format
 def test_every_key_sent_as_json_is_encoded_and_placed_as_spark_did(oracle: OracleCheckpoint, tmp_path: Path) -> None:
     with closing(CheckpointReader(oracle.path, tmp_path)) as reader:
         for shape in oracle.shapes.values():
@@ -172,53 +183,49 @@ def test_every_key_is_answered_over_http_with_the_value_that_spark_has(
     assert asked["path"] > total // 3
 
 
-def test_a_scan_has_every_key_of_every_shape_once(oracle: OracleCheckpoint, tmp_path: Path) -> None:
+def test_a_scan_has_every_key_of_every_shape_once(oracle: OracleCheckpoint, served: ServedNode) -> None:
     """Q1, Q64, and Q6 of keys with several columns."""
-    with served_node(oracle.path, tmp_path / "data") as served:
-        _wait_for_the_end(oracle, served)
-        for shape in oracle.shapes.values():
-            wanted = {
-                as_text(json_array(row.key, shape.key_type)): as_text(json_object(row.value, shape.value_type))
-                for row in shape.rows[oracle.last]
-            }
-            for limit in ("7", "1000"):
-                rows = scanned(served, shape.store, limit=limit)
-                assert {as_text(list(row["key"].values())): as_text(row["value"]) for row in rows} == wanted, shape.name
-                assert len(rows) == len(wanted)
-            assert_exported(served, shape.store, rows, oracle.last)
-            _assert_filtered(served, shape, rows)
+    for shape in oracle.shapes.values():
+        wanted = {
+            as_text(json_array(row.key, shape.key_type)): as_text(json_object(row.value, shape.value_type))
+            for row in shape.rows[oracle.last]
+        }
+        for limit in ("7", "1000"):
+            rows = scanned(served, shape.store, limit=limit)
+            assert {as_text(list(row["key"].values())): as_text(row["value"]) for row in rows} == wanted, shape.name
+            assert len(rows) == len(wanted)
+        assert_exported(served, shape.store, rows, oracle.last)
+        _assert_filtered(served, shape, rows)
 
 
 @pytest.mark.parametrize("names", CHANGED)
 def test_the_changes_of_each_version_are_those_of_sparks_change_feed(
-    names: tuple[str, ...], oracle: OracleCheckpoint, spark: SparkSession, tmp_path: Path
+    names: tuple[str, ...], oracle: OracleCheckpoint, spark: SparkSession, served: ServedNode
 ) -> None:
     """Q33."""
     first, last = oracle.versions[1], oracle.last
     deleted = 0
-    with served_node(oracle.path, tmp_path / "data") as served:
-        _wait_for_the_end(oracle, served)
-        for shape in (oracle.shapes[name] for name in names):
-            if not (oracle.state_format.provider == "hdfs" or oracle.state_format.changelog):
-                reply = served.get(scan_target(shape.store, "changes", **{"from": first}))
-                assert (reply.status, reply.problem) == (400, "bad-bound"), "there is no changelog to read"
-                continue
-            ours = changes_of(served, first, store=shape.store)
-            assert ours.end["to"] == last
-            theirs = read_changes(spark, oracle.path, shape.operator_id, first - 1, last - 1)
-            for version in range(first, last + 1):
-                found = {
-                    (each["partition"], as_text(each["key"])): as_text(each["value"]) if each["found"] else None
-                    for each in ours.of(version)
-                }
-                assert len(found) == len(ours.of(version))
-                assert found == {
-                    (partition, as_text(json_object(key, shape.key_type))): (
-                        None if value is None else as_text(json_object(value, shape.value_type))
-                    )
-                    for (partition, _), (key, value) in theirs.get(version - 1, {}).items()
-                }, f"{shape.name} at version {version}"
-                deleted += list(found.values()).count(None)
+    for shape in (oracle.shapes[name] for name in names):
+        if not (oracle.state_format.provider == "hdfs" or oracle.state_format.changelog):
+            reply = served.get(scan_target(shape.store, "changes", **{"from": first}))
+            assert (reply.status, reply.problem) == (400, "bad-bound"), "there is no changelog to read"
+            continue
+        ours = changes_of(served, first, store=shape.store)
+        assert ours.end["to"] == last
+        theirs = read_changes(spark, oracle.path, shape.operator_id, first - 1, last - 1)
+        for version in range(first, last + 1):
+            found = {
+                (each["partition"], as_text(each["key"])): as_text(each["value"]) if each["found"] else None
+                for each in ours.of(version)
+            }
+            assert len(found) == len(ours.of(version))
+            assert found == {
+                (partition, as_text(json_object(key, shape.key_type))): (
+                    None if value is None else as_text(json_object(value, shape.value_type))
+                )
+                for (partition, _), (key, value) in theirs.get(version - 1, {}).items()
+            }, f"{shape.name} at version {version}"
+            deleted += list(found.values()).count(None)
     if "window" in names and (oracle.state_format.provider == "hdfs" or oracle.state_format.changelog):
         assert deleted > 0, "no window was evicted"
 
@@ -229,27 +236,24 @@ def orders() -> dict[str, list[tuple[int, tuple[Any, ...]]]]:
     return {}
 
 
+@sees_no_format
 def test_rows_come_in_the_order_of_spark_sql_and_a_range_of_the_first_column_is_its_between(
     oracle: OracleCheckpoint,
     spark: SparkSession,
-    tmp_path: Path,
+    served: ServedNode,
     orders: dict[str, list[tuple[int, tuple[Any, ...]]]],
 ) -> None:
     """Q7."""
-    if oracle.state_format not in STATE_FORMATS_CI:
-        pytest.skip("an order sees no format")
-    with served_node(oracle.path, tmp_path / "data") as served:
-        _wait_for_the_end(oracle, served)
-        for shape in oracle.shapes.values():
-            if shape.name == "array":
-                reply = served.get(scan_target(shape.store, order="key"))
-                assert (reply.status, reply.body["where"]) == (400, "order")
-            elif shape.key_type.fields:
-                if shape.name not in orders:
-                    orders[shape.name] = ordered_keys(spark, oracle.path, shape.operator_id, oracle.last - 1)
-                keys = orders[shape.name]
-                _assert_ordered(served, shape, keys)
-                _assert_ranged(served, shape, keys)
+    for shape in oracle.shapes.values():
+        if shape.name == "array":
+            reply = served.get(scan_target(shape.store, order="key"))
+            assert (reply.status, reply.body["where"]) == (400, "order")
+        elif shape.key_type.fields:
+            if shape.name not in orders:
+                orders[shape.name] = ordered_keys(spark, oracle.path, shape.operator_id, oracle.last - 1)
+            keys = orders[shape.name]
+            _assert_ordered(served, shape, keys)
+            _assert_ranged(served, shape, keys)
 
 
 def _assert_ordered(served: Served, shape: Shape, keys: list[tuple[int, tuple[Any, ...]]]) -> None:
@@ -298,8 +302,9 @@ def _assert_filtered(served: Served, shape: Shape, rows: list[dict[str, Any]]) -
         assert found == [row for row in rows if as_text(row["key"][first]) == as_text(leading)], shape.name
 
 
+@sees_no_format
 def test_a_key_that_is_not_there_is_absent_from_the_partition_spark_would_put_it_in(
-    oracle: OracleCheckpoint, spark: SparkSession, tmp_path: Path
+    oracle: OracleCheckpoint, spark: SparkSession, served: ServedNode
 ) -> None:
     hashes = [f"pmod(hash({columns}), {PARTITIONS})" for _, _, columns in ABSENT_KEYS]
     (placed,) = spark.sql(f"SELECT {', '.join(hashes)}").collect()
@@ -308,24 +313,21 @@ def test_a_key_that_is_not_there_is_absent_from_the_partition_spark_would_put_it
     ]
     gone = oracle.shapes["window"]
     expected += [(gone, json_array(row.key, gone.key_type), row.partition) for row in gone.evicted(oracle.last)]
-    with served_node(oracle.path, tmp_path / "data") as served:
-        _wait_for_the_end(oracle, served)
-        for shape, key, partition in expected:
-            reply = served.look_up(key, store=shape.store)
-            found = (reply.status, reply.content_type, reply.body["found"])
-            assert found == (404, "application/json", False), f"{shape.name} {key}"
-            assert (reply.body["partition"], reply.body["version"]) == (partition, oracle.last), f"{shape.name} {key}"
-            assert "value" not in reply.body
+    for shape, key, partition in expected:
+        reply = served.look_up(key, store=shape.store)
+        found = (reply.status, reply.content_type, reply.body["found"])
+        assert found == (404, "application/json", False), f"{shape.name} {key}"
+        assert (reply.body["partition"], reply.body["version"]) == (partition, oracle.last), f"{shape.name} {key}"
+        assert "value" not in reply.body
 
 
-def test_a_key_sent_as_negative_zero_finds_the_group_of_zero(oracle: OracleCheckpoint, tmp_path: Path) -> None:
-    with served_node(oracle.path, tmp_path / "data") as served:
-        _wait_for_the_end(oracle, served)
-        for name in ("double", "float"):
-            shape = oracle.shapes[name]
-            (row,) = [row for row in shape.rows[oracle.last] if row.key == (0.0,)]
-            reply = served.look_up([-0.0], store=shape.store)
-            _assert_answer(oracle, shape, row, {"status": reply.status, **reply.body})
+@sees_no_format
+def test_a_key_sent_as_negative_zero_finds_the_group_of_zero(oracle: OracleCheckpoint, served: ServedNode) -> None:
+    for name in ("double", "float"):
+        shape = oracle.shapes[name]
+        (row,) = [row for row in shape.rows[oracle.last] if row.key == (0.0,)]
+        reply = served.look_up([-0.0], store=shape.store)
+        _assert_answer(oracle, shape, row, {"status": reply.status, **reply.body})
 
 
 @contextmanager

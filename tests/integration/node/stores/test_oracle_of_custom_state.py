@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ import pytest
 from pyspark.sql import SparkSession
 from tests.support.bus.redis_server import RedisServer
 from tests.support.cluster.in_process import cluster
-from tests.support.cluster.served_node import Reply, Served, served_node
+from tests.support.cluster.served_node import Reply, Served, ServedNode, served_node
 from tests.support.oracle.changed import assert_changed
 from tests.support.oracle.custom_compared import assert_every_version_equal, entries_of
 from tests.support.oracle.custom_state import in_order, write_custom_checkpoint
@@ -50,6 +51,8 @@ FORMATS = [
         StateFormat("rocksdb", changelog=True, format_version=2, row_checksum=True),
     )
 ]
+sees_no_format = pytest.mark.parametrize("oracle", FORMATS[:1], indirect=True)
+"""For what is made of rows after they were read: the first case shares its checkpoint with all other tests."""
 OF_AN_ANSWER = frozenset(
     {"status", "store", "key", "partition", "version", "committed_at", "watermark", "lag", "served_by", "position"}
     | {"next_cursor"}
@@ -63,6 +66,14 @@ def oracle(
 ) -> KindsCheckpoint:
     state_format: StateFormat = request.param
     return write_custom_checkpoint(spark, tmp_path_factory.mktemp(state_format.id), state_format)
+
+
+@pytest.fixture(scope="module")
+def served(oracle: KindsCheckpoint, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedNode]:
+    """A node that shows the newest version. All tests of a checkpoint ask this one."""
+    with served_node(oracle.path, tmp_path_factory.mktemp("data")) as node:
+        _wait(node, oracle, oracle.last)
+        yield node
 
 
 def test_what_the_comparison_is_about_did_occur(oracle: KindsCheckpoint) -> None:
@@ -94,80 +105,72 @@ def test_every_key_at_every_retained_version_is_what_spark_reads(oracle: KindsCh
     record(f"{pyspark.__version__}-custom-{oracle.state_format.id}", oracle.compared(pyspark.__version__))
 
 
-def test_every_key_is_answered_by_a_node_one_by_one_and_in_batches(oracle: KindsCheckpoint, tmp_path: Path) -> None:
-    with served_node(oracle.path, tmp_path / "data") as served:
-        _wait(served, oracle, oracle.last)
-        described = served.get("/v1/stores")
-        document = served.get("/openapi.json").body
-        _judge(document, "GET /v1/stores", described)
-        stores: Any = described.body["stores"]
-        shown = {each["store"]: each for each in stores}
-        assert described.body["not_served"] == []
-        assert [column["name"] for column in shown["places"]["key"]] == ["word", "d"]
-        assert [column["type"] for column in shown["places"]["user_key"]] == ["string", "double"]
-        assert [column["name"] for column in shown["mood"]["value"]] == ["s"], "the expiry is no column of the value"
-        for store in oracle.stores.values():
-            _assert_batch(store, served, oracle.last)
-            for kept in store.kept[oracle.last][:3]:
-                reply = served.look_up(kept.key, store=store.name)
-                _assert_answer(kept, {"status": reply.status, **reply.body}, oracle.last)
-                _judge(document, "GET /v1/stores/{store}/lookup", reply)
-            gone = next(iter(_keys(store, oracle.versions[0]) - _keys(store, oracle.last)), None)
-            if gone is not None:
-                reply = served.look_up(json.loads(gone), store=store.name)
-                assert (reply.status, reply.body["found"]) == (404, False)
-            body = json.dumps({"keys": [kept.key, kept.key]}).encode()
-            for query in ("", "?compact=true"):
-                _judge(
-                    document,
-                    "POST /v1/stores/{store}/lookup",
-                    served.post(f"/v1/stores/{store.name}/lookup{query}", body),
-                )
+def test_every_key_is_answered_by_a_node_one_by_one_and_in_batches(oracle: KindsCheckpoint, served: ServedNode) -> None:
+    described = served.get("/v1/stores")
+    document = served.get("/openapi.json").body
+    _judge(document, "GET /v1/stores", described)
+    stores: Any = described.body["stores"]
+    shown = {each["store"]: each for each in stores}
+    assert described.body["not_served"] == []
+    assert [column["name"] for column in shown["places"]["key"]] == ["word", "d"]
+    assert [column["type"] for column in shown["places"]["user_key"]] == ["string", "double"]
+    assert [column["name"] for column in shown["mood"]["value"]] == ["s"], "the expiry is no column of the value"
+    for store in oracle.stores.values():
+        _assert_batch(store, served, oracle.last)
+        for kept in store.kept[oracle.last][:3]:
+            reply = served.look_up(kept.key, store=store.name)
+            _assert_answer(kept, {"status": reply.status, **reply.body}, oracle.last)
+            _judge(document, "GET /v1/stores/{store}/lookup", reply)
+        gone = next(iter(_keys(store, oracle.versions[0]) - _keys(store, oracle.last)), None)
+        if gone is not None:
+            reply = served.look_up(json.loads(gone), store=store.name)
+            assert (reply.status, reply.body["found"]) == (404, False)
+        body = json.dumps({"keys": [kept.key, kept.key]}).encode()
+        for query in ("", "?compact=true"):
+            _judge(
+                document,
+                "POST /v1/stores/{store}/lookup",
+                served.post(f"/v1/stores/{store.name}/lookup{query}", body),
+            )
 
 
 def test_a_scan_has_every_key_of_every_variable_once_for_pages_of_any_size(
-    oracle: KindsCheckpoint, tmp_path: Path
+    oracle: KindsCheckpoint, served: ServedNode
 ) -> None:
     """Q1, Q17, Q64."""
-    with served_node(oracle.path, tmp_path / "data") as served:
-        _wait(served, oracle, oracle.last)
-        for store in oracle.stores.values():
-            for limit in ("1", "7", "1000"):
-                rows = scanned(served, store.name, limit=limit)
-                assert_scanned(rows, store, oracle.last)
-            assert_exported(served, store.name, rows, oracle.last)
-            assert_sought(served, store, oracle.last)
+    for store in oracle.stores.values():
+        for limit in ("1", "7", "1000"):
+            rows = scanned(served, store.name, limit=limit)
+            assert_scanned(rows, store, oracle.last)
+        assert_exported(served, store.name, rows, oracle.last)
+        assert_sought(served, store, oracle.last)
 
 
-def test_the_changes_of_each_version_are_keys_as_spark_reads_them(oracle: KindsCheckpoint, tmp_path: Path) -> None:
+def test_the_changes_of_each_version_are_keys_as_spark_reads_them(oracle: KindsCheckpoint, served: ServedNode) -> None:
     """Q33, where several records make an answer."""
-    with served_node(oracle.path, tmp_path / "data") as served:
-        _wait(served, oracle, oracle.last)
-        count = assert_changed(served, oracle)
+    count = assert_changed(served, oracle)
     assert count > 10 or not (oracle.state_format.provider == "hdfs" or oracle.state_format.changelog)
 
 
 def test_timers_in_a_range_of_time_are_those_that_spark_reads_in_the_order_of_time(
-    oracle: KindsCheckpoint, tmp_path: Path
+    oracle: KindsCheckpoint, served: ServedNode
 ) -> None:
     """Q17."""
-    with served_node(oracle.path, tmp_path / "data") as served:
-        _wait(served, oracle, oracle.last)
-        for store in (each for each in oracle.stores.values() if each.kind == "timers"):
-            for version in (oracle.versions[0], oracle.last):
-                kept = store.kept[version]
-                every = sorted((time, json.dumps(each.key)) for each in kept for time in each.said["timers"])
-                times = sorted({time for time, _ in every})
-                assert len(times) > 2
-                for low, high in ((_LONG_AGO, times[-1]), (times[len(times) // 3], times[-1]), (times[0], None)):
-                    wanted = [each for each in every if low <= each[0] and (high is None or each[0] < high)]
-                    _assert_timers(oracle, served, store, wanted, _range(version, low, high))
-                own = scanned(served, store.name, prefix=kept[0].key, version=version, **{"from": _LONG_AGO})
-                assert [row["timers"][0] for row in own] == kept[0].said["timers"]
-            reply = served.get(scan_target(store.name, order="key", **{"from": times[0]}))
-            assert (reply.status, reply.body["where"]) == (400, "order")
-            for asked in ({"from": "soon"}, {"from": times[-1], "to": times[0]}):
-                assert served.get(scan_target(store.name, **asked)).status == 400
+    for store in (each for each in oracle.stores.values() if each.kind == "timers"):
+        for version in (oracle.versions[0], oracle.last):
+            kept = store.kept[version]
+            every = sorted((time, json.dumps(each.key)) for each in kept for time in each.said["timers"])
+            times = sorted({time for time, _ in every})
+            assert len(times) > 2
+            for low, high in ((_LONG_AGO, times[-1]), (times[len(times) // 3], times[-1]), (times[0], None)):
+                wanted = [each for each in every if low <= each[0] and (high is None or each[0] < high)]
+                _assert_timers(oracle, served, store, wanted, _range(version, low, high))
+            own = scanned(served, store.name, prefix=kept[0].key, version=version, **{"from": _LONG_AGO})
+            assert [row["timers"][0] for row in own] == kept[0].said["timers"]
+        reply = served.get(scan_target(store.name, order="key", **{"from": times[0]}))
+        assert (reply.status, reply.body["where"]) == (400, "order")
+        for asked in ({"from": "soon"}, {"from": times[-1], "to": times[0]}):
+            assert served.get(scan_target(store.name, **asked)).status == 400
 
 
 _LONG_AGO = "1900-01-01T00:00:00Z"
@@ -218,34 +221,34 @@ def test_a_version_is_shown_when_it_is_committed_and_not_before(oracle: KindsChe
             _assert_batch(store, served, oracle.last)
 
 
-def test_one_entry_of_a_map_is_found_by_a_path_and_by_the_exact_form(oracle: KindsCheckpoint, tmp_path: Path) -> None:
+@sees_no_format
+def test_one_entry_of_a_map_is_found_by_a_path_and_by_the_exact_form(
+    oracle: KindsCheckpoint, served: ServedNode
+) -> None:
     promises = oracle.stores["promises"]
     kept = next(each for each in promises.kept[oracle.last] if None not in each.key and "" not in each.key)
     key, entry = next(entries_of(kept))
-    with served_node(oracle.path, tmp_path / "data") as served:
-        _wait(served, oracle, oracle.last)
-        path = "/".join(quote(str(part), safe="") for part in key)
-        by_path = served.get(f"/v1/stores/promises/keys/{path}")
-        exact = served.look_up(key, store="promises")
-        for reply in (by_path, exact):
-            assert {name: reply.body[name] for name in entry} == entry
-            asked: Any = reply.body["key"]
-            assert list(asked.values()) == key
-        whole = served.get(f"/v1/stores/promises/keys/{'/'.join(quote(str(part), safe='') for part in kept.key)}")
-        assert whole.body["entries"] == in_order(kept.said)["entries"]
-        absent = served.look_up([*kept.key, -1], store="promises")
-        assert (absent.status, absent.body["found"]) == (404, False)
-        wrong = served.look_up([*kept.key, "no day"], store="promises")
-        assert wrong.status == 400
-        assert "bad-key" in str(wrong.body["type"])
-        assert "day" in str(wrong.body["where"])
+    path = "/".join(quote(str(part), safe="") for part in key)
+    by_path = served.get(f"/v1/stores/promises/keys/{path}")
+    exact = served.look_up(key, store="promises")
+    for reply in (by_path, exact):
+        assert {name: reply.body[name] for name in entry} == entry
+        asked: Any = reply.body["key"]
+        assert list(asked.values()) == key
+    whole = served.get(f"/v1/stores/promises/keys/{'/'.join(quote(str(part), safe='') for part in kept.key)}")
+    assert whole.body["entries"] == in_order(kept.said)["entries"]
+    absent = served.look_up([*kept.key, -1], store="promises")
+    assert (absent.status, absent.body["found"]) == (404, False)
+    wrong = served.look_up([*kept.key, "no day"], store="promises")
+    assert wrong.status == 400
+    assert "bad-key" in str(wrong.body["type"])
+    assert "day" in str(wrong.body["where"])
 
 
+@sees_no_format
 def test_every_key_is_answered_through_a_router_as_by_the_node(
     oracle: KindsCheckpoint, tmp_path: Path, redis: RedisServer
 ) -> None:
-    if oracle.state_format != ROCKSDB_CHANGELOG_V2:
-        pytest.skip("a router sees no format")
     with cluster(oracle.path, tmp_path, redis.url, nodes=2) as known:
         router = known.router
         _wait(router, oracle, oracle.last)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from collections.abc import Iterator
 from contextlib import closing
 from functools import partial
 from pathlib import Path
@@ -19,7 +20,7 @@ from pyspark.sql import SparkSession
 from tests.support.bus.redis_server import RedisServer
 from tests.support.checkpoint.reader import CheckpointReader
 from tests.support.cluster.in_process import cluster
-from tests.support.cluster.served_node import Reply, Served, served_node
+from tests.support.cluster.served_node import Reply, Served, ServedNode, served_node
 from tests.support.oracle.answered import (
     LISTS,
     OF_AN_ANSWER,
@@ -53,28 +54,27 @@ from tests.support.spark.kinds import BRANCHES, Placing
 from understudy_shared.base.words import StoreName
 from understudy_shared.spark.key_codec import KeyCodec
 
-ROUTED = (HDFS_V1, ROCKSDB_CHANGELOG_V2)
-"""A router sees no format: one of each provider is enough."""
-FORMATS = [
-    pytest.param(each, id=each.id, marks=pytest.mark.full)
-    for each in (
-        *ROUTED,
-        ROCKSDB_V1,
-        ROCKSDB_V2,
-        ROCKSDB_CHANGELOG_V1,
-        StateFormat("hdfs", codec="zstd", row_checksum=True),
-        StateFormat("rocksdb", changelog=True, format_version=2, row_checksum=True),
-    )
-]
-CASES: list[Any] = [
-    *FORMATS,
+OF_EACH_PROVIDER = (HDFS_V1, ROCKSDB_CHANGELOG_V2)
+SCATTERED: list[Any] = [
+    pytest.param((HDFS_V1, "repartition"), id="scattered-by-repartition-hdfs"),
     pytest.param((ROCKSDB_CHANGELOG_V2, "repartition"), id="scattered-by-repartition", marks=pytest.mark.full),
     pytest.param((HDFS_V1, "static-join"), id="scattered-by-static-join", marks=pytest.mark.full),
-    pytest.param((HDFS_V1, "repartition"), id="scattered-by-repartition-hdfs"),
 ]
+FEW = [*(pytest.param(each, id=each.id, marks=pytest.mark.full) for each in OF_EACH_PROVIDER), *SCATTERED]
+OTHER_FORMATS = (
+    ROCKSDB_V1,
+    ROCKSDB_V2,
+    ROCKSDB_CHANGELOG_V1,
+    StateFormat("hdfs", codec="zstd", row_checksum=True),
+    StateFormat("rocksdb", changelog=True, format_version=2, row_checksum=True),
+)
+CASES = [*FEW, *(pytest.param(each, id=each.id, marks=pytest.mark.full) for each in OTHER_FORMATS)]
 """Formats by themselves, and with what places rows by a part of the keys before the operators. Each run has the hardest
 of them; keys of every kind that the hash places are compared with Spark 3.5's there.
 """
+
+sees_no_format = pytest.mark.parametrize("oracle", FEW, indirect=True)
+"""For what is made of rows after they were read: the first cases share checkpoints with all other tests."""
 
 
 @pytest.fixture(scope="module", params=CASES)
@@ -84,6 +84,14 @@ def oracle(
     given: StateFormat | tuple[StateFormat, Placing] = request.param
     state_format, placing = given if isinstance(given, tuple) else (given, "by-hash")
     return write_kinds_checkpoint(spark, tmp_path_factory.mktemp(state_format.id), state_format, placing=placing)
+
+
+@pytest.fixture(scope="module")
+def served(oracle: KindsCheckpoint, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedNode]:
+    """A node that shows the newest version. All tests of a checkpoint ask this one."""
+    with served_node(oracle.path, tmp_path_factory.mktemp("data")) as node:
+        wait_for_last(node, oracle)
+        yield node
 
 
 def test_what_the_comparison_is_about_did_occur(oracle: KindsCheckpoint) -> None:
@@ -142,15 +150,14 @@ def test_keys_lie_where_the_hash_of_the_whole_key_says_only_where_the_store_says
     )
 
 
+@sees_no_format
 def test_an_absent_key_of_a_scattered_store_is_absent_in_all_partitions(
-    oracle: KindsCheckpoint, tmp_path: Path
+    oracle: KindsCheckpoint, served: ServedNode
 ) -> None:
     (seen,) = oracle.of("dedupe")
-    with served_node(oracle.path, tmp_path / "data") as served:
-        wait_for_last(served, oracle)
-        absent = served.look_up(["absent", 7.5], store=seen.name)
-        (in_a_batch,) = served.look_up_all([["absent", 7.5]], store=seen.name)
-        stores: Any = served.get("/v1/stores").body["stores"]
+    absent = served.look_up(["absent", 7.5], store=seen.name)
+    (in_a_batch,) = served.look_up_all([["absent", 7.5]], store=seen.name)
+    stores: Any = served.get("/v1/stores").body["stores"]
     assert (absent.status, absent.body["found"], absent.body["version"]) == (404, False, oracle.last)
     assert in_a_batch["partition"] == absent.body["partition"]
     assert (absent.body["partition"] is None) is (oracle.placing != "by-hash")
@@ -158,78 +165,72 @@ def test_an_absent_key_of_a_scattered_store_is_absent_in_all_partitions(
     assert placement == ("by-hash" if oracle.placing == "by-hash" else "scattered")
 
 
-def test_every_key_is_answered_by_a_node_one_by_one_and_in_batches(oracle: KindsCheckpoint, tmp_path: Path) -> None:
-    with served_node(oracle.path, tmp_path / "data") as served:
-        wait_for_last(served, oracle)
-        for store in oracle.stores.values():
-            for kept in store.kept[oracle.last]:
-                reply = served.look_up(kept.key, store=store.name)
-                assert_answer(oracle, store, kept, {"status": reply.status, **reply.body})
-            assert_batch(oracle, store, served)
-            gone = next(iter(_keys(store, oracle.versions[0]) - _keys(store, oracle.last)), None)
-            if gone is not None:
-                reply = served.look_up(json.loads(gone), store=store.name)
-                assert (reply.status, reply.body["found"]) == (404, False)
-        described = served.get("/v1/stores")
-        assert described.body["not_served"] == []
-        document = served.get("/openapi.json").body
-        _judge(document, "GET /v1/stores", described)
-        for store in oracle.stores.values():
-            key = store.kept[oracle.last][0].key
-            _judge(document, "GET /v1/stores/{store}/lookup", served.look_up(key, store=store.name))
-            body = json.dumps({"keys": [key, key]}).encode()
-            for query in ("", "?compact=true"):
-                reply = served.post(f"/v1/stores/{store.name}/lookup{query}", body)
-                _judge(document, "POST /v1/stores/{store}/lookup", reply)
+def test_every_key_is_answered_by_a_node_one_by_one_and_in_batches(oracle: KindsCheckpoint, served: ServedNode) -> None:
+    for store in oracle.stores.values():
+        for kept in store.kept[oracle.last]:
+            reply = served.look_up(kept.key, store=store.name)
+            assert_answer(oracle, store, kept, {"status": reply.status, **reply.body})
+        assert_batch(oracle, store, served)
+        gone = next(iter(_keys(store, oracle.versions[0]) - _keys(store, oracle.last)), None)
+        if gone is not None:
+            reply = served.look_up(json.loads(gone), store=store.name)
+            assert (reply.status, reply.body["found"]) == (404, False)
+    described = served.get("/v1/stores")
+    assert described.body["not_served"] == []
+    document = served.get("/openapi.json").body
+    _judge(document, "GET /v1/stores", described)
+    for store in oracle.stores.values():
+        key = store.kept[oracle.last][0].key
+        _judge(document, "GET /v1/stores/{store}/lookup", served.look_up(key, store=store.name))
+        body = json.dumps({"keys": [key, key]}).encode()
+        for query in ("", "?compact=true"):
+            reply = served.post(f"/v1/stores/{store.name}/lookup{query}", body)
+            _judge(document, "POST /v1/stores/{store}/lookup", reply)
 
 
 def test_a_named_version_is_answered_as_spark_reads_it_by_a_node_that_never_showed_it(
-    oracle: KindsCheckpoint, tmp_path: Path
+    oracle: KindsCheckpoint, served: ServedNode
 ) -> None:
     """Q57."""
-    with served_node(oracle.path, tmp_path / "data") as served:
-        wait_for_last(served, oracle)
-        for version in oracle.versions:
-            for store in oracle.stores.values():
-                assert_batch(oracle, store, served, version=version)
-                kept = store.kept[version][0]
-                reply = served.look_up(kept.key, store=store.name, bounds=f"version={version}")
-                assert_answer(oracle, store, kept, {"status": reply.status, **reply.body}, version=version)
-                snapshot = served.look_up(kept.key, store=store.name, bounds=f"snapshot={reply.body['position']}")
-                assert snapshot.body["version"] == version
-        assert served.node.past.opened > 0
-        any_store, key = store.name, quote(json.dumps(kept.key))
-        gone = served.get(f"/v1/stores/{any_store}/lookup?key={key}&version=0")
-        assert (gone.status, gone.problem) == (410, "version-gone")
-        assert gone.body["retained_versions"] == [_first_retained(oracle), oracle.last]
-        later = served.get(f"/v1/stores/{any_store}/lookup?key={key}&version={oracle.last + 1}&wait_ms=0")
-        assert (later.status, later.problem) == (503, "no-acceptable-replica")
-        assert "version-not-yet" in later.text
+    for version in oracle.versions:
+        for store in oracle.stores.values():
+            assert_batch(oracle, store, served, version=version)
+            kept = store.kept[version][0]
+            reply = served.look_up(kept.key, store=store.name, bounds=f"version={version}")
+            assert_answer(oracle, store, kept, {"status": reply.status, **reply.body}, version=version)
+            snapshot = served.look_up(kept.key, store=store.name, bounds=f"snapshot={reply.body['position']}")
+            assert snapshot.body["version"] == version
+    assert served.node.past.opened > 0
+    any_store, key = store.name, quote(json.dumps(kept.key))
+    gone = served.get(f"/v1/stores/{any_store}/lookup?key={key}&version=0")
+    assert (gone.status, gone.problem) == (410, "version-gone")
+    assert gone.body["retained_versions"] == [_first_retained(oracle), oracle.last]
+    later = served.get(f"/v1/stores/{any_store}/lookup?key={key}&version={oracle.last + 1}&wait_ms=0")
+    assert (later.status, later.problem) == (503, "no-acceptable-replica")
+    assert "version-not-yet" in later.text
 
 
 def test_the_history_of_a_key_is_what_spark_reads_of_it_at_each_version(
-    oracle: KindsCheckpoint, tmp_path: Path
+    oracle: KindsCheckpoint, served: ServedNode
 ) -> None:
-    with served_node(oracle.path, tmp_path / "data") as served:
-        wait_for_last(served, oracle)
-        first, last = oracle.versions[0], oracle.last
-        for store in oracle.stores.values():
-            for kept in (store.kept[last][0], store.kept[first][-1]):
-                assert_history(oracle, store, kept.key, served)
+    first, last = oracle.versions[0], oracle.last
+    for store in oracle.stores.values():
+        for kept in (store.kept[last][0], store.kept[first][-1]):
+            assert_history(oracle, store, kept.key, served)
 
 
-def test_several_stores_are_read_at_one_version(oracle: KindsCheckpoint, tmp_path: Path) -> None:
+@sees_no_format
+def test_several_stores_are_read_at_one_version(oracle: KindsCheckpoint, served: ServedNode) -> None:
     """Q64."""
-    with served_node(oracle.path, tmp_path / "data") as served:
-        wait_for_last(served, oracle)
-        for version in (None, oracle.versions[0]):
-            assert_several(oracle, served, version)
+    for version in (None, oracle.versions[0]):
+        assert_several(oracle, served, version)
 
 
 def _first_retained(oracle: KindsCheckpoint) -> int:
     return min(int(path.name) for path in (oracle.path / "commits").iterdir() if path.name.isdigit()) + 1
 
 
+@sees_no_format
 def test_what_is_said_to_have_expired_is_what_spark_removes_in_the_next_batch(oracle: KindsCheckpoint) -> None:
     """The members of the answers are compared with these elsewhere; here they are compared with what Spark did."""
     (lately,) = oracle.of("dedupeWithinWatermark")
@@ -254,14 +255,13 @@ def test_what_is_said_to_have_expired_is_what_spark_removes_in_the_next_batch(or
     assert kept_on > 0
 
 
-def test_the_pages_of_every_key_together_are_what_spark_reads(oracle: KindsCheckpoint, tmp_path: Path) -> None:
-    with served_node(oracle.path, tmp_path / "data") as served:
-        wait_for_last(served, oracle)
-        for store in oracle.stores.values():
-            if store.kind in LISTS:
-                member = LISTS[store.kind]
-                for kept in sorted(store.kept[oracle.last], key=partial(_length, member))[-5:]:
-                    _assert_pages(served, store, kept, member)
+@sees_no_format
+def test_the_pages_of_every_key_together_are_what_spark_reads(oracle: KindsCheckpoint, served: ServedNode) -> None:
+    for store in oracle.stores.values():
+        if store.kind in LISTS:
+            member = LISTS[store.kind]
+            for kept in sorted(store.kept[oracle.last], key=partial(_length, member))[-5:]:
+                _assert_pages(served, store, kept, member)
 
 
 def _length(member: str, kept: Kept) -> int:
@@ -280,6 +280,7 @@ def _assert_pages(served: Served, store: KindStore, kept: Kept, member: str) -> 
     assert as_text(found) == as_text(kept.said[member])
 
 
+@sees_no_format
 def test_what_a_scan_would_have_to_sort_is_sorted_before_its_version_is_shown(
     oracle: KindsCheckpoint, tmp_path: Path
 ) -> None:
@@ -294,41 +295,37 @@ def test_what_a_scan_would_have_to_sort_is_sorted_before_its_version_is_shown(
         assert [replica.resident_bytes for replica in replicas] == before
 
 
-def test_a_scan_and_an_export_have_every_key_of_every_kind_once(oracle: KindsCheckpoint, tmp_path: Path) -> None:
+def test_a_scan_and_an_export_have_every_key_of_every_kind_once(oracle: KindsCheckpoint, served: ServedNode) -> None:
     """Q1, Q17, Q64."""
-    with served_node(oracle.path, tmp_path / "data") as served:
-        wait_for_last(served, oracle)
-        for store in oracle.stores.values():
-            for limit in ("1", "2", "7", "1000"):
-                rows = scanned(served, store.name, limit=limit)
-                assert_scanned(rows, store, oracle.last)
-            assert_exported(served, store.name, rows, oracle.last)
-            assert_sought(served, store, oracle.last)
+    for store in oracle.stores.values():
+        for limit in ("1", "2", "7", "1000"):
+            rows = scanned(served, store.name, limit=limit)
+            assert_scanned(rows, store, oracle.last)
+        assert_exported(served, store.name, rows, oracle.last)
+        assert_sought(served, store, oracle.last)
 
 
-def test_the_changes_of_each_version_are_keys_as_spark_reads_them(oracle: KindsCheckpoint, tmp_path: Path) -> None:
+def test_the_changes_of_each_version_are_keys_as_spark_reads_them(oracle: KindsCheckpoint, served: ServedNode) -> None:
     """Q33, where several records make an answer."""
-    with served_node(oracle.path, tmp_path / "data") as served:
-        wait_for_last(served, oracle)
-        count = assert_changed(served, oracle)
+    count = assert_changed(served, oracle)
     assert count > 10 or not (oracle.state_format.provider == "hdfs" or oracle.state_format.changelog)
 
 
-def test_longs_are_texts_in_every_kind_of_answer_that_is_asked_for_so(oracle: KindsCheckpoint, tmp_path: Path) -> None:
-    with served_node(oracle.path, tmp_path / "data") as served:
-        wait_for_last(served, oracle)
-        for store in oracle.stores.values():
-            kept = store.kept[oracle.last][0]
-            reply = served.look_up(kept.key, store=store.name, bounds="longs=string")
-            said = {name: value for name, value in reply.body.items() if name not in OF_AN_ANSWER}
-            assert as_text(said) == as_text(_longs_as_text(kept.said)), store.operator
+@sees_no_format
+def test_longs_are_texts_in_every_kind_of_answer_that_is_asked_for_so(
+    oracle: KindsCheckpoint, served: ServedNode
+) -> None:
+    for store in oracle.stores.values():
+        kept = store.kept[oracle.last][0]
+        reply = served.look_up(kept.key, store=store.name, bounds="longs=string")
+        said = {name: value for name, value in reply.body.items() if name not in OF_AN_ANSWER}
+        assert as_text(said) == as_text(_longs_as_text(kept.said)), store.operator
 
 
+@sees_no_format
 def test_every_key_is_answered_through_a_router_as_by_the_node(
     oracle: KindsCheckpoint, tmp_path: Path, redis: RedisServer
 ) -> None:
-    if oracle.state_format not in ROUTED:
-        pytest.skip("a router sees no format")
     with cluster(oracle.path, tmp_path, redis.url, nodes=2) as known:
         router = known.router
         wait_for_last(router, oracle)

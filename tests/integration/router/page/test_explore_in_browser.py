@@ -12,13 +12,10 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 from tests.support.checkpoint.handmade_orders import BIG
 from tests.support.cluster.in_process import ClusterRouter
-from tests.support.matrix import in_full
 from tests.support.page.browser import CHROMIUM, NO_CHROMIUM, Shown, axe_source, chromium, shown, violations
 from tests.support.page.explored import VERSION, address, choose_store, do, expect_said, explored, rows
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason=NO_CHROMIUM)
-
-PHONE: dict[str, Any] = {"viewport": {"width": 360, "height": 740}, "has_touch": True}
 
 
 @pytest.fixture(scope="module")
@@ -96,28 +93,6 @@ def test_a_key_shows_its_value_to_the_last_digit_and_its_history_with_a_plot(liv
 
 
 @pytest.mark.full
-def test_a_link_shows_a_colleague_the_same_list_and_key(live: Shown, browser: Browser, router: ClusterRouter) -> None:
-    page = live.page
-    page.locator('[data-prefix="tenant"]').fill("b")
-    do(page, "List keys")
-    expect_said(page, "Keys 1 to 10")
-    page.locator("#explore-list a[data-row]").nth(2).click()
-    expect(page.locator("#explore-key")).to_contain_text(str(BIG))
-    with shown(browser, page.url) as sent:
-        expect(sent.page.locator("#explore-key")).to_contain_text(str(BIG))
-        assert rows(sent.page) == rows(page)
-        expect(sent.page.locator("#explore-list tr[aria-current=true]")).to_have_count(1)
-        expect(sent.page.locator('[data-prefix="tenant"]')).to_have_value("b")
-    with shown(browser, address(router, explore="op0", prefix="no JSON", where="[[1]]", row="<b>no key")) as broken:
-        expect_said(broken.page, "Keys 1 to 50")
-        expect(broken.page.locator("#explore-key")).to_contain_text("<b>no key")
-        expect(broken.page.locator("#explore-key .problem")).to_be_visible()
-    page.go_back()
-    expect(page.locator("#explore-key")).to_be_hidden()
-    assert len(rows(page)) == 10
-
-
-@pytest.mark.full
 def test_a_list_and_a_key_are_copied_as_commands_that_run_and_hold_no_secret(live: Shown) -> None:
     page = live.page
     page.locator('[data-prefix="tenant"]').fill("b")
@@ -166,25 +141,6 @@ def test_the_keyboard_alone_lists_opens_closes_and_turns_pages(live: Shown) -> N
 
 def focused(page: Page) -> str:
     return str(page.evaluate("() => document.activeElement.textContent"))
-
-
-@pytest.mark.parametrize("theme", in_full(("light", "dark"), if_in=("light",)))
-def test_a_phone_lists_and_opens_keys_without_scrolling_sideways(
-    browser: Browser, router: ClusterRouter, theme: str
-) -> None:
-    where = json.dumps([["count", "<", "20"], ["tenant", "not_null", ""]])
-    url = address(router, explore="op0", where=where, row='{"tenant":"a","n":"3"}')
-    with shown(browser, url, color_scheme=theme, **PHONE) as live:
-        page = live.page
-        expect_said(page, "Keys 1 to")
-        expect(page.locator("#explore-key")).to_contain_text(str(BIG))
-        do(page, "Show its history")
-        expect(page.locator("#explore-key")).to_contain_text("2 changes")
-        for summary in page.locator("#explore summary").all():
-            summary.click()
-        assert page.evaluate("() => document.documentElement.scrollWidth") <= 360
-        assert violations(page, axe_source()) == []
-        assert live.errors == []
 
 
 def problem(kind: str, status: int) -> dict[str, Any]:

@@ -157,26 +157,6 @@ def test_a_router_that_falls_silent_makes_the_page_stale(browser: Browser, how: 
             assert live.errors == []
 
 
-@pytest.mark.full
-def test_a_router_that_comes_back_is_heard_again_without_a_reload(browser: Browser, router: FakeRouter) -> None:
-    """The page connects anew by itself after an answer that is an error, which ends an EventSource for good."""
-    with shown(browser, "about:blank", scripts=False) as page:
-        refuse = [True]
-
-        def answer(route: Any) -> None:
-            if refuse[0]:
-                route.fulfill(status=503, body="{}", content_type="application/problem+json")
-            else:
-                route.continue_()
-
-        page.page.route("**/admin/changes*", answer)
-        page.page.unroute("**/main.js")
-        page.page.goto(f"{router.url}/admin/")
-        expect(page.page.locator("#stale")).to_be_visible()
-        refuse[0] = False
-        expect(page.page.locator("#live")).to_have_text("live")
-
-
 CHECKED = {f"{name}, {theme}": (name, theme) for name in SHOWN for theme in ("light", "dark")}
 MORE = ("healthy, dark", "degraded, light", "restoring, dark", "empty, light")
 
@@ -215,16 +195,6 @@ def test_the_overview_of_several_applications_has_no_barrier_and_fits_a_phone(
         assert violations(live.page, axe_source()) == []
         live.page.set_viewport_size({"width": 1280, "height": 600})
         assert violations(live.page, axe_source()) == []
-
-
-def test_the_dialog_and_an_answer_have_no_barrier_either(live: Shown) -> None:
-    page = live.page
-    page.locator('#ask input[data-field="tailnum"]').fill("N14228")
-    page.locator("#ask").get_by_role("button", name="Get").click()
-    expect(page.locator("#answer")).to_contain_text("Found")
-    page.locator("#nodes tr", has_text="node-1").get_by_role("button", name="Drain").click()
-    expect(page.locator("#drain-why")).to_contain_text("safe to stop")
-    assert violations(page, axe_source()) == []
 
 
 def test_no_text_can_become_markup(live: Shown) -> None:
@@ -291,30 +261,6 @@ def test_a_key_is_looked_up_to_the_last_digit_and_is_in_the_url(live: Shown, rou
     ]  # fmt: skip
     with shown(page.context.browser, page.url) as sent:  # type: ignore[arg-type]  # it has one
         expect(sent.page.locator("#answer")).to_contain_text("90071992547409931")
-
-
-def test_a_key_of_windows_and_numbers_is_written_as_spark_has_it(live: Shown, router: FakeRouter) -> None:
-    page = live.page
-    page.locator("#ask-store").select_option("airport_hours")
-    before = len(router.requests())
-    for name, text in (
-        ("window start", "2013-01-01T10:00:00Z"), ("window end", "2013-01-01T11:00:00Z"), ("origin", "EWR"),
-    ):  # fmt: skip
-        page.locator(f'#ask input[data-field="{name}"]').fill(text)
-    page.locator("#ask").get_by_role("button", name="Explain").click()
-    expect(page.locator("#answer")).to_contain_text("least lag of the standbys")
-    expect(page.locator("#answer")).to_contain_text("lag-exceeded")
-    key = '[{"start":"2013-01-01T10:00:00Z","end":"2013-01-01T11:00:00Z"},"EWR"]'
-    assert router.requests()[before:][0] == ["explain airport_hours", {"key": key, "longs": "string"}]
-    written = page.evaluate(
-        """async () => {
-          const { fieldsOf, keyText } = await import("/admin/static/keytext.js");
-          const types = ["long", "double", "boolean", "string", "decimal(10,2)", "array<int>"];
-          const fields = fieldsOf(types.map((type) => ({ name: type, type })));
-          return keyText(fields, ["9007199254740993", "1.5", "true", "7", "1.50", "[1, 2]"]);
-        }"""
-    )
-    assert written == '[9007199254740993,1.5,true,"7","1.50",[1, 2]]'
 
 
 @pytest.mark.full

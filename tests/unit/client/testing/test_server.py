@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import subprocess
 import sys
 import threading
@@ -12,20 +11,14 @@ from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from typing import Any
-from urllib.request import urlopen
 
 import pytest
 
-from understudy import BadRequestError, UnderstudyError, UnreachableError, UsageError
+from understudy import BadRequestError, UnderstudyError, UsageError
 from understudy.testing import Server, Store
-from understudy.typed import bind
 from understudy_shared.base.errors import BadKeyError
-from understudy_shared.spark.schema_json import schema_json
-from understudy_shared.spark.type_names import parse_type_name
-from understudy_shared.spark.types import StructType, parse_schema
 
 FIVE = datetime(2013, 1, 1, 5, tzinfo=UTC)
-HOUR = (FIVE, FIVE + timedelta(hours=1))
 WINDOW = "struct<start:timestamp,end:timestamp>"
 MEAN = 'mean "ä😀\x7f"'
 """The name of a store, which may be any text."""
@@ -91,13 +84,6 @@ def test_rows_that_are_declared_are_read(server: Server) -> None:
     assert {row.key["tail"] for row in store.scan(where=[["flights", ">", 0]])} >= {"N1", "N2"}
 
 
-def test_a_value_of_every_type_comes_back_as_it_was_given(server: Server) -> None:
-    given = {name: value for name, (_, value) in EVERY_TYPE.items()}
-    client = server.client()
-    store = client.store("every type")
-    assert bind(store.info().schema).value(store.get(1).value) == given
-
-
 def test_the_results_of_a_query_are_computed_from_what_is_stored(server: Server) -> None:
     assert server.client().store(MEAN).get("N1").result == {"delay": 2.5}
 
@@ -115,20 +101,6 @@ def test_a_commit_is_read_when_it_returns_and_its_past_stays() -> None:
         assert store.get("N1").version == 3
 
 
-def test_windows_of_a_key_are_read_in_their_order(server: Server) -> None:
-    later = (HOUR[1], HOUR[1] + timedelta(hours=1))
-    server.commit({"hours": [(("JFK", later), {"flights": 2}), (("JFK", HOUR), {"flights": 1})]})
-    windows = list(server.client().store("hours").windows("JFK"))
-    assert [each.value["flights"] for each in windows] == [1, 2]
-
-
-def test_other_processes_read_a_server_by_its_url(server: Server) -> None:
-    with urlopen(f"{server.url}/v1/stores/aircraft/keys/N1", timeout=10) as reply:
-        assert json.load(reply)["value"]["flights"] == 3
-    with pytest.raises(UnderstudyError, match="port is in use"):
-        Server(STORES, port=int(server.url.rpartition(":")[2]))
-
-
 def test_clients_of_any_loop_and_of_threads_share_a_server(server: Server) -> None:
     async def read() -> int:
         async with server.async_client() as client:
@@ -143,24 +115,6 @@ def test_clients_of_any_loop_and_of_threads_share_a_server(server: Server) -> No
     for thread in threads:
         thread.join()
     assert [each.value["flights"] for each in found] == [3] * 8
-
-
-def test_the_settings_of_the_machine_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("UNDERSTUDY_MAX_KEY_BYTES", "nonsense")
-    monkeypatch.setenv("UNDERSTUDY_CONFIG", "/nowhere")
-    with Server({"aircraft": STORES["aircraft"]}) as server:
-        assert server.client().store("aircraft").get("N1").found
-
-
-def test_a_server_that_is_closed_is_no_server() -> None:
-    server = Server({"aircraft": STORES["aircraft"]})
-    url, client = server.url, server.client()
-    server.close()
-    server.close()
-    with pytest.raises(UnreachableError, match="refused"):
-        client.store("aircraft").get("N1")
-    with pytest.raises(OSError, match="refused"):
-        urlopen(url, timeout=10)
 
 
 @pytest.mark.parametrize(
@@ -221,13 +175,6 @@ def test_the_import_loads_no_service() -> None:
     code = "import sys, understudy.testing; print({'fastapi', 'uvicorn', 'rocksdict', 'numpy'} & set(sys.modules))"
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert said.stdout == "set()\n"
-
-
-@pytest.mark.parametrize("kind", sorted({kind for kind, _ in EVERY_TYPE.values()} | {"interval", "time(6)", "void"}))
-def test_a_schema_is_read_back_as_it_was_written(kind: str) -> None:
-    schema = parse_type_name(f"struct<a:{kind},b:map<int,{kind}>>")
-    assert isinstance(schema, StructType)
-    assert parse_schema(schema_json(schema).decode()) == schema
 
 
 def test_a_watch_gets_each_commit_by_both_clients() -> None:

@@ -59,15 +59,6 @@ def test_lag_is_unknown_while_the_storage_is_away(server: Server) -> None:
     assert get(server, max_lag=0).value["flights"] == 2
 
 
-def test_lags_may_overlap(server: Server) -> None:
-    first, second, unknown = server.lag(SECONDS), server.lag(SECONDS), server.lag(None)
-    first.end()
-    unknown.end()
-    assert get(server).lag.offset_lag == 2
-    second.end()
-    assert get(server).lag.offset_lag == 0
-
-
 @pytest.mark.parametrize(
     ("problem", "error"),
     [
@@ -87,15 +78,6 @@ def test_a_problem_is_answered_until_it_ends(problem: str, error: type[Exception
 
 def _counted(server: Server) -> Any:
     return server.client(retries=0).store("aircraft").count()
-
-
-def test_a_problem_may_be_of_one_store_and_for_some_requests(server: Server) -> None:
-    server.fail("overloaded", store="other", times=2)
-    assert get(server).found
-    for _ in range(2):
-        with pytest.raises(UnderstudyError, match="the test asked"):
-            get(server, "other")
-    assert get(server, "other").found
 
 
 def test_a_client_that_retries_gets_past_a_failure(server: Server) -> None:
@@ -122,33 +104,6 @@ def test_a_slow_server_misses_the_deadline(server: Server) -> None:
 def test_a_connection_that_is_cut_is_no_answer(server: Server) -> None:
     with server.cut(), pytest.raises(UnreachableError, match="closed the connection"):
         get(server)
-
-
-def test_a_server_with_troubles_ends_at_once() -> None:
-    store = Store(key={"tail": "string"}, value={"flights": "long"})
-    with Server({"aircraft": store}) as server:
-        server.slow(3600 * SECONDS)
-        with pytest.raises(DeadlineError):
-            get(server, timeout=0.02)
-
-
-def test_a_trouble_may_end_after_its_server() -> None:
-    store = Store(key={"tail": "string"}, value={"flights": "long"})
-    with Server({"aircraft": store}) as server:
-        lag = server.lag(SECONDS)
-    lag.end()
-    server.heal()
-    for call in (server.commit, lambda: server.lag(SECONDS)):
-        with pytest.raises(UnderstudyError, match="closed"):
-            call()
-
-
-def test_heal_ends_all_troubles(server: Server) -> None:
-    server.lag(60 * SECONDS)
-    server.fail()
-    server.cut()
-    server.heal()
-    assert get(server, max_staleness=30 * SECONDS).version == server.version
 
 
 @pytest.mark.parametrize(

@@ -134,33 +134,6 @@ def test_batches_are_the_same_with_it_and_without_it_and_a_file_holds_just_its_b
     assert offsets(is_ahead=True) == offsets(is_ahead=False)
 
 
-def test_while_spark_runs_a_batch_the_next_one_is_written_and_is_there_when_spark_asks() -> None:
-    with spooled(server_of(BACKLOG), options(4)) as query:
-        assert query.next() is not None
-        wait_until(lambda: len(query.files()) == 2, what="the next batch")
-        assert query.count() == 0
-        planned = query.next()
-        assert planned is not None
-        assert query.count() == 1
-        assert ordinals(planned[0]) == {A: [2, 3], B: [2, 3]}
-        assert rows([part for _, part in planned[0].ranges]) == in_file(planned[1])
-
-
-@pytest.mark.parametrize(
-    ("logs", "records"),
-    [
-        pytest.param(BACKLOG, -1, id="without a bound a batch takes all that has come by then"),
-        pytest.param(((0, 2, 4), (1, 3)), 2, id="it would not be full"),
-    ],
-)
-def test_what_would_be_smaller_than_a_batch_of_its_time_is_not_written_ahead(logs: Logs, records: int) -> None:
-    with spooled(server_of(logs), options(records)) as query:
-        planned = query.next()
-        assert planned is not None
-        query.ahead.write_next()
-        assert query.files() == [planned[1].path]
-
-
 def test_a_file_that_was_written_ahead_is_not_taken_for_another_batch() -> None:
     server = server_of(BACKLOG)
     with spooled(server, options(4)) as query:

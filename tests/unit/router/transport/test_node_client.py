@@ -12,10 +12,9 @@ from tests.support.cluster.fake_cluster import catalogue, until
 from tests.support.cluster.fake_node import FakeNode, Hang, fake_nodes, found
 
 from understudy_router.cluster.catalogue import stores_of
-from understudy_router.transport import node_clients
 from understudy_router.transport.client_context import ClientContext, HopFacts
-from understudy_router.transport.node_client import FULL_KEYS, LONE_HOPS, NodeClient
-from understudy_router.transport.node_clients import IDLE_S, NodeClients
+from understudy_router.transport.node_client import LONE_HOPS, NodeClient
+from understudy_router.transport.node_clients import NodeClients
 from understudy_router.transport.node_requests import Delay, NodeRequest, Outcomes, Reply
 from understudy_router.transport.patience import Patience
 from understudy_shared.auth.cluster_secret import ClusterIdentity
@@ -149,18 +148,6 @@ async def test_what_does_not_fit_in_the_queue_is_refused_at_once_and_the_rest_is
     assert [sent for _, _, sent in listener.failures] == [False]
 
 
-async def test_requests_of_one_tick_share_a_hop_until_it_is_full() -> None:
-    async with world(value) as at:
-        first = [await at.submit(0), await at.submit(0)]
-        await asyncio.gather(*[each.outcomes for each in first])
-        client, before = at.client(0), len(at.nodes[0].keys)
-        small = [asked(client, [KEY] * 10) for _ in range(3)]
-        await asyncio.gather(*[each.outcomes for each in small])
-        large = [asked(client, [KEY] * FULL_KEYS) for _ in range(2)]
-        await asyncio.gather(*[each.outcomes for each in large])
-        assert at.nodes[0].keys[before:] == [30, FULL_KEYS, FULL_KEYS]
-
-
 async def test_what_waits_longer_than_its_reader_is_a_timeout_that_says_nothing_about_the_node() -> None:
     listener = RecordingListener()
     async with client_to(NOWHERE, ManualClock(), listener) as client:
@@ -227,57 +214,6 @@ async def test_an_answer_ends_the_silence_and_the_next_one_is_reported_again() -
         assert len(at.listener.silences) == 2
 
 
-async def test_a_connection_that_is_never_made_is_silence_too() -> None:
-    async with fake_nodes(value, value) as nodes, _no_accept() as port:
-        at = World(nodes)
-        try:
-            client = at.clients.to("deaf", HostInfo("127.0.0.1", port))
-            waiting = asked(client, [KEY])
-            await until(lambda: client.quiet_since_ms() is not None)
-            at.clock.advance(1)
-            await (await at.submit(1)).outcomes
-            at.pass_ms(210)
-            assert at.listener.silences
-            assert waiting.delays == [Delay.SILENT]
-        finally:
-            await at.clients.close()
-
-
-@asynccontextmanager
-async def _no_accept() -> AsyncIterator[int]:
-    """A port whose queue of connections is full: more of them are never answered."""
-    import socket
-
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        listener.listen(0)
-        fillers = [socket.socket() for _ in range(3)]
-        try:
-            for filler in fillers:
-                filler.setblocking(False)
-                filler.connect_ex(listener.getsockname())
-            yield listener.getsockname()[1]
-        finally:
-            for filler in fillers:
-                filler.close()
-
-
-async def test_a_client_that_nobody_uses_is_closed_and_one_that_is_used_is_kept(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(node_clients, "SWEEP_S", 0.01)
-    async with world(value) as known, asyncio.TaskGroup() as tasks:
-        closing = tasks.create_task(known.clients.close_unused())
-        gone = known.clients.to("gone", NOWHERE)
-        known.clock.advance((IDLE_S + 1) * 1000)
-        await (await known.submit(0)).outcomes
-        used = known.client(0)
-        await until(lambda: known.clients.to("gone", NOWHERE) is not gone)
-        assert asked(gone, [KEY]).outcomes.done(), "it is closed"
-        assert known.client(0) is used
-        closing.cancel()
-
-
 @pytest.mark.parametrize(
     ("allowance", "expected"), [(0.0, [[], []]), (1.0, [[Delay.SLOW], []]), (2.0, [[Delay.SLOW], [Delay.SLOW]])]
 )
@@ -324,19 +260,6 @@ async def test_a_probe_always_ends_and_the_listener_hears_of_it(how: str) -> Non
         assert [(node_id, sent) for node_id, _, sent in at.listener.failures] == (
             [] if how == "closed" else [("a", True)]
         )
-
-
-async def test_a_node_that_nobody_asked_lately_is_probed_once_to_learn_whether_others_answer() -> None:
-    async with world(Hang(), value) as at:
-        waiting = await at.submit(0)
-        at.clock.advance(1)
-        for _ in range(5):
-            at.clients.probe_if_quiet("b", at.host(1))
-        await until(lambda: at.listener.answers)
-        at.clients.probe_if_quiet("b", at.host(1))
-        at.pass_ms(200)
-        assert (at.nodes[1].keys, at.nodes[1].probes) == ([], 1)
-        assert waiting.delays == [Delay.SILENT]
 
 
 async def test_a_request_that_comes_alone_is_sent_at_once_and_a_crowd_shares_hops() -> None:

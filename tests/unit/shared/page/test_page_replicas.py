@@ -5,25 +5,11 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.support.page.overviews import healthy
 
 from understudy_shared.page.page_query import PageQuery, read_query
 from understudy_shared.page.replicas import (
-    grid_view,
     page_bounds,
 )
-
-
-def test_every_replica_of_a_small_cluster_has_its_cell() -> None:
-    grid = healthy()["grid"]
-    view = grid_view(grid, PageQuery())
-    assert view["columns"] == ["node-1", "node-2", "node-3"]
-    assert [cell and cell.place for cell in next(view["rows"])["cells"]] == [
-        "aircraft/0/node-1",
-        "aircraft/0/node-2",
-        None,
-    ]
-    assert (view["shown"], view["pager"]) == ("12 partitions", [])
 
 
 @given(st.integers(0, 100_000), st.integers(1, 1000), st.integers(1, 100_000))
