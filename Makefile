@@ -19,7 +19,7 @@ BIN := .venv/bin
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup runtime browser helm validators kubernetes minio servers jar demo check format test verify containers soak bench docs screenshots release release-check clean
+.PHONY: help setup runtime browser helm validators kubernetes minio servers jar demo check format test verify nightly containers soak bench docs screenshots release release-check clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/  make \1	\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 18
@@ -78,7 +78,11 @@ test: setup ## the tests, one case for each claim
 
 # What `brief` marks has a longer case of the same claim.
 verify: check servers validators ## everything: the checks, and the tests with their full matrices
-	$(BIN)/pytest $(PARALLEL) -m "not brief" --ignore-glob='tests/system/test_containers*.py' $(PYTEST_ARGS)
+	$(BIN)/pytest $(PARALLEL) -m "not brief and not nightly" --ignore-glob='tests/system/test_containers*.py' $(PYTEST_ARGS)
+
+# Each night: random cases of which `make verify` has some, and whether the proof finds the bugs that are planted for it.
+nightly: servers ## random cases beyond those of make verify, and the proof against planted bugs
+	$(BIN)/pytest $(PARALLEL) -m nightly $(PYTEST_ARGS)
 
 containers: setup ## the images built and the compose file run in a Docker Engine, by TLS too, under faults, alone; skipped where none starts
 	$(BIN)/pytest -m full -rs tests/system/test_containers.py tests/system/test_containers_tls.py

@@ -302,6 +302,7 @@ def hunted(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 
 @pytest.mark.full
+@pytest.mark.nightly
 @pytest.mark.timeout(1500)
 @pytest.mark.parametrize("mutant", MUTANTS)
 def test_a_bug_planted_in_the_services_is_found(mutant: str, hunted: Hunted) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import pty
 import select
@@ -15,7 +14,6 @@ from typing import Any
 import orjson
 import pyarrow as pa
 import pytest
-from pyarrow import parquet
 from tests.support.checkpoint.handmade_types import HandmadeTypes
 from tests.support.cluster.served_node import ServedNode, served_node
 from tests.support.services.command_line import UNDERSTUDY, ask, environment
@@ -27,7 +25,6 @@ from understudy.sql import reads
 from understudy.sql.errors import SqlError
 from understudy.sql.query import query
 from understudy.sql.session import SqlSession
-from understudy.terminal.exits import ExitCode
 
 NAMES = """
 [op0]
@@ -194,42 +191,9 @@ def test_a_store_of_others_is_an_unknown_table_and_keys_of_others_are_refused(
                 query(client, "select n from op0")
 
 
-@pytest.mark.full
-def test_the_forms_of_the_output(node: ServedNode, tmp_path: Path) -> None:
-    statement = 'select key, value, null x, "Group" from "order" where "key.n" < 2 order by 1'
-    done = sql(node, statement)
-    assert done.returncode == 0, done.stderr
-    assert [json.loads(line) for line in done.stdout.splitlines()][1] == {
-        "key": "key-1",
-        "value": 2,
-        "x": None,
-        "Group": "b",
-    }
-    assert done.stderr.startswith("2 rows of version 2, committed at ")
-    assert "  order: scan, where key.n < 2, 2 rows" in done.stderr
-    assert sql(node, "--format", "csv", stdin=statement).stdout.splitlines() == [
-        "key,value,x,Group",
-        "key-0,2,,a",
-        "key-1,2,,b",
-    ]
-    assert "key-1" in sql(node, statement, "--format", "table").stdout
-    file = tmp_path / "found.parquet"
-    assert sql(node, statement, "--output", str(file), "--version", "1").returncode == 0
-    assert parquet.read_table(file)["value"].to_pylist() == [1, 1]
-    assert pa.ipc.open_stream(_arrow(node, statement)).read_all().num_rows == 2
-
-
-def _arrow(node: ServedNode, statement: str) -> bytes:
-    variables = environment({"UNDERSTUDY_URL": f"http://127.0.0.1:{node.port}"})
-    return subprocess.check_output([UNDERSTUDY, "sql", statement, "--format", "arrow"], env=variables, timeout=60)
-
-
 @pytest.mark.parametrize(
     ("arguments", "code", "said"),
     [
-        pytest.param(*(["selec"], 2, "syntax error"), marks=pytest.mark.full),
-        pytest.param(*(["select * from nope"], 2, "there is no table nope"), marks=pytest.mark.full),
-        pytest.param(*(["select 1", "--memory-limit", "much"], 2, "is not a size"), marks=pytest.mark.full),
         (['select count(*) from "order"', "--version", "99"], 3, "version-not-yet"),
         (["select 1", "--url", "http://127.0.0.1:1"], 4, "fix:"),
     ],
@@ -275,20 +239,6 @@ def test_a_statement_beyond_its_memory_spills_or_is_refused(client: Client) -> N
             session.run("select list(range) from range(20000000)") as answer,
         ):
             answer.table()
-
-
-@pytest.mark.full
-def test_a_long_list_that_duckdb_does_not_count_is_refused_too(node: ServedNode) -> None:
-    for statement in ("select len(range(200000000))", "select length(repeat('x', 2000000000))"):
-        arguments = ["sql", statement, "--memory-limit", "64MiB", "--url", f"http://127.0.0.1:{node.port}"]
-        with subprocess.Popen([UNDERSTUDY, *arguments], env=environment(), stderr=subprocess.PIPE) as process:
-            assert process.stderr is not None
-            said = process.stderr.read()
-            _, status, usage = os.wait4(process.pid, 0)
-            process.returncode = os.waitstatus_to_exitcode(status)
-        assert b"--memory-limit" in said
-        assert process.returncode == ExitCode.REFUSED
-        assert usage.ru_maxrss * 1024 < 1024**3
 
 
 def test_the_prompt_answers_completes_and_keeps_its_history(node: ServedNode, tmp_path: Path) -> None:

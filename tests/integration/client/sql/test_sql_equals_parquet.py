@@ -72,7 +72,7 @@ def test_random_statements_equal_those_over_parquet(
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("seed", [*range(3), *(pytest.param(seed, marks=pytest.mark.nightly) for seed in range(3, 10))])
 def test_many_random_statements_equal_those_over_parquet(
     session: SqlSession, exported: Any, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -61,7 +61,7 @@ def asked(
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", [*range(2), *(pytest.param(seed, marks=pytest.mark.nightly) for seed in range(2, 5))])
 def test_random_statements_equal_those_of_spark(
     spark: SparkSession, asked: tuple[SqlSession, str, str], seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

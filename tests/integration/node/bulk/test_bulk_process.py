@@ -32,16 +32,13 @@ from understudy_shared.reads.export_format import ExportFormat
 from understudy_shared.reads.scan_page import Place, Room
 from understudy_shared.reads.scan_question import ScanQuestion
 
-PROVIDERS = [pytest.param(spark.HDFS, id="hdfs", marks=pytest.mark.full), pytest.param(spark.ROCKSDB, id="rocksdb")]
 LAST = 5
 
 
-@pytest.fixture(params=PROVIDERS)
-def served(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[ServedNode]:
-    checkpoint = HandmadeCheckpoint(tmp_path / "checkpoint", provider=request.param, partitions=1).create()
+@pytest.fixture
+def served(tmp_path: Path) -> Iterator[ServedNode]:
+    checkpoint = HandmadeCheckpoint(tmp_path / "checkpoint", provider=spark.ROCKSDB, partitions=1).create()
     checkpoint.add(*range(1, LAST + 1))
-    if request.param == spark.HDFS:
-        checkpoint.write(checkpoint.snapshot_path(3, 0), checkpoint.snapshot(3, 0))
     with served_node(checkpoint.path, tmp_path / "data") as node:
         node.wait_for_version(LAST)
         yield node

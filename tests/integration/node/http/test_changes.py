@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.checkpoint import bytes as spark
 from tests.support.checkpoint.handmade import HandmadeCheckpoint
 from tests.support.cluster.served_node import ServedNode, served_node
 from tests.support.oracle.scanned import scan_target
@@ -25,15 +24,11 @@ from understudy_shared.reads import changes as shared_changes
 
 LAST = 5
 PARTITIONS = 3
-PROVIDERS = [
-    pytest.param(spark.HDFS, id="hdfs"),
-    pytest.param(spark.ROCKSDB, id="rocksdb", marks=pytest.mark.full),
-]
 
 
-@pytest.fixture(params=PROVIDERS)
-def counts(tmp_path: Path, request: pytest.FixtureRequest) -> HandmadeCheckpoint:
-    made = HandmadeCheckpoint(tmp_path / "counts", provider=request.param, partitions=PARTITIONS)
+@pytest.fixture
+def counts(tmp_path: Path) -> HandmadeCheckpoint:
+    made = HandmadeCheckpoint(tmp_path / "counts", partitions=PARTITIONS)
     return made.create().add(*range(1, LAST + 1))
 
 

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
-from tests.support.checkpoint import bytes as spark_bytes
 from tests.support.checkpoint.handmade import HandmadeCheckpoint
 from tests.support.cluster.served_node import ServedNode, served_node
 from tests.support.services.guarded import Keys
@@ -28,15 +27,9 @@ WORD = WORDS[0]
 WATCH = f"op0/watch/{WORD}"
 
 
-PROVIDERS = [
-    pytest.param(spark_bytes.HDFS, id="hdfs"),
-    pytest.param(spark_bytes.ROCKSDB, id="rocksdb", marks=pytest.mark.full),
-]
-
-
-@pytest.fixture(params=PROVIDERS)
-def checkpoint(tmp_path: Path, request: pytest.FixtureRequest) -> HandmadeCheckpoint:
-    made = HandmadeCheckpoint(tmp_path / "checkpoint", provider=request.param).create()
+@pytest.fixture
+def checkpoint(tmp_path: Path) -> HandmadeCheckpoint:
+    made = HandmadeCheckpoint(tmp_path / "checkpoint").create()
     return made.add(*range(1, FIRST + 1))
 
 
@@ -169,11 +162,8 @@ def test_a_jump_to_a_snapshot_is_told_with_its_range(checkpoint: HandmadeCheckpo
             checkpoint.add(FIRST + 1, FIRST + 2, FIRST + 3)
             for partition in range(checkpoint.partitions):
                 (checkpoint.path / checkpoint.changelog_path(FIRST + 1, partition)).unlink()
-                if checkpoint.provider == spark_bytes.HDFS:
-                    path = checkpoint.snapshot_path(FIRST + 3, partition)
-                    checkpoint.write(path, checkpoint.snapshot(FIRST + 3, partition))
-            if checkpoint.provider != spark_bytes.HDFS:
-                pytest.skip("snapshots of RocksDB are Spark's own")
+                path = checkpoint.snapshot_path(FIRST + 3, partition)
+                checkpoint.write(path, checkpoint.snapshot(FIRST + 3, partition))
             node.node.hold_at(None)
             missed, value = watcher.take(), watcher.take()
         assert (missed.kind, missed.data["from"], missed.data["to"], missed.data["changes"]) == (

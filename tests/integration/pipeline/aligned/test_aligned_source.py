@@ -162,11 +162,8 @@ _AWAY = {"topics": "redis:weather,kafka:flights", "kafka": "127.0.0.1:1", "reque
         ({"topics": "weather,flihgts"}, "flihgts"),
         (_AWAY, r"127\.0\.0\.1:1"),
         ({"redis": "redis://127.0.0.1:1"}, r"127\.0\.0\.1:1"),
-        pytest.param({"max_task_idle": "1"}, "Did you mean 'max_task_idle_ms'", marks=pytest.mark.full),
-        pytest.param({"max_poll_records": "0"}, "option max_poll_records", marks=pytest.mark.full),
-        pytest.param({"undecodable": "aside"}, "undecodable_path", marks=pytest.mark.full),
     ],
-    ids=["no such topic", "no Kafka", "no Redis", "misspelt", "out of range", "contradictory"],
+    ids=["no such topic", "no Kafka", "no Redis"],
 )
 def test_what_is_wrong_with_options_or_servers_is_reported_at_load(
     spark: SparkSession, way: Way, logs: InputLogs, change: dict[str, str], message: str

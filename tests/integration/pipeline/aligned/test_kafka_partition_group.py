@@ -15,7 +15,10 @@ from tests.support.kafka.partition_group import ALL, NONE, Deviation
 from tests.support.kafka.streams_oracle import PartitionGroupDriver
 from tests.support.measurements import measured
 
-MANY = [range(first, first + 1_000) for first in range(1_000, 11_000, 1_000)]
+MANY = [
+    pytest.param(range(first, first + 1_000), marks=[] if first == 1_000 else pytest.mark.nightly)
+    for first in range(1_000, 11_000, 1_000)
+]
 
 
 @pytest.fixture(scope="module")

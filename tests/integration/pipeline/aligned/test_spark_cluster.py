@@ -181,7 +181,7 @@ def test_kafka_and_the_jar_give_the_rows_order_and_answers_of_local_mode_too(
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("way", ["away", "denied"])
+@pytest.mark.parametrize("way", ["away"])
 def test_an_executor_that_is_killed_in_a_batch_changes_no_row_no_place_and_no_answer(
     spark: SparkSession, server: RedisServer, tmp_path: Path, way: HidingWay
 ) -> None:
@@ -222,9 +222,7 @@ def test_the_as_of_join_on_a_cluster_gives_every_flight_its_weather(
 
 
 @pytest.mark.full
-@pytest.mark.parametrize(
-    ("is_shared", "way"), [(False, "python"), (False, "jar"), (True, "jar")], ids=["python", "jar", "shared-jar"]
-)
+@pytest.mark.parametrize(("is_shared", "way"), [(False, "python"), (True, "jar")], ids=["python", "shared-jar"])
 def test_poison_records_are_set_aside_where_all_machines_see_them_or_the_query_ends(
     cluster: StandaloneCluster, server: RedisServer, way: Way, *, is_shared: bool
 ) -> None:

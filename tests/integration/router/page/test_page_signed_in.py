@@ -33,10 +33,8 @@ class Guarded:
     router: ClusterRouter
 
 
-@pytest.fixture(scope="module", params=["TLS", pytest.param("plain", marks=pytest.mark.full)])
-def guarded(
-    request: pytest.FixtureRequest, module_redis: RedisServer, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Guarded]:
+@pytest.fixture(scope="module")
+def guarded(module_redis: RedisServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
     folder: Path = tmp_path_factory.mktemp("guarded")
     checkpoint = HandmadeCheckpoint(folder / "counts").create().add(1, 2)
     keys, secret = Keys(folder / "credentials.toml"), folder / "secret"
@@ -45,14 +43,14 @@ def guarded(
     keys.add("ann", "reader", "admin", "monitor")
     secret.write_text("c" * 40)
     common: dict[str, Any] = {"credentials_file": keys.path, "cluster_secret_file": secret}
-    tls: dict[str, Any] = Signer(folder).issue("page").settings() if request.param == "TLS" else {}
+    tls: dict[str, Any] = Signer(folder).issue("page").settings()
     module_redis.flush()
     with (
         cluster_router(module_redis.url, **common, **tls) as router,
         cluster_node(checkpoint.path, folder / "n1", module_redis.url, node_id="n1", **common) as node,
     ):
         wait_until(lambda: not router.router.not_ready(), what="the router knows the node", limit_s=60)
-        yield Guarded(f"{'https' if tls else 'http'}://localhost:{router.port}", keys, node, router)
+        yield Guarded(f"https://localhost:{router.port}", keys, node, router)
 
 
 @pytest.fixture(scope="module")

@@ -94,13 +94,3 @@ async def test_a_read_that_needs_another_node_says_so_once_a_minute_with_the_rea
         assert "secret" not in line.getMessage() + str(fields)
         assert known.router.forwarder.context.fallbacks["store-error"] >= 1
         assert [trace.trace.trace_id for hop in known.nodes[1].hops for trace in hop.traces] == [TRACE_ID] * 5
-
-
-async def test_a_read_without_an_answer_is_told_with_what_came_of_it(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO)
-    refuses = problem(ProblemType.STORE_ERROR)
-    async with fake_cluster(lambda *_: refuses) as known:
-        assert (await known.http.get(f"{STORE}/keys/secret", headers=TRACEPARENT)).status_code == 503
-    (line,) = [record for record in caplog.records if getattr(record, "action", "") == "read-unanswered"]
-    assert vars(line)["trace_id"] == TRACE_ID
-    assert vars(line)["outcome"] == "no-acceptable-replica"

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
-from urllib.request import urlopen
 
 import pytest
 
@@ -54,15 +52,6 @@ def test_a_commit_and_a_trouble_are_of_one_application(server: Server) -> None:
     assert count(server, "clicks", max_staleness=timedelta(seconds=5)) == 2
     server.heal()
     assert count(server, "orders") == 7
-
-
-def test_it_lists_its_applications_as_a_fleet_does(server: Server) -> None:
-    with urlopen(f"{server.url}/v1/applications") as reply:
-        listed = json.load(reply)["applications"]
-    assert [(each["application"], each["state"], each["stores"]) for each in listed] == [
-        ("clicks", "serving", ["own", "totals"]),
-        ("orders", "serving", ["totals"]),
-    ]
 
 
 def test_what_is_of_no_application_is_refused_with_what_to_do(server: Server) -> None:

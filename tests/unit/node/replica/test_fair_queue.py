@@ -159,15 +159,6 @@ class Workshop(RuleBasedStateMachine):
 TestWorkshop = Workshop.TestCase
 
 
-def test_groups_take_turns_whatever_the_number_of_their_tasks() -> None:
-    queue: FairQueue[str] = FairQueue(workers=8)
-    for task in "abcdef":
-        queue.put(task, background=False, group="large")
-    queue.put("x", background=False, group="small")
-    queue.put("y", background=False, group="small")
-    assert taken(queue, 6) == ["a", "x", "b", "y", "c", "d"]
-
-
 def test_a_group_whose_steps_hang_keeps_a_bounded_number_of_workers_and_others_go_on() -> None:
     queue: FairQueue[str] = FairQueue(workers=3)
     for task in "abcd":

@@ -57,7 +57,7 @@ def compared(numbers: range) -> Counter[str]:
 @pytest.mark.timeout(1_800)
 @pytest.mark.parametrize(
     "numbers",
-    [SOME, pytest.param(MANY, marks=pytest.mark.full)],
+    [SOME, pytest.param(MANY, marks=[pytest.mark.full, pytest.mark.nightly])],
     ids=lambda numbers: f"{numbers.start}-{numbers.stop}",
 )
 def test_statement_34_every_difference_to_kafkas_order_is_a_documented_one(numbers: range) -> None:

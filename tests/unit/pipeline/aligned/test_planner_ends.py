@@ -16,8 +16,8 @@ from tests.support.spark.scripted_input import ScriptedServer
 
 from understudy_pipeline.aligned.options import AlignedOptions
 from understudy_pipeline.aligned.planner import Planner
-from understudy_pipeline.inputs.protocol import InputError
-from understudy_pipeline.inputs.records import TopicPartition
+from understudy_pipeline.inputs.protocol import DataLostError, InputError
+from understudy_pipeline.inputs.records import Cursor, TopicPartition
 from understudy_shared.base.errors import SettingsError
 
 A, B = TopicPartition("a", 0), TopicPartition("b", 0)
@@ -84,6 +84,19 @@ def test_a_server_that_is_away_at_the_start_is_waited_for_and_reported(
     ill.fail(None)
     assert ordinals(query.next()) == {A: [0]}
     assert query.planner.snapshot().outages == {}
+
+
+def test_lost_data_ends_the_query(start: Start) -> None:
+    server = topics("a")
+    server.put("a", 0, 1, 2, 3)
+    query = start(server)
+    query.next()
+    server.put("a", 0, 4, 5, 6)
+    server.lose("a", 0, 5)
+    query.offset = start(server).offset
+    query.offset = type(query.offset)(query.offset.fingerprint, {A: Cursor("1", 2, 2)})
+    with pytest.raises(DataLostError):
+        query.next()
 
 
 def test_a_query_that_ends_by_itself_reads_what_there_was_and_nothing_that_came_later(start: Start) -> None:

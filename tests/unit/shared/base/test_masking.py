@@ -6,6 +6,7 @@ import io
 import logging
 from collections.abc import Callable
 from contextlib import redirect_stderr
+from functools import partial
 from urllib.parse import quote
 
 import pytest
@@ -131,37 +132,37 @@ def everything_said(act: Callable[[], object]) -> str:
     return "\n".join([*said, stream.getvalue()])
 
 
-@pytest.mark.parametrize("form", MISTAKES)
-def test_no_mistake_in_the_url_of_a_redis_shows_its_password(form: str) -> None:
-    url = form.format(a=HALVES[0], b=HALVES[1])
-    assert not is_shown(masked(url), *HALVES)
-    for make in (
-        RedisBus,
-        lambda url: SyncPublisher(url, "flights"),
-        lambda url: StreamServer(url, request_timeout_ms=9),
-    ):
-        assert not is_shown(everything_said(lambda make=make: make(url)), *HALVES)  # type: ignore[misc]
+def test_no_mistake_in_the_url_of_a_redis_shows_its_password() -> None:
+    for form in MISTAKES:
+        url = form.format(a=HALVES[0], b=HALVES[1])
+        assert not is_shown(masked(url), *HALVES)
+        for make in (
+            RedisBus,
+            lambda url: SyncPublisher(url, "flights"),
+            lambda url: StreamServer(url, request_timeout_ms=9),
+        ):
+            assert not is_shown(everything_said(partial(make, url)), *HALVES)
 
 
-@pytest.mark.parametrize("form", LOCATIONS)
-def test_no_mistake_in_the_location_of_a_checkpoint_shows_its_secret(form: str) -> None:
-    location = form.format(a=HALVES[0], b=HALVES[1])
-    assert not is_shown(masked_location(location), *HALVES)
-    assert not is_shown(everything_said(lambda: open_checkpoint_files(location)), *HALVES)
-    assert not is_shown(NodeSettings(checkpoint=location).application, *HALVES)
+def test_no_mistake_in_the_location_of_a_checkpoint_shows_its_secret() -> None:
+    for form in LOCATIONS:
+        location = form.format(a=HALVES[0], b=HALVES[1])
+        assert not is_shown(masked_location(location), *HALVES)
+        assert not is_shown(everything_said(partial(open_checkpoint_files, location)), *HALVES)
+        assert not is_shown(NodeSettings(checkpoint=location).application, *HALVES)
 
 
-@pytest.mark.parametrize("form", [*MISTAKES, *LOCATIONS])
-def test_settings_that_are_printed_or_refused_show_no_secret(form: str) -> None:
-    url = form.format(a=HALVES[0], b=HALVES[1])
-    settings = RouterSettings(redis="redis://host", application_id="x", seed=url)
-    assert not is_shown(f"{settings!r} {settings}", *HALVES) or "://" not in url
-    with pytest.raises(ValidationError) as caught:
-        RouterSettings(redis=[url], application_id={"x": url}, port=url)
-    assert not is_shown(str(caught.value), *HALVES)
-    with pytest.raises(ValidationError) as caught:
-        RouterSettings(redis=[url], application_id={"x": url})
-    assert not is_shown(str(settings_error(caught.value, command="router")), *HALVES)
+def test_settings_that_are_printed_or_refused_show_no_secret() -> None:
+    for form in [*MISTAKES, *LOCATIONS]:
+        url = form.format(a=HALVES[0], b=HALVES[1])
+        settings = RouterSettings(redis="redis://host", application_id="x", seed=url)
+        assert not is_shown(f"{settings!r} {settings}", *HALVES) or "://" not in url
+        with pytest.raises(ValidationError) as caught:
+            RouterSettings(redis=[url], application_id={"x": url}, port=url)
+        assert not is_shown(str(caught.value), *HALVES)
+        with pytest.raises(ValidationError) as caught:
+            RouterSettings(redis=[url], application_id={"x": url})
+        assert not is_shown(str(settings_error(caught.value, command="router")), *HALVES)
 
 
 PASSWORDS = st.text(st.characters(codec="utf-8"), min_size=6, max_size=40).filter(lambda text: len(set(text)) > 3)

@@ -24,17 +24,14 @@ DOCUMENTS_OF_ALL = DOCUMENTS | FLEETS
 of_each = pytest.mark.parametrize("name", DOCUMENTS_OF_ALL)
 
 
-def operations() -> list[Any]:
+def operations() -> list[tuple[str, str, str, Any]]:
     return [
-        pytest.param(name, method, path, operation, id=f"{name}-{operation['operationId']}")
+        (name, method, path, operation)
         for name, found in DOCUMENTS_OF_ALL.items()
         if name not in {"serve of many", "node of many"}  # a fleet of routers has all their calls but one
         for path, methods in found["paths"].items()
         for method, operation in methods.items()
     ]
-
-
-of_each_operation = pytest.mark.parametrize(("name", "method", "path", "operation"), operations())
 
 
 def test_a_fleet_has_each_call_of_an_application_below_it_and_few_for_all() -> None:
@@ -72,18 +69,16 @@ def test_every_example_fits_its_schema_member_by_member(name: str) -> None:
         assert errors == [], where
 
 
-@of_each_operation
-def test_each_command_is_of_its_call_and_sends_what_the_call_takes(
-    name: str, method: str, path: str, operation: Any
-) -> None:
-    (sample,) = [each["source"] for each in operation["x-codeSamples"]]
-    words = shlex.split(sample)
-    (url,) = [urlsplit(word.replace("$url", "http://host")) for word in words if word.startswith("$url")]
-    template = re.sub(r"{[^}]*}", "[^/]+", path)
-    assert re.fullmatch(template, url.path), sample
-    assert ("-X" in words or "-d" in words) == (method != "get")
-    taken = {resolved(DOCUMENTS_OF_ALL[name], each)["name"] for each in operation.get("parameters", ())}
-    assert {part.partition("=")[0] for part in url.query.split("&") if part} <= taken
+def test_each_command_is_of_its_call_and_sends_what_the_call_takes() -> None:
+    for name, method, path, operation in operations():
+        (sample,) = [each["source"] for each in operation["x-codeSamples"]]
+        words = shlex.split(sample)
+        (url,) = [urlsplit(word.replace("$url", "http://host")) for word in words if word.startswith("$url")]
+        template = re.sub(r"{[^}]*}", "[^/]+", path)
+        assert re.fullmatch(template, url.path), sample
+        assert ("-X" in words or "-d" in words) == (method != "get"), sample
+        taken = {resolved(DOCUMENTS_OF_ALL[name], each)["name"] for each in operation.get("parameters", ())}
+        assert {part.partition("=")[0] for part in url.query.split("&") if part} <= taken, sample
 
 
 # ---- the page
