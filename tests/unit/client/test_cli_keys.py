@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import stat
 from collections.abc import Iterator, Mapping, Sequence
@@ -67,6 +68,21 @@ def test_a_key_goes_into_a_new_file_that_only_its_owner_may_read(file: Path, tmp
     assert "Name a new file" in again.stderr
     assert not (tmp_path / "x.key").exists()
     assert len(parse_credentials(file.read_bytes()).keys) == 1
+
+
+def test_keys_are_listed_without_what_proves_them_and_revoked_by_their_id(file: Path) -> None:
+    first = json.loads(keys("new", "a\x1b[2J", "--role", "reader", "--json", file=file).stdout)
+    second = json.loads(keys("new", "b", "--role", "admin", "--role", "reader", "--json", file=file).stdout)
+    listed = keys("list", file=file)
+    assert listed.exit_code == 0
+    assert all(each["id"] in listed.stdout for each in (first, second))
+    assert "admin, reader" in listed.stdout
+    assert "\x1b" not in listed.stdout
+    documents = [json.loads(line) for line in keys("list", "--json", file=file).stdout.splitlines()]
+    assert [(each["id"], each["principal"]) for each in documents] == [(first["id"], "a\x1b[2J"), (second["id"], "b")]
+    assert not any("sha256" in each or each["id"] in first["key"][20:] for each in documents)
+    assert keys("revoke", first["id"], file=file).exit_code == 0
+    assert set(parse_credentials(file.read_bytes()).keys) == {second["id"]}
 
 
 @pytest.mark.parametrize(

@@ -113,6 +113,23 @@ async def test_every_kind_of_document_passes_signed(
         assert not other.refused
 
 
+async def test_a_process_with_another_key_is_not_heard_and_named_once(
+    redis: RedisServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with two(redis.url, auth(OLD, sender="n9"), auth(KEY)) as (foreign, ours), listening(ours.listen()) as ear:
+        with caplog.at_level(logging.WARNING):
+            for sequence in range(1, 6):
+                await foreign.beat(heartbeat("n9", sequence=sequence))
+            await ours.hint(CommitHint(application_id=FLIGHTS, version=1))
+            assert await ear.next() == CommitHint(application_id=FLIGHTS, version=1)
+            assert await ours.nodes() == []
+        assert ours.refused == {"forged": 6}
+    lines = [record.getMessage() for record in caplog.records if record.__dict__.get("kind") == "forged"]
+    assert len(lines) == 1
+    assert "'n9', signed with key" in lines[0]
+    assert "The key file here has" in lines[0]
+
+
 # A whole cluster
 
 
@@ -184,6 +201,26 @@ def test_what_a_dead_node_once_said_does_not_bring_it_back(known: Cluster, stran
         wait_until(lambda: all(counted(known, "replayed")), what="the replayed ones to be counted", limit_s=LIMIT_S)
         assert "n3" not in known.router.living()
     assert sum(counted(known, "replayed")) >= len(recorded)
+
+
+@pytest.mark.full
+def test_an_assignment_that_is_put_back_is_overwritten_and_followed_by_nobody(
+    known: Cluster, stranger: Recorder
+) -> None:
+    stranger.keep()
+    before = known.router.order()
+    known.stop("n3")
+    wait_until(lambda: known.router.order() > before, what="the next assignment", limit_s=LIMIT_S)
+    known.wait_to_rest(copies=2, version=VERSION)
+    after = known.router.order()
+    stranger.put_back(NAMES.assignment)
+    known.router.router.watcher.refresh()
+    known.start_router(gossip_key_file=known._settings["gossip_key_file"])  # it reads the old one
+    wait_until(lambda: known.routers[1].order() >= after, what="the later one, from the nodes", limit_s=LIMIT_S)
+    assert known.router.order() >= after
+    wait_until(lambda: known.routers[1].not_ready() == "", what="its catalogue", limit_s=LIMIT_S)
+    with reading(*known.routers):
+        pass
 
 
 @pytest.mark.full

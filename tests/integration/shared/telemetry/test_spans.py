@@ -5,9 +5,11 @@ from __future__ import annotations
 import http.client
 import json
 import logging
+import sys
+import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -23,9 +25,12 @@ from tests.support.spark.counting_query import WORDS
 from tests.support.spark.queries import wait_until
 
 from understudy.calls.http_client import Server
+from understudy_shared.base.errors import SettingsError
+from understudy_shared.base.words import HostInfo
 from understudy_shared.http.problems import ProblemType
 from understudy_shared.telemetry.span_export import ENDPOINTS, open_spans
-from understudy_shared.telemetry.spans import Spans
+from understudy_shared.telemetry.spans import Kind, Spans
+from understudy_shared.telemetry.trace import parse_traceparent
 
 TRACE_ID, SPAN_ID = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
 SAMPLED, UNSAMPLED = f"00-{TRACE_ID}-{SPAN_ID}-01", f"00-{'a' * 32}-{SPAN_ID}-00"
@@ -185,3 +190,29 @@ async def test_each_attempt_of_a_read_has_a_span_below_its_request(monkeypatch: 
     assert attempts["a"].attributes["understudy.outcome"] == "store-error"
     assert "understudy.outcome" not in attempts["b"].attributes
     assert "secret" not in str(spans)
+
+
+def test_a_service_that_should_export_spans_and_cannot_does_not_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    from understudy_router.serve import main
+
+    monkeypatch.setenv(ENDPOINTS[1], "http://127.0.0.1:1")
+    monkeypatch.delitem(sys.modules, "understudy_shared.telemetry.otlp_spans", raising=False)
+    monkeypatch.setitem(sys.modules, "opentelemetry.context", None)
+    with pytest.raises(SettingsError, match=r"opentelemetry\.context is not installed .*OTLP_ENDPOINT.*\[otel\]"):
+        main({"redis": "redis://127.0.0.1:1/0", "application_id": "a", "port": 0})
+
+
+def test_a_service_that_ends_does_not_wait_for_ever_for_a_collector_that_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
+    held = threading.Event()
+    monkeypatch.setattr("understudy_shared.telemetry.otlp_spans.CLOSE_LIMIT_S", 0.1)
+    with canned_server([replace(ACCEPTS, held=held)]) as collector:
+        export_to(monkeypatch, collector)
+        spans = open_spans("x", HostInfo("h", 1))
+        assert spans is not None
+        span = spans.begin("GET", "/", Kind.SERVER, parse_traceparent(SAMPLED), {})
+        assert span is not None
+        span.end()
+        wait_until(lambda: bool(collector.requests), what="the export", limit_s=LIMIT_S)
+        spans.close()
+        assert not held.is_set()
+        held.set()

@@ -5,10 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from understudy_node.checkpoint.azure import Azure, azure_access
+from understudy_node.checkpoint.object_store import ObjectStoreFiles
+from understudy_node.checkpoint.opening import open_checkpoint_files
 from understudy_node.checkpoint.store_access import StoreAccess
-from understudy_shared.base.errors import NotACheckpointError, SettingsError
+from understudy_node.checkpoint.store_calls import StoreLimits
+from understudy_shared.base.errors import CheckpointError, NotACheckpointError, SettingsError
 
 CONNECTION = "AZURE_STORAGE_CONNECTION_STRING"
 KEY = "aHVzaA=="
@@ -57,6 +62,25 @@ def test_what_is_no_container_is_refused_and_its_secret_not_shown(url: str) -> N
     assert "hush" not in str(error.value)
 
 
+@given(st.text(max_size=40))
+def test_any_text_is_a_location_or_refused(text: str) -> None:
+    try:
+        found = Azure(f"abfss://{text}")
+    except NotACheckpointError:
+        return
+    assert text.startswith(found.bucket)
+
+
+def test_the_url_says_which_cloud_is_asked() -> None:
+    assert access({}).config["endpoint"] == "https://team.blob.core.windows.net"
+    assert access({}, "team", "core.chinacloudapi.cn").config["endpoint"] == "https://team.blob.core.chinacloudapi.cn"
+
+
+def test_the_environment_comes_first_and_the_library_reads_it() -> None:
+    named = {"AZURE_STORAGE_ENDPOINT": "https://private.example", "AZURE_STORAGE_ACCOUNT_KEY": KEY, CONNECTION: OF_TEAM}
+    assert access(named).config == {"account_name": "team"}
+
+
 @pytest.mark.parametrize(
     ("credentials", "expected"),
     [
@@ -102,3 +126,25 @@ def test_a_connection_string_that_does_not_fit_is_refused_without_its_text(text:
 def test_an_endpoint_without_tls_is_allowed_by_naming_it(variable: str) -> None:
     assert access({variable: "http://127.0.0.1:10000/team"}).allow_http
     assert not access({variable: "https://127.0.0.1:10000/team"}).allow_http
+
+
+def test_a_url_is_read_by_this_store(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AZURE_STORAGE_SAS_TOKEN", "?sv=1&sig=hush")
+    monkeypatch.setenv("AZURE_STORAGE_ACCOUNT_NAME", "team")
+    for url in ("abfss://box@team.dfs.core.windows.net/x", "az://box/x", "wasbs://box@team.blob.core.windows.net/x"):
+        files = open_checkpoint_files(url)
+        assert isinstance(files, ObjectStoreFiles)
+        assert files.url == url
+        assert "hush" not in repr(files)
+
+
+def test_without_credentials_the_error_says_where_they_were_looked_for() -> None:
+    found = access({"AZURE_STORAGE_ENDPOINT": "http://127.0.0.1:9"})
+    settings = {**found.config, "msi_endpoint": "http://127.0.0.1:9/metadata/identity/oauth2/token"}
+    nowhere = StoreAccess(settings, found.allow_http, found.looked_in)
+    place = Azure("abfss://box@team.dfs.core.windows.net/x", lambda: nowhere)
+    with pytest.raises(CheckpointError) as error:
+        ObjectStoreFiles(place, limits=StoreLimits(renew_ms=0)).list("commits")
+    assert "none were found, looked in the environment (AZURE_STORAGE_TOKEN, AZURE_STORAGE_ACC" in error.value.what
+    assert "the managed identity of this machine" in error.value.what
+    assert "Set AZURE_STORAGE_ACCOUNT_KEY" in error.value.fix

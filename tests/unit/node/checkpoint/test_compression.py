@@ -33,6 +33,21 @@ def test_content_comes_back_whole(codec: str, raw: bytes) -> None:
     assert decompress(compressed, name="1.delta") == raw
 
 
+@codecs
+@given(raw=contents)
+def test_several_streams_in_a_row_are_one_content(codec: str, raw: bytes) -> None:
+    assert decompress(CODECS[codec](raw) * 2, name="1.delta") == raw * 2
+
+
+@pytest.mark.parametrize("codec", ["lz4", "lz4 stored", "zstd"])
+@given(raw=contents, data=st.data())
+def test_no_prefix_is_accepted(codec: str, raw: bytes, data: st.DataObject) -> None:
+    compressed = CODECS[codec](raw)
+    cut = data.draw(st.integers(0, len(compressed) - 1))
+    with pytest.raises(CorruptFileError, match=rf"1\.delta, byte {cut}"):
+        decompress(compressed[:cut], name="1.delta")
+
+
 @given(raw=contents, data=st.data())
 def test_a_snappy_prefix_is_refused_unless_it_ends_between_two_chunks(raw: bytes, data: st.DataObject) -> None:
     """Its framing has no end mark: what ends between chunks is left to the end mark of the content."""
@@ -44,6 +59,21 @@ def test_a_snappy_prefix_is_refused_unless_it_ends_between_two_chunks(raw: bytes
         return
     assert content == raw[: len(content)]
     assert len(content) % (1 << 10) == 0
+
+
+@codecs
+def test_garbage_after_the_stream_is_refused(codec: str) -> None:
+    with pytest.raises(CorruptFileError):
+        decompress(CODECS[codec](b"content" * 50) + b"garbage", name="1.delta")
+
+
+@codecs
+def test_output_above_the_cap_is_refused(codec: str) -> None:
+    raw = bytes(range(256)) * 2048
+    compressed = CODECS[codec](raw)
+    assert decompress(compressed, name="1.delta", max_bytes=1 << 20) == raw
+    with pytest.raises(CorruptFileError, match="more than the 1000 bytes"):
+        decompress(compressed, name="1.delta", max_bytes=1000)
 
 
 def test_an_lz4_block_shorter_than_recorded_is_refused() -> None:

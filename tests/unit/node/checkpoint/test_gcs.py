@@ -7,10 +7,15 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from understudy_node.checkpoint.gcs import GCS, gcs_access
+from understudy_node.checkpoint.object_store import ObjectStoreFiles
+from understudy_node.checkpoint.opening import open_checkpoint_files
 from understudy_node.checkpoint.store_access import StoreAccess
-from understudy_shared.base.errors import NotACheckpointError, SettingsError
+from understudy_node.checkpoint.store_calls import StoreLimits
+from understudy_shared.base.errors import CheckpointError, NotACheckpointError, SettingsError
 
 DEFAULT = Path("/home/u/.config/gcloud/application_default_credentials.json")
 NAMED = Path("/run/key.json")
@@ -36,6 +41,22 @@ def test_what_is_no_bucket_is_refused_and_its_secret_not_shown(url: str) -> None
     assert "hush" not in str(error.value)
 
 
+@given(st.text(max_size=40))
+def test_any_text_is_a_location_or_refused(text: str) -> None:
+    try:
+        found = GCS(f"gs://{text}")
+    except NotACheckpointError:
+        return
+    assert text.startswith(found.bucket)
+
+
+@pytest.mark.parametrize(
+    "variable", ["GOOGLE_BEARER_TOKEN", "GOOGLE_SERVICE_ACCOUNT", "GOOGLE_SERVICE_ACCOUNT_KEY", "GOOGLE_SKIP_SIGNATURE"]
+)
+def test_the_environment_comes_first_and_the_library_reads_it(variable: str) -> None:
+    assert access({variable: "true"}, {DEFAULT: USER}).config == {}
+
+
 def test_a_file_that_is_named_comes_before_that_of_gcloud() -> None:
     both = {NAMED: USER, DEFAULT: USER}
     assert access({"GOOGLE_APPLICATION_CREDENTIALS": str(NAMED)}, both).config == {
@@ -44,6 +65,10 @@ def test_a_file_that_is_named_comes_before_that_of_gcloud() -> None:
     assert access({}, both).config == {"application_credentials": str(DEFAULT)}
     moved = Path("/etc/gcloud/application_default_credentials.json")
     assert access({"CLOUDSDK_CONFIG": "/etc/gcloud"}, {moved: USER}).config == {"application_credentials": str(moved)}
+
+
+def test_without_a_file_the_service_account_of_the_machine_is_left_to_the_library() -> None:
+    assert access({}).config == {}
 
 
 @pytest.mark.parametrize(
@@ -70,3 +95,23 @@ def test_an_endpoint_without_tls_is_allowed_by_naming_it() -> None:
     assert access({"GOOGLE_BASE_URL": "http://127.0.0.1:4443"}).allow_http
     assert not access({"GOOGLE_BASE_URL": "https://127.0.0.1:4443"}).allow_http
     assert not access({}).allow_http
+
+
+def test_a_url_of_either_scheme_is_read_by_this_store(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GOOGLE_BEARER_TOKEN", "hush")
+    for url in ("gs://bucket/x", "gcs://bucket/x"):
+        files = open_checkpoint_files(url)
+        assert isinstance(files, ObjectStoreFiles)
+        assert files.url == url
+        assert "hush" not in repr(files)
+
+
+def test_without_credentials_the_error_says_where_they_were_looked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("GCE_METADATA_HOST", "GCE_METADATA_ROOT", "GCE_METADATA_IP"):
+        monkeypatch.setenv(name, "127.0.0.1:9")
+    files = ObjectStoreFiles(GCS("gs://bucket/x", lambda: access({})), limits=StoreLimits(renew_ms=0))
+    with pytest.raises(CheckpointError) as error:
+        files.list("commits")
+    assert "none were found, looked in the environment (GOOGLE_BEARER_TOKEN, " in error.value.what
+    assert f"{DEFAULT}, the service account of this pod or machine (metadata service)" in error.value.what
+    assert "Set GOOGLE_APPLICATION_CREDENTIALS" in error.value.fix

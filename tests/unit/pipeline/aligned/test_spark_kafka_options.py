@@ -44,7 +44,7 @@ def test_a_script_with_the_usual_options_means_what_it_means_to_sparks_own_sourc
 
 
 def test_every_option_of_sparks_source_works_or_says_what_to_write() -> None:
-    for name, value in (SOURCE_OPTIONS | CLIENT_OPTIONS).items():
+    for name, value in [*SOURCE_OPTIONS.items(), *CLIENT_OPTIONS.items()]:
         found = outcome(name, value)
         assert found.works or found.text, name
 

@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.spark.planned_query import NO_OPTIONS, PlannedQuery, Start, ordinals, started_queries
+from tests.support.spark.queries import wait_until
 from tests.support.spark.scripted_input import ScriptedServer
 
 from understudy_pipeline.aligned.idle import NEVER_WAIT, InputState, decide_idle
@@ -67,6 +68,13 @@ def test_a_server_is_waited_for_while_its_next_record_may_be_the_next_of_all(
     assert is_waited_for({"a"}, inputs, max_task_idle_ms=idle_ms) is is_waited
 
 
+def test_with_bounded_drift_a_server_is_waited_for_while_it_holds_others_back() -> None:
+    inputs = {A: UNKNOWN, B: UNKNOWN}
+    assert is_waited_for({"a"}, inputs, max_task_idle_ms=0, slowest={A})
+    assert not is_waited_for({"a"}, inputs, max_task_idle_ms=0, slowest={B})
+    assert not is_waited_for({"a"}, inputs, max_task_idle_ms=0, slowest=frozenset())
+
+
 @given(inputs=st.dictionaries(st.sampled_from([A, B]), STATES, min_size=1), idle_ms=st.sampled_from([-1, 0, 20]))
 def test_a_server_that_is_waited_for_blocks_its_task_for_any_time(
     inputs: Mapping[TopicPartition, InputState], idle_ms: int
@@ -113,6 +121,40 @@ def test_a_query_says_once_that_it_waits_and_since_when_and_no_more_once_the_ser
     assert ordinals(query.next()) == {A: [0]}
     assert waits(query) == away(query) == {}
     assert actions(caplog) == ["away", "waits-for-input", "back"]
+
+
+def test_a_server_that_is_away_is_not_waited_for_while_its_records_last_nor_by_who_never_waits(start: Start) -> None:
+    for idle_ms, held in ((0, True), (-1, False)):
+        well, ill = ScriptedServer({"a": 1}), ScriptedServer({"b": 1}, name="ill")
+        query = start(well, ill, options=replace(NO_OPTIONS, max_task_idle_ms=idle_ms))
+        query.begin()
+        query.wait_for_lag(0, "b")
+        if held:
+            well.withhold("a", 0)
+            well.put("a", 0, 5)
+            query.wait_for_lag(1, "a")
+            ill.put("b", 0, 1)
+            query.wait_for_records(1)
+        ill.go_away()
+        wait_until(lambda query=query: bool(away(query)), what="the failure")  # type: ignore[misc]
+        assert waits(query) == {}
+        assert query.planner.snapshot().outages["ill"].waits_ms is None
+
+
+def test_with_bounded_drift_a_server_that_is_away_is_waited_for_once_the_others_are_so_far_ahead(start: Start) -> None:
+    well, ill = ScriptedServer({"a": 1}), ScriptedServer({"b": 1}, name="ill")
+    ill.put("b", 0, 100)
+    query = start(well, ill, options=replace(NO_OPTIONS, max_drift_ms=30))
+    query.until(1)
+    ill.go_away()
+    query.wait_for_lag(None, "b")
+    well.put("a", 0, 130)
+    assert ordinals(query.next()) == {A: [0]}
+    assert waits(query) == {}
+    well.put("a", 0, 131)
+    query.wait_for_records(1)
+    assert query.at_once() is None
+    assert list(waits(query)) == ["ill"]
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pyarrow as pa
 import pytest
 from hypothesis import given
@@ -14,10 +16,12 @@ from understudy_pipeline.inputs.redis_rows import (
     StreamInfo,
     StreamPosition,
     advance,
+    columns_of,
     entry_id,
     entry_rows,
     find_loss,
     position_after_loss,
+    stream_info,
     with_known_counts,
 )
 from understudy_pipeline.inputs.timestamps import TimestampRule
@@ -147,6 +151,29 @@ def test_after_a_loss_reading_goes_on_at_what_is_left(info: StreamInfo | None, e
     place = position_after_loss(StreamPosition("5-0", 5, 5), info)
     assert place == expected
     assert find_loss(place, info) is None, "and it is reported once"
+
+
+def test_the_reply_of_a_server_is_read_by_its_names() -> None:
+    old = [b"length", 1, b"last-generated-id", b"7-2", b"groups", 0, b"first-entry", [b"5-1", []], b"last-entry", None]
+    assert stream_info(old) == StreamInfo((7, 2), (5, 1), 1, None)
+    assert stream_info([*old, b"entries-added", 9]) == StreamInfo((7, 2), (5, 1), 1, 9)
+    assert stream_info([*old, b"entries-added", 9]).removed == 8
+
+
+names = st.sampled_from([b"key", b"value", b"x"])
+pairs = st.lists(st.tuples(names, st.binary(max_size=3)), min_size=1, max_size=4)
+
+
+@given(
+    st.one_of(st.lists(pairs, max_size=6), st.tuples(pairs, st.integers(1, 4)).map(lambda each: [each[0]] * each[1]))
+)
+def test_the_fast_way_to_columns_finds_what_looking_at_each_entry_finds(
+    entries: Sequence[list[tuple[bytes, bytes]]],
+) -> None:
+    flat = [[text for pair in entry for text in pair] for entry in entries]
+    expected = [[next((value for name, value in entry if name == wanted), None) for entry in entries]
+                for wanted in (b"key", b"value")]  # fmt: skip
+    assert columns_of(flat, b"key", b"value") == expected
 
 
 def test_the_time_is_the_first_half_of_the_id_unless_nobody_can_hold_it() -> None:

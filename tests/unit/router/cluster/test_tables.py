@@ -32,6 +32,22 @@ def lags(tables: Tables, now_ms: float) -> dict[str, int | None]:
     return {each.node_id: each.offset_lag for each in candidates_of(tables, 0, 0, now_ms)}
 
 
+@given(st.permutations(range(1, 8)))
+def test_heartbeats_in_any_order_end_in_what_the_last_of_them_said(sequences: list[int]) -> None:
+    tables = tables_of(task("a"))
+    for now_ms, sequence in enumerate(sequences):
+        tables.heard(beat(sequence=sequence, version=sequence), age_ms=0, now_ms=now_ms)
+    assert tables.nodes["a"].heartbeat == beat(sequence=7, version=7)
+
+
+def test_an_older_heartbeat_of_the_same_process_changes_nothing() -> None:
+    tables = tables_of(task("a"), beat(sequence=5))
+    before = tables.version
+    assert not tables.heard(beat(sequence=5), age_ms=0, now_ms=10)
+    assert not tables.heard(beat(sequence=4), age_ms=0, now_ms=10)
+    assert tables.version == before
+
+
 @given(st.lists(ORDERS))
 def test_the_assignment_never_goes_back(orders: list[tuple[int, int]]) -> None:
     tables = Tables()
@@ -41,6 +57,18 @@ def test_the_assignment_never_goes_back(orders: list[tuple[int, int]]) -> None:
         highest = max(highest, order)
         assert isinstance(tables.assignment, Assignment)
         assert tables.assignment.order == highest
+
+
+def test_a_silent_node_leaves_within_one_expiry_and_an_event_says_why() -> None:
+    tables = tables_of(task("a", "b"), beat("a"), beat("b"))
+    tables.heard(beat("b", sequence=2), age_ms=0, now_ms=EXPIRY_MS)
+    expire(tables, EXPIRY_MS)
+    assert set(tables.nodes) == {"a", "b"}
+    expire(tables, EXPIRY_MS + 1)
+    assert set(tables.nodes) == {"b"}
+    assert "silent" in tables.dead["a"].why
+    assert happened(tables)[-1] == "died"
+    assert [each.node_id for each in candidates_of(tables, 0, 0, EXPIRY_MS + 1) if each.is_live] == ["b"]
 
 
 def test_a_silent_node_that_has_not_been_asked_in_vain_stays_and_is_known_to_be_silent() -> None:
@@ -101,6 +129,16 @@ def test_a_key_that_was_read_before_the_farewell_does_not_bring_its_node_back() 
     assert tables.heard(beat(incarnation="i2", sequence=1), age_ms=0, now_ms=30)
 
 
+def test_the_end_of_another_lineage_is_no_end() -> None:
+    tables = tables_of(task("a", "b"), beat("a", end_version=7), beat("b", end_version=90, lineage="l2"))
+    answered(tables, "b", 0, 95)
+    assert tables.end_version == 7
+    answered(tables, "a", 0, 99)
+    assert tables.end_version == 99
+    tables.assigned(assigned({TASK: task("a", "b")}, order=(1, 2), lineage="l2"), 1)
+    assert tables.end_version == 90
+
+
 def test_a_history_that_was_rewound_ends_where_its_nodes_say_and_not_where_an_answer_once_did() -> None:
     tables = tables_of(task("a"), beat(version=9, end_version=9))
     answered(tables, "a", 0, 10)
@@ -112,6 +150,12 @@ def test_a_history_that_was_rewound_ends_where_its_nodes_say_and_not_where_an_an
     assert tables.end_version == 3
     assert lags(tables, END_EXPIRY_MS + 1) == {"a": 0}
     assert tables.version > before, "a choice that was kept is made anew"
+
+
+def test_an_end_counts_as_confirmed_while_somebody_confirmed_it_recently() -> None:
+    tables = tables_of(task("a", "b"), beat("a", end_age_ms=None), beat("b", end_age_ms=4000))
+    assert tables.end_confirmed(END_EXPIRY_MS - 4000)
+    assert not tables.end_confirmed(END_EXPIRY_MS - 3999)
 
 
 def test_lag_is_unknown_by_a_report_that_is_too_old_though_others_confirm_the_end() -> None:

@@ -214,6 +214,41 @@ async def test_an_answer_ends_the_silence_and_the_next_one_is_reported_again() -
         assert len(at.listener.silences) == 2
 
 
+async def test_a_connection_that_is_never_made_is_silence_too() -> None:
+    async with fake_nodes(value, value) as nodes, _no_accept() as port:
+        at = World(nodes)
+        try:
+            client = at.clients.to("deaf", HostInfo("127.0.0.1", port))
+            waiting = asked(client, [KEY])
+            await until(lambda: client.quiet_since_ms() is not None)
+            at.clock.advance(1)
+            await (await at.submit(1)).outcomes
+            at.pass_ms(210)
+            assert at.listener.silences
+            assert waiting.delays == [Delay.SILENT]
+        finally:
+            await at.clients.close()
+
+
+@asynccontextmanager
+async def _no_accept() -> AsyncIterator[int]:
+    """A port whose queue of connections is full: more of them are never answered."""
+    import socket
+
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen(0)
+        fillers = [socket.socket() for _ in range(3)]
+        try:
+            for filler in fillers:
+                filler.setblocking(False)
+                filler.connect_ex(listener.getsockname())
+            yield listener.getsockname()[1]
+        finally:
+            for filler in fillers:
+                filler.close()
+
+
 @pytest.mark.parametrize(
     ("allowance", "expected"), [(0.0, [[], []]), (1.0, [[Delay.SLOW], []]), (2.0, [[Delay.SLOW], [Delay.SLOW]])]
 )
@@ -260,6 +295,19 @@ async def test_a_probe_always_ends_and_the_listener_hears_of_it(how: str) -> Non
         assert [(node_id, sent) for node_id, _, sent in at.listener.failures] == (
             [] if how == "closed" else [("a", True)]
         )
+
+
+async def test_a_node_that_nobody_asked_lately_is_probed_once_to_learn_whether_others_answer() -> None:
+    async with world(Hang(), value) as at:
+        waiting = await at.submit(0)
+        at.clock.advance(1)
+        for _ in range(5):
+            at.clients.probe_if_quiet("b", at.host(1))
+        await until(lambda: at.listener.answers)
+        at.clients.probe_if_quiet("b", at.host(1))
+        at.pass_ms(200)
+        assert (at.nodes[1].keys, at.nodes[1].probes) == ([], 1)
+        assert waiting.delays == [Delay.SILENT]
 
 
 async def test_a_request_that_comes_alone_is_sent_at_once_and_a_crowd_shares_hops() -> None:

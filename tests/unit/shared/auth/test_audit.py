@@ -10,6 +10,8 @@ from typing import Any
 import httpx
 import pytest
 from fastapi import FastAPI, Request, Response
+from hypothesis import given
+from hypothesis import strategies as st
 from tests.support.clock import ManualClock
 from tests.support.services.guarded import WRONG, Keys
 
@@ -19,6 +21,8 @@ from understudy_shared.auth.audited import Asked, asked_of, mark_of
 from understudy_shared.auth.cluster_secret import ClusterIdentity, parse_cluster_secrets
 from understudy_shared.auth.credentials import parse_credentials
 from understudy_shared.auth.shown import require_key
+from understudy_shared.base.reminders import REPEAT_MS
+from understudy_shared.base.token_bucket import TokenBucket
 from understudy_shared.base.watched_file import WatchedFile
 from understudy_shared.server.app import Framework, answer_with_problems, json_response, service_app
 from understudy_shared.server.batches import Batch
@@ -128,6 +132,21 @@ async def test_a_change_that_is_refused_or_fails_has_its_outcome(
     ]
 
 
+async def test_what_operators_read_has_one_line_in_a_minute_for_each_path(
+    guarded: World, keys: Keys, caplog: pytest.LogCaptureFixture
+) -> None:
+    for _ in range(5):
+        for path in ("/admin/v1/lag", "/admin/v1/nodes/a"):
+            assert await guarded.ask("GET", path, keys["op"]) == 200
+    guarded.clock.advance(REPEAT_MS)
+    await guarded.ask("GET", "/admin/v1/lag", keys["op"])
+    assert [(line["route"], line["principal"], line["left_out"]) for line in lines(caplog)] == [
+        ("/admin/v1/lag", "op", 0),
+        ("/admin/v1/nodes/a", "op", 0),
+        ("/admin/v1/lag", "op", 4),
+    ]
+
+
 async def test_who_is_refused_has_a_line_with_a_mark_of_the_key_and_never_the_key(
     guarded: World, keys: Keys, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -224,3 +243,17 @@ async def test_every_answer_says_that_its_type_is_meant_and_none_opens_it_to_oth
 )
 def test_a_key_is_taken_out_of_every_form_of_a_path(path: str, asked: Asked) -> None:
     assert asked_of(path.encode(), b"key=%5B%22a%22%5D" if path.endswith("lookup") else b"") == asked
+
+
+@given(st.floats(0.1, 100), st.integers(1, 50), st.lists(st.floats(-1, 5), max_size=60))
+def test_a_bucket_gives_no_more_than_its_burst_and_its_rate(per_s: float, burst: int, gaps: list[float]) -> None:
+    now_s, latest_s, bucket, taken = 0.0, 0.0, TokenBucket(per_s=per_s, burst=burst, now_s=0.0), 0
+    for gap in gaps:
+        now_s += gap
+        latest_s = max(latest_s, now_s)
+        is_taken = bucket.take(now_s)
+        taken += is_taken
+        assert taken <= burst + per_s * latest_s + 1e-6
+        assert is_taken or bucket.take(latest_s + bucket.wait_s() + 1e-6)
+        if not is_taken:
+            return

@@ -5,10 +5,14 @@ from __future__ import annotations
 import inspect
 from copy import copy
 from hashlib import sha1
+from urllib.parse import quote
 
 import pytest
 import redis
 import redis.asyncio
+from hypothesis import given
+from hypothesis import strategies as st
+from redis.connection import SSLConnection, parse_url
 from redis.exceptions import BusyLoadingError, ReadOnlyError, ResponseError
 from redis.exceptions import ConnectionError as RedisConnectionError
 
@@ -18,11 +22,16 @@ from understudy_shared.bus import redis_scripts as scripts
 from understudy_shared.bus.redis_bus import RedisBus
 from understudy_shared.bus.redis_connection import (
     MAX_LEAVE_S,
+    SENTINEL_PORT,
     STAYS_S,
+    Parse,
     Refusals,
     bus_error,
+    sentinel_place,
 )
 from understudy_shared.bus.redis_sync import SyncPublisher
+
+READ: Parse = parse_url
 
 
 @pytest.mark.parametrize(
@@ -111,6 +120,73 @@ def test_a_url_that_lacks_something_for_sentinels_says_what(url: str, why: str) 
             make()
         assert why in caught.value.what
         assert "secret" not in str(caught.value)
+
+
+def test_a_url_of_sentinels_keeps_their_options_from_those_of_the_servers() -> None:
+    place = sentinel_place(
+        "rediss+sentinel://me:s%40@a:1,[::1],b/my%20bus/3"
+        "?ssl_cert_reqs=none&sentinel_username=you&sentinel_password=x%26y&sentinel_ssl=true"
+    )
+    assert place is not None
+    assert place.sentinels == (("a", 1), ("::1", SENTINEL_PORT), ("b", SENTINEL_PORT))
+    assert place.service == "my bus"
+    servers, sentinels = dict(READ(place.server_url)), dict(READ(place.sentinel_url))
+    assert servers.pop("connection_class") == sentinels.pop("connection_class") == SSLConnection
+    assert servers == {"username": "me", "password": "s@", "db": 3, "ssl_cert_reqs": "none"}
+    assert sentinels == {"username": "you", "password": "x&y"}
+
+
+@given(
+    st.lists(st.tuples(st.from_regex(r"[a-z0-9]+(-[a-z0-9]+)*", fullmatch=True), st.integers(1, 65_535)), min_size=1),
+    st.text(min_size=1, max_size=20),
+    st.text(min_size=1, max_size=20),
+    st.integers(0, 99),
+)
+def test_every_part_of_a_url_of_sentinels_is_read_as_it_was_meant(
+    sentinels: list[tuple[str, int]], service: str, password: str, db: int
+) -> None:
+    hosts = ",".join(f"{host}:{port}" for host, port in sentinels)
+    word = quote(password, safe="")
+    place = sentinel_place(f"redis+sentinel://:{word}@{hosts}/{quote(service, safe='')}/{db}?sentinel_password={word}")
+    assert place is not None
+    assert (place.sentinels, place.service) == (tuple(sentinels), service)
+    assert READ(place.server_url) == {"password": password, "db": db}
+    assert READ(place.sentinel_url) == {"password": password}
+
+
+def test_tls_to_servers_and_to_sentinels_are_chosen_apart() -> None:
+    for scheme, setting, of_servers, of_sentinels in (
+        ("redis", "false", False, False),
+        ("rediss", "", True, False),
+        ("redis", "true", False, True),
+    ):
+        place = sentinel_place(f"{scheme}+sentinel://a/us?sentinel_ssl={setting}")
+        assert place is not None
+        assert ("connection_class" in READ(place.server_url)) is of_servers
+        assert ("connection_class" in READ(place.sentinel_url)) is of_sentinels
+
+
+@pytest.mark.parametrize("url", ["redis://a:1/0", "rediss://a", "unix:///a.sock", "host:6379", ""])
+def test_other_urls_name_the_redis_itself(url: str) -> None:
+    assert sentinel_place(url) is None
+
+
+@given(st.text(min_size=1, max_size=256), st.integers(0, 2**53), st.binary())
+def test_values_say_what_they_are(owner: str, term: int, payload: bytes) -> None:
+    assert scripts.opened(scripts.PUT + payload) == (b"put", b"", payload)
+    found = scripts.opened(scripts.owned(owner) + payload)
+    assert found is not None
+    assert (found.kind, found.payload) == (b"owned", payload)
+    lease = scripts.opened(scripts.lease(owner, term))
+    assert lease is not None
+    assert scripts.holder_of(lease) == owner
+    assert scripts.holder_of(found) is None
+    assert scripts.owned(owner) != scripts.owned(owner + " ")
+
+
+@given(st.binary().filter(lambda value: not value.startswith(b"us1 ")))
+def test_what_is_not_ours_is_recognised(value: bytes) -> None:
+    assert scripts.opened(value) is None
 
 
 @pytest.mark.parametrize(

@@ -10,15 +10,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from understudy_shared.base.errors import UnderstudyError
-from understudy_shared.reads.bounds import BadBoundError
+from understudy_shared.reads.bounds import BadBoundError, ReadVersion
 from understudy_shared.reads.changes import (
     MAX_VERSIONS,
+    ChangesHop,
     ChangesPlace,
     VersionLines,
+    decode_changes,
+    decode_changes_hop,
+    encode_changes,
     parse_versions,
 )
+from understudy_shared.reads.hop_fields import BadHopError
 from understudy_shared.reads.merged_changes import PARTITIONS_AHEAD, MergedChanges
 from understudy_shared.reads.position import LineageChangedError
+from understudy_shared.reads.scan_hop import ScanHop
+from understudy_shared.reads.scan_question import ScanQuestion
 
 FIRST = 5
 
@@ -133,3 +140,16 @@ def test_a_bad_range_of_versions_names_its_member(given_members: dict[str, str],
         parse_versions(given_members)
     assert caught.value.where == at_fault
     assert caught.value.fix
+
+
+def test_hops_and_parts_survive_their_way_and_other_versions_are_refused() -> None:
+    version = ReadVersion(FIRST, of_any_commit=True)
+    of = ("app", "lineage", "op0", "layout", 4, ScanQuestion("export", prefix=("a",)), 2, version)
+    hop = ChangesHop(ScanHop(*of, None, None, 100, True, False, 5, True, 7), FIRST + 3, 12, is_short=True)
+    assert decode_changes_hop(hop.encode()) == hop
+    part = (VersionLines(FIRST, b"a\nb\n", 2, 3, True, None), VersionLines(FIRST + 1, b"", 0, 0, False, 17))
+    body = b"".join(encode_changes(part))
+    assert decode_changes(body, FIRST) == part
+    for wrong, first in ((body[:-1] if part[-1].lines else body[:-3], FIRST), (body, FIRST + 1), (b"", FIRST)):
+        with pytest.raises(BadHopError):
+            decode_changes(wrong, first)

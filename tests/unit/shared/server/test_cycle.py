@@ -68,6 +68,37 @@ async def sent(app: App, **more: Any) -> tuple[list[bytes], Wire, Cycle]:
     return wire.writes, wire, cycle
 
 
+async def test_head_and_body_are_one_write_and_what_follows_is_written_as_it_comes() -> None:
+    writes, _, _ = await sent(sending(b"body", headers=[LENGTH]))
+    assert writes == [b"HTTP/1.1 200 OK\r\ncontent-length: 4\r\n\r\nbody"]
+    writes, wire, _ = await sent(sending(b"one", b"", b"three"))
+    assert writes == [
+        b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n3\r\none\r\n",
+        b"5\r\nthree\r\n0\r\n\r\n",
+    ]
+    assert not wire.is_closed
+
+
+async def test_a_head_whose_body_is_still_to_come_is_sent_in_the_next_turn() -> None:
+    writes, _, _ = await sent(sending(b"body", headers=[LENGTH], pause=True))
+    assert writes == [b"HTTP/1.1 200 OK\r\ncontent-length: 4\r\n\r\n", b"body"]
+
+
+async def test_a_client_of_http_1_0_gets_no_chunks_and_the_end_of_the_connection() -> None:
+    writes, wire, _ = await sent(sending(b"one", b"two"), version="1.0")
+    assert writes == [b"HTTP/1.1 200 OK\r\nconnection: close\r\n\r\none", b"two"]
+    assert wire.is_closed
+
+
+@pytest.mark.parametrize(("method", "status"), [("HEAD", 200), ("GET", 204), ("GET", 304)])
+async def test_a_response_that_may_not_have_a_body_is_its_head(method: str, status: int) -> None:
+    writes, wire, cycle = await sent(sending(b"", status=status, headers=[LENGTH]), method=method)
+    assert len(writes) == 1
+    assert writes[0].endswith(b"content-length: 4\r\n\r\n")
+    assert cycle.response_complete
+    assert not wire.is_closed
+
+
 async def fails(scope: Scope, receive: Receive, send: Send) -> None:
     raise ZeroDivisionError
 
