@@ -5,11 +5,11 @@ from __future__ import annotations
 import inspect
 import textwrap
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 
 import click
-from tools.reference.markdown import GENERATED, code, fence, page, plain, table
+from tools.reference.markdown import GENERATED, code, entries, fence, page, plain
 
 from understudy.commands.group import cli
 from understudy.terminal.exits import EXIT_CODES_HELP
@@ -17,43 +17,53 @@ from understudy_node.settings import ClusterNodeSettings
 from understudy_router.settings import RouterSettings
 
 _HIDDEN = "--help"
-_SERVICES = {"serve": "Node", "node": "Node", "router": "Router"}
-"""Commands whose options are settings, and the section of the page of settings that has those of their own."""
+_OF_NODES = "settings of [a node](settings.md#node) and [of many queries](settings.md#node-of-many-queries)"
+_SERVICES = {"serve": _OF_NODES, "node": _OF_NODES, "router": "settings of [a router](settings.md#router)"}
+"""Commands whose options are settings, and the sections of the page of settings that have those of their own."""
 
 _SETTINGS = frozenset(
     "--" + name.replace("_", "-") for each in (ClusterNodeSettings, RouterSettings) for name in each.model_fields
 )
 """Options that the page of settings describes."""
 
-_SHARED = 4
-"""An option that so many commands have with the same words is described once."""
+_OF_SETTINGS = "Every setting can be a flag"
+"""The beginning of a paragraph that the page of settings says, too."""
 
-_OF_MOST = 0.4
-"""One of more than this part of the commands is not named at each of them."""
+_GROUPS: Mapping[str, tuple[str, Sequence[str]]] = {
+    "Common options": (
+        "get", ("--url", "--application", "--ca-file", "--cert-file", "--key-file", "--timeout-s", "--json"),
+    ),
+    "Bounds": (
+        "get",
+        (
+            "--max-lag", "--max-staleness-ms", "--min-position", "--version", "--snapshot", "--at", "--require-active",
+            "--unknown-lag", "--wait-ms",
+        ),
+    ),
+    "Elements of a list": ("get", ("--limit", "--cursor")),
+    "Which rows": ("scan", ("--where", "--prefix", "--from", "--to", "--cursor")),
+}  # fmt: skip
+"""Options that commands have together, as one of them has them. A command names the group."""
+
+_REST = "Options of several commands"
 
 Option = tuple[str, str]
 """The names of an option, and its help."""
 
 
 def command_line_page() -> str:
-    """Render every command with its arguments, options and examples."""
-    top = [(path, command) for path, command in _commands() if len(path) == 1]
+    """Render what commands share, and every command with its own arguments, options and examples."""
+    top = [path[0] for path, _ in _commands() if len(path) == 1]
     return page(
         "# Command line",
         GENERATED.format(source="the parsers of the command line"),
-        "`understudy COMMAND --help` prints the same. Each [setting](settings.md) of a service is an option of the "
-        "command that starts it. [Common options](#common-options) are not named at each command.",
-        table(
-            ("command", "does"),
-            ((f"[{code(path[0])}](#{path[0]})", plain(_first_sentence(command))) for path, command in top),
-        ),
+        "`understudy COMMAND --help` prints the same, with more examples. Options that a command only names are "
+        f"described under [{_REST.lower()}]({_anchor(_REST)}). Each [setting](settings.md) of a service is an option "
+        "of the command that starts it.",
+        ", ".join(f"[{code(name)}](#{name})" for name in top),
         fence(_kept_lines(EXIT_CODES_HELP), "text"),
+        *(part for title, found in _groups().items() for part in (f"## {title}", entries(map(_option, found)))),
         *(part for path, command in _commands() for part in _command(path, command)),
-        "## Common options",
-        "Of nearly all commands that ask a server:",
-        _option_table(_common_options()),
-        "## Options of several commands",
-        _option_table(option for option in _shared_options() if option not in _common_options()),
     )
 
 
@@ -77,21 +87,52 @@ def _below(
 def _command(path: tuple[str, ...], command: click.Command) -> Iterator[str]:
     context = click.Context(command, info_name=" ".join(("understudy", *path)))
     yield f"{'#' * (len(path) + 1)} {' '.join(path)}"
-    yield fence(" ".join([context.command_path, *command.collect_usage_pieces(context)]), "text")
-    yield from _prose(command.help or "")
-    if path[-1] in _SERVICES:
-        section = _SERVICES[path[-1]]
-        yield f"And [settings of a {section.lower()}](settings.md#{section.lower()}) as options."
+    arguments = command.collect_usage_pieces(context)[1:]
+    if arguments and not isinstance(command, click.Group):
+        yield code(" ".join([context.command_path, *arguments]))
+    yield from _prose(command.help or "", _said_before(path, command))
     options = _options(command)
-    yield _option_table(option for option in options if option not in _shared_options())
-    named = (option for option in options if option in _shared_options() and option not in _common_options())
-    shared = [code(_longest(names)) for names, _ in named]
-    if shared:
-        yield f"And [options of several commands](#options-of-several-commands): {', '.join(shared)}."
+    shared = _shared()
+    yield entries(_option(option) for option in options if option not in shared and option[1])
+    named = list(_named([option for option in options if option in shared]))
+    if path[-1] in _SERVICES:
+        named.append(_SERVICES[path[-1]])
+    if named:
+        yield f"And {', '.join(named)}."
 
 
-def _option_table(options: Iterable[Option]) -> str:
-    return table(("option", "is"), ((code(names), plain(text)) for names, text in options))
+def _named(options: Sequence[Option]) -> Iterator[str]:
+    """Yield the groups that are there as a whole, and the names of all other shared options."""
+    left = options
+    for title, group in _groups().items():
+        if title != _REST and all(option in options for option in group):
+            yield f"[{title.lower()}]({_anchor(title)})"
+            left = [option for option in left if option not in group]
+    yield from (code(_longest(names)) for names, _ in left)
+
+
+@cache
+def _groups() -> Mapping[str, Sequence[Option]]:
+    """Return the options of each group, and the others of several commands, if no two of them have one name."""
+    grouped = {
+        title: [option for option in _options(dict(_commands())[(name,)]) if _longest(option[0]) in options]
+        for title, (name, options) in _GROUPS.items()
+    }
+    counted = Counter(option for _, command in _commands() for option in _options(command) if option[1])
+    taken = {option for group in grouped.values() for option in group}
+    rest = sorted(option for option, number in counted.items() if number > 1 and option not in taken)
+    named = Counter(_longest(names) for names, _ in (*taken, *rest))
+    return {**grouped, _REST: [option for option in rest if named[_longest(option[0])] == 1]}
+
+
+@cache
+def _shared() -> frozenset[Option]:
+    return frozenset(option for group in _groups().values() for option in group)
+
+
+def _option(option: Option) -> tuple[str, str]:
+    names, text = option
+    return code(names.replace(" RANGE", "")), plain(text)
 
 
 def _options(command: click.Command) -> list[Option]:
@@ -103,38 +144,40 @@ def _options(command: click.Command) -> list[Option]:
     return [each for each in shown if not (is_service and _longest(each[0]) in _SETTINGS)]
 
 
-@cache
-def _shared_options() -> list[Option]:
-    return _options_of(_SHARED)
-
-
-@cache
-def _common_options() -> list[Option]:
-    return _options_of(_OF_MOST * len(_commands()))
-
-
-def _options_of(least: float) -> list[Option]:
-    """Return the options that at least so many commands have with the same words."""
-    counted = Counter(option for _, command in _commands() for option in _options(command))
-    return sorted(option for option, number in counted.items() if number >= least)
-
-
 def _longest(names: str) -> str:
     """Return the long name of `-u, --url URL`."""
     return max((name.split()[0] for name in names.split(",")), key=len)
 
 
-def _first_sentence(command: click.Command) -> str:
-    return " ".join((command.help or "").split("\n\n")[0].split())
+def _anchor(title: str) -> str:
+    return "#" + title.lower().replace(" ", "-")
 
 
-def _prose(text: str) -> Iterator[str]:
-    """Yield paragraphs; what the help keeps line by line (`\\b`) is a block of code."""
-    for paragraph in inspect.cleandoc(text).split("\n\n"):
-        if paragraph.startswith("\b"):
-            yield fence(_kept_lines(paragraph), "text")
-        else:
+def _said_before(path: tuple[str, ...], command: click.Command) -> frozenset[str]:
+    """Return the paragraphs that the commands before this one in its group have in the same words."""
+    earlier: set[str] = set()
+    for other, each in _commands():
+        if each is command:
+            break
+        if other[:-1] == path[:-1]:
+            earlier.update(_paragraphs(each.help or ""))
+    return frozenset(earlier)
+
+
+def _paragraphs(text: str) -> list[str]:
+    return inspect.cleandoc(text).split("\n\n")
+
+
+def _prose(text: str, left_out: frozenset[str]) -> Iterator[str]:
+    """Yield paragraphs; what the help keeps line by line (`\\b`) is a block of code, of examples one."""
+    for paragraph in _paragraphs(text):
+        if paragraph in left_out or paragraph.startswith(_OF_SETTINGS):
+            continue
+        if not paragraph.startswith("\b"):
             yield plain(paragraph)
+            continue
+        head, *lines = _kept_lines(paragraph).split("\n")
+        yield fence(lines[:2][-1].strip() if head.startswith("Example") else "\n".join([head, *lines]), "text")
 
 
 def _kept_lines(text: str) -> str:

@@ -39,6 +39,11 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     return "\n".join([f"| {' | '.join(head)} |", f"|{'---|' * len(head)}", *lines]) + "\n"
 
 
+def entries(rows: Iterable[tuple[str, str]]) -> str:
+    """Return a list of names, each with what it is, if that is said."""
+    return "".join(f"- {name}{text and ': '}{text}\n" for name, text in rows)
+
+
 def page(*parts: str) -> str:
     """Join parts by blank lines; empty ones are left out."""
     return "\n\n".join(part.strip("\n") for part in parts if part.strip()) + "\n"
