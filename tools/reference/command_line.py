@@ -57,9 +57,9 @@ def command_line_page() -> str:
     return page(
         "# Command line",
         GENERATED.format(source="the parsers of the command line"),
-        "`understudy COMMAND --help` prints the same, with more examples. Options that a command only names are "
-        f"described under [{_REST.lower()}]({_anchor(_REST)}). Each [setting](settings.md) of a service is an option "
-        "of the command that starts it.",
+        "`understudy COMMAND --help` prints the same, with examples. Options that a command only names are described "
+        f"in [the lists at the top]({_anchor(next(iter(_GROUPS)))}). Each [setting](settings.md) of a service is an "
+        "option of the command that starts it.",
         ", ".join(f"[{code(name)}](#{name})" for name in top),
         fence(_kept_lines(EXIT_CODES_HELP), "text"),
         *(part for title, found in _groups().items() for part in (f"## {title}", entries(map(_option, found)))),
@@ -169,15 +169,11 @@ def _paragraphs(text: str) -> list[str]:
 
 
 def _prose(text: str, left_out: frozenset[str]) -> Iterator[str]:
-    """Yield paragraphs; what the help keeps line by line (`\\b`) is a block of code, of examples one."""
+    """Yield paragraphs, but no examples; what the help keeps line by line (`\\b`) is a block of code."""
     for paragraph in _paragraphs(text):
-        if paragraph in left_out or paragraph.startswith(_OF_SETTINGS):
-            continue
-        if not paragraph.startswith("\b"):
-            yield plain(paragraph)
-            continue
-        head, *lines = _kept_lines(paragraph).split("\n")
-        yield fence(lines[:2][-1].strip() if head.startswith("Example") else "\n".join([head, *lines]), "text")
+        kept = _kept_lines(paragraph)
+        if not (paragraph in left_out or paragraph.startswith(_OF_SETTINGS) or kept.startswith("Example")):
+            yield fence(kept, "text") if paragraph.startswith("\b") else plain(paragraph)
 
 
 def _kept_lines(text: str) -> str:

@@ -17,9 +17,6 @@ Row = tuple[str, str, str, str]
 _FOR_OPERATORS = ("Operations", "Documents")
 _INTRODUCTION = GENERATED.format(source="the OpenAPI document that every service has at `/openapi.json`")
 _AS_PROBLEM = re.compile(r" As a problem: .*")
-_PLAIN_EXAMPLE = re.compile(r'curl "\$url/[\w./-]*"')
-"""A call whose path says it all."""
-
 _USUAL = "application/json"
 _OF_A_FLEET = " of several applications"
 
@@ -58,8 +55,9 @@ def http_page() -> str:
         "# HTTP calls",
         _INTRODUCTION,
         "[HTTP API](../api.md) explains keys, answers and bounds. [Admin calls](admin.md) are for operators. "
-        "`$url` is a router, a node, or `understudy serve`. Parameters stand in the query, and every service has a "
-        "call, unless it says otherwise; parameters that it only names are those [of several "
+        "`/docs` of a service has an example of each. `$url` is a router, a node, or `understudy serve`. The exact "
+        "form of a call has the key as JSON in the parameter `key`. Parameters stand in the query, and every service "
+        "has a call, unless it says otherwise; parameters that it only names are those [of several "
         "calls](#parameters-of-several-calls). Answers are `application/json`.",
         _common_problems(),
         f"*Problems of reads* are also {_codes(_of_reads())}. They are those of a router; nodes and `understudy serve` "
@@ -103,9 +101,8 @@ def _call(call: Call, said: dict[str, Call]) -> Iterator[str]:
     form = repr([_own_rows(call), call.operation.get("requestBody"), *_answers(call), sorted(call.problems)])
     same, alike = said.setdefault(form, call), said.setdefault(description, call)
     yield description if alike is call else f"As {_link(alike)}." if description and same is call else ""
-    example = call.operation["x-codeSamples"][0]["source"]
-    if not _PLAIN_EXAMPLE.fullmatch(example):
-        yield fence(example, "text")
+    if "requestBody" in call.operation and same is call:
+        yield fence(call.operation["x-codeSamples"][0]["source"], "text")
     yield _parts(call, said) if same is call else f"All else is as of {_link(same)}."
 
 

@@ -10,20 +10,23 @@ import types
 from collections.abc import Iterator, Mapping, Sequence
 from typing import is_typeddict
 
-from tools.reference.markdown import GENERATED, code, fence, page, plain, table
+from tools.reference.markdown import GENERATED, code, entries, fence, page, plain
 
 import understudy
-from understudy import Client, Result, UnderstudyError, WatchEvent
+from understudy import Client, Result, WatchEvent
 from understudy.client import pages, results, sync, watch
-from understudy.client.core import values, watches
+from understudy.client.core import changes, values, watches
 
 _CLASSES: Mapping[str, Sequence[type]] = {
     "Client and stores": (Client, sync.Store, sync.Snapshot),
     "What calls return": (
-        Result, pages.Row, pages.Window, pages.KeyVersion, pages.Count, pages.Page, sync.Pages, watch.Watch, WatchEvent,
+        pages.Row, Result, pages.Window, pages.KeyVersion, pages.Count, pages.Page, sync.Pages, watch.Watch, WatchEvent,
         results.StoreInfo, results.Stores, results.RoutingCounts,
     ),
 }  # fmt: skip
+_TIMEOUT = "timeout: 'Duration | None' = None"
+"""A parameter that every call has which asks a server."""
+
 _QUALIFIED = re.compile(r"\b(?:understudy\w*|datetime|collections\.abc|typing|ssl|types)(?:\.[a-z_]\w*)*\.(?=[A-Za-z])")
 
 
@@ -33,12 +36,13 @@ def python_client_page() -> str:
         "# Python client: names",
         GENERATED.format(source="the signatures and docstrings of the package"),
         "[The Python client](../client.md) explains it with examples. `AsyncClient` has the calls of `Client`, to be "
-        "awaited; its lists are asynchronous iterators.",
+        "awaited; its lists are asynchronous iterators. Calls that ask a server also take the keyword `timeout`, "
+        "a `timedelta` or seconds.",
         *(part for title, classes in _CLASSES.items() for part in (f"## {title}", *_classes(classes))),
         "## Options of calls",
         *_options(),
         "## Errors",
-        _errors(),
+        *_errors(),
     )
 
 
@@ -54,8 +58,15 @@ def _classes(classes: Sequence[type]) -> Iterator[str]:
         for name, member in _public(each):
             if isinstance(member, types.FunctionType):
                 yield f"#### {each.__name__}.{name}"
-                yield fence(f"{name}{_signature(member)}", "python")
-                yield from _paragraphs(member)
+                alike = dict(_public(Client)).get(name)
+                if each is not Client and isinstance(alike, types.FunctionType) and _said(alike) == _said(member):
+                    yield f"As `Client.{name}`."
+                else:
+                    yield from _said(member)
+
+
+def _said(function: types.FunctionType) -> list[str]:
+    return [fence(f"{function.__name__}{_signature(function)}", "python"), *_paragraphs(function)]
 
 
 def _public(each: type) -> Iterator[tuple[str, object]]:
@@ -66,25 +77,31 @@ def _public(each: type) -> Iterator[tuple[str, object]]:
 
 
 def _attributes(each: type) -> str:
-    """Return properties and fields as a table."""
-    properties = [
-        (code(name), plain(inspect.getdoc(member) or ""))
-        for name, member in _public(each)
-        if isinstance(member, property)
-    ]
-    fields = [
-        (code(name), code(_QUALIFIED.sub("", str(kind))))
-        for name, kind in inspect.get_annotations(each).items()
-        if not name.startswith("_")
-    ]
-    return page(table(("field", "type"), fields), table(("property", "is"), properties))
+    """Return properties and fields as a list. Those of a row are not said again of what has all of them."""
+    of_row, properties = _properties(pages.Row), _properties(each)
+    is_row = each is not pages.Row and properties.keys() >= of_row.keys()
+    own = [(code(name), text) for name, text in properties.items() if not (is_row and of_row.get(name) == text)]
+    kinds = inspect.get_annotations(each).items()
+    fields = {name: _type_text(kind) for name, kind in kinds if not name.startswith("_")}
+    return page(_declared(fields), entries(own), "And what a [row](#row) has." if is_row else "")
+
+
+def _properties(each: type) -> Mapping[str, str]:
+    found = ((name, member) for name, member in _public(each) if isinstance(member, property))
+    return {name: plain(inspect.getdoc(member) or "") for name, member in found}
+
+
+def _declared(fields: Mapping[str, str]) -> str:
+    """Return names with their types as a class would declare them."""
+    return fence("\n".join(f"{name}: {kind}" for name, kind in fields.items()), "python") if fields else ""
 
 
 def _signature(function: object) -> str:
     """Return a signature as a program would write it: a line for each argument when it is long."""
     assert callable(function)
     found = inspect.signature(function)
-    shown = found.replace(parameters=[each for name, each in found.parameters.items() if name != "self"])
+    left_out = [name for name, each in found.parameters.items() if name == "self" or str(each) == _TIMEOUT]
+    shown = found.replace(parameters=[each for name, each in found.parameters.items() if name not in left_out])
     text = _QUALIFIED.sub("", str(shown).replace("'", ""))
     if len(text) < 100:
         return text
@@ -105,15 +122,15 @@ def _paragraphs(each: object) -> Iterator[str]:
 
 def _options() -> Iterator[str]:
     """Yield the keyword arguments that calls take by `**`, of each typed dictionary."""
-    for module in (values, watches):
+    for module in (values, changes, watches):
         for name, each in vars(module).items():
             if is_typeddict(each) and each.__module__ == module.__name__:
                 yield f"### {name}"
                 yield from _paragraphs(each)
                 parents = _parents(each)
                 inherited = {key for parent in parents for key in parent.__annotations__}
-                kinds = {key: kind for key, kind in each.__annotations__.items() if key not in inherited}
-                yield table(("keyword", "type"), ((code(key), code(_type_text(kind))) for key, kind in kinds.items()))
+                kinds = each.__annotations__.items()
+                yield _declared({key: _type_text(kind) for key, kind in kinds if key not in inherited})
                 if parents:
                     named = (f"[{base.__name__}](#{base.__name__.lower()})" for base in parents)
                     yield f"And those of {', '.join(named)}."
@@ -133,14 +150,13 @@ def _type_text(kind: object) -> str:
     return _QUALIFIED.sub("", str(getattr(kind, "__forward_arg__", kind)))
 
 
-def _errors() -> str:
-    names = [name for name in understudy.__all__ if name.endswith("Error")]
-    classes = [getattr(understudy, name) for name in names]
-    ordered = sorted(classes, key=lambda each: (each is not UnderstudyError, each.__name__))
-    return table(
-        ("error", "is a", "means"),
-        ((code(each.__name__), code(each.__bases__[0].__name__), plain(_summary(each))) for each in ordered),
-    )
+def _errors() -> Iterator[str]:
+    """Yield the errors, grouped by base class."""
+    classes = [getattr(understudy, name) for name in understudy.__all__ if name.endswith("Error")]
+    for base in dict.fromkeys(each.__bases__[0] for each in sorted(classes, key=lambda each: len(each.__mro__))):
+        yield f"Subclasses of `{base.__name__}`:"
+        of_base = sorted((each for each in classes if each.__bases__[0] is base), key=lambda each: each.__name__)
+        yield entries((code(each.__name__), plain(_summary(each))) for each in of_base)
 
 
 def _summary(each: type) -> str:

@@ -19,6 +19,7 @@ from understudy_shared.settings.common import BusFields, HttpFields, ServiceFiel
 
 DOCUMENT = (ROOT / "docs" / "operations.md").read_text()
 SETTINGS = (ROOT / "docs" / "reference" / "settings.md").read_text()
+SETTING = r"(?m)^- `(\w+)`(?: \((.+?)\))?: "
 BOTH = "Nodes and routers"
 SIZES = {"statestore_cache_max_bytes", "overlay_max_bytes"}
 DERIVED = {"node_id", "router_id", "advertise_host", "application_id", "data_dir", "memory_limit_bytes"}
@@ -56,7 +57,8 @@ def test_every_setting_is_documented_with_its_default(
 ) -> None:
     """Once for both, or once for each."""
     of_both, *own = (
-        dict(re.findall(r"(?m)^\| `(\w+)` \| ([^|]+?) \|", section(each, SETTINGS))) for each in (BOTH, *titles)
+        {name: default or "none" for name, default in re.findall(SETTING, section(each, SETTINGS))}
+        for each in (BOTH, *titles)
     )
     documented = {name: default for each in (of_both, *own) for name, default in each.items()}
     fields = {name: field for name, field in settings.model_fields.items() if name != "checkpoints"}  # an argument's
