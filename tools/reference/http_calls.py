@@ -38,6 +38,9 @@ _GROUPS: Mapping[str, tuple[str, Sequence[str]]] = {
 """Parameters that calls have together, as one call has them. The others name the group."""
 
 _REST = "Parameters of several calls"
+_TAKES_BACK = " `none` takes back the default of the store."
+"""A sentence about parameters that is said of all of them at once."""
+
 _OF_EVERY_CALL = 0.8
 """A problem of more than this part of the calls is named once, not at each."""
 
@@ -62,6 +65,7 @@ def http_page() -> str:
         _common_problems(),
         f"*Problems of reads* are also {_codes(_of_reads())}. They are those of a router; nodes and `understudy serve` "
         "answer reads also with `not-owner` and `store-error`.",
+        f"Of {_with_defaults()}{_TAKES_BACK}",
         *(part for title, rows in _shared().items() for part in (f"## {title}", entries(map(_entry, rows)))),
         *_groups(shown),
     )
@@ -185,7 +189,13 @@ def _place(parameter: Mapping[str, Any]) -> str:
 
 def _entry(row: Row) -> tuple[str, str]:
     name, place, kind, text = row
-    return f"{name} ({', '.join(filter(None, (place, kind)))})", text
+    return f"{name} ({', '.join(filter(None, (place, kind)))})", text.removesuffix(_TAKES_BACK)
+
+
+def _with_defaults() -> str:
+    return ", ".join(
+        dict.fromkeys(row[0] for rows in _shared().values() for row in rows if row[3].endswith(_TAKES_BACK))
+    )
 
 
 @cache

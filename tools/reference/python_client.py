@@ -66,7 +66,8 @@ def _classes(classes: Sequence[type]) -> Iterator[str]:
 
 
 def _said(function: types.FunctionType) -> list[str]:
-    return [fence(f"{function.__name__}{_signature(function)}", "python"), *_paragraphs(function)]
+    text = f"{function.__name__}{_signature(function)}"
+    return [fence(text, "python") if "\n" in text else code(text), *_paragraphs(function)]
 
 
 def _public(each: type) -> Iterator[tuple[str, object]]:
