@@ -6,6 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
+from itertools import starmap
 from typing import Any
 
 from tools.reference.markdown import GENERATED, code, entries, fence, page, plain
@@ -39,7 +40,7 @@ _GROUPS: Mapping[str, tuple[str, Sequence[str]]] = {
 
 _REST = "Parameters of several calls"
 _TAKES_BACK = " `none` takes back the default of the store."
-"""A sentence about parameters that is said of all of them at once."""
+"""A sentence that is said of all bounds at once."""
 
 _OF_EVERY_CALL = 0.8
 """A problem of more than this part of the calls is named once, not at each."""
@@ -65,8 +66,7 @@ def http_page() -> str:
         _common_problems(),
         f"*Problems of reads* are also {_codes(_of_reads())}. They are those of a router; nodes and `understudy serve` "
         "answer reads also with `not-owner` and `store-error`.",
-        f"Of {_with_defaults()}{_TAKES_BACK}",
-        *(part for title, rows in _shared().items() for part in (f"## {title}", entries(map(_entry, rows)))),
+        *starmap(_described, _shared().items()),
         *_groups(shown),
     )
 
@@ -189,13 +189,16 @@ def _place(parameter: Mapping[str, Any]) -> str:
 
 def _entry(row: Row) -> tuple[str, str]:
     name, place, kind, text = row
-    return f"{name} ({', '.join(filter(None, (place, kind)))})", text.removesuffix(_TAKES_BACK)
+    return f"{name} ({', '.join(filter(None, (place, kind)))})", text
 
 
-def _with_defaults() -> str:
-    return ", ".join(
-        dict.fromkeys(row[0] for rows in _shared().values() for row in rows if row[3].endswith(_TAKES_BACK))
-    )
+def _described(title: str, rows: Sequence[Row]) -> str:
+    """Return a group of parameters; bounds with one sentence for all that have a default of the store."""
+    names = [name for name, *_, text in rows if text.endswith(_TAKES_BACK)]
+    if title != "Bounds":
+        return page(f"## {title}", entries(map(_entry, rows)))
+    short = [(name, place, kind, text.removesuffix(_TAKES_BACK)) for name, place, kind, text in rows]
+    return page(f"## {title}", f"Of {', '.join(names)}{_TAKES_BACK}", entries(map(_entry, short)))
 
 
 @cache

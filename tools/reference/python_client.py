@@ -94,7 +94,8 @@ def _properties(each: type) -> Mapping[str, str]:
 
 def _declared(fields: Mapping[str, str]) -> str:
     """Return names with their types as a class would declare them."""
-    return fence("\n".join(f"{name}: {kind}" for name, kind in fields.items()), "python") if fields else ""
+    lines = (f"{name}: {kind}".replace("'", '"') for name, kind in fields.items())
+    return fence("\n".join(lines), "python") if fields else ""
 
 
 def _signature(function: object) -> str:
