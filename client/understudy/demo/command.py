@@ -64,7 +64,7 @@ def demo(
 ) -> None:
     """Run everything on this machine with real data: the flights that left New York in 2013.
 
-    Starts a Valkey or a Redis, a Spark query with three state stores, nodes that hold its replicas, and routers that
+    Starts a Valkey or a Redis, a Spark query, nodes that hold replicas of its state, and routers that
     answer; prints their URLs, some lookups with their answers, and what to try: killing a node, for example. Ports
     7101... and 8080... are used where they are free. Ctrl-C stops everything and removes it.
 
