@@ -73,8 +73,6 @@ def with_table(readme: str, table: str) -> str:
     return f"{before}{BEGIN}{table}{END}{after}"
 
 
-_VARIANTS = "other codecs, row checksums, Spark's checkpoint manager, Real-Time Mode, columns of type `variant`"
-
 _BEGINNING = """\
 # What is compared with Spark
 
@@ -84,8 +82,11 @@ Each release of Spark writes the checkpoints during the run, in an environment o
 the oracle. Every key of every store is looked up at every retained version, keys that are gone among them, and the
 whole answer is compared: value, sessions, rows, flags, expiry and partition. **All were equal**: a test that finds a
 difference records nothing. One case is taken as equal that is not: a set of Spark 4.1 or earlier that keeps 0.0 is
-found by -0.0, too (docs/api.md says why). A cell has keys / elements / versions: distinct keys; the values, sessions or
-rows of all versions together.
+found by -0.0, too (docs/api.md says why).
+
+Elements are the values, sessions or rows of all versions together. `docs/oracle.json` has keys and versions, by layout
+of the state; other codecs, row checksums, Spark's checkpoint manager, Real-Time Mode and columns of type `variant` are
+in it, too.
 """
 
 _END = """
@@ -93,49 +94,32 @@ _END = """
 
 - The newest of each line is installed with `uv` when the test first needs it (`tests/support/oracle/releases.py`);
   where it cannot be had, its cases are skipped by name.
-- Each release's query of every aggregate is held to the rows that it put out, too ([results.md](results.md)), from
-  Spark 3.5 on.
-- Spark 3 has no reader of its own state, and writes no operator metadata: that of Spark 4.3 reads its checkpoints. It
-  does not read session windows in RocksDB without metadata: there the same batches in the HDFS-backed provider say what
-  they are. Spark 3.2 and 3.3 have no `dropDuplicatesWithinWatermark` and no `applyInPandasWithState`, 3.4 not the
-  former.
+- From Spark 3.5 on, each release's query of every aggregate is held to the rows that it put out
+  ([results.md](results.md)).
+- Spark 3 has no reader of its own state: that of Spark 4.3 reads its checkpoints, but not session windows in RocksDB;
+  there the same batches in the HDFS-backed provider say what they are.
 - RocksDB state of Spark 3.2 is not compared: by Spark's own reader, too, the row indices of its joins have gaps.
 - 19 checkpoints of Spark 3.1 to 4.0 in Spark's own test resources are compared in the same way, and 16 others are
   refused by name (`tests/contract/node/stores/test_golden_checkpoints.py`); they are not counted here.
 - Spark 4.0 cannot run a limit in checkpoint format 2 (an assertion of its own fails), so its query runs in format 1.
-- The reader of Spark 4.0 cannot read `transformWithState` in checkpoint format 2: it takes the unique id in a file's
-  name for a part of the version.
-- PySpark 4.0 has `transformWithStateInPandas` alone.
+- The reader of Spark 4.0 cannot read `transformWithState` in checkpoint format 2.
 - State in Avro whose columns changed, and checkpoints that an earlier Spark began and Spark 4.3 continued, are compared
   too, and not counted here.
 """
 
 
 def _tables(lines: Sequence[Compared]) -> Iterator[str]:
-    for spark in _releases(lines):
-        of_release = [line for line in lines if line.spark == spark]
-        yield f"\n## Spark {spark}\n\n"
-        yield f"| operator | {' | '.join(LAYOUTS.values())} | {_VARIANTS} |\n"
-        yield "|---|" + "---|" * (len(LAYOUTS) + 1) + "\n"
-        for operator in dict.fromkeys(line.operator for line in of_release):
-            found = [line for line in of_release if line.operator == operator]
-            cells = [_cell([line for line in found if _layout(line) == each and not line.variant]) for each in LAYOUTS]
-            others = [line for line in found if line.variant]
-            yield f"| {OPERATORS.get(operator, operator)} | {' | '.join(cells)} | {_others(others)} |\n"
+    """Render the elements of each operator by release, and of each release by layout."""
+    releases = _releases(lines)
+    yield f"\n## By operator\n\n| operator | {' | '.join(releases)} |\n|---|{'---|' * len(releases)}\n"
+    by_name = {OPERATORS.get(line.operator, line.operator): line.operator for line in lines}
+    for name in sorted(by_name, key=lambda each: each.strip("`")):
+        found = [line for line in lines if line.operator == by_name[name]]
+        sums = [sum(line.elements for line in found if line.spark == spark) for spark in releases]
+        yield f"| {name} | {' | '.join(f'{elements:,}' if elements else '-' for elements in sums)} |\n"
     total = sum(line.elements for line in lines)
-    yield f"\nTogether: {total:,} elements in {len(lines)} stores of {len(_releases(lines))} releases of Spark.\n"
-
-
-def _cell(lines: Sequence[Compared]) -> str:
-    if not lines:
-        return "-"
-    keys, elements = sum(line.keys for line in lines), sum(line.elements for line in lines)
-    return f"{keys:,} / {elements:,} / {max(line.versions for line in lines)}"
-
-
-def _others(lines: Sequence[Compared]) -> str:
-    checkpoints = {(_layout(line), line.variant) for line in lines}  # with a line for each kind of store
-    return f"{len(checkpoints)} checkpoints, {sum(line.elements for line in lines):,} elements" if lines else "-"
+    yield f"\nTogether: {total:,} elements in {len(lines)} stores of {len(releases)} releases of Spark.\n"
+    yield f"\n## By layout of the state\n\n{readme_table(lines)}"
 
 
 def _kinds(lines: Sequence[Compared], layout: Layout) -> str:

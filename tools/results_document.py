@@ -49,12 +49,11 @@ SQL: Mapping[ResultFunction, tuple[str, ...]] = {
 }
 """Functions of Spark SQL whose result each function computes."""
 
-_OWN_FORM = "the state is in a binary form of Spark's own"
+_OWN_FORM = "the state is in a binary form of Spark"
 
 NOT_FINISHED: Mapping[str, str] = {
     "an expression over aggregates, `sum(x) / count(*)`": "only the plan has the expression",
-    "`percentile`, `median`, `mode`": "the state has every value with its count, without the wanted percentile",
-    "`percentile_approx`": "the state is a digest, without the wanted percentile",
+    "`percentile`, `median`, `mode`, `percentile_approx`": "the state does not say which percentile is wanted",
     "`listagg`, `string_agg`": "the state has no delimiter and no order",
     "`hll_sketch_agg`, `kll_sketch_agg_*`, `theta_sketch_agg`": "the result is the sketch, which `value` has",
     "`histogram_numeric`, `count_min_sketch`, `approx_top_k`, `bitmap_*_agg`": _OWN_FORM,
@@ -101,9 +100,8 @@ _RULES = """
 Rules of Spark:
 
 - Of one row, `*_samp` and `corr` are null; so is a division by zero (the correlation with a constant).
-- Where one column is constant and the other has NaN or an infinity, `corr` is null and `corr_4_2` NaN. An intercept may
-  differ in its last digit between `regr_intercept` and `regr_intercept_4_2`. An announcement names those of the query's
-  Spark.
+- Where one column is constant and the other has NaN or an infinity, `corr` is null and `corr_4_2` NaN. An announcement
+  names the functions of the query's Spark.
 - A set has the order in which it is stored; Spark may print another.
 - `approx_count_distinct` is computed for 4 to 15 bits of precision (a relative deviation down to 0.7 %).
 

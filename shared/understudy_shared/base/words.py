@@ -1,4 +1,4 @@
-"""The words of the project as frozen types (docs/glossary.md and docs/words-of-the-code.md define them).
+"""The words of the project as frozen types (docs/glossary.md defines them).
 
 Versions are KIP-535's offsets: version N+1 is what micro-batch N left behind. Unknown lag is `None`, never 0.
 """
