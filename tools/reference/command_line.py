@@ -90,7 +90,10 @@ def _command(path: tuple[str, ...], command: click.Command) -> Iterator[str]:
     arguments = command.collect_usage_pieces(context)[1:]
     if arguments and not isinstance(command, click.Group):
         yield code(" ".join([context.command_path, *arguments]))
-    yield from _prose(command.help or "", _said_before(path, command))
+    said = command.help or ""
+    # What a service does has pages of its own.
+    said = said.partition("\n\n")[0] if path[-1] in _SERVICES else said
+    yield from _prose(said, _said_before(path, command))
     options = _options(command)
     shared = _shared()
     yield entries(_option(option) for option in options if option not in shared and option[1])
