@@ -11,6 +11,7 @@ from tests.support.clock import ManualClock
 from tests.support.spark.queries import wait_until
 from tests.support.spark.scripted_input import ScriptedServer
 
+from understudy_pipeline.aligned.offset import SourceOffset
 from understudy_pipeline.aligned.options import AlignedOptions
 from understudy_pipeline.aligned.planner import Planner
 from understudy_pipeline.aligned.taking import PlannedBatch
@@ -107,3 +108,8 @@ def times(batch: PlannedBatch) -> Sequence[int]:
         for time_ms in pa.Table.from_batches(list(rows)).column("timestamp_ms").to_pylist()
         if time_ms is not None
     )
+
+
+def without_time(offset: SourceOffset) -> Mapping[TopicPartition, str]:
+    """The input cursors of an offset, without its event time."""
+    return {tp: cursor.offset for tp, cursor in offset.cursors.items()}

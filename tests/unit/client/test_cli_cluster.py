@@ -14,6 +14,8 @@ from tests.support.services.canned_server import Canned, canned_server
 from understudy.commands.draining import tasks_left
 from understudy.commands.group import cli
 from understudy.terminal.exits import ExitCode
+from understudy.terminal.explain_report import explain_page
+from understudy.terminal.pages import Lines, Page, Sheet
 
 
 def run(arguments: Sequence[str], *replies: object) -> tuple[Result, list[tuple[str, bytes]]]:
@@ -25,6 +27,16 @@ def run(arguments: Sequence[str], *replies: object) -> tuple[Result, list[tuple[
     return result, served.requests
 
 
+def sheets(page: Page) -> list[Sheet]:
+    """The tables of a page."""
+    return [part for part in page if isinstance(part, Sheet)]
+
+
+def lines(page: Page) -> list[str]:
+    """The text of a page."""
+    return [line for part in page if isinstance(part, Lines) for line in part.lines]
+
+
 def test_explain_asks_by_words_or_by_json_with_the_bounds() -> None:
     result, asked = run(["explain", "aircraft", "a-b", "--max-lag", "0"], EXPLAINED)
     assert (result.exit_code, asked[0][0]) == (0, "GET /v1/stores/aircraft/metadata/a-b?max_lag=0")
@@ -33,6 +45,27 @@ def test_explain_asks_by_words_or_by_json_with_the_bounds() -> None:
         0,
         "GET /v1/stores/aircraft/metadata?key=%5Bnull%5D&require_active=true",
     )
+
+
+def test_explain_shows_the_order_and_everybody_left_out_with_reasons() -> None:
+    result, _ = run(["explain", "aircraft", "N1"], EXPLAINED)
+    shown = [line.split() for line in result.stdout.splitlines()]
+    assert shown[0] == ["aircraft", '{"tailnum":"N1"}']
+    assert ["partition", "3", "of", "8"] in shown
+    assert ["active", "node-1", "(127.0.0.1:7101)"] in shown
+    assert ["standbys", "node-2", "(127.0.0.1:7102),", "127.0.0.1:7104"] in shown
+    order, left_out = sheets(explain_page(EXPLAINED))
+    assert [row[:3] for row in order.rows] == [("1", "node-2", "standby")]
+    assert order.rows[0][-1] == "least lag of the standbys"
+    assert [(row[0], row[-1]) for row in left_out.rows] == [("node-1", "lag-exceeded"), ("node-3", "lag-unknown")]
+    assert left_out.rows[1][2:] == ("unknown", "-", "unknown", "unknown", "lag-unknown")
+    assert "bounds     max_lag 1" in result.stdout
+
+
+def test_explain_says_so_when_nobody_may_answer() -> None:
+    page = explain_page({**EXPLAINED, "choice": [], "active_host": None})
+    assert "no replica may answer" in lines(page)
+    assert "  active     none" in lines(page)
 
 
 def left(
@@ -61,6 +94,15 @@ def test_drain_asks_the_router_and_shows_the_tasks_that_are_left_until_none_is()
     ]
 
 
+def test_an_empty_node_can_be_stopped_when_it_has_spoken_since_and_still_is_empty() -> None:
+    silent = left("draining", active=0, said_ms_ago=60_000)
+    reports = [silent, silent, left("draining", active=1), left("draining", active=0), left("draining", active=0)]
+    result, asked = run(["drain", "node-1"], DRAINING, *reports)
+    assert (result.exit_code, len(asked) - 1) == (ExitCode.OK, 5)
+    assert result.stdout.splitlines()[-1] == "node-1 can be stopped"
+    assert result.stdout.count("can be stopped") == 1
+
+
 @pytest.mark.parametrize("other", ["draining", "leaving", "failed", "dead"])
 def test_a_drain_that_cannot_end_because_nobody_can_take_the_tasks_says_so_at_once(other: str) -> None:
     result, asked = run(["drain", "node-1"], DRAINING, left("draining", active=3, other=other))
@@ -73,6 +115,12 @@ def test_drain_ends_when_the_node_has_left() -> None:
     result, _ = run(["drain", "node-1"], DRAINING, left("draining", active=3), left("draining", active=3, live=False))
     assert result.exit_code == ExitCode.OK
     assert result.stdout.splitlines()[-1] == "node-1 has left the cluster"
+
+
+def test_drain_that_takes_too_long_says_what_is_left() -> None:
+    result, _ = run(["drain", "node-1", "--within-s", "0.001"], DRAINING, left("draining", active=3))
+    assert result.exit_code == ExitCode.REFUSED
+    assert "not drained within 0.001 s: node-1 is draining: 3 active" in result.stderr
 
 
 AWAY = {"state": "degraded", "why": "the bus is away: connection refused"}

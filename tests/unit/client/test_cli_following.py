@@ -9,7 +9,7 @@ import pyarrow as pa
 from pyarrow import parquet
 from tests.support.services.bad_servers import bad_server
 from tests.support.services.canned_server import Canned
-from tests.support.services.reading_commands import run
+from tests.support.services.reading_commands import problem, run
 from tests.unit.client.client.test_watch import watched
 from tests.unit.client.client.test_watch_steps import event, token
 
@@ -40,6 +40,42 @@ def versions(*counts: int, following: int | None = None) -> Canned:
 def scanned(*counts: int, cursor: str | None = None) -> Canned:
     rows = [{"key": {"word": f"w{count}"}, "value": {"count": count, "note": None}} for count in counts]
     return Canned(json.dumps({"store": "words", "version": 7, "rows": rows, "next_cursor": cursor}).encode())
+
+
+def test_a_history_follows_its_pages_and_ends_at_its_limit() -> None:
+    replies = [versions(1, 2, following=5), versions(3, 4)]
+    result, asked = run(["history", "words", "a-b", "--from", "3", "--limit", "3"], replies)
+    assert [json.loads(line)["value"]["count"] for line in result.stdout.splitlines()] == [1, 2, 3]
+    assert [target for target, _ in asked] == [
+        "GET /v1/stores/words/history/a-b?from=3",
+        "GET /v1/stores/words/history/a-b?from=5",
+    ]
+    result, asked = run(["history", "words", "[null]", "--json"], [versions(1)])
+    assert json.loads(result.stdout)["versions"][0]["version"] == 3
+    assert asked[0][0].endswith("history?key=%5Bnull%5D")
+    result, _ = run(["history", "words", "a"], [problem("version-gone", 410)])
+    assert (result.exit_code, result.stdout) == (ExitCode.REFUSED, "")
+
+
+def test_rows_are_printed_as_a_table_or_as_csv_with_the_columns_of_the_store() -> None:
+    result, asked = run(["history", "words", "a", "--format", "csv"], [DESCRIBED, versions(1, 0)])
+    assert result.stdout.splitlines() == [
+        "version,committed_at,found,count,note",
+        '3,,true,1,"a ""b"""',
+        "4,,false,,",
+    ]
+    assert asked[0][0] == "GET /v1/stores/words"
+    result, _ = run(["scan", "words", "--format", "csv"], [DESCRIBED, scanned(1, cursor="sc1.a"), scanned(2)])
+    assert result.stdout.splitlines() == ["word,count,note,problem", "w1,1,,", "w2,2,,"]
+    result, _ = run(["scan", "words", "--format", "csv"], [DESCRIBED, scanned()])
+    assert result.stdout.splitlines() == ["word,count,note,problem"], "a head without rows"
+    window = {"start": "2013-01-01T05:00:00Z", "end": "2013-01-01T06:00:00Z", "state": "open", "value": {"count": 5}}
+    page = Canned(
+        json.dumps({"store": "words", "key": {"word": "a"}, "windows": [window], "next_cursor": None}).encode()
+    )
+    result, _ = run(["windows", "words", "a", "--format", "table"], [DESCRIBED, page])
+    head, row = (line.split() for line in result.stdout.splitlines() if "─" not in line)
+    assert (head, row[:3], row[3]) == (["start", "end", "state", "count", "note"], list(window.values())[:3], "5")
 
 
 def test_a_scan_is_an_arrow_stream_or_parquet_of_typed_columns_and_of_none_where_there_are_no_rows() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import sys
 import warnings
 from collections.abc import Iterator
 
@@ -33,6 +34,24 @@ def _record(message: str, **extra: object) -> logging.LogRecord:
     record.created = 1_700_000_000.25
     vars(record).update(extra)
     return record
+
+
+def test_a_json_line_has_the_extra_fields_as_members_and_the_exception_as_text() -> None:
+    try:
+        raise ValueError("no\nway")
+    except ValueError:
+        record = _record("failed", action="worker-failed")
+        record.exc_info = sys.exc_info()
+    line = json.loads(JsonFormatter().format(record))
+    trace = line.pop("exception")
+    assert line == {
+        "at": "2023-11-14T22:13:20.250Z",
+        "level": "WARNING",
+        "logger": "understudy_node.node",
+        "message": "failed",
+        "action": "worker-failed",
+    }
+    assert "ValueError: no\nway" in trace
 
 
 @given(st.text(), st.text())

@@ -36,6 +36,15 @@ def test_a_scan_prints_the_rows_of_every_page_empty_ones_among_them() -> None:
     assert {target for target, _ in asked} == {"POST /v1/stores/aircraft/scan"}
 
 
+def test_a_range_and_an_order_are_asked_for_on_every_page() -> None:
+    options = ["--from", "a", "--to", "b", "--order", "count", "--reverse"]
+    _, asked = run(["scan", "s", *options, "--limit", "2"], [page(2, cursor="sc1.a"), page(1)])
+    for each in questions(asked):
+        assert {"from": "a", "to": "b", "order": "count", "reverse": True}.items() <= each.items()
+    _, asked = run(["count", "s", "--from", "a"], [counted(1)])
+    assert parse_qs(urlsplit(asked[0][0].split()[1]).query) == {"from": ["a"]}
+
+
 def test_a_count_goes_on_until_it_is_whole() -> None:
     replies = [counted(5, "sc1.a"), counted(9)]
     result, asked = run(

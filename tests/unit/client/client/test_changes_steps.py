@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
 from itertools import islice
 from typing import Any
 
@@ -15,7 +16,7 @@ from tests.unit.client.client.test_watch_steps import token
 from understudy.client.core.changes import MEDIA_TYPE, ChangesQuestion, ReadingChanges
 from understudy.client.core.exchange import Failure, Opened, Outcome, Send
 from understudy.client.core.reader import Reader, StoreReader
-from understudy.client.errors import BadReplyError
+from understudy.client.errors import BadReplyError, UsageError
 from understudy.client.events import WatchEvent
 from understudy_shared.base.errors import UnderstudyError
 
@@ -52,6 +53,13 @@ def reading(world: World, *urls: str, first: int = 3, last: int | None = None, *
     return ReadingChanges(store, ChangesQuestion(first, last, options), 5.0)
 
 
+def since(world: World, ago: Any) -> list[tuple[str, int | None]]:
+    """The changes that a client reads since a time."""
+    store = StoreReader(Reader(world.state()), "words")
+    asked = ChangesQuestion(None, None, {"versions": True}, ago)
+    return shown(list(world.told(ReadingChanges(store, asked, 5.0).steps())))
+
+
 def told(world: World, *urls: str, **options: Any) -> list[WatchEvent[Any]]:
     """The changes that are told until all have come."""
     return list(islice(world.told(reading(world, *urls, **options).steps()), 1000))
@@ -73,6 +81,23 @@ WHOLE = (
     *(head(3, 4), change(3), change(3, "b", found=False), version(3, 2)),
     *(change(4), version(4, 1), end(3, 4, 3)),
 )
+
+
+def test_changes_have_what_the_server_said_and_end_behind_the_last_version() -> None:
+    world = scripted(answered(b"".join(WHOLE), b""))
+    events = told(world, versions=True, prefix=["a", None], partition=2, fields=["count", "note"])
+    assert shown(events) == [("value", 3), ("deleted", 3), ("version", 3), ("value", 4), ("version", 4)]
+    assert [bool(each) for each in events] == [True, False, False, True, False]
+    assert [each.position for each in events] == [None, None, token(3), token(3), token(4)]
+    assert (events[0].key, events[0].value, events[1].value, events[2].changes) == (
+        {"word": "a"},
+        {"count": 3},
+        None,
+        2,
+    )
+    query = "from=3&prefix=%5B%22a%22%2Cnull%5D&partition=2&fields=count%2Cnote"
+    assert [each.request.target for each in world.sent] == [f"/v1/stores/words/changes?{query}"]
+    assert world.closed == 1
 
 
 def test_a_stream_that_is_cut_is_gone_on_with_at_another_server_without_telling_a_change_twice() -> None:
@@ -148,3 +173,26 @@ def test_a_stream_that_lies_ends_the_reading_with_the_name_of_the_server(lie: tu
     _, error = refused(scripted(answered(*lie)))
     assert isinstance(error, BadReplyError)
     assert error.attempts[0].url == "http://a:1"
+
+
+def test_changes_since_a_time_begin_at_the_version_that_the_server_says() -> None:
+    def served(send: Send, world: World) -> Outcome:
+        world.now_s += 1.0
+        if len(world.sent) == 1:
+            return answered()
+        return answered(*WHOLE)
+
+    for a_minute in ("1m", timedelta(minutes=1)):
+        world = World(served)
+        assert since(world, a_minute)[-1] == ("version", 4)
+        assert "from=60000ms" in world.sent[0].request.target
+        later = world.sent[1].request.target.partition("from=")[2]
+        assert int(later.removesuffix("ms")) > 61_000, "a minute before the first request, however often it is asked"
+    at = datetime(2026, 1, 1, tzinfo=UTC)
+    world = World(served)
+    since(world, at)
+    assert {send.request.target.partition("from=")[2] for send in world.sent} == {"2026-01-01T00%3A00%3A00%2B00%3A00"}
+    assert since(World(lambda send, world: answered(head(5, 4), end(5, 4, 0))), "1m") == [], "nothing was committed"
+    for version, ago in ((None, None), (1, "1m")):
+        with pytest.raises(UsageError):
+            ChangesQuestion(version, None, {}, ago)

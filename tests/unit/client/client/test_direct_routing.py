@@ -7,6 +7,7 @@ from datetime import timedelta
 from typing import Any
 from urllib.parse import unquote
 
+import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -142,6 +143,20 @@ def test_what_only_routers_can_keep_is_asked_of_them(bound: dict[str, Any]) -> N
     assert read(world, store, "word-1", **bound) == "router"
     if "cursor" not in bound:
         assert set(read_many(world, store, KEYS, **bound)) == {"router"}
+
+
+def test_a_node_is_asked_with_the_same_bounds_and_with_the_defaults_of_the_router() -> None:
+    world = DirectWorld()
+    world.known = metadata(bounds={"max_lag": 5, "unknown_lag": "refuse"})
+    store = world.warm(world.client())
+    read(world, store, owned_by("a"), max_staleness=timedelta(seconds=2), max_lag=None)
+    assert world.asked_of() == ["a"]
+    assert world.sent[0].request.target.endswith("?max_lag=none&unknown_lag=refuse&max_staleness_ms=2000")
+    read_many(world, store, [owned_by("b")])
+    assert orjson.loads(world.sent[1].request.body or b"")["bounds"] == {"max_lag": 5, "unknown_lag": "refuse"}
+    world.known = metadata((1, 2), bounds={"require_active": True})
+    strict = world.warm(world.client())
+    assert read(world, strict, owned_by("a")) == "router"
 
 
 def test_the_keys_of_a_batch_that_a_node_cannot_answer_come_from_the_router() -> None:

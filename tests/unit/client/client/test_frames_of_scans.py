@@ -13,11 +13,19 @@ from tests.support.clients.steps import CUT, World
 
 from understudy import DeadlineError, VersionGoneError
 from understudy.client.core import frames
-from understudy.client.core.exchange import Opened, Outcome, Send
+from understudy.client.core.exchange import Opened, Outcome, Reply, Send
 from understudy.client.core.reader import Reader, StoreReader
 from understudy.client.core.scans import Question
 
 SCHEMA = pa.schema([pa.field("n", pa.int64()), pa.field("problem", pa.string())])
+ENTRY = {
+    "store": "s",
+    "kind": "value",
+    "operator": "stateStoreSave",
+    "key": [{"name": "n", "type": "long"}],
+    "value": [],
+    "result": [],
+}
 ROWS = list(range(1, 6))
 
 
@@ -78,3 +86,22 @@ def test_a_server_that_breaks_each_export_off_gives_no_table() -> None:
     problem |= {"type": "version-gone", "status": 410}
     with pytest.raises(VersionGoneError):
         read(World(served))
+
+
+@pytest.mark.parametrize("status", [403, 429, 503, 400])
+def test_rows_come_by_pages_where_no_export_begins(status: int) -> None:
+    def served(send: Send, world: World) -> Outcome:
+        if "/export" in send.request.target:
+            return Reply(status, "application/problem+json", orjson.dumps({"type": "x", "status": status}))
+        if send.request.method == "GET":
+            return Reply(200, "application/json", orjson.dumps(ENTRY))
+        at = cursor_of(send)
+        size = min(2, orjson.loads(send.request.body or b"")["limit"]) if limit else 2
+        rows = [{"key": {"n": each}} for each in ROWS[at : at + size]]
+        page = {"store": "s", "version": 1, "rows": rows, "next_cursor": str(at + 2) if at + 2 < len(ROWS) else None}
+        return Reply(200, "application/json", orjson.dumps(page))
+
+    limit = None
+    assert read(World(served)).to_pydict() == {"n": ROWS}
+    limit = 3
+    assert read(World(served), limit=limit).to_pydict() == {"n": ROWS[:3]}

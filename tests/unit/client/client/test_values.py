@@ -26,6 +26,11 @@ def received(parts: list[Any]) -> Any:
     return form[1:] if form[0] == "keys" else orjson.loads(parse_query(query.encode())["key"])
 
 
+@given(st.lists(st.text(st.characters(exclude_categories=["Cs"])), min_size=1, max_size=3))
+def test_every_text_arrives_as_it_is(parts: list[str]) -> None:
+    assert received(list(parts)) == parts
+
+
 @pytest.mark.parametrize(
     ("value", "expected"),
     [

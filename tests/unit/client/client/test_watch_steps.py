@@ -17,12 +17,14 @@ from understudy.client.core.watches import Watching, WatchQuestion
 from understudy.client.errors import (
     BadReplyError,
     UnreachableError,
+    UsageError,
     VersionGoneError,
 )
 from understudy.client.events import WatchEvent
 from understudy_shared.base.errors import UnderstudyError
 from understudy_shared.base.words import ApplicationId, Lineage
 from understudy_shared.reads.position import Position
+from understudy_shared.reads.watch_events import version_event
 
 GONE = problem("version-gone", 410, retained_versions=[7, 9])
 
@@ -56,6 +58,20 @@ def shown(events: list[WatchEvent[Any]]) -> list[tuple[str, int | None]]:
     return [(each.kind, each.version) for each in events]
 
 
+def test_events_have_what_the_server_said_and_positions_to_go_on_behind() -> None:
+    coalesced = b'event: coalesced\ndata: {"store":"words","key":{"word":"a"},"from":5,"to":7,"changes":3}\n\n'
+    first = event("snapshot", 3) + coalesced + event("value", 7) + event("deleted", 8) + version_event(9, token(9))
+    events, error = told(scripted(stream(first), GONE), versions=True)
+    assert shown(events) == [("snapshot", 3), ("coalesced", 7), ("value", 7), ("deleted", 8), ("version", 9)]
+    assert [bool(each) for each in events] == [True, False, True, False, False]
+    assert [each.position for each in events] == [token(each) for each in (3, 3, 7, 8, 9)]
+    value, deleted, version = events[2:]
+    assert (value.key, value.value, value.deleted, deleted.deleted) == ({"word": "a"}, {"count": 7}, False, True)
+    assert (events[1].first_version, events[1].changes, version.key, version.value) == (5, 3, None, None)
+    assert isinstance(error, VersionGoneError)
+    assert error.retained_versions == (7, 9)
+
+
 def test_a_stream_that_ends_is_gone_on_with_behind_its_position_at_another_server() -> None:
     world = scripted(stream(event("snapshot", 3)), stream(event("value", 4), b""), stream(event("value", 5)), GONE)
     events, _ = told(world, "http://a", "http://b")
@@ -64,6 +80,18 @@ def test_a_stream_that_ends_is_gone_on_with_behind_its_position_at_another_serve
     assert [dict(each.headers).get("last-event-id") for each in world.sent] == [None, token(3), token(4), token(5)]
     assert world.asked[0] != world.asked[1]
     assert world.closed == 3, "no stream is left open"
+
+
+def test_a_watch_since_a_time_asks_for_that_time_until_it_has_a_position() -> None:
+    world = scripted(stream(), stream(event("value", 4)), GONE)
+    events, _ = told(world, since="1m")
+    assert shown(events) == [("value", 4)]
+    first, second, third = (each.request for each in world.sent)
+    assert first.target.endswith("?from=60000ms")
+    assert int(second.target.partition("from=")[2].removesuffix("ms")) > 60_000, "a minute before the first request"
+    assert (third.last_event_id, "from=" in third.target) == (token(4), False)
+    with pytest.raises(UsageError):
+        watching(world, since="1m", position=token(3))
 
 
 def test_servers_that_are_away_are_asked_again_until_the_patience_is_over() -> None:

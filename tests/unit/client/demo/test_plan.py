@@ -15,6 +15,7 @@ from understudy.demo.processes import (
     APPLICATION_ID,
     DemoOptions,
     Plan,
+    clean_environment,
     make_plan,
     wanted_ports,
 )
@@ -57,6 +58,11 @@ def test_the_flights_may_pass_through_a_redis_of_their_own_and_must_through_one(
         DemoSettings(checkpoint=FOLDER)
 
 
+def test_settings_of_the_users_own_services_are_not_the_demos() -> None:
+    environ = {"UNDERSTUDY_PORT": "1", "UNDERSTUDY_CONFIG": "x", "PATH": "/bin", "JAVA_HOME": "/java"}
+    assert clean_environment(environ) == {"PATH": "/bin", "JAVA_HOME": "/java"}
+
+
 def test_every_missing_package_is_named_before_anything_starts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(command, "find_spec", lambda _: None)
     monkeypatch.setenv("PATH", "")
@@ -73,3 +79,17 @@ def test_a_folder_to_keep_is_made_and_kept_and_must_be_empty(tmp_path: Path) -> 
     result = CliRunner().invoke(cli, ["demo", "--keep", str(tmp_path / "a" / "b")])
     assert result.exit_code == ExitCode.USAGE
     assert "the folder is not empty" in result.stderr
+
+
+def test_a_temporary_folder_is_gone_at_the_end_whatever_happens() -> None:
+    folders: list[Path] = []
+
+    def interrupted() -> None:
+        with command.demo_folder(None) as folder:
+            folders.append(folder)
+            (folder / "deep").mkdir()
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+    assert not folders[0].exists()

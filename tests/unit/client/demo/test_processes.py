@@ -89,6 +89,14 @@ def test_a_part_dies_with_the_demo_however_that_one_ends(tmp_path: Path) -> None
     wait_until(lambda: not is_there(pid), what="the end of the part")
 
 
+def test_the_last_lines_of_a_log_are_shown_and_cannot_bend_the_terminal(started: list[Child], tmp_path: Path) -> None:
+    code = "import sys; [print(n) for n in range(100)]; print('\\x1b[2J', flush=True); sys.exit(3)"
+    child = run(code, tmp_path, started)
+    wait_until(lambda: child.ended is not None, what="its end")
+    assert child.ended == "ended with exit code 3"
+    assert child.last_lines(3) == ["98", "99", "\\u001b[2J"]
+
+
 def test_a_child_that_somebody_else_collects_is_seen_to_end_and_left_to_be_collected() -> None:
     process = subprocess.Popen([sys.executable, "-c", "import sys; sys.exit(7)"])
     wait_until(lambda: not is_running(process.pid), what="its end")

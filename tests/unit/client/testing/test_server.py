@@ -16,9 +16,14 @@ import pytest
 
 from understudy import BadRequestError, UnderstudyError, UsageError
 from understudy.testing import Server, Store
+from understudy.typed import bind
 from understudy_shared.base.errors import BadKeyError
+from understudy_shared.spark.schema_json import schema_json
+from understudy_shared.spark.type_names import parse_type_name
+from understudy_shared.spark.types import StructType, parse_schema
 
 FIVE = datetime(2013, 1, 1, 5, tzinfo=UTC)
+HOUR = (FIVE, FIVE + timedelta(hours=1))
 WINDOW = "struct<start:timestamp,end:timestamp>"
 MEAN = 'mean "ä😀\x7f"'
 """The name of a store, which may be any text."""
@@ -82,6 +87,13 @@ def test_rows_that_are_declared_are_read(server: Server) -> None:
     assert store.get("N2").value == Flights(1)
     assert not store.get("N0")
     assert {row.key["tail"] for row in store.scan(where=[["flights", ">", 0]])} >= {"N1", "N2"}
+
+
+def test_a_value_of_every_type_comes_back_as_it_was_given(server: Server) -> None:
+    given = {name: value for name, (_, value) in EVERY_TYPE.items()}
+    client = server.client()
+    store = client.store("every type")
+    assert bind(store.info().schema).value(store.get(1).value) == given
 
 
 def test_the_results_of_a_query_are_computed_from_what_is_stored(server: Server) -> None:
@@ -175,6 +187,13 @@ def test_the_import_loads_no_service() -> None:
     code = "import sys, understudy.testing; print({'fastapi', 'uvicorn', 'rocksdict', 'numpy'} & set(sys.modules))"
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert said.stdout == "set()\n"
+
+
+@pytest.mark.parametrize("kind", sorted({kind for kind, _ in EVERY_TYPE.values()} | {"interval", "time(6)", "void"}))
+def test_a_schema_is_read_back_as_it_was_written(kind: str) -> None:
+    schema = parse_type_name(f"struct<a:{kind},b:map<int,{kind}>>")
+    assert isinstance(schema, StructType)
+    assert parse_schema(schema_json(schema).decode()) == schema
 
 
 def test_a_watch_gets_each_commit_by_both_clients() -> None:

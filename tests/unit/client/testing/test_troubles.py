@@ -106,6 +106,25 @@ def test_a_connection_that_is_cut_is_no_answer(server: Server) -> None:
         get(server)
 
 
+def test_a_server_with_troubles_ends_at_once() -> None:
+    store = Store(key={"tail": "string"}, value={"flights": "long"})
+    with Server({"aircraft": store}) as server:
+        server.slow(3600 * SECONDS)
+        with pytest.raises(DeadlineError):
+            get(server, timeout=0.02)
+
+
+def test_a_trouble_may_end_after_its_server() -> None:
+    store = Store(key={"tail": "string"}, value={"flights": "long"})
+    with Server({"aircraft": store}) as server:
+        lag = server.lag(SECONDS)
+    lag.end()
+    server.heal()
+    for call in (server.commit, lambda: server.lag(SECONDS)):
+        with pytest.raises(UnderstudyError, match="closed"):
+            call()
+
+
 @pytest.mark.parametrize(
     ("wrong", "says"),
     [

@@ -149,6 +149,14 @@ def test_a_key_that_would_be_another_is_refused(spark_type: SparkType, value: ob
         bind(entry_of(struct_of(spark_type))).key_columns(value)
 
 
+def test_a_key_of_a_map_is_the_grouping_key_or_that_and_the_user_key() -> None:
+    user_key = [{"name": "city", "type": "string", "example": "text"}]
+    binding = bind(entry_of(struct(n=LongType()), struct(name=StringType()), "map", user_key=user_key))
+    assert binding.key_columns("ada") == {"name": "ada"}
+    assert binding.key_columns(("ada", "paris")) == {"name": "ada", "city": "paris"}
+    assert binding.user_key({"city": "paris"}) == {"city": "paris"}
+
+
 @pytest.mark.parametrize(
     ("wrong", "reason"),
     [

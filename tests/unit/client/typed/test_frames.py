@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from typing import Any
 
 import orjson
@@ -38,12 +39,41 @@ def test_the_columns_of_a_described_store_are_those_of_its_export(value: StructT
     assert read_entry(entry).exported().columns() == export_columns(store)
 
 
+def test_rows_are_a_table_with_the_types_of_an_export() -> None:
+    table = frames.to_arrow(ENTRY, ROWS)
+    types = {"k": pa.string(), "n": pa.int64(), "at": pa.timestamp("us", tz="UTC")}
+    assert dict(zip(table.column_names, table.schema.types, strict=True)) == types
+    assert table["n"].to_pylist() == [2**53 + 1, None]
+    assert frames.to_arrow(ENTRY, []).schema == table.schema
+    assert frames.to_dicts(ENTRY, ROWS)[1] == {"k": "b", "n": None, "at": None}
+
+
+def test_a_frame_has_the_column_problem_where_a_row_has_one() -> None:
+    rows: list[dict[str, Any]] = [*ROWS, {"key": {"k": "c"}, "problem": {"type": "store-error"}}]
+    assert frames.to_arrow(ENTRY, rows)["problem"].to_pylist() == [None, None, '{"type":"store-error"}']
+    assert [each["problem"] for each in frames.to_dicts(ENTRY, rows)] == [None, None, {"type": "store-error"}]
+
+
 def test_pandas_and_polars_keep_integers_that_may_be_null() -> None:
     of_pandas, of_polars = frames.to_pandas(ENTRY, ROWS), frames.to_polars(ENTRY, ROWS)
     assert of_pandas["n"].dtype == pd.ArrowDtype(pa.int64())
     assert [of_pandas["n"][0], of_pandas["n"].isna()[1]] == [2**53 + 1, True]
     assert of_polars.schema["at"] == polars.Datetime("us", "UTC")
     assert of_polars["n"].to_list() == [2**53 + 1, None]
+
+
+def test_a_stream_reads_rows_as_they_come() -> None:
+    read = 0
+
+    def rows() -> Iterator[dict[str, Any]]:
+        nonlocal read
+        for at in range(2 * frames.BATCH_ROWS + 1):
+            read += 1
+            yield {"key": {"k": str(at)}, "value": {"n": at, "at": None}}
+
+    reader = pa.RecordBatchReader.from_stream(frames.ArrowRows(ENTRY, rows()))
+    assert reader.read_next_batch().num_rows == read == frames.BATCH_ROWS
+    assert [batch.num_rows for batch in reader] == [frames.BATCH_ROWS, 1]
 
 
 @pytest.mark.parametrize(

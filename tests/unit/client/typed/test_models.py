@@ -100,6 +100,16 @@ def test_a_typed_dict_leaves_out_what_is_not_required_and_not_there() -> None:
         binding.value({"tags": None, "by_day": None})
 
 
+def test_models_are_keys_with_models_inside() -> None:
+    binding = bind(entry_of(SCHEMA, struct(window=SCHEMA.fields[2].type)), key=PydanticKey)
+    sent = {"window": {name: PRINTED["window"][name] for name in ("start", "end")}}  # type: ignore[index]
+    assert binding.key_columns(binding.key(sent)) == binding.key_columns(Window(START, END)) == sent
+
+
+class PydanticKey(BaseModel):
+    window: PydanticWindow
+
+
 @dataclass
 class OnlyFlights:
     flights: int
@@ -172,3 +182,14 @@ def test_a_model_with_a_field_too_many_or_a_column_of_the_key_too_few_is_named()
 @dataclass
 class OnlyC:
     c: int
+
+
+def test_a_value_that_does_not_fit_is_named_by_its_column() -> None:
+    binding = bind(entry_of(SCHEMA), value=Aircraft)
+    wrong = {**PRINTED, "window": {"start": "+10000-01-01T00:00:00.000000Z", "end": "x"}}
+    with pytest.raises(UnfitValueError, match=r"datetime cannot hold it.*column window"):
+        binding.value(wrong)
+    with pytest.raises(UnfitValueError, match=r"key twice.*column by_day"):
+        binding.value({**PRINTED, "by_day": [["2024-01-01", "1.50"], ["2024-01-01", "1.50"]]})
+    with pytest.raises(UnfitValueError, match=r"not an integer.*column flights"):
+        bind(entry_of(SCHEMA)).value({"flights": 1.5})

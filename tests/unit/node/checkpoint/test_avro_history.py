@@ -13,7 +13,9 @@ from tests.support.checkpoint import bytes as spark
 from understudy_node.checkpoint.description import CheckpointDescription, describe
 from understudy_node.checkpoint.opening import open_checkpoint_files
 from understudy_node.checkpoint.state_variables import StateVariable
+from understudy_node.stores.schema_history import MAX_SHOWN_CHARACTERS, schema_history
 from understudy_shared.base.errors import CorruptFileError, UnsupportedError
+from understudy_shared.bus.messages import MAX_SCHEMAS
 
 STATE = "spark.sql.streaming.stateStore"
 PLAIN = '{"keyStateEncoderType":"NoPrefixKeyStateEncoderSpec"}'
@@ -35,6 +37,11 @@ def columns(*, nullable: bool = True, **kinds: object) -> dict[str, object]:
 KEY = columns(word="string")
 OLD, NEW = columns(n="integer", gone="string"), columns(note="string", n="long")
 DUMMY = columns(__dummy__="void")
+
+
+def wide(names: Sequence[str]) -> dict[str, object]:
+    fields = [{"name": name, "type": "long", "nullable": True, "metadata": {}} for name in names]
+    return {"type": "struct", "fields": fields}
 
 
 def families(number: int, value: Mapping[str, object]) -> dict[str, Family]:
@@ -121,6 +128,36 @@ def test_versions_before_a_change_keep_the_columns_that_they_had(tmp_path: Path)
         assert earlier.variable.avro is not None
         assert set(earlier.variable.avro.written) == {0}
     assert found["$procTimers_keyToTimestamp"].earlier == ()
+
+
+def test_the_history_of_a_variable_has_each_change_once_with_its_first_batch(tmp_path: Path) -> None:
+    files = [schema_file(families(0, OLD)), schema_file(families(0, OLD)), schema_file(families(1, NEW))]
+    (store,) = described(tmp_path, files).operators[0].stores
+    history = schema_history(store, "weather")
+    assert [(each["schema_id"], each["from_batch"]) for each in history] == [(0, 0), (1, 2)]
+    assert history[0]["value"] == [
+        {"name": "n", "type": "int", "nullable": True},
+        {"name": "gone", "type": "string", "nullable": True},
+    ]
+    assert [column["name"] for column in history[0]["key"]] == ["word"]
+    assert [each["from_batch"] for each in schema_history(store, "$procTimers_keyToTimestamp")] == [0]
+    assert schema_history(store, "nothing") == ()
+
+
+def test_of_a_long_history_the_newest_part_is_shown(tmp_path: Path) -> None:
+    count = MAX_SCHEMAS + 3
+    files = [schema_file(families(at, wide([f"n{at}"]))) for at in range(count)]
+    (store,) = described(tmp_path, files).operators[0].stores
+    assert [each["schema_id"] for each in schema_history(store, "weather")] == list(range(3, count))
+
+
+def test_of_wide_schemas_only_as_many_are_shown_as_have_room(tmp_path: Path) -> None:
+    width = MAX_SHOWN_CHARACTERS // 400
+    files = [
+        schema_file(families(at, wide([f"c{each:04}{'x' * 160}_{at}" for each in range(width)]))) for at in range(4)
+    ]
+    (store,) = described(tmp_path, files).operators[0].stores
+    assert [each["schema_id"] for each in schema_history(store, "weather")] == [2, 3]
 
 
 @pytest.mark.parametrize(("version", "separator"), [(None, b","), ("1", b","), ("2", b"")])

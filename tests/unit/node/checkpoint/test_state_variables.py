@@ -167,6 +167,23 @@ def test_a_variable_goes_by_its_own_name_where_no_other_does(tmp_path: Path) -> 
     assert set(aliased) == {"op0.weather", "forecast", "op0.mood", "mood", "places", "op0.timers", "op1.timers"}
 
 
+def test_a_variable_called_timers_keeps_its_name_and_the_timers_another(tmp_path: Path) -> None:
+    kinds = {"timers": ("ValueState", False), TIMERS: ("TimerState", False)}
+    stores = served_stores(checkpoint(tmp_path, {0: kinds}, (*FAMILIES, family("timers"))), {})
+    assert {name: store.kind for name, store in stores.items()} == {
+        "timers": StoreKind.VALUE,
+        "op0.$timers": StoreKind.TIMERS,
+    }
+
+
+def test_what_is_refused_of_an_operator_is_listed_by_its_name(tmp_path: Path) -> None:
+    found = checkpoint(tmp_path, {0: {**KINDS, "trips": ("SetState", False)}})
+    assert set(served_stores(found, {})) == {"weather", "mood", "places", "op0.timers"}
+    ((name, reason),) = found.operators[0].refusals
+    assert name == "op0.trips"
+    assert "SetState" in reason.what
+
+
 def test_an_operator_of_which_nothing_can_be_read_is_refused_for_what_is_wrong_with_it(tmp_path: Path) -> None:
     with pytest.raises(UnsupportedError, match="unknown kind SetState"):
         checkpoint(tmp_path, {0: {"trips": ("SetState", False)}})
@@ -193,3 +210,17 @@ def test_an_announced_name_is_the_first_part_of_the_names_of_all_variables_and_i
     columns = {name: store.codec.names for name, store in stores.items()}
     assert columns.pop(StoreName("visits.places")) == ("who", "place")
     assert set(columns.values()) == {("who",)}
+
+
+@pytest.mark.parametrize("earlier", [b"", b"\0\2v9", None])
+def test_an_earlier_schema_file_that_cannot_be_read_costs_no_more_than_its_line_of_history(
+    tmp_path: Path, earlier: bytes | None
+) -> None:
+    checkpoint(tmp_path, {0: KINDS})
+    operator = tmp_path / "state" / "0"
+    metadata = (operator / "_metadata/v2/0").read_bytes()
+    (operator / "_metadata/v2/0").write_bytes(metadata.replace(b"0_a", b"0_0").replace(b'0_0"]', b'0_0", "0_a"]'))
+    if earlier is not None:
+        (operator / "_stateSchema/default/0_0").write_bytes(earlier)
+    (store,) = describe(open_checkpoint_files(tmp_path)).operators[0].stores
+    assert (store.unsupported, [each.name for each in store.schema_files]) == (None, ["0_a"])

@@ -100,6 +100,14 @@ def test_a_replica_moves_by_a_warm_up_and_the_old_one_goes_last() -> None:
     assert [done[key] for key in moved] == [task("b")] * 2
 
 
+def test_a_draining_node_gives_its_role_at_once_and_its_replica_when_another_has_it() -> None:
+    draining = Member("a", draining=True)
+    first = one([draining, B, C], task("a", "b"), ready("a", "b"))
+    assert first == task("b", "a", "c")
+    assert one([draining, B, C], first, ready("a", "b") + behind("c")) == first
+    assert one([draining, B, C], first, ready("a", "b", "c")) == task("b", "c")
+
+
 def test_the_actives_of_a_node_that_dies_are_not_all_promoted_on_one_other() -> None:
     tasks = [f"0_{partition}" for partition in range(24)]
     before = assign([A, B, C, D], tasks, {}, {}, num_standby_replicas=1, max_warmup_replicas=2)

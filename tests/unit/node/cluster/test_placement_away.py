@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.support.cluster.placement_world import DELAY_MS, World, beat, turns_until_written
+from tests.support.cluster.placement_world import BEAT_MS, DELAY_MS, World, beat, turns_until_written
 
 from understudy_node.cluster.placement import Placement
 from understudy_shared.bus.messages import Assignment
@@ -16,6 +16,44 @@ async def settled(world: World, placement: Placement, *, nodes: str = "abc") -> 
 def named(assignment: Assignment) -> set[str]:
     """The nodes that have a place in an assignment."""
     return {node_id for task in assignment.tasks.values() for node_id in task.holders}
+
+
+async def test_a_node_that_died_keeps_its_place_and_no_role_until_the_delay_is_over() -> None:
+    world = World()
+    placement = world.placement(rebalance_delay_ms=DELAY_MS)
+    first = await settled(world, placement, nodes="ab")
+    died_ms = world.clock.monotonic_ms()
+    away = await turns_until_written(world, placement, [beat("a", at=first.order)])
+    assert world.clock.monotonic_ms() == died_ms, "roles move at once"
+    assert all((task.active, task.standbys) == ("a", ("b",)) for task in away.tasks.values())
+    assert set(away.members) == {"a"}, "a node that starts now must not ask it"
+    gone = await turns_until_written(world, placement, [beat("a", at=away.order)])
+    assert world.clock.monotonic_ms() - died_ms == DELAY_MS
+    assert named(gone) == {"a"}
+
+
+async def test_a_node_that_comes_back_in_time_is_waited_for_anew_when_it_dies_again() -> None:
+    world = World()
+    placement = world.placement(rebalance_delay_ms=DELAY_MS)
+    first = await settled(world, placement, nodes="ab")
+    away = await turns_until_written(world, placement, [beat("a", at=first.order)])
+    world.clock.advance(DELAY_MS - BEAT_MS)
+    back = await turns_until_written(world, placement, [beat("a", at=away.order), beat("b", version=None)])
+    assert set(back.members) == {"a", "b"}
+    assert all((task.active, task.standbys) == ("a", ("b",)) for task in back.tasks.values())
+    world.clock.advance(BEAT_MS)
+    again = await turns_until_written(world, placement, [beat("a", at=back.order)])
+    assert "b" in named(again)
+
+
+async def test_a_node_that_is_leaving_has_no_role_and_keeps_its_tasks_while_it_says_so() -> None:
+    world = World()
+    placement = world.placement()  # no delay
+    first = await settled(world, placement, nodes="ab")
+    away = await turns_until_written(world, placement, [beat("a", at=first.order), beat("b", leaving=True)])
+    assert all((task.active, task.standbys) == ("a", ("b",)) for task in away.tasks.values())
+    gone = await turns_until_written(world, placement, [beat("a", at=away.order)])
+    assert named(gone) == {"a"}
 
 
 async def test_a_node_that_was_drained_keeps_no_place_also_when_another_assigns_by_then() -> None:

@@ -10,10 +10,60 @@ from tests.support.cluster.placement_world import BEAT_MS, TASKS, World, beat, t
 
 from understudy_node.cluster.assignor import Assignor
 from understudy_node.cluster.placement import LOOK_AGAIN_HEARTBEATS
-from understudy_shared.bus.base import BusError
+from understudy_shared.bus.base import BusError, Fence
+from understudy_shared.bus.gossip import Gossip
 from understudy_shared.bus.messages import Assignment
 
 LIMIT_S = 20.0
+
+
+async def test_only_one_assigns_and_another_takes_over_within_three_heartbeats() -> None:
+    world = World()
+    holder, other = world.placement("a"), world.placement("b")
+    first = await world.first(holder, [beat("a"), beat("b")])
+    world.known["b"] = first
+    alone = [beat("b", at=first.order)]
+    turns = 0
+    while await world.turn(other, alone, node="b") is None:
+        world.clock.advance(BEAT_MS)
+        turns += 1
+        assert turns <= 3
+    written = await world.gossip.assignment()
+    assert written is not None
+    assert written.order == (2, 2)
+    assert all(task.holders == ("b",) for task in written.tasks.values())
+
+
+async def test_a_holder_that_slept_does_not_overwrite() -> None:
+    world = World()
+    slept, other = world.placement("a"), world.placement("b")
+    first = await world.first(slept, [beat("a"), beat("b")])
+    stale = slept.fence
+    assert stale is not None
+    world.clock.advance(3 * BEAT_MS)
+    world.known["b"] = first
+    later = await world.turn(other, [beat("b", at=first.order)], node="b")
+    assert later is not None
+    assert await world.turn(slept, [beat("a", at=first.order)]) is None
+    assert slept.fence is None
+    mine = first.model_copy(update={"epoch": 99})
+    assert not await world.gossip.write_assignment(mine, stale)
+    assert await world.gossip.assignment() == later
+
+
+async def test_a_bus_that_came_back_empty_gets_the_known_assignment_after_one_expiry_and_no_epoch_goes_back() -> None:
+    world = World()
+    placement = world.placement()
+    first = await world.first(placement, [beat("a"), beat("b")])
+    world.lose_all()
+    placement.bus_came_back()
+    for _ in range(3):
+        assert await world.turn(placement, [beat("a", at=first.order)]) is None
+        world.clock.advance(BEAT_MS)
+    written = await world.turn(placement, [beat("a", at=first.order), beat("b", at=first.order)])
+    assert written is not None
+    assert written.order == (2, 2)
+    assert written.tasks == first.tasks
 
 
 async def test_a_node_that_does_not_know_what_others_follow_leaves_the_lease_to_them() -> None:
@@ -29,6 +79,62 @@ async def test_a_node_that_does_not_know_what_others_follow_leaves_the_lease_to_
     assert written is not None
     assert written.order == (2, 2)
     assert "b" in {task.active for task in written.tasks.values()}
+
+
+async def test_a_lease_of_a_term_that_others_are_past_is_taken_anew() -> None:
+    world = World()
+    placement = world.placement()
+    first = await world.first(placement, [beat("a"), beat("b")])
+    later = first.model_copy(update={"term": 5, "epoch": 9})  # of a Redis that was failed over to this one
+    world.known["a"] = later
+    written = await world.turn(placement, [beat("a", at=later.order), beat("b", at=later.order)])
+    assert written is not None
+    assert written.order == (6, 10)
+
+
+async def test_an_assignment_that_nobody_knows_any_more_is_replaced_by_a_later_one() -> None:
+    world = World()
+    placement = world.placement()
+    nodes = [beat("a", at=(4, 7)), beat("b", at=(4, 7))]
+    for _ in range(3):
+        assert await world.turn(placement, nodes) is None
+        world.clock.advance(BEAT_MS)
+    assert await world.turn(placement, nodes) is None  # and now nodes that start together are waited for
+    world.clock.advance(BEAT_MS)
+    written = await world.turn(placement, nodes)
+    assert written is not None
+    assert written.order == (5, 8)
+
+
+class Failing(Gossip):
+    """Gossip that loses the answer of one write."""
+
+    lost = False
+
+    async def write_assignment(self, assignment: Assignment, fence: Fence, before: Assignment | None = None) -> bool:
+        """Write, and fail once all the same."""
+        done = await super().write_assignment(assignment, fence, before)
+        if not self.lost:
+            self.lost = True
+            raise BusError("the answer was lost", where="in this process")
+        return done
+
+
+async def test_a_write_whose_answer_was_lost_is_read_again() -> None:
+    world = World()
+    placement = world.placement(gossip=Failing(world.bus, "flights"))
+    nodes = [beat("a"), beat("b")]
+    assert await world.turn(placement, nodes) is None
+    world.clock.advance(BEAT_MS)
+    with pytest.raises(BusError):
+        await world.turn(placement, nodes)
+    assert await world.turn(placement, nodes) is None
+    stored = await world.gossip.assignment()
+    assert stored is not None
+    assert stored.order == (1, 1)
+    written = await world.turn(placement, [beat("a", at=stored.order)])
+    assert written is not None
+    assert written.order == (1, 2)
 
 
 @pytest.mark.parametrize("rubbish", [b"by hand", None])

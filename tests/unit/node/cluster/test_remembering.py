@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -10,6 +11,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
 
+import pytest
 from tests.support.bus.documents import APPLICATION, assignment, eventually, heartbeat
 from tests.support.bus.local_bus import LocalBus
 from tests.support.cluster.fake_node import FakeNode, fake_nodes
@@ -159,3 +161,25 @@ async def test_the_nodes_of_what_is_remembered_may_know_of_a_later_one(tmp_path:
         async with remembering(tmp_path) as world:
             world.bus_is_away()
             await world.wait_to_take((1, 2), (1, 3))
+
+
+async def test_an_assignment_of_another_history_is_left_alone_and_said_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    Remembered(tmp_path, APPLICATION).save(first(2))
+    with caplog.at_level(logging.WARNING):
+        async with (
+            fake_nodes(reply(500, b"")) as (seed,),
+            remembering(tmp_path, [seed], lineage="l2") as world,
+        ):
+            publish(seed, first(3))
+            world.bus_is_away()
+
+            async def asked_often() -> bool:
+                return len(seed.requests) >= 3
+
+            await eventually(asked_often, what="a third question")
+            assert world.taken == []
+            publish(seed, first(4, lineage="l2"))
+            await world.wait_to_take((1, 4))
+    assert caplog.text.count("is of lineage l1; the checkpoint's is l2") == 1

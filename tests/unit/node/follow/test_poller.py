@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from tests.support.spark.commits import InterruptedFiles, SparkCommits
 from understudy_node.checkpoint.files import FileStat, LocalFiles
 from understudy_node.follow.end import End, Verdict
 from understudy_node.follow.poller import QUICK_PROBE_MS, Poll, Poller
+from understudy_shared.base.errors import CheckpointError
 
 Action = Callable[[SparkCommits], None]
 
@@ -32,6 +34,30 @@ def poller_of(query: SparkCommits, clock: ManualClock) -> Poller:
 
 def seen(poll: Poll) -> tuple[int, Verdict, bool]:
     return poll.end.version, poll.verdict, poll.end.confirmed_ms is not None
+
+
+def test_commits_are_followed_and_the_last_move_is_remembered(query: SparkCommits, clock: ManualClock) -> None:
+    poller = poller_of(query, clock)
+    assert seen(poller.poll()) == (0, Verdict.SAME, True)
+    clock.advance(50)
+    query.commit(2)
+    poll = poller.poll()
+    assert seen(poll) == (2, Verdict.SAME, True)
+    assert (poll.end.moved_ms, poll.end.confirmed_ms) == (150.0, 150.0)
+    clock.advance(50)
+    assert (poller.poll().end.moved_ms, poller.end.confirmed_ms) == (150.0, 200.0)
+
+
+@pytest.mark.parametrize("known", [0, 3])
+def test_after_a_pause_longer_than_the_retention_the_history_is_ahead_and_not_at_its_old_end(
+    query: SparkCommits, clock: ManualClock, known: int
+) -> None:
+    query.commit(known)
+    poller = poller_of(query, clock)
+    poller.poll()
+    query.commit(50)
+    query.purge(keep=10)
+    assert seen(poller.poll()) == (known + 50, Verdict.AHEAD, True)
 
 
 def _empty_the_log(query: SparkCommits) -> None:
@@ -89,6 +115,17 @@ def test_a_recreated_checkpoint_is_another_lineage_however_far_it_is(
     assert seen(poller_of(query, clock).poll()) == (commits, Verdict.SAME, True)
 
 
+def test_a_checkpoint_that_is_gone_is_followed_again_when_it_is_back(query: SparkCommits, clock: ManualClock) -> None:
+    query.commit(3)
+    poller = poller_of(query, clock)
+    poller.poll()
+    query.lose_metadata()
+    assert seen(poller.poll()) == (3, Verdict.GONE, False)
+    query.bring_metadata_back()
+    query.commit()
+    assert seen(poller.poll()) == (4, Verdict.AHEAD, True)
+
+
 def test_a_listed_commit_that_cannot_be_seen_is_never_confirmed_and_lists_once_per_poll(
     query: SparkCommits, clock: ManualClock
 ) -> None:
@@ -139,6 +176,30 @@ def test_readers_see_doubt_before_it_is_looked_into(query: SparkCommits, clock: 
     poller.poll()
     # Next, metadata, offsets, last: then it is in doubt, until the poll confirms it.
     assert [end.confirmed_ms for end in during[:5]] == [100.0, 100.0, 100.0, 100.0, None]
+
+
+def test_a_storage_that_fails_confirms_nothing_and_loses_nothing(query: SparkCommits, clock: ManualClock) -> None:
+    query.commit(3)
+    files = InterruptedFiles(query.root)
+    poller = Poller(files, clock)
+    before = poller.poll().end
+    query.commit()
+    clock.advance(40)
+    for failing in range(6):
+        files.watch(_failing_at(failing))
+        with pytest.raises(CheckpointError):
+            poller.poll()
+        assert poller.end == before
+    files.watch(lambda _: None)
+    assert poller.poll().end == replace(poller.end, version=4, confirmed_ms=140.0)
+
+
+def _failing_at(failing: int) -> Callable[[int], None]:
+    def look(number: int) -> None:
+        if number == failing:
+            raise CheckpointError("Cannot stat: the storage is away")
+
+    return look
 
 
 class UnorderedFiles(LocalFiles):

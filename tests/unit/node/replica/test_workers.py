@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from understudy_node.replica.workers import Workers
+from understudy_node.replica.workers import Workers, WorkerShare
 
 PATIENCE_S = 60.0
 """Only a failing test waits that long."""
@@ -138,6 +138,51 @@ def test_a_restore_that_had_to_wait_for_another_runs_beside_tailing_once_that_en
         gate.let_go.set()
 
 
+def test_asking_during_a_step_runs_one_more(workers: Workers) -> None:
+    begun, let_go, ran_again = threading.Event(), threading.Event(), threading.Event()
+
+    def body(step: int) -> bool:
+        if step == 1:
+            begun.set()
+            assert let_go.wait(PATIENCE_S)
+        else:
+            ran_again.set()
+        return False
+
+    task = Task(body)
+    workers.submit(task)
+    assert begun.wait(PATIENCE_S)
+    workers.submit(task)
+    workers.submit(task)
+    let_go.set()
+    assert ran_again.wait(PATIENCE_S)
+    workers.stop(timeout_s=PATIENCE_S)
+    assert task.steps == 2
+
+
+def test_no_task_is_in_two_steps_at_once() -> None:
+    workers = Workers(count=4)
+    workers.start()
+    done = [threading.Event() for _ in range(8)]
+
+    def body_of(event: threading.Event) -> Callable[[int], bool]:
+        def body(step: int) -> bool:
+            if step == 50:
+                event.set()
+            return step < 50
+
+        return body
+
+    tasks = [Task(body_of(event), in_background=index % 2 == 0) for index, event in enumerate(done)]
+    for _ in range(10):
+        for task in tasks:
+            workers.submit(task)
+    assert all(event.wait(PATIENCE_S) for event in done)
+    workers.stop(timeout_s=PATIENCE_S)
+    assert not any(task.overlapped for task in tasks)
+    assert workers.failure is None
+
+
 @pytest.mark.parametrize("error", [ZeroDivisionError("a bug"), SystemExit(3)], ids=["an error", "an exit"])
 def test_a_failing_step_is_kept_logged_and_stops_all_workers(
     error: BaseException, caplog: pytest.LogCaptureFixture
@@ -158,3 +203,32 @@ def test_a_failing_step_is_kept_logged_and_stops_all_workers(
     workers.submit(late)
     workers.stop(timeout_s=PATIENCE_S)
     assert late.steps == 0
+
+
+def setting(event: threading.Event) -> Callable[[int], bool]:
+    """A step that sets an event."""
+
+    def body(_: int) -> bool:
+        event.set()
+        return False
+
+    return body
+
+
+def test_a_share_whose_steps_hang_keeps_no_other_share_waiting(
+    monkeypatch: pytest.MonkeyPatch, workers: Workers
+) -> None:
+    monkeypatch.setattr("understudy_node.replica.workers.HANGS_AFTER_S", 0.0)
+    hangs, well = WorkerShare(workers), WorkerShare(workers)
+    gates = [Gate(), Gate()]
+    hangs.submit(*map(Task, gates))
+    for gate in gates:
+        assert gate.begun.wait(PATIENCE_S)
+    for _ in range(20):
+        ended = threading.Event()
+        well.submit(Task(setting(ended)))
+        assert ended.wait(PATIENCE_S)
+    for gate in gates:
+        gate.let_go.set()
+    hangs.stop(timeout_s=PATIENCE_S)
+    wait_until(lambda: len(workers._threads) == 2)

@@ -8,10 +8,11 @@ import struct
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.support.checkpoint.shown import shown
+from tests.support.checkpoint.shown import pages_of, shown
 
 from understudy_node.engine.tables import Table
 from understudy_node.replica.task_view import TaskView
+from understudy_node.stores import many
 from understudy_node.stores.join_sides import JoinSide, SideTables, TimedJoinSide, row_printer
 from understudy_shared.base.errors import CorruptFileError
 from understudy_shared.reads.selection import EVERYTHING
@@ -80,6 +81,28 @@ def test_a_row_that_is_missing_is_damage_and_the_others_are_not_given(prefix: by
     del rows[prefix + encode_indexed(("a", 1, 1))]
     with pytest.raises(CorruptFileError, match="row 1 of 3"):
         found_by(prefix, view(counts, rows), ("a", 1))
+
+
+@PREFIXES
+@given(
+    rows=st.lists(st.tuples(st.integers(0, 9), st.booleans()), min_size=1, max_size=9),
+    limit=st.integers(1, 10),
+    long=st.sampled_from([0, 100, 10**6]),
+)
+def test_the_pages_of_a_key_are_its_rows_each_once(
+    prefix: bytes, rows: list[tuple[int, bool]], limit: int, long: int
+) -> None:
+    """`long`: most bytes of a page; 0 allows one row, however long it is."""
+    shown_now = view(*state({("a", 1): rows}, prefix))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(many, "MAX_PAGE_BYTES", long)
+        pages = list(pages_of(side(prefix), shown_now, prefix + encode_key(("a", 1)), limit, member="rows"))
+    assert [row for page in pages for row in page] == [
+        {"value": {"matched": number}, "matched": matched, "expired": None} for number, matched in rows
+    ]
+    assert all(0 < len(page) <= limit for page in pages)
+    if long == 10**6:
+        assert len(pages) == -(-len(rows) // limit)
 
 
 def test_tables_that_are_column_families_are_told_apart_by_the_ids_that_the_snapshot_says() -> None:

@@ -19,6 +19,7 @@ from understudy_node.checkpoint.schemas import ColumnFamilySchema
 from understudy_node.stores.naming import naming_of
 from understudy_node.stores.results import ResultAlias
 from understudy_node.stores.stores import AliasError, StoreAlias, served_stores
+from understudy_shared.base.errors import UnsupportedError
 from understudy_shared.base.words import StoreName
 from understudy_shared.bus.announcement import AnnouncedStore, Announcement, ResultColumn
 
@@ -76,6 +77,18 @@ def with_join(description: CheckpointDescription) -> CheckpointDescription:
     return replace(description, operators=(*description.operators, join))
 
 
+def test_a_join_has_a_store_for_each_side_with_the_columns_that_the_side_got(with_join: CheckpointDescription) -> None:
+    served = served_stores(with_join, {})
+    assert [(store.name, str(store.kind)) for store in served.values()] == [
+        ("op0", "value"),
+        ("op1.left", "join-side"),
+        ("op1.right", "join-side"),
+    ]
+    for store in list(served.values())[1:]:
+        assert [column["name"] for column in store.codec.columns] == ["field0"]
+        assert [column["name"] for column in store.value_columns()] == ["n"]
+
+
 def test_the_sides_of_a_join_are_called_by_its_announced_name_and_share_its_key(
     with_join: CheckpointDescription,
 ) -> None:
@@ -86,3 +99,11 @@ def test_the_sides_of_a_join_are_called_by_its_announced_name_and_share_its_key(
     served = served_stores(with_join, naming.aliases)
     assert list(served) == ["op0", "pairs.left", "pairs.right"]
     assert [column["name"] for column in served[StoreName("pairs.right")].codec.columns] == ["aircraft"]
+
+
+def test_an_alias_for_an_operator_that_is_refused_keeps_no_other_store_away(description: CheckpointDescription) -> None:
+    refused = OperatorDescription(1, "stateStoreSave", 1, (), UnsupportedError("several operators fit"))
+    both = replace(description, operators=(*description.operators, refused))
+    assert list(served_stores(both, {"op1": StoreAlias(name=StoreName("visits"))})) == ["op0"]
+    with pytest.raises(AliasError, match="no store 'op2'"):
+        served_stores(both, {"op2": StoreAlias(name=StoreName("visits"))})

@@ -32,6 +32,7 @@ KEY = StructType((Field("word", StringType()), Field("n", LongType(), nullable=F
 USER = StructType((Field("place", StringType()),))
 OLD = StructType((Field("visits", IntType()), Field("gone", StringType())))
 VALUE = StructType((Field("note", StringType()), Field("visits", LongType())))
+WITH_TTL = StructType((Field("value", VALUE), Field("ttlExpirationMs", LongType())))
 WRAPPED, USER_PART = StructType((Field("key", KEY),)), StructType((Field("userKey", USER),))
 PLAIN = StateVariable(
     "seen",
@@ -47,6 +48,7 @@ PLAIN = StateVariable(
 assert PLAIN.avro is not None
 MAP = replace(PLAIN, kind=StoreKind.MAP, avro=replace(PLAIN.avro, first=WRAPPED, rest=USER_PART))
 SEPARATED = replace(PLAIN, avro=replace(PLAIN.avro, separator=b","))
+EXPIRING = replace(PLAIN, has_ttl=True, stored=WITH_TTL, avro=replace(PLAIN.avro, written={0: WITH_TTL}))
 
 GROUPING = st.tuples(st.none() | st.text("ab,", max_size=60), st.integers(-2, 2))
 Grouping = tuple[str | None, int]
@@ -149,6 +151,17 @@ def test_a_map_is_given_whole_or_by_one_user_key(maps: dict[Grouping, dict[str |
             assert one == ({"found": True, "value": value} if place in entries else None)
     for kept in records:
         assert map_of.key_row(kept) in {encode_key(key) + WHOLE_MAP for key in maps}
+
+
+def test_a_value_with_ttl_says_when_it_ends() -> None:
+    finder = ValueVariable(TABLE, printer(EXPIRING), row_form(EXPIRING, PREFIX))
+    records = {plain_key(("a", 1)): numbered(0, WITH_TTL, ((None, 2), 4_999))}
+    assert found(finder, records, encode_key(("a", 1))) == {
+        "found": True,
+        "value": {"note": None, "visits": 2},
+        "expires_at": "1970-01-01T00:00:04.999000Z",
+        "expired": True,
+    }
 
 
 @pytest.mark.parametrize(

@@ -22,6 +22,7 @@ SPAN = StructType((Field("start", TimestampType()), Field("end", TimestampType()
 KEY = StructType((Field("user", StringType()), Field("sessionStartTime", TimestampType())))
 VALUE = StructType((Field("user", StringType()), Field("session_window", SPAN), Field("count", LongType())))
 NAMES = ("user", "session_window", "count")
+USERS = st.none() | st.text("ab\uffff", max_size=9)
 encode_user = compile_row_encoder(StructType(KEY.fields[:1]))
 encode_start = compile_row_encoder(StructType(KEY.fields[1:]))
 encode_key, encode_value = compile_row_encoder(KEY), compile_row_encoder(VALUE)
@@ -44,6 +45,27 @@ def finder(prefix: bytes, expiry: Expiry = KNOWN) -> Sessions:
 def found_by(known: Sessions, user: str | None, records: dict[bytes, bytes | None], prefix: bytes) -> object:
     found = known.find(shown(records), prefix + encode_user((user,)), EVERYTHING)
     return None if found is None else json.loads(b"{" + found.members.removesuffix(b",") + b"}")["sessions"]
+
+
+@PREFIXES
+@given(
+    stored=st.dictionaries(st.tuples(USERS, st.integers(-(10**9), 10**9)), st.integers(0, 9), max_size=12), asked=USERS
+)
+def test_a_key_has_its_own_sessions_by_their_starts(
+    prefix: bytes, stored: dict[tuple[str | None, int], int], asked: str | None
+) -> None:
+    records: dict[bytes, bytes | None] = {
+        kept_key(user, start, prefix): prefix + encode_value((user, (start, start + 5), count))
+        for (user, start), count in stored.items()
+    }
+    known = finder(prefix)
+    for user in {asked, *(user for user, _ in stored)}:
+        counts = [count for (other, _), count in sorted(stored.items(), key=lambda each: each[0][1]) if other == user]
+        found = found_by(known, user, records, prefix)
+        assert (found is None) is (counts == [])
+        assert [each["value"]["count"] for each in found or []] == counts  # type: ignore[attr-defined]
+    for user, start in stored:
+        assert known.key_row(kept_key(user, start, prefix)) == encode_user((user,))
 
 
 @PREFIXES
@@ -76,6 +98,19 @@ def test_sessions_that_the_watermark_has_outlived_say_so_and_are_left_out_when_t
     lagging = finder(prefix, Expiry(may_lag=True)).find(view, key, EVERYTHING)
     assert lagging is not None
     assert b'"expired":true' not in lagging.members
+
+
+@PREFIXES
+@given(starts=st.sets(st.integers(-(2**40), 2**40), min_size=1, max_size=9), limit=st.integers(1, 10))
+def test_the_pages_of_a_key_are_its_sessions_by_their_starts_each_once(
+    prefix: bytes, starts: set[int], limit: int
+) -> None:
+    records: dict[bytes, bytes | None] = {
+        kept_key("a", start, prefix): prefix + encode_value(("a", (start, start + 1), start)) for start in starts
+    }
+    pages = list(pages_of(finder(prefix), shown(records), prefix + encode_user(("a",)), limit, member="sessions"))
+    assert [each["value"]["count"] for page in pages for each in page] == sorted(starts)
+    assert len(pages) == -(-len(starts) // limit)
 
 
 @PREFIXES

@@ -19,10 +19,11 @@ from understudy_node.stores import many, state_variables
 from understudy_node.stores.finder import Found
 from understudy_node.stores.row_forms import UnsafeRows
 from understudy_node.stores.state_variables import ListVariable, MapVariable, Timers, ValueVariable, value_printer
+from understudy_shared.base.errors import CorruptFileError
 from understudy_shared.base.words import StoreKind
 from understudy_shared.reads.selection import EVERYTHING, Selection
 from understudy_shared.spark.map_keys import WHOLE_MAP
-from understudy_shared.spark.types import Field, LongType, StringType, StructType
+from understudy_shared.spark.types import Field, LongType, StringType, StructType, VoidType
 from understudy_shared.spark.unsafe_row import compile_row_encoder
 
 PREFIX, NOW_MS = b"\x00", 5_000
@@ -78,6 +79,70 @@ def test_a_value_has_expired_from_the_very_millisecond_that_its_ttl_ends(expires
     assert found is not None
     assert (found["value"], found["expired"]) == ({"visits": 3}, expires_ms <= NOW_MS)
     assert str(found["expires_at"]).startswith("1970-01-01T00:00:")
+
+
+@given(numbers=st.lists(st.none() | st.integers(-9, 9), min_size=1, max_size=6), separator=st.sampled_from([b"", b","]))
+def test_a_list_has_its_values_in_order(numbers: list[int | None], separator: bytes) -> None:
+    rows = [PREFIX + encode_value((number,)) for number in numbers]
+    kept = separator.join(struct.pack("<i", len(row)) + row for row in rows)
+    finder = ListVariable(TABLE, printer(PLAIN), ROWS)
+    records = {FAMILY + PREFIX + encode_key(("a", 1)): kept}
+    found = parsed(finder.find(view(records), asked(encode_key(("a", 1))), EVERYTHING))
+    assert found == {"found": True, "values": [{"value": {"visits": number}} for number in numbers]}
+    assert finder.find(view(records), asked(encode_key(("b", 1))), EVERYTHING) is None
+    records[FAMILY + PREFIX + encode_key(("a", 1))] = kept[:-1]
+    with pytest.raises(CorruptFileError, match="variable seen"):
+        finder.find(view(records), asked(encode_key(("a", 1))), EVERYTHING)
+
+
+@given(
+    maps=st.dictionaries(
+        GROUPING, st.dictionaries(st.none() | st.text("ab", max_size=9), st.integers(0, 9), max_size=4)
+    ),
+    other=GROUPING,
+)
+def test_a_map_is_given_whole_or_by_one_user_key(maps: dict[Grouping, dict[str | None, int]], other: Grouping) -> None:
+    finder = MapVariable(TABLE, PLAIN, ("where",), printer(PLAIN), PREFIX, ROWS)
+    encode_user = wrapped(USER)
+    records = {
+        prefixed(key, encode_user((place,))): PREFIX + encode_value((number,))
+        for key, entries in maps.items()
+        for place, number in entries.items()
+    }
+    shown_now = view(records)
+    for key in {other, *maps}:
+        entries = maps.get(key, {})
+        whole = parsed(finder.find(shown_now, asked(encode_key(key) + WHOLE_MAP), EVERYTHING))
+        listed = [] if whole is None else whole["entries"]
+        assert isinstance(listed, list)
+        assert {each["key"]["where"]: each["value"]["visits"] for each in listed} == entries
+        assert len(listed) == len(entries)
+        for place in {None, "", "a", *entries}:
+            one = parsed(finder.find(shown_now, asked(encode_entry((*key, place))), EVERYTHING))
+            expected = {"found": True, "value": {"visits": entries[place]}} if place in entries else None
+            assert one == expected
+    for kept in records:
+        assert finder.key_row(kept) in {encode_key(key) + WHOLE_MAP for key in maps}
+
+
+@given(timers=st.dictionaries(GROUPING, st.sets(st.integers(-(10**6), 10**6), min_size=1, max_size=4), max_size=4))
+def test_timers_are_given_by_time(timers: dict[Grouping, set[int]]) -> None:
+    finder = Timers(TABLE, KEY, PREFIX, ROWS)
+    encode_time = compile_row_encoder(StructType((Field("expiryTimestampMs", LongType()),)))
+    nothing = PREFIX + compile_row_encoder(StructType((Field("__dummy__", VoidType()),)))((None,))
+    records = {
+        prefixed(key, PREFIX + encode_time((time_ms,))): nothing for key, times in timers.items() for time_ms in times
+    }
+    for key, times in timers.items():
+        found = parsed(finder.find(view(records), asked(encode_key(key)), EVERYTHING))
+        assert found is not None
+        listed = found["timers"]
+        assert isinstance(listed, list)
+        assert listed == sorted(listed)
+        assert len(listed) == len(times)
+    assert finder.find(view({}), asked(encode_key(("a", 1))), EVERYTHING) is None
+    for kept in records:
+        assert finder.key_row(kept) in set(map(encode_key, timers))
 
 
 @given(count=st.integers(1, 6), limit=st.integers(1, 7))

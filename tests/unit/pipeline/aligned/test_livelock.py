@@ -103,3 +103,14 @@ def test_statement_55_a_bound_below_one_inputs_backlog_never_stops_a_task_that_w
         assert outcome.times == sorted(outcome.times), "and in order: no wait ran out"
     assert outcome.retained <= bound + one_fetch
     assert outcome.batches >= len(SLOW) - 1
+
+
+@pytest.mark.timeout(120)
+def test_a_bound_below_the_size_of_a_record_lets_records_pass_one_by_one(start: Start) -> None:
+    server = ScriptedServer({"a": 1, "b": 1})
+    server.put("a", 0, *range(0, 60, 2), size=VALUE)
+    server.put("b", 0, *range(1, 60, 2), size=VALUE)
+    query = start(server, options=AlignedOptions(inputs=(), topics=(), input_buffer_max_bytes=1))
+    outcome = drained(query, 60, let_come=lambda: None)
+    assert outcome.times == list(range(60))
+    assert outcome.retained <= 2 * RECORD

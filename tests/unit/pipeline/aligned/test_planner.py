@@ -17,6 +17,7 @@ from tests.support.spark.planned_query import (
     ordinals,
     started_queries,
     times,
+    without_time,
 )
 from tests.support.spark.queries import wait_until
 from tests.support.spark.scripted_input import ScriptedRecord, ScriptedServer, chunk_of
@@ -27,6 +28,7 @@ from understudy_pipeline.aligned.cut import Queue
 from understudy_pipeline.aligned.options import AlignedOptions
 from understudy_pipeline.aligned.planner import Planner
 from understudy_pipeline.aligned.poison import UndecodableError
+from understudy_pipeline.aligned.shared_read_ahead import COUNT_INTERVAL_MS
 from understudy_pipeline.inputs.protocol import Fetched
 from understudy_pipeline.inputs.records import NO_TIME_MS, Cursor, TopicPartition, record_size
 from understudy_shared.base.errors import UnderstudyError
@@ -65,6 +67,24 @@ def test_a_batch_is_what_comes_before_the_first_input_runs_out(start: Start) -> 
     batch = query.next()
     assert times(batch) == [7, 9]
     assert [span.start for span, _ in batch.ranges] == [Cursor("1", 2, 5), Cursor("1", 2, 6)]
+
+
+def test_a_batch_names_ranges_that_go_on_where_the_last_ended(start: Start) -> None:
+    server = topics("a", "b", partitions=2)
+    for topic in ("a", "b"):
+        for partition in range(2):
+            server.put(topic, partition, *range(100))
+    query = start(server, options=options(max_poll_records=7))
+    ends: dict[TopicPartition, Cursor] = {}
+    seen: dict[TopicPartition, list[int]] = {}
+    for batch in query.until(400):
+        assert batch.end.records <= 7
+        for span, _ in batch.ranges:
+            assert span.start == ends.get(span.partition, Cursor())
+            ends[span.partition] = span.end
+        for place, found in ordinals(batch).items():
+            seen.setdefault(place, []).extend(found)
+    assert seen == {TopicPartition(topic, p): list(range(100)) for topic in "ab" for p in range(2)}
 
 
 @settings(max_examples=15, deadline=None)
@@ -158,6 +178,18 @@ def test_statement_36_nothing_is_planned_behind_a_batch_that_was_not_committed(s
     assert ordinals(query.next()) == {A: [2]}
 
 
+def test_a_query_that_starts_again_goes_on_behind_what_was_committed(start: Start) -> None:
+    server = topics("a", "b")
+    server.put("a", 0, *range(10))
+    server.put("b", 0, *range(10))
+    query = start(server, options=options(max_poll_records=6))
+    query.next()
+    later = start(server, options=options(max_poll_records=6))
+    later.offset = query.offset
+    assert ordinals(later.next()) == {A: [3, 4, 5], B: [3, 4, 5]}
+    assert later.offset.batches == 2
+
+
 def test_statement_37_while_a_task_waits_its_inputs_are_read_and_other_tasks_go_on(start: Start) -> None:
     server = topics("a", "b", partitions=2)
     server.withhold("b", 0)
@@ -172,6 +204,35 @@ def test_statement_37_while_a_task_waits_its_inputs_are_read_and_other_tasks_go_
     server.put("b", 1, 3)
     server.put("a", 1, 3)
     assert set(ordinals(query.next())) <= {TopicPartition("a", 1), TopicPartition("b", 1)}
+
+
+def test_with_nobody_to_wait_for_a_server_that_hangs_holds_up_only_its_own_topics(start: Start) -> None:
+    well, ill = topics("a"), topics("b")
+    query = start(well, ill, options=options(max_task_idle_ms=-1))
+    query.begin()
+    query.wait_for_lag(0, "b")
+    ill.hang()
+    wait_until(lambda: ill.has_caught, what="the turn that hangs")
+    well.put("a", 0, 1, 2)
+    assert ordinals(query.next()) == {A: [0, 1]}
+    ill.resume()
+    assert query.offset.enforced == 0
+
+
+def test_while_the_lag_of_a_server_is_unknown_its_task_waits(start: Start) -> None:
+    well, ill = topics("a"), topics("b")
+    query = start(well, ill)
+    query.begin()
+    query.wait_for_lag(0, "b")
+    ill.go_away()
+    query.wait_for_lag(None, "b")
+    well.put("a", 0, 1, 2)
+    query.wait_for_records(2)
+    query.clock.advance(1_000_000)
+    assert query.at_once() is None
+    ill.put("b", 0, 0)
+    ill.fail(None)
+    assert times(query.next())[0] == 0
 
 
 def test_statement_40_asking_for_the_lag_of_what_is_not_read_is_an_error_and_before_an_answer_unknown(
@@ -207,6 +268,18 @@ def test_statement_42_a_lag_is_of_what_the_input_would_give(start: Start) -> Non
     assert query.lag("b") == 0
 
 
+@pytest.mark.parametrize("rule", ["keep", "skip", "aside"])
+def test_poison_that_is_not_to_fail_is_in_its_batch_and_counted(start: Start, rule: str) -> None:
+    server = topics("a")
+    server.put("a", 0, 1, None, 3)
+    query = start(server, options=options(undecodable=rule))
+    assert ordinals(query.next()) == {A: [0, 1, 2]}
+    assert query.offset.undecodable == 1
+    server.put("a", 0, None)
+    query.next()
+    assert query.offset.undecodable == 2
+
+
 @pytest.mark.parametrize(("most", "batches"), [(2, [[1, 2], [4]]), (-1, [[1, 2, 4]])])
 def test_poison_ends_the_query_once_everything_before_it_is_in_a_batch(
     start: Start, most: int, batches: list[list[int]]
@@ -236,6 +309,33 @@ def test_each_topic_can_treat_its_poison_in_its_own_way(start: Start) -> None:
     assert query.offset.undecodable == 2
     with pytest.raises(UndecodableError, match="topic c, partition 0, offset 2"):
         query.next()
+
+
+def test_new_partitions_join_their_task_and_are_read_from_the_beginning(start: Start) -> None:
+    server = topics("a", "b")
+    server.put("a", 0, 1)
+    query = start(server)
+    query.until(1)
+    for topic in ("a", "b"):
+        server.put(topic, 1, 7)
+        server.grow(topic, 2)
+    query.clock.advance(COUNT_INTERVAL_MS)
+    batches = query.until(2)
+    assert {tp: list(found) for batch in batches for tp, found in ordinals(batch).items()} == {
+        TopicPartition("a", 1): [0],
+        TopicPartition("b", 1): [0],
+    }
+    assert without_time(query.offset) == {A: "0", TopicPartition("a", 1): "0", TopicPartition("b", 1): "0"}
+
+
+def test_stopping_ends_every_thread_and_lets_go_of_every_input(start: Start) -> None:
+    servers = topics("a"), topics("b")
+    query = start(*servers)
+    query.begin()
+    query.wait_for_lag(0, "b")
+    query.planner.stop()
+    query.planner.stop()
+    assert [server.open_inputs for server in servers] == [0, 0]
 
 
 def test_only_tasks_that_changed_are_planned_until_one_of_them_has_records_to_give(

@@ -34,6 +34,22 @@ def topics(*names: str) -> ScriptedServer:
     return ScriptedServer(dict.fromkeys(names, 1))
 
 
+def test_records_of_a_later_partition_that_are_gone_before_they_were_read_are_a_loss(start: Start) -> None:
+    server = topics("a")
+    server.put("a", 0, 1)
+    query = start(server)
+    query.next()
+    server.put("a", 1, 2, 3)
+    server.lose("a", 1, 1)
+    server.grow("a", 2)
+    later = Planner(query.options, query.clock)
+    try:
+        with pytest.raises(DataLostError, match="a-1"):
+            later.plan(query.offset, wait_ms=PATIENCE_MS)
+    finally:
+        later.stop()
+
+
 def test_a_new_query_over_topics_that_do_not_fit_is_refused_and_one_of_which_a_topic_grew_goes_on(start: Start) -> None:
     server = ScriptedServer({"a": 1, "b": 1})
     server.put("a", 0, 1)

@@ -13,6 +13,7 @@ from tests.support.spark.queries import wait_until
 from understudy_pipeline.aligned.options import AlignedOptions
 from understudy_pipeline.aligned.prefetch import FIRST_BACKOFF_MS, MAX_BACKOFF_MS, Prefetch
 from understudy_pipeline.aligned.read_ahead import Lag
+from understudy_pipeline.inputs.protocol import DataLostError
 from understudy_pipeline.inputs.records import Cursor, TopicPartition, record_size
 
 A, B = TopicPartition("a", 0), TopicPartition("b", 0)
@@ -117,6 +118,20 @@ def test_a_server_that_is_away_is_asked_less_and_less_often_and_at_once_after_an
     assert bench.turns(1) == [FIRST_BACKOFF_MS]
 
 
+def test_a_cluster_is_back_when_every_partition_that_is_wanted_brought_something() -> None:
+    bench = Bench("a", "b").ready()
+    bench.server.go_away()
+    bench.turns(1)
+    bench.server.fail(None)
+    bench.server.reports_lags = False
+    bench.server.put("a", 0, 1)
+    bench.turns(3)
+    assert "scripted" in bench.shared.outages(), "the broker of b may still be dead"
+    bench.server.put("b", 0, 1)
+    bench.turns(1)
+    assert bench.shared.outages() == {}
+
+
 def test_statement_33_waiting_is_silent_and_going_away_and_coming_back_are_said_once_each(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -130,6 +145,18 @@ def test_statement_33_waiting_is_silent_and_going_away_and_coming_back_are_said_
     bench.turns(3)
     assert bench.shared.outages() == {}
     assert [record.__dict__["action"] for record in caplog.records] == ["away", "back"]
+
+
+def test_lost_data_ends_it_and_is_kept_for_the_planner(started: list[Prefetch]) -> None:
+    bench = Bench("a").ready()
+    bench.server.put("a", 0, *range(10))
+    bench.shared.ahead.seek_to({A: Cursor("2", 3, 2)})
+    bench.server.lose("a", 0, 6)
+    bench.prefetch.start()
+    started.append(bench.prefetch)
+    wait_until(lambda: bench.shared.failure is not None, what="the loss")
+    assert isinstance(bench.shared.failure, DataLostError)
+    assert bench.prefetch.join(PATIENCE_S)
 
 
 def test_statement_51_what_was_asked_before_a_seek_is_not_taken_in_after_it(started: list[Prefetch]) -> None:

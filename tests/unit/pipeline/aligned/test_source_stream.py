@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -15,10 +15,12 @@ from tests.support.spark.queries import wait_until
 from tests.support.spark.scripted_input import ScriptedServer
 
 from understudy_pipeline.aligned.load_checks import check_opened
+from understudy_pipeline.aligned.offset import OffsetError
 from understudy_pipeline.aligned.open_inputs import OpenInputs
 from understudy_pipeline.aligned.options import AlignedOptions
 from understudy_pipeline.aligned.reading import read_task
-from understudy_pipeline.aligned.stream import AlignedStream, Json
+from understudy_pipeline.aligned.spool import Spool
+from understudy_pipeline.aligned.stream import AlignedStream, CheckpointInUseError, CheckpointLock, Json
 
 
 @pytest.fixture
@@ -82,6 +84,16 @@ def merge_order(row: dict[str, Any]) -> tuple[int, ...]:
 def values(stream: AlignedStream, start: Json, end: Json) -> list[tuple[str, str, int]]:
     rows = rows_between(stream, start, end)
     return [(row["topic"], row["offset"], row["merge_order"]["effective_ms"]) for row in rows]
+
+
+ALL = [("weather", "0", 10), ("flights", "0", 20), ("weather", "1", 30), ("flights", "1", 40), ("weather", "2", 50)]
+
+
+def test_batches_hold_every_record_in_the_order_of_time(stream: AlignedStream) -> None:
+    ends = advance(stream, logged(stream.initial_offset()), records=5)
+    got = [row for start, end in pairwise(ends) for row in values(stream, start, end)]
+    assert sorted(got) == sorted(ALL)
+    assert len(ends) > 2 or got == ALL
 
 
 def test_a_logged_batch_is_the_same_for_a_planner_that_never_planned_it(
@@ -148,6 +160,79 @@ def test_nothing_new_is_said_only_when_every_input_has_answered(server: Scripted
     assert (stream.metrics() or {})["starting"] == []
 
 
+def test_once_plans_one_batch_to_the_ends_of_now_whatever_bounds_a_batch(
+    server: ScriptedServer, options: AlignedOptions
+) -> None:
+    stream = AlignedStream(replace(options, max_poll_records=1))
+    start = logged(stream.initial_offset())
+    end = logged(stream.latest_offset_of_all(start))
+    server.put("weather", 0, 60)
+    assert (end["batches"], end["records"]) == (1, 5)
+    assert sorted(values(stream, start, end)) == sorted(ALL)
+    stream.stop()
+    again = AlignedStream(options)
+    assert again.latest_offset_of_all(end)["records"] == 1
+    again.stop()
+
+
+def test_where_a_new_checkpoint_begins_is_decided_once(server: ScriptedServer, options: AlignedOptions) -> None:
+    stream = AlignedStream(replace(options, starting="latest"))
+    first = stream.initial_offset()
+    server.put("weather", 0, 60)
+    assert stream.initial_offset() == first
+    *_, end = advance(stream, logged(first), records=1)
+    assert values(stream, logged(first), end) == [("weather", "3", 60)]
+    stream.stop()
+
+
+@pytest.mark.parametrize("place", ["latest", "start", "end"])
+def test_a_checkpoint_of_other_options_is_refused_wherever_it_shows(
+    stream: AlignedStream, options: AlignedOptions, place: str
+) -> None:
+    other = logged(AlignedStream(replace(options, topics=("flights", "weather"))).initial_offset())
+    mine = logged(stream.initial_offset())
+    asked: dict[str, Callable[[], object]] = {
+        "latest": lambda: stream.latest_offset(other),
+        "start": lambda: stream.tasks(other, mine),
+        "end": lambda: stream.tasks(mine, other),
+    }
+    with pytest.raises(OffsetError, match="topics"):
+        asked[place]()
+
+
+def test_a_batch_with_poison_that_was_under_way_is_not_given_other_rows(
+    server: ScriptedServer, options: AlignedOptions
+) -> None:
+    server.put("flights", 0, None)
+    keeping = AlignedStream(replace(options, undecodable="keep"))
+    *_, start, end = advance(keeping, logged(keeping.initial_offset()), records=6)
+    assert ("flights", "2", 40) in values(keeping, start, end)
+    keeping.stop()
+    skipping = AlignedStream(replace(options, undecodable="skip"))
+    with pytest.raises(OffsetError, match="undecodable was 'keep' when it was planned and is 'skip' now"):
+        skipping.tasks(start, end)
+
+
+def test_the_second_query_on_a_checkpoint_is_refused_until_the_first_stopped(
+    options: AlignedOptions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("understudy_pipeline.aligned.stream.CheckpointLock", _impatient)
+    locked = replace(options, checkpoint=tmp_path / "checkpoint")
+    first, second = AlignedStream(locked), AlignedStream(locked)
+    start = first.initial_offset()
+    with pytest.raises(CheckpointInUseError):
+        second.initial_offset()
+    with pytest.raises(CheckpointInUseError):
+        second.tasks(start, start)
+    first.stop()
+    assert second.initial_offset() == start
+    second.stop()
+
+
+def _impatient(checkpoint: Path) -> CheckpointLock:
+    return CheckpointLock(checkpoint, wait_s=0)
+
+
 def test_a_query_reads_by_the_connections_by_which_its_options_were_checked(
     server: ScriptedServer, options: AlignedOptions
 ) -> None:
@@ -161,6 +246,28 @@ def test_a_query_reads_by_the_connections_by_which_its_options_were_checked(
     check_opened(options, inputs)
     AlignedStream(options, inputs).stop()
     assert server.open_inputs == 0, "no planner took it"
+
+
+def test_while_a_batch_is_written_nothing_is_read_ahead(stream: AlignedStream, monkeypatch: pytest.MonkeyPatch) -> None:
+    free = []
+
+    def write(*_: object) -> None:
+        assert stream._planner is not None
+        lock = stream._planner._shared.changed
+
+        def ask() -> None:
+            free.append(lock.acquire(blocking=False))
+            if free[-1]:
+                lock.release()
+
+        asking = Thread(target=ask)
+        asking.start()
+        asking.join()
+
+    monkeypatch.setattr(Spool, "write", write)
+    advance(stream, stream.initial_offset(), records=1)
+    assert free
+    assert not any(free)
 
 
 def test_the_batch_that_spark_asks_for_next_is_in_the_spool_already_and_the_same_for_who_never_planned_it(

@@ -51,6 +51,30 @@ def test_small_record_batches_share_one_and_large_ones_do_not(tmp_path: Path) ->
     spool.close()
 
 
+def test_there_is_one_batch_at_a_time_and_no_two_have_one_name(spool: Spool, tmp_path: Path) -> None:
+    names = set()
+    for _ in range(3):
+        written = spool.write([[FIRST]])
+        assert written is not None
+        assert files(tmp_path) == [Path(written.path)]
+        names.add(written.path)
+    assert len(names) == 3
+
+
+def test_a_batch_is_written_over_a_file_that_is_not_read_any_more(spool: Spool, tmp_path: Path) -> None:
+    before = spool.write([[FIRST, SECOND]])
+    assert before is not None
+    inode = Path(before.path).stat().st_ino
+    spool.reuse(before.path)
+    with pytest.raises(OSError, match="No such file"):
+        records_in(before.path, before.parts)[0]
+    after = spool.write([[OTHER]])
+    assert after is not None
+    assert Path(after.path).stat().st_ino == inode
+    assert records_in(after.path, after.parts)[0] == [OTHER]
+    assert files(tmp_path) == [Path(after.path)]
+
+
 @pytest.mark.parametrize("kept", [0, 1, 100, -1])
 def test_a_file_that_is_not_whole_is_not_taken_for_one(spool: Spool, kept: int) -> None:
     written = spool.write([[FIRST]])
@@ -98,6 +122,16 @@ def test_a_folder_of_another_user_is_not_trusted(tmp_path: Path, monkeypatch: py
     if root.stat().st_uid == 0:
         os.chown(root, 4_000_001, -1)
     assert spool.write([[FIRST]]) is None
+
+
+def test_a_batch_that_is_written_beside_another_leaves_that_one_alone(spool: Spool, tmp_path: Path) -> None:
+    first = spool.write([[FIRST]])
+    assert first is not None
+    second = spool.write_beside(first, [[SECOND]])
+    assert files(tmp_path) == [Path(first.path), Path(second.path)]
+    third = spool.write_beside(second, [[OTHER]])
+    assert files(tmp_path) == [Path(second.path), Path(third.path)]
+    assert records_in(second.path, second.parts)[0] == [SECOND]
 
 
 def test_a_batch_that_cannot_be_written_beside_another_leaves_no_part_of_it(

@@ -134,6 +134,21 @@ def test_batches_are_the_same_with_it_and_without_it_and_a_file_holds_just_its_b
     assert offsets(is_ahead=True) == offsets(is_ahead=False)
 
 
+@pytest.mark.parametrize(
+    ("logs", "records"),
+    [
+        pytest.param(BACKLOG, -1, id="without a bound a batch takes all that has come by then"),
+        pytest.param(((0, 2, 4), (1, 3)), 2, id="it would not be full"),
+    ],
+)
+def test_what_would_be_smaller_than_a_batch_of_its_time_is_not_written_ahead(logs: Logs, records: int) -> None:
+    with spooled(server_of(logs), options(records)) as query:
+        planned = query.next()
+        assert planned is not None
+        query.ahead.write_next()
+        assert query.files() == [planned[1].path]
+
+
 def test_a_file_that_was_written_ahead_is_not_taken_for_another_batch() -> None:
     server = server_of(BACKLOG)
     with spooled(server, options(4)) as query:

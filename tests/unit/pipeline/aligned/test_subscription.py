@@ -17,12 +17,14 @@ from tests.support.spark.scripted_input import ScriptedServer
 from understudy_pipeline.aligned.offset import OffsetError, SourceOffset
 from understudy_pipeline.aligned.options import AlignedOptions
 from understudy_pipeline.aligned.planner import Planner
+from understudy_pipeline.aligned.poison import UndecodableError
 from understudy_pipeline.aligned.reading import read_task
 from understudy_pipeline.aligned.shared_read_ahead import COUNT_INTERVAL_MS
 from understudy_pipeline.aligned.stream import AlignedStream, Json
 from understudy_pipeline.aligned.subscription import check_still_read, join_topics
 from understudy_pipeline.inputs.protocol import DataLostError
 from understudy_pipeline.inputs.records import Cursor, TopicPartition
+from understudy_pipeline.inputs.timestamps import TimestampRule, TimestampRules
 from understudy_pipeline.inputs.topics_pattern import TopicsPattern
 
 FOUND = AlignedOptions(inputs=(), topics=(), pattern=TopicsPattern(""))
@@ -198,6 +200,27 @@ def test_a_logged_batch_reads_the_same_by_its_offset_alone_whatever_topics_appea
     assert rows(AlignedStream(options), begin, end) == found
 
 
+@pytest.mark.parametrize("fails", [True, False])
+def test_a_logged_batch_of_a_topic_that_was_deleted_is_lost_data(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, *, fails: bool
+) -> None:
+    server = ScriptedServer({"b": 1})
+    server.put("b", 0, 5)
+    options = replace(FOUND, inputs=(server.config,), spool=tmp_path / "spool", fail_on_data_loss=fails)
+    planned = AlignedStream(options)
+    begin = planned.initial_offset()
+    end = planned.latest_offset(begin)
+    planned.stop()
+    server.delete("b")
+    again = AlignedStream(options)
+    if fails:
+        with pytest.raises(DataLostError, match="topics were deleted: b"):
+            again.tasks(begin, end)
+    else:
+        assert again.tasks(begin, end) == []
+        assert [record.__dict__["action"] for record in caplog.records] == ["data-lost"]
+
+
 def with_pattern(text: str) -> AlignedOptions:
     return replace(FOUND, pattern=TopicsPattern(text))
 
@@ -226,6 +249,29 @@ def test_a_checkpoint_goes_on_with_a_pattern_where_it_named_topics_and_the_other
         again = AlignedStream(second)
         assert rows(again, begin, end) == rows(AlignedStream(first), begin, end)
         again.stop()
+
+
+def test_a_topic_that_was_found_and_whose_records_ended_the_query_may_get_timestamps_of_its_own(
+    tmp_path: Path,
+) -> None:
+    server = ScriptedServer({"a": 1})
+    server.put("a", 0, 5)
+    options = replace(FOUND, inputs=(server.config,), spool=tmp_path / "spool")
+    stream = AlignedStream(options)
+    end = logged(stream.latest_offset(stream.initial_offset()))
+    server.grow("b", 1)
+    server.put("b", 0, None)
+    stream.stop()
+    again = AlignedStream(options)
+    with pytest.raises(UndecodableError, match="topic b, partition 0, offset 0"):
+        again.latest_offset(end)
+    again.stop()
+    own = TimestampRules(TimestampRule(), (("b", TimestampRule("json", "at")),))
+    mended = AlignedStream(replace(options, timestamp=own))
+    server.make_anew("b", "1")
+    server.put("b", 0, 7)
+    assert SourceOffset.from_json(mended.latest_offset(end)).fingerprint["timestamp"] == "record,b:json:at"
+    mended.stop()
 
 
 def assigned(*partitions: TopicPartition, topics: tuple[str, ...] = ("a", "b")) -> Mapping[str, object]:

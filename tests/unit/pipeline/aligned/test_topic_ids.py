@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,6 +16,7 @@ from tests.support.spark.scripted_input import ScriptedServer
 
 from understudy_pipeline.aligned.options import AlignedOptions
 from understudy_pipeline.aligned.planner import Planner
+from understudy_pipeline.aligned.reading import read_task
 from understudy_pipeline.aligned.shared_read_ahead import COUNT_INTERVAL_MS
 from understudy_pipeline.aligned.stream import AlignedStream
 from understudy_pipeline.aligned.taking import PlannedBatch
@@ -104,6 +107,53 @@ def test_it_is_read_from_its_beginning_where_lost_data_may_be(
     assert batch.end.topic_ids == {"a": "second", "b": "only"}
     assert batch.end.cursors[A] == Cursor("4", 5, 30), "the partition time goes on"
     assert [record.__dict__["action"] for record in caplog.records] == ["data-lost"]
+
+
+def test_a_batch_over_it_that_is_planned_again_is_the_same_at_once(start: Start, server: ScriptedServer) -> None:
+    query = start(server, options=GOES_ON)
+    query.next()
+    before = query.offset
+    server.make_anew("a", "second")
+    server.put("a", 0, 5, 6, 7, 8, 9)
+    query.clock.advance(COUNT_INTERVAL_MS)
+    batch = query.next()
+    query.offset = before
+    again = query.next()
+    assert ordinals(again) == ordinals(batch) == {A: [0, 1, 2, 3, 4]}
+    assert again.end.topic_ids == batch.end.topic_ids
+
+
+def test_every_partition_of_it_begins_anew_also_one_that_has_no_records_yet(start: Start) -> None:
+    server = ScriptedServer({"a": 2})
+    server.ids = {"a": "first"}
+    server.put("a", 0, 10)
+    server.put("a", 1, 11, 12)
+    query = start(server, options=GOES_ON)
+    query.until(3)
+    server.make_anew("a", "second")
+    server.put("a", 0, 20)
+    query.clock.advance(COUNT_INTERVAL_MS)
+    assert ordinals(query.next()) == {A: [0]}
+    assert query.offset.cursors[A1] == Cursor(time_ms=12)
+    server.put("a", 1, 30, 31, 32)
+    assert ordinals(query.next()) == {A1: [0, 1, 2]}
+
+
+def test_a_batch_over_a_topic_that_was_made_anew_is_the_same_when_it_runs_again(
+    server: ScriptedServer, tmp_path: Path
+) -> None:
+    options = replace(GOES_ON, inputs=(server.config,), topics=("a", "b"), spool=tmp_path / "spool", undecodable="keep")
+    first = AlignedStream(options)
+    start = json.loads(json.dumps(first.latest_offset(first.initial_offset())))
+    first.stop()
+    server.make_anew("a", "second")
+    server.put("a", 0, *range(50, 55))
+    second = AlignedStream(options)
+    end = json.loads(json.dumps(second.latest_offset(start)))
+    second.stop()
+    third = AlignedStream(options)
+    rows = [row for task in third.tasks(start, end) for batch in read_task(task) for row in batch.to_pylist()]
+    assert [row["offset"] for row in rows] == ["0", "1", "2", "3", "4"]
 
 
 @pytest.mark.parametrize("fails", [True, False])

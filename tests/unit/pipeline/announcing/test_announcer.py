@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -9,7 +11,7 @@ from contextlib import contextmanager
 from tests.support.clock import ManualClock
 from tests.support.spark.queries import wait_until
 
-from understudy_pipeline.announcing.announcer import REPEAT_MS, RETRY_MS, Announced
+from understudy_pipeline.announcing.announcer import MAX_PLANS, REPEAT_MS, RETRY_MS, Announced
 from understudy_pipeline.announcing.query_plan import (
     Function,
     Output,
@@ -155,6 +157,18 @@ def test_names_wait_for_a_plan_with_stateful_operators() -> None:
         assert query.plans == 3, "the plan was read again"
 
 
+def test_a_query_without_state_is_not_looked_at_for_ever_and_has_a_location_only() -> None:
+    query, publisher = FakeQuery(plan=QueryPlan((), ())), FakePublisher()
+    with announcing(query, publisher) as announced:
+        for version in range(1, MAX_PLANS + 5):
+            query.commit(version)
+            until(lambda version=version: publisher.hints[-1:] == [version], "the hint")  # type: ignore[misc]
+    assert query.plans <= MAX_PLANS
+    assert publisher.announced == publisher.introduced
+    assert [each.checkpoint for each in publisher.announced] == ["file:/data/q"]
+    assert not announced.is_announced
+
+
 def test_a_location_with_a_secret_stays_in_the_driver() -> None:
     query, publisher = FakeQuery(), FakePublisher()
     query.location = "s3a://key:secret@bucket/q"
@@ -190,3 +204,11 @@ def test_names_that_redis_refused_are_sent_later_and_again_every_minute() -> Non
         clock.advance(1)
         query.commit(4)
         until(lambda: len(publisher.announced) == 2, "the names again")
+
+
+def test_announcing_takes_no_package_that_the_extra_announce_does_not_bring() -> None:
+    """Python functions of Spark 3.5 want an older numpy, pandas and pyarrow than the source does."""
+    others = "{'confluent_kafka', 'fastavro', 'google.protobuf', 'numpy', 'pandas', 'pyarrow', 'pyspark'}"
+    code = f"import sys; from understudy_pipeline import announce; print({others} & set(sys.modules))"
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert said.stdout == "set()\n"

@@ -18,6 +18,8 @@ from understudy_router.admin.indicators import health_of
 from understudy_router.admin.overview import Overview, overview_of
 from understudy_router.admin.safe_to_stop import losses_of_all
 from understudy_router.admin.snapshot import Observed, Snapshot
+from understudy_router.cluster.tables import Tables
+from understudy_shared.bus.messages import Applied
 from understudy_shared.reads.bounds import NO_BOUND
 
 PARTITIONS = 3
@@ -113,3 +115,21 @@ def test_nothing_is_sent_while_only_the_ages_of_what_is_well_change() -> None:
     assert (set(found["sections"]) & {"nodes", "stores", "health"}, found["grid_rows"]) == (set(), [])
     old = overview(snapshot_of(tables, STORES, now_ms=2500, tick=3), later)
     assert "nodes" in delta(later, old)["sections"]
+
+
+def test_in_a_large_cluster_the_grid_has_the_worst_partitions() -> None:
+    tables: Tables = tables_with(
+        {f"0_{partition}": task("a", "b") for partition in range(8)},
+        beat("a", partitions=8),
+        beat("b", partitions=8, exceptions={"0_5": Applied(version=1), "0_6": Applied(version=None)}),
+        partitions=8,
+    )
+    stores = stores_named({"one": 0}, partitions=8)
+    kept = (grid.MAX_REPLICAS, grid.WORST_ROWS)
+    grid.MAX_REPLICAS, grid.WORST_ROWS = 10, 2
+    try:
+        found = orjson.loads(overview(snapshot_of(tables, stores)).whole())["grid"]
+    finally:
+        grid.MAX_REPLICAS, grid.WORST_ROWS = kept
+    assert (found["order"], found["total"]) == ("worst", 8)
+    assert [row["partition"] for row in found["rows"]] == [6, 5]

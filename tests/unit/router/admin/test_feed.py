@@ -92,6 +92,18 @@ async def test_a_slow_viewer_gets_all_that_it_missed_in_one_and_a_very_slow_one_
     assert (kind, whole["tick"]) == ("overview", delta["tick"] + MAX_KEPT + 1)
 
 
+async def test_what_is_old_is_given_to_nobody_new(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "HEARTBEAT_S", 0.01)
+    world = World()
+    await world.tick()
+    world.clock.advance(60_000)
+    messages = world.feed.messages(None)
+    assert (await event(messages))[0] == "heartbeat"
+    world.moves = False
+    await world.tick()
+    assert (await event(messages))[0] == "overview"
+
+
 async def test_it_looks_only_while_somebody_watches_and_goes_on_after_an_error(
     caplog: pytest.LogCaptureFixture,
 ) -> None:

@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 
 from understudy_router.admin.reads_served import MIN_FAILED_CALLS, ReadRates
-from understudy_router.admin.trends import LagSample, trend_of
+from understudy_router.admin.trends import LagSample, Pace, trend_of
 from understudy_router.forwarding.served import ServedReads
 from understudy_shared.cluster.node_calls import CallKind
 from understudy_shared.http.problems import REFUSED_BY_BOUND
@@ -43,6 +43,19 @@ def test_a_trend_is_the_slope_over_several_batches_and_no_sawtooth_or_step(
     assert trend_of(seen(lags)).direction == direction
 
 
+def test_the_pace_is_the_time_between_commits_however_seldom_one_looks() -> None:
+    pace = Pace()
+    for look in range(5):
+        pace.see(look * 10_000.0, "l1", 100 + look * 20)
+    assert pace.usual_ms == 500
+    assert pace.silent_ms(45_000) == 5000
+    pace.see(50_000, "l1", 180)
+    assert pace.silent_ms(50_000) == 10_000
+    pace.see(60_000, "l2", 500)
+    assert pace.usual_ms is None
+    assert Pace().silent_ms(5) == 0
+
+
 @dataclass
 class Served:
     answers: int = 0
@@ -57,6 +70,20 @@ class Served:
 class ReadCounts:
     bounds: Sequence[float]
     counts: Sequence[int]
+
+
+def test_rates_are_those_of_the_last_minute_and_unknown_before_there_are_two_looks() -> None:
+    served = Served()
+    reads = ReadRates(cast(ServedReads, served), {}, RequestCounts())
+    assert reads.see(0).per_s is None
+    served.answers, served.errors, served.refused_by_bound = 900, 10, 100
+    rates = reads.see(10_000)
+    assert (rates.per_s, rates.errors_per_s, rates.within_bound_percent) == (90.0, 1.0, 90.0)
+    assert rates.error_percent == 0.99
+    for second in range(11, 200):
+        rates = reads.see(second * 1000.0)
+    assert (rates.per_s, rates.within_bound_percent, rates.error_percent) == (0.0, None, None)
+    assert reads.staleness() == {"le_ms": [10, 100, None], "counts": [3, 2, 1]}
 
 
 def test_the_share_of_other_reads_than_lookups_that_failed_is_known_by_kind_and_leaves_mistakes_out() -> None:

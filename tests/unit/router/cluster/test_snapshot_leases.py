@@ -10,7 +10,7 @@ import pytest
 from tests.support.clock import ManualClock
 from tests.support.router.tables import APPLICATION, LINEAGE, beat, port_of, tables_of, task
 
-from understudy_router.admin.held_snapshots import listing_document
+from understudy_router.admin.held_snapshots import MAX_SHOWN, listing_document, overview_part
 from understudy_router.cluster.snapshot_leases import SnapshotLeases
 from understudy_shared.base.words import ApplicationId, HostInfo, Lineage
 from understudy_shared.cluster.node_calls import CallKind, NodeCallError, NodeCalls, NodeTimeoutError
@@ -139,3 +139,8 @@ async def test_a_listing_sums_up_what_nodes_hold_and_names_those_that_did_not_an
         partly = Nodes(a=said["a"], b={LIST_PATH: cast(Said, silent)})
         document = listing_document(await leases_of(partly).listed())
         assert (len(document["snapshots"]), document["unanswered"]) == (2, ["b"])
+
+
+def test_an_overview_has_some_leases_and_the_number_of_all() -> None:
+    part = overview_part([entry(str(number)) for number in range(MAX_SHOWN + 5)])
+    assert (part["held"], len(part["leases"])) == (MAX_SHOWN + 5, MAX_SHOWN)

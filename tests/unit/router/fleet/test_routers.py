@@ -16,6 +16,7 @@ from understudy_router.http import app
 from understudy_shared.base.errors import UnderstudyError
 from understudy_shared.bus.applications import ANNOUNCED
 from understudy_shared.bus.gossip import Gossip
+from understudy_shared.bus.messages import Farewell
 
 
 async def test_an_application_that_is_announced_is_served_when_it_has_nodes_and_those_of_no_pattern_never() -> None:
@@ -27,6 +28,24 @@ async def test_an_application_that_is_announced_is_served_when_it_has_nodes_and_
         assert (await world.get("/v1/stores/us/keys/x")).json()["value"] == {"by": "us"}
         assert (await world.get("/v1/stores/delays/keys/x")).status_code == 404
         assert (await world.get("/v1/stores/eu/keys/x")).status_code == 200
+
+
+async def test_an_application_without_nodes_is_idle_then_let_go_and_found_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(routers, "LOOK_EVERY_MS", 10)
+    async with fleet_of({"a": ["words"], "b": ["more"]}) as world:
+        monkeypatch.setattr(held, "IDLE_AFTER_MS", 0)
+        await Gossip(world.bus, "a").leave(Farewell(application_id="a", node_id="a", incarnation="i1"))
+        await until(lambda: not world.fleet.applications["a"].router.tables.nodes)
+        listed = (await world.get("/v1/applications")).json()["applications"]
+        assert {each["application"]: each["state"] for each in listed} == {"a": "idle", "b": "serving"}
+        monkeypatch.setattr(routers, "LET_GO_AFTER_MS", 0)
+        await until(lambda: "a" not in world.fleet.applications)
+        assert (await world.get("/v1/stores/words/keys/x")).json()["type"].endswith("unknown-store")
+        await world.add("a", "words")
+        await until(lambda: "a" in world.fleet.applications)
+        assert (await world.get("/v1/stores/words/keys/x")).status_code == 200
 
 
 async def said(world: FleetWorld, cause: str) -> bool:
@@ -66,6 +85,17 @@ async def test_a_router_that_could_not_list_applications_yet_calls_none_unknown(
         await until(lambda: "b" in world.fleet.applications and world.fleet.applications["b"].is_ready)
         assert [(await world.get(path)).status_code for path in UNKNOWN] == [404] * 3
         assert [(await world.get(path)).status_code for path in LISTS] == [200] * 2
+
+
+async def test_a_call_of_one_application_says_how_to_name_it() -> None:
+    async with fleet_of({"a": ["words"], "b": ["more"]}) as world:
+        for path, one in (
+            ("/admin/v1/lag", "/admin/v1/applications/{application}/lag"),
+            ("/v1/read", "/v1/applications/{application}/read"),
+        ):
+            problem = (await world.get(path)).json()
+            assert (problem["type"], problem["applications"]) == ("unknown-path", ["a", "b"])
+            assert one in problem["fix"]
 
 
 async def test_an_application_that_cannot_be_made_leaves_the_others_alone_and_is_tried_again(

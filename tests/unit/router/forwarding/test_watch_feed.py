@@ -15,6 +15,7 @@ from tests.support.cluster.fake_cluster import until
 
 from understudy_router.cluster.candidates import Candidate
 from understudy_router.cluster.catalogue import StoreRoute
+from understudy_router.forwarding import context, watch_feed
 from understudy_router.forwarding.context import ReadContext
 from understudy_router.forwarding.watch_feed import WatchFeed
 from understudy_router.routing.choose import Choice
@@ -191,6 +192,51 @@ async def test_any_number_of_watchers_opens_one_stream_and_asks_for_each_key_onc
         assert feed.sweep(), "others are watched"
         await until(lambda: node.dropped == [node.numbers[b"k9"]])
         assert sorted(feed.heard.keys) == [b"k0", b"k1", b"k2"]
+
+
+async def test_another_node_goes_on_behind_the_position_with_the_keys_that_are_watched() -> None:
+    first, second = FeedNode(), FeedNode(version=5)
+    async with feed_of(a=first, b=second) as (feed, choosing, _):
+        stream = await joined(feed, b"k0")
+        first.version = 4
+        first.tell(b"k0")
+        await until(lambda: feed.heard.version == 4)
+        del choosing.nodes["a"]
+        first.die()
+        await until(lambda: feed.heard.version == 5)
+        (hop,) = second.opened
+        assert hop.after is not None
+        assert (hop.after.version, hop.goes_on_with, list(second.numbers)) == (4, 1, [b"k0"])
+        second.tell(b"k0")
+        await until(lambda: feed.heard.keys[b"k0"].version == 5)
+        assert feed.heard.keys[b"k0"].changes == 2
+        stream.require_open()
+
+
+async def test_a_node_that_stands_still_while_another_is_ahead_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watch_feed, "LOOK_S", 0.02)
+    stuck, other = FeedNode(), FeedNode()
+    async with feed_of(a=stuck, b=other) as (feed, choosing, _):
+        await joined(feed, b"k0")
+        monkeypatch.setattr(watch_feed, "BEHIND_S", 0.0)
+        choosing.nodes = {"b": other, "a": stuck}
+        looks = choosing.looks
+        await until(lambda: choosing.looks > looks + 4)
+        assert len(stuck.opened) == 1, "as far as the other"
+        other.version = 4
+        await until(lambda: feed.heard.version == 4)
+
+
+async def test_another_node_begins_when_the_first_stands_still_before_it_answers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(context, "LOOK_S", 0.02)
+    stopped, other = FeedNode(stands_still=True), FeedNode()
+    async with feed_of(a=stopped, b=other) as (feed, _, _):
+        await joined(feed, b"k0")
+        assert list(other.numbers) == [b"k0"]
+        other.stands_still, stopped.stands_still = True, False
+        await until(lambda: b"k0" in stopped.numbers)
 
 
 async def test_keys_that_a_node_has_no_room_for_are_refused_and_others_go_on() -> None:

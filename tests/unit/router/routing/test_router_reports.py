@@ -51,6 +51,14 @@ def test_an_explanation_names_everybody_with_what_is_known_and_why() -> None:
     assert explanation["active_host"] == {"host": "127.0.0.1", "port": port_of("a")}
 
 
+def test_an_explanation_says_null_for_what_is_not_known() -> None:
+    explanation = explained(tables_of(task("a")))
+    assert (explanation["end_offset_position"], explanation["end_confirmed"]) == (None, False)
+    (silent,) = explanation["choice"]
+    unknown = ("state", "version", "offset_lag", "time_lag_ms", "report_age_ms")
+    assert [silent[name] for name in unknown] == [None] * 5
+
+
 def test_the_metadata_of_a_store_has_every_partition_and_each_host_once() -> None:
     tables = Tables()
     tables.assigned(assigned({"0_0": task("a", "b"), "0_2": task("b", "a")}, partitions=3), 0)

@@ -12,9 +12,10 @@ from tests.support.cluster.fake_cluster import catalogue, until
 from tests.support.cluster.fake_node import FakeNode, Hang, fake_nodes, found
 
 from understudy_router.cluster.catalogue import stores_of
+from understudy_router.transport import node_clients
 from understudy_router.transport.client_context import ClientContext, HopFacts
-from understudy_router.transport.node_client import LONE_HOPS, NodeClient
-from understudy_router.transport.node_clients import NodeClients
+from understudy_router.transport.node_client import FULL_KEYS, LONE_HOPS, NodeClient
+from understudy_router.transport.node_clients import IDLE_S, NodeClients
 from understudy_router.transport.node_requests import Delay, NodeRequest, Outcomes, Reply
 from understudy_router.transport.patience import Patience
 from understudy_shared.auth.cluster_secret import ClusterIdentity
@@ -148,6 +149,18 @@ async def test_what_does_not_fit_in_the_queue_is_refused_at_once_and_the_rest_is
     assert [sent for _, _, sent in listener.failures] == [False]
 
 
+async def test_requests_of_one_tick_share_a_hop_until_it_is_full() -> None:
+    async with world(value) as at:
+        first = [await at.submit(0), await at.submit(0)]
+        await asyncio.gather(*[each.outcomes for each in first])
+        client, before = at.client(0), len(at.nodes[0].keys)
+        small = [asked(client, [KEY] * 10) for _ in range(3)]
+        await asyncio.gather(*[each.outcomes for each in small])
+        large = [asked(client, [KEY] * FULL_KEYS) for _ in range(2)]
+        await asyncio.gather(*[each.outcomes for each in large])
+        assert at.nodes[0].keys[before:] == [30, FULL_KEYS, FULL_KEYS]
+
+
 async def test_what_waits_longer_than_its_reader_is_a_timeout_that_says_nothing_about_the_node() -> None:
     listener = RecordingListener()
     async with client_to(NOWHERE, ManualClock(), listener) as client:
@@ -247,6 +260,22 @@ async def _no_accept() -> AsyncIterator[int]:
         finally:
             for filler in fillers:
                 filler.close()
+
+
+async def test_a_client_that_nobody_uses_is_closed_and_one_that_is_used_is_kept(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(node_clients, "SWEEP_S", 0.01)
+    async with world(value) as known, asyncio.TaskGroup() as tasks:
+        closing = tasks.create_task(known.clients.close_unused())
+        gone = known.clients.to("gone", NOWHERE)
+        known.clock.advance((IDLE_S + 1) * 1000)
+        await (await known.submit(0)).outcomes
+        used = known.client(0)
+        await until(lambda: known.clients.to("gone", NOWHERE) is not gone)
+        assert asked(gone, [KEY]).outcomes.done(), "it is closed"
+        assert known.client(0) is used
+        closing.cancel()
 
 
 @pytest.mark.parametrize(

@@ -29,6 +29,7 @@ from understudy_shared.bus.redis_connection import (
     bus_error,
     sentinel_place,
 )
+from understudy_shared.bus.redis_subscription import MAX_PAUSE_MS, MIN_PAUSE_MS, pause_ms
 from understudy_shared.bus.redis_sync import SyncPublisher
 
 READ: Parse = parse_url
@@ -194,6 +195,13 @@ def test_what_is_not_ours_is_recognised(value: bytes) -> None:
 )
 def test_what_only_resembles_ours_is_recognised(value: bytes) -> None:
     assert scripts.opened(value) is None
+
+
+@given(st.integers(0, 10**9), st.floats(0, 1, exclude_max=True))
+def test_pauses_grow_from_50_ms_to_2_s_and_are_never_the_same_for_all(attempt: int, chance: float) -> None:
+    assert MIN_PAUSE_MS / 2 <= pause_ms(attempt, chance) <= MAX_PAUSE_MS
+    assert pause_ms(attempt, chance) <= pause_ms(attempt + 1, chance)
+    assert pause_ms(attempt, 0.0) < pause_ms(attempt, 0.9)
 
 
 IN_7_0 = "The user executing the script can't run this command or subcommand script: {sha}, on @user_script:{line}."

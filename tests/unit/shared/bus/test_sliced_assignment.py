@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from understudy_shared.bus import messages, sliced_assignment
-from understudy_shared.bus.messages import AssignedTask, Assignment, BadMessageError, Endpoint
-from understudy_shared.bus.sliced_assignment import decode
+from understudy_shared.bus.messages import AssignedTask, Assignment, BadMessageError, Endpoint, Heartbeat
+from understudy_shared.bus.sliced_assignment import decode, decode_slices
 
 APPLICATION = "flights"
 AWKWARD = ['"tasks":{', ',"tasks":{', ']},"', ']}},"', "]},", "\\", '\\"', "tasks", '"tasks":{}', "ü", "a"]
@@ -56,6 +56,11 @@ def in_slices(document: bytes) -> tuple[Assignment, int]:
 
     found = asyncio.run(decode(Assignment, document, application_id=APPLICATION, where="here", give=give))
     return found, turns
+
+
+@given(assignments)
+def test_slices_are_written_as_the_whole_would_be(assignment: Assignment) -> None:
+    assert assignment.encode() == orjson.dumps(assignment.model_dump(mode="json"))
 
 
 @given(assignments)
@@ -133,3 +138,16 @@ def test_a_damaged_document_means_the_same_in_slices_or_is_refused_by_both(put: 
             in_slices(damaged)
     else:
         assert in_slices(damaged)[0] == whole
+
+
+def test_other_messages_are_read_in_one_piece() -> None:
+    assert list(decode_slices(b"{}", application_id=APPLICATION, where="here")) == []
+    with pytest.raises(BadMessageError, match="heartbeat"):
+        asyncio.run(decode(Heartbeat, b"{}", application_id=APPLICATION, where="here", give=lambda: asyncio.sleep(0)))
+
+
+@given(assignments, tasks)
+def test_a_copy_with_other_tasks_has_other_holders(assignment: Assignment, others: dict[str, AssignedTask]) -> None:
+    assert assignment.holders is assignment.holders
+    copied = assignment.model_copy(update={"tasks": others})
+    assert copied.holders == frozenset(node for task in others.values() for node in task.holders)

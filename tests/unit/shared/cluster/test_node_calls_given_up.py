@@ -13,7 +13,8 @@ from tests.support.services.certificates import Signer, uri
 
 from understudy_shared.auth.cluster_secret import ClusterIdentity
 from understudy_shared.base.words import HostInfo
-from understudy_shared.cluster.node_calls import NodeCalls
+from understudy_shared.cluster import node_calls
+from understudy_shared.cluster.node_calls import NodeCallError, NodeCalls
 from understudy_shared.tls.certificates import tls_plan
 from understudy_shared.tls.names import PeerRole
 from understudy_shared.tls.service_tls import ServiceTls
@@ -32,6 +33,12 @@ def identity(signer: Signer) -> ClusterIdentity:
     plan = tls_plan(APPLICATION, PeerRole.ROUTER, server=(None, None), peer=files, peer_ca=signer.file)
     assert plan is not None
     return ClusterIdentity(None, APPLICATION, ServiceTls(plan))
+
+
+@pytest.fixture
+def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nodes get less time than usual to answer, so that what is given up ends soon."""
+    monkeypatch.setattr(node_calls, "TIMEOUT_S", 0.3)
 
 
 class Listener:
@@ -128,3 +135,13 @@ async def test_a_call_that_is_given_up_closes_its_connection_and_the_next_one_is
         assert (await calls.heartbeat(node.host)).node_id == "n1"
         await calls.close()
         await asyncio.wait_for(node.is_free.wait(), LIMIT_S)
+
+
+@pytest.mark.usefixtures("_soon")
+async def test_a_node_that_never_answers_the_handshake_is_said_not_to_answer(identity: ClusterIdentity) -> None:
+    calls = NodeCalls(APPLICATION, identity=identity)
+    async with listener(None) as node:
+        with pytest.raises(NodeCallError, match="does not answer"):
+            await calls.heartbeat(node.host)
+        await asyncio.wait_for(node.is_free.wait(), LIMIT_S)
+    await calls.close()

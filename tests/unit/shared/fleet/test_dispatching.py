@@ -12,7 +12,7 @@ import pytest
 from tests.support.cluster.fake_cluster import until
 
 from understudy_shared.auth.access import Access
-from understudy_shared.fleet.dispatching import Fleet, Served
+from understudy_shared.fleet.dispatching import Fleet, Lifespan, Served
 from understudy_shared.fleet.shared_threads import SharedThreads
 from understudy_shared.http.edge import JSON_TYPE, Receive, Scope, Send, send_reply
 from understudy_shared.server.direct import DirectExchange, Exchange
@@ -130,6 +130,16 @@ async def test_what_a_fleet_does_not_know_yet_is_not_initialised_by_each_way_in(
     assert await statuses() == [404, 200, 404, 200, 404, 404], "the only one answers what names none"
 
 
+async def test_a_removed_application_is_unknown_and_the_others_go_on() -> None:
+    fleet = fleet_of(A, B)
+    assert fleet.remove("a") is not None
+    assert fleet.remove("a") is None
+    assert (await asked(fleet, "/v1/applications/a/stores/op0/scan"))[0] == 404
+    assert (await asked(fleet, "/v1/stores/op0/scan"))[1].startswith("b ")
+    await fleet.end_streams()
+    assert B.ended
+
+
 class Blocking(Application):
     """An application whose answers need a thread; that of `hangs` has its storage silent."""
 
@@ -155,3 +165,20 @@ async def test_an_application_whose_storage_hangs_leaves_threads_to_the_others()
     finally:
         answers.set()
     assert {status for status, _ in await hanging} == {200}
+
+
+async def test_an_application_starts_and_ends_by_its_lifespan() -> None:
+    said: list[str] = []
+
+    async def app(_scope: Scope, receive: Receive, send: Send) -> None:
+        for _ in range(2):
+            kind = (await receive())["type"]
+            said.append(kind)
+            await send({"type": f"{kind}.complete"})
+
+    lifespan = Lifespan(app, "a")
+    await lifespan.start()
+    assert said == ["lifespan.startup"]
+    await lifespan.stop()
+    await lifespan.stop()
+    assert said == ["lifespan.startup", "lifespan.shutdown"]

@@ -12,7 +12,7 @@ import httpx
 import orjson
 import pytest
 from fastapi import APIRouter
-from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from understudy_node.fleet.application import NotOpen
 from understudy_node.fleet.process import fleet_overview
@@ -20,7 +20,7 @@ from understudy_shared.auth.access import AUTHORIZATION, Access
 from understudy_shared.auth.principals import Action, Authorization, Grant, Principal
 from understudy_shared.base.words import HostInfo
 from understudy_shared.fleet.dispatching import Fleet
-from understudy_shared.fleet.reporting import ApplicationReport, Reported, State, readiness
+from understudy_shared.fleet.reporting import ApplicationReport, Reported, State, labelled, readiness
 from understudy_shared.fleet.service import FleetService
 from understudy_shared.http.edge import Receive, Scope, Send, send_reply
 from understudy_shared.http.status import Status
@@ -104,6 +104,25 @@ def test_it_is_ready_when_each_was_ready_once_or_failed_and_later_while_one_is(
     assert (status.http_status == 200) is is_ready
 
 
+def test_families_of_one_name_become_one_with_a_label_for_each_application() -> None:
+    def families(value: float) -> list[Metric]:
+        counter = CounterMetricFamily("reads", "Reads", labels=("store",))
+        counter.add_metric(("op0",), value)
+        return [counter, GaugeMetricFamily("lag", "Lag", value)]
+
+    found = list(labelled({"a": families(1), "b": families(2)}, [GaugeMetricFamily("lag", "Lag", 3)]))
+    assert [(each.name, each.type) for each in found] == [("lag", "gauge"), ("reads", "counter")]
+    assert [(each.labels, each.value) for each in found[0].samples] == [
+        ({}, 3),
+        ({"application": "a"}, 1),
+        ({"application": "b"}, 2),
+    ]
+    assert [(each.name, each.labels, each.value) for each in found[1].samples] == [
+        ("reads_total", {"application": "a", "store": "op0"}, 1),
+        ("reads_total", {"application": "b", "store": "op0"}, 2),
+    ]
+
+
 class Process(FleetService[Application]):
     """The process of some applications."""
 
@@ -130,6 +149,21 @@ def get(fleet: Fleet[Application], path: str) -> httpx.Response:
             return await client.get(path)
 
     return asyncio.run(asked())
+
+
+def test_it_lists_its_applications_and_shows_one() -> None:
+    broken = Application(NotOpen("b", lambda: "no checkpoint", Access()), State.FAILED, ("no checkpoint",), False)
+    fleet = fleet_of(a=application(), b=broken)
+    listed = get(fleet, "/v1/applications").json()["applications"]
+    assert [(each["application"], each["state"], each["reason"]) for each in listed] == [
+        ("a", "serving", None),
+        ("b", "failed", "no checkpoint"),
+    ]
+    assert get(fleet, "/v1/applications/a").json() == listed[0]
+    unknown = get(fleet, "/v1/applications/c")
+    assert (unknown.status_code, unknown.json()["type"].rpartition("/")[2]) == (404, "unknown-application")
+    refused = get(fleet, "/v1/applications/b/stores/op0/keys/k")
+    assert (refused.status_code, refused.json()["detail"]) == (503, "no checkpoint")
 
 
 async def test_a_reader_sees_the_applications_of_his_grants_and_within_them_what_they_grant() -> None:

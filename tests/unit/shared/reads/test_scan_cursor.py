@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -58,6 +59,26 @@ def test_whatever_a_reader_sends_is_a_cursor_or_refused_as_one(text: str) -> Non
     except BadCursorError:
         return
     assert cursor.encode() == text
+
+
+@pytest.mark.parametrize(
+    "token",
+    [
+        pytest.param("", id="empty"),
+        pytest.param("uc1." + SEEN.encode()[4:], id="the cursor of a key"),
+        pytest.param(SEEN.encode() + "=", id="padded"),
+        pytest.param(replace(SEEN, version=2**63).encode(), id="a version beyond all"),
+        pytest.param(replace(SEEN, partition=-1).encode(), id="a partition below 0"),
+        pytest.param(replace(SEEN, counted=-1).encode(), id="a count below 0"),
+        pytest.param(token_of("[" * 1_000), id="deep"),
+        pytest.param(7, id="no text"),
+    ],
+)
+def test_what_is_no_cursor_is_refused_with_what_to_send(token: object) -> None:
+    with pytest.raises(BadCursorError, match="is not a cursor of a scan") as refused:
+        decode_scan_cursor(token)
+    assert refused.value.where == "cursor"
+    assert "next_cursor" in refused.value.fix
 
 
 def test_a_cursor_of_something_else_is_refused_by_what_is_different() -> None:

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from tests.support.repository import ROOT
 from tests.support.spark.values import struct_of
 
+from understudy.commands.reading import expanded
 from understudy_shared.auth.principals import KeyScope
 from understudy_shared.http.problems import Problem, ProblemType
 from understudy_shared.server.batches import (
@@ -117,6 +118,17 @@ def answered(items: list[Any], *, is_compact: bool) -> bytes:
         head = answer.absent if value is None else answer.found
         joined.append(head + orjson.dumps({"word": key}) + b"," + found + answer.end_of(tail))
     return answer.body(joined)
+
+
+@given(results)
+def test_a_compact_answer_expanded_is_the_long_answer(items: list[Any]) -> None:
+    long, compact = (orjson.loads(answered(items, is_compact=form)) for form in (False, True))
+    assert expanded(compact) == long["results"] == expanded(long)
+    assert [list(item) for item in expanded(compact)] == [list(item) for item in long["results"]]
+    assert len(compact["results"]) == len(items)
+    used = {result["read"] for result in compact["results"] if "read" in result}
+    assert used == set(range(len(compact["reads"])))
+    assert len(compact["reads"]) == len({item[2] for item in items if item is not None})
 
 
 @given(results)

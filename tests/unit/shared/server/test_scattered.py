@@ -40,6 +40,11 @@ def problem(said: HopOutcome | Problem) -> Problem:
     return said
 
 
+def test_absent_everywhere_is_in_no_partition_and_as_old_as_the_oldest() -> None:
+    said = answer_of("op0", [absent(0, 9), absent(1, 7), absent(2, 8)])
+    assert said == HopOutcome(ABSENT, NOT_FOUND, b'"partition":null,"version":7,"committed_at":null}\n')
+
+
 @pytest.mark.parametrize(
     "second", [found(2, value=b'"found":true,"value":2,'), absent(2, members=b'"found":false,"e":1,')]
 )
@@ -87,6 +92,17 @@ def events(sent: bytes) -> list[tuple[str, object, str | None]]:
         for each in read
         if each is not None
     ]
+
+
+def test_the_first_value_is_told_when_all_partitions_have_told_theirs() -> None:
+    watch = ScatteredWatch("op0", 3)
+    assert watch.passed(event(KeyEvent.SNAPSHOT, 0, 7, is_found=False)) == b""
+    assert watch.passed(event(KeyEvent.SNAPSHOT, 1, 7, is_found=True)) == b""
+    told = watch.passed(event(KeyEvent.SNAPSHOT, 2, 6, is_found=False, position=True))
+    assert events(told) == [("snapshot", 1, token(6))]
+    nowhere = ScatteredWatch("op0", 2)
+    pieces = event(KeyEvent.SNAPSHOT, 0, 7, is_found=False) + event(KeyEvent.SNAPSHOT, 1, 6, is_found=False)
+    assert events(nowhere.passed(pieces)) == [("snapshot", None, None)]
 
 
 def test_a_second_partition_that_gets_a_key_ends_its_watch_unless_the_first_has_lost_it() -> None:

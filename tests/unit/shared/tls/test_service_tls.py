@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import ssl
+import time
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
@@ -13,9 +14,10 @@ import pytest
 from tests.support.services.certificates import APPLICATION, Files, Signer, replace, uri
 
 from understudy_shared.base.errors import SettingsError
-from understudy_shared.tls.certificates import Lifetime, tls_plan
+from understudy_shared.tls import service_tls
+from understudy_shared.tls.certificates import Lifetime, TlsMaterial, TlsPlan, load, tls_plan
 from understudy_shared.tls.names import PeerRole
-from understudy_shared.tls.service_tls import SOON_MAX_S, ServiceTls, ends_soon
+from understudy_shared.tls.service_tls import READ_AGAIN_S, SOON_MAX_S, ServiceTls, ends_soon
 from understudy_shared.tls.trouble import TlsReason, TlsSide, TlsTrouble
 
 NONE = (None, None)
@@ -113,6 +115,53 @@ def test_a_changed_file_gives_new_connections_another_context_and_a_broken_one_n
     replace(files, ours.issue("again", uri("node")))
     made.look()
     assert (made.causes(), made.refused) == ({}, None)
+
+
+class Clock:
+    """A time that a test sets."""
+
+    def __init__(self) -> None:
+        self.now_s = time.time()
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+def test_refused_files_are_read_when_they_change_or_may_have_become_valid_and_not_at_every_look(
+    ours: Signer, files: Files, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    read: list[str] = []
+
+    def counting(plan: TlsPlan) -> TlsMaterial:
+        read.append("read")
+        return load(plan)
+
+    monkeypatch.setattr(service_tls, "load", counting)
+    plan, clock = tls_plan(APPLICATION, PeerRole.NODE, server=files, peer=NONE, peer_ca=ours.file), Clock()
+    assert plan is not None
+    made = ServiceTls(plan, now_s=clock)
+    files.certificate.write_text("no certificate\n")
+    read.clear()
+    for _ in range(50):
+        made.look()
+        clock.now_s += 1.0
+    assert read == ["read"]
+    assert made.refused is not None
+    said = [each for each in caplog.records if each.levelname == "ERROR"]
+    assert len(said) == 3, "at once, after ten seconds, and after twenty more"
+    files.certificate.write_text("no certificate at all\n")
+    made.look()
+    assert len(read) == 2
+    clock.now_s += READ_AGAIN_S + 1
+    made.look()
+    made.look()
+    assert len(read) == 3
+    replace(files, ours.issue("mended", uri("node")))
+    made.look()
+    assert made.refused is None
+    clock.now_s += 10 * READ_AGAIN_S
+    made.look()
+    assert len(read) == 4, "files that are used are read when they change"
 
 
 @pytest.mark.parametrize(
