@@ -128,6 +128,7 @@ def test_rows_of_redis_streams_and_of_topics_by_a_pattern_are_those_of_the_pytho
     spark: SparkSession, broker: KafkaBroker, module_redis: RedisServer, tmp_path: Path
 ) -> None:
     with redis.Redis.from_url(module_redis.url) as client:
+        client.flushall()  # other tests of the file have streams of these names
         for number in range(1, 30):
             client.xadd("weather:0", {"value": f"w{number}", "key": "k"}, id=f"{number}-0")
             client.xadd("flights:0", {"value": f"f{number}"}, id=f"{number}-0")
