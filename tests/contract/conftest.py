@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Iterator
 
 import pytest
 from tests.support.bus.redis_server import RedisServer, redis_server
+from tests.support.bus.sentinel_trio import sentinel_url, sentinels_of
 from tests.support.bus.worlds import LocalWorld, RedisWorld, World
 
 from understudy_shared.bus.base import Bus
@@ -17,16 +18,26 @@ def server() -> Iterator[RedisServer]:
         yield running
 
 
-@pytest.fixture(params=["local", "redis"])
+@pytest.fixture(scope="module")
+def named_by_sentinel() -> Iterator[tuple[RedisServer, str]]:
+    """A server, and the URL by which a sentinel names it."""
+    with redis_server(port=0) as running, sentinels_of(running) as sentinels:
+        yield running, sentinel_url(sentinels)
+
+
+@pytest.fixture(params=["local", "redis", pytest.param("sentinel", marks=pytest.mark.full)])
 async def world(request: pytest.FixtureRequest) -> AsyncIterator[World]:
     if request.param == "local":
         local = LocalWorld()
         yield local
         await local.bus.close()
         return
-    server: RedisServer = request.getfixturevalue("server")
-    server.flush()
-    over_redis = RedisWorld(server, server.url)
+    if request.param == "redis":
+        server: RedisServer = request.getfixturevalue("server")
+        over_redis = RedisWorld(server, server.url)
+    else:
+        over_redis = RedisWorld(*request.getfixturevalue("named_by_sentinel"))
+    over_redis.server.flush()
     yield over_redis
     for bus in over_redis.buses:
         await bus.close()

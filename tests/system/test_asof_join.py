@@ -148,6 +148,35 @@ def test_the_example_prints_each_flight_with_the_weather_of_its_airport(server: 
     assert any(weather_time.strip() != "NULL" for _, _, _, _, weather_time, *_ in flights)
 
 
+@pytest.mark.full
+def test_without_waiting_late_weather_is_missed_and_reading_again_differs(
+    spark: SparkSession, server: RedisServer, tmp_path: Path
+) -> None:
+    records = all_records().between(FIRST_S, FIRST_S + 2 * DAY_S).closed()
+    oracle = as_of_join(records)
+    runs = {}
+    for idle_ms in (0, -1):
+        server.flush()
+        runs[idle_ms] = joined_late(spark, server.url, records, AsofRun(tmp_path / f"idle{idle_ms}"), idle_ms)
+        assert runs[idle_ms].duplicates == 0
+    hasty = runs[-1]
+    assert hasty.violations(oracle) > 0
+    again = read_again(spark, AsofRun(tmp_path / "again"), {**streams(server.url), **PATIENT})
+    assert again.differences(oracle) == 0
+    assert again.differences(hasty.rows) == hasty.violations(oracle)
+    measured(
+        f"as-of join of {len(oracle)} flights with late weather: order violations"
+        f" {hasty.violations(oracle)} at -1, {runs[0].violations(oracle)} at 0"
+    )
+
+
+def joined_late(spark: SparkSession, url: str, records: Records, run: AsofRun, idle_ms: int) -> Joined:
+    """What is out in the end of a run to which each day's weather comes when its flights are out."""
+    query = run.start(spark, {**streams(url), "max_task_idle_ms": str(idle_ms)})
+    arrive_late(url, records.rounds(DAY_S), partial(are_out, query, run))
+    return finished(query, run, len(records.flights))
+
+
 def last_fetched(job: SparkJob) -> int:
     """The highest fetch count that the job printed of its source."""
     return max((int(line.split()[1]) for line in job.lines() if line.startswith("fetched ")), default=0)

@@ -1,4 +1,4 @@
-"""Every command of the command line, against the services of a fleet.
+"""Every command of the command line, against a router of one application and against that of a fleet.
 
 One table has all commands. At a fleet each works over all applications, or says that it wants --application; with that
 option it does what it does for one. No message sends the user of the command line to a path of HTTP.
@@ -78,6 +78,9 @@ TABLE: Mapping[str, Sequence[str]] = {
 NOT_ZERO = {"demo --nodes 0": 2, f"windows op0 {WORD}": 2, "keys revoke none --credentials-file {keys}": 2}
 """Exit codes that are not 0, as there is nothing to do."""
 
+OF_A_FLEET = {"applications list", "applications show orders"}
+"""Commands that say at one application that there are not several."""
+
 
 def leaves(command: click.Command, name: str = "") -> Iterator[tuple[str, click.Command]]:
     """Every command that does something, by its words."""
@@ -95,16 +98,19 @@ COMMANDS = dict(leaves(cli))
 
 
 class World:
-    """The services of a fleet."""
+    """The services of one kind."""
 
-    def __init__(self, folder: Path, redis_url: str, stack: ExitStack) -> None:
-        self.folder = folder
+    def __init__(self, kind: str, folder: Path, redis_url: str, stack: ExitStack) -> None:
+        self.kind, self.folder = kind, folder
         folder.mkdir()
-        self.checkpoints = {name: HandmadeCheckpoint(folder / name).create().add(1, 2) for name in APPLICATIONS}
+        names = APPLICATIONS if kind == "fleet" else APPLICATIONS[1:]
+        self.checkpoints = {name: HandmadeCheckpoint(folder / name).create().add(1, 2) for name in names}
         self.file = write_applications(folder / "fleet.toml", **{n: c.path for n, c in self.checkpoints.items()})
         places = [str(each.path) for each in self.checkpoints.values()]
         common = ["--redis", redis_url]
         asked, routed = ["--applications", str(self.file)], ["--applications", "*"]
+        if kind == "single":
+            asked, routed = [*places, "--application-id", "orders"], ["--application-id", "orders"]
         self.services = {name: self._service(name, ["node", *asked, *common, "--node-id", name]) for name in NODES}
         self.services["router"] = self._service("router", ["router", *routed, *common])
         self.services["serve"] = self._service("serve", ["serve", *places])
@@ -138,7 +144,7 @@ class World:
     def _filled(self, word: str) -> str:
         """The word with what this world has in the places of names."""
         if word == "{lease}":
-            return self.run("snapshot create", ONE).stdout.strip()
+            return self.run("snapshot create", ONE if self.kind == "fleet" else ()).stdout.strip()
         words, keys = self.folder / "words", self.folder / "keys.toml"
         words.write_bytes(orjson.dumps([WORD]) + b"\n")
         own = self.folder / "own.toml"
@@ -148,23 +154,46 @@ class World:
 
 
 @contextmanager
-def world_of(folder: Path) -> Iterator[World]:
-    """The services of a fleet, which are well and have a key."""
+def world_of(kind: str, folder: Path) -> Iterator[World]:
+    """The services of one kind, which are well and have a key."""
     with ExitStack() as stack:
-        world = World(folder / "fleet", stack.enter_context(redis_server()).url, stack)
-        wait_until(world.is_well, what="a fleet with two replicas of each task", limit_s=LIMIT_S)
+        world = World(kind, folder / kind, stack.enter_context(redis_server()).url, stack)
+        wait_until(world.is_well, what=f"a {kind} with two replicas of each task", limit_s=LIMIT_S)
         assert world.run("keys new first --role reader --credentials-file {keys}").exit_code == 0
         yield world
 
 
 @pytest.fixture(scope="module")
+def single(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    with world_of("single", tmp_path_factory.mktemp("commands")) as world:
+        yield world
+
+
+@pytest.fixture(scope="module")
 def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    with world_of(tmp_path_factory.mktemp("commands")) as world:
+    with world_of("fleet", tmp_path_factory.mktemp("commands")) as world:
         yield world
 
 
 def test_the_table_has_every_command() -> None:
     assert TABLE.keys() == COMMANDS.keys()
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("command", TABLE)
+def test_a_command_works_at_one_application(single: World, command: str) -> None:
+    world = single
+    for line in TABLE[command]:
+        if line == "ready":
+            assert world.services[command].is_ready
+        else:
+            result = world.run(line)
+            if line in OF_A_FLEET:
+                assert "this server has one application" in result.stderr
+            else:
+                assert result.exit_code == NOT_ZERO.get(line, 0), (line, result.output)
+            if any("--application" in option.opts for option in COMMANDS[command].params):
+                world.run(line, ONE)
 
 
 @pytest.mark.parametrize("command", TABLE)

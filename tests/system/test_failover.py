@@ -26,7 +26,7 @@ from tests.support.services.open_load import LoadResult, open_load
 from tests.support.spark.counting_query import WORDS
 from tests.support.spark.queries import wait_until
 from tests.system.proof.processes import Proxies, Service
-from tests.system.proof.proxy import Toxics
+from tests.system.proof.proxy import CUT, Toxics
 
 from understudy_shared.base.sockets import free_port
 
@@ -134,8 +134,10 @@ def _start_again(trio: Trio, name: str) -> None:
 
 FAULTS: dict[str, tuple[Turn, Turn]] = {
     "dead": (_kill, _start_again),
+    "cut-off": (partial(_toxic, CUT), partial(_toxic, Toxics())),
     "hung": (lambda trio, name: trio.nodes[name].freeze(), lambda trio, name: trio.nodes[name].thaw()),
     "slow": (partial(_toxic, Toxics(delay_ms=250)), partial(_toxic, Toxics())),  # 500 ms there and back
+    "answering-500": (partial(_toxic, Toxics(answer=500)), partial(_toxic, Toxics())),
 }
 
 
@@ -171,7 +173,7 @@ async def _within_a_second(measure: Callable[[], Awaitable[LoadResult]]) -> None
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("fault", ["hung", "slow"])
+@pytest.mark.parametrize("fault", in_full(FAULTS, if_in=("cut-off", "answering-500", "dead", "slow")))
 async def test_with_all_replicas_but_one_bad_every_read_is_answered_within_a_second(trio: Trio, fault: str) -> None:
     inject, heal = FAULTS[fault]
 

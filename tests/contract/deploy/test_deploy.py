@@ -10,9 +10,13 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.support.services.deploy_files import COMPOSE, DOCKERFILE
+import pytest
+from tests.support.services.deploy_files import COMPOSE, DOCKER, DOCKERFILE, IMAGES
 
 TOOLS = Path(sys.executable).parent
+
+
+each_image = pytest.mark.parametrize("image", sorted(set(IMAGES.values())))
 
 
 def run_tool(name: str, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -44,6 +48,13 @@ def test_the_specification_does_refuse_a_misspelled_key(tmp_path: Path) -> None:
     checked = run_tool("check-jsonschema", "--builtin-schema", "vendor.compose-spec", "-o", "json", str(bad))
     assert checked.returncode == 1
     assert "readonly" in json.dumps(json.loads(checked.stdout))
+
+
+@each_image
+def test_every_service_has_a_stage_that_does_not_run_as_root(image: str) -> None:
+    stages = DOCKER.line_of(image)
+    user = next(user for stage in stages if (user := stage.last("USER")) is not None)
+    assert int(user.split(":")[0]) >= 10_000
 
 
 # The image

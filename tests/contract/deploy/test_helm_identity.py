@@ -8,12 +8,17 @@ import pytest
 from tests.support.services.helm_chart import (
     containers,
     environment,
+    named,
     needs_helm,
     values_of,
 )
 from tools.chart import call_of, helm
 
 NAME = "workload-identity"
+
+
+METADATA = {"169.254.169.254/32", "169.254.169.252/32", "169.254.170.2/32", "169.254.170.23/32"}
+"""Where clouds give credentials: EC2, Azure and GKE, GKE's agent, ECS, and EKS Pod Identity."""
 
 
 CASES: dict[str, dict[str, Any]] = {
@@ -40,6 +45,16 @@ def results() -> dict[str, dict[str, Any]]:
 def found(results: dict[str, dict[str, Any]]) -> list[dict[str, Any]]:
     objects: list[dict[str, Any]] = results[NAME]["objects"]
     return objects
+
+
+def test_nodes_reach_the_agents_that_give_credentials_and_routers_do_not(found: Any, results: Any) -> None:
+    def blocks(name: str) -> set[str]:
+        rules = named(found, "NetworkPolicy", f"lookups-{name}")["spec"]["egress"]
+        return {to["ipBlock"]["cidr"] for rule in rules for to in rule.get("to", []) if "ipBlock" in to}
+
+    assert blocks("nodes") >= METADATA
+    assert blocks("routers") == set()
+    assert "169.254" not in results["default"]["manifests"]
 
 
 @pytest.mark.parametrize(

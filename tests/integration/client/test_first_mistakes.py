@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from typing import Protocol
 
@@ -11,6 +12,12 @@ from tests.support.checkpoint.handmade import HandmadeCheckpoint
 from tests.support.cluster.in_process import cluster
 from tests.support.cluster.served_node import Reply, served_node
 from tests.support.spark.queries import wait_until
+
+from understudy_shared.base.words import ApplicationId, Lineage
+from understudy_shared.reads.position import Position
+
+LINEAGE = Lineage("11111111-2222-4333-8444-555555555555")
+
 
 WORD, NUMBER = "born-1", 2**53 + 1
 
@@ -38,6 +45,21 @@ def caller(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     ):
         started.wait_to_rest(copies=1, version=3)
         yield started.routers[0]
+
+
+def test_a_position_of_another_application_is_called_that_and_not_rewound(caller: Caller) -> None:
+    ours = caller.get("/v1/stores/op0").body["application_id"]
+    token = Position(ApplicationId("orders"), LINEAGE, 1, None).encode()
+    for reply in (
+        caller.get(f"/v1/stores/op0/keys/{WORD}?min_position={token}"),
+        caller.post(
+            "/v1/stores/op0/lookup", json.dumps({"keys": [[WORD]], "bounds": {"min_position": token}}).encode()
+        ),
+    ):
+        assert reply.problem == "lineage-changed"
+        assert "'orders'" in reply.text
+        assert repr(ours) in reply.text
+        assert "rewound" not in reply.text
 
 
 def test_a_store_that_is_misspelt_is_suggested(caller: Caller) -> None:

@@ -4,6 +4,7 @@ of the key that was asked for, or an error, and never another key's.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -33,6 +34,10 @@ KEYS = (
     '"', "'", "[a]", "{}", "<a>", "-1", "",
 )  # fmt: skip
 """A text of each kind that a proxy could touch, and those that it would make of them."""
+
+
+WORDS = tuple(each for each in KEYS if each)
+"""Those that a command takes as a word."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +130,40 @@ def test_each_watch_is_that_of_its_key(proxied: Proxied) -> None:
         assert sorted((each.key["word"], each.value["count"]) for each in begun) == sorted(
             (key, count(key)) for key in KEYS
         )
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("is_prefixed", [False, True], ids=["at the root", "below a prefix"])
+def test_commands_answer_for_the_key_that_was_asked_for(
+    is_prefixed: bool, ports: tuple[int, int], proxied: Proxied, tmp_path: Path
+) -> None:
+    if not is_prefixed:
+        _commands_answer(proxied)
+        return
+    router, sessions = (f"location /below/ {{ proxy_pass http://127.0.0.1:{port}/; }}" for port in ports)
+    with nginx(tmp_path / "router", router) as first, nginx(tmp_path / "sessions", sessions) as second:
+        _commands_answer(Proxied(f"http://127.0.0.1:{first}/below", f"http://127.0.0.1:{second}/below"))
+
+
+def _commands_answer(proxied: Proxied) -> None:
+    for key in WORDS:
+        exact = json.dumps([key])
+        for words in (["get", "op0", "--", key], ["lookup", "op0", "--", exact]):
+            answer = _run(proxied.router, words)
+            assert (answer["key"], answer["value"]["count"]) == ({"word": key}, count(key))
+        for words in (["explain", "op0", "--", key], ["explain", "op0", "--key", exact]):
+            assert _run(proxied.router, words)["key"] == {"word": key}
+        if not key.startswith("["):  # these are JSON to the commands below
+            assert _run(proxied.router, ["history", "op0", "--", key])["key"] == {"word": key}
+            assert _run(proxied.sessions, ["windows", "op0", "--", key])["key"] == {"visitor": key}
+        watched = _run(proxied.router, ["watch", "op0", "--limit", "1", "--", key], "--format=ndjson")
+        assert (watched["key"], watched["value"]["count"]) == ({"word": key}, count(key))
+
+
+def _run(url: str, words: list[str], form: str = "--json") -> Any:
+    done = CliRunner().invoke(cli, [words[0], "--url", url, form, *words[1:]])
+    assert done.exit_code == 0, (words, done.output)
+    return json.loads(done.stdout.splitlines()[0])
 
 
 def test_a_proxy_that_takes_another_key_is_an_error_and_no_value(ports: tuple[int, int], tmp_path: Path) -> None:

@@ -34,6 +34,8 @@ async def test_drain_is_forwarded_to_the_node_that_it_is_about() -> None:
     ("target", "body", "code", "kind"),
     [
         ("/admin/v1/nodes/z/drain", {"drain": True}, 404, "unknown-path"),
+        ("/admin/v1/nodes/a/drain", {"drain": "perhaps"}, 400, "bad-request"),
+        ("/admin/v1/nodes/a/drain", [], 400, "bad-request"),
         ("/admin/v1/nodes/a/drain", {"drian": False}, 400, "bad-request"),
     ],
 )

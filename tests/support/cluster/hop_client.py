@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import http.client
-from collections.abc import Sequence
+import socket
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import orjson
-from tests.support.cluster.served_node import ServedNode
+from tests.support.cluster.served_node import Reply, ServedNode
 
+from understudy_node.http.hop import SMALL_HOP_BYTES
 from understudy_shared.base.words import StoreName
 from understudy_shared.reads.bounds import NO_BOUND, Bound
 from understudy_shared.reads.hop import CONTENT_TYPE, PATH, HopGroup, HopReply, HopRequest, decode_reply, encode_request
@@ -89,6 +92,12 @@ def hop(served: ServedNode, request: HopRequest) -> tuple[HopReply, list[Outcome
     return reply, [Outcome(outcome.kind, _whole(outcome)) for outcome in reply.outcomes]
 
 
+def refused_hop(served: ServedNode, body: bytes, *, method: str = "POST") -> Reply:
+    """Send bytes; they must be refused as a whole."""
+    status, content_type, answer = send(served, body, method=method)
+    return Reply(status, content_type, orjson.loads(answer))
+
+
 def send(served: ServedNode, body: bytes, *, method: str = "POST") -> tuple[int, str, bytes]:
     """Status, content type and body of the answer to these bytes."""
     connection = http.client.HTTPConnection("127.0.0.1", served.node.host.port, timeout=_TIMEOUT_S)
@@ -98,6 +107,16 @@ def send(served: ServedNode, body: bytes, *, method: str = "POST") -> tuple[int,
         return response.status, response.headers.get_content_type(), response.read()
     finally:
         connection.close()
+
+
+@contextmanager
+def half_sent(served: ServedNode) -> Iterator[None]:
+    """A large hop whose body has not arrived yet, for as long as the block runs; the node has begun with it."""
+    with socket.create_connection(("127.0.0.1", served.node.host.port), timeout=_TIMEOUT_S) as connection:
+        connection.sendall(
+            f"POST {PATH} HTTP/1.1\r\nhost: n\r\ncontent-length: {SMALL_HOP_BYTES + 1}\r\n\r\nUSH1".encode()
+        )
+        yield
 
 
 def _whole(outcome: HopOutcome) -> dict[str, object]:

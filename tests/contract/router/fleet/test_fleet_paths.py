@@ -27,6 +27,20 @@ READS = (
     "stores/totals/keys/x?wrong=1",
     "stores/totals/nothing",
 )
+
+
+REPORTS = (
+    "health",
+    "lag",
+    "lag?store=totals",
+    "lag?store=none",
+    "nodes",
+    "history",
+    "overview",
+    "nodes/z/safe-to-stop",
+)
+
+
 VOLATILE = ("generated_at", "checked_at", "tick", "view_of", "now")
 
 
@@ -73,6 +87,23 @@ async def test_a_fleet_answers_reads_as_a_router_of_one_application() -> None:
             assert shape(await world.get(f"/v1/applications/{ORDERS.replace(' ', '%20')}/{path}")) == expected, path
             assert shape(await world.get(f"/v1/{path}")) == expected, path
         assert {name for path, name in world.node.named if path == PATH} == {"orders%20by-region"}
+
+
+async def test_a_fleet_answers_reports_of_each_application_as_a_router_of_one() -> None:
+    async with both() as (world, alone):
+        for path in REPORTS:
+            expected = await alone.get(f"/admin/v1/{path}")
+            found = await world.get(f"/admin/v1/applications/{ORDERS}/{path}")
+            assert (found.status_code, sorted(found.json())) == (expected.status_code, sorted(expected.json())), path
+
+
+async def test_a_batch_of_keys_and_a_post_find_their_application() -> None:
+    async with both() as (world, alone):
+        body = {"keys": [["x"], ["y"]]}
+        for path in ("/v1/stores/totals/lookup", f"/v1/applications/{ORDERS}/stores/totals/lookup"):
+            expected, found = await alone.post(path, json=body), await world.http.post(path, json=body)
+            assert shape(found) == shape(expected)
+            assert found.status_code == 200
 
 
 A, B = "/v1/applications/{application}", "/admin/v1/applications/{application}"
@@ -129,3 +160,19 @@ async def test_tokens_of_one_application_are_refused_by_another() -> None:
         known = {"if-none-match": first.headers["etag"]}
         assert (await world.http.get("/v1/applications/a/stores/words/metadata", headers=known)).status_code == 304
         assert (await world.http.get("/v1/applications/b/stores/words/metadata", headers=known)).status_code == 200
+
+
+async def test_the_list_of_applications_their_stores_and_metrics_name_each() -> None:
+    async with fleet_of({"a": ["words"], "b": ["more"]}) as world:
+        await until(lambda: world.fleet.not_ready() == [])
+        listed = (await world.get("/v1/applications")).json()["applications"]
+        assert [(each["application"], each["state"], each["stores"]) for each in listed] == [
+            ("a", "serving", ["words"]),
+            ("b", "serving", ["more"]),
+        ]
+        stores = (await world.get("/v1/stores")).json()["stores"]
+        assert [(each["application"], each["store"]) for each in stores] == [("a", "words"), ("b", "more")]
+        text = (await world.get("/metrics")).text
+        for name in "ab":
+            assert f'understudy_router_nodes{{application="{name}"}} 1.0' in text
+        assert text.count("\nprocess_cpu_seconds_total ") == 1

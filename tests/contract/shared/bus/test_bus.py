@@ -1,6 +1,6 @@
 """What every bus keeps: the clauses of `understudy_shared.bus.base`.
 
-In one process and over a real Redis; test_sentinel.py has what differs where sentinels name it.
+In one process, over a real Redis, and over one that real sentinels name.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ async def test_an_owned_value_is_written_by_its_owner_alone(bus: Bus, other: Bus
         assert await ear.next() == b"3", "what was refused is not published either"
 
 
-@pytest.mark.parametrize("owner", ["a\nb", "é" * 256, "us1 owned a"])
+@pytest.mark.parametrize("owner", ["a b", "a\nb", "a%20b", "é" * 256, "us1 owned a"])
 async def test_owners_of_any_spelling_are_kept_apart(bus: Bus, owner: str) -> None:
     assert await bus.put_owned(KEY, owner, b"x", expiry_ms=LONG_MS, channel=CHANNEL)
     assert not await bus.put_owned(KEY, owner + " ", b"y", expiry_ms=LONG_MS, channel=CHANNEL)

@@ -20,9 +20,14 @@ KEY = "us:{flights}:assignment"
 
 RUBBISH = [
     pytest.param(["SET", LEASE, "by hand"], id="text"),
+    pytest.param(["SET", LEASE, ""], id="nothing"),
     pytest.param(["SET", LEASE, b"\xff\x00" * 9000], id="long bytes"),
+    pytest.param(["SET", LEASE, "us1 owned a\n"], id="another kind of ours"),
+    pytest.param(["SET", LEASE, "us1 lease x"], id="a torn lease"),
     pytest.param(["SET", LEASE, "us1 lease 4 a\n"], id="a lease that lost its expiry"),
+    pytest.param(["SET", LEASE, "by hand", "EX", 86400], id="text for a day"),
     pytest.param(["RPUSH", LEASE, "x"], id="a list"),
+    pytest.param(["HSET", LEASE, "f", "v"], id="a hash"),
 ]
 
 
@@ -112,7 +117,7 @@ async def test_a_holder_that_slept_through_its_lease_cannot_write(bus: Bus, othe
     assert await bus.get(KEY) == Stored(b"current", None)
 
 
-@pytest.mark.parametrize(("owner", "plus"), [("b", 0), ("a", 1), ("a", -1)])
+@pytest.mark.parametrize(("owner", "plus"), [("b", 0), ("a", 1), ("a", -1), ("A", 0)])
 async def test_a_fence_of_another_owner_or_term_writes_nothing(bus: Bus, owner: str, plus: int) -> None:
     fence = await taken(bus, "a", above=5)
     forged = Fence(LEASE, owner, fence.term + plus)
@@ -262,7 +267,7 @@ async def test_a_lease_that_lost_its_expiry_is_still_its_holders(server: RedisSe
     assert await redis.put_fenced(KEY, b"1", epoch=1, fence=fence, channel=CHANNEL)
 
 
-@pytest.mark.parametrize("rubbish", ["by hand", "us1 fenced x y\nz"])
+@pytest.mark.parametrize("rubbish", ["by hand", "us1 put\nx", "us1 fenced 9", "us1 fenced x y\nz"])
 async def test_rubbish_under_the_assignment_is_written_over(server: RedisServer, redis: RedisBus, rubbish: str) -> None:
     (fence,) = await race(redis, redis, 1)
     server.command("SET", KEY, rubbish)

@@ -25,6 +25,7 @@ from understudy.sql import reads
 from understudy.sql.errors import SqlError
 from understudy.sql.query import query
 from understudy.sql.session import SqlSession
+from understudy.terminal.exits import ExitCode
 
 NAMES = """
 [op0]
@@ -239,6 +240,20 @@ def test_a_statement_beyond_its_memory_spills_or_is_refused(client: Client) -> N
             session.run("select list(range) from range(20000000)") as answer,
         ):
             answer.table()
+
+
+@pytest.mark.full
+def test_a_long_list_that_duckdb_does_not_count_is_refused_too(node: ServedNode) -> None:
+    for statement in ("select len(range(200000000))", "select length(repeat('x', 2000000000))"):
+        arguments = ["sql", statement, "--memory-limit", "64MiB", "--url", f"http://127.0.0.1:{node.port}"]
+        with subprocess.Popen([UNDERSTUDY, *arguments], env=environment(), stderr=subprocess.PIPE) as process:
+            assert process.stderr is not None
+            said = process.stderr.read()
+            _, status, usage = os.wait4(process.pid, 0)
+            process.returncode = os.waitstatus_to_exitcode(status)
+        assert b"--memory-limit" in said
+        assert process.returncode == ExitCode.REFUSED
+        assert usage.ru_maxrss * 1024 < 1024**3
 
 
 def test_the_prompt_answers_completes_and_keeps_its_history(node: ServedNode, tmp_path: Path) -> None:

@@ -43,6 +43,19 @@ def other_provider(data: bytes) -> bytes:
     return data.replace(spark.HDFS.encode(), b"com.example.MyStateStoreProvider")
 
 
+def avro(data: bytes) -> bytes:
+    return data.replace(b'"unsaferow"', b'"avro"').replace(spark.HDFS.encode(), spark.ROCKSDB.encode())
+
+
+def other_layout(data: bytes) -> bytes:
+    key = b'"spark.sql.streaming.aggregation.stateFormatVersion": '
+    return data.replace(key + b'"2"', key + b'"3"')
+
+
+def table(path: Path, member: str) -> None:
+    (path / member).mkdir(parents=True)
+
+
 def parent_of_checkpoints(path: Path) -> None:
     HandmadeCheckpoint(path / "orders").create().add(1)
 
@@ -51,9 +64,38 @@ def parent_of_checkpoints(path: Path) -> None:
     ("path", "harm", "kind", "says"),
     [
         ("commits/2", half, CorruptFileError, "Not JSON"),
+        pytest.param("commits/2", empty, CorruptFileError, "The file is empty: it has 0 bytes", marks=pytest.mark.full),
+        pytest.param("offsets/2", empty, CorruptFileError, "The file is empty: it has 0 bytes", marks=pytest.mark.full),
+        pytest.param("metadata", empty, CorruptFileError, "The file is empty: it has 0 bytes", marks=pytest.mark.full),
+        pytest.param("commits/2", too_large, CheckpointError, "The file has 16777217 bytes", marks=pytest.mark.full),
+        pytest.param("offsets/2", too_large, CheckpointError, "The file has 16777217 bytes", marks=pytest.mark.full),
         ("metadata", too_large, CheckpointError, "The file has 16777217 bytes"),
+        pytest.param(
+            "state/0/0/_metadata/schema",
+            too_large,
+            CheckpointError,
+            "The file has 16777217 bytes",
+            marks=pytest.mark.full,
+        ),
+        pytest.param(
+            "state/0/_metadata/metadata",
+            too_large,
+            CheckpointError,
+            "The file has 16777217 bytes",
+            marks=pytest.mark.full,
+        ),
+        pytest.param("commits/2", zeros, CorruptFileError, "version line", marks=pytest.mark.full),
+        pytest.param("commits/2", newer, UnsupportedError, "v9", marks=pytest.mark.full),
+        pytest.param("offsets/2", half, CorruptFileError, "Not JSON", marks=pytest.mark.full),
+        pytest.param("offsets/2", newer, UnsupportedError, "v9", marks=pytest.mark.full),
         ("offsets/2", other_provider, UnsupportedError, "com.example.MyStateStoreProvider"),
+        pytest.param("offsets/2", avro, UnsupportedError, "in Avro", marks=pytest.mark.full),
+        pytest.param("offsets/2", other_layout, UnsupportedError, "format 3", marks=pytest.mark.full),
+        pytest.param("metadata", half, CorruptFileError, "Not JSON", marks=pytest.mark.full),
         ("state/0/0/_metadata/schema", half, CorruptFileError, ""),
+        pytest.param("state/0/0/_metadata/schema", empty, CorruptFileError, "", marks=pytest.mark.full),
+        pytest.param("state/0/_metadata/metadata", half, CorruptFileError, "Not JSON", marks=pytest.mark.full),
+        pytest.param("state/0/_metadata/metadata", newer, UnsupportedError, "v9", marks=pytest.mark.full),
     ],
 )
 def test_a_damaged_log_or_an_unsupported_checkpoint_is_refused_by_name_before_the_port_opens(
@@ -75,7 +117,11 @@ def test_a_damaged_log_or_an_unsupported_checkpoint_is_refused_by_name_before_th
         served.wait_for_version(3)
 
 
-@pytest.mark.parametrize("harm", [empty, zeros], ids=lambda harm: harm.__name__)
+@pytest.mark.parametrize(
+    "harm",
+    [empty, zeros, *(pytest.param(harm, marks=pytest.mark.full) for harm in (half, newer))],
+    ids=lambda harm: harm.__name__,
+)
 @pytest.mark.parametrize("log", ["commits", "offsets"])
 def test_a_damaged_log_entry_leaves_the_version_before_it_on_show_until_it_is_repaired(
     tmp_path: Path, log: str, harm: Harm
@@ -120,6 +166,28 @@ def test_a_checkpoint_that_goes_away_is_answered_for_with_unknown_lag(tmp_path: 
     ("make", "says", "hint"),
     [
         pytest.param(lambda path: None, "does not exist", "checkpointLocation", id="absent"),
+        pytest.param(lambda path: path.mkdir(), "empty", "checkpointLocation", id="empty", marks=pytest.mark.full),
+        pytest.param(
+            lambda path: path.write_text("x"),
+            "not a directory",
+            "checkpointLocation",
+            id="a-file",
+            marks=pytest.mark.full,
+        ),
+        pytest.param(
+            lambda path: table(path, "_delta_log"),
+            "a table",
+            "checkpointLocation",
+            id="a-delta-table",
+            marks=pytest.mark.full,
+        ),
+        pytest.param(
+            lambda path: table(path, "part-0.parquet"),
+            "a table",
+            "checkpointLocation",
+            id="parquet-files",
+            marks=pytest.mark.full,
+        ),
         pytest.param(parent_of_checkpoints, "not a checkpoint", "try {path}/orders", id="a-parent-of-checkpoints"),
     ],
 )

@@ -32,7 +32,13 @@ HARM = pytest.mark.parametrize(
     "harm",
     [
         pytest.param(lambda data: data[: len(data) // 2], id="cut-in-half"),
+        pytest.param(lambda data: data[:-1], id="a-byte-short", marks=pytest.mark.full),
+        pytest.param(lambda _: b"", id="empty", marks=pytest.mark.full),
         pytest.param(flipped, id="a-flipped-bit"),
+        pytest.param(
+            lambda _: spark.lz4(spark.plain([(b"key", b"value")])[:-4]), id="no-end-mark", marks=pytest.mark.full
+        ),
+        pytest.param(lambda _: b"<html>502 Bad Gateway</html>", id="something-else", marks=pytest.mark.full),
     ],
 )
 PROVIDERS = pytest.mark.parametrize("provider", [spark.HDFS, spark.ROCKSDB], ids=["hdfs", "rocksdb-changelog"])

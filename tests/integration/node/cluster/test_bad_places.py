@@ -41,6 +41,14 @@ def test_a_data_directory_belongs_to_one_node_at_a_time(checkpoint: HandmadeChec
         served.wait_for_version(3)
 
 
+def test_a_data_directory_that_may_not_be_written_is_refused(checkpoint: HandmadeCheckpoint, tmp_path: Path) -> None:
+    with mounted(tmp_path / "disk", "size=1m,ro") as disk:
+        error = refusal_to_serve(checkpoint.path, disk / "data")
+    assert "data directory cannot be used" in error.what
+    assert error.where == str(disk / "data")
+    assert "--data-dir" in error.fix
+
+
 def test_a_restore_onto_a_full_disk_says_where_and_goes_on_when_there_is_space(
     checkpoint: HandmadeCheckpoint, tmp_path: Path
 ) -> None:
@@ -94,4 +102,25 @@ def test_a_spill_onto_a_full_disk_holds_up_no_version_and_is_made_when_there_is_
             wait_until(lambda: all(part["overlay_bytes"] == 0 for part in served.partitions()), what="the spill")
             assert served.shows(3)
             wait_until(lambda: not degraded(served), what="the end of the cause")
+        assert {part["error"] for part in served.partitions()} == {None}
+
+
+def test_a_data_directory_that_goes_away_stops_no_following_and_the_next_snapshot_is_kept_again(tmp_path: Path) -> None:
+    checkpoint = HandmadeCheckpoint(tmp_path / "checkpoint").create().add(1)
+    data = tmp_path / "data"
+    with served_node(checkpoint.path, data, overlay_max_bytes=1) as served, watched(served):
+        served.wait_for_version(1)
+        wait_until(lambda: all(part["overlay_bytes"] == 0 for part in served.partitions()), what="the first spill")
+        data.rename(tmp_path / "elsewhere")
+        data.write_text("in the way")
+        checkpoint.add(2)
+        served.wait_for_version(2)
+        wait_until(lambda: str(data) in str([part["error"] for part in served.partitions()]), what="the error")
+        data.unlink()
+        checkpoint.write_state(3)
+        for partition in range(checkpoint.partitions):
+            checkpoint.write(checkpoint.snapshot_path(3, partition), checkpoint.snapshot(3, partition))
+        checkpoint.commit(3)
+        served.wait_for_version(3)
+        wait_until(lambda: all(part["overlay_bytes"] == 0 for part in served.partitions()), what="the new base")
         assert {part["error"] for part in served.partitions()} == {None}

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 from tests.support.checkpoint.handmade import HandmadeCheckpoint
+from tests.support.clock import ManualClock
 from tests.support.cluster.followed_node import followed_node, heartbeat, held, wait_to_hold
 from tests.support.cluster.served_node import ServedNode, served_node
 from tests.support.spark.counting_query import WORDS, assert_as_spark_reads, counting_feeder, rows
@@ -119,6 +120,28 @@ def test_a_task_is_not_held_anew_while_a_step_of_its_former_replica_still_runs(t
         assert held(node)["0_1"] is not former
 
 
+def test_duties_about_another_layout_wait_for_it_while_the_one_that_is_served_goes_on(tmp_path: Path) -> None:
+    checkpoint = HandmadeCheckpoint(tmp_path / "checkpoint").create().add(1)
+    four = HandmadeCheckpoint(tmp_path / "checkpoint", partitions=4)
+    with followed_node(checkpoint.path, tmp_path / "data", duties={}) as node:
+        node.assign({"0_1": ACTIVE}, partitions=2)
+        wait_to_hold(node, "0_1", version=1)
+        four.write_state(2)
+        for partition in range(4):
+            four.write(four.snapshot_path(2, partition), four.snapshot(2, partition))
+        four.commit(2)
+        wait_until(lambda: node.tasks() == ["0_0", "0_1", "0_2", "0_3"], what="the tasks of the new layout")
+        four.add(3)
+        wait_until(lambda: node.end.version == 3 and node.end.confirmed_ms is not None, what="a look after that")
+        wait_to_hold(node, "0_1", version=1)
+        assert node.generation is not None
+        assert node.generation.layout.partitions == 2
+        node.assign({"0_3": ACTIVE, "0_1": STANDBY}, partitions=4)
+        wait_until(lambda: heartbeat(node).partitions == 4, what="the new layout to be served")
+        wait_to_hold(node, "0_1", "0_3", version=3)
+        assert {task: replica.role for task, replica in held(node).items()} == {"0_1": STANDBY, "0_3": ACTIVE}
+
+
 def test_a_node_that_is_held_back_says_truly_how_far_it_is_behind(tmp_path: Path) -> None:
     checkpoint = HandmadeCheckpoint(tmp_path / "checkpoint").create().add(1)
     with served_node(checkpoint.path, tmp_path / "data") as served:
@@ -145,3 +168,15 @@ def test_a_node_that_is_held_back_says_truly_how_far_it_is_behind(tmp_path: Path
         assert served.get("/readyz").status == 200
         served.node.hold_at(None)
         served.wait_for_version(4)
+
+
+def test_a_commit_hint_is_followed_long_before_the_next_look_is_due(tmp_path: Path) -> None:
+    checkpoint = HandmadeCheckpoint(tmp_path / "checkpoint").create().add(1)
+    clock = ManualClock()
+    with followed_node(checkpoint.path, tmp_path / "data", clock=clock, lag_refresh_ms=3_600_000) as node:
+        wait_to_hold(node, "0_0", "0_1", version=1)
+        clock.advance(100 * 3_600_000)  # quiet for so long that the next look is an hour away
+        wait_until(lambda: node.end.confirmed_ms == clock.monotonic_ms(), what="the last look before that")
+        checkpoint.add(2)
+        node.wake()
+        wait_to_hold(node, "0_0", "0_1", version=2)

@@ -46,6 +46,31 @@ def fleet(tmp_path: Path, file: Path) -> Iterator[ServedFleet]:
         yield served
 
 
+def row(document: dict[str, Any]) -> dict[str, Any]:
+    """Return the fields of an answer that do not depend on the process that gave it."""
+    return {name: document.get(name) for name in ("found", "key", "value")}
+
+
+def test_each_answers_as_a_process_of_its_own(tmp_path: Path, fleet: ServedFleet) -> None:
+    for application, place in (("orders", "a"), ("clicks", "b")):
+        with served_node(tmp_path / place, tmp_path / f"alone-{place}") as alone:
+            wait_until(lambda: alone.get("/readyz").status == 200, what="the node alone")
+            for word in (*WORDS, "none"):
+                here = fleet.get(f"/v1/applications/{application}/stores/op0/keys/{word}")
+                there = alone.get(f"/v1/stores/op0/keys/{word}")
+                assert here.status_code == there.status
+                assert row(here.json()) == row(there.body)
+    ambiguous = fleet.get(f"/v1/stores/op0/keys/{WORDS[0]}")
+    assert (ambiguous.status_code, ambiguous.json()["applications"]) == (409, ["clicks", "orders"])
+    assert sorted(each["application"] for each in fleet.get("/v1/stores").json()["stores"]) == ["clicks", "orders"]
+    assert fleet.get("/readyz").status_code == 200
+    metrics = fleet.get("/metrics").text
+    assert metrics.count("\nunderstudy_cache_capacity_bytes ") == 1
+    assert 'understudy_end_offset_position{application="clicks"} 3.0' in metrics
+    assert 'understudy_node_degraded{cause="memory"} 0.0' in metrics
+    assert metrics.count('cause="memory"') == 1
+
+
 def test_applications_come_and_go_and_an_invalid_file_changes_nothing(
     tmp_path: Path, file: Path, fleet: ServedFleet
 ) -> None:

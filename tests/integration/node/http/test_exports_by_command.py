@@ -81,6 +81,17 @@ def test_the_standard_output_takes_rows_and_nothing_else(node: ServedNode) -> No
     assert rows == scanned(node, "op0", where=[["count", ">", 2]])
 
 
+@pytest.mark.parametrize("form", FORMS)
+def test_an_export_goes_on_after_each_broken_connection(form: str, node: ServedNode, tmp_path: Path) -> None:
+    """Q11: connections break after more and more bytes, as those through a failing proxy do."""
+    out = tmp_path / f"rows.{form}"
+    with cutting(node.port, at=[500, 700, 900, 1_500, 2_500, 4_000]) as proxy:
+        result = exported(proxy.port, out)
+        assert result.exit_code == 0, result.output
+        assert proxy.connections > 1
+    assert rows_of(out) == expected(node)
+
+
 def test_an_export_that_cannot_be_whole_leaves_no_file(node: ServedNode, tmp_path: Path) -> None:
     with cutting(node.port, at=[600] * 100) as proxy:
         result = exported(proxy.port, tmp_path / "rows.csv")

@@ -10,15 +10,16 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 from tests.support.checkpoint.handmade import HandmadeCheckpoint
-from tests.support.cluster.hop_client import group_of, hop, keys_of, request_of
+from tests.support.cluster.hop_client import group_of, half_sent, hop, keys_of, refused_hop, request_of
 from tests.support.cluster.served_node import ServedNode, served_node
 from tests.support.spark.counting_query import WORDS, run_counting
 from tests.support.spark.formats import HDFS_V1, ROCKSDB_CHANGELOG_V2, StateFormat
+from tests.support.spark.queries import wait_until
 
 from understudy_node.checkpoint.files import LocalFiles
 from understudy_node.http.hop import SMALL_HOP_BYTES, Hops
 from understudy_shared.base.words import StoreName
-from understudy_shared.reads.bounds import Bound
+from understudy_shared.reads.bounds import Bound, UnknownLag
 from understudy_shared.reads.hop_columns import ABSENT, FOUND, PROBLEM, HopKey
 from understudy_shared.reads.position import decode_position
 from understudy_shared.server.direct import Exchange
@@ -83,6 +84,22 @@ def test_a_hop_answers_every_key_as_the_plain_lookup_does(
             assert plain.status == (200 if outcome.kind == FOUND else 404)
             head = {name: plain.body[name] for name in ("store", "key")}
             assert without_age({**head, **outcome.body}) == without_age(plain.body)
+
+
+def test_groups_of_one_hop_are_answered_in_order_each_under_its_own_bound(served: ServedNode) -> None:
+    one, two = keys_of(served, [[WORDS[0]]]), keys_of(served, [[WORDS[1]], ["absent"]])
+    seen = decode_position(str(served.look_up([WORDS[0]]).body["position"]))
+    future = Bound(min_position=type(seen)(seen.application_id, seen.lineage, VERSION + 1, None))
+    request = request_of(
+        served,
+        group_of(served, one, bound=future),
+        group_of(served, two, bound=Bound(max_lag=0, min_position=seen)),
+        group_of(served, one, lineage="another-life"),
+        group_of(served, [*one, *one]),
+    )
+    _, outcomes = hop(served, request)
+    assert [outcome.kind for outcome in outcomes] == [PROBLEM, FOUND, ABSENT, PROBLEM, FOUND, FOUND]
+    assert outcomes[0].reasons == ["below-min-position"]
 
 
 @pytest.mark.parametrize(
@@ -157,6 +174,33 @@ def test_a_position_older_than_the_retention_is_looked_for_in_the_storage_once(t
             _, (outcome,) = hop(served, request_of(served, group))
             assert outcome.kind == FOUND
         assert files.reads["commits/0"] - before <= 1
+
+
+def test_the_bound_is_measured_against_the_newest_end_that_the_router_heard_of(served: ServedNode) -> None:
+    keys = keys_of(served, [[WORDS[0]]])
+    newer = VERSION + 5
+    _, (plain,) = hop(served, request_of(served, group_of(served, keys), end_version=newer))
+    lag = plain.body["lag"]
+    assert isinstance(lag, dict)
+    assert (lag["current_offset_position"], lag["end_offset_position"], lag["offset_lag"]) == (VERSION, newer, 5)
+    for max_lag, kind in ((5, FOUND), (4, PROBLEM)):
+        group = group_of(served, keys, bound=Bound(max_lag=max_lag, unknown_lag=UnknownLag.SERVE))
+        _, (outcome,) = hop(served, request_of(served, group, end_version=newer))
+        assert outcome.kind == kind
+        assert kind == FOUND or outcome.reasons == ["lag-exceeded"]
+    _, (older,) = hop(served, request_of(served, group_of(served, keys), end_version=1))
+    assert isinstance(older.body["lag"], dict)
+    assert older.body["lag"]["offset_lag"] == 0
+
+
+def test_beyond_the_hops_that_may_be_in_flight_the_node_says_that_it_is_overloaded(tmp_path: Path) -> None:
+    checkpoint = HandmadeCheckpoint(tmp_path / "checkpoint").create().add(1)
+    with served_node(checkpoint.path, tmp_path / "data", max_in_flight=1) as served:
+        served.wait_for_version(1)
+        with half_sent(served):
+            wait_until(lambda: refused_hop(served, b"").status == 429, what="the first hop to be in flight")
+            reply = refused_hop(served, b"")
+        assert (reply.status, reply.problem) == (429, "overloaded")
 
 
 def test_a_small_hop_is_answered_without_asgi_and_a_large_one_by_it(

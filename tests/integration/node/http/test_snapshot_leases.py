@@ -97,6 +97,19 @@ def look_up_position(served: Served, version: int) -> object:
     return served.get(f"{STORE}/keys/{quote(WORDS[0])}?version={version}").body["position"]
 
 
+def test_each_lease_is_of_the_newest_version_then_and_has_its_own_id(
+    node: ServedNode, checkpoint: HandmadeCheckpoint
+) -> None:
+    lease(node, version=2)
+    assert lease(node)["version"] == LAST
+    checkpoint.add(LAST + 1)
+    node.wait_for_version(LAST + 1)
+    assert lease(node)["version"] == LAST + 1
+    later = look_up(node, lease(node, version=LAST + 1)["snapshot"]).body["position"]
+    assert lease(node, min_position=later)["version"] == LAST + 1
+    assert len({each["id"] for each in listed(node)}) == 5
+
+
 def test_an_unused_lease_ends_by_itself_and_memory_and_files_go_back(
     node: ServedNode, checkpoint: HandmadeCheckpoint, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -164,6 +177,15 @@ def test_a_lease_above_the_limits_is_refused_with_a_time_to_retry_and_the_others
     assert asked(node, version=3).problem == "overloaded"
     assert lease(node, version=2)["version"] == 2, "of a version that is held"
     assert_reads(node, granted[0]["snapshot"], LAST)
+
+
+def test_a_lease_that_is_given_back_is_listed_no_more_and_its_token_still_reads(node: ServedNode) -> None:
+    held = lease(node)
+    assert [each["version"] for each in listed(node)] == [LAST]
+    assert node.delete(f"/v1/snapshots/{held['snapshot']}").status == 204
+    assert listed(node) == []
+    assert node.delete(f"/v1/snapshots/{held['snapshot']}").status == 204, "it is gone, as was asked"
+    assert_reads(node, held["snapshot"], LAST)
 
 
 def test_the_listing_says_what_a_lease_holds_beyond_what_is_shown(
@@ -237,3 +259,19 @@ def test_a_request_that_cannot_be_met_says_why(
     assert (reply.status, reply.problem) == (status, problem), reply
     assert says in reply.text.replace('"', "'"), reply
     assert listed(node) == []
+
+
+def test_a_body_that_is_no_object_is_refused_and_an_empty_one_asks_for_the_newest(node: ServedNode) -> None:
+    for body in (b"[]", b"{", b'"x"'):
+        assert node.post("/v1/snapshots", body).problem == "bad-request"
+    assert node.post("/v1/snapshots", b"").status == 201
+    assert node.post("/v1/snapshots", b"{" + b" " * 70_000 + b"}").problem == "too-large"
+
+
+def test_a_token_that_was_altered_by_a_byte_is_refused(node: ServedNode) -> None:
+    token = lease(node)["snapshot"]
+    for at in range(len(token)):
+        altered = token[:at] + ("A" if token[at] != "A" else "B") + token[at + 1 :]
+        reply = look_up(node, altered)
+        assert (reply.status, reply.problem) == (400, "bad-bound"), (at, reply)
+    assert node.delete(f"/v1/snapshots/{token[:-1]}").problem == "bad-bound"

@@ -21,6 +21,7 @@ from tests.support.spark.queries import wait_until
 
 from understudy_shared.reads.position import decode_position
 from understudy_shared.server.connection_limits import ConnectionLimits
+from understudy_shared.spark.times import utc_text
 
 FIRST = 3
 WORD = WORDS[0]
@@ -87,6 +88,24 @@ def test_a_watcher_that_comes_back_is_sent_what_it_missed_once_and_in_order(
         versions = node.get(f"/v1/stores/op0/history/{WORD}?from={FIRST + 5}").body["versions"]
         assert isinstance(versions, list)
         assert [each["version"] for each in versions] == [event.version for event in events], "Q61"
+
+
+def test_a_watch_since_a_time_begins_with_each_version_since(node: ServedNode, checkpoint: HandmadeCheckpoint) -> None:
+    with Watcher(node.port, f"{WATCH}?from=1h") as watcher:
+        assert watcher.take().kind == "snapshot", "the query is younger"
+    before = utc_text(decode_position(str(node.look_up([WORD]).body["position"])).committed_at_us)
+    checkpoint.add(FIRST + 1, FIRST + 2)
+    node.wait_for_version(FIRST + 2)
+    since = [FIRST + 1, FIRST + 2, FIRST + 3]
+    with Watcher(node.port, f"{WATCH}?from={before}") as watcher, Watcher(node.port, f"{WATCH}?from=0s") as newest:
+        of_prefix = {"prefix": [WORD], "bounds": {"from": before}}
+        with Watcher(node.port, "op0/watch", of_prefix) as prefix:
+            checkpoint.add(FIRST + 3)
+            assert [event.version for event in watcher.until(FIRST + 3)] == since
+            assert [event.version for event in prefix.until(FIRST + 3)] == since
+            assert [event.version for event in newest.until(FIRST + 3)] == since[2:]
+    refused = node.get(f"/v1/stores/{WATCH}?from=yesterday")
+    assert (refused.status, "1m" in str(refused.body["fix"])) == (400, True)
 
 
 def test_a_position_that_was_taken_back_begins_anew_and_says_so(
@@ -173,6 +192,33 @@ def test_a_jump_to_a_snapshot_is_told_with_its_range(checkpoint: HandmadeCheckpo
             None,
         )
         assert (value.kind, value.version, value.counted) == ("value", FIRST + 3, FIRST + 3)
+
+
+@pytest.mark.full
+def test_a_slow_watcher_gets_the_newest_value_and_how_many_it_missed(
+    checkpoint: HandmadeCheckpoint, tmp_path: Path
+) -> None:
+    """Q26: it does not read, and nothing piles up for it; then it reads."""
+    versions = range(FIRST + 1, 160)
+    keys = [[word] for word in WORDS] + [[f"born-{batch}"] for batch in versions]
+    with served_node(checkpoint.path, tmp_path / "data", limits=ConnectionLimits(unread_timeout_ms=600_000)) as node:
+        node.wait_for_version(FIRST)
+        with Watcher(node.port, "op0/watch", {"keys": keys}, receives_bytes=4096) as watcher:
+            for version in versions:
+                checkpoint.add(version)
+            node.wait_for_version(versions[-1])
+            events = watcher.until(versions[-1], WORD)
+        last = 0
+        for event in events:
+            if event.kind == "coalesced":
+                assert event.data["from"] == last + 1
+                # Not known where the loop, which this process keeps busy, passed over versions itself.
+                assert event.data["changes"] in (None, event.data["to"] - event.data["from"])
+                last = event.data["to"] - 1
+            else:
+                assert event.version == last + 1 or event.kind == "snapshot", "what is missing was told"
+                last = event.version
+        assert any(event.kind == "coalesced" for event in events)
 
 
 def test_a_watcher_that_never_reads_is_closed_and_counted(checkpoint: HandmadeCheckpoint, tmp_path: Path) -> None:

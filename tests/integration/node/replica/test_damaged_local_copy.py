@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import threading
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.integration.node.checkpoint.test_bad_state_files import assert_every_word_is_of
@@ -10,6 +13,9 @@ from tests.support.checkpoint.handmade import HandmadeCheckpoint
 from tests.support.cluster.served_node import ServedNode, served_node
 from tests.support.spark.counting_query import WORDS, why_mixed
 from tests.support.spark.queries import wait_until
+
+from understudy_node.engine.arena_base import ArenaBase
+from understudy_node.replica.workers import FairQueue
 
 
 def harm(path: Path) -> None:
@@ -68,6 +74,29 @@ def test_a_copy_that_is_cut_off_under_a_running_node_is_told_and_built_again(
         wait_until(lambda: "local-damage" in served.events(), what="the event")
         wait_until(lambda: served.get("/readyz").body["degraded"] is None, what="copies that are built again")
         assert_every_word_is_of(served, 2)
+
+
+def test_a_copy_is_compared_and_sorted_by_steps_that_wait_for_tailing(
+    tmp_path: Path, checkpoint: HandmadeCheckpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    taken, worked = threading.local(), []
+    take, work = FairQueue.take, ArenaBase.work_in_background
+
+    def took(queue: FairQueue[Any]) -> Any:
+        task = take(queue)
+        taken.in_background = task is not None and queue._running[task].background
+        return task
+
+    def works(base: ArenaBase) -> None:
+        worked.append(taken.in_background)
+        work(base)
+
+    monkeypatch.setattr(FairQueue, "take", took)
+    monkeypatch.setattr(ArenaBase, "work_in_background", works)
+    with served_node(checkpoint.path, tmp_path / "data"):
+        orders = partial((tmp_path / "data").rglob, "arena.order")
+        wait_until(lambda: len(list(orders())) == checkpoint.partitions, what="the order of the keys of each copy")
+    assert set(worked) == {True}
 
 
 def assert_every_word_is_right_or_an_error(served: ServedNode) -> None:

@@ -6,6 +6,7 @@ test_oracle_of_kinds.py.
 
 from __future__ import annotations
 
+import json
 import os
 import threading
 from collections.abc import Iterator
@@ -62,6 +63,21 @@ def commit_at(checkpoint: HandmadeCheckpoint, times_s: dict[int, float]) -> None
         os.utime(checkpoint.path / "commits" / str(version - 1), ns=(time_ns, time_ns))
 
 
+def test_every_version_is_read_by_its_number_and_by_the_position_of_an_answer(node: ServedNode) -> None:
+    for version in range(1, LAST + 1):
+        reply = look_up(node, f"version={version}")
+        assert_is_version(reply, version)
+        lag = reply.body["lag"]
+        assert isinstance(lag, dict)
+        assert lag["offset_lag"] == LAST - version, "an older version says that it is older"
+        assert_is_version(look_up(node, f"snapshot={reply.body['position']}"), version)
+    keys = [[word] for word in WORDS]
+    for answer in node.look_up_all(keys, version=3):
+        value = answer["value"]
+        assert isinstance(value, dict)
+        assert (answer["version"], value["count"]) == (3, 3)
+
+
 def test_a_moment_is_the_newest_version_committed_by_then_in_order_of_versions(
     checkpoint: HandmadeCheckpoint, tmp_path: Path
 ) -> None:
@@ -93,6 +109,17 @@ def test_a_moment_is_the_newest_version_committed_by_then_in_order_of_versions(
         before = look_up(node, f"at={round((BEGIN_S + 9.999) * 1000)}")
         assert (before.status, before.problem) == (410, "version-gone")
         assert before.body["retained_versions"] == [1, LAST]
+
+
+def test_a_version_to_come_is_waited_for_and_one_that_does_not_come_is_no_version_that_is_gone(
+    node: ServedNode, checkpoint: HandmadeCheckpoint
+) -> None:
+    refused = look_up(node, f"version={LAST + 1}&wait_ms=0")
+    assert (refused.status, refused.problem) == (503, "no-acceptable-replica")
+    with ThreadPoolExecutor() as readers:
+        asked = readers.submit(look_up, node, f"version={LAST + 1}&wait_ms=20000")
+        checkpoint.add(LAST + 1)
+        assert_is_version(asked.result(), LAST + 1)
 
 
 def test_many_readers_of_one_version_open_it_once_and_what_nobody_reads_goes(
@@ -211,6 +238,36 @@ def test_all_that_spark_retains_is_read_though_its_snapshot_is_older_than_the_fi
 
 def retained(checkpoint: Path) -> list[int]:
     return sorted(int(each.name) + 1 for each in (checkpoint / "commits").iterdir() if each.name.isdigit())
+
+
+def test_the_history_of_a_key_is_what_each_version_changed_and_begins_with_what_was_valid(node: ServedNode) -> None:
+    history = node.get(f"{STORE}/history/{quote(WORDS[0])}?from=4&to=9")
+    assert history.status == 200, history
+    assert (history.body["from"], history.body["to"], history.body["next_from"]) == (4, 9, None)
+    versions: Any = history.body["versions"]
+    assert [(each["version"], each["value"]["count"]) for each in versions] == [(v, v) for v in range(4, 10)]
+    whole: Any = node.get(f"{STORE}/history/{quote('born-5')}").body["versions"]
+    assert [each["version"] for each in whole] == [1, *range(6, LAST + 1)]
+    assert [each["found"] for each in whole] == [False] + [True] * (LAST - 5), "absent until it was born"
+    texts: Any = node.get(f"{STORE}/history?key={quote(json.dumps([WORDS[0]]))}&from={LAST}&longs=string").body
+    assert [each["value"]["count"] for each in texts["versions"]] == [str(LAST)]
+    assert not list((node.node._around.disk.root / past_versions.PAST_FOLDER).iterdir()), "it leaves no files"
+
+
+@pytest.mark.parametrize(
+    ("query", "status", "says"),
+    [
+        ("from=9&to=4", 400, "from=9 is after to=4"),
+        ("from=x", 400, "from='x'"),
+        ("limit=3", 400, "limit"),
+        ("include_expired=perhaps", 400, "include_expired"),
+        (f"to={LAST + 1}", 503, "version-not-yet"),
+        ("from=0", 410, "version-gone"),
+    ],
+)
+def test_a_history_that_cannot_be_read_says_why(node: ServedNode, query: str, status: int, says: str) -> None:
+    reply = node.get(f"{STORE}/history/{quote(WORDS[0])}?{query}")
+    assert (reply.status, says in reply.text.replace('"', "'")) == (status, True), reply
 
 
 def test_a_version_from_before_a_repartition_is_gone_though_it_was_open(tmp_path: Path) -> None:

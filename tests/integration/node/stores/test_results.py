@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from tests.support.spark.formats import ROCKSDB_CHANGELOG_V2
 from tests.support.spark.queries import InputFolder, QueryOptions, read_folder, settings, wait_until
 
 from understudy_node.cluster.own_messages import catalogue_of
+from understudy_shared.base.words import Role
 from understudy_shared.bus.announcement import AnnouncedStore, Announcement, ResultColumn
 from understudy_shared.spark.json_printer import compile_json_printer
 from understudy_shared.spark.types import parse_schema
@@ -196,6 +198,23 @@ def test_what_does_not_fit_is_left_out_with_an_event_and_serving_goes_on(
     assert served.look_up([WORDS[0]], store="words").status == 200
 
 
+def test_a_result_of_a_later_release_is_left_out_by_name_and_the_others_are_served(served: ServedNode) -> None:
+    later = ResultColumn(name="cubes", function="sum_of_cubes", buffers=[1], type="long")
+    served.node.announce(announced(NAMED.model_copy(update={"result": [*NAMED.result, later]})))
+    served.wait_for_event("names left out")
+    (event,) = [event for event in served.node.events if event.what == "names left out"]
+    assert event.detail == "result cubes for operator 0: this release has no sum_of_cubes"
+    assert served.look_up([WORDS[0]], store="words").body["result"] == {"times": 2, "all": 2_000_000}
+
+
+def test_an_announcement_of_another_query_says_nothing_of_this_one(served: ServedNode) -> None:
+    served.node.announce(announced(NAMED, query_id="another-life"))
+    served.node.assign({"0_0": Role.ACTIVE})  # applied by the same turn as the names, or a later one
+    served.wait_for_version(2, partitions=1)
+    assert "named" not in served.events()
+    assert served.get("/v1/stores/op0").status == 200
+
+
 def test_the_alias_file_wins_over_the_announcement_part_by_part(tmp_path: Path) -> None:
     checkpoint = HandmadeCheckpoint(tmp_path / "counting").create().add(1)
     aliases = tmp_path / "aliases.toml"
@@ -207,3 +226,10 @@ def test_the_alias_file_wins_over_the_announcement_part_by_part(tmp_path: Path) 
         answer = served.look_up([WORDS[0]], store="mine").body
         assert answer["value"] == {"seen": 1, "added": 1_000_000}
         assert answer["result"] == {"times": 1, "all": 1_000_000}
+
+
+def test_decimals_are_printed_as_the_rows_of_the_sink_are() -> None:
+    """The comparison above prints the sink's rows by the same printer: here it is held to Python's own."""
+    schema = parse_schema('{"type":"struct","fields":[{"name":"d","type":"decimal(16,2)","nullable":true}]}')
+    printed, encode = compile_json_printer(schema), compile_row_encoder(schema)
+    assert printed(encode((Decimal("-9999.94"),))) == {"d": "-9999.94"}

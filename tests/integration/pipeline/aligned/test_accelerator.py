@@ -30,6 +30,7 @@ from tests.support.spark.aligned_queries import (
     started,
     wait_for_rows,
 )
+from tests.support.spark.process import spark_job
 from tests.support.spark.queries import settings, wait_until
 
 from understudy_pipeline.inputs.records import TopicPartition
@@ -247,6 +248,53 @@ def test_a_query_that_is_started_after_another_takes_a_process_that_was_started_
         assert planner_of(checkpoint) == waiting
 
 
+@pytest.mark.full
+def test_a_planner_that_no_query_takes_ends_by_itself(
+    spark: SparkSession, logs: InputLogs, tmp_path: Path, set_of_driver: Callable[[str, str], None]
+) -> None:
+    """One that waits for a next query, and one that waits because a `load()` was followed by no query."""
+    set_of_driver(IDLE_TIMEOUT, "5s")
+    options = logs_options(logs, TOPICS, undecodable="skip")
+    before = prepared_planners(spark)
+    everything(load(spark, options, "jar"), tmp_path / "checkpoint")
+    wait_until(lambda: len(prepared_planners(spark) - before) == 1, what="a planner without a query")
+    wait_until(lambda: not prepared_planners(spark) - before, what="its end")
+    frame = load(spark, options, "jar")
+    wait_until(lambda: len(prepared_planners(spark) - before) == 1, what="one in place of the one that was asked")
+    wait_until(lambda: not prepared_planners(spark) - before, what="its end")
+    assert len(everything(frame, tmp_path / "other")) == 52
+
+
+@pytest.mark.full
+def test_a_planner_that_waits_for_a_query_ends_with_its_session_and_with_a_jvm_that_is_killed(
+    logs: InputLogs, tmp_path: Path
+) -> None:
+    options = json.dumps(logs_options(logs, TOPICS, undecodable="skip"))
+    arguments = ["--jar", str(released_jar()), "--options", options, "--folder", str(tmp_path / "job")]
+    with spark_job("waiting_planners.py", arguments, tmp_path / "job") as job:
+        job.wait_until(lambda: bool(job.lines()), what="a planner of the second session")
+        planner, jvm = map(int, job.lines()[-1].split())
+        assert not has_ended(planner)
+        os.kill(jvm, signal.SIGKILL)
+        wait_until(lambda: has_ended(planner), what="the end of a planner without a driver")
+
+
+@pytest.mark.full
+def test_a_planner_that_is_silent_for_two_minutes_is_ended_and_the_query_says_so(
+    spark: SparkSession, logs: InputLogs, tmp_path: Path
+) -> None:
+    """It is stopped, as a machine that swaps or a debugger stops it: it lives, and sends no beat."""
+    checkpoint = tmp_path / "checkpoint"
+    options = logs_options(logs, TOPICS, undecodable="skip", checkpoint=str(checkpoint))
+    with running(load(spark, options, "jar"), checkpoint) as (query, kept):
+        wait_for_rows(query, kept, 52)
+        planner = planner_of(checkpoint)
+        os.kill(planner, signal.SIGSTOP)
+        wait_until(lambda: not query.isActive, what="the query's end", limit_s=240)
+        assert "accelerator.planner was silent for 120 s, so it was ended" in str(query.exception())
+        wait_until(lambda: has_ended(planner), what="the planner's end")
+
+
 def test_a_python_that_cannot_start_is_named_and_so_is_what_to_do(
     spark: SparkSession, logs: InputLogs, tmp_path: Path, set_of_driver: Callable[[str, str], None]
 ) -> None:
@@ -264,6 +312,23 @@ def test_a_python_that_cannot_start_is_named_and_so_is_what_to_do(
     started = f"with exit code 1 before it answered. It was started as '{bare} -m understudy_pipeline.accelerator"
     assert started in str(refused.value)
     assert fix in str(refused.value)
+
+
+@pytest.mark.full
+def test_an_input_that_is_gone_when_a_batch_is_read_is_the_error_of_the_query(
+    spark: SparkSession, logs: InputLogs, tmp_path: Path
+) -> None:
+    frame = load(spark, logs_options(logs, TOPICS, undecodable="skip"), "jar")
+
+    def keep(batch: DataFrame, _: int) -> None:
+        logs.remove()
+        for path in tmp_path.glob("spool/*/*.arrow"):
+            path.unlink()
+        batch.collect()
+
+    query = started(frame, tmp_path / "checkpoint", keep, available_now=True)
+    with pytest.raises(StreamingQueryException, match="DataLostError"):
+        query.awaitTermination()
 
 
 @pytest.mark.full

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
@@ -13,8 +14,11 @@ from tests.support.spark.queries import wait_until
 from understudy_pipeline.aligned.offset import SourceOffset
 from understudy_pipeline.aligned.option_parsing import parse_options
 from understudy_pipeline.aligned.planner import Planner
+from understudy_pipeline.aligned.reading import read_task
 from understudy_pipeline.aligned.stream import AlignedStream
 from understudy_pipeline.aligned.taking import PlannedBatch
+from understudy_pipeline.inputs.kafka_config import KafkaConfig
+from understudy_pipeline.inputs.kafka_input import KafkaInput
 from understudy_pipeline.inputs.protocol import DataLostError
 from understudy_pipeline.inputs.records import Cursor, TopicPartition
 from understudy_shared.base.clock import SystemClock
@@ -23,6 +27,10 @@ from understudy_shared.base.errors import SettingsError
 pytestmark = pytest.mark.usefixtures("taking")
 
 FIRST_TIME_MS = 1_700_000_000_000
+
+
+FAILURES = 3
+"""Failures of one server, one after another: with pauses of 100 and 200 ms."""
 
 
 @contextmanager
@@ -46,6 +54,27 @@ def batch(planner: Planner, start: SourceOffset) -> PlannedBatch:
 
     wait_until(has_come, what="a batch", limit_s=60)
     return found[0]
+
+
+def test_a_topic_that_was_made_anew_has_another_id(broker: KafkaBroker) -> None:
+    name, other = broker.make_topic(), broker.make_topic()
+    reads = KafkaInput(KafkaConfig(broker.servers, (name, other)))
+    try:
+        before = reads.topic_ids((name, other), timeout_ms=20_000)
+        assert before.keys() == {name, other}
+        broker.delete_topic(name)
+        broker.make_topic(name=name)
+        found: dict[str, str] = {}
+
+        def are_known() -> bool:
+            found.update(reads.topic_ids((name, other), timeout_ms=20_000))
+            return found.keys() == {name, other}
+
+        wait_until(are_known, what="the ids")
+        assert found[other] == before[other]
+        assert found[name] != before[name]
+    finally:
+        reads.close()
 
 
 @pytest.mark.parametrize("fails", [True, False])
@@ -72,6 +101,49 @@ def test_a_topic_that_was_made_anew_and_is_longer_than_the_position_is_not_taken
             assert span.start == Cursor(time_ms=end.cursors[where].time_ms)
 
 
+@pytest.mark.full
+def test_one_that_is_made_anew_while_a_query_runs_ends_it(broker: KafkaBroker) -> None:
+    name = broker.make_topic()
+    where = TopicPartition(name, 0)
+    produce(broker.servers, where, [b"old"] * 3)
+    with planning(broker, name) as planner:
+        end = batch(planner, planner.initial(timeout_ms=5_000)).end
+        broker.delete_topic(name)
+        broker.make_topic(name=name)
+        produce(broker.servers, where, [b"new"] * 10)
+
+        def goes_on() -> bool:
+            nonlocal end
+            planned = planner.plan(end)
+            end = end if planned is None else planned.end
+            return False
+
+        with pytest.raises(DataLostError, match=r"created again|the log ends"):
+            wait_until(goes_on, what="the loss", limit_s=60)
+
+
+@pytest.mark.full
+def test_one_that_is_made_anew_and_is_shorter_is_read_once_and_from_its_beginning_where_lost_data_may_be(
+    broker: KafkaBroker,
+) -> None:
+    name = broker.make_topic()
+    where = TopicPartition(name, 0)
+    produce(broker.servers, where, [b"old"] * 30)
+    with planning(broker, name, fail_on_data_loss="false") as planner:
+        start = planner.initial(timeout_ms=5_000)
+        found = batch(planner, start)
+        broker.delete_topic(name)
+        broker.make_topic(name=name)
+        produce(broker.servers, where, [b"new%d" % number for number in range(5)])
+        again = batch(planner, found.end)
+        values = [value for _, rows in again.ranges for each in rows for value in each["value"].to_pylist()]
+        assert values == [b"new%d" % number for number in range(5)]
+        assert again.end.topic_ids != found.end.topic_ids
+        (tasks,) = AlignedStream(planner._options).tasks(found.end.to_json(), again.end.to_json())
+        rows = [row for each in read_task(tasks) for row in each.to_pylist()]
+        assert [row["value"] for row in rows] == values, "also when it runs again"
+
+
 def test_a_logged_batch_is_not_read_from_a_topic_that_was_made_anew(broker: KafkaBroker) -> None:
     name = broker.make_topic()
     where = TopicPartition(name, 0)
@@ -93,6 +165,54 @@ def test_a_logged_batch_is_not_read_from_a_topic_that_was_made_anew(broker: Kafk
     produce(broker.servers, where, [b"new"] * 10)
     with pytest.raises(DataLostError, match="created again"):
         again.tasks(start, end)
+
+
+@pytest.mark.full
+def test_a_dead_broker_is_reported_once_and_is_away_until_something_came_from_it(
+    broker: KafkaBroker, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, logger="understudy_pipeline")
+    name = broker.make_topic()
+    where = TopicPartition(name, 0)
+    produce(broker.servers, where, [b"before"])
+    with planning(broker, name) as planner:
+        end = batch(planner, planner.initial(timeout_ms=5_000)).end
+        failed = _Failures(planner)
+        broker.kill()
+        try:
+            wait_until(lambda: planner.plan(end) is None and failed.count() >= FAILURES, what="failures", limit_s=60)
+            assert actions(caplog) == ["away"]
+            assert list(planner.snapshot().outages) == [broker.servers]
+        finally:
+            broker.start()
+        produce(broker.servers, where, [b"after"])
+        assert batch(planner, end).end.records == 1
+        wait_until(lambda: not planner.snapshot().outages, what="its return")
+        assert actions(caplog) == ["away", "back"]
+
+
+class _Failures:
+    """Counts how often the planner's server failed."""
+
+    def __init__(self, planner: Planner) -> None:
+        self._count = 0
+        shared = planner._shared
+        marked = shared.mark_unreachable
+
+        def counting(index: int, error: object) -> None:
+            self._count += 1
+            marked(index, error)  # type: ignore[arg-type]
+
+        shared.mark_unreachable = counting  # type: ignore[method-assign]
+
+    def count(self) -> int:
+        return self._count
+
+
+def actions(caplog: pytest.LogCaptureFixture) -> list[str]:
+    """What was logged of servers."""
+    found = [record.__dict__.get("action") for record in caplog.records]
+    return [str(action) for action in found if action in ("away", "back")]
 
 
 @pytest.fixture(scope="module")

@@ -120,6 +120,29 @@ def test_a_broker_that_was_killed_is_an_error_until_it_is_back_and_nothing_is_lo
         reader.close()
 
 
+def test_a_topic_that_was_made_anew_is_reported_on_both_sides_and_never_read_from_its_beginning(
+    broker: KafkaBroker,
+) -> None:
+    name = broker.make_topic()
+    where = TopicPartition(name, 0)
+    produce(broker.servers, where, [b"old"] * 50)
+    with reading(broker, where) as reads:
+        reads.seek(where)
+        read_on(reads, where, 50)
+        broker.delete_topic(name)
+        broker.make_topic(name=name)
+        produce(broker.servers, where, [b"new"] * 5)
+        with pytest.raises(DataLostError, match="the log ends at offset 5, before offset 50"):
+            wait_until(lambda: turn(reads, where) and False, what="the loss", limit_s=60)
+        assert set(reads.values(where)) == {b"old"}
+    reader = open_reader(KafkaConfig(broker.servers, (name,), request_timeout_ms=5_000))
+    with pytest.raises(DataLostError, match="the log ends at offset 5"):
+        list(reader.read(Range(where, Cursor("9", 10), Cursor("49", 50))))
+    with pytest.raises(DataLostError, match="ends at offset 5, before the planned record 49"):
+        list(reader.read(Range(where, Cursor("2", 3), Cursor("49", 50))))
+    reader.close()
+
+
 @pytest.mark.full
 def test_a_broker_that_comes_back_empty_is_an_error_and_no_new_beginning(broker: KafkaBroker) -> None:
     name = broker.make_topic()

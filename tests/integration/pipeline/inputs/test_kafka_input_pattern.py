@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import logging
 import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -12,11 +14,14 @@ from tests.support.kafka.clients import produce
 from tests.support.spark.queries import wait_until
 
 from understudy_pipeline.aligned import shared_read_ahead
+from understudy_pipeline.aligned.load_checks import check_inputs
 from understudy_pipeline.aligned.offset import SourceOffset
 from understudy_pipeline.aligned.option_parsing import parse_options
 from understudy_pipeline.aligned.planner import Planner
+from understudy_pipeline.inputs.protocol import DataLostError
 from understudy_pipeline.inputs.records import TopicPartition
 from understudy_shared.base.clock import SystemClock
+from understudy_shared.base.errors import SettingsError
 
 
 @pytest.fixture
@@ -92,3 +97,56 @@ def test_topics_that_appear_later_are_read_and_keep_their_places_when_the_query_
         again = Query(planner, query.offset)
         again.until(b"new")
         assert found(again.offset) == ["b", "a", "0"]
+
+
+def test_a_topic_of_another_size_waits_until_it_has_grown(
+    broker: KafkaBroker, prefix: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    broker.make_topic(2, name=f"{prefix}-b")
+    put(broker, f"{prefix}-b", b"b0", partition=1)
+    with planning(broker, topics_pattern=prefix) as planner:
+        query = Query(planner)
+        query.until(b"b0")
+        broker.make_topic(1, name=f"{prefix}-a")
+        put(broker, f"{prefix}-a", b"a0")
+        wait_until(lambda: planner.snapshot().as_json()["unread-topics"] != {}, what="the topic that waits")
+        assert planner.snapshot().as_json()["unread-partitions"] == [f"{prefix}-a-0"]
+        assert "uneven-topics" in [record.__dict__.get("action") for record in caplog.records]
+        broker.grow_topic(f"{prefix}-a", 2)
+        query.until(b"a0")
+
+
+@pytest.mark.parametrize("fails", [True, False])
+def test_a_topic_that_is_deleted_ends_the_query_or_is_left_out_where_data_may_be_lost(
+    broker: KafkaBroker, prefix: str, caplog: pytest.LogCaptureFixture, *, fails: bool
+) -> None:
+    caplog.set_level(logging.WARNING)
+    for name in ("a", "b"):
+        broker.make_topic(name=f"{prefix}-{name}")
+        put(broker, f"{prefix}-{name}", name.encode())
+    with planning(broker, topics_pattern=prefix, fail_on_data_loss=str(fails)) as planner:
+        query = Query(planner)
+        query.until(b"a", b"b")
+        broker.delete_topic(f"{prefix}-a")
+        if fails:
+            with pytest.raises(DataLostError, match=f"do not exist any more: {prefix}-a-0"):
+                query.until_lost()
+        else:
+            wait_until(lambda: planner.snapshot().run_losses == 1, what="the loss")
+            put(broker, f"{prefix}-b", b"b1")
+            query.until(b"b1")
+            wait_until(lambda: not planner.snapshot().outages, what="an input that is well")
+            assert found(query.offset) == ["a", "b"]
+
+
+def test_only_assigned_partitions_are_read_and_one_that_does_not_exist_is_refused(broker: KafkaBroker) -> None:
+    topic = broker.make_topic(3)
+    for partition in range(3):
+        put(broker, topic, b"%d" % partition, partition=partition)
+    with planning(broker, assign=json.dumps({topic: [0, 2]}), starting="earliest") as planner:
+        query = Query(planner)
+        query.until(b"0", b"2")
+        assert {tp.partition for tp in query.offset.cursors} == {0, 2}
+    options = parse_options({"kafka": broker.servers, "assign": json.dumps({topic: [3]})})
+    with pytest.raises(SettingsError, match=rf"do not exist: {topic}-3 .*{topic} has 3"):
+        check_inputs(options)

@@ -9,6 +9,7 @@ from contextlib import closing
 from typing import Any
 from uuid import uuid4
 
+import pyarrow as pa
 import pytest
 from confluent_kafka import Producer
 from tests.support.kafka.broker import KafkaBroker
@@ -139,3 +140,20 @@ def test_a_column_that_would_be_too_large_becomes_two(mock: str, monkeypatch: py
             chunks += reads.fetch({where: 100}, timeout_ms=100).chunks
     assert [value for chunk in chunks for value in chunk.rows["value"].to_pylist()] == values
     assert all(chunk.rows.num_rows == 1 or chunk.rows["value"].nbytes < 1_100 for chunk in chunks)
+
+
+def test_memory_comes_back_and_is_not_used_while_a_column_shows_it(mock: str) -> None:
+    where = TopicPartition(f"t{uuid4().hex[:12]}", 0)
+    producer = Producer({"bootstrap.servers": mock})
+    values = [bytes([number]) * 90_000 for number in range(40)]
+    for value in values:
+        producer.produce(where.topic, value, partition=0)
+    assert producer.flush(30) == 0
+    with closing(KafkaInput(KafkaConfig(mock, (where.topic,)))) as reads:
+        for _ in range(3):
+            reads.seek({where: Cursor()}, timeout_ms=10_000)
+            kept: list[pa.Array] = []
+            while len(kept) < len(values):
+                for chunk in reads.fetch({where: 3}, timeout_ms=100).chunks:
+                    kept += [chunk.rows["value"].slice(at, 1) for at in range(chunk.rows.num_rows)]
+            assert [value[0].as_py() for value in kept] == values

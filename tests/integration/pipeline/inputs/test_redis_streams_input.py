@@ -108,6 +108,16 @@ def test_pieces_and_ranges_give_the_rows_that_one_reading_gives(
         assert read_range(of, start, end) == every[first + 1 : last + 1]
 
 
+def test_a_stream_that_does_not_exist_yet_is_empty_with_lag_0_and_then_read(
+    redis: RedisServer, reads: RedisInput
+) -> None:
+    assert reads.ends([TP], timeout_ms=1000) == {TP: START}
+    answer = started(reads).fetch({TP: 9}, timeout_ms=20)
+    assert (answer.chunks, answer.lags) == ([], {TP: 0})
+    add(redis, 1)
+    assert offsets(fetched(reads)) == ["1-0"]
+
+
 def test_the_lag_is_0_when_nothing_lies_behind_and_more_when_something_does(
     redis: RedisServer, reads: RedisInput
 ) -> None:
@@ -198,6 +208,20 @@ def test_entries_that_go_unread_are_a_loss_that_is_reported(
     lenient.close()
 
 
+def test_every_read_entry_may_be_trimmed_while_the_reader_stands_at_the_end(
+    redis: RedisServer, reads: RedisInput
+) -> None:
+    started(reads)
+    for each in range(1, 8):
+        add(redis, each)
+        assert offsets(fetched(reads)) == [f"{each}-0"]
+        redis.command("XTRIM", KEY, "MAXLEN", 0)
+    add(redis, 8, 9)
+    redis.command("XTRIM", KEY, "MAXLEN", 1)
+    with pytest.raises(DataLostError, match="1 entries behind it were removed unread"):
+        reads.fetch({TP: 9}, timeout_ms=0)
+
+
 @pytest.mark.parametrize("kind", ["trimmed", "end-deleted", "middle-deleted", "flushed"])
 def test_a_range_is_read_as_it_was_planned_or_not_at_all(
     redis: RedisServer, caplog: pytest.LogCaptureFixture, kind: str
@@ -221,6 +245,20 @@ def test_a_range_is_read_as_it_was_planned_or_not_at_all(
     expected = {"trimmed": 4, "end-deleted": 4, "middle-deleted": 4, "flushed": 0}
     assert len(read_range(lenient, behind(rows[0]), behind(rows[5]))) == expected[kind]
     assert warned(caplog) == 1
+
+
+def test_long_ranges_come_in_pages(redis: RedisServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("understudy_pipeline.inputs.redis_ranges.FIRST_ENTRIES", 3)
+    monkeypatch.setattr("understudy_pipeline.inputs.redis_ranges.MAX_BYTES", 50)
+    add(redis, *range(1, 31))
+    reads = RedisInput(config(redis))
+    rows = fetched(started(reads))
+    reads.close()
+    reader = open_reader(config(redis))
+    pages = list(reader.read(Range(TP, START, behind(rows[-2]))))
+    reader.close()
+    assert [row for page in pages for row in page.to_pylist()] == rows[:-1]
+    assert len(pages) > 2
 
 
 @pytest.fixture

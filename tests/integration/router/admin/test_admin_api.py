@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, cast
 
@@ -104,6 +105,27 @@ def test_what_cannot_be_asked_is_a_problem_that_says_why(
     assert reply.body["fix"]
 
 
+def test_the_tree_and_the_pages_have_the_same_replicas_under_every_filter(router: ClusterRouter) -> None:
+    filters = ("store=op0&", "node=n1&", "role=standby&", "state=RUNNING&", "state=DEAD&", "node=n2&role=active&")
+    for query in ("", *filters):
+        tree: Any = router.get(f"{LAG}?{query}").body
+        expected = sorted(
+            (store["store"], each["partition"], each["node_id"], each["role"], each["state"], each["offset_lag"])
+            for store in tree["stores"]
+            for each in store["partitions"]
+        )
+        found, cursor = [], ""
+        while True:
+            page: Any = router.get(f"{LAG}?{query}limit=3{cursor}").body
+            found += page["replicas"]
+            assert page["total"] == len(expected)
+            if page["next_cursor"] is None:
+                break
+            cursor = f"&cursor={page['next_cursor']}"
+        members = ("store", "partition", "node_id", "role", "state", "offset_lag")
+        assert [tuple(row[name] for name in members) for row in found] == expected
+
+
 def test_a_walk_by_lag_is_of_one_snapshot_and_an_old_cursor_is_refused(router: ClusterRouter) -> None:
     first: Any = router.get(f"{LAG}?sort=-lag&limit=3").body
     second: Any = router.get(f"{LAG}?sort=-lag&limit=3&cursor={first['next_cursor']}").body
@@ -137,6 +159,22 @@ def test_a_stream_begins_with_the_whole_and_what_it_sends_makes_the_document(rou
                 event = back.next()
             assert event is not None
             assert event.kind == "delta"
+
+
+def test_two_hundred_viewers_cost_one_look_a_tick(router: ClusterRouter) -> None:
+    admin = admin_of(router)
+    with ExitStack() as stack:
+        viewers = [stack.enter_context(Viewer(router.port)) for _ in range(200)]
+        for viewer in viewers:
+            viewer.until("overview")
+        looks, gathers = admin.feed.looks, admin.looking.gathers
+        assert admin.feed.viewers == 200
+        something_happens(router)
+        for viewer in viewers:
+            viewer.until("delta")
+        assert admin.feed.looks - looks <= 20
+        assert admin.looking.gathers - gathers <= admin.feed.looks - looks + 20
+    wait_until(lambda: admin.feed.viewers == 0, what="all viewers to be gone", limit_s=LIMIT_S)
 
 
 def test_a_store_says_how_many_of_its_reads_kept_their_bound_and_how_old_the_answers_were(

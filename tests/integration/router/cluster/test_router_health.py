@@ -7,11 +7,12 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
+import pytest
 from tests.support.bus.local_bus import LocalBus
 from tests.support.cluster.fake_cluster import STORE, UNHURRIED, Cluster, cluster, until
 from tests.support.cluster.fake_node import RESET, FakeNode, Hang, found
 
-from understudy_router.cluster.health import Health
+from understudy_router.cluster.health import MAX_BAD_IN_A_ROW, Health
 from understudy_shared.base.clock import SystemClock
 from understudy_shared.base.supervise import Supervisor
 from understudy_shared.reads.hop import HopGroup
@@ -96,6 +97,26 @@ async def test_a_suspect_that_answers_its_probe_is_asked_first_again_without_any
         assert await by(known) == "a"
         events = [event["event"] for event in (await report(known))["events"]]
         assert events[-2:] == ["suspect", "recovered"]
+
+
+@pytest.mark.full
+async def test_a_node_that_stays_bad_is_quarantined_by_its_probes_and_comes_back_when_it_is_well() -> None:
+    async with cluster(RESET, b, **UNHURRIED) as known, beating(known):
+        while health(known) is not Health.QUARANTINED:
+            assert await by(known) == "b"
+            await asyncio.sleep(0.02)
+        choice = (await known.get(f"{STORE}/metadata/x")).json()["choice"]
+        assert [(each["node_id"], each["health"]) for each in choice] == [("b", "ok"), ("a", "quarantined")]
+        assert f"quarantined, {MAX_BAD_IN_A_ROW} bad results in a row" in choice[1]["why"]
+        lines = (await known.get("/metrics")).text.splitlines()
+        assert {
+            'understudy_router_node_health{node="a"} 2.0',
+            'understudy_router_node_health{node="b"} 0.0',
+            'understudy_router_node_health_changes_total{health="quarantined"} 1.0',
+        } <= set(lines)
+        known.nodes[0].answer = a
+        await until(lambda: health(known) is Health.OK, what="the end of the quarantine")
+        assert await by(known) == "a"
 
 
 async def test_a_node_that_hangs_is_suspect_long_before_its_hop_is_over_and_probed_once_at_a_time() -> None:

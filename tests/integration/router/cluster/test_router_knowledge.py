@@ -6,15 +6,17 @@ import asyncio
 from pathlib import Path
 
 import pytest
+from tests.support.bus.documents import enveloped
 from tests.support.bus.fragile_bus import FragileBus
 from tests.support.bus.local_bus import LocalBus
 from tests.support.bus.redis_server import redis_server
 from tests.support.cluster.fake_cluster import STORE, cluster, routed, until
-from tests.support.cluster.fake_node import found
+from tests.support.cluster.fake_node import found, problem
 
 from understudy_shared.bus.gossip import digest_of
 from understudy_shared.bus.messages import Applied
 from understudy_shared.bus.redis_bus import RedisBus
+from understudy_shared.http.problems import ProblemType
 from understudy_shared.reads.hop import HopGroup
 from understudy_shared.reads.hop_columns import HopKey, HopOutcome
 
@@ -47,6 +49,31 @@ async def test_a_router_that_starts_learns_until_it_knows_whom_to_ask() -> None:
     async with cluster(a) as known:
         await known.router.learn(within_ms=FOREVER_MS)
         assert (await known.get(f"{STORE}/keys/x")).json()["value"] == {"by": "a"}
+
+
+async def test_a_refusal_that_shows_an_old_view_makes_the_router_read_the_keys_again() -> None:
+    def refuses(_group: HopGroup, _key: HopKey) -> HopOutcome:
+        return problem(ProblemType.NOT_OWNER)
+
+    bus = LocalBus()
+    async with cluster(refuses, b, bus=bus) as known:
+        # Written without a message on the channel: only a reader of the key sees it.
+        later = known.assignment(term=9, epoch=9)
+        await bus.put(known.gossip.names.assignment, enveloped(later))
+        assert (await known.get(f"{STORE}/keys/x")).json()["value"] == {"by": "b"}
+        await until(lambda: known.router.tables.assignment == later, what="the keys to be read again")
+
+
+@pytest.mark.parametrize("schema", ["nonsense", '{"type":"struct","fields":[{"name":"word","type":"tomorrow"}]}'])
+async def test_a_catalogue_that_cannot_be_used_leaves_the_one_before_in_use_and_the_router_alive(schema: str) -> None:
+    async with cluster(a) as known:
+        odd = known.catalogue.stores[0].model_copy(update={"key_schema": schema})
+        known.catalogue = known.catalogue.model_copy(update={"stores": [odd]})
+        await known.gossip.write_catalogue(digest_of(known.catalogue), known.catalogue)
+        await known.beat(known.nodes[0])
+        await until(lambda: known.router.watcher.catalogue.last_error is not None, what="its refusal")
+        assert (await known.get("/livez")).status_code == 200
+        assert (await known.get(f"{STORE}/keys/a")).status_code == 200
 
 
 async def test_a_catalogue_that_is_not_on_the_bus_is_fetched_from_a_node() -> None:
@@ -85,6 +112,34 @@ async def test_without_the_bus_lookups_go_on_and_lag_is_asked_from_the_nodes() -
         bus.turn(away=False)
         await until(lambda: known.router.degraded is None, what="the bus to be back")
         assert (await known.get("/readyz")).json()["degraded"] is None
+
+
+async def test_a_bus_that_hangs_is_noticed_before_its_nodes_are_called_dead() -> None:
+    bus = FragileBus()
+    async with cluster(a, bus=bus) as known:
+        await known.beat(known.nodes[0], heartbeat_ms=200)
+        await until(lambda: known.router.watcher.heartbeat_ms == 200)
+        bus.is_away = True  # calls fail; the subscription does not know yet
+        await until(lambda: known.router.degraded, what="the silence to be noticed")
+        assert list(known.router.tables.nodes) == ["a"]
+        assert (await known.get(f"{STORE}/keys/x")).status_code == 200
+
+
+async def test_a_node_that_falls_silent_while_others_speak_dies() -> None:
+    async with cluster(a, b) as known:
+        silent, speaker = known.nodes
+        await known.beat(silent, heartbeat_ms=50)
+        await until(lambda: known.router.watcher.heartbeat_ms == 50)
+
+        async def beats_until_it_is_dead() -> None:
+            while "a" in known.router.tables.nodes:
+                await known.beat(speaker)
+                await asyncio.sleep(0.01)
+
+        async with asyncio.timeout(20):
+            await beats_until_it_is_dead()
+        assert (await known.get(f"{STORE}/keys/x")).json()["value"] == {"by": "b"}
+        assert silent.hops == []
 
 
 async def test_a_node_that_falls_silent_and_answers_when_asked_lives_and_half_of_them_unheard_is_reported() -> None:

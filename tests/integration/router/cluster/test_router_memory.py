@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -10,7 +11,7 @@ import httpx
 import pytest
 from tests.support.bus.documents import APPLICATION
 from tests.support.bus.fragile_bus import FragileBus
-from tests.support.cluster.fake_cluster import Cluster, catalogue, until
+from tests.support.cluster.fake_cluster import LIMIT_S, Cluster, catalogue, until
 from tests.support.cluster.fake_node import FakeNode, fake_nodes, found
 
 from understudy_router.http.app import create_app
@@ -128,6 +129,50 @@ async def test_what_is_remembered_of_a_cluster_that_is_gone_gives_way_to_what_no
                 await on_the_bus(known, order=(1, 1))
             await until(lambda: order_of(known.router) == (1, 1), what="what the nodes follow")
             assert (await known.get(f"{STORE}/keys/x")).status_code == 200
+
+
+async def test_a_router_that_lived_through_the_loss_of_a_whole_cluster_follows_the_next_one(tmp_path: Path) -> None:
+    bus = FragileBus()
+    async with fake_nodes(a, b) as nodes, router_at(bus, Remembered(tmp_path, APPLICATION), nodes) as known:
+        await on_the_bus(known, order=(5, 9), heartbeat_ms=500)
+        await until(lambda: order_of(known.router) == (5, 9), what="the first cluster")
+        await bus.put(known.gossip.names.assignment, b"what is left of it")
+        for node in nodes:
+            answers_with(known, node, order=(1, 1))
+            await known.beat(node, term=1, epoch=1, heartbeat_ms=500)
+            assert order_of(known.router) == (5, 9), "a node may be late"
+
+        async def beat_on() -> None:
+            while order_of(known.router) != (1, 1):
+                for node in nodes:
+                    await known.beat(node, term=1, epoch=1, heartbeat_ms=500)
+                await asyncio.sleep(0.05)
+
+        async with asyncio.timeout(LIMIT_S):
+            await beat_on()
+        assert (await known.get(f"{STORE}/keys/x")).status_code == 200
+
+
+async def test_what_is_remembered_stays_while_one_node_follows_it(tmp_path: Path) -> None:
+    bus = FragileBus(away=True)
+    async with fake_nodes(a, b) as nodes:
+        kept = Remembered(tmp_path, APPLICATION)
+        kept.save(assignment_of(nodes, order=(5, 9)))
+        kept.save(catalogue())
+        async with router_at(bus, kept, nodes) as known:
+            await until(lambda: order_of(known.router) == (5, 9), what="what was remembered")
+            answers_with(known, nodes[0], order=(5, 9))
+            await until(lambda: "a" in known.router.tables.nodes, what="a word of the first")
+            answers_with(known, nodes[1], order=(5, 8))
+            await until(lambda: "b" in known.router.tables.nodes, what="a word of the second")
+            bus.turn(away=False)
+            await on_the_bus(known, order=(5, 8))
+            await until(lambda: known.router.degraded is None, what="the bus")
+            await known.beat(nodes[1], term=5, epoch=8, end_version=20)
+            await until(lambda: known.router.tables.end_version == 20, what="the next word of the second")
+            assert order_of(known.router) == (5, 9)
+            asked = [path for path, _ in nodes[1].requests if path.endswith("/assignment")]
+            assert not asked, "it was asked for an assignment older than the one that is followed"
 
 
 async def test_an_assignment_that_nodes_follow_and_the_bus_lost_is_asked_from_a_node(tmp_path: Path) -> None:

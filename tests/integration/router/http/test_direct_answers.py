@@ -24,6 +24,10 @@ from understudy_shared.server.protocol import HttpProtocol
 
 A = f"{DIRECT}/a"
 
+
+CLOSE = b"connection: close\r\n"
+
+
 CHUNKED_HOP = (
     f"POST {DIRECT_POST} HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n".encode() + b"1\r\nx\r\n0\r\n\r\n"
 )
@@ -74,6 +78,18 @@ def test_what_is_answered_directly_and_what_by_asgi(sent: bytes, direct: bool) -
         assert bool(service.app.direct) is direct
 
 
+def test_a_reader_who_asks_for_the_end_of_the_connection_gets_it_after_the_answer() -> None:
+    with serving() as service:
+        for path in (A, f"{DIRECT}/slow"):
+            with RawClient(service.port) as client:
+                client.send(get(path, CLOSE) + get("/never"))
+                service.app.go = True
+                _, headers, body = client.reply()
+                assert (headers["connection"], body) == ("close", f"GET {path} 0".encode())
+                assert client.is_closed()
+        assert "/never" not in service.app.asked
+
+
 def test_the_answer_to_a_reader_who_left_goes_nowhere_and_the_application_learns_it() -> None:
     with serving() as service:
         with RawClient(service.port) as client:
@@ -101,6 +117,12 @@ def test_a_service_that_departs_finishes_what_is_in_flight_and_sends_the_client_
         status, headers, body = busy.reply()
         assert (status, headers["connection"], body) == (200, "close", f"GET {DIRECT}/slow 0".encode())
         assert busy.is_closed()
+
+
+def test_the_second_reply_to_a_request_is_no_reply_to_the_next_one() -> None:
+    with serving() as service, RawClient(service.port) as client:
+        client.send(get(A) + get(f"{DIRECT}/b") + get("/c"))  # the application replies twice to each direct one
+        assert [client.reply()[2] for _ in range(3)] == [f"GET {path} 0".encode() for path in (A, f"{DIRECT}/b", "/c")]
 
 
 def test_a_request_that_waits_behind_a_lookup_is_never_taken_for_that_lookup_again() -> None:

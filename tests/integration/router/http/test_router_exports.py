@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import http.client
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -149,3 +149,38 @@ def test_an_export_without_a_replica_ends_with_an_error_and_a_broken_connection(
         rest = export(known.router, cursor=found.lines[last]["cursor"])
         assert kept + rest.rows == whole.rows
         assert len(before) >= len(kept) > 0
+
+
+@pytest.mark.full
+def test_one_more_export_than_the_limit_is_refused_until_another_has_ended(
+    checkpoint: HandmadeCheckpoint, tmp_path: Path, redis: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with cluster(checkpoint.path, tmp_path, redis.url, nodes=1) as known:
+        known.wait_to_rest(copies=1, version=VERSION)
+        gate = Gate(monkeypatch, after=0)
+        with ExitStack() as stack:
+            for _ in range(2):
+                stack.enter_context(begun(known.router))
+            wait_until(lambda: _in_flight(known.router) == 2, what="two exports in flight")
+            refused = known.router.get(scan_target("op0", "export"))
+            assert (refused.status, refused.problem) == (429, "overloaded")
+            assert "max_exports_in_flight" in refused.text
+            gate.is_open = True
+            wait_until(lambda: _in_flight(known.router) == 0, what="both to end")
+            assert export(known.router).rows
+
+
+@contextmanager
+def begun(served: Served) -> Iterator[http.client.HTTPConnection]:
+    """An export of which nothing is read."""
+    connection = served._connection()
+    try:
+        connection.request("GET", scan_target("op0", "export"))
+        yield connection
+    finally:
+        connection.close()
+
+
+def _in_flight(served: Served) -> float:
+    (line,) = [each for each in served.text("/metrics").splitlines() if each.startswith("understudy_exports_in_flight")]
+    return float(line.split()[-1])

@@ -28,8 +28,15 @@ def router(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterRouter]:
 @pytest.mark.parametrize(
     "target",
     [
+        "/v1%2Fstores%2Fop0%2Fmetadata%2Fa",
+        "/v1%2Fstores%2Fop0",
+        "/v1/stores/op0%2Fmetadata%2Fa",
+        "/v1/stores/op0/metadata%2Fa",
+        "/admin%2Fv1%2Flag",
         "/admin/v1/nodes%2Fn1%2Fdrain",
+        f"{STORE}/keys/%zz",
         f"{STORE}/metadata/%zz",
+        f"{STORE}/metadata?key=%zz",
     ],
 )
 def test_a_path_that_is_escaped_where_it_must_not_be_is_a_bad_request(router: ClusterRouter, target: str) -> None:
@@ -41,9 +48,17 @@ def test_a_path_that_is_escaped_where_it_must_not_be_is_a_bad_request(router: Cl
 @pytest.mark.parametrize(
     "target",
     [
+        "/v1/stores",
+        STORE,
+        f"{STORE}/metadata",
         f"{STORE}/keys/{WORDS[0]}",
+        f"{STORE}/keys/absent",
+        "/livez",
+        "/readyz",
         "/metrics",
+        "/admin/v1/lag",
         "/v2",
+        "/admin%2Fv1%2Flag",
     ],
 )
 def test_head_is_answered_wherever_get_is(router: ClusterRouter, target: str) -> None:
@@ -56,7 +71,10 @@ def test_head_is_answered_wherever_get_is(router: ClusterRouter, target: str) ->
 @pytest.mark.parametrize(
     ("method", "target", "allow"),
     [
+        ("DELETE", f"{STORE}/keys/a", "GET, HEAD"),
         ("PUT", f"{STORE}/lookup", "GET, HEAD, POST"),
+        ("POST", "/v1/stores", "GET, HEAD"),
+        ("GET", "/admin/v1/nodes/n1/drain", "POST"),
         ("HEAD", "/admin/v1/nodes/n1/drain", "POST"),
     ],
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -72,6 +73,68 @@ def test_a_lease_of_one_router_is_used_at_another_and_after_all_were_restarted(
         wait_until(lambda: [each["nodes"] for each in listed(known.router)] == [2], what="the use to renew the lease")
         assert known.router.delete(f"/v1/snapshots/{token}").status == 204
         assert listed(known.routers[1]) == []
+
+
+@pytest.mark.full
+def test_a_task_that_is_behind_holds_the_version_back_and_is_named(
+    checkpoint: HandmadeCheckpoint, tmp_path: Path, redis: RedisServer
+) -> None:
+    """Q68."""
+    with cluster(checkpoint.path, tmp_path, redis.url, nodes=2, num_standby_replicas=0) as known:
+        known.wait_to_rest(copies=1, version=VERSION)
+        late = known.nodes["n2"]
+        late.node.hold_at(VERSION)
+        checkpoint.add(VERSION + 1)
+        known.nodes["n1"].wait_for_version(VERSION + 1, partitions=len(known.nodes["n1"].holds))
+        held = lease(known.router, wait_ms=100)
+        assert (held["version"], held["newest_version"]) == (VERSION, VERSION + 1)
+        behind = held["held_back_by"]
+        assert (behind["store"], behind["version"]) == ("op0", VERSION)
+        assert f"0_{behind['partition']}" in late.holds
+        assert is_read(known.router, held["snapshot"], VERSION)
+        newer = known.nodes["n1"].get(f"/v1/stores/op0/keys/{quote(word_of(known.nodes['n1']))}").body["position"]
+        refused = asked(known.router, min_position=newer, wait_ms=100)
+        assert (refused.status, refused.problem) == (503, "no-acceptable-replica")
+        assert f"partition {behind['partition']} of op0 shows version {VERSION}" in refused.text
+        with ThreadPoolExecutor() as readers:
+            waiting = readers.submit(lease, known.router, min_position=newer, wait_ms=20_000)
+            late.node.hold_at(None)
+            assert waiting.result()["version"] == VERSION + 1
+        known.end("n2")
+        wait_until(
+            lambda: asked(known.router, stores=["op0"]).status in {201, 503}, what="the router to see that it is gone"
+        )
+
+
+def word_of(served: Served) -> str:
+    """A word that this node has."""
+    return next(word for word in WORDS if served.get(f"/v1/stores/op0/keys/{quote(word)}").status == 200)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("wanted", [1000])
+def test_many_leases_share_few_versions_and_those_above_the_limit_are_told_when_to_retry(
+    checkpoint: HandmadeCheckpoint, tmp_path: Path, redis: RedisServer, monkeypatch: pytest.MonkeyPatch, wanted: int
+) -> None:
+    """Q66: the nodes have room for three of ten that are asked for."""
+    room = wanted * 3 // 10
+    with cluster(checkpoint.path, tmp_path, redis.url, nodes=2, lag_refresh_ms=1000) as known:
+        known.wait_to_rest(copies=2, version=VERSION)
+        for node in known.nodes.values():
+            monkeypatch.setattr(node.node.leases, "_max_leases", room)
+        with ThreadPoolExecutor(8) as readers:
+            replies = list(readers.map(lambda _: asked(known.router, ttl_s=900), range(wanted)))
+        granted = [reply for reply in replies if reply.status == 201]
+        assert {reply.status for reply in replies} == {201, 429}
+        assert len(granted) == room
+        assert {reply.body["version"] for reply in granted} == {VERSION}
+        for node in known.nodes.values():
+            assert len(node.node.leases) == room, "one that another node refuses has ended at this one"
+            assert len(node.node.pinned) == TASKS, "many cost one"
+        refused = next(reply for reply in replies if reply.status == 429)
+        assert refused.body["retry_after_s"] == 60
+        assert len(listed(known.router)) == room
+        assert is_read(known.router, str(granted[0].body["snapshot"]), VERSION)
 
 
 def test_more_requests_at_a_time_than_are_granted_or_wait_are_refused(

@@ -6,9 +6,12 @@ The checkpoint is made by hand: at version V each word was counted V times.
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.support.bus.redis_server import RedisServer
@@ -17,6 +20,9 @@ from tests.support.cluster.in_process import Cluster, cluster
 from tests.support.services.watches import Event, Watcher
 from tests.support.spark.counting_query import WORDS
 from tests.support.spark.queries import wait_until
+
+from understudy_shared.cluster import node_calls
+from understudy_shared.server.prefix_watches import MAX_PREFIX_WATCHES
 
 FIRST, TASKS = 3, 4
 
@@ -127,6 +133,21 @@ def watches_at_nodes(world: Cluster) -> int:
     return sum(int(float(line.rpartition(" ")[2])) for line in lines if line.startswith("understudy_watches "))
 
 
+@pytest.mark.full
+def test_a_prefix_is_watched_across_nodes_and_routers_that_end(world: Cluster, checkpoint: HandmadeCheckpoint) -> None:
+    with Watcher(world.routers[0].port, "op0/watch", {"prefix": [WORDS[0]]}) as watcher:
+        assert (watcher.take().kind, watcher.last_event_id is not None) == ("snapshot", True)
+        checkpoint.add(FIRST + 1)
+        assert_is_each(watcher.until(FIRST + 1), range(FIRST + 1, FIRST + 2))
+        world.end("n1")
+        checkpoint.add(FIRST + 2, FIRST + 3)
+        assert_is_each(watcher.until(FIRST + 3), range(FIRST + 2, FIRST + 4))
+        seen = watcher.last_event_id
+    checkpoint.add(FIRST + 4)
+    with Watcher(world.routers[1].port, "op0/watch", {"prefix": [WORDS[0]]}, last_event_id=seen) as watcher:
+        assert_is_each(watcher.until(FIRST + 4), range(FIRST + 4, FIRST + 5))
+
+
 def test_a_router_that_stops_says_so_and_another_one_goes_on(world: Cluster, checkpoint: HandmadeCheckpoint) -> None:
     target = f"op0/watch/{WORDS[1]}"
     with Watcher(world.routers[1].port, target) as watcher:
@@ -139,3 +160,37 @@ def test_a_router_that_stops_says_so_and_another_one_goes_on(world: Cluster, che
     checkpoint.add(FIRST + 1)
     with Watcher(world.routers[0].port, target, last_event_id=seen) as watcher:
         assert_is_each(watcher.until(FIRST + 1), range(FIRST + 1, FIRST + 2))
+
+
+@pytest.mark.full
+def test_a_reader_that_opens_and_closes_a_hundred_watches_of_a_prefix_takes_nothing_from_others(
+    world: Cluster, checkpoint: HandmadeCheckpoint
+) -> None:
+    router = world.routers[0]
+
+    def watch(_: int) -> Watcher:
+        return Watcher(router.port, "op0/watch", {"prefix": [WORDS[0]]})
+
+    for version in (FIRST + 1, FIRST + 2):
+        with ThreadPoolExecutor(100) as threads, ExitStack() as watching:
+            watchers = [watching.enter_context(each) for each in threads.map(watch, range(100))]
+            begun = [each for each in watchers if each.response.status == 200]
+            assert len(begun) == MAX_PREFIX_WATCHES, Counter(each.response.status for each in watchers)
+            assert {each.problem for each in watchers if each not in begun} == {"overloaded"}
+            assert {each.take().kind for each in begun} == {"snapshot"}
+            checkpoint.add(version)
+            for each in begun:
+                assert_is_each(each.until(version), range(version, version + 1))
+        # Those who left are noticed one after another, each wherever its watch is at that moment.
+        wait_until(lambda: "\nunderstudy_watches 0.0\n" in router.text("/metrics"), what="the watches to end")
+    lease = router.post("/v1/snapshots", b"{}")
+    assert lease.status in {200, 201}, lease
+    assert router.get("/v1/stores/op0/scan?limit=5").status == 200
+    assert '"end"' in router.text("/v1/stores/op0/export").splitlines()[-1]
+    with watch(0) as watcher:
+        assert watcher.take().kind == "snapshot"
+    health: Any = router.get("/admin/v1/health").body["indicators"]
+    found = next(each for each in health if each["name"] == "calls")
+    assert (found["state"], found["affected"]) == ("hurt", ["watch"]), "only those above the limit were refused"
+    calls = router.router.nodes
+    assert {places._free._value for places in calls._places.values()} == {node_calls.MAX_IN_FLIGHT}

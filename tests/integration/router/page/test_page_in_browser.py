@@ -157,6 +157,26 @@ def test_a_router_that_falls_silent_makes_the_page_stale(browser: Browser, how: 
             assert live.errors == []
 
 
+@pytest.mark.full
+def test_a_router_that_comes_back_is_heard_again_without_a_reload(browser: Browser, router: FakeRouter) -> None:
+    """The page connects anew by itself after an answer that is an error, which ends an EventSource for good."""
+    with shown(browser, "about:blank", scripts=False) as page:
+        refuse = [True]
+
+        def answer(route: Any) -> None:
+            if refuse[0]:
+                route.fulfill(status=503, body="{}", content_type="application/problem+json")
+            else:
+                route.continue_()
+
+        page.page.route("**/admin/changes*", answer)
+        page.page.unroute("**/main.js")
+        page.page.goto(f"{router.url}/admin/")
+        expect(page.page.locator("#stale")).to_be_visible()
+        refuse[0] = False
+        expect(page.page.locator("#live")).to_have_text("live")
+
+
 CHECKED = {f"{name}, {theme}": (name, theme) for name in SHOWN for theme in ("light", "dark")}
 MORE = ("healthy, dark", "degraded, light", "restoring, dark", "empty, light")
 

@@ -15,6 +15,7 @@ import httpx
 import pytest
 from playwright.sync_api import Page, expect
 from tests.support.bus.redis_server import RedisServer, redis_server
+from tests.support.bus.refused_writes import WAYS
 from tests.support.checkpoint.handmade import HandmadeCheckpoint
 from tests.support.page.browser import CHROMIUM, NO_CHROMIUM, axe_source, chromium, shown, violations
 from tests.support.spark.queries import wait_until
@@ -22,6 +23,9 @@ from tests.support.spark.queries import wait_until
 from understudy_shared.base.sockets import free_ports
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason=NO_CHROMIUM)
+
+
+WELL = re.compile("all well")
 
 
 @dataclass(slots=True)
@@ -71,6 +75,12 @@ def running(tmp_path: Path) -> Iterator[Running]:
                 process.wait()
 
 
+def expect_well(page: Page) -> None:
+    """Wait until everything that was said is taken back."""
+    expect(page.locator("h1")).to_have_text(WELL)
+    expect(page.locator("#indicators li")).to_have_count(0)
+
+
 def expect_event(page: Page, event: str, detail: str) -> None:
     row = page.locator("#events li", has=page.locator("b", has_text=re.compile(f"^{event}$")))
     expect(row.first).to_contain_text(detail)
@@ -115,3 +125,65 @@ def test_the_page_of_a_router_looks_up_drains_and_says_who_died(running: Running
         processes[2].kill()
         expect(page.locator("#stale")).to_be_visible()
         assert violations(page, axe_source()) == []
+
+
+@pytest.mark.full
+def test_a_redis_that_refuses_writes_is_said_with_who_says_so_and_taken_back(running: Running) -> None:
+    with chromium() as browser, shown(browser, f"{running.url}/admin/") as live:
+        page = live.page
+        expect_well(page)
+        WAYS["memory"].refuse(running.redis)
+        expect(page.locator("h1")).to_contain_text("Redis refuses writes")
+        expect(page.locator("#indicators")).to_contain_text(re.compile("the bus refuses what node-[01]"))
+        expect_event(page, "Redis refuses writes", "the bus refuses what node-")
+        page.locator("#summary a").click()
+        expect(page).to_have_url(re.compile("/admin/runbooks/bus$"))
+        expect(page.locator("main")).to_contain_text("For readers.")
+        assert violations(page, axe_source()) == []
+        page.go_back()
+        live.wait_until_live()
+        WAYS["memory"].allow(running.redis)
+        expect_well(page)
+        expect_event(page, "Redis takes writes", "no node says any more")
+        assert live.errors == []
+
+
+@pytest.mark.full
+def test_a_checkpoint_that_is_gone_is_said_with_who_cannot_read_it_and_taken_back(running: Running) -> None:
+    path = running.checkpoint.path
+    with chromium() as browser, shown(browser, f"{running.url}/admin/") as live:
+        page = live.page
+        expect_well(page)
+        path.rename(path.with_name("aside"))
+        said = "2 store partitions answer only readers without a lag bound"
+        expect(page.locator("h1")).to_contain_text(said)
+        said = "node-0, node-1 cannot read the checkpoint"
+        expect(page.locator("#indicators")).to_contain_text(said)
+        expect(page.locator("#summary a")).to_have_attribute("href", "runbooks/checkpoint")
+        expect(page.locator('[data-place="op0/0/node-0"]').first).to_have_text(re.compile(r"^[AS] \?$"))
+        expect_event(page, "lag-unknown", "no node confirms the end of the commit log")
+        path.with_name("aside").rename(path)
+        expect_well(page)
+        expect_event(page, "lag-known", "a node confirms the end")
+        assert live.errors == []
+
+
+@pytest.mark.full
+def test_a_query_that_stopped_is_told_apart_from_one_that_does_not_finish_its_batch(running: Running) -> None:
+    checkpoint, last = running.checkpoint, 14
+    with chromium() as browser, shown(browser, f"{running.url}/admin/") as live:
+        page = live.page
+        for version in range(3, last + 1):
+            checkpoint.add(version)
+            wait_until(lambda version=version: running.overview()["end"]["version"] == version, what="the commit")  # type: ignore[misc]
+        expect_well(page)
+        expect(page.locator("h1")).to_contain_text("The query has not committed for")
+        said = page.locator("#indicators")
+        expect(said).to_contain_text(f"batch {last} has not begun: the query was stopped, waits for its trigger")
+        expect_event(page, "query-quiet", "The query has not committed for")
+        checkpoint.write_state(last + 1)
+        expect(said).to_contain_text(re.compile(f"batch {last} began at least .* without a commit"))
+        checkpoint.commit(last + 1)
+        expect_well(page)
+        expect_event(page, "query-commits", "the query commits again")
+        assert live.errors == []

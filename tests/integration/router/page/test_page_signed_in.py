@@ -17,7 +17,7 @@ from tests.support.cluster.in_process import ClusterNode, ClusterRouter, cluster
 from tests.support.matrix import in_full
 from tests.support.page.browser import CHROMIUM, NO_CHROMIUM, chromium
 from tests.support.services.certificates import Signer
-from tests.support.services.guarded import Keys
+from tests.support.services.guarded import WRONG, Keys
 from tests.support.spark.queries import wait_until
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason=NO_CHROMIUM)
@@ -33,8 +33,10 @@ class Guarded:
     router: ClusterRouter
 
 
-@pytest.fixture(scope="module")
-def guarded(module_redis: RedisServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
+@pytest.fixture(scope="module", params=["TLS", pytest.param("plain", marks=pytest.mark.full)])
+def guarded(
+    request: pytest.FixtureRequest, module_redis: RedisServer, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Guarded]:
     folder: Path = tmp_path_factory.mktemp("guarded")
     checkpoint = HandmadeCheckpoint(folder / "counts").create().add(1, 2)
     keys, secret = Keys(folder / "credentials.toml"), folder / "secret"
@@ -43,14 +45,14 @@ def guarded(module_redis: RedisServer, tmp_path_factory: pytest.TempPathFactory)
     keys.add("ann", "reader", "admin", "monitor")
     secret.write_text("c" * 40)
     common: dict[str, Any] = {"credentials_file": keys.path, "cluster_secret_file": secret}
-    tls: dict[str, Any] = Signer(folder).issue("page").settings()
+    tls: dict[str, Any] = Signer(folder).issue("page").settings() if request.param == "TLS" else {}
     module_redis.flush()
     with (
         cluster_router(module_redis.url, **common, **tls) as router,
         cluster_node(checkpoint.path, folder / "n1", module_redis.url, node_id="n1", **common) as node,
     ):
         wait_until(lambda: not router.router.not_ready(), what="the router knows the node", limit_s=60)
-        yield Guarded(f"https://localhost:{router.port}", keys, node, router)
+        yield Guarded(f"{'https' if tls else 'http'}://localhost:{router.port}", keys, node, router)
 
 
 @pytest.fixture(scope="module")
@@ -119,6 +121,17 @@ def test_an_operator_drains_a_node_and_takes_that_back(page: Page, guarded: Guar
         expect(page).to_have_url(re.compile("/admin/#nodes-title$"))
         wait_until(lambda state=state: heard_state(guarded) == state, what=state, limit_s=60)  # type: ignore[misc]
         wait_until(lambda state=state: says_after_reload(page, state), what=state, limit_s=60)  # type: ignore[misc]
+
+
+@pytest.mark.full
+def test_a_form_that_is_refused_is_answered_with_a_page_that_says_what_to_do(page: Page, guarded: Guarded) -> None:
+    for key, said in ((WRONG, "credential|key"), ("k" * 5000, "paste that line alone")):
+        sign_in(page, guarded, key)
+        expect(page.get_by_role("alert")).to_contain_text(re.compile(said))
+        expect(page.get_by_label("Key")).to_be_visible()
+    sign_in(page, guarded, guarded.keys["reader"])
+    expect(page.get_by_role("alert")).to_contain_text("monitor")
+    expect(page.get_by_role("button", name="Sign out")).to_be_visible()
 
 
 def test_the_form_of_another_site_signs_nobody_in_or_out(page: Page, guarded: Guarded) -> None:

@@ -14,6 +14,7 @@ from understudy_router.forwarding.fallback import Step
 from understudy_shared.base.words import ApplicationId, Lineage
 from understudy_shared.http.problems import ProblemType
 from understudy_shared.reads.bounds import Refusal
+from understudy_shared.reads.hop import HopReply, encode_reply
 from understudy_shared.reads.hop_columns import HopKey, HopOutcome
 from understudy_shared.reads.position import Position
 
@@ -59,10 +60,18 @@ async def test_a_hop_says_what_is_asked_for_and_what_this_router_knows() -> None
     [
         (RESET, "reset"),
         (says(problem(ProblemType.NOT_OWNER)), "not-owner"),
+        (says(problem(ProblemType.UNKNOWN_STORE)), "unknown-store"),
+        (says(problem(ProblemType.LINEAGE_CHANGED)), "lineage-changed"),
+        (says(problem(ProblemType.NOT_INITIALISED)), "not-initialised"),
         (says(problem(ProblemType.STORE_ERROR)), "store-error"),
+        (says(problem(ProblemType.INTERNAL)), "internal"),
+        (says(refusal(Refusal.NOT_ACTIVE)), "not-active"),
         (says(refusal(Refusal.LAG_EXCEEDED)), "lag-exceeded"),
+        (says(HopOutcome(2, b"no problem")), "bad-reply"),
         (Raw(b"SSH-2.0-OpenSSH_9.6\r\n"), "bad-reply"),
         (status(200, b"not a hop"), "bad-reply"),
+        (status(200, encode_reply(HopReply(1, 1, 7, []))), "bad-reply"),
+        (status(500, b"oops"), "bad-reply"),
         (Raw(b"HTTP/1.1 307 X\r\nlocation: http://127.0.0.1:1/\r\ncontent-length: 0\r\n\r\n"), "bad-reply"),
     ],
 )
@@ -213,9 +222,18 @@ async def test_a_reader_with_a_position_waits_until_a_node_has_it() -> None:
 @pytest.mark.parametrize(
     ("target", "code", "kind"),
     [
+        (f"{STORE}/keys/x?max_lga=5", 400, "bad-bound"),
         (f"{STORE}/keys/x?max_lag=few", 400, "bad-bound"),
+        (f"{STORE}/keys/x?wait_ms=600000", 400, "bad-bound"),
+        (f"{STORE}/keys/x?min_position=us1.x", 400, "bad-bound"),
         (f"{STORE}/keys/a/b", 400, "bad-key"),
+        (f"{STORE}/lookup", 400, "bad-key"),
         ("/v1/stores/nowhere/keys/x", 404, "unknown-store"),
+        ("/v1/stores/nowhere", 404, "unknown-store"),
+        ("/v1/stores/nowhere/metadata", 404, "unknown-store"),
+        ("/v1/stores/nowhere/metadata/x", 404, "unknown-store"),
+        ("/admin/v1/lag?store=nowhere", 404, "unknown-store"),
+        ("/nowhere", 404, "unknown-path"),
         (f"{STORE}/keys/{'x' * 20_000}", 413, "too-large"),
     ],
 )

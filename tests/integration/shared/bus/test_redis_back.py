@@ -10,8 +10,11 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
+import pytest
+from tests.support.bus.documents import eventually
 from tests.support.bus.fragile_bus import FragileBus
-from tests.support.bus.redis_server import RedisServer
+from tests.support.bus.redis_server import RedisServer, redis_server
+from tests.support.checkpoint.handmade import HandmadeCheckpoint
 from tests.support.cluster.fake_cluster import until
 from tests.support.cluster.in_process import APPLICATION
 
@@ -143,3 +146,69 @@ async def test_routers_that_all_hear_of_the_bus_in_the_same_moment_do_not_read_i
         await until(lambda: all(router.degraded is None for router, _ in known), what="the bus")
     assert ROUTERS <= len(bus.read_s) <= 2 * ROUTERS
     assert max(bus.read_s) - min(bus.read_s) > 0.25 * BACK_SPREAD_HEARTBEATS * HEARTBEAT_MS / 1000
+
+
+@pytest.mark.full
+async def test_when_redis_is_back_empty_each_node_and_router_asks_a_bounded_number_of_things(tmp_path: Path) -> None:
+    checkpoint = HandmadeCheckpoint(tmp_path / "checkpoint", partitions=TASKS).create().add(1, 2)
+    with redis_server() as redis:
+        async with (
+            members(checkpoint.path, tmp_path, redis.url) as nodes,
+            routers(redis.url, lambda: CountedBus(redis.url)) as known,
+        ):
+
+            async def in_step() -> bool:
+                return (
+                    all(
+                        len(router.tables.nodes) == NODES and not router.not_ready() and not router.degraded
+                        for router, _ in known
+                    )
+                    and all(
+                        member.assignment is not None
+                        and not member.causes()
+                        and len(member.assignment.members) == NODES
+                        and member.assignment.order == router.tables.assignment.order  # type: ignore[union-attr]
+                        for member, _ in nodes.values()
+                        for router, _ in known[:1]
+                    )
+                )
+
+            await eventually(in_step, what="thirty nodes in step")
+            redis.kill()
+
+            async def all_lost() -> bool:
+                return all(router.degraded for router, _ in known) and all(
+                    member.causes() for member, _ in nodes.values()
+                )
+
+            await eventually(all_lost, what="everybody to notice")
+            for _, bus in (*nodes.values(), *known):
+                bus.done.clear()
+            began_s = time.monotonic()
+            redis.start()
+            await eventually(in_step, what="thirty nodes in step again")
+
+            async def has_catalogue() -> bool:
+                return any(bus.done["writing catalogue"] for _, bus in nodes.values())
+
+            await eventually(has_catalogue, what="the catalogue")
+            beats = (time.monotonic() - began_s) * 1000 / HEARTBEAT_MS
+            by_node = {node_id: Counter(bus.done) for node_id, (_, bus) in nodes.items()}
+            by_router = [Counter(bus.done) for _, bus in known]
+            calls = commands(redis)
+    for done in by_node.values():
+        # When it is back, and once more if a heartbeat came through before that.
+        backs = max(1, done["back"])
+        assert done["scanning node"] <= 2 * backs, done
+        assert done["reading assignment"] <= 4 * backs, done
+        assert done["writing node"] <= 4 * backs + beats, done
+        # Who finds the catalogue there does not write it: on an idle machine a few do, on a busy one nearly all.
+        assert done["writing catalogue"] <= backs, done
+    for done in by_router:
+        backs = max(1, done["back"])
+        assert done["scanning node"] <= 2 * backs, done
+        assert done["reading assignment"] <= 2 * backs, done
+        assert done["reading catalogue"] == 0, done
+    reads = calls["get"] + calls["pttl"] + calls["scan"]
+    most = max(max(1, done["back"]) for done in (*by_node.values(), *by_router))
+    assert reads <= 2 * most * (NODES + ROUTERS) * (READ_ALL + 4), calls

@@ -126,6 +126,12 @@ async def test_without_sentinels_a_call_ends_at_its_deadline_and_says_what_is_mi
             await bus.get(KEY)
 
 
+async def test_sentinels_that_know_no_such_service_are_said_so(three: list[SentinelProcess]) -> None:
+    async with bus_of(sentinel_url(three).replace("/us/", "/them/")) as bus:
+        with pytest.raises(BusError, match="no sentinel names a living primary of 'them'"):
+            await bus.get(KEY)
+
+
 @pytest.mark.usefixtures("checks_often")
 async def test_without_sentinels_what_stands_goes_on(server: RedisServer, three: list[SentinelProcess]) -> None:
     async with bus_of(sentinel_url(three)) as bus, listening(bus.listen(NAMES.channel)) as ear:
@@ -145,6 +151,16 @@ async def test_without_sentinels_what_stands_goes_on(server: RedisServer, three:
         assert publisher.failures == 0
         assert connections(server) == made + 1, "of this question alone"
         publisher.close()
+
+
+async def test_a_wrong_password_for_sentinels_says_so(three: list[SentinelProcess]) -> None:
+    for sentinel in three:
+        sentinel.command("ACL", "SETUSER", "default", "resetpass", ">right")
+    async with bus_of(sentinel_url(three) + "?sentinel_password=right") as bus:
+        await bus.put(KEY, b"1")
+    async with bus_of(sentinel_url(three) + "?sentinel_password=wrong") as bus:
+        with pytest.raises(BusError, match="3 of them failed: AuthenticationError"):
+            await bus.get(KEY)
 
 
 # A server that is the primary no more
@@ -187,6 +203,20 @@ async def test_a_primary_that_was_replaced_and_answers_on_is_left(server: RedisS
             publisher.hint(2)
             assert isinstance(await ear.next(), bytes)
         publisher.close()
+
+
+async def test_a_connection_that_was_in_use_when_the_primary_moved_is_not_used_for_the_next_call(
+    server: RedisServer, usurper: RedisServer
+) -> None:
+    with sentinels_of(server) as sentinels:
+        async with bus_of(sentinel_url(sentinels)) as bus:
+            await bus.put(KEY, b"1")
+            used = await bus._pool.get_connection()
+            sentinels[0].name(usurper)
+            await bus.put(KEY + "2", b"on a second connection, which asks")
+            await bus._pool.release(used)
+            await bus.put(KEY, b"3")
+        assert (server.command("DBSIZE"), usurper.command("DBSIZE")) == (1, 2)
 
 
 # Failovers

@@ -10,11 +10,13 @@ from typing import Any
 import pytest
 from tests.support.bus.redis_server import RedisServer
 from tests.support.checkpoint.handmade import HandmadeCheckpoint
-from tests.support.cluster.in_process import HEARTBEAT_MS, LIMIT_S, VERSION, Cluster, cluster
+from tests.support.cluster.in_process import HEARTBEAT_MS, LIMIT_S, TASKS, VERSION, Cluster, cluster
 from tests.support.cluster.watch import heard_assignments, reading
 from tests.support.matrix import in_full
 from tests.support.spark.counting_query import WORDS
 from tests.support.spark.queries import wait_until
+
+from understudy_shared.bus.messages import AssignedTask, Assignment
 
 
 def active_for(known: Cluster, node_id: str) -> set[str]:
@@ -74,6 +76,52 @@ def test_a_node_that_dies_is_gone_from_every_router_and_no_lookup_fails_meanwhil
             silent = f"silent for more than {3 * HEARTBEAT_MS} ms, and "
             assert dead["reason"] in {f"{silent}it did not answer when asked", f"{silent}no assignment names it"}
         assert answered_by(known) == {"active"}
+
+
+def roles_over_time(heard: list[Assignment], node_id: str) -> dict[str, list[str]]:
+    """The roles that each task gives a node, one after the other."""
+    roles: dict[str, list[str]] = {}
+    for assignment in heard:
+        for task, duty in assignment.tasks.items():
+            role = _role(duty, node_id)
+            before = roles.setdefault(task, [])
+            if role is not None and before[-1:] != [role]:
+                before.append(role)
+    return roles
+
+
+def _role(duty: AssignedTask, node_id: str) -> str | None:
+    if duty.active == node_id:
+        return "active"
+    return "standby" if node_id in duty.standbys else "warmup" if node_id in duty.warmups else None
+
+
+@pytest.mark.full
+def test_a_node_that_comes_back_under_its_id_is_a_warm_up_before_it_counts(
+    tmp_path: Path, checkpoint: HandmadeCheckpoint, redis: RedisServer
+) -> None:
+    with cluster(checkpoint.path, tmp_path, redis.url, num_standby_replicas=2) as known:
+        known.wait_to_rest(copies=3, version=VERSION)
+        with reading(known.router) as reader:
+            known.end("n3")
+            known.wait_to_rest(copies=2, version=VERSION)
+            checkpoint.add(VERSION + 1, VERSION + 2)
+            with heard_assignments(redis.url) as heard:
+                known.start("n3")
+                known.wait_to_rest(copies=3, version=VERSION + 2)
+            reader.wait_for_answers()
+        roles = roles_over_time(heard, "n3")
+        assert len(roles) == TASKS
+        for task, given in roles.items():
+            assert given in (["warmup", "standby"], ["warmup", "standby", "active"], ["warmup", "active"]), (
+                task,
+                given,
+            )
+        assert "standby" in {role for given in roles.values() for role in given}
+        events = [event["event"] for event in known.router.lag()["events"] if "n3" in event["detail"]]  # type: ignore[attr-defined]
+        lives = [event for event in events if event in {"joined", "died"}]
+        assert lives[:3] == ["joined", "died", "joined"]
+        assert lives[3:] == ["died", "joined"] * (len(lives[3:]) // 2), "a late heartbeat may be taken for a death"
 
 
 def _drained(report: Mapping[str, Any]) -> bool:

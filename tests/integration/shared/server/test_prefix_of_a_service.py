@@ -2,10 +2,21 @@
 
 from __future__ import annotations
 
-from tests.support.services.echo_service import DIRECT_POST, get, serving
+import pytest
+from tests.support.services.echo_service import DIRECT, DIRECT_POST, get, serving
 from tests.support.services.raw_http import RawClient
 
 PREFIX = "/understudy"
+
+
+@pytest.mark.parametrize("prefix", ["", PREFIX])
+@pytest.mark.parametrize("path", [f"{DIRECT}/a%2Fb", f"{DIRECT}", "/anything", "/"])
+def test_a_request_is_answered_with_the_prefix_and_without(prefix: str, path: str) -> None:
+    with serving(root_path=PREFIX) as service, RawClient(service.port) as client:
+        for _ in range(3):  # the head of a lookup is remembered from the second one on
+            client.send(get(f"{prefix}{path}"))
+            assert client.reply()[2] == f"GET {path.replace('%2F', '/') if path == '/anything' else path} 0".encode()
+        assert service.app.direct == ([path] * 3 if path.startswith(DIRECT) else [])
 
 
 def test_the_prefix_itself_is_the_root_and_what_only_begins_like_it_is_another_path() -> None:

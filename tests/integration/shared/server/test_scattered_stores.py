@@ -68,6 +68,63 @@ def test_every_key_is_found_in_the_partition_that_has_it_by_each_way_to_read(
     assert [each["placement"] for each in stores] == ["scattered"]
 
 
+def test_a_key_that_two_partitions_have_is_a_problem_that_names_them(known: tuple[ScatteredCheckpoint, Served]) -> None:
+    _, served = known
+    (in_a_batch,) = served.look_up_all([[TWICE]])
+    with Watcher(served.port, f"op0/watch/{TWICE}") as watched:
+        watch = watched.problem
+    found = [
+        (reply.status, reply.problem, reply.body["partitions"])
+        for reply in (served.look_up([TWICE]), served.get(f"/v1/stores/op0/history/{TWICE}"))
+    ]
+    assert found == [(409, "ambiguous-key", [0, PARTITIONS - 1])] * 2
+    assert (in_a_batch["type"], in_a_batch["partitions"], watch) == (
+        "ambiguous-key",
+        [0, PARTITIONS - 1],
+        "ambiguous-key",
+    )
+    scanned: Any = served.post("/v1/stores/op0/scan", json.dumps({"prefix": [TWICE]}).encode()).body
+    assert sorted(row["value"]["count"] for row in scanned["rows"]) == [VERSION, VERSION + PARTITIONS - 1]
+
+
+def test_a_watch_tells_each_version_of_a_key_and_goes_on_behind_a_position(
+    known: tuple[ScatteredCheckpoint, Served],
+) -> None:
+    checkpoint, served = known
+    word = next(iter(checkpoint.counts(VERSION)))
+    body = {"keys": [[word], ["absent"]]}
+    with Watcher(served.port, "op0/watch", body) as watched:
+        first, second = watched.take(), watched.take()
+        told = {event.data["key"]["word"]: event for event in (first, second)}
+        assert told[word].counted == checkpoint.counts(VERSION)[word]
+        assert (told["absent"].data["found"], told["absent"].data["partition"]) == (False, None)
+        checkpoint.add(VERSION + 1)
+        changed = watched.take()
+        assert (changed.kind, changed.version, changed.counted) == ("value", VERSION + 1, told[word].counted + 1)
+    wait_until(lambda: served.look_up([word]).body["version"] == VERSION + 1, what="the version everywhere")
+    position = told[word].data["position"]
+    with Watcher(served.port, "op0/watch", body, last_event_id=position) as resumed:
+        missed = resumed.take()
+        assert (missed.kind, missed.version, missed.counted) == ("value", VERSION + 1, changed.counted)
+        checkpoint.add(VERSION + 2)
+        later = resumed.take()
+        assert (later.version, later.counted) == (VERSION + 2, changed.counted + 1)
+    with Watcher(served.port, f"op0/watch/{TWICE}", last_event_id=position) as ambiguous:
+        assert ambiguous.problem == "ambiguous-key"
+
+
+def test_a_bound_that_a_partition_cannot_keep_is_the_answer_and_names_the_partition(
+    known: tuple[ScatteredCheckpoint, Served],
+) -> None:
+    checkpoint, served = known
+    word = next(iter(checkpoint.counts(VERSION)))
+    for key in (word, "absent"):
+        reply = served.look_up([key], bounds=f"version={VERSION + 5}&wait_ms=0")
+        assert (reply.status, reply.problem) == (503, "no-acceptable-replica")
+        assert reply.body["partition"] in range(PARTITIONS)
+        assert f"partition {reply.body['partition']}" in str(reply.body["where"])
+
+
 @pytest.fixture
 def halved(tmp_path: Path, redis: RedisServer) -> Iterator[tuple[ScatteredCheckpoint, Cluster]]:
     """Two nodes, each with one half of the partitions."""

@@ -114,6 +114,34 @@ def test_a_file_has_the_rows_of_an_export_and_nothing_else_in_every_form(server:
     assert pl.read_parquet(body_of(server, "parquet", prefix='["no-such-word"]')).height == 0
 
 
+def test_a_node_and_a_router_make_the_same_bytes_of_one_version(servers: dict[str, Served]) -> None:
+    for ending in ("parquet", "arrow", "csv", "ndjson"):
+        found = [got(each, url(each, ending, version=VERSION)) for each in servers.values()]
+        assert found[0][2] == found[1][2]
+        assert found[0][1]["content-length"] == str(len(found[0][2])) == found[1][1]["content-length"]
+
+
+def test_ranges_are_given_of_a_version_that_is_named_and_of_no_other(server: Served) -> None:
+    """Q: two requests that name no version may be of two versions, and a reader that joins them has neither."""
+    target = url(server, "parquet", version=VERSION)
+    _, head, whole = got(server, target, "HEAD")
+    assert (head["content-length"], head["accept-ranges"], whole) == (str(int(head["content-length"])), "bytes", b"")
+    _, _, whole = got(server, target)
+    for asked, part in (("bytes=0-3", whole[:4]), ("bytes=-8", whole[-8:]), ("bytes=9-", whole[9:])):
+        status, found, body = got(server, target, range=asked)
+        assert (status, body, found["etag"]) == (206, part, head["etag"])
+        assert found["content-range"].endswith(f"/{len(whole)}")
+    assert got(server, target, range=f"bytes={len(whole)}-")[0] == 416
+    assert got(server, target, range="bytes=0-3", if_range='"another"')[::2] == (200, whole)
+    assert got(server, target, if_match='"another"')[0] == 412
+    assert got(server, target, if_none_match=head["etag"])[::2] == (304, b"")
+    newest = url(server, "parquet")
+    status, found, body = got(server, newest, range="bytes=0-3")
+    assert (status, found["accept-ranges"], len(body)) == (200, "none", len(whole))
+    assert got(server, newest, range="bytes=0-3", if_range=found["etag"])[::2] == (206, whole[:4])
+    assert "content-length" not in got(server, newest, "HEAD")[1]
+
+
 def test_what_cannot_be_a_file_is_a_problem(server: Served) -> None:
     for target, status in (
         (url(server, "parquet", where='[["nowhere", "=", 1]]'), 400),

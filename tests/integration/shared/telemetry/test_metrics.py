@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
 
@@ -10,6 +11,7 @@ from tests.support.bus.redis_server import redis_server
 from tests.support.checkpoint.handmade import HandmadeCheckpoint
 from tests.support.cluster.in_process import LIMIT_S, Cluster, cluster
 from tests.support.cluster.served_node import Served
+from tests.support.spark.counting_query import WORDS
 from tests.support.spark.queries import wait_until
 
 VERSION = 2
@@ -38,6 +40,61 @@ def value(of: Served, name: str) -> float:
     """One series; 0 when there is none."""
     found = re.search(rf"(?m)^{re.escape(name)} (\S+)$", of.text("/metrics"))
     return float(found[1]) if found else 0.0
+
+
+def test_a_router_counts_reads_by_store_and_outcome_and_how_old_their_answers_were(world: World) -> None:
+    router = world.router
+    names = {
+        "found": 'understudy_requests_total{op="lookup",outcome="found",store="op0"}',
+        "absent": 'understudy_requests_total{op="lookup",outcome="absent",store="op0"}',
+        "batches": 'understudy_requests_total{op="batch",outcome="answered",store="op0"}',
+        "no store": 'understudy_requests_total{op="lookup",outcome="unknown-store",store=""}',
+        "took": 'understudy_request_duration_seconds_count{op="lookup",store="op0"}',
+        "lag": "understudy_served_lag_batches_count",
+        "in step": 'understudy_served_lag_batches_bucket{le="0.0"}',
+        "staleness": "understudy_served_staleness_seconds_count",
+        "hops": "understudy_router_hop_seconds_count",
+    }
+    before = {what: value(router, name) for what, name in names.items()}
+    for word in WORDS[:3]:
+        assert router.look_up([word]).status == 200
+    assert router.look_up(["nowhere"]).status == 404
+    assert router.look_up(["a"], store="made-up").status == 404
+    keys = json.dumps({"keys": [[word] for word in WORDS[:5]] + [["nowhere"]]}).encode()
+    assert router.post("/v1/stores/op0/lookup", keys).status == 200
+    assert router.post("/v1/stores/made-up/lookup", keys).status == 404
+    grown = {what: value(router, name) - before[what] for what, name in names.items()}
+    assert grown.pop("hops") >= 5
+    assert grown == {
+        "found": 3, "absent": 1, "batches": 1, "no store": 1, "took": 4, "lag": 10, "in step": 10, "staleness": 10,
+    }  # fmt: skip
+    assert "made-up" not in router.text("/metrics"), "anybody could make series"
+
+
+def test_a_read_that_no_replica_may_answer_counts_as_refused_and_no_answer_is_beyond_its_bound(world: World) -> None:
+    router = world.router
+    refused, errors = (f"understudy_{name}_total" for name in ("refused_by_bound", "read_errors"))
+    before = value(router, refused), value(router, errors)
+    node = world.nodes[0]
+    for each in world.nodes:
+        each.node.hold_at(VERSION)
+    try:
+        world.checkpoint.add(VERSION + 1)
+        wait_until(lambda: node.node.end.version == VERSION + 1, what="the commit", limit_s=LIMIT_S)
+        wait_until(
+            lambda: router.look_up([WORDS[0]], bounds="max_lag=0").status == 503, what="a refusal", limit_s=LIMIT_S
+        )
+        assert router.look_up([WORDS[0]], bounds="max_lag=1").status == 200
+    finally:
+        for each in world.nodes:
+            each.node.hold_at(None)
+    assert value(router, refused) > before[0]
+    assert value(router, errors) == before[1]
+    assert value(router, "understudy_bound_violations_total") == 0
+    assert value(router, 'understudy_served_lag_batches_bucket{le="+Inf"}') > value(
+        router, 'understudy_served_lag_batches_bucket{le="0.0"}'
+    )
+    world.known.wait_to_rest(copies=2, version=VERSION + 1)
 
 
 def test_a_commit_is_measured_until_it_is_visible_and_heartbeats_say_how_long_that_takes(world: World) -> None:
