@@ -25,7 +25,7 @@ def python(code: str) -> str:
     [
         ("click", ["--help"], "client"),
         ("fastapi", ["serve", "/nowhere"], "node"),
-        ("redis", ["node", "/nowhere"], "node"),
+        ("redis", ["node", "/nowhere", "--redis", "redis://127.0.0.1"], "node"),
         ("redis", ["router"], "router"),
         ("pyspark", ["demo"], "all"),
     ],
