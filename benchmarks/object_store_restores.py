@@ -29,7 +29,7 @@ from benchmarks.restore_and_lookup import restore_in_process
 from understudy_node.checkpoint.files import CheckpointFiles
 from understudy_node.checkpoint.object_store import ObjectStoreFiles
 from understudy_node.follow.history import CommitHistory
-from understudy_node.follow.poller import Poller
+from understudy_node.follow.poll_loop import Poller
 from understudy_shared.base.clock import SystemClock
 
 

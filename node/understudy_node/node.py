@@ -14,12 +14,10 @@ from understudy_node.checkpoint.files import CheckpointFiles, LocalFiles
 from understudy_node.degraded import causes_of
 from understudy_node.engine.rocksdb_base import BlockCache
 from understudy_node.events import NodeEvents
-from understudy_node.follow.cadence import Cadence
 from understudy_node.follow.end import End, Verdict, next_poll_ms
 from understudy_node.follow.history import CommitHistory
 from understudy_node.follow.new_schemas import NewSchemas
-from understudy_node.follow.poll_loop import PollLoop
-from understudy_node.follow.poller import Poll, Poller
+from understudy_node.follow.poll_loop import Cadence, Poll, Poller, PollLoop
 from understudy_node.generation import Generation, Wiring, layout_of
 from understudy_node.generations import Duties, Generations
 from understudy_node.measures import During, Measures

@@ -36,7 +36,6 @@ from understudy_shared.reads.selection import MAX_PAGE_ELEMENTS
 from understudy_shared.reads.snapshot_lease import MAX_TTL_S
 from understudy_shared.reads.where import MAX_TERMS, MAX_WHERE_BYTES
 from understudy_shared.server.connection_limits import MAX_HEADER_BYTES
-from understudy_shared.server.made_files import MAX_FILE_BYTES, MAX_HELD_BYTES, MAX_HELD_FILES, MAX_LIVING_BYTES
 from understudy_shared.server.prefix_watches import (
     MAX_BEGINNING,
     MAX_PREFIX_WATCHES,
@@ -44,6 +43,7 @@ from understudy_shared.server.prefix_watches import (
     MAX_PRESENT_BYTES,
 )
 from understudy_shared.server.several_reads import MAX_READS
+from understudy_shared.server.store_files import MAX_FILE_BYTES, MAX_HELD_BYTES, MAX_HELD_FILES, MAX_LIVING_BYTES
 from understudy_shared.server.watch_streams import MAX_WATCHED_KEYS
 
 Row = tuple[str, str, str]

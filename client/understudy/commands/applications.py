@@ -12,9 +12,8 @@ from click.core import ParameterSource
 
 from understudy.calls.http_client import path_segment
 from understudy.calls.options import Command, ServerOptions, server_options
-from understudy.terminal.console import print_json
+from understudy.terminal.console import FieldList, Page, Sheet, print_json
 from understudy.terminal.exits import EXIT_CODES_HELP, CommandError, ExitCode
-from understudy.terminal.pages import FieldList, Page, Sheet
 from understudy_shared.base.errors import SettingsError
 from understudy_shared.base.printable import printable
 

@@ -28,9 +28,9 @@ from understudy.commands.row_output import (
     format_option,
 )
 from understudy.terminal.console import print_lines
-from understudy.terminal.event_lines import EVENT_HEADS, event_line
 from understudy.terminal.exits import EXIT_CODES_HELP
-from understudy.terminal.row_progress import RowProgress
+from understudy.terminal.refreshing import RowProgress
+from understudy.terminal.reports import EVENT_HEADS, event_line
 from understudy.typed.columns import StoreEntry
 from understudy_shared.reads.export_columns import ExportColumn, ExportColumns
 from understudy_shared.spark.types import BooleanType, IntType, LongType

@@ -14,9 +14,8 @@ import orjson
 from understudy.services.in_force import InForce, in_force
 from understudy.services.running import use_config_file
 from understudy.services.settings import FLAGS_OF, given_settings, setting_options, unknown_variables
-from understudy.terminal.console import print_json, print_page
+from understudy.terminal.console import Lines, Sheet, print_json, print_page
 from understudy.terminal.exits import EXIT_CODES_HELP
-from understudy.terminal.pages import Lines, Sheet
 from understudy_shared.base.suggest import did_you_mean
 
 

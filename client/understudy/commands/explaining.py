@@ -18,7 +18,7 @@ from understudy.calls.options import (
 )
 from understudy.commands.reading import KeyCommand
 from understudy.terminal.exits import EXIT_CODES_HELP, CommandError, ExitCode
-from understudy.terminal.explain_report import explain_page
+from understudy.terminal.reports import explain_page
 
 
 @click.command(cls=KeyCommand, epilog=EXIT_CODES_HELP)

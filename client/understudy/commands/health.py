@@ -11,10 +11,10 @@ import orjson
 
 from understudy.calls.http_client import Server, path_segment
 from understudy.calls.options import ServerOptions, server_options
+from understudy.terminal.console import Lines
 from understudy.terminal.exits import EXIT_CODES_HELP, CommandError, ExitCode
 from understudy.terminal.fleet_reports import fleet_health_page
 from understudy.terminal.lag_reports import health_line
-from understudy.terminal.pages import Lines
 from understudy_shared.base.printable import printable
 
 ASK_EVERY_S = 1.0

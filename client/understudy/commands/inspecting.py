@@ -9,10 +9,10 @@ import orjson
 
 from understudy.calls.http_client import Server, path_segment
 from understudy.calls.options import ServerOptions, server_options
+from understudy.terminal.console import FieldList, Page
 from understudy.terminal.exits import EXIT_CODES_HELP
 from understudy.terminal.fleet_reports import fleet_lag_page
 from understudy.terminal.lag_reports import SORTS, STATES, arranged, lag_page
-from understudy.terminal.pages import FieldList, Page
 from understudy.terminal.refreshing import watch_pages
 from understudy.terminal.reports import store_fields, stores_page
 from understudy_shared.base.errors import UnderstudyError

@@ -12,9 +12,8 @@ from typing import Any, TypeVar
 import click
 import orjson
 
-from understudy.terminal.console import print_json, print_lines, print_page
+from understudy.terminal.console import Sheet, print_json, print_lines, print_page
 from understudy.terminal.exits import EXIT_CODES_HELP, CommandError, ExitCode
-from understudy.terminal.pages import Sheet
 from understudy_shared.auth.api_keys import new_key
 from understudy_shared.auth.credentials import CredentialsError, StoredKey
 from understudy_shared.auth.key_file import add_key, revoke_key, stored_keys

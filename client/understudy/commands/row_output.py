@@ -14,10 +14,9 @@ import click
 import orjson
 
 from understudy.calls.options import Command
-from understudy.terminal.console import print_json, print_page
+from understudy.terminal.console import Sheet, print_json, print_page
 from understudy.terminal.exits import CommandError, ExitCode
 from understudy.terminal.export_files import Written, WrittenArrow, WrittenParquet, require_pyarrow
-from understudy.terminal.pages import Sheet
 from understudy.terminal.values import shown
 from understudy.typed.columns import StoreEntry
 from understudy_shared.base.printable import printable

@@ -31,7 +31,7 @@ from understudy.commands.row_output import (
 )
 from understudy.terminal.console import print_json
 from understudy.terminal.exits import EXIT_CODES_HELP
-from understudy.terminal.row_progress import RowProgress
+from understudy.terminal.refreshing import RowProgress
 
 
 @click.command(epilog=EXIT_CODES_HELP)

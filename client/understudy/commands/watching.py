@@ -22,8 +22,8 @@ from understudy.client.watch import Watch
 from understudy.commands.reading import KeyCommand
 from understudy.commands.row_output import TEXT_FORMATS, Columned, checked_format, format_option, item_columns
 from understudy.terminal.console import print_json, print_lines
-from understudy.terminal.event_lines import EVENT_HEADS, event_line
 from understudy.terminal.exits import EXIT_CODES_HELP, CommandError, ExitCode
+from understudy.terminal.reports import EVENT_HEADS, event_line
 from understudy_shared.reads.position import PREFIX as POSITION_PREFIX
 
 _HEADS = ("event", "version", "committed_at", "found")

@@ -6,8 +6,7 @@ import re
 from collections.abc import Sequence
 from typing import Final
 
-from understudy.sql.names import identifier
-from understudy.sql.table_columns import Table
+from understudy.sql.table_columns import Table, identifier
 from understudy_shared.base.errors import UnderstudyError
 from understudy_shared.base.printable import printable
 from understudy_shared.base.suggest import did_you_mean

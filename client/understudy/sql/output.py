@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
 import orjson
 
-from understudy.terminal.console import print_page
+from understudy.terminal.console import Sheet, print_page
 from understudy.terminal.export_files import WrittenArrow, WrittenParquet, form_by_ending, written_whole
-from understudy.terminal.pages import Sheet
 from understudy.terminal.values import shown
 from understudy_shared.base.printable import printable
 from understudy_shared.spark.names import unique_names

@@ -10,9 +10,8 @@ from typing import Final
 
 import click
 
-from understudy.sql.names import identifier
 from understudy.sql.session import SqlSession
-from understudy.sql.table_columns import Table
+from understudy.sql.table_columns import Table, identifier
 from understudy.terminal.exits import say_error
 from understudy_shared.base.errors import UnderstudyError
 from understudy_shared.base.printable import printable

@@ -1,28 +1,30 @@
-"""A session: statements over the stores of a server, each at one version. DuckDB is started by the first."""
+"""A session: statements over the stores of a server, each at one version. DuckDB is started by the first.
+
+`query` is one statement of a program, in a session of its own.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
+from importlib import import_module
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
+
+import orjson
 
 from understudy.client.core.values import SnapshotBounds
 from understudy.client.sync import Client
 from understudy.sql.reads import Read, Reads
 from understudy.sql.table_columns import Table, tables_of
 from understudy_shared.base.errors import UnderstudyError
+from understudy_shared.base.extras import PACKAGE, MissingExtraError
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from understudy.sql.engine import Engine
-
-
-from importlib import import_module
-
-from understudy_shared.base.extras import PACKAGE, MissingExtraError
 
 Parameters = Sequence[object] | dict[str, object] | None
 
@@ -209,3 +211,25 @@ class _Seen:
             for batches in dataset.open:
                 with suppress(ValueError):  # a thread of DuckDB is still in it: the end of its reads ends it
                     batches.close()
+
+
+def query(
+    client: Client,
+    statement: str,
+    parameters: Parameters = None,
+    *,
+    memory_limit: str = MEMORY_LIMIT,
+    **bounds: Unpack[SnapshotBounds],
+) -> pa.Table:
+    """Run a SELECT over the stores of a client, all at one version: the newest, or that which `bounds` name.
+
+        query(client, "select * from aircraft where tailnum = $tail", {"tail": "N14228"}, version=418)
+
+    The metadata `understudy` of the table's schema has the version. Several statements are quicker in one `SqlSession`.
+    Raises SqlError, MissingExtraError, and the errors of the client.
+    """
+    session = SqlSession(client, memory_limit=memory_limit, bounds=bounds)
+    with session, session.run(statement, parameters) as answer:
+        table = answer.table()
+        said = {"version": answer.version, "committed_at": answer.lease.get("committed_at")}
+        return table.replace_schema_metadata({"understudy": orjson.dumps(said)})

@@ -6,11 +6,12 @@ Rule: a column has its own name; where two of a store have one, each has its par
 
 from __future__ import annotations
 
+import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from understudy.sql.predicates import Path
 from understudy.typed.columns import StoreEntry, read_entry
@@ -20,6 +21,15 @@ from understudy_shared.reads.columns import Columns
 from understudy_shared.reads.export_columns import PARTS, PROBLEM, ExportColumn, ExportColumns
 from understudy_shared.reads.scan_question import MAX_FIELDS
 from understudy_shared.spark.types import SparkType, StructType
+
+_PLAIN: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
+
+
+def identifier(name: str, reserved: Collection[str] = ()) -> str:
+    """Return a name of a table or a column as a statement has it: in quotes where it needs them."""
+    if _PLAIN.fullmatch(name) and name.lower() not in reserved:
+        return name
+    return '"' + name.replace('"', '""') + '"'
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,8 @@
 Into a pipe or a file, lines are as long as they need to be; a terminal folds them, and shows words that say how well
 something is in colour, unless NO_COLOR is set. Tables need rich, which takes longer to import than a lookup takes: only
 what draws a table imports it.
+
+A report is lines, fields and tables, in order (data): the console prints it or draws it.
 """
 
 from __future__ import annotations
@@ -13,16 +15,44 @@ import shutil
 import sys
 import textwrap
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import click
 import orjson
 
-from understudy.terminal.pages import FieldList, Lines, Page, Sheet
-
 if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.table import Table
+
+
+@dataclass(frozen=True, slots=True)
+class Lines:
+    """Text as it is. What `folds` is folded to the width of a terminal; `states` are shown in colour."""
+
+    lines: Sequence[str]
+    folds: bool = False
+    states: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class FieldList:
+    """Rows of section, name and text, aligned; a row's text begins where its last name ends."""
+
+    rows: Sequence[Sequence[str]]
+
+
+@dataclass(frozen=True, slots=True)
+class Sheet:
+    """A table with a heading; `title` stands above it."""
+
+    columns: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    title: str = ""
+
+
+Page = Sequence[Lines | FieldList | Sheet]
+
 
 _COLOURS = {
     "green": ("ok", "all well", "yes", "RUNNING"),

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from understudy.terminal.pages import Lines, Page, Sheet
+from understudy.terminal.console import Lines, Page, Sheet
 from understudy.terminal.values import duration_text, number_text
 from understudy_shared.base.printable import printable
 

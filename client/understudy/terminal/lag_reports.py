@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from understudy.terminal.pages import Lines, Page, Sheet
+from understudy.terminal.console import Lines, Page, Sheet
 from understudy.terminal.values import duration_text, number_text, position_text
 from understudy_shared.base.printable import printable
 

@@ -1,6 +1,8 @@
 """A report that is fetched and shown until Ctrl-C: redrawn on a terminal, printed one below the other elsewhere.
 
 While a server is away its error is shown in place of the report; only a failing first fetch ends the command.
+
+Exports show the number of rows that have come so far.
 """
 
 from __future__ import annotations
@@ -12,10 +14,34 @@ from contextlib import ExitStack
 
 import click
 
-from understudy.terminal.console import drawn, print_json, print_page
+from understudy.terminal.console import Lines, Page, drawn, print_json, print_page
 from understudy.terminal.exits import error_lines, say_error
-from understudy.terminal.pages import Lines, Page
 from understudy_shared.base.errors import UnderstudyError
+
+
+class RowProgress:
+    """The number of rows so far, on a terminal that shows nothing else."""
+
+    def __init__(self) -> None:
+        self._is_shown = sys.stderr.isatty() and not sys.stdout.isatty()
+        self._rows = 0
+
+    def __enter__(self) -> RowProgress:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._is_shown and self._rows:
+            click.echo("", err=True)
+
+    def add(self, rows: int, version: object) -> None:
+        """Show that so many more rows came."""
+        self.set(self._rows + rows, version)
+
+    def set(self, rows: int, version: object) -> None:
+        """Show how many rows there are so far."""
+        self._rows = rows
+        if self._is_shown:
+            click.echo(f"\r{rows:,} rows of version {version}", nl=False, err=True)
 
 
 def watch_pages(fetch: Callable[[], bytes], page_of: Callable[[bytes], Page], *, every_s: float, as_json: bool) -> None:

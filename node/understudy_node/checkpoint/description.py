@@ -14,7 +14,7 @@ from typing import Final, Literal
 
 from understudy_node.checkpoint.avro_history import AvroHistory
 from understudy_node.checkpoint.files import CheckpointFiles
-from understudy_node.checkpoint.inference import infer_operator, stores_of
+from understudy_node.checkpoint.inference import infer_operator, require_checkpoint, stores_of
 from understudy_node.checkpoint.logs import (
     CONTINUE,
     MAX_LOG_BYTES,
@@ -34,7 +34,6 @@ from understudy_node.checkpoint.operators import (
     choose_metadata_batch,
     parse_operator_metadata,
 )
-from understudy_node.checkpoint.recognition import require_checkpoint
 from understudy_node.checkpoint.schemas import ColumnFamilySchema, SchemaFile, parse_schema_file
 from understudy_node.checkpoint.shapes import FAMILIES_FORMATS, JOIN, join_tables
 from understudy_node.checkpoint.snapshots import parse_state_files

@@ -2,19 +2,86 @@
 
 Rule: nothing is guessed. The names of directories, the columns in the schema files and the settings in the offset log
 say which operators may have written the state. Where that is more than one, it is refused with their names.
+
+A path that is no checkpoint is recognised, too: a table, a sink, a parent folder, a folder inside a checkpoint. The
+error says which of these it looks like, what a checkpoint contains, and which path to try instead.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Final
 
+from understudy_node.checkpoint.files import CheckpointFiles
+from understudy_node.checkpoint.logs import batch_ids
 from understudy_node.checkpoint.operators import DEFAULT_STORE, OperatorMetadata, StoreMetadata
 from understudy_node.checkpoint.shapes import COUNTS, JOIN, JOIN_SIDES, ROWS, has_shape_of, prefix_columns, side_table
 from understudy_node.checkpoint.support import SUPPORTED_OPERATORS, state_format_of
-from understudy_shared.base.errors import UnsupportedError
+from understudy_shared.base.errors import CheckpointError, NotACheckpointError, UnsupportedError
 from understudy_shared.spark.types import StructType, VoidType
+
+_CONTAINS = (
+    "A checkpoint contains 'metadata', 'offsets', 'commits' and 'state'; it is the checkpointLocation given to the "
+    "query's writeStream"
+)
+_TABLE_MARKS = ("_delta_log", "_spark_metadata", "_SUCCESS", "_hudi", ".hoodie")
+_TABLE_SUFFIXES = (".parquet", ".orc", ".avro", ".csv", ".json")
+_INSIDE = frozenset({"commits", "offsets", "state", "sources"})
+_MAX_CHILDREN = 50
+_MAX_NAMED = 3
+
+
+def require_checkpoint(files: CheckpointFiles) -> None:
+    """Raise `NotACheckpointError` unless this looks like a streaming query's checkpoint."""
+    names = files.list("")
+    if names is None:
+        raise NotACheckpointError("The path does not exist or is not a directory", where=files.url, fix=_CONTAINS)
+    if {"metadata", "offsets"} <= set(names):
+        return
+    if not names:
+        raise NotACheckpointError("The directory is empty", where=files.url, fix=_CONTAINS)
+    if "metadata" in names and "commits" not in names and "state" not in names and not _looks_like_table(names):
+        # Spark writes `metadata` first: the query has not run a batch yet.
+        return
+    raise NotACheckpointError(_what(names, files.url), where=files.url, fix=f"{_hint(files, names)}{_CONTAINS}")
+
+
+def _what(names: list[str], url: str) -> str:
+    if _looks_like_table(names):
+        return "This is a table or a sink's output, not a checkpoint"
+    if url.rstrip("/").rpartition("/")[2] in _INSIDE and batch_ids(names):
+        return "This is a folder inside a checkpoint"
+    return "This is not a checkpoint"
+
+
+def _hint(files: CheckpointFiles, names: list[str]) -> str:
+    parent, _, own_name = files.url.rstrip("/").rpartition("/")
+    if own_name in _INSIDE and batch_ids(names):
+        return f"Try {parent}. "
+    children = [name for name in sorted(names)[:_MAX_CHILDREN] if _is_checkpoint(files, name)]
+    if children:
+        return (
+            f"It holds {'a checkpoint' if len(children) == 1 else 'checkpoints'}: try {_joined(files.url, children)}. "
+        )
+    return ""
+
+
+def _is_checkpoint(files: CheckpointFiles, name: str) -> bool:
+    try:
+        return {"metadata", "offsets"} <= set(files.list(name) or ())
+    except CheckpointError:
+        return False  # the hint must not fail on an unreadable folder
+
+
+def _joined(url: str, children: list[str]) -> str:
+    first = " or ".join(f"{url}/{child}" for child in children[:_MAX_NAMED])
+    return first if len(children) <= _MAX_NAMED else f"{first} (there are more)"
+
+
+def _looks_like_table(names: Iterable[str]) -> bool:
+    return any(name in _TABLE_MARKS or name.endswith(_TABLE_SUFFIXES) for name in names)
+
 
 Columns = tuple[StructType, StructType]
 """The columns of a store's keys and values."""

@@ -3,6 +3,17 @@
 Wakes the poll loop when the logs of a local checkpoint change, by Linux's inotify.
 
 It only makes a poll come earlier; the poll finds out what happened. So a missed event costs time, never correctness.
+
+The poller keeps the end; `end.py` decides. A poll is four stats at once, whatever the number of tasks: three confirm
+the end, one sees a batch in progress. A poll before the first commit also lists the commit log; a poll that finds the
+end in doubt lists it once and reports the verdict. The node decides what follows from a rewound or re-created
+checkpoint.
+
+The cadence of a query: how often it commits, whether it still does, and whether a batch has begun (no I/O; time is
+passed in).
+
+Files look the same for a stopped query and for one without input; both count as idle once nothing was committed for a
+minute and for ten times the usual interval.
 """
 
 from __future__ import annotations
@@ -17,10 +28,205 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextvars import Context, copy_context
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from understudy_node.checkpoint.files import CheckpointFiles, LocalFiles
+from understudy_node.checkpoint.files import CheckpointFiles, FileStat, LocalFiles
+from understudy_node.checkpoint.logs import MAX_LOG_BYTES, batch_ids, parse_query_id
+from understudy_node.follow.end import End, Next, Probe, Verdict, advance, observe, settle
 from understudy_shared.base.clock import Clock
+from understudy_shared.base.errors import CorruptFileError, NotACheckpointError, VanishedError
+from understudy_shared.base.words import Lineage
+from understudy_shared.bus.messages import QueryProgress
+
+IDLE_AFTER_MS = 60_000.0
+IDLE_INTERVALS = 10
+
+
+class Cadence:
+    """The record of all polls: the last move of the end and the last interval between moves."""
+
+    def __init__(self) -> None:
+        self._moved_ms: float | None = None
+        self._interval_ms = 0.0
+        self._idle = False
+        self._since_ms: float | None = None
+        self._batch: tuple[int, float] | None = None
+        """The version before the batch that has begun, and when that was first seen."""
+
+    def saw(self, end: End, *, now_ms: float) -> bool:
+        """Record a poll; True when an idle query committed again."""
+        if self._since_ms is None:
+            self._since_ms = now_ms
+        if end.moved_ms is None or end.moved_ms == self._moved_ms:
+            return False
+        if self._moved_ms is not None:
+            self._interval_ms = end.moved_ms - self._moved_ms
+        self._moved_ms = end.moved_ms
+        resumed, self._idle = self._idle, False
+        return resumed
+
+    def saw_batch(self, after_version: int, *, has_begun: bool, now_ms: float) -> None:
+        """Record whether the batch after that version has begun."""
+        if not has_begun:
+            self._batch = None
+        elif self._batch is None or self._batch[0] != after_version:
+            self._batch = (after_version, now_ms)
+
+    @property
+    def is_batch_in_progress(self) -> bool:
+        """Whether a batch has begun that is not committed."""
+        return self._batch is not None
+
+    def progress(self, now_ms: float) -> QueryProgress:
+        """Return the observed progress of the query, for other processes."""
+        since_ms, batch = self.since_commit_ms(now_ms), self._batch  # read once: another thread polls
+        return QueryProgress(
+            since_commit_ms=None if since_ms is None else _count(since_ms),
+            commit_interval_ms=_count(self._interval_ms) or None,
+            batch_ms=None if batch is None else _count(now_ms - batch[1]),
+        )
+
+    def since_commit_ms(self, now_ms: float) -> float | None:
+        """Return the time since this process last saw a commit arrive; None when it saw no commit arrive."""
+        return None if self._moved_ms is None else now_ms - self._moved_ms
+
+    def quiet_ms(self, now_ms: float) -> float:
+        """Return the time since this process last saw a commit arrive, or since its first poll."""
+        start_ms = self._moved_ms if self._moved_ms is not None else self._since_ms
+        return 0.0 if start_ms is None else now_ms - start_ms
+
+    def turned_idle(self, now_ms: float) -> bool:
+        """Whether the query has just become idle; true once."""
+        was, self._idle = self._idle, self._is_idle(now_ms)
+        return self._idle and not was
+
+    def state(self, now_ms: float, *, confirmed: bool) -> str:
+        """Return `committing`, `idle`, `waiting` (this process saw no commit yet), or `unknown` (no confirmed end)."""
+        if not confirmed:
+            return "unknown"
+        if self._is_idle(now_ms):
+            return "idle"
+        return "waiting" if self._moved_ms is None else "committing"
+
+    def _is_idle(self, now_ms: float) -> bool:
+        return self.quiet_ms(now_ms) > max(IDLE_AFTER_MS, IDLE_INTERVALS * self._interval_ms)
+
+
+def _count(ms: float) -> int:
+    return max(0, round(ms))
+
+
+MAX_ADVANCE = 256
+"""Number of commits taken in one poll, so that a long backlog never keeps the poller from reporting."""
+
+
+QUICK_PROBE_MS = 100.0
+"""Time of a quick probe. Its stats may be answered in any order. Within this time no query commits and purges two
+batches; after a slower probe the last commit is looked at again, behind the absence of the next.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Poll:
+    """The result of one poll: the present end, and the verdict on the history."""
+
+    end: End
+    verdict: Verdict
+    batch_in_progress: bool
+
+
+class Poller:
+    """The end of one lineage; `poll()` is called by one thread, `end` is read by all."""
+
+    def __init__(self, files: CheckpointFiles, clock: Clock) -> None:
+        self._files = files
+        self._clock = clock
+        self.lineage, query_id = _read_query_id(files)
+        ids = batch_ids(files.list("commits") or [])
+        version = max(ids, default=-1) + 1
+        self.end = End(version, self._stat_commit(version), query_id)
+
+    def poll(self) -> Poll:
+        """Poll once. Errors of the storage propagate: the last confirmation only grows older.
+
+        Readers see a new end once it is confirmed, and doubt at once; they never see the instant between finding a
+        commit and looking for the next.
+        """
+        end, verdict, listed, in_progress = self.end, Verdict.SAME, False, False
+        for _ in range(MAX_ADVANCE):
+            probe, in_progress = self._probe(end)
+            end, what = observe(end, probe)
+            if what is Next.READ and probe.next_commit is not None:
+                end = advance(end, probe.next_commit, now_ms=self._clock.monotonic_ms())
+                continue
+            if what is Next.WAIT or listed:
+                break
+            self.end, listed = end, True
+            end, verdict = self._settle(end)
+            if verdict not in (Verdict.SAME, Verdict.AHEAD):
+                break
+        self.end = end
+        return Poll(end, verdict, in_progress)
+
+    def _probe(self, end: End) -> tuple[Probe, bool]:
+        """Read the files' evidence about the end, and whether the batch after it has begun."""
+        started_ms = self._clock.monotonic_ms()
+        version = end.version
+        names = [
+            f"commits/{version}",
+            "metadata",
+            f"offsets/{version}",
+            *([f"commits/{version - 1}"] if version else []),
+        ]
+        next_commit, query_id, next_offsets, *last = self._files.stats(names)
+        if next_commit is None and last and self._clock.monotonic_ms() - started_ms > QUICK_PROBE_MS:
+            last = [self._stat_commit(version)]
+        is_first_absent = version == 0 and next_commit is None
+        probe = Probe(
+            started_ms=started_ms,
+            next_commit=next_commit,
+            last_commit=last[0] if last else None,
+            query_id=query_id,
+            commits_without_first=is_first_absent and bool(batch_ids(self._files.list("commits") or [])),
+        )
+        return probe, next_offsets is not None
+
+    def _settle(self, end: End) -> tuple[End, Verdict]:
+        try:
+            lineage, query_id = _read_query_id(self._files)
+        except (NotACheckpointError, CorruptFileError):
+            return end, settle(end, same_query=None, batch_ids=None, last_commit=None)
+        names = self._files.list("commits")
+        ids = None if names is None else batch_ids(names)
+        last_commit = self._stat_commit(end.version)
+        verdict = settle(end, same_query=lineage == self.lineage, batch_ids=ids, last_commit=last_commit)
+        if verdict is Verdict.SAME:
+            # Keep the last commit while its file cannot be seen, so that a different file in its place is noticed.
+            return replace(end, last_commit=last_commit or end.last_commit, query_id=query_id), verdict
+        if verdict is Verdict.AHEAD:
+            version, moved_ms = max(ids or [], default=-1) + 1, self._clock.monotonic_ms()
+            newest = self._stat_commit(version)
+            ahead = replace(end, version=version, last_commit=newest, query_id=query_id, moved_ms=moved_ms, unseen=())
+            return ahead, verdict
+        return end, verdict
+
+    def _stat_commit(self, version: int) -> FileStat | None:
+        """Stat the commit file that makes `version`; None before the first version."""
+        return None if version < 1 else self._files.stat(f"commits/{version - 1}")
+
+
+def _read_query_id(files: CheckpointFiles) -> tuple[Lineage, FileStat]:
+    stat = files.stat("metadata")
+    try:
+        if stat is None:
+            raise VanishedError("there is no `metadata` file", where=files.url)
+        return Lineage(parse_query_id(files.read("metadata", MAX_LOG_BYTES))), stat
+    except VanishedError:
+        raise NotACheckpointError(
+            "the checkpoint has no `metadata` file", where=files.url, fix="Point at the query's checkpointLocation"
+        ) from None
+
 
 FOLDERS = ("commits", "offsets")
 

@@ -1,24 +1,33 @@
-"""The FastAPI routes of a node besides lookups and probes: stores, lag, health."""
+"""The FastAPI routes of a node besides lookups and probes: stores, each with a key that can be looked up now; health;
+and the lag of every store partition.
+"""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
 from functools import partial
+from itertools import chain, islice
 
 from fastapi import APIRouter, Request, Response
 
+from understudy_node.engine.arena_base import ArenaBase
+from understudy_node.engine.base import Base, innermost
+from understudy_node.engine.scan_order import after_prefix
+from understudy_node.engine.view import View
 from understudy_node.examination import restart_report
-from understudy_node.http.admin import lag_report
 from understudy_node.http.exports import PiecesResponse
 from understudy_node.http.health import NodeHealth
 from understudy_node.http.hop_calls import read_hop, reader_asked
 from understudy_node.http.reads import Reads
 from understudy_node.node import Node
-from understudy_node.stores.examples import some_key
+from understudy_node.replica.task import TaskReplica
 from understudy_node.stores.lookup import StoreReader
 from understudy_node.stores.scan_rows import row_maker
 from understudy_node.stores.version_changes import ChangesQuestion, no_changelogs, read_part, require_changes
+from understudy_shared.base.clock import SystemClock
 from understudy_shared.base.errors import MissingVersionError, VanishedError
+from understudy_shared.base.masking import masked_location
 from understudy_shared.http.problems import Problem, ProblemError, ProblemType, refused
 from understudy_shared.reads.bounds import NO_BOUND, Refusal
 from understudy_shared.reads.changes import (
@@ -37,6 +46,100 @@ from understudy_shared.server.changes import Changes, ChangesTurn
 from understudy_shared.server.scan_turns import Asker
 from understudy_shared.server.scans import Scans
 from understudy_shared.server.store_lists import listed_stores
+from understudy_shared.spark.times import utc_text
+
+MAX_LOOKS = 100
+"""Number of records that are looked at in each partition: the first ones may have been deleted since the snapshot."""
+
+
+def some_key(reader: StoreReader) -> dict[str, object] | None:
+    """Return the JSON of an existing key, out of the first partition that shows one at once; None without one."""
+    for _, replica in sorted(reader.replicas.items()):
+        view = replica.view
+        if view is None:
+            continue
+        first = reader.first_bytes(view)
+        stored = None if first is None else _first_key(view.stores[reader.store.store_name], first)
+        if stored is not None:
+            return reader.store.codec.to_json(reader.key_row(stored))
+    return None
+
+
+def _first_key(view: View, first: bytes) -> bytes | None:
+    """Find a key among records of the base and the newest changes, without sorting. Keys begin with `first`."""
+    changed = chain.from_iterable(islice(tier.changes, MAX_LOOKS) for tier in view.tiers)
+    keys = (key for key in chain(_some_keys(view.base, first), changed) if key.startswith(first))
+    return next((key for key in keys if view.get(key) is not None), None)
+
+
+def _some_keys(base: Base, first: bytes) -> Iterator[bytes]:
+    arena = innermost(base)
+    if isinstance(arena, ArenaBase):
+        return arena.some_keys(MAX_LOOKS)
+    return (key for key, _ in islice(base.scan(first, after_prefix(first)) if first else base.scan(), MAX_LOOKS))
+
+
+def lag_report(node: Node, store: str | None) -> dict[str, object]:
+    """Return `GET /admin/v1/lag`: the query, the end, and per store its partitions with role, state and `LagInfo`."""
+    generation = node.generation
+    readers = generation.readers.values() if generation else ()
+    end = node.end
+    return {
+        "generated_at": utc_text(SystemClock().wall_us()),
+        "view_of": {"host": node.host.host, "port": node.host.port},
+        "application_id": node.settings.application,
+        "checkpoint": generation.description.url if generation else masked_location(node.settings.checkpoint),
+        "lineage": node.lineage,
+        "end_offset_position": end.version,
+        "end_confirmed": end.confirmed_ms is not None,
+        "query": node.query_status(),
+        "hints": hints(node),
+        "restoring_layout": None if node.pending is None else node.pending.layout.partitions,
+        "stores": [_store(reader) for reader in readers if store in (None, reader.store.name)],
+        "events": [event.as_dict() for event in node.events],
+    }
+
+
+def hints(node: Node) -> list[str]:
+    """Advice on how to make this checkpoint cheaper to follow."""
+    generation = node.generation
+    if generation is None:
+        return []
+    description = generation.description
+    found = []
+    if generation.layout.provider == "hdfs":
+        found.append("the HDFS-backed provider must be loaded whole: RocksDB opens in milliseconds")
+    if description.format_version == 1:
+        found.append(
+            "checkpoint format v1 cannot rule out a zombie's overwrite: set checkpointFormatVersion to 2 (RocksDB)"
+        )
+    if description.changelogs is False:
+        found.append("without changelog checkpointing every version is a whole snapshot: enable it")
+    return found
+
+
+def _store(reader: StoreReader) -> dict[str, object]:
+    partitions = [_partition(replica) for _, replica in sorted(reader.replicas.items())]
+    return {"store": reader.store.name, "operator_id": reader.store.operator_id, "partitions": partitions}
+
+
+def _partition(replica: TaskReplica) -> dict[str, object]:
+    view = replica.view
+    lag = None if view is None else replica.progress.lag_of(view)
+    return {
+        "partition": replica.task.partition,
+        "role": replica.role,
+        "state": replica.state,
+        "current_offset_position": None if lag is None else lag.current_offset_position,
+        "end_offset_position": None if lag is None else lag.end_offset_position,
+        "offset_lag": None if lag is None else lag.offset_lag,
+        "time_lag_ms": None if lag is None else lag.time_lag_ms,
+        "committed_at": None if view is None else utc_text(view.committed_at_us),
+        "keys": None if view is None else sum(store.base.count() for store in view.stores.values()),
+        "overlay_bytes": replica.overlay_bytes,
+        "marks": [] if view is None else sorted(view.marks),
+        "error": None if replica.error is None else str(replica.error),
+    }
 
 
 class NodeChanges(Changes):

@@ -1,22 +1,30 @@
-"""Scans and counts at a node: of the partitions that it holds, and of one partition for a router."""
+"""Scans and counts at a node: of the partitions that it holds, and of one partition for a router.
+
+A count may be estimated: from what a partition's base counts and a sample of the changes since, without those that were
+moved to disk. A store whose records are not its keys one to one has no estimate.
+"""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from itertools import chain, islice
 from time import monotonic
+from typing import Final
 
 from fastapi import APIRouter, Request, Response
 
+from understudy_node.engine.view import View
 from understudy_node.http.exports import NodeExports
 from understudy_node.http.hop_calls import read_hop, reader_asked
 from understudy_node.http.reads import Reads
 from understudy_node.http.scan_versions import OPEN_WAIT_S, ROUTER_WAIT_S, first_version, pin_ahead, reading_at
+from understudy_node.replica.task_view import TaskView
 from understudy_node.stores.bulk_parts import BulkMaker
-from understudy_node.stores.estimates import estimate_keys
 from understudy_node.stores.lookup import StoreReader
 from understudy_node.stores.part_makers import PartMaker, part_maker
-from understudy_shared.reads.bounds import Bound, ReadVersion
+from understudy_shared.base.words import StoreKind
+from understudy_shared.reads.bounds import BadBoundError, Bound, ReadVersion
 from understudy_shared.reads.export_format import ExportFormat
 from understudy_shared.reads.export_hop import ExportPart, ResumePoint
 from understudy_shared.reads.export_parts import FetchPart
@@ -34,6 +42,28 @@ from understudy_shared.reads.selection import Selection
 from understudy_shared.server.long_reads import LongReads
 from understudy_shared.server.scan_turns import Asker, ScannedStore, ScanTurn
 from understudy_shared.server.scans import Scans
+
+SAMPLED: Final = 256
+"""Number of changed keys that are looked up."""
+
+
+def estimate_keys(reader: StoreReader, view: TaskView) -> int:
+    """Estimate the number of keys. Raises BadBoundError for a store that has no estimate."""
+    if reader.store.kind is StoreKind.SESSION or reader.first_bytes(view) != b"":
+        what = f"the keys of {reader.store.name} cannot be estimated: they share a table, or have several records each"
+        raise BadBoundError(what, where="estimate", fix="Leave it out: the count is exact")
+    return _estimate_of_sample(view.stores[reader.store.store_name])
+
+
+def _estimate_of_sample(state: View) -> int:
+    counted = state.base.count()
+    changes = sum(len(tier.changes) for tier in state.tiers)
+    if not changes:
+        return counted
+    sampled = list(dict.fromkeys(islice(chain.from_iterable(tier.changes for tier in state.tiers), SAMPLED)))
+    before, now = state.base.get_many(sampled), state.get_many(sampled)
+    more = sum((new is not None) - (old is not None) for old, new in zip(before, now, strict=True))
+    return max(0, counted + round(more * changes / len(sampled)))
 
 
 class NodeScans(Scans):

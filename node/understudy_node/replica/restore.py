@@ -3,11 +3,14 @@
 RocksDB snapshots are Spark's own files, linked or downloaded and opened in place; those of the HDFS-backed provider are
 linked or downloaded too, so that all of it is one version of the file, and decompressed once into an arena, piece by
 piece. A generator yields between steps and returns the base.
+
+Where stored values carry Spark's row checksums, each is verified when it is read, and stripped: a row that fails its
+checksum is an error, never an answer.
 """
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -15,7 +18,7 @@ from pathlib import Path
 
 from understudy_node.checkpoint.compression import decompressed_pieces
 from understudy_node.checkpoint.files import CheckpointFiles, FileStat
-from understudy_node.checkpoint.row_checksum import strip_hdfs_value, strip_rocksdb_value
+from understudy_node.checkpoint.row_checksum import ChecksumError, strip_hdfs_value, strip_rocksdb_value
 from understudy_node.checkpoint.snapshots import (
     DEFAULT_MAX_ZIP_BYTES,
     SnapshotManifest,
@@ -25,14 +28,49 @@ from understudy_node.checkpoint.snapshots import (
 from understudy_node.engine.arena_base import ArenaBase
 from understudy_node.engine.arena_build import build_arena
 from understudy_node.engine.arena_format import MAX_RECORDS_BYTES
-from understudy_node.engine.base import Base
-from understudy_node.engine.checksum_base import ChecksumBase
+from understudy_node.engine.base import Base, WrappingBase
 from understudy_node.engine.rocksdb_base import BlockCache, RocksBase
 from understudy_node.engine.row_cache import CachedBase
 from understudy_node.engine.scan_order import ScanOrder
 from understudy_node.replica.local_bases import BaseRecord, LocalBase, LocalBases, writing
 from understudy_node.replica.restore_progress import BUILDING, OPENING, RestoreProgress
 from understudy_shared.base.errors import CorruptFileError, VanishedError
+
+
+class ChecksumBase(WrappingBase):
+    """`base` without its checksums. `verified(key, stored)` returns the value, or raises ChecksumError."""
+
+    def __init__(self, base: Base, verified: Callable[[bytes, bytes], bytes]) -> None:
+        super().__init__(base)
+        self._verified = verified
+
+    def get(self, key: bytes) -> bytes | None:
+        return self._strip(key, self._base.get(key))
+
+    def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        return [self._strip(key, stored) for key, stored in zip(keys, self._base.get_many(keys), strict=True)]
+
+    def scan(self, start: bytes | None = None, end: bytes | None = None) -> Iterator[tuple[bytes, bytes]]:
+        for key, stored in self._base.scan(start, end):
+            value = self._strip(key, stored)
+            if value is not None:
+                yield key, value
+
+    @property
+    def families(self) -> Mapping[str, int]:
+        return self._base.families
+
+    def _strip(self, key: bytes, stored: bytes | None) -> bytes | None:
+        if stored is None:
+            return None
+        try:
+            return self._verified(key, stored)
+        except ChecksumError as error:
+            raise CorruptFileError(
+                f"a row of the snapshot is damaged: {error}",
+                where=f"{self._base!r}, key {key[:32].hex()}",
+                fix="Check the storage; restore this partition again from the checkpoint",
+            ) from None
 
 
 @dataclass(frozen=True, slots=True)

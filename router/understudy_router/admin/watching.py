@@ -10,6 +10,8 @@ out of the list.
 
 The differences between two catalogues are events, too: stores that came and went, and changes in those that stayed. A
 line of each kind names a few and counts the others: there may be a thousand.
+
+The points of the last hour are lag, freshness and reads.
 """
 
 from __future__ import annotations
@@ -21,13 +23,13 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Se
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
+from understudy_router.admin.facts import Facts
 from understudy_router.admin.faults import blind_nodes, named
-from understudy_router.admin.history import points_of
 from understudy_router.admin.indicators import health_of
 from understudy_router.admin.node_reports import Disagreements, RestoreTracker
 from understudy_router.admin.reader_faults import quiet_query
-from understudy_router.admin.reads_served import ReadRates
-from understudy_router.admin.replica_index import ReplicaIndex
+from understudy_router.admin.reads_served import Rates, ReadRates
+from understudy_router.admin.replica_index import WARMUP, ReplicaIndex
 from understudy_router.admin.snapshot import About, Document, Observed, Snapshot, gather
 from understudy_router.admin.trends import Pace, Trends
 from understudy_router.cluster.catalogue import StoreRoute, Stores
@@ -39,8 +41,51 @@ from understudy_shared.auth.binding import Exposure
 from understudy_shared.base.slices import in_slices
 from understudy_shared.cluster.node_calls import CallKind, CallOutcome
 from understudy_shared.http.health import Indicator
-from understudy_shared.page.series import History
+from understudy_shared.page.series import FRESHNESS, LAG, MAX_SERIES, READS, History, Key, Point, worst
 from understudy_shared.server.request_counts import RequestCounts
+
+
+def points_of(
+    snapshot: Snapshot, rates: Rates, max_series: int = MAX_SERIES
+) -> Generator[None, None, dict[Key, Point]]:
+    """Return the points of now, in slices: of the whole, of each store, and of as many partitions as can have a
+    series.
+    """
+    summaries = snapshot.totals.summaries
+    lags = summaries.values()
+    found = {
+        Key(LAG): Point(worst(each.known_lag for each in lags), worst(each.known_lag_ms for each in lags)),
+        Key(FRESHNESS): Point(*snapshot.freshness),
+        Key(READS): Point(rates.per_s, rates.errors_per_s),
+    }
+    for route in snapshot.index.routes:
+        summary = summaries[route.operator_id]
+        found[Key(LAG, route.name)] = Point(summary.known_lag, summary.known_lag_ms)
+    for key, point in _partitions(snapshot):
+        if len(found) > max_series:
+            break
+        found[key] = point
+        yield
+    return found
+
+
+def _partitions(snapshot: Snapshot) -> Iterator[tuple[Key, Point]]:
+    index = snapshot.index
+    for route in index.routes:
+        for partition, task in enumerate(index.tasks_of_store(route)):
+            yield Key(LAG, route.name, partition), _partition(snapshot, task)
+
+
+def _partition(snapshot: Snapshot, task: int) -> Point:
+    """Return the lag of the worst live replica that is not a warm-up."""
+    index = snapshot.index
+    live: list[Facts] = []
+    for replica in index.holders(task):
+        facts = snapshot.facts(replica)
+        if index.role[replica] != WARMUP and facts.standing.is_live:
+            live.append(facts)
+    return Point(worst(each.offset_lag for each in live), worst(each.time_lag_ms for each in live))
+
 
 TICK_MS = 1000
 """Oldest snapshot, in ms, that is shown to a person."""

@@ -1,16 +1,21 @@
-"""The parts of a service that every connection needs to answer: access control, direct answers, and CORS."""
+"""The parts of a service that every connection needs to answer: access control, direct answers, and CORS.
+
+OPTIONS, and HEAD at probes, are answered in front of all applications. HAProxy's bare `option httpchk` sends `OPTIONS
+/`: it gets the answer of `/readyz`. Elsewhere OPTIONS is answered with the methods that a path takes. A browser's
+preflight is answered before (`cors.py`).
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, MutableMapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from understudy_shared.auth.access import Access
 from understudy_shared.auth.api_keys import Presented
 from understudy_shared.http.cors import Cors, origin_in
-from understudy_shared.http.edge import App, Scope
-from understudy_shared.http.options import as_probe, read_instead, saying_methods
+from understudy_shared.http.edge import App, Receive, Scope, Send
 from understudy_shared.http.target import named_application
 from understudy_shared.server.compression import may_compress
 from understudy_shared.server.direct import AnswersBatches, AnswersBodies, AnswersDirectly, DirectExchange, Headers
@@ -18,6 +23,55 @@ from understudy_shared.server.known_heads import LOOKUP_LINE, ParsedHead
 from understudy_shared.server.parsed_cache import MAX_HEAD_BYTES, ParsedCache
 from understudy_shared.telemetry.trace import trace_of
 from understudy_shared.tls.trouble import TlsTrouble
+
+_PROBES = frozenset((b"/livez", b"/healthz", b"/readyz"))
+_OF_PROBES = b"GET, HEAD, OPTIONS"
+_OF_THE_REFUSAL = frozenset((b"allow", b"content-length", b"content-type"))
+
+
+def read_instead(scope: Scope) -> Scope | None:
+    """Return the GET whose answer a request gets: OPTIONS and HEAD of a probe are answered like it. None for others."""
+    method, path = scope["method"], scope["raw_path"]
+    if method == "OPTIONS" and path == b"/":
+        path = b"/readyz"
+    if method not in {"HEAD", "OPTIONS"} or path not in _PROBES:
+        return None
+    return {**scope, "method": "GET", "raw_path": path, "path": path.decode()}
+
+
+def as_probe(app: App, read: Scope) -> App:
+    """Return the application that answers with what `app` answers to `read`, and with the methods that probes take."""
+
+    async def answer(_: Scope, receive: Receive, send: Send) -> None:
+        async def with_methods(message: MutableMapping[str, Any]) -> None:
+            is_start = message["type"] == "http.response.start"
+            await send({**message, "headers": [*message["headers"], (b"allow", _OF_PROBES)]} if is_start else message)
+
+        await app(read, receive, with_methods)
+
+    return answer
+
+
+def saying_methods(app: App) -> App:
+    """Return the application that answers OPTIONS with the methods that `app` names where it refuses it."""
+
+    async def answer(scope: Scope, receive: Receive, send: Send) -> None:
+        is_refused = False
+
+        async def with_methods(message: MutableMapping[str, Any]) -> None:
+            nonlocal is_refused
+            if message["type"] == "http.response.start" and message["status"] == 405:
+                is_refused = True
+                methods = dict(message["headers"])[b"allow"] + b", OPTIONS"
+                kept = [each for each in message["headers"] if each[0] not in _OF_THE_REFUSAL]
+                await send({**message, "status": 204, "headers": [*kept, (b"allow", methods)]})
+            else:
+                await send({**message, "body": b""} if is_refused else message)
+
+        await app(scope, receive, with_methods)
+
+    return answer
+
 
 Sends = Callable[[int, bytes, bytes, Headers], None]
 """A function that writes a reply: status, content type, body, headers."""

@@ -11,10 +11,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # PySpark's own convention
 from pyspark.sql.types import StructField, StructType
 
-from understudy.sql.names import identifier
 from understudy.sql.output import json_of
 from understudy.sql.session import SqlSession
-from understudy.sql.table_columns import Table
+from understudy.sql.table_columns import Table, identifier
 from understudy_shared.spark import types as t
 
 KEPT = ("l", "narrow", "wide", "day", "at", "local", "b", "d", "f", "flag", "tiny", "short", "pair", "items")

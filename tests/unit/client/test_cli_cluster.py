@@ -13,9 +13,9 @@ from tests.support.services.canned_server import Canned, canned_server
 
 from understudy.commands.draining import tasks_left
 from understudy.commands.group import cli
+from understudy.terminal.console import Lines, Page, Sheet
 from understudy.terminal.exits import ExitCode
-from understudy.terminal.explain_report import explain_page
-from understudy.terminal.pages import Lines, Page, Sheet
+from understudy.terminal.reports import explain_page
 
 
 def run(arguments: Sequence[str], *replies: object) -> tuple[Result, list[tuple[str, bytes]]]:

@@ -23,8 +23,7 @@ from tests.support.spark.queries import wait_until
 from understudy import Client, ForbiddenError
 from understudy.sql import reads
 from understudy.sql.errors import SqlError
-from understudy.sql.query import query
-from understudy.sql.session import SqlSession
+from understudy.sql.session import SqlSession, query
 from understudy.terminal.exits import ExitCode
 
 NAMES = """

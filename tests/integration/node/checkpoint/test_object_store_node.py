@@ -25,7 +25,7 @@ from understudy_node.checkpoint.object_store import ObjectStoreFiles
 from understudy_node.checkpoint.repeating import RepeatLimits
 from understudy_node.checkpoint.store_calls import StoreLimits
 from understudy_node.follow.end import Verdict
-from understudy_node.follow.poller import Poller
+from understudy_node.follow.poll_loop import Poller
 from understudy_shared.base.clock import SystemClock
 from understudy_shared.base.errors import CheckpointError
 

@@ -20,10 +20,9 @@ from tests.support.cluster.fake_node import status as reply
 from understudy_node.cluster.context import BusState, MemberContext
 from understudy_node.cluster.following import AssignmentFollower
 from understudy_node.cluster.heartbeat import MemberId
-from understudy_node.cluster.member import NodeListener
+from understudy_node.cluster.member import NodeListener, Remembering
 from understudy_node.cluster.neighbours import Neighbours
 from understudy_node.cluster.own_messages import OwnMessages
-from understudy_node.cluster.remembering import Remembering
 from understudy_node.node import Node
 from understudy_shared.base.clock import SystemClock
 from understudy_shared.base.words import HostInfo

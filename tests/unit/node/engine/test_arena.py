@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.support.checkpoint.engine_stores import hdfs_snapshot
 
-from understudy_node.engine import arena_base, arena_order
+from understudy_node.engine import arena_base
 from understudy_node.engine.arena_base import ArenaBase
 from understudy_node.engine.arena_build import build_arena
 from understudy_shared.base.errors import CorruptFileError
@@ -43,10 +43,10 @@ def test_keys_are_sorted_once_and_again_where_that_failed_or_their_order_is_dama
         made.work_in_background()
     order = (tmp_path / "arena.order").read_bytes()
     with monkeypatch.context() as patched:
-        patched.setattr(arena_order, "sort_offsets", None)  # none of these sorts
+        patched.setattr(arena_base, "sort_offsets", None)  # none of these sorts
         assert list(made.scan()) == list(ArenaBase.open(tmp_path).scan()) == sorted(records.items())
     with monkeypatch.context() as patched:
-        patched.setattr(arena_order, "read_sealed", Mock(side_effect=MemoryError))
+        patched.setattr(arena_base, "read_sealed", Mock(side_effect=MemoryError))
         failing = ArenaBase.open(tmp_path)
         with pytest.raises(MemoryError):
             list(failing.scan())

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from understudy_node.engine.base import EmptyBase
-from understudy_node.engine.operations import resolve_operations
 from understudy_node.engine.view import View
+from understudy_node.replica.store_replica import resolve_operations
 
 Kind = Literal["put", "delete", "merge", "delete-range"]
 

@@ -14,10 +14,10 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invaria
 
 from understudy_node.engine import tier as tier_module
 from understudy_node.engine.base import EmptyBase
-from understudy_node.engine.operations import resolve_operations
 from understudy_node.engine.rocksdb_base import BlockCache
 from understudy_node.engine.spill import Spill, write_spill
 from understudy_node.engine.view import View
+from understudy_node.replica.store_replica import resolve_operations
 
 KEYS = st.binary(max_size=2).map(lambda raw: bytes(byte & 3 for byte in raw))
 VALUES = st.binary(max_size=3)

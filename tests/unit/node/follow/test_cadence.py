@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from understudy_node.checkpoint.files import FileStat
-from understudy_node.follow.cadence import IDLE_AFTER_MS, Cadence
 from understudy_node.follow.end import End
+from understudy_node.follow.poll_loop import IDLE_AFTER_MS, Cadence
 from understudy_shared.bus.messages import QueryProgress
 
 FILE = FileStat(1, 1, 1)

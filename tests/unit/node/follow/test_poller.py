@@ -12,7 +12,7 @@ from tests.support.spark.commits import InterruptedFiles, SparkCommits
 
 from understudy_node.checkpoint.files import FileStat, LocalFiles
 from understudy_node.follow.end import End, Verdict
-from understudy_node.follow.poller import QUICK_PROBE_MS, Poll, Poller
+from understudy_node.follow.poll_loop import QUICK_PROBE_MS, Poll, Poller
 from understudy_shared.base.errors import CheckpointError
 
 Action = Callable[[SparkCommits], None]

@@ -8,7 +8,7 @@ from pathlib import Path
 from tests.unit.node.checkpoint.test_state_variables import FAMILIES, checkpoint, family
 
 from understudy_node.checkpoint.description import CheckpointDescription
-from understudy_node.stores.renewal import read_alike, with_new_schemas
+from understudy_node.generations import read_alike, with_new_schemas
 
 Kinds = Mapping[str, tuple[str, bool]]
 VALUE, MAP = ("ValueState", False), ("MapState", False)

@@ -15,8 +15,7 @@ from understudy_shared.base.errors import SettingsError
 from understudy_shared.base.masking import masked
 from understudy_shared.bus.redis_connection import Parse
 from understudy_shared.bus.redis_tls import RedisTlsTrouble, refuse_bad_files, tls_trouble
-from understudy_shared.bus.redis_url import with_password_file, with_tls_files
-from understudy_shared.bus.settings import BusSettings
+from understudy_shared.bus.settings import BusSettings, with_password_file, with_tls_files
 
 READ: Parse = parse_url
 CA, CERTIFICATE, KEY = Path("/etc/tls/ca.pem"), Path("/etc/tls/a b.pem"), Path("/etc/tls/key.pem")

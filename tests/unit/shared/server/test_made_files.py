@@ -12,8 +12,8 @@ import pytest
 
 from understudy_shared.http.problems import ProblemError, ProblemType
 from understudy_shared.reads.table_file import BytesFile, TableFile
-from understudy_shared.server import made_files
-from understudy_shared.server.made_files import (
+from understudy_shared.server import store_files
+from understudy_shared.server.store_files import (
     MAX_FILE_BYTES,
     MAX_HELD_BYTES,
     MAX_HELD_FILES,
@@ -90,11 +90,11 @@ async def test_however_many_questions_a_reader_has_few_files_and_one_timer_are_k
 
 
 async def test_files_that_were_not_used_for_long_are_released(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(made_files, "MAX_HELD_S", -1.0)
+    monkeypatch.setattr(store_files, "MAX_HELD_S", -1.0)
     files = MadeFiles()
     first, second = await files.get("a", small), await files.get("a", small)
     assert first is not second
-    monkeypatch.setattr(made_files, "MAX_HELD_S", 300.0)
+    monkeypatch.setattr(store_files, "MAX_HELD_S", 300.0)
     assert await files.get("a", small) is await files.get("a", small)
 
 

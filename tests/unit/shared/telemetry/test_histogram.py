@@ -9,7 +9,7 @@ from prometheus_client import CollectorRegistry
 from prometheus_client import Histogram as Theirs
 from prometheus_client.parser import text_string_to_metric_families
 
-from understudy_shared.telemetry.exposition import exposition
+from understudy_shared.server.probes import exposition
 from understudy_shared.telemetry.histogram import Histogram, upper_bound
 from understudy_shared.telemetry.metric_families import histogram_family
 
