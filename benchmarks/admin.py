@@ -27,11 +27,11 @@ from understudy_router.admin.indicators import health_of
 from understudy_router.admin.lag_forms import lag_tree
 from understudy_router.admin.lag_page import Query, page_of
 from understudy_router.admin.overview import Overview, overview_of
-from understudy_router.admin.reads_served import Rates
+from understudy_router.admin.read_rates import Rates
 from understudy_router.admin.replica_index import index_replicas
 from understudy_router.admin.safe_to_stop import losses_of, losses_of_all
+from understudy_router.admin.sampling import points_of
 from understudy_router.admin.snapshot import About, Observed, Snapshot, gather
-from understudy_router.admin.watching import points_of
 from understudy_router.cluster.catalogue import Stores, stores_of
 from understudy_router.http.app import create_app
 from understudy_router.http.lookups import RouterLookups

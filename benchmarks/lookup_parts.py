@@ -35,7 +35,7 @@ from understudy_shared.base.words import HostInfo
 from understudy_shared.reads.bounds import NO_BOUND
 from understudy_shared.server.answers import Answers
 from understudy_shared.server.connection_guard import ConnectionGuard
-from understudy_shared.server.known_heads import ParsedHead
+from understudy_shared.server.head_cache import ParsedHead
 from understudy_shared.server.parsed_cache import MAX_HEAD_BYTES, ParsedCache
 from understudy_shared.server.protocol import HttpProtocol
 from understudy_shared.telemetry.trace import Trace

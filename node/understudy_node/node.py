@@ -11,6 +11,7 @@ from dataclasses import replace
 
 from understudy_node.checkpoint.description import CheckpointDescription, describe
 from understudy_node.checkpoint.files import CheckpointFiles, LocalFiles
+from understudy_node.counters import During, Measures
 from understudy_node.degraded import causes_of
 from understudy_node.engine.rocksdb_base import BlockCache
 from understudy_node.events import NodeEvents
@@ -20,13 +21,12 @@ from understudy_node.follow.new_schemas import NewSchemas
 from understudy_node.follow.poll_loop import Cadence, Poll, Poller, PollLoop
 from understudy_node.generation import Generation, Wiring, layout_of
 from understudy_node.generations import Duties, Generations
-from understudy_node.measures import During, Measures
 from understudy_node.replica.local_bases import LocalBases
 from understudy_node.replica.past_versions import PAST_FOLDER, PastVersions
-from understudy_node.replica.pinned import PinnedViews
+from understudy_node.replica.pinned_versions import PinnedViews
+from understudy_node.replica.replica_context import Surroundings
 from understudy_node.replica.schedule import WorkSchedule, prefetch_interval_ms
 from understudy_node.replica.snapshot_leases import LeaseTable
-from understudy_node.replica.surroundings import Surroundings
 from understudy_node.replica.task import TaskReplica
 from understudy_node.replica.workers import Steps, Workers
 from understudy_node.settings import NodeSettings

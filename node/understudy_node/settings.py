@@ -18,13 +18,13 @@ from pydantic import model_validator
 from understudy_shared.auth.access import Access
 from understudy_shared.base.errors import SettingsError
 from understudy_shared.base.masking import masked_location
-from understudy_shared.base.renamed import resolve
+from understudy_shared.base.renamed_options import resolve
 from understudy_shared.base.words import HostInfo
 from understudy_shared.bus.settings import BusSettings
 from understudy_shared.cluster.seeds import parse_seeds
+from understudy_shared.fleet.application_routing import FLEET, require_id
 from understudy_shared.fleet.applications_file import ApplicationSpec, require_distinct
 from understudy_shared.fleet.checkpoint_roots import CheckpointRoot, parse_roots
-from understudy_shared.fleet.choosing import FLEET, require_id
 from understudy_shared.server.settings import HttpServiceSettings
 from understudy_shared.settings.services import AnnouncedFields, ClusterNodeFields, FleetFields, NodeFields
 

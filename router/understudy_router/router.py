@@ -12,22 +12,22 @@ from collections.abc import Callable, Mapping
 
 from understudy_router.cluster.catalogue import Stores
 from understudy_router.cluster.degraded import bus_document
-from understudy_router.cluster.moments import Moments
 from understudy_router.cluster.readiness import Readiness
-from understudy_router.cluster.remembering import RouterMemory
+from understudy_router.cluster.saved_state import RouterMemory
 from understudy_router.cluster.snapshot_leases import SnapshotLeases
 from understudy_router.cluster.tables import Tables
+from understudy_router.cluster.version_at import Moments
 from understudy_router.cluster.watching import Watcher
+from understudy_router.forwarding.answer_ages import ServedReads
 from understudy_router.forwarding.context import ReadContext
 from understudy_router.forwarding.forward import Forwarder
-from understudy_router.forwarding.served import ServedReads
 from understudy_router.routing.choices import Choices
 from understudy_router.settings import RouterSettings
 from understudy_router.transport.client_context import ClientContext
+from understudy_router.transport.hedge_delay import Patience
 from understudy_router.transport.hop_reports import HopReports
 from understudy_router.transport.node_clients import NodeClients, Probing
 from understudy_router.transport.node_connections import IdleConnections, NodeConnections
-from understudy_router.transport.patience import Patience
 from understudy_shared.auth.cluster_secret import ClusterIdentity
 from understudy_shared.base.clock import Clock
 from understudy_shared.base.masking import masked
@@ -38,7 +38,7 @@ from understudy_shared.bus.base import Bus
 from understudy_shared.bus.gossip import Gossip
 from understudy_shared.bus.message_auth import MessageAuth
 from understudy_shared.cluster.node_calls import BadReplyError, NodeCallError, NodeCalls
-from understudy_shared.cluster.remembered import Remembered
+from understudy_shared.cluster.saved_documents import Remembered
 from understudy_shared.cluster.seeds import parse_seeds
 from understudy_shared.http.problems import Problem, ProblemError, ProblemType
 from understudy_shared.server.settings import HttpService

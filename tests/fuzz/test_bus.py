@@ -24,7 +24,7 @@ from understudy_node.node import Node
 from understudy_node.settings import ClusterNodeSettings
 from understudy_router.admin.lag_forms import lag_tree
 from understudy_router.admin.lag_page import Query
-from understudy_router.admin.watching import Looking
+from understudy_router.admin.sampling import Looking
 from understudy_router.cluster.catalogue import stores_of
 from understudy_router.router import Router
 from understudy_router.settings import RouterSettings

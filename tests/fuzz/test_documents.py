@@ -17,12 +17,12 @@ from tests.fuzz.hunting import hunt, sizes
 from tests.fuzz.mutation import bad_bytes, bad_document
 from tests.support.bus.documents import APPLICATION
 
-from understudy_router.cluster.remembering import RouterMemory
+from understudy_router.cluster.saved_state import RouterMemory
 from understudy_shared.base.errors import UnderstudyError
 from understudy_shared.base.words import HostInfo
 from understudy_shared.bus.messages import Assignment, Catalogue, Heartbeat, Message
 from understudy_shared.cluster.node_calls import NodeCalls
-from understudy_shared.cluster.remembered import MAGIC, Remembered
+from understudy_shared.cluster.saved_documents import MAGIC, Remembered
 
 KINDS: dict[type[Message], Sequence[bytes]] = {
     Assignment: [ASSIGNMENT.encode()],

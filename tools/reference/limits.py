@@ -10,14 +10,14 @@ from tools.reference.markdown import GENERATED, code, entries, page
 from understudy_node.checkpoint.logs import MAX_LOG_BYTES
 from understudy_node.http.reads import MAX_BATCH_BYTES
 from understudy_node.replica.past_versions import MAX_RUNNING
-from understudy_node.replica.pinned import MAX_PINNED_BYTES, MAX_PINNED_DISK_BYTES, MAX_PINNED_VIEWS
+from understudy_node.replica.pinned_versions import MAX_PINNED_BYTES, MAX_PINNED_DISK_BYTES, MAX_PINNED_VIEWS
 from understudy_node.replica.snapshot_leases import MAX_LEASED_VERSIONS, MAX_LEASES
 from understudy_node.settings import ClusterNodeSettings
+from understudy_node.stores.element_pages import MAX_SORTED
 from understudy_node.stores.key_history import MAX_HISTORY_BYTES
-from understudy_node.stores.many import MAX_SORTED
 from understudy_router.settings import RouterSettings
 from understudy_shared.auth.credentials import MAX_ISSUERS, MAX_KEYS
-from understudy_shared.auth.presented import MAX_TOKEN_BYTES
+from understudy_shared.auth.request_credential import MAX_TOKEN_BYTES
 from understudy_shared.base.sizes import size_text
 from understudy_shared.bus.messages import MAX_MESSAGE_BYTES, MAX_PARTITIONS, MAX_STORES, MAX_TASKS
 from understudy_shared.cluster.node_calls import MAX_IN_FLIGHT

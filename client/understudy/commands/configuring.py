@@ -11,7 +11,7 @@ from typing import Any
 import click
 import orjson
 
-from understudy.services.in_force import InForce, in_force
+from understudy.services.effective_settings import InForce, in_force
 from understudy.services.running import use_config_file
 from understudy.services.settings import FLAGS_OF, given_settings, setting_options, unknown_variables
 from understudy.terminal.console import Lines, Sheet, print_json, print_page

@@ -21,13 +21,13 @@ import orjson
 from understudy.calls.http_client import Server, ServerProblemError
 from understudy.calls.options import DEFAULT_TIMEOUT_S, application_option
 from understudy.calls.trust import trust_options
-from understudy.services.in_force import in_force
+from understudy.services.effective_settings import in_force
 from understudy.services.settings import FLAGS_OF, unknown_variables
 from understudy.terminal.console import Lines, print_report
 from understudy.terminal.exits import EXIT_CODES_HELP, CommandError, ExitCode
 from understudy_shared.base.errors import UnderstudyError
 from understudy_shared.base.extras import PACKAGE, MissingExtraError
-from understudy_shared.base.printable import printable
+from understudy_shared.base.safe_text import printable
 from understudy_shared.base.words import KeyPlacement
 from understudy_shared.bus.applications import named
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Literal
 
 from understudy_shared.base.child_process import tied_command
-from understudy_shared.base.printable import printable
+from understudy_shared.base.safe_text import printable
 
 APPLICATION_ID = "flights"
 

@@ -36,7 +36,7 @@ from understudy.terminal.exits import CommandError, ExitCode
 from understudy_shared.base.errors import SettingsError, UnderstudyError
 from understudy_shared.base.extras import MissingExtraError
 from understudy_shared.base.importing import without_collections
-from understudy_shared.base.printable import printable
+from understudy_shared.base.safe_text import printable
 from understudy_shared.base.words import HostInfo, ReplicaState, TaskId
 from understudy_shared.telemetry.logs import LogFormat, configure_logging
 

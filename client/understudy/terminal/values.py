@@ -12,7 +12,7 @@ from typing import Any
 import orjson
 
 from understudy_shared.base.durations import duration_text as known_duration_text
-from understudy_shared.base.printable import printable
+from understudy_shared.base.safe_text import printable
 
 _LISTS = ("sessions", "rows", "values", "entries", "timers")
 """Members of an answer that hold all elements of a key."""

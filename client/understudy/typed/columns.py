@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from understudy.typed.errors import SchemaError
 from understudy_shared.base.errors import UnsupportedError
-from understudy_shared.base.printable import clipped
+from understudy_shared.base.safe_text import clipped
 from understudy_shared.base.words import StoreKind
 from understudy_shared.reads.columns import Columns
 from understudy_shared.reads.export_columns import StoreColumns

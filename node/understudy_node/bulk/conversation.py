@@ -46,7 +46,7 @@ from understudy_node.engine.spill import Spill
 from understudy_node.engine.tier import Tier
 from understudy_node.engine.view import View
 from understudy_node.generation import Generation
-from understudy_node.replica.readings import Reading
+from understudy_node.replica.read_views import Reading
 from understudy_node.replica.task_view import TaskView
 from understudy_node.stores.bulk_parts import BulkQuestion, MadePart
 from understudy_shared.reads.scan_page import Place, Room

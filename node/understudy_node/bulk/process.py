@@ -19,7 +19,7 @@ from typing import Final
 from understudy_node.bulk.conversation import PIPE_BYTES, Answers, Conversation
 from understudy_node.bulk.fast_part import PartCancelledError
 from understudy_node.generation import Generation
-from understudy_node.replica.readings import Reading
+from understudy_node.replica.read_views import Reading
 from understudy_node.stores.bulk_parts import BulkQuestion, MadePart
 from understudy_shared.base.child_process import module_command
 from understudy_shared.base.supervise import shielded

@@ -43,7 +43,7 @@ from understudy_node.engine.spill import Spill
 from understudy_node.engine.tier import Tier
 from understudy_node.engine.view import View
 from understudy_node.replica.local_bases import read_base
-from understudy_node.replica.readings import Reading
+from understudy_node.replica.read_views import Reading
 from understudy_node.replica.restore import open_base
 from understudy_node.replica.task_view import TaskView
 from understudy_node.stores.bulk_parts import BulkQuestion, MadePart, gathered_rows

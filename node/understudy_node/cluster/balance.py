@@ -25,7 +25,7 @@ from functools import partial
 from typing import NamedTuple
 
 from understudy_node.cluster.exchanges import UNWEIGHED, Exchange, Weighed
-from understudy_node.cluster.placed import Placed, Rank
+from understudy_node.cluster.task_placement import Placed, Rank
 from understudy_node.cluster.task_replicas import Target, TaskReplicas
 from understudy_node.cluster.weights import Weights
 

@@ -24,15 +24,15 @@ import logging
 import random
 from collections.abc import Callable, Collection, Mapping
 
-from understudy_node.cluster.beat import Beat
+from understudy_node.cluster.assignment_follower import AssignmentFollower
 from understudy_node.cluster.context import BusState, MemberContext
-from understudy_node.cluster.following import AssignmentFollower
 from understudy_node.cluster.heartbeat import MemberId, MemberStatus, State
+from understudy_node.cluster.heartbeat_loop import Beat
 from understudy_node.cluster.history_check import HistoryCheck
+from understudy_node.cluster.leader import Placement
 from understudy_node.cluster.load import LoadMeter, ProcessLoad
 from understudy_node.cluster.neighbours import Neighbours
 from understudy_node.cluster.own_messages import OwnMessages
-from understudy_node.cluster.placement import Placement
 from understudy_node.node import Node
 from understudy_node.settings import ClusterNodeSettings
 from understudy_shared.auth.cluster_secret import ClusterIdentity
@@ -47,13 +47,13 @@ from understudy_shared.bus.applications import Applications, named
 from understudy_shared.bus.base import BusError
 from understudy_shared.bus.gossip import AgedHeartbeat, Gossip, Spoken
 from understudy_shared.bus.messages import Assignment, Catalogue, CommitHint, Farewell, Heartbeat
-from understudy_shared.cluster.asking import SilentNodes
 from understudy_shared.cluster.follower import ClusterFollower
+from understudy_shared.cluster.liveness_probe import SilentNodes
 from understudy_shared.cluster.node_calls import NodeCalls
 from understudy_shared.cluster.polling import Polls
-from understudy_shared.cluster.remembered import Memory, Remembered
+from understudy_shared.cluster.saved_documents import Memory, Remembered
 from understudy_shared.cluster.seeds import parse_seeds
-from understudy_shared.cluster.silence import ANSWER_DEADLINE_MS
+from understudy_shared.cluster.suspects import ANSWER_DEADLINE_MS
 
 log = logging.getLogger(__name__)
 

@@ -28,7 +28,7 @@ from understudy_shared.bus.gossip import EXPIRY_HEARTBEATS, Gossip
 from understudy_shared.bus.message_auth import MessageAuth
 from understudy_shared.bus.messages import Applied, Endpoint, Farewell, Heartbeat
 from understudy_shared.bus.redis_bus import RedisBus
-from understudy_shared.cluster.remembered import Remembered
+from understudy_shared.cluster.saved_documents import Remembered
 
 log = logging.getLogger(__name__)
 

@@ -27,7 +27,7 @@ from understudy_node.node import Node
 from understudy_node.replica.workers import Workers, WorkerShare
 from understudy_node.settings import NodeSettings
 from understudy_shared.auth.access import Access, authorization_of
-from understudy_shared.auth.shown import shown_problem
+from understudy_shared.auth.redaction import shown_problem
 from understudy_shared.base.clock import Clock, SystemClock
 from understudy_shared.base.errors import UnderstudyError
 from understudy_shared.base.masking import masked_location

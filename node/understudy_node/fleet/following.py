@@ -19,8 +19,8 @@ from understudy_node.cluster.membership import Clusters
 from understudy_node.settings import ClusterNodeSettings
 from understudy_shared.base.clock import Clock
 from understudy_shared.base.errors import UnderstudyError
-from understudy_shared.base.printable import clipped
 from understudy_shared.base.reminders import Reminder
+from understudy_shared.base.safe_text import clipped
 from understudy_shared.base.watched_file import WatchedFile
 from understudy_shared.base.words import HostInfo
 from understudy_shared.bus.announcement import Announcement
@@ -28,8 +28,8 @@ from understudy_shared.bus.applications import ANNOUNCED, MAX_ID_CHARS
 from understudy_shared.bus.base import MAX_KEYS_VISITED, Back, Bus, BusError
 from understudy_shared.bus.gossip import announcement_on, applications_on, let_go
 from understudy_shared.bus.message_auth import MessageAuth
-from understudy_shared.cluster.remembered import Memory, Remembered
-from understudy_shared.fleet.announced import (
+from understudy_shared.cluster.saved_documents import Memory, Remembered
+from understudy_shared.fleet.announced_applications import (
     MAX_ANNOUNCED,
     MAX_KNOWN,
     AnnouncedLocations,
@@ -37,9 +37,9 @@ from understudy_shared.fleet.announced import (
     Wanted,
     merged,
 )
+from understudy_shared.fleet.application_routing import FLEET
 from understudy_shared.fleet.applications_file import ApplicationSpec, changes
 from understudy_shared.fleet.checkpoint_roots import CheckpointRoot
-from understudy_shared.fleet.choosing import FLEET
 
 LIST_EVERY_MS = 30_000
 READ_AGAIN_MS = 300_000

@@ -12,7 +12,7 @@ from fastapi import APIRouter, Request, Response
 from understudy_node.http.hop_calls import read_hop, reader_asked
 from understudy_node.http.reads import Reads
 from understudy_node.http.scan_versions import pin_ahead, reading_at
-from understudy_node.replica.readings import Reading
+from understudy_node.replica.read_views import Reading
 from understudy_node.stores.arrow_schema import (
     record_message,
     require_pyarrow,
@@ -21,8 +21,8 @@ from understudy_node.stores.arrow_schema import (
 )
 from understudy_node.stores.bulk_parts import BulkMaker, BulkQuestion, gathered_rows
 from understudy_node.stores.export_columns import export_columns
-from understudy_node.stores.gathered import csv_head
 from understudy_node.stores.lookup import StoreReader
+from understudy_node.stores.part_encoding import csv_head
 from understudy_node.stores.scan_rows import row_maker
 from understudy_node.stores.scanning import scan_part, stamp_of
 from understudy_shared.http.edge import Receive, Scope, Send

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import cast
 
-from understudy_node.replica.readings import Reading
+from understudy_node.replica.read_views import Reading
 from understudy_node.stores.lookup import Hidden, Said, StoreReader
 from understudy_shared.http.problems import Problem, ProblemType
 from understudy_shared.reads.bounds import Bound

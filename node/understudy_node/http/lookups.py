@@ -12,10 +12,10 @@ from typing import cast
 from understudy_node.http.hop import Hops
 from understudy_node.http.read_log import ReadLog
 from understudy_node.http.reads import Reads, Request, batch_slices
-from understudy_node.replica.readings import Reading
+from understudy_node.replica.read_views import Reading
 from understudy_node.stores.lookup import LookupAnswer
 from understudy_shared.auth.access import Access
-from understudy_shared.auth.shown import require_printed_key
+from understudy_shared.auth.redaction import require_printed_key
 from understudy_shared.base.errors import UnderstudyError
 from understudy_shared.http.edge import bug
 from understudy_shared.http.lookup_requests import longs_as_text

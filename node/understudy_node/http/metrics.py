@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
+from understudy_node.counters import During
 from understudy_node.degraded import BUS_AWAY, CAUSES
 from understudy_node.engine.rocksdb_base import BlockCache
-from understudy_node.measures import During
 from understudy_node.node import Node
 from understudy_node.replica.snapshot_leases import CHANGES
 from understudy_node.replica.task import TaskReplica

@@ -12,7 +12,7 @@ from typing import NamedTuple, cast
 
 from understudy_node.generation import Generation
 from understudy_node.node import Node
-from understudy_node.replica.readings import Reading
+from understudy_node.replica.read_views import Reading
 from understudy_node.stores.lookup import Hidden, LookupAnswer, ResolvedKey, Said, StoreReader
 from understudy_shared.auth.principals import KeyScope
 from understudy_shared.base.clock import wall_ms

@@ -11,11 +11,11 @@ from itertools import chain, islice
 
 from fastapi import APIRouter, Request, Response
 
+from understudy_node.doctor import restart_report
 from understudy_node.engine.arena_base import ArenaBase
 from understudy_node.engine.base import Base, innermost
 from understudy_node.engine.scan_order import after_prefix
 from understudy_node.engine.view import View
-from understudy_node.examination import restart_report
 from understudy_node.http.exports import PiecesResponse
 from understudy_node.http.health import NodeHealth
 from understudy_node.http.hop_calls import read_hop, reader_asked

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Sequence
 from time import monotonic
 
-from understudy_node.replica.readings import Reading
+from understudy_node.replica.read_views import Reading
 from understudy_node.stores.lookup import StoreReader
 from understudy_shared.http.problems import ProblemError
 from understudy_shared.reads.bounds import Bound, ReadVersion, Refusal

@@ -10,8 +10,8 @@ from understudy_node.http.hop_calls import read_hop
 from understudy_node.http.reads import Reads
 from understudy_node.http.scan_versions import first_version
 from understudy_node.node import Node
-from understudy_node.replica.pinned import Pinned
-from understudy_node.replica.readings import Reading
+from understudy_node.replica.pinned_versions import Pinned
+from understudy_node.replica.read_views import Reading
 from understudy_node.replica.snapshot_leases import HeldLease, leased_version
 from understudy_node.stores.lookup import StoreReader
 from understudy_shared.base.words import ApplicationId, StoreName

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from time import monotonic
 from typing import Final, NamedTuple
 
-from understudy_node.http.catching_up import CatchingUp
+from understudy_node.http.resumed_watches import CatchingUp
 from understudy_node.http.scan_versions import reading_at
 from understudy_node.http.watch_hub import WatchHub
 from understudy_node.stores.lookup import StoreReader

@@ -7,10 +7,10 @@ from collections.abc import Awaitable, Iterator, Mapping, Sequence
 from fastapi import APIRouter, Request, Response
 from prometheus_client.core import CounterMetricFamily, Metric
 
-from understudy_node.http.catching_up import CatchingUp
 from understudy_node.http.hop_calls import StoreHop, read_hop, reader_asked
 from understudy_node.http.hop_lookups import MISPLACED
 from understudy_node.http.reads import Reads
+from understudy_node.http.resumed_watches import CatchingUp
 from understudy_node.http.watch_feeds import WatchFeeds
 from understudy_node.http.watch_hub import WatchHub
 from understudy_node.http.watcher import NodeSource, WatcherParts

@@ -23,7 +23,7 @@ from understudy_node.checkpoint.snapshots import (
 from understudy_node.follow.history import CommitHistory, CommitRecord
 from understudy_node.replica.changelog_reader import MAX_CHANGELOG_BYTES
 from understudy_node.replica.local_bases import REOPEN_VERSIONS, LocalBase, usable_again
-from understudy_node.replica.surroundings import StorePlace, file_name
+from understudy_node.replica.replica_context import StorePlace, file_name
 from understudy_shared.base.errors import CheckpointError, CorruptFileError, VanishedError
 
 MAX_MISSES = 3

@@ -15,7 +15,7 @@ from understudy_node.checkpoint.compression import decompress
 from understudy_node.checkpoint.files import FileStat
 from understudy_node.checkpoint.snapshots import parse_state_files
 from understudy_node.follow.history import CommitRecord
-from understudy_node.replica.surroundings import StorePlace, Surroundings, file_name
+from understudy_node.replica.replica_context import StorePlace, Surroundings, file_name
 from understudy_shared.base.errors import CheckpointError, VanishedError
 
 MAX_CHANGELOG_BYTES = 4 << 30

@@ -1,7 +1,7 @@
 """Opens older versions of tasks from the checkpoint, beside those on show, for readers who name a version.
 
-A few threads of their own do it, each version once however many ask. What they open is pinned (`pinned.py`), so it is
-found by the next look, and goes when it was not read for a while. A failure is remembered for a moment.
+A few threads of their own do it, each version once however many ask. What they open is pinned (`pinned_versions.py`):
+the next look finds it, and it goes when it was not read for a while. A failure is remembered for a moment.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Final, NamedTuple, Protocol, TypeVar
 
 from understudy_node.replica.local_bases import LocalBases
-from understudy_node.replica.origin import Retained
+from understudy_node.replica.replica_identity import Retained
 from understudy_node.replica.task_view import TaskView
 from understudy_shared.base.errors import MissingVersionError, UnderstudyError, VanishedError
 from understudy_shared.base.words import TaskId

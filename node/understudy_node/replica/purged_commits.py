@@ -13,7 +13,7 @@ from functools import cached_property
 from understudy_node.checkpoint.files import CheckpointFiles
 from understudy_node.follow.history import CommitHistory, CommitRecord
 from understudy_node.replica.base_choice import committed_lineage
-from understudy_node.replica.surroundings import StorePlace
+from understudy_node.replica.replica_context import StorePlace
 
 
 class ReachingHistory(CommitHistory):

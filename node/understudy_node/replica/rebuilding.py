@@ -15,7 +15,7 @@ from understudy_node.follow.history import CommitHistory
 from understudy_node.replica.base_choice import BaseChoice
 from understudy_node.replica.changelog_reader import changelog_name
 from understudy_node.replica.purged_commits import ReachingHistory
-from understudy_node.replica.surroundings import StorePlace
+from understudy_node.replica.replica_context import StorePlace
 from understudy_shared.base.errors import CheckpointError, CorruptFileError, MissingVersionError, VanishedError
 from understudy_shared.bus.messages import task_key
 

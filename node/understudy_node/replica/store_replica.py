@@ -29,9 +29,9 @@ from understudy_node.replica.changelog_reader import ChangelogReader, ReadChange
 from understudy_node.replica.local_bases import LocalBase, writing
 from understudy_node.replica.purged_commits import ReachingHistory
 from understudy_node.replica.rebuilding import missing_snapshot, missing_version
+from understudy_node.replica.replica_context import StorePlace, Surroundings
 from understudy_node.replica.restore import ChosenSnapshot, open_base, restore
 from understudy_node.replica.restore_progress import RestoreProgress
-from understudy_node.replica.surroundings import StorePlace, Surroundings
 from understudy_node.replica.task_view import Mark
 from understudy_shared.base.errors import (
     CheckpointError,

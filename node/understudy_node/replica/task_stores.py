@@ -11,14 +11,14 @@ from dataclasses import replace
 from typing import NamedTuple, TypeVar
 
 from understudy_node.checkpoint.changelog import ChangelogOperation
+from understudy_node.counters import Measures
 from understudy_node.engine.tier import release_tiers
 from understudy_node.follow.history import CommitRecord
-from understudy_node.measures import Measures
 from understudy_node.replica.local_bases import LocalBases
-from understudy_node.replica.origin import Retained
+from understudy_node.replica.replica_context import StorePlace, Surroundings
+from understudy_node.replica.replica_identity import Retained
 from understudy_node.replica.restore_progress import of_all
 from understudy_node.replica.store_replica import StoreReplica
-from understudy_node.replica.surroundings import StorePlace, Surroundings
 from understudy_node.replica.task_view import Mark, TaskView, task_view
 from understudy_shared.base.errors import CorruptFileError, MissingVersionError
 from understudy_shared.bus.messages import Restore

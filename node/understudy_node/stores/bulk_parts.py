@@ -11,9 +11,9 @@ from typing import Any, Final, NamedTuple, Protocol
 
 import orjson
 
-from understudy_node.replica.readings import Reading
+from understudy_node.replica.read_views import Reading
 from understudy_node.stores.arrow_schema import batch_message
-from understudy_node.stores.gathered import CsvRows, Gathered, NdjsonRows
+from understudy_node.stores.part_encoding import CsvRows, Gathered, NdjsonRows
 from understudy_node.stores.scan_rows import RowMaker
 from understudy_shared.reads.arrow_batches import ArrowBatches
 from understudy_shared.reads.export_columns import ExportColumns

@@ -17,12 +17,12 @@ import orjson
 
 from understudy_node.checkpoint.state_variables import BY_PANDAS
 from understudy_node.engine.row_cache import RowCache
-from understudy_node.replica.readings import Reading
+from understudy_node.replica.read_views import Reading
 from understudy_node.replica.task import TaskReplica
 from understudy_node.replica.task_view import TaskView
 from understudy_node.stores.finder import Finder, Found
 from understudy_node.stores.lookup import Hidden, LookupAnswer, ResolvedKey, Said, StoreReader
-from understudy_node.stores.places import OWN_PLACES
+from understudy_node.stores.page_cursors import OWN_PLACES
 from understudy_node.stores.stores import ServedStore
 from understudy_shared.base.errors import UnderstudyError
 from understudy_shared.base.words import ApplicationId, Lineage

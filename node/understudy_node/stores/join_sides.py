@@ -19,8 +19,8 @@ from understudy_node.engine.scan_order import SLOT_BYTES, after_prefix
 from understudy_node.engine.tables import FAMILY_BYTES, Table
 from understudy_node.engine.view import View
 from understudy_node.replica.task_view import TaskView
+from understudy_node.stores.element_pages import by_number, found_page
 from understudy_node.stores.finder import Found
-from understudy_node.stores.many import by_number, found_page
 from understudy_node.stores.multi_values import split_values
 from understudy_node.stores.results import ResultPrinter
 from understudy_shared.base.errors import CorruptFileError

@@ -13,8 +13,8 @@ from typing import ClassVar, NamedTuple, cast
 import orjson
 
 from understudy_node.engine.row_cache import RowCache
-from understudy_node.replica.origin import Retained
-from understudy_node.replica.readings import Reading
+from understudy_node.replica.read_views import Reading
+from understudy_node.replica.replica_identity import Retained
 from understudy_node.replica.task import TaskReplica
 from understudy_node.replica.task_view import TaskView
 from understudy_node.stores.stores import ServedStore

@@ -10,7 +10,7 @@ from collections.abc import Callable, Generator
 from time import monotonic
 from typing import Final
 
-from understudy_node.replica.readings import Reading
+from understudy_node.replica.read_views import Reading
 from understudy_node.replica.task_view import TaskView
 from understudy_node.stores.scan_keys import ScannedKey, key_of, keys_after
 from understudy_node.stores.scan_rows import RowMaker

@@ -20,7 +20,7 @@ from typing import Final, Protocol, cast
 
 import orjson
 
-from understudy_node.replica.readings import Reading
+from understudy_node.replica.read_views import Reading
 from understudy_node.replica.task_view import TaskView
 from understudy_node.stores.expiry import Expiry
 from understudy_node.stores.finding import FindingReader
@@ -34,7 +34,7 @@ from understudy_node.stores.sessions import Sessions
 from understudy_node.stores.state_variables import Timers
 from understudy_node.stores.timer_table import Timer, TimesTable
 from understudy_shared.base.errors import BadKeyError
-from understudy_shared.base.printable import clipped
+from understudy_shared.base.safe_text import clipped
 from understudy_shared.base.words import StoreKind
 from understudy_shared.http.lookup_requests import numbers_as_text
 from understudy_shared.http.problems import ProblemError

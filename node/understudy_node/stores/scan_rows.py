@@ -12,7 +12,7 @@ from typing import Any, Final, cast
 
 import orjson
 
-from understudy_node.replica.readings import Reading
+from understudy_node.replica.read_views import Reading
 from understudy_node.stores.finding import FindingReader
 from understudy_node.stores.lookup import Hidden, Said, StoreReader
 from understudy_node.stores.row_order import Parse, RowOrder, row_order

@@ -10,10 +10,10 @@ import orjson
 
 from understudy_node.engine.scan_order import after_prefix
 from understudy_node.engine.slices import slices
-from understudy_node.replica.readings import Reading
+from understudy_node.replica.read_views import Reading
 from understudy_node.replica.task_view import TaskView
-from understudy_node.stores.gathered import Gathered, JsonRows
 from understudy_node.stores.lookup import StoreReader
+from understudy_node.stores.part_encoding import Gathered, JsonRows
 from understudy_node.stores.scan_keys import keys_after
 from understudy_node.stores.scan_rows import RowMaker
 from understudy_shared.http.problems import Problem, ProblemError, ProblemType

@@ -17,9 +17,9 @@ import orjson
 from understudy_node.checkpoint.shapes import SESSION_WINDOW
 from understudy_node.engine.scan_order import SLOT_BYTES, ScanOrder, after_prefix
 from understudy_node.replica.task_view import TaskView
+from understudy_node.stores.element_pages import MAX_SORTED, by_number, found_page, require_sortable
 from understudy_node.stores.expiry import Expiry
 from understudy_node.stores.finder import Found
-from understudy_node.stores.many import MAX_SORTED, by_number, found_page, require_sortable
 from understudy_node.stores.results import ResultPrinter
 from understudy_shared.base.errors import CorruptFileError
 from understudy_shared.reads.selection import Selection

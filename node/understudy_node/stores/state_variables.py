@@ -23,9 +23,9 @@ from understudy_node.checkpoint.state_variables import StateVariable
 from understudy_node.engine.scan_order import after_prefix
 from understudy_node.engine.tables import FAMILY_BYTES, Table
 from understudy_node.replica.task_view import TaskView
+from understudy_node.stores.element_pages import MAX_SORTED, by_number, found_page, require_sortable
 from understudy_node.stores.finder import Found
-from understudy_node.stores.many import MAX_SORTED, by_number, found_page, require_sortable
-from understudy_node.stores.places import MAX_START_BYTES
+from understudy_node.stores.page_cursors import MAX_START_BYTES
 from understudy_node.stores.results import ResultPrinter
 from understudy_node.stores.row_forms import RowForm
 from understudy_node.stores.timer_table import Timer, TimesTable

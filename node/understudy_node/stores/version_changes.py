@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 import orjson
 
 from understudy_node.replica.local_bases import LocalBases
-from understudy_node.replica.readings import Reading
+from understudy_node.replica.read_views import Reading
 from understudy_node.replica.task import TaskReplica
 from understudy_node.replica.task_stores import VersionChanges
 from understudy_node.replica.task_view import TaskView

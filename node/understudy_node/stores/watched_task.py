@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 
 import orjson
 
-from understudy_node.replica.readings import Reading
+from understudy_node.replica.read_views import Reading
 from understudy_node.replica.task import TaskReplica
 from understudy_node.replica.task_view import TaskView
 from understudy_node.stores.finding import FindingReader

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence, Set
 from typing import NamedTuple
 
-from understudy_pipeline.aligned.cut import Queue, count_enforced, limit_counts, ready_counts
+from understudy_pipeline.aligned.batch_cut import Queue, count_enforced, limit_counts, ready_counts
 from understudy_pipeline.aligned.drift import (
     END_OF_TIME_MS,
     NOT_HELD_BACK,

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence, Set
 from typing import NamedTuple
 
-from understudy_pipeline.aligned.cut import Queue
+from understudy_pipeline.aligned.batch_cut import Queue
 from understudy_pipeline.inputs.records import NO_TIME_MS, TopicPartition
 
 END_OF_TIME_MS = 2**62

@@ -40,7 +40,7 @@ from understudy_pipeline.inputs.timestamps import TimestampRule, TimestampRules
 from understudy_pipeline.inputs.topics_pattern import TopicsPattern
 from understudy_shared.base.errors import SettingsError
 from understudy_shared.base.extras import install_fix
-from understudy_shared.base.renamed import resolve
+from understudy_shared.base.renamed_options import resolve
 
 log = logging.getLogger(__name__)
 

@@ -17,10 +17,11 @@ from collections.abc import Mapping, Sequence, Set
 from contextlib import AbstractContextManager
 from dataclasses import replace
 
+from understudy_pipeline.aligned.batch_cut import Queue, limit_counts, ready_counts
 from understudy_pipeline.aligned.batch_plan import UNBOUNDED, Batch, plan_batch, share
-from understudy_pipeline.aligned.cut import Queue, limit_counts, ready_counts
+from understudy_pipeline.aligned.batch_taking import PlannedBatch, SettledBatch, settled_batch, take_batch
 from understudy_pipeline.aligned.drift import counts_until, find_slowest
-from understudy_pipeline.aligned.ends import current_ends, first_positions
+from understudy_pipeline.aligned.end_offsets import current_ends, first_positions
 from understudy_pipeline.aligned.fingerprint import fingerprint
 from understudy_pipeline.aligned.load_checks import check_even
 from understudy_pipeline.aligned.offset import SourceOffset
@@ -33,8 +34,7 @@ from understudy_pipeline.aligned.read_ahead import Lag
 from understudy_pipeline.aligned.run_counts import RunCounts, Sample
 from understudy_pipeline.aligned.shared_read_ahead import SharedReadAhead
 from understudy_pipeline.aligned.subscription import topics_at, with_topics
-from understudy_pipeline.aligned.taking import PlannedBatch, SettledBatch, settled_batch, take_batch
-from understudy_pipeline.aligned.waits import PutOff, put_off
+from understudy_pipeline.aligned.wait_reasons import PutOff, put_off
 from understudy_pipeline.inputs.protocol import InputError
 from understudy_pipeline.inputs.records import TopicPartition
 from understudy_shared.base.clock import Clock

@@ -15,7 +15,7 @@ from understudy_pipeline.aligned.options import AlignedOptions
 from understudy_pipeline.aligned.read_ahead import Lag, ReadAhead
 from understudy_pipeline.aligned.run_counts import Lateness, RunCounts
 from understudy_pipeline.aligned.shared_read_ahead import Outage, SharedReadAhead
-from understudy_pipeline.aligned.waits import PutOff
+from understudy_pipeline.aligned.wait_reasons import PutOff
 from understudy_pipeline.inputs.protocol import ClientQueue
 from understudy_pipeline.inputs.records import NO_TIME_MS, TopicPartition
 

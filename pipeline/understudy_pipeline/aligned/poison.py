@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+from understudy_pipeline.aligned.batch_cut import Queue, limit_counts
 from understudy_pipeline.aligned.batch_plan import Batch
-from understudy_pipeline.aligned.cut import Queue, limit_counts
-from understudy_pipeline.aligned.retained import Retained
+from understudy_pipeline.aligned.partition_buffer import Retained
 from understudy_pipeline.inputs.records import TopicPartition
 from understudy_shared.base.errors import UnderstudyError
 

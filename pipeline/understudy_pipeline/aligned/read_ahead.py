@@ -19,12 +19,12 @@ from collections.abc import Collection, Container, Iterable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 from understudy_pipeline.aligned.drift import NOT_HELD_BACK
-from understudy_pipeline.aligned.ends import is_at, up_to
+from understudy_pipeline.aligned.end_offsets import is_at, up_to
 from understudy_pipeline.aligned.options import AlignedOptions
-from understudy_pipeline.aligned.retained import Retained, Segment, copy_out
+from understudy_pipeline.aligned.partition_buffer import Retained, Segment, copy_out
 from understudy_pipeline.aligned.subscription import join_topics
 from understudy_pipeline.aligned.topic_ids import made_anew, report_lost, report_made_anew
-from understudy_pipeline.aligned.waits import is_filling
+from understudy_pipeline.aligned.wait_reasons import is_filling
 from understudy_pipeline.inputs.protocol import Fetched
 from understudy_pipeline.inputs.records import Chunk, Cursor, TopicPartition
 from understudy_shared.base.errors import SettingsError

@@ -15,7 +15,7 @@ from understudy_pipeline.aligned.idle import InputState
 from understudy_pipeline.aligned.input_requests import CountPartitions, Fetch, InputRequest, Seek
 from understudy_pipeline.aligned.options import AlignedOptions
 from understudy_pipeline.aligned.read_ahead import ReadAhead
-from understudy_pipeline.aligned.waits import has_more, is_waited_for
+from understudy_pipeline.aligned.wait_reasons import has_more, is_waited_for
 from understudy_pipeline.inputs.protocol import ClientQueue, Fetched, InputError
 from understudy_pipeline.inputs.records import TopicPartition
 from understudy_shared.base.clock import Clock

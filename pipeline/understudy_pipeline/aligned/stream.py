@@ -23,6 +23,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from understudy_pipeline.aligned.batch_plan import UNBOUNDED
+from understudy_pipeline.aligned.batch_taking import PlannedBatch, SettledBatch
 from understudy_pipeline.aligned.compacted import CompactedNotes
 from understudy_pipeline.aligned.dead_letters import write_dead_letters
 from understudy_pipeline.aligned.fingerprint import check_fingerprint, check_replay, fingerprint
@@ -34,7 +35,6 @@ from understudy_pipeline.aligned.reading import PlannedRange, ReadTask, pack_tas
 from understudy_pipeline.aligned.spool import Spool, SpoolFile
 from understudy_pipeline.aligned.spool_form import RecordsForm, RowsForm, SpoolForm
 from understudy_pipeline.aligned.subscription import check_still_read, topics_at, with_topics
-from understudy_pipeline.aligned.taking import PlannedBatch, SettledBatch
 from understudy_pipeline.aligned.topic_ids import lost_topics, made_anew
 from understudy_pipeline.inputs.protocol import Range
 from understudy_pipeline.inputs.records import Cursor, TopicPartition

@@ -11,13 +11,13 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from typing import Any
 
-from understudy_router.admin.held_snapshots import RecentSnapshots
 from understudy_router.admin.lag_page import BadLagCursorError, Page, Query, page_of
 from understudy_router.admin.node_reports import node_document
 from understudy_router.admin.overview import Overview, figures_of, overview_of, worst_lag
 from understudy_router.admin.safe_to_stop import Losses, losses_of, losses_of_all, nodes_to_ask
+from understudy_router.admin.sampling import TICK_MS, Looking, Observer
 from understudy_router.admin.snapshot import About, Document, Observed, Snapshot
-from understudy_router.admin.watching import TICK_MS, Looking, Observer
+from understudy_router.admin.snapshot_leases import RecentSnapshots
 from understudy_router.cluster.degraded import bus_document
 from understudy_router.router import Router
 from understudy_shared.auth.binding import Exposure

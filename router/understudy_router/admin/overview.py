@@ -25,12 +25,12 @@ from understudy_router.admin.grid import (
     members,
     settled_ms,
 )
-from understudy_router.admin.held_snapshots import overview_part
 from understudy_router.admin.node_reports import node_document
-from understudy_router.admin.reads_served import NOTHING_SERVED
+from understudy_router.admin.read_rates import NOTHING_SERVED
 from understudy_router.admin.replica_index import ROLES
 from understudy_router.admin.safe_to_stop import Losses
 from understudy_router.admin.snapshot import Document, Observed, Snapshot
+from understudy_router.admin.snapshot_leases import overview_part
 from understudy_router.admin.trends import NO_TREND
 from understudy_router.cluster.catalogue import StoreRoute
 from understudy_router.cluster.degraded import bus_document

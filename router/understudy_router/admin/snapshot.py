@@ -17,7 +17,7 @@ from itertools import chain
 from typing import Any, NamedTuple
 
 from understudy_router.admin.facts import RUNNING, Facts, NodeReader, NodeView, Standing
-from understudy_router.admin.reads_served import Rates, StoreServed
+from understudy_router.admin.read_rates import Rates, StoreServed
 from understudy_router.admin.replica_index import WARMUP, ReplicaIndex, index_replicas
 from understudy_router.admin.trends import Trend
 from understudy_router.cluster.catalogue import Stores

@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable
 
 from understudy_router.cluster.catalogue import Stores, stores_of
-from understudy_router.cluster.remembering import RouterMemory
+from understudy_router.cluster.saved_state import RouterMemory
 from understudy_router.cluster.tables import Tables
 from understudy_shared.base.clock import Clock
 from understudy_shared.base.errors import UnderstudyError

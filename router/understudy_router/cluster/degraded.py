@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from enum import StrEnum
 
 from understudy_router.cluster.tables import Tables
-from understudy_shared.auth.known import CREDENTIALS, ISSUERS
+from understudy_shared.auth.authentication import CREDENTIALS, ISSUERS
 from understudy_shared.base.words import FORK_FOUND, GOSSIP_KEY_MISSING, UNSIGNED_ACCEPTED, WRITES_REFUSED
 from understudy_shared.server.connection_guard import MEMORY
 from understudy_shared.tls.service_tls import TLS

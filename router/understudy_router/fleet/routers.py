@@ -23,13 +23,13 @@ from understudy_router.settings import RouterSettings
 from understudy_shared.auth.patterns import matches
 from understudy_shared.base.clock import Clock
 from understudy_shared.base.errors import SettingsError, UnderstudyError
-from understudy_shared.base.printable import clipped
 from understudy_shared.base.reminders import Reminder
+from understudy_shared.base.safe_text import clipped
 from understudy_shared.base.slices import sliced
 from understudy_shared.bus.applications import ANNOUNCED, Applications, named
 from understudy_shared.bus.base import Bus, BusError
 from understudy_shared.bus.gossip import applications_on
-from understudy_shared.fleet.choosing import require_id
+from understudy_shared.fleet.application_routing import require_id
 from understudy_shared.fleet.service import FleetService
 from understudy_shared.server.probes import CAUSES_OF_PROCESS, degraded_metric
 

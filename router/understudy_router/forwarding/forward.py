@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 from understudy_router.cluster.candidates import Candidate
 from understudy_router.cluster.catalogue import StoreRoute
+from understudy_router.forwarding.answer_ages import StoreReads
 from understudy_router.forwarding.attempts import Arrivals, Attempt, Reader
 from understudy_router.forwarding.context import ReadContext
 from understudy_router.forwarding.fallback import (
@@ -31,8 +32,7 @@ from understudy_router.forwarding.fallback import (
 )
 from understudy_router.forwarding.recorded import traced
 from understudy_router.forwarding.results import Result, Results
-from understudy_router.forwarding.served import StoreReads
-from understudy_router.forwarding.spread import gathered, spread, turns
+from understudy_router.forwarding.scatter_gather import gathered, spread, turns
 from understudy_router.routing.choose import Choice
 from understudy_router.transport.node_client import NodeClient
 from understudy_router.transport.node_requests import Delay, NodeRequest, Outcomes, Reply, parts_that_fit

@@ -37,9 +37,9 @@ from understudy_shared.cluster.node_calls import CallKind, NodeCallError, NodeCa
 from understudy_shared.cluster.wire import WireConnection, WireError
 from understudy_shared.http.problems import Problem, ProblemError, ProblemType
 from understudy_shared.reads.bounds import NO_BOUND, Bound, Refusal
-from understudy_shared.reads.heard_feed import FeedKey, HeardFeed
 from understudy_shared.reads.selection import Selection
 from understudy_shared.reads.watch_events import MEDIA_TYPE, EndReason, HopEvent, read_event
+from understudy_shared.reads.watch_feed_state import FeedKey, HeardFeed
 from understudy_shared.reads.watch_hop import (
     KEYS_PATH,
     MAX_FED_KEYS,

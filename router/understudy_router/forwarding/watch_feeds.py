@@ -17,12 +17,12 @@ from understudy_shared.base.errors import UnderstudyError
 from understudy_shared.cluster.node_calls import NodeCalls
 from understudy_shared.http.problems import ProblemError
 from understudy_shared.reads.bounds import MAX_BATCH_KEYS, Refusal
-from understudy_shared.reads.heard_feed import FeedKey
 from understudy_shared.reads.hop_fields import BadHopError
 from understudy_shared.reads.position import Position
 from understudy_shared.reads.selection import Selection
 from understudy_shared.reads.shared_watch import CaughtUp, Change, SharedPart
 from understudy_shared.reads.watch_events import KeyEvent, read_event
+from understudy_shared.reads.watch_feed_state import FeedKey
 from understudy_shared.reads.watch_hop import MissedHop, WatchKey
 from understudy_shared.server.watch_streams import WatchStream
 from understudy_shared.server.watcher import Joined, WatchSource

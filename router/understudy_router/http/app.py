@@ -35,8 +35,8 @@ from understudy_shared.server.long_reads import LongReads
 from understudy_shared.server.prefix_watches import PrefixWatches
 from understudy_shared.server.probes import ProcessReport, probe_routes
 from understudy_shared.server.scans import scan_routes, scans_in_front
-from understudy_shared.server.seeks import Seeks
 from understudy_shared.server.several_reads import SeveralStores, several_routes
+from understudy_shared.server.single_key_pages import Seeks
 from understudy_shared.server.snapshots import snapshot_routes
 from understudy_shared.server.store_files import store_file_routes
 from understudy_shared.server.watch_streams import WatchStreams

@@ -13,13 +13,13 @@ from functools import partial
 
 from understudy_router.admin.admin import Admin
 from understudy_router.cluster.catalogue import StoreRoute
-from understudy_router.cluster.moments import Moments
+from understudy_router.cluster.version_at import Moments
 from understudy_router.forwarding.forward import Done, Forwarder, KeyLookup
 from understudy_router.forwarding.results import Result, Results
 from understudy_router.http.reads import Reads, Request
 from understudy_shared.auth.access import Access
 from understudy_shared.auth.principals import EVERY_KEY, KeyScope
-from understudy_shared.auth.shown import require_key
+from understudy_shared.auth.redaction import require_key
 from understudy_shared.base.errors import UnderstudyError
 from understudy_shared.http.edge import JSON_TYPE, App, bug
 from understudy_shared.http.lookup_requests import longs_as_text

@@ -11,8 +11,8 @@ from typing import NamedTuple
 import orjson
 
 from understudy_router.cluster.catalogue import StoreRoute, Stores
+from understudy_router.forwarding.answer_ages import ServedReads
 from understudy_router.forwarding.forward import KeyLookup
-from understudy_router.forwarding.served import ServedReads
 from understudy_shared.http.lookup_requests import (
     ReadParams,
     encoded_key,

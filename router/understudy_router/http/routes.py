@@ -12,11 +12,11 @@ from time import monotonic
 import orjson
 from fastapi import APIRouter, Request, Response
 
-from understudy_router.admin.held_snapshots import listing_document
+from understudy_router.admin.snapshot_leases import listing_document
 from understudy_router.cluster.catalogue import StoreRoute
-from understudy_router.cluster.moments import Moments
 from understudy_router.cluster.snapshot_leases import SnapshotLeases
 from understudy_router.cluster.tables import Tables
+from understudy_router.cluster.version_at import Moments
 from understudy_router.forwarding.scanning import EXPORT_PART_S, ScanForwarder
 from understudy_router.http.reads import Reads
 from understudy_router.http.scans import scan_hop
@@ -27,7 +27,7 @@ from understudy_router.routing.resolve import assignment_of, host_of, metadata_o
 from understudy_shared.auth.access import authorization_of
 from understudy_shared.auth.audit import note
 from understudy_shared.auth.principals import Authorization
-from understudy_shared.auth.shown import require_key
+from understudy_shared.auth.redaction import require_key
 from understudy_shared.base.words import ApplicationId, HostInfo, Lineage
 from understudy_shared.bus.messages import Assignment
 from understudy_shared.cluster.node_calls import CallKind

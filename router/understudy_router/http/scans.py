@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from time import monotonic
 
 from understudy_router.cluster.catalogue import StoreRoute
-from understudy_router.cluster.moments import Moments
+from understudy_router.cluster.version_at import Moments
 from understudy_router.forwarding.scanning import ScanForwarder
 from understudy_router.http.reads import Reads
 from understudy_shared.cluster.node_calls import CallKind

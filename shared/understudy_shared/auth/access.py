@@ -18,15 +18,15 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 
 from understudy_shared.auth.api_keys import Granted, Presented
 from understudy_shared.auth.audit import APPLICATION, AuditedRequest, AuditLog, peer_of
-from understudy_shared.auth.audited import asked_of
+from understudy_shared.auth.audit_facts import asked_of
+from understudy_shared.auth.authentication import KnownCredentials, Refused
 from understudy_shared.auth.binding import Exposure
 from understudy_shared.auth.cluster_secret import ClusterIdentity
 from understudy_shared.auth.credentials import Credentials
-from understudy_shared.auth.known import KnownCredentials, Refused
-from understudy_shared.auth.needs import Need, NeedKind, granted, need_of, no_peer, rate_limited
-from understudy_shared.auth.presented import PresentedToken, presented_in
+from understudy_shared.auth.permissions import Need, NeedKind, granted, need_of, no_peer, rate_limited
 from understudy_shared.auth.principals import ANONYMOUS, PEER, UNGUARDED, Authorization, Principal
 from understudy_shared.auth.rates import Limited
+from understudy_shared.auth.request_credential import PresentedToken, presented_in
 from understudy_shared.auth.sessions import Session, new_session, session_in
 from understudy_shared.auth.sign_in import PATHS, Signing, asking, signing, wants_page
 from understudy_shared.base.errors import UnderstudyError
@@ -34,7 +34,7 @@ from understudy_shared.base.watched_file import WatchedFile
 from understudy_shared.http.cors import Cors
 from understudy_shared.http.cross_site import why_refused
 from understudy_shared.http.edge import App, Receive, Scope, Send, send_problem, without_body
-from understudy_shared.http.people import is_for_people, send_problem_page
+from understudy_shared.http.html_pages import is_for_people, send_problem_page
 from understudy_shared.http.problems import Problem, ProblemType, problem_of
 from understudy_shared.http.target import (
     APPLICATIONS,

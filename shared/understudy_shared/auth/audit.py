@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from prometheus_client.core import CounterMetricFamily, Metric
 
-from understudy_shared.auth.audited import Asked, asked_of, mark_of, name_of, shown
+from understudy_shared.auth.audit_facts import Asked, asked_of, mark_of, name_of, shown
 from understudy_shared.auth.principals import Principal
 from understudy_shared.base.clock import Clock, SystemClock
 from understudy_shared.base.reminders import LogThrottle

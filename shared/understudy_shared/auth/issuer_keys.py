@@ -29,7 +29,7 @@ from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
 from understudy_shared.auth.api_keys import ApiKey
 from understudy_shared.auth.binding import is_loopback
 from understudy_shared.auth.issuers import Issuer
-from understudy_shared.auth.presented import BadTokenError, PresentedToken
+from understudy_shared.auth.request_credential import BadTokenError, PresentedToken
 from understudy_shared.base.errors import UnderstudyError
 from understudy_shared.base.reminders import Reminder
 from understudy_shared.http.opener import url_opener

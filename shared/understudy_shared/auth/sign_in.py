@@ -20,7 +20,7 @@ from understudy_shared.http.edge import (
     send_reply,
     without_body,
 )
-from understudy_shared.http.people import CONTENT_TYPE, HEADERS, is_for_people, said_of, small_page
+from understudy_shared.http.html_pages import CONTENT_TYPE, HEADERS, is_for_people, said_of, small_page
 from understudy_shared.http.problems import Problem, problem_of
 from understudy_shared.http.root_path import ROOT_PATH, address_of, to_root
 from understudy_shared.http.target import application_target

@@ -33,7 +33,7 @@ from understudy_shared.base.plausible import (
 from understudy_shared.base.words import HostInfo
 from understudy_shared.bus.gossip import EXPIRY_HEARTBEATS
 from understudy_shared.bus.messages import Assignment, Endpoint, Farewell, Heartbeat
-from understudy_shared.cluster.silence import ASK_AFTER_HEARTBEATS, LastWord, Silence
+from understudy_shared.cluster.suspects import ASK_AFTER_HEARTBEATS, LastWord, Silence
 
 MAX_DEAD = 256
 DEAD_KEPT_MS = 10 * 60 * 1000

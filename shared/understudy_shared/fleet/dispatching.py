@@ -15,7 +15,7 @@ from understudy_shared.auth.audit import APPLICATION
 from understudy_shared.auth.audit import PREFIX as AUDITED
 from understudy_shared.auth.principals import ANYBODY, Principal
 from understudy_shared.base.errors import UnderstudyError
-from understudy_shared.fleet.choosing import DRAIN, INTERNAL, Chosen, application_of, chosen, judged
+from understudy_shared.fleet.application_routing import DRAIN, INTERNAL, Chosen, application_of, chosen, judged
 from understudy_shared.fleet.shared_threads import APPLICATION as APPLICATION_NOW
 from understudy_shared.http.edge import App, Receive, Scope, Send, enter, send_problem, without_body
 from understudy_shared.http.problems import ProblemError, problem_of

@@ -15,7 +15,7 @@ from understudy_shared.auth.access import AUTHORIZATION, Access, authorization_o
 from understudy_shared.auth.principals import Action, Authorization, Principal
 from understudy_shared.base.supervise import Supervisor
 from understudy_shared.base.words import HostInfo
-from understudy_shared.fleet.choosing import MAX_NAMED, judged, not_known
+from understudy_shared.fleet.application_routing import MAX_NAMED, judged, not_known
 from understudy_shared.fleet.dispatching import Fleet
 from understudy_shared.fleet.reporting import ApplicationReport, Reported, labelled, readiness, state_metrics
 from understudy_shared.fleet.shared_threads import APPLICATION

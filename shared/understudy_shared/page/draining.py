@@ -12,7 +12,7 @@ from fastapi import APIRouter, Request, Response
 
 from understudy_shared.auth.audit import note
 from understudy_shared.http.edge import read_body
-from understudy_shared.http.people import HEADERS, small_page
+from understudy_shared.http.html_pages import HEADERS, small_page
 from understudy_shared.http.problems import Problem, ProblemError, ProblemType
 
 Cost = Callable[[str], Awaitable[Mapping[str, Any]]]

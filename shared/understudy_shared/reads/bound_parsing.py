@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from understudy_shared.base.ago import EXAMPLES, parse_ago
 from understudy_shared.base.errors import UnderstudyError
-from understudy_shared.base.printable import clipped
+from understudy_shared.base.relative_time import EXAMPLES, parse_ago
+from understudy_shared.base.safe_text import clipped
 from understudy_shared.reads.bounds import (
     MAX_LIMIT,
     MAX_WAIT_MS,

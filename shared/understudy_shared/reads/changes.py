@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 import orjson
 
 from understudy_shared.base.plausible import CEILING
-from understudy_shared.base.printable import clipped
+from understudy_shared.base.safe_text import clipped
 from understudy_shared.reads.bound_parsing import parse_moment
 from understudy_shared.reads.bounds import BadBoundError
 from understudy_shared.reads.export_hop import PART_BYTES

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import orjson
 
-from understudy_shared.base.printable import clipped
+from understudy_shared.base.safe_text import clipped
 from understudy_shared.reads.export_format import ExportFormat
 from understudy_shared.reads.hop_fields import BadHopError, object_of, optional_whole, text, whole
 from understudy_shared.reads.scan_hop import MAX_ROW_BYTES, ScanHop, part_members, part_of, scan_hop_of

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, cast
 
 import orjson
 
-from understudy_shared.base.printable import clipped
+from understudy_shared.base.safe_text import clipped
 from understudy_shared.reads.bound_parsing import parse_bound
 from understudy_shared.reads.bounds import NO_BOUND, BadBoundError, Bound, UnknownLag
 from understudy_shared.reads.cursor import BadCursorError

@@ -12,7 +12,7 @@ from typing import Any, Final, cast
 
 import orjson
 
-from understudy_shared.base.printable import clipped
+from understudy_shared.base.safe_text import clipped
 from understudy_shared.reads.bounds import ReadVersion
 from understudy_shared.reads.hop_fields import (
     BadHopError,

@@ -13,13 +13,13 @@ from starlette.exceptions import HTTPException
 from starlette.responses import StreamingResponse
 
 from understudy_shared.auth.access import authorization_of
-from understudy_shared.auth.shown import shown_problem
+from understudy_shared.auth.redaction import shown_problem
 from understudy_shared.base.errors import UnderstudyError
 from understudy_shared.base.slices import sliced
 from understudy_shared.http.cross_site import why_refused
 from understudy_shared.http.edge import NOSNIFF, App, Receive, Scope, Send, bug, not_allowed, send_problem, without_body
+from understudy_shared.http.html_pages import HEADERS, is_for_people, problem_page
 from understudy_shared.http.lookup_requests import unknown_path
-from understudy_shared.http.people import HEADERS, is_for_people, problem_page
 from understudy_shared.http.problems import CONTENT_TYPE, Problem, ProblemError, ProblemType, problem_of
 from understudy_shared.http.target import refuse_unroutable
 

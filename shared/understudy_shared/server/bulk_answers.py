@@ -15,7 +15,7 @@ from fastapi import Response
 
 from understudy_shared.auth.access import authorization_of
 from understudy_shared.auth.principals import Authorization
-from understudy_shared.auth.shown import shown_problem
+from understudy_shared.auth.redaction import shown_problem
 from understudy_shared.base.errors import UnderstudyError
 from understudy_shared.http.edge import Receive, Scope, Send, bug
 from understudy_shared.http.problems import Problem, problem_of

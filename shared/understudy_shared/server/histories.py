@@ -15,7 +15,7 @@ from fastapi import APIRouter, Request, Response
 
 from understudy_shared.auth.access import authorization_of
 from understudy_shared.auth.principals import Authorization
-from understudy_shared.auth.shown import require_key
+from understudy_shared.auth.redaction import require_key
 from understudy_shared.base.errors import UnderstudyError
 from understudy_shared.http.lookup_requests import encoded_key, key_and_params, longs_as_text, pop_longs
 from understudy_shared.http.problems import Problem, ProblemError, ProblemType, problem_of

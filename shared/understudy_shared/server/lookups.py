@@ -17,7 +17,7 @@ from understudy_shared.auth.access import AUTHORIZATION, Access, authorization_o
 from understudy_shared.auth.audit import PREFIX as AUDITED
 from understudy_shared.auth.audit import peer_of
 from understudy_shared.auth.principals import NotingScope
-from understudy_shared.auth.shown import shown_batch, shown_problem
+from understudy_shared.auth.redaction import shown_batch, shown_problem
 from understudy_shared.base.errors import UnderstudyError
 from understudy_shared.http.edge import (
     JSON_TYPE,

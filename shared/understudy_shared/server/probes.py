@@ -15,8 +15,8 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.registry import Collector
 
 from understudy_shared.auth.access import authorization_of
-from understudy_shared.auth.known import CREDENTIALS, ISSUERS
-from understudy_shared.auth.shown import shown_status
+from understudy_shared.auth.authentication import CREDENTIALS, ISSUERS
+from understudy_shared.auth.redaction import shown_status
 from understudy_shared.http.status import Status
 from understudy_shared.server.app import json_response
 from understudy_shared.server.connection_guard import MEMORY

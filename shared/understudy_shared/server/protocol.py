@@ -22,7 +22,7 @@ import httptools
 from uvicorn.config import Config
 from uvicorn.server import ServerState
 
-from understudy_shared.auth.presented import presented_in
+from understudy_shared.auth.request_credential import presented_in
 from understudy_shared.http.cors import origin_in
 from understudy_shared.http.edge import Scope
 from understudy_shared.http.root_path import ROOT_PATH, without_root
@@ -35,8 +35,8 @@ from understudy_shared.server.connection_limits import ConnectionRefusal, Connec
 from understudy_shared.server.cycle import Cycle
 from understudy_shared.server.direct import DirectExchange, Headers, response_head
 from understudy_shared.server.flow import Flow
+from understudy_shared.server.head_cache import KnownHeads
 from understudy_shared.server.incoming import END_OF_HEAD, Incoming, RefusedError
-from understudy_shared.server.known_heads import KnownHeads
 from understudy_shared.server.phases import Transition
 from understudy_shared.server.refusals import problem_response, refusing, says_why
 from understudy_shared.telemetry.trace import is_traced

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from understudy_shared.auth.principals import Authorization
-from understudy_shared.auth.shown import require_key
+from understudy_shared.auth.redaction import require_key
 from understudy_shared.base.words import StoreKind
 from understudy_shared.http.edge import Receive
 from understudy_shared.http.problems import Problem, ProblemError, ProblemType

@@ -15,7 +15,7 @@ from typing import Final, NamedTuple, TypeVar
 from fastapi import APIRouter, Request, Response
 
 from understudy_shared.auth.access import authorization_of
-from understudy_shared.auth.needs import granted_in
+from understudy_shared.auth.permissions import granted_in
 from understudy_shared.auth.principals import Action, Principal
 from understudy_shared.base.errors import UnderstudyError
 from understudy_shared.base.words import ApplicationId, Lineage

@@ -17,7 +17,7 @@ from understudy_pipeline.aligned.planner_metrics import PlannerMetrics
 from understudy_pipeline.aligned.read_ahead import Lag
 from understudy_pipeline.aligned.run_counts import Lateness
 from understudy_pipeline.aligned.shared_read_ahead import Outage
-from understudy_pipeline.aligned.waits import PutOff
+from understudy_pipeline.aligned.wait_reasons import PutOff
 from understudy_pipeline.inputs.protocol import ClientQueue
 from understudy_pipeline.inputs.records import TopicPartition
 

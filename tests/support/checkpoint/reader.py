@@ -24,8 +24,8 @@ from understudy_node.engine.view import View
 from understudy_node.follow.history import CommitHistory, CommitRecord
 from understudy_node.generation import ROW_PREFIX, Layout, layout_of
 from understudy_node.replica.local_bases import LocalBases
+from understudy_node.replica.replica_context import StorePlace, Surroundings
 from understudy_node.replica.store_replica import StoreReplica
-from understudy_node.replica.surroundings import StorePlace, Surroundings
 from understudy_node.replica.task_view import task_view
 from understudy_node.stores.parts import has_families, scan_order_of
 from understudy_node.stores.stores import ServedStore, served_stores

@@ -11,7 +11,7 @@ from understudy_node.engine.base import NO_FAMILIES, EmptyBase
 from understudy_node.engine.view import View
 from understudy_node.replica.task_view import TaskView
 from understudy_node.stores.finder import Finder
-from understudy_node.stores.places import Places
+from understudy_node.stores.page_cursors import Places
 from understudy_shared.reads.cursor import PageCursor, decode_cursor
 from understudy_shared.reads.selection import FIRST_PLACE, Selection
 

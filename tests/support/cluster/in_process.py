@@ -33,7 +33,7 @@ from understudy_shared.base.clock import SystemClock
 from understudy_shared.base.words import HostInfo
 from understudy_shared.bus.base import BusError
 from understudy_shared.bus.redis_bus import RedisBus
-from understudy_shared.cluster.remembered import Remembered
+from understudy_shared.cluster.saved_documents import Remembered
 from understudy_shared.http.edge import App
 from understudy_shared.server.connection_guard import ConnectionGuard
 from understudy_shared.server.service import Departure, Service

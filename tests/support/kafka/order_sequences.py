@@ -16,10 +16,10 @@ from tests.support.clock import ManualClock
 from tests.support.kafka.partition_group import Deviation, PartitionGroups, Turn
 from tests.support.spark.scripted_input import ScriptedRecord, chunk_of
 
+from understudy_pipeline.aligned.batch_taking import PlannedBatch
 from understudy_pipeline.aligned.options import AlignedOptions
 from understudy_pipeline.aligned.planner import Planner
 from understudy_pipeline.aligned.rows import Part, RowOptions, Source, Times, output_rows, with_effective_times
-from understudy_pipeline.aligned.taking import PlannedBatch
 from understudy_pipeline.inputs.protocol import Fetched
 from understudy_pipeline.inputs.records import TopicPartition
 

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from understudy_pipeline.aligned.cut import Queue
+from understudy_pipeline.aligned.batch_cut import Queue
 from understudy_pipeline.inputs.records import TopicPartition
 
 TOPICS = ("flights", "weather", "alerts")

@@ -79,7 +79,7 @@ def follow_behind() -> None:
 def show_what_was_read_ahead() -> None:
     """Answer from the next version's changelog as soon as it was read, whether it is committed or not."""
     from understudy_node.replica.changelog_reader import ChangelogReader
-    from understudy_node.replica.readings import Reading
+    from understudy_node.replica.read_views import Reading
     from understudy_node.stores.lookup import StoreReader
 
     ahead: dict[object, tuple[int, Mapping[bytes, bytes | None]]] = {}
@@ -204,7 +204,7 @@ def stay_silent_when_refused() -> None:
 
 def take_silence_for_death() -> None:
     """Drop a node that is silent on the bus, without asking it."""
-    from understudy_shared.cluster.silence import Silence
+    from understudy_shared.cluster.suspects import Silence
 
     Silence.due = lambda self, last, *, now_ms: []  # type: ignore[method-assign]
     Silence.is_unanswered = lambda self, node_id: True  # type: ignore[method-assign]
@@ -223,7 +223,7 @@ def believe_absurd_numbers() -> None:
         raise error
 
     _believe_in("understudy_shared.cluster.view")
-    patch("understudy_node.cluster.placement", "is_later", lambda _: lambda order, known: order > known)
+    patch("understudy_node.cluster.leader", "is_later", lambda _: lambda order, known: order > known)
     OwnMessages.cannot_say = end  # type: ignore[method-assign]
 
 

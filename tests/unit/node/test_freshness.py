@@ -7,7 +7,7 @@ import math
 from hypothesis import given
 from hypothesis import strategies as st
 
-from understudy_node.measures import FINE_BOUNDS_MS, SLICE_MS, SLICES, RecentDelays
+from understudy_node.counters import FINE_BOUNDS_MS, SLICE_MS, SLICES, RecentDelays
 
 MINUTE_MS = SLICE_MS * SLICES
 delays = st.floats(0, FINE_BOUNDS_MS[-1])

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from understudy.client.core.endpoints import Endpoint
 from understudy.client.core.exchange import Close, FailureKind, Opened, Reply, Request, Send, Steps, Wait
-from understudy.client.core.judging import Judged, Meaning, judge
+from understudy.client.core.outcomes import Judged, Meaning, judge
 from understudy.client.core.state import ClientState
 from understudy.client.errors import Attempt, BadReplyError, DeadlineError, ServerProblemError, UnreachableError
 from understudy_shared.base.errors import UnderstudyError

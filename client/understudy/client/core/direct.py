@@ -19,8 +19,8 @@ from typing import Any, NamedTuple
 from understudy.client.core.addresses import NodeAddresses
 from understudy.client.core.endpoints import Endpoint, Pauses
 from understudy.client.core.exchange import Request, Send, Steps, Together
-from understudy.client.core.judging import Judged, Meaning, judge
 from understudy.client.core.metadata import Metadata, StoreMetadata
+from understudy.client.core.outcomes import Judged, Meaning, judge
 from understudy.client.core.placement import Placement
 from understudy.client.core.state import RETRY_PER_S, RETRY_PERCENT, ClientState
 from understudy.client.core.values import VERSIONS, wait_s

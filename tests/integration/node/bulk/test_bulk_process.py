@@ -20,7 +20,7 @@ from tests.support.spark.queries import wait_until
 
 from understudy_node.bulk import process as bulk_process
 from understudy_node.bulk.process import BulkProcess
-from understudy_node.replica.readings import Reading
+from understudy_node.replica.read_views import Reading
 from understudy_node.stores.bulk_parts import BulkQuestion, MadePart
 from understudy_node.stores.export_columns import export_columns
 from understudy_node.stores.lookup import StoreReader

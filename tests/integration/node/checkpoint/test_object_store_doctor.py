@@ -12,7 +12,7 @@ from tests.support.object_store.bucket import Bucket, StoreServer
 from tests.support.object_store.faulty_proxy import FaultyProxy, Refuse
 from tests.support.object_store.uploaded import Uploaded
 
-from understudy_node.examination import clock_check, commit_check, examine, list_check
+from understudy_node.doctor import clock_check, commit_check, examine, list_check
 
 ALL = ["clock", "credentials", "list", "read", "lineage", "commit"]
 

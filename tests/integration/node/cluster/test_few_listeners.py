@@ -12,7 +12,7 @@ from tests.support.cluster.in_process import APPLICATION, LIMIT_S, VERSION, Clus
 from tests.support.cluster.watch import reading
 from tests.support.spark.queries import wait_until
 
-from understudy_node.cluster import beat
+from understudy_node.cluster import heartbeat_loop
 from understudy_shared.bus.gossip import Names
 
 HEARTBEATS = Names(APPLICATION).heartbeats
@@ -20,8 +20,8 @@ HEARTBEATS = Names(APPLICATION).heartbeats
 
 @pytest.fixture(autouse=True)
 def _one_listens(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(beat, "MAX_LISTENERS", 1)
-    monkeypatch.setattr(beat, "LEASE_LOOK_HEARTBEATS", 3)
+    monkeypatch.setattr(heartbeat_loop, "MAX_LISTENERS", 1)
+    monkeypatch.setattr(heartbeat_loop, "LEASE_LOOK_HEARTBEATS", 3)
 
 
 def hearing(known: Cluster) -> set[str]:

@@ -11,7 +11,7 @@ from tests.support.bus.redis_server import RedisServer, redis_server
 from tests.support.cluster.placement_world import assigning
 
 from understudy_node.cluster.heartbeat import MemberId
-from understudy_node.cluster.placement import Placement
+from understudy_node.cluster.leader import Placement
 from understudy_node.cluster.task_replicas import TaskSet
 from understudy_shared.base.clock import SystemClock
 from understudy_shared.bus.gossip import AgedHeartbeat, Gossip

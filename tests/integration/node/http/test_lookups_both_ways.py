@@ -18,7 +18,7 @@ from tests.support.spark.counting_query import WORDS
 
 from understudy_node.http.lookups import NodeLookups
 from understudy_shared.server.direct import DirectExchange, Exchange
-from understudy_shared.server.seeks import Seeks
+from understudy_shared.server.single_key_pages import Seeks
 
 BY_ASGI = b"content-length: 0\r\n"
 """A GET with a body is answered by ASGI."""

@@ -19,7 +19,7 @@ from tests.support.cluster.served_node import Reply, ServedNode, served_node
 from tests.support.oracle.scanned import pages, scan_target, scanned
 
 from understudy_node.engine import slices
-from understudy_node.replica.readings import Reading
+from understudy_node.replica.read_views import Reading
 from understudy_node.stores import ordered_scanning
 from understudy_node.stores.scan_rows import row_maker
 from understudy_node.stores.scanning import scan_part

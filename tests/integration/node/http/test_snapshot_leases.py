@@ -19,7 +19,7 @@ from tests.support.oracle.scanned import pages, scanned
 from tests.support.spark.counting_query import WORDS
 from tests.support.spark.queries import wait_until
 
-from understudy_node.replica import past_versions, pinned
+from understudy_node.replica import past_versions, pinned_versions
 from understudy_shared.reads.snapshot_lease import PREFIX
 
 STORE = "/v1/stores/op0"
@@ -116,7 +116,7 @@ def test_an_unused_lease_ends_by_itself_and_memory_and_files_go_back(
     """Q65: its reader is killed."""
     pins = node.node.pinned
     newest, old = lease(node, ttl_s=900), lease(node, version=2, ttl_s=900)
-    monkeypatch.setattr(pinned, "HOLD_MS", 1)
+    monkeypatch.setattr(pinned_versions, "HOLD_MS", 1)
     checkpoint.add(*range(LAST + 1, LAST + 4))
     node.wait_for_version(LAST + 3)
     folder = node.node._around.disk.root / past_versions.PAST_FOLDER

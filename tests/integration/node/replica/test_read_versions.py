@@ -24,7 +24,7 @@ from tests.support.spark.counting_query import WORDS, counting_feeder, rows
 from tests.support.spark.formats import HDFS_V1, ROCKSDB_CHANGELOG_V1, ROCKSDB_CHANGELOG_V2, StateFormat
 from tests.support.spark.queries import QueryOptions, wait_until
 
-from understudy_node.replica import past_versions, pinned
+from understudy_node.replica import past_versions, pinned_versions
 from understudy_node.replica.task_stores import TaskStores
 
 STORE = "/v1/stores/op0"
@@ -132,7 +132,7 @@ def test_many_readers_of_one_version_open_it_once_and_what_nobody_reads_goes(
     assert node.node.past.opened == 1
     folder = node.node._around.disk.root / past_versions.PAST_FOLDER
     assert list(folder.iterdir()) != []
-    monkeypatch.setattr(pinned, "HOLD_MS", 1)
+    monkeypatch.setattr(pinned_versions, "HOLD_MS", 1)
     assert_is_version(look_up(node, "version=4"), 4)
     wait_until(lambda: not list(folder.iterdir()), what="the files of older versions to go")
 
@@ -143,7 +143,7 @@ def test_readers_of_all_versions_stay_within_the_bounds_and_each_gets_its_own(
     """Q59."""
     pins = node.node._around.pinned
     monkeypatch.setattr(pins, "_max_views", 3)
-    monkeypatch.setattr(pinned, "HOLD_MS", 1_000)
+    monkeypatch.setattr(pinned_versions, "HOLD_MS", 1_000)
     files = len(list(FILES.iterdir()))
     most = 0
 

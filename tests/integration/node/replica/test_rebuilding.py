@@ -24,7 +24,7 @@ from tests.support.spark.formats import (
 
 from understudy.commands.group import cli
 from understudy.terminal.exits import ExitCode
-from understudy_node.examination import examine
+from understudy_node.doctor import examine
 
 FORMATS = {
     "hdfs-v1": HDFS_V1,

@@ -11,12 +11,12 @@ from tests.support.kafka.broker import KafkaBroker
 from tests.support.kafka.clients import produce
 from tests.support.spark.queries import wait_until
 
+from understudy_pipeline.aligned.batch_taking import PlannedBatch
 from understudy_pipeline.aligned.offset import SourceOffset
 from understudy_pipeline.aligned.option_parsing import parse_options
 from understudy_pipeline.aligned.planner import Planner
 from understudy_pipeline.aligned.reading import read_task
 from understudy_pipeline.aligned.stream import AlignedStream
-from understudy_pipeline.aligned.taking import PlannedBatch
 from understudy_pipeline.inputs.kafka_config import KafkaConfig
 from understudy_pipeline.inputs.kafka_input import KafkaInput
 from understudy_pipeline.inputs.protocol import DataLostError

@@ -15,7 +15,7 @@ from tests.support.spark.counting_query import WORDS
 from tests.support.spark.queries import wait_until
 
 from understudy_node.http.scans import NodeScans
-from understudy_router.admin.reads_served import MIN_FAILED_CALLS
+from understudy_router.admin.read_rates import MIN_FAILED_CALLS
 from understudy_shared.http.problems import Problem, ProblemError, ProblemType
 from understudy_shared.reads.scan_page import PartPage
 

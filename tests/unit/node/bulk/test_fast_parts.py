@@ -20,7 +20,7 @@ from understudy_node.bulk.table import table_of
 from understudy_node.bulk.worker import form_of, make_part, row_by_row
 from understudy_node.engine.base import EmptyBase
 from understudy_node.engine.view import View
-from understudy_node.replica.readings import Reading
+from understudy_node.replica.read_views import Reading
 from understudy_node.replica.task_view import TaskView
 from understudy_node.stores.bulk_parts import BulkQuestion, MadePart
 from understudy_node.stores.export_columns import export_columns

@@ -19,8 +19,8 @@ from tests.support.clock import ManualClock
 from tests.support.cluster.placement_world import assigning
 
 from understudy_node.cluster.heartbeat import MemberId
+from understudy_node.cluster.leader import Placement
 from understudy_node.cluster.neighbours import Neighbours
-from understudy_node.cluster.placement import Placement
 from understudy_node.cluster.task_replicas import TaskSet
 from understudy_shared.bus.base import Bus, BusError
 from understudy_shared.bus.gossip import EXPIRY_HEARTBEATS, Gossip

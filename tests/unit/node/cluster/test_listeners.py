@@ -10,14 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.bus.documents import heartbeat
 
-from understudy_node.cluster import beat
-from understudy_node.cluster.beat import (
+from understudy_node.cluster import heartbeat_loop
+from understudy_node.cluster.context import MemberContext
+from understudy_node.cluster.heartbeat_loop import (
     LEASE_LOOK_HEARTBEATS,
     LOOK_HEARTBEATS,
     HeartbeatListening,
     is_among_first,
 )
-from understudy_node.cluster.context import MemberContext
 from understudy_node.cluster.neighbours import Neighbours
 from understudy_shared.bus.messages import AssignedTask, Assignment, Endpoint
 from understudy_shared.cluster.follower import ClusterFollower
@@ -82,7 +82,7 @@ class World:
 
 @pytest.fixture
 def world(monkeypatch: pytest.MonkeyPatch) -> World:
-    monkeypatch.setattr(beat, "MAX_LISTENERS", 1)
+    monkeypatch.setattr(heartbeat_loop, "MAX_LISTENERS", 1)
     return World()
 
 

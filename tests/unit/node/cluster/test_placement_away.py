@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.support.cluster.placement_world import BEAT_MS, DELAY_MS, World, beat, turns_until_written
 
-from understudy_node.cluster.placement import Placement
+from understudy_node.cluster.leader import Placement
 from understudy_shared.bus.messages import Assignment
 
 

@@ -9,7 +9,7 @@ import pytest
 from tests.support.cluster.placement_world import BEAT_MS, TASKS, World, beat, turns_until_written
 
 from understudy_node.cluster.assignor import Assignor
-from understudy_node.cluster.placement import LOOK_AGAIN_HEARTBEATS
+from understudy_node.cluster.leader import LOOK_AGAIN_HEARTBEATS
 from understudy_shared.bus.base import BusError, Fence
 from understudy_shared.bus.gossip import Gossip
 from understudy_shared.bus.messages import Assignment

@@ -16,7 +16,7 @@ from understudy_node.checkpoint.files import LocalFiles
 from understudy_node.checkpoint.logs import parse_commit, parse_offsets
 from understudy_node.follow.history import CommitRecord
 from understudy_node.replica.base_choice import BaseChoice
-from understudy_node.replica.surroundings import StorePlace
+from understudy_node.replica.replica_context import StorePlace
 from understudy_shared.base.words import ApplicationId, Lineage, TaskId
 
 DIRECTORY = "state/0/0"

@@ -23,8 +23,8 @@ from tests.support.spark.queries import wait_until
 from tests.support.spark.scripted_input import ScriptedRecord, ScriptedServer, chunk_of
 
 from understudy_pipeline.aligned import planner as planner_module
+from understudy_pipeline.aligned.batch_cut import Queue
 from understudy_pipeline.aligned.batch_plan import Batch, plan_batch
-from understudy_pipeline.aligned.cut import Queue
 from understudy_pipeline.aligned.options import AlignedOptions
 from understudy_pipeline.aligned.planner import Planner
 from understudy_pipeline.aligned.poison import UndecodableError

@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 from tests.support.spark.planned_query import PATIENCE_MS, Start, ordinals, started_queries
 from tests.support.spark.scripted_input import ScriptedServer
 
+from understudy_pipeline.aligned.batch_taking import PlannedBatch
 from understudy_pipeline.aligned.options import AlignedOptions
 from understudy_pipeline.aligned.planner import Planner
 from understudy_pipeline.aligned.reading import read_task
 from understudy_pipeline.aligned.shared_read_ahead import COUNT_INTERVAL_MS
 from understudy_pipeline.aligned.stream import AlignedStream
-from understudy_pipeline.aligned.taking import PlannedBatch
 from understudy_pipeline.aligned.topic_ids import made_anew
 from understudy_pipeline.inputs.protocol import DataLostError
 from understudy_pipeline.inputs.records import Cursor, TopicPartition

@@ -55,7 +55,7 @@ def test_the_first_rows_need_no_pandas() -> None:
     code = """
         import sys, tempfile
         from pathlib import Path
-        from understudy_pipeline.aligned import ends, retained, rows, source, spool
+        from understudy_pipeline.aligned import end_offsets, partition_buffer, rows, source, spool
         from understudy_pipeline.inputs import kafka_rows, records, redis_rows, timestamps
 
         class Message:
@@ -72,9 +72,9 @@ def test_the_first_rows_need_no_pandas() -> None:
         messages = [Message(0, 5), Message(1, -1)]
         chunk = kafka_rows.to_chunk(place, messages, plain, include_headers=True)
         kafka_rows.to_chunk(place, messages, timestamps.TimestampRule("json", "t"), include_headers=False)
-        held = retained.Retained(place, records.Cursor())
+        held = partition_buffer.Retained(place, records.Cursor())
         held.add(chunk)
-        ends.up_to(chunk, records.Cursor("1", 2))
+        end_offsets.up_to(chunk, records.Cursor("1", 2))
         with tempfile.TemporaryDirectory() as folder:
             spooled = spool.Spool(Path(folder)).write([[chunk.rows]])
             ((piece,),) = spool.read_spool(spooled.path, spooled.parts[:1])

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.support.router.tables import APPLICATION, LINEAGE
 
-from understudy_router.admin.watching import KINDS, schema_changes
+from understudy_router.admin.sampling import KINDS, schema_changes
 from understudy_router.cluster.catalogue import Stores, stores_of
 from understudy_shared.bus.messages import Catalogue, CatalogueStore
 

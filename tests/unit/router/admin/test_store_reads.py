@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from understudy_router.admin.reads_served import (
+from understudy_router.admin.read_rates import (
     StoreReadRates,
     StoreServed,
 )
-from understudy_router.forwarding.served import StoreReads
+from understudy_router.forwarding.answer_ages import StoreReads
 
 
 class Reads(StoreReads):

@@ -8,9 +8,9 @@ from typing import Any, cast
 
 import pytest
 
-from understudy_router.admin.reads_served import MIN_FAILED_CALLS, ReadRates
+from understudy_router.admin.read_rates import MIN_FAILED_CALLS, ReadRates
 from understudy_router.admin.trends import LagSample, Pace, trend_of
-from understudy_router.forwarding.served import ServedReads
+from understudy_router.forwarding.answer_ages import ServedReads
 from understudy_shared.cluster.node_calls import CallKind
 from understudy_shared.http.problems import REFUSED_BY_BOUND
 from understudy_shared.server.request_counts import RequestCounts

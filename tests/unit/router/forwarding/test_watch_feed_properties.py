@@ -15,14 +15,14 @@ from hypothesis import strategies as st
 from tests.support.router.fed_watchers import Client, Router, Step
 from tests.support.router.feeding_node import KEYS, Truth
 
-from understudy_shared.reads import heard_feed
+from understudy_shared.reads import watch_feed_state
 
 
 @pytest.fixture(autouse=True, scope="module")
 def slices_of_one() -> Iterator[None]:
     """Watchers look between any two events that count."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(heard_feed, "COUNTED_AT_ONCE", 1)
+        patch.setattr(watch_feed_state, "COUNTED_AT_ONCE", 1)
         yield
 
 

@@ -17,10 +17,10 @@ from tests.support.services.guarded import WRONG, Keys
 
 from understudy_shared.auth.access import Access
 from understudy_shared.auth.audit import _OF_STRANGERS, Audited, AuditLog, note
-from understudy_shared.auth.audited import Asked, asked_of, mark_of
+from understudy_shared.auth.audit_facts import Asked, asked_of, mark_of
 from understudy_shared.auth.cluster_secret import ClusterIdentity, parse_cluster_secrets
 from understudy_shared.auth.credentials import parse_credentials
-from understudy_shared.auth.shown import require_key
+from understudy_shared.auth.redaction import require_key
 from understudy_shared.base.reminders import REPEAT_MS
 from understudy_shared.base.token_bucket import TokenBucket
 from understudy_shared.base.watched_file import WatchedFile

@@ -137,7 +137,7 @@ def test_a_service_that_strangers_reach_says_so_in_its_log_and_metrics(caplog: p
 def test_files_are_looked_at_by_themselves_while_a_service_runs(
     credentials: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("understudy_shared.auth.known.LOOK_EVERY_S", 0.01)
+    monkeypatch.setattr("understudy_shared.auth.authentication.LOOK_EVERY_S", 0.01)
 
     class Watching(AuditLog):
         """Says that keys have gone."""

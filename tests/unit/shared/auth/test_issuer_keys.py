@@ -12,11 +12,11 @@ import pytest
 from tests.support.services.guarded import Keys
 from tests.support.services.issuer import SigningKey, TokenIssuer, token_issuer
 
-from understudy_shared.auth import access, issuer_keys, known
+from understudy_shared.auth import access, authentication, issuer_keys
 from understudy_shared.auth.access import Access, authorization_of
 from understudy_shared.auth.credentials import parse_credentials
 from understudy_shared.auth.issuer_keys import COOL_DOWN_S, MAX_AGE_S, REFRESH_S
-from understudy_shared.auth.presented import presented_in
+from understudy_shared.auth.request_credential import presented_in
 from understudy_shared.base.watched_file import WatchedFile
 from understudy_shared.http.edge import Receive, Scope, Send, send_reply
 
@@ -185,7 +185,7 @@ async def test_an_issuer_that_fails_changes_nothing_for_a_day_and_the_service_sa
 
 
 async def test_tokens_take_bounded_room(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(known, "MAX_TOKENS", 3)
+    monkeypatch.setattr(authentication, "MAX_TOKENS", 3)
     tokens = [world.issuer.token(groups=["readers"], jti=str(number), key=world.issuer.keys[1]) for number in range(8)]
     before = len(world.access._known.keys)
     for token in [*tokens, *tokens]:

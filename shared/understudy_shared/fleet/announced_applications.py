@@ -1,0 +1,217 @@
+"""The queries that announced themselves, and the applications that a process wants because of them (pure: time is
+passed in).
+
+What an operator listed wins over what a query announces, and what is served over what comes later.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from pydantic import Field
+
+from understudy_shared.base.errors import SettingsError
+from understudy_shared.base.masking import masked_location
+from understudy_shared.base.safe_text import clipped
+from understudy_shared.bus.messages import Message, Name
+from understudy_shared.fleet.application_routing import FLEET, require_id
+from understudy_shared.fleet.applications_file import ApplicationSpec, normal_location
+from understudy_shared.fleet.checkpoint_roots import Below, CheckpointRoot, below
+
+MAX_ANNOUNCED = 1000
+"""Limit on the applications of a process that announced themselves."""
+
+MAX_KNOWN = 10_000
+"""Limit on the announcements that are kept: those above MAX_ANNOUNCED wait for a place."""
+
+STEADY_MS = 180_000
+"""Time for which the last announcement counts: queries repeat theirs each minute."""
+
+
+class Query(NamedTuple):
+    """A query as it was announced."""
+
+    application_id: str
+    location: str
+    is_idle: bool = False
+    """Whether it made no commit and was not announced for long."""
+    is_quiet: bool = False
+    """Whether it was not announced lately."""
+    rival: str | None = None
+    """The location of another query that was announced with its id lately."""
+
+
+class AnnouncedSpec(ApplicationSpec):
+    """One application that announced itself. Its settings are those of the process."""
+
+    root: str | None = None
+    """The folder that no symbolic link of its checkpoint may leave; None in a store without such links."""
+
+    def overrides(self) -> dict[str, Any]:
+        """Return the settings that are its own, by name."""
+        return {name: value for name, value in super().overrides().items() if name != "root"}
+
+
+class Wanted(NamedTuple):
+    """The applications that a process is to serve."""
+
+    listed: tuple[ApplicationSpec, ...]
+    announced: tuple[AnnouncedSpec, ...]
+    idle: frozenset[str]
+    problems: tuple[str, ...]
+    """Conflicts that an operator must end."""
+    left_out: Mapping[str, str]
+    """The reason why an announced one is not served, by its id."""
+    too_many: int
+    """The number of announced ones that have no place."""
+
+    @property
+    def specs(self) -> tuple[ApplicationSpec, ...]:
+        """All of them, each with an id and a checkpoint of its own."""
+        return (*self.listed, *self.announced)
+
+
+def merged(
+    listed: Sequence[ApplicationSpec],
+    queries: Iterable[Query],
+    roots: Sequence[CheckpointRoot],
+    served: Collection[str] = (),
+) -> Wanted:
+    """Choose among the queries, beside the applications that are `listed`. `served` are those chosen before."""
+    own = {each.id: normal_location(each.checkpoint) for each in listed}
+    places = {place: application_id for application_id, place in own.items()}
+    announced: dict[str, AnnouncedSpec] = {}
+    idle, problems, left_out, too_many = set[str](), list[str](), dict[str, str](), 0
+    for query in sorted(queries, key=lambda each: _rank(each, served)):
+        name, found = query.application_id, _checked(query, roots)
+        if isinstance(found, str):
+            left_out[name] = found
+            continue
+        place = normal_location(found.location)
+        if own.get(name, place) != place:
+            problems.append(f"{clipped(name)} is listed with another checkpoint than {_shown(found.location)}")
+        elif name not in own and place in places:
+            problems.append(f"{clipped(places[place])}, which is served, and {clipped(name)} have one checkpoint")
+        elif name not in own and len(announced) >= MAX_ANNOUNCED:
+            too_many += 1
+        elif name not in own:
+            announced[name], places[place] = _spec(name, found), name
+            if query.is_idle:
+                idle.add(name)
+            if query.rival is not None:
+                both = f"{_shown(found.location)}, which is served, and from {_shown(query.rival)}"
+                problems.append(f"{clipped(name)} is announced from {both}")
+    specs = [announced[name] for name in sorted(announced)]
+    return Wanted(tuple(listed), tuple(specs), frozenset(idle), tuple(problems), left_out, too_many)
+
+
+def _spec(application_id: str, found: Below) -> AnnouncedSpec:
+    root = found.root.location if found.root.is_local else None
+    return AnnouncedSpec(id=application_id, checkpoint=found.location, root=root)
+
+
+def _rank(query: Query, served: Collection[str]) -> tuple[bool, bool, bool, str]:
+    return query.is_idle, query.is_quiet, query.application_id not in served, query.application_id
+
+
+def _checked(query: Query, roots: Sequence[CheckpointRoot]) -> Below | str:
+    try:
+        require_id(query.application_id)
+    except SettingsError as error:
+        return error.what
+    return below(query.location, roots)
+
+
+def _shown(location: str) -> str:
+    return clipped(masked_location(location))
+
+
+@dataclass(slots=True)
+class _Known:
+    location: str
+    announced_ms: float
+    version: int | None = None
+    committed_ms: float = float("-inf")
+    rival: tuple[str, float] | None = None
+
+
+class AnnouncedLocations(Message):
+    """The location of each announced query, by application id: kept on disk for a start without the bus."""
+
+    locations: dict[Name, str] = Field(max_length=MAX_KNOWN)
+
+
+class AnnouncedQueries:
+    """The queries that were heard of, by application id."""
+
+    def __init__(self, *, forget_after_ms: int) -> None:
+        self.refused = 0
+        """The number of announcements for which there was no room."""
+        self.revision = 0
+        """A number that grows with each change of what is known, but for its age."""
+        self._forget_after_ms = forget_after_ms
+        self._known: dict[str, _Known] = {}
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+    def __contains__(self, application_id: str) -> bool:
+        return application_id in self._known
+
+    def hear(self, application_id: str, location: str, *, now_ms: float) -> None:
+        """Note an announcement. While two locations are announced with one id, the first one counts."""
+        known = self._known.get(application_id)
+        if known is not None and known.location == location:
+            known.announced_ms = now_ms
+            return
+        self.revision += 1
+        if known is not None and now_ms - known.announced_ms <= STEADY_MS:
+            known.rival = (location, now_ms)
+        elif known is None and len(self._known) >= MAX_KNOWN:
+            self.refused += 1
+        else:
+            self._known[application_id] = _Known(location, now_ms)
+
+    def read(self, application_id: str, location: str, *, now_ms: float) -> None:
+        """Note what the bus has of a query, which says nothing of its age: that counts only where it is news."""
+        known = self._known.get(application_id)
+        if known is None or location not in (known.location, known.rival and known.rival[0]):
+            self.hear(application_id, location, now_ms=now_ms)
+
+    def commit(self, application_id: str, version: int | None, *, now_ms: float) -> None:
+        """Note the newest version of an application: another one than before is a commit."""
+        known = self._known.get(application_id)
+        if known is not None and version is not None and version != known.version:
+            known.version, known.committed_ms = version, now_ms
+
+    def hear_all(self, *, now_ms: float) -> None:
+        """Count all as announced now: announcements may have been lost."""
+        for known in self._known.values():
+            known.announced_ms = now_ms
+
+    def forget(self, application_ids: Iterable[str]) -> None:
+        """Forget queries that were closed."""
+        for application_id in application_ids:
+            self.revision += self._known.pop(application_id, None) is not None
+
+    def locations(self) -> AnnouncedLocations:
+        """Return what is worth keeping."""
+        found = {application_id: known.location for application_id, known in self._known.items()}
+        return AnnouncedLocations(application_id=FLEET, locations=found)
+
+    def queries(self, *, now_ms: float) -> list[Query]:
+        """Return what is known now."""
+        return [self._query(application_id, known, now_ms) for application_id, known in self._known.items()]
+
+    def _query(self, application_id: str, known: _Known, now_ms: float) -> Query:
+        active_ms = max(known.announced_ms, known.committed_ms)
+        is_rival_new = known.rival is not None and now_ms - known.rival[1] <= STEADY_MS
+        return Query(
+            application_id,
+            known.location,
+            is_idle=now_ms - active_ms > self._forget_after_ms,
+            is_quiet=now_ms - known.announced_ms > STEADY_MS,
+            rival=known.rival[0] if known.rival is not None and is_rival_new else None,
+        )

@@ -1,0 +1,39 @@
+"""Which of two names of one setting counts (KIP-770, statement 61 of docs/kips.md)."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from understudy_shared.base.renamed_options import resolve
+
+VALUES = st.none() | st.integers(0, 3)
+
+
+@pytest.mark.parametrize(
+    ("new", "old", "value", "warns_of"),
+    [
+        pytest.param(None, None, None, None, id="neither: the default"),
+        pytest.param(7, None, 7, None, id="the new name alone"),
+        pytest.param(None, 5, 5, "cache is deprecated: use store_cache", id="the old name alone"),
+        pytest.param(7, 5, 7, "both set and differ; store_cache is used", id="two that differ"),
+        pytest.param(7, 7, 7, None, id="two that agree"),
+        pytest.param(0, 5, 0, "both set and differ; store_cache is used", id="0 is a value"),
+        pytest.param(None, 0, 0, "cache is deprecated: use store_cache", id="an old 0 is a value"),
+    ],
+)
+def test_statement_61_of_two_names_the_new_one_counts_and_the_warning_says_so(
+    new: int | None, old: int | None, value: int | None, warns_of: str | None
+) -> None:
+    resolved, warning = resolve("store_cache", new, "cache", old)
+    assert resolved == value
+    assert (warning is None) == (warns_of is None)
+    assert warns_of is None or warns_of in str(warning)
+
+
+@given(new=VALUES, old=VALUES)
+def test_the_new_name_alone_is_never_warned_of_and_never_overruled(new: int | None, old: int | None) -> None:
+    resolved, warning = resolve("store_cache", new, "cache", old)
+    assert resolved == (old if new is None else new)
+    assert (warning is None) == (old is None or old == new)
