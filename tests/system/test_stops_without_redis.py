@@ -89,7 +89,7 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
 def test_while_redis_is_away_only_nodes_that_answer_allow_another_one_to_be_stopped(cluster: Cluster) -> None:
     holders = cluster.holders()
     cluster.redis.kill()
-    wait_until(lambda: cluster.indicators()["bus"] == "attention", what="the bus is away", limit_s=LIMIT_S)
+    wait_until(lambda: cluster.indicators()["bus"] == "attention", what="Redis is away", limit_s=LIMIT_S)
     assert all(cluster.is_safe(node_id) for node_id in NODES), "each task has another replica, which answers"
     assert "while Redis is away no other becomes active" in cluster.ask("safe-to-stop", min(holders[0])).stdout
 

@@ -32,9 +32,9 @@ class BusState:
     def causes(self) -> dict[str, str]:
         """The reason why the bus does not work, at most one: a failed write explains more than a silence."""
         if self._publish_error is not None and self._is_refused:
-            return {WRITES_REFUSED: f"the bus refuses writes: {self._publish_error}"}
+            return {WRITES_REFUSED: f"Redis refuses writes: {self._publish_error}"}
         why = self._publish_error or self._subscribe_error
-        return {} if why is None else {BUS_AWAY: f"the bus is away: {why}"}
+        return {} if why is None else {BUS_AWAY: f"Redis is away: {why}"}
 
     def subscribed(self, error: str | None) -> None:
         """Note that messages arrive (None), or why they do not."""
@@ -52,7 +52,7 @@ class BusState:
         for cause in now.keys() - was.keys():
             log.warning("%s; lookups go on", now[cause], extra={"action": "bus-lost", "cause": cause})
         if was and not now:
-            log.info("the bus is there", extra={"action": "bus-back"})
+            log.info("Redis is there", extra={"action": "bus-back"})
 
 
 @dataclass(frozen=True, slots=True)

@@ -257,7 +257,7 @@ class HistoryCheck:
         return [each for each in nodes if self._is_assignable(each.heartbeat)]
 
     def go_on_alone(self) -> None:
-        """Stop waiting for the comparison while the bus is away, unless a live node differs."""
+        """Stop waiting for the comparison while Redis is away, unless a live node differs."""
         self.is_admitted = self.is_admitted or self.doubt is None
 
     def _is_assignable(self, beat: Heartbeat) -> bool:

@@ -1,7 +1,7 @@
 """A node's membership in its cluster: composes its beat, its messages, its listening, and its assignment.
 
 One background task sends heartbeats (and assigns, while this node has the lease), one listens; the others ask nodes
-and write files. No task blocks a lookup. While the bus is away the node keeps its last assignment and reports itself
+and write files. No task blocks a lookup. While Redis is away the node keeps its last assignment and reports itself
 degraded.
 
 Logs once which other applications are on the bus, if a node is the only one of its own.
@@ -162,7 +162,7 @@ async def log_other_applications(gossip: Gossip, *, where: str) -> None:
         try:
             text = alone_text(gossip.application_id, await gossip.applications(), where=where)
             break
-        except BusError:  # the member logs that the bus is away
+        except BusError:  # the member logs that Redis is away
             await asyncio.sleep(RETRY_S)
     if text is not None:
         log.info("%s", text, extra={"action": "other-applications"})
@@ -228,7 +228,7 @@ class NodeListener:
         self._bus_came_back()
         self._own.bus_came_back()
         context.bus_state.subscribed(None)
-        # The remembered assignment comes first: it shows whether the one on the bus is forged.
+        # The remembered assignment comes first: it shows whether the one in Redis is forged.
         await self._remembering.bus_is_there(assignment)
         if assignment is not None:
             self._follower.follow(assignment)
@@ -366,7 +366,7 @@ class ClusterMember:
 
     @property
     def refused(self) -> Mapping[str, int]:
-        """Documents from the bus that were not used, by kind."""
+        """Documents from Redis that were not used, by kind."""
         return self.gossip.refused
 
     @property

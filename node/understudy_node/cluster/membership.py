@@ -103,7 +103,7 @@ class Membership:
 
     async def claim(self, node: Node, bus: Bus | None = None) -> None:
         """Take the node id for a new incarnation. Raises IdentityError when another process keeps using it: the entry
-        of one that died expires by itself. While the bus is away the claim is skipped.
+        of one that died expires by itself. While Redis is away the claim is skipped.
         """
         self._claimed = self._new_id()
         gossip = self._gossip(self._auth(self._claimed), bus)
@@ -139,7 +139,7 @@ class Membership:
         return self.member
 
     async def _say(self, gossip: Gossip, member_id: MemberId, why: Callable[[], str]) -> None:
-        """Send heartbeats. While the bus is away they are lost, and the next one is tried."""
+        """Send heartbeats. While Redis is away they are lost, and the next one is tried."""
         number = 0
         while True:
             number += 1

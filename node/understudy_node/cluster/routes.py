@@ -22,7 +22,7 @@ def cluster_routes(member: ClusterMember) -> APIRouter:
 
     @router.get("/internal/v1/lags")
     async def lags() -> Response:
-        """Return the heartbeat that this node would send now; routers ask for it while the bus is away."""
+        """Return the heartbeat that this node would send now; routers ask for it while Redis is away."""
         return _json(member.heartbeat().encode())
 
     @router.get("/internal/v1/catalogue")

@@ -152,7 +152,7 @@ class Announcements:
         self._forget(application_id)
 
     async def _recall(self) -> None:
-        """Take what this process knew before: the bus is away."""
+        """Take what this process knew before: Redis is away."""
         found = await self._memory.load(AnnouncedLocations)
         for application_id, location in ({} if found is None else found.locations).items():
             self.queries.read(application_id, location, now_ms=self._clock.monotonic_ms())

@@ -316,9 +316,9 @@ def _cluster_metrics(cluster: ClusterMember, *, is_connected: bool) -> Iterator[
     yield GaugeMetricFamily(
         "understudy_node_standbys_wanted", "num_standby_replicas as configured", cluster.num_standby_replicas
     )
-    yield GaugeMetricFamily("understudy_node_bus_connected", "Whether the bus is heard and takes writes", is_connected)
+    yield GaugeMetricFamily("understudy_node_bus_connected", "Whether Redis is heard and takes writes", is_connected)
     refused = CounterMetricFamily(
-        "understudy_node_refused_messages", "Documents from the bus that were not used", labels=("kind",)
+        "understudy_node_refused_messages", "Documents from Redis that were not used", labels=("kind",)
     )
     for kind, count in sorted(cluster.refused.items()):
         refused.add_metric((kind,), count)

@@ -3,7 +3,7 @@ slices).
 
 A store partition is lost when no other node has a caught-up replica of it that stays, or when the best of the others is
 not inside the store's bound although this node's is. An active role may go while a caught-up standby takes it
-over; it is listed. While the bus is away no standby takes it over, so a bound that wants the active is broken.
+over; it is listed. While Redis is away no standby takes it over, so a bound that wants the active is broken.
 
 An overview of all nodes goes by what these last reported. A decision about one node rests on nodes that answered just
 now (`nodes_to_ask`, `since_ms`): what a node reported a second ago does not show that it lives. Unknown is never a yes:
@@ -51,7 +51,7 @@ class Losses:
     is_known: bool = True
     """Whether the cost is known; False while there is no assignment or no catalogue here, or a later assignment."""
     is_reassigned: bool = True
-    """Whether another replica becomes active when the node is gone; False while the bus is away."""
+    """Whether another replica becomes active when the node is gone; False while Redis is away."""
     unanswered: Sequence[str] = ()
     """The nodes that have replicas of its tasks, and did not answer."""
     last_replica: Loss = field(default_factory=Loss)

@@ -36,7 +36,7 @@ class Candidate:
     is_heard: bool
     """Whether this router ever heard of it."""
     is_silent: bool = False
-    """Whether it was silent on the bus for so long that it may be dead, and has not been asked yet."""
+    """Whether it was silent on Redis for so long that it may be dead, and has not been asked yet."""
     health: Health = Health.OK
     health_why: str = ""
     """The reason why it is suspect or quarantined."""

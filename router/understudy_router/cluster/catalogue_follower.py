@@ -113,14 +113,14 @@ class CatalogueFollower:
             return None
         why = self._bus_lost_why()
         if why is None and not from_bus:
-            why = "the nodes serve by another catalogue than the one on the bus"
+            why = "the nodes serve by another catalogue than the one in Redis"
         elif why is None:
             try:
                 found = await self._gossip.catalogue(digest)
                 if found is not None:
                     return found, await self._compiled(found, digest)
-                why = "it is not on the bus"
-            except UnderstudyError as error:  # the bus is away, or this release cannot read those keys
+                why = "it is not in Redis"
+            except UnderstudyError as error:  # Redis is away, or this release cannot read those keys
                 why = str(error)
         tell = [node for node in self._tables.nodes.values() if node.heartbeat.catalogue == digest]
         tell.sort(key=lambda node: node.heartbeat.node_id not in self._tables.holders)

@@ -43,7 +43,7 @@ def causes_of(
         found[Cause.NODES_UNHEARD] = unheard
     refused = [node_id for node_id, node in sorted(tables.nodes.items()) if WRITES_REFUSED in node.heartbeat.degraded]
     if refused:
-        found[Cause.WRITES_REFUSED] = f"the bus refuses what {_named(refused)} write: nothing is reassigned by them"
+        found[Cause.WRITES_REFUSED] = f"Redis refuses what {_named(refused)} write: nothing is reassigned by them"
     if tables.nodes and not tables.end_confirmed(now_ms):
         found[Cause.LAG_UNKNOWN] = f"lag is unknown: no node confirmed the end within {tables.end_expiry_ms:.0f} ms"
     if tables.forks:

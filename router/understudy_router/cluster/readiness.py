@@ -76,7 +76,7 @@ class NeighbourApplications:
     async def _look(self) -> None:
         try:
             self._found = await self._gossip.applications()
-        except BusError as error:  # the watcher says that the bus is away
+        except BusError as error:  # the watcher says that Redis is away
             log.debug("the applications cannot be listed: %s", error, extra={"action": "no-nodes"})
 
 

@@ -340,7 +340,7 @@ class Tables(ClusterView):
         return self.holders | self.nodes.keys() | self.dead.keys()
 
     def bus_lost(self, now_ms: float, why: str) -> None:
-        """Note that the bus is away: a node speaks by its answers from now on."""
+        """Note that Redis is away: a node speaks by its answers from now on."""
         if self.bus_lost_why is None:
             self._event(now_ms, "bus-lost", why)
         self.bus_lost_why = why

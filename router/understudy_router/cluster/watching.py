@@ -1,13 +1,13 @@
 """The updates of the router's tables: from the bus while it is reachable, else from the nodes themselves.
 
 Nothing here ever stops a lookup. A read that fails is tried again, and `bus_lost_why` says why meanwhile. Remembered
-documents are used when the bus is away at the start, and never replace newer ones.
+documents are used when Redis is away at the start, and never replace newer ones.
 
 The agreement between the assignment that a router knows and the one that its nodes follow.
 
 The bus may have lost its keys, and what is remembered may be of a cluster that is gone. Then the nodes know better.
 
-Polls of nodes that are silent on the bus: the router drops a node only after it did not answer.
+Polls of nodes that are silent on Redis: the router drops a node only after it did not answer.
 
 This costs one small request per silent node and heartbeat, a bounded number at the same time. While the bus is known to
 be away, all nodes are polled once per heartbeat (`watching.py`); those that do not answer are asked here as well.
@@ -89,7 +89,7 @@ class SilentNodePoller:
         if not silent or 2 * len(silent) < len(nodes):
             return None
         named = ", ".join(silent[:FEW]) + (", ..." if len(silent) > FEW else "")
-        return f"{len(silent)} of {len(nodes)} nodes are unheard on the bus and answer when asked: {named}"
+        return f"{len(silent)} of {len(nodes)} nodes are unheard on Redis and answer when asked: {named}"
 
     async def run(self) -> None:
         """Poll silent nodes, for ever."""
@@ -207,7 +207,7 @@ class Watcher:
     """
 
     def __init__(self, gossip: Gossip, tables: Tables, nodes: NodeCalls, memory: RouterMemory, *, clock: Clock) -> None:
-        self.bus_lost_why: str | None = "the bus was not reached yet"
+        self.bus_lost_why: str | None = "Redis was not reached yet"
         self.catalogue = CatalogueFollower(
             gossip, tables, nodes, memory, bus_lost_why=lambda: self.bus_lost_why, clock=clock
         )
@@ -286,7 +286,7 @@ class Watcher:
             self._heard(each.heartbeat, each.age_ms)
             self.silent_nodes.heard_on_bus(each.heartbeat.node_id, now_ms - each.age_ms)
         if self.bus_lost_why is not None and self.cluster.is_subscribed:
-            log.info("the bus is there", extra={"action": "bus-back", "nodes": len(seen)})
+            log.info("Redis is there", extra={"action": "bus-back", "nodes": len(seen)})
             self.bus_lost_why, self._heard_ms = None, now_ms
             self._tables.bus_back(now_ms)
             self._memory.bus_is_there()
@@ -294,10 +294,10 @@ class Watcher:
         self.catalogue.news.set()
 
     def bus_lost(self, why: str) -> None:
-        """Note that the bus is away."""
+        """Note that Redis is away."""
         if not self.cluster.is_away:
-            log.warning("the bus is away: %s; nodes are asked for their lag", why, extra={"action": "bus-lost"})
-        self.bus_lost_why = f"the bus is away: {why}"
+            log.warning("Redis is away: %s; nodes are asked for their lag", why, extra={"action": "bus-lost"})
+        self.bus_lost_why = f"Redis is away: {why}"
         self._tables.bus_lost(self._clock.monotonic_ms(), why)
         self._refresh_wanted.set()
         self.catalogue.news.set()
@@ -320,7 +320,7 @@ class Watcher:
                 self.catalogue.news.set()
 
     async def _read_when_wanted(self) -> None:
-        """Read the keys when `refresh` is called, and once per heartbeat while the bus is away."""
+        """Read the keys when `refresh` is called, and once per heartbeat while Redis is away."""
         while True:
             if self.bus_lost_why is None:
                 await self._refresh_wanted.wait()

@@ -159,10 +159,10 @@ class RouterMetrics:
         router = self._router
         yield GaugeMetricFamily("understudy_router_nodes", "Nodes that live", len(router.tables.nodes))
         is_connected = router.watcher.bus_lost_why is None
-        yield GaugeMetricFamily("understudy_router_bus_connected", "Whether the bus is heard", is_connected)
+        yield GaugeMetricFamily("understudy_router_bus_connected", "Whether Redis is heard", is_connected)
         yield _counted(
             "understudy_router_refused_messages",
-            "Documents from the bus that were not used",
+            "Documents from Redis that were not used",
             "kind",
             router.gossip.refused,
         )

@@ -104,7 +104,7 @@ def _why_doubtful(each: Exclusion) -> str:
     if each.reason is Reason.NOT_HEARD_OF:
         return "asked last: nothing was heard of it yet"
     if each.reason is Reason.SILENT:
-        return "asked last: silent on the bus for three heartbeats, and not asked yet"
+        return "asked last: silent on Redis for three heartbeats, and not asked yet"
     if each.reason is Reason.DEAD:
         return "asked last: dead by what is known here, as every replica is; a pause of this router looks the same"
     if each.reason is Reason.QUARANTINED:

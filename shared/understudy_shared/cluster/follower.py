@@ -38,7 +38,7 @@ class ClusterDelegate(Protocol):
         """Note that no messages arrive, or that the keys cannot be read."""
 
     async def ask_others(self) -> None:
-        """Use what is remembered, and ask nodes. Called once per heartbeat while the bus is away."""
+        """Use what is remembered, and ask nodes. Called once per heartbeat while Redis is away."""
 
 
 class ClusterFollower:
@@ -167,7 +167,7 @@ class ClusterFollower:
             self._gossip.handle(found, self._delegate.hear)
 
     async def go_on_without_the_bus(self) -> None:
-        """Ask other nodes once per heartbeat while the bus is away, until cancelled."""
+        """Ask other nodes once per heartbeat while Redis is away, until cancelled."""
         while True:
             await self._away.wait()
             await self._delegate.ask_others()

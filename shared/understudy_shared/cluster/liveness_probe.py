@@ -1,4 +1,4 @@
-"""Asks nodes that are silent on the bus for their heartbeat: only a node that does not answer either is dead."""
+"""Asks nodes that are silent on Redis for their heartbeat: only a node that does not answer either is dead."""
 
 from __future__ import annotations
 

@@ -203,7 +203,7 @@ def stay_silent_when_refused() -> None:
 
 
 def take_silence_for_death() -> None:
-    """Drop a node that is silent on the bus, without asking it."""
+    """Drop a node that is silent on Redis, without asking it."""
     from understudy_shared.cluster.suspects import Silence
 
     Silence.due = lambda self, last, *, now_ms: []  # type: ignore[method-assign]

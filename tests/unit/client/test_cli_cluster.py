@@ -123,14 +123,14 @@ def test_drain_that_takes_too_long_says_what_is_left() -> None:
     assert "not drained within 0.001 s: node-1 is draining: 3 active" in result.stderr
 
 
-AWAY = {"state": "degraded", "why": "the bus is away: connection refused"}
+AWAY = {"state": "degraded", "why": "Redis is away: connection refused"}
 
 
 def test_drain_while_redis_is_away_says_so_at_once() -> None:
     report = {**left("draining", active=3), "bus": AWAY}
     result, asked = run(["drain", "node-1"], DRAINING, report)
     assert (result.exit_code, len(asked) - 1) == (ExitCode.REFUSED, 1)
-    assert "no task moves until Redis is back: the bus is away: connection refused; node-1 is draining" in result.stderr
+    assert "no task moves until Redis is back: Redis is away: connection refused; node-1 is draining" in result.stderr
     result, _ = run(
         ["drain", "node-1", "--no-wait"], Canned(json.dumps({"node_id": "node-1", "bus": AWAY}).encode(), 202)
     )

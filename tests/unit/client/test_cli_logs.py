@@ -75,7 +75,7 @@ def test_a_bug_that_every_request_meets_is_written_once_and_another_one_beside_i
         met(ZeroDivisionError("a"))
     met(ZeroDivisionError("b"))
     for _ in range(2):
-        log.warning("the bus is away", extra={"action": "bus-lost"})
+        log.warning("Redis is away", extra={"action": "bus-lost"})
     now_s[0] = 60.0
     met(ZeroDivisionError("a"))
     lines = [json.loads(line) for line in capsys.readouterr().err.splitlines()]

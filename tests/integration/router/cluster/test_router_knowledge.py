@@ -1,4 +1,4 @@
-"""Where a router's knowledge comes from: the bus, the keys after a loss, the nodes themselves while the bus is away."""
+"""Where a router's knowledge comes from: the bus, the keys after a loss, the nodes themselves while Redis is away."""
 
 from __future__ import annotations
 
@@ -161,7 +161,7 @@ async def test_a_node_that_falls_silent_and_answers_when_asked_lives_and_half_of
         async with asyncio.timeout(20):
             await beat_until_it_is_reported()
         assert set(known.router.tables.nodes) == {"a", "b"}
-        assert "1 of 2 nodes are unheard on the bus and answer when asked: a" in (known.router.degraded or "")
+        assert "1 of 2 nodes are unheard on Redis and answer when asked: a" in (known.router.degraded or "")
         assert known.router.tables.end_version == 9, "by its own word"
         assert (await known.get(f"{STORE}/keys/x")).json()["value"] == {"by": "a"}
         report = (await known.get("/admin/v1/lag")).json()

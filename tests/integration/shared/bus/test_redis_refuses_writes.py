@@ -59,11 +59,11 @@ def test_while_redis_refuses_writes_every_read_is_answered_and_everybody_says_so
         measured(f"redis refuses writes ({way}): {len(failed)} of {READS} reads failed")
         assert failed == [], failed[0]
         for node in known.nodes.values():
-            assert "the bus refuses writes: Redis refused writing" in degraded(node)
+            assert "Redis refuses writes: Redis refused writing" in degraded(node)
             assert 'understudy_node_degraded{cause="bus-writes-refused"} 1.0' in node.text("/metrics")
             assert node.get("/readyz").status == 200
         for router in known.routers:
-            assert "the bus refuses what n1, n2, n3 write" in degraded(router)
+            assert "Redis refuses what n1, n2, n3 write" in degraded(router)
             assert 'understudy_router_degraded{cause="bus-writes-refused"} 1.0' in router.text("/metrics")
             assert set(router.living()) == {"n1", "n2", "n3"}
             assert ("unheard" in degraded(router)) == (way == "no-scripts-no-publish")
@@ -90,7 +90,7 @@ def test_a_node_that_redis_alone_does_not_hear_keeps_its_tasks_and_answers(
         checkpoint.add(VERSION + 1)
         known.wait_to_rest(copies=2, version=VERSION + 1)
         reader.wait_for_answers(200)
-        assert "the bus is away: the test cut it" in degraded(known.nodes["n2"])
+        assert "Redis is away: the test cut it" in degraded(known.nodes["n2"])
         assert heard == [], "it answers the node that assigns, too"
         for router in known.routers:
             assert degraded(router) == "", "one of three is a node's own trouble"
@@ -110,7 +110,7 @@ def test_a_node_that_is_cut_off_from_redis_alone_follows_later_assignments(
             known.wait_to_rest(copies=2, version=VERSION)
             redis.command("ACL", "SETUSER", "n3", "off")
             redis.command("CLIENT", "KILL", "USER", "n3")
-            wait_until(lambda: "the bus is away" in degraded(cut_off), what="its loss of the bus", limit_s=LIMIT_S)
+            wait_until(lambda: "Redis is away" in degraded(cut_off), what="its loss of the bus", limit_s=LIMIT_S)
             before = known.router.order()
             known.nodes["n1"].member.drain(True)
 
@@ -137,6 +137,6 @@ def test_a_router_that_starts_while_redis_refuses_writes_asks_the_nodes(running:
     late = known.start_router()
     wait_until(lambda: late.not_ready() == "", what="readiness", limit_s=LIMIT_S)
     wait_until(lambda: set(late.living()) == {"n1", "n2", "n3"}, what="the nodes' answers", limit_s=LIMIT_S)
-    assert "3 of 3 nodes are unheard on the bus and answer when asked: n1, n2, n3" in degraded(late)
+    assert "3 of 3 nodes are unheard on Redis and answer when asked: n1, n2, n3" in degraded(late)
     assert late.look_up([WORDS[0]]).status == 200
     WAYS["no-scripts-no-publish"].allow(redis)

@@ -68,9 +68,9 @@ def test_without_redis_everybody_starts_waits_and_says_so_and_is_ready_when_it_c
 ) -> None:
     with redis_server(running=False) as redis, cluster(checkpoint.path, tmp_path, redis.url, nodes=2) as known:
         for node in known.nodes.values():
-            wait_until_probe_says(node, "the bus is away: Redis cannot be reached")
+            wait_until_probe_says(node, "Redis is away: Redis cannot be reached")
             wait_until(partial(waits_for_an_assignment, node), what="its reason", limit_s=LIMIT_S)
-        wait_until_probe_says(known.router, "the bus is away: Redis cannot be reached")
+        wait_until_probe_says(known.router, "Redis is away: Redis cannot be reached")
         assert known.router.not_ready() == "no catalogue is known yet; no assignment is known yet"
         assert degraded(known.router).count("Redis cannot be reached") == 1
         for each in (known.router, *known.nodes.values()):
@@ -96,7 +96,7 @@ def test_while_redis_is_away_lookups_go_on_lag_is_known_and_nothing_is_reassigne
     with reading(*known.routers) as reader, heard_assignments(redis.url) as heard:
         redis.kill()
         for each in (*known.routers, *known.nodes.values()):
-            wait_until_probe_says(each, "the bus is away: Redis cannot be reached")
+            wait_until_probe_says(each, "Redis is away: Redis cannot be reached")
             assert each.get("/readyz").status == 200
             assert each.get("/livez").status == 200
         checkpoint.add(VERSION + 1)
@@ -140,7 +140,7 @@ def test_nodes_that_are_heard_again_before_they_hear_do_not_take_the_others_for_
     with reading(*known.routers) as reader:
         redis.kill()
         for node in known.nodes.values():
-            wait_until_probe_says(node, "the bus is away: Redis cannot be reached")
+            wait_until_probe_says(node, "Redis is away: Redis cannot be reached")
         redis.start()
         wait_until(lambda: NAMES.assignment in keys(redis), what="the assignment in Redis again", limit_s=LIMIT_S)
         known.wait_to_rest(copies=2, version=VERSION)

@@ -81,7 +81,7 @@ def assert_answers_degraded(router: ClusterRouter) -> None:
     wait_until_ready(router)
     with reading(router):
         pass
-    assert "the bus is away" in str(router.get("/readyz").body["degraded"])
+    assert "Redis is away" in str(router.get("/readyz").body["degraded"])
 
 
 def wait_until_it_speaks(known: Cluster, node_id: str) -> None:

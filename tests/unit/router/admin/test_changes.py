@@ -20,7 +20,7 @@ from understudy_shared.http.health import Indicator
 
 ONE = stores_named({"one": 0}, partitions=1)
 QUIET = attention("The query has not committed for 9000 ms", cause="it usually commits every 1000 ms")
-REFUSED = {Cause.WRITES_REFUSED: "the bus refuses what a write"}
+REFUSED = {Cause.WRITES_REFUSED: "Redis refuses what a write"}
 
 
 class Looks:

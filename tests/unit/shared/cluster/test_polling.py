@@ -1,4 +1,4 @@
-"""Asking nodes while the bus is away: everybody once in a round, few at a time, the later assignment wins."""
+"""Asking nodes while Redis is away: everybody once in a round, few at a time, the later assignment wins."""
 
 from __future__ import annotations
 
