@@ -28,6 +28,8 @@ GIVEN_BY_THE_CHART = {
         *("advertise_host", "advertise_port", "aliases", "application_id", "checkpoint", "data_dir", "host", "node_id"),
         *("port", "redis", "seed", "store_bounds", "zone"),
         "cache_max_bytes_buffering",  # the deprecated name
+        # Values of their own.
+        *("applications", "checkpoint_root", "checkpoints", "forget_after_ms", "remove_idle"),
     },
     "router": {
         *FILES_OF_SECRETS,
