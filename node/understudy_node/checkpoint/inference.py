@@ -3,8 +3,8 @@
 Rule: nothing is guessed. The names of directories, the columns in the schema files and the settings in the offset log
 say which operators may have written the state. Where that is more than one, it is refused with their names.
 
-A path that is no checkpoint is recognised, too: a table, a sink, a parent folder, a folder inside a checkpoint. The
-error says which of these it looks like, what a checkpoint contains, and which path to try instead.
+It also recognises what people pass by mistake: a table, a sink, a parent folder, a folder inside a checkpoint. The
+error says which of these the path looks like, what a checkpoint contains, and which path to try instead.
 """
 
 from __future__ import annotations

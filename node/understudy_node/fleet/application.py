@@ -1,8 +1,7 @@
 """One application of a process: a whole node with its own application of routes, from its opening to its end.
 
-The opening of one application, in a thread of its own: storage that hangs keeps this thread and nothing else.
-
-It goes on until the checkpoint can be followed, with growing pauses, and says meanwhile what is in the way.
+One of several is opened by a thread of its own: storage that hangs keeps this thread and nothing else. It tries until
+the checkpoint can be followed, with growing pauses, and says meanwhile what is in the way.
 """
 
 from __future__ import annotations

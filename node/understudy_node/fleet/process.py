@@ -255,7 +255,11 @@ async def let_go(following: Following, application_id: str) -> None:
     except UnderstudyError as error:
         what = f"the announcement of {clipped(application_id)} cannot be changed: {error.what}"
         raise ProblemError(Problem(ProblemType.NOT_INITIALISED, what, error.where, error.fix or "Retry")) from None
-    log.warning("applications: %s is let go: an operator asked for it", clipped(application_id), extra=ACTION)
+    log.warning(
+        "application %s is removed: an operator asked for it",
+        clipped(application_id),
+        extra=ACTION,
+    )
 
 
 _WORST_FIRST = (State.FAILED, State.WAITING, State.OPENING, State.RESTORING, State.IDLE, State.SERVING)

@@ -25,6 +25,7 @@ from understudy_node.checkpoint.files import CheckpointFiles
 from understudy_node.fleet.application import NodeApplication, Shared, Source
 from understudy_node.node import Node
 from understudy_node.settings import ClusterNodeSettings, NodeSettings
+from understudy_shared.auth.access import Access
 from understudy_shared.base.clock import SystemClock
 from understudy_shared.base.importing import without_collections
 from understudy_shared.base.masking import masked_location
@@ -66,14 +67,14 @@ def _serve(settings: NodeSettings, started: Started | None) -> None:
     settings.require_usable()
     require_exporter()
     keep_files_private()
-    access = settings.own_access()
+    access, clusters = settings.own_access(), _clusters(settings)
     listener = bound_socket(settings.host, settings.port)
     port = listener.getsockname()[1]
     settings = settings.model_copy(update={"port": port})  # the default folder of a cluster's node is named after it
     app: App
     served: Any
     try:
-        shared = Shared(settings, access, settings.address(port), settings.connection_guard(), _clusters(settings))
+        shared = Shared(settings, access, settings.address(port), settings.connection_guard(), clusters)
         if settings.is_fleet:
             with without_collections():
                 from understudy_node.fleet.process import FleetProcess  # noqa: PLC0415  # one application does without it
@@ -82,12 +83,9 @@ def _serve(settings: NodeSettings, started: Started | None) -> None:
             app, served, leave = process.app, process, process.leave
         else:
             application = NodeApplication(settings, shared, Source("command"))
-            node = _opened(application, listener)
+            node = _opened(application, access, listener)
             app, served, leave = application.make_app(node), node, application.leave
-        listener.listen(BACKLOG)
-    except OSError as error:
-        listener.close()
-        raise cannot_listen(error, settings.host, port) from None
+        _listen(listener, settings)
     except BaseException:
         listener.close()
         raise
@@ -96,6 +94,13 @@ def _serve(settings: NodeSettings, started: Started | None) -> None:
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     departure = Departure(leave, settings.shutdown_delay_ms) if isinstance(settings, ClusterNodeSettings) else None
     run(app, listener, departure, shared.guard)
+
+
+def _listen(listener: socket.socket, settings: NodeSettings) -> None:
+    try:
+        listener.listen(BACKLOG)
+    except OSError as error:
+        raise cannot_listen(error, settings.host, settings.port) from None
 
 
 def _clusters(settings: NodeSettings) -> Clusters | None:
@@ -108,7 +113,7 @@ def _clusters(settings: NodeSettings) -> Clusters | None:
     return Clusters(settings)
 
 
-def _opened(application: NodeApplication, listener: socket.socket) -> Node:
+def _opened(application: NodeApplication, access: Access, listener: socket.socket) -> Node:
     """Return the node of the only application, once there is a checkpoint, or files that will never become one. Its
     node id is claimed in its cluster.
     """
@@ -117,7 +122,7 @@ def _opened(application: NodeApplication, listener: socket.socket) -> Node:
     if membership is None or limit_ms == 0 or not is_awaited(files):
         wait_for_checkpoint(files, SystemClock(), limit_ms=limit_ms, sleep=time.sleep)
     else:
-        _serve_until_it_arrives(files, membership, listener)
+        _serve_until_it_arrives(files, membership, access, listener)
     node = application.build(files)
     if membership is not None:
         asyncio.run(claim(membership, node))
@@ -137,7 +142,9 @@ class _EndedError(Exception):
     """The service ended before the checkpoint arrived."""
 
 
-def _serve_until_it_arrives(files: CheckpointFiles, membership: Membership, listener: socket.socket) -> None:
+def _serve_until_it_arrives(
+    files: CheckpointFiles, membership: Membership, access: Access, listener: socket.socket
+) -> None:
     """Serve while the checkpoint does not exist yet: probes answer, and heartbeats report what this node waits for.
     Until then nothing is assigned to it, because its heartbeats name no lineage.
 
@@ -145,7 +152,7 @@ def _serve_until_it_arrives(files: CheckpointFiles, membership: Membership, list
     NotACheckpointError after `checkpoint_wait_ms`; errors of the storage propagate. A signal ends the process.
     """
     settings = membership.settings
-    service = Service(_waiting_app(files, membership), guard=settings.connection_guard())
+    service = Service(_waiting_app(files, membership, access), guard=settings.connection_guard())
     ended = threading.Event()
     failures: list[Exception] = []
 
@@ -169,12 +176,11 @@ def _serve_until_it_arrives(files: CheckpointFiles, membership: Membership, list
         raise failures[0]
 
 
-def _waiting_app(files: CheckpointFiles, membership: Membership) -> FastAPI:
+def _waiting_app(files: CheckpointFiles, membership: Membership, access: Access) -> FastAPI:
     """Return the application that answers probes, and refuses everything else.
 
     Without credentials a client does not learn the reason where credentials are required.
     """
-    access = membership.settings.own_access()
     waits_for = f"a checkpoint at {masked_location(files.url)}: {what_is_there(files)}"
     why = f"this node waits for {waits_for}"
 

@@ -66,7 +66,7 @@ def parse_patterns(text: str) -> tuple[str, ...]:
 
 
 class Wanted(NamedTuple):
-    """The applications that are to be served and are not yet, in order. There is no room for those `left_out`."""
+    """The applications to open next, in order. `left_out` are those beyond the limit of a process."""
 
     new: list[str]
     left_out: list[str]

@@ -51,7 +51,7 @@ def table() -> dict[str, tuple[set[str], set[str]]]:
 
 @pytest.fixture
 async def expositions(tmp_path: Path) -> Mapping[str, str]:
-    """What a node and a router say, by their letter."""
+    """The metrics of a node and of a router, by the letter that the document has for each."""
     checkpoint = HandmadeCheckpoint(tmp_path / "checkpoint").create().add(1)
     with cluster_node(checkpoint.path, tmp_path / "data") as (_, app):
         node = await metrics_of(app)

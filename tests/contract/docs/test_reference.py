@@ -20,7 +20,7 @@ def test_a_page_is_what_the_code_says(name: str) -> None:
 
 
 def sections(*names: str) -> dict[str, str]:
-    """What stands under each heading of some pages, by its anchor."""
+    """The text of each section of some pages, by the anchor of its heading."""
     texts = "".join((FOLDER / name).read_text() for name in names)
     parts = re.split(r"(?m)^#{2,4} (.+)$", texts)[1:]
     return {title.lower().replace(" ", "-"): text for title, text in zip(parts[::2], parts[1::2], strict=True)}

@@ -25,6 +25,14 @@ from tests.support.page.overviews import SHOWN, Overview, degraded, healthy, lar
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason=NO_CHROMIUM)
 
+LINES_OF_FIRST_WORD = """each => {
+  const [text, range] = [each.firstChild, document.createRange()];
+  range.setStart(text, 0);
+  range.setEnd(text, text.data.indexOf(" "));
+  return range.getClientRects().length;
+}"""
+"""How many lines the first word of an element takes: more than one if it is broken."""
+
 PHONE: dict[str, Any] = {"viewport": {"width": 390, "height": 844}, "has_touch": True}
 
 
@@ -211,7 +219,9 @@ def test_the_overview_of_several_applications_has_no_barrier_and_fits_a_phone(
 ) -> None:
     with shown(browser, f"{router.url}/fleet/admin/", color_scheme="dark", **PHONE) as live:
         expect(live.page.locator("#rows tr").first).to_contain_text("node-3 is dead")
-        assert live.page.evaluate("() => document.querySelector('main').scrollWidth") <= 390
+        table = live.page.locator(".scroll")
+        assert table.evaluate("each => each.scrollWidth - each.clientWidth") == 0
+        assert live.page.locator(".brand").evaluate(LINES_OF_FIRST_WORD) == 1
         assert violations(live.page, axe_source()) == []
         live.page.set_viewport_size({"width": 1280, "height": 600})
         assert violations(live.page, axe_source()) == []
