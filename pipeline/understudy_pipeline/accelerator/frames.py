@@ -11,7 +11,7 @@ import struct
 import threading
 from contextlib import suppress
 
-PROTOCOL = 3
+PROTOCOL = 4
 """The version of the frames and of what is in them. A jar of another one is refused."""
 
 REQUEST, DATA, REPLY, ERROR, BEAT = b"Q", b"D", b"R", b"E", b"B"

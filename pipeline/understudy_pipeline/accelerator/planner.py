@@ -12,6 +12,7 @@ import pickle
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 
 from understudy_pipeline.accelerator.frames import Frames
 from understudy_pipeline.accelerator.serving import serve, to_json
@@ -36,6 +37,7 @@ class PlannerCalls:
     def __init__(self) -> None:
         self._options: AlignedOptions | None = None
         self._inputs: OpenInputs | None = None
+        self._folder: Path | None = None
         self._stream: AlignedStream | None = None
 
     def answer(self, request: bytes, _: Frames) -> bytes:
@@ -44,6 +46,7 @@ class PlannerCalls:
         calls: Mapping[str, Callable[..., Reply]] = {
             "load": self.load,
             "open": self.open,
+            "checkpoint": self.checkpoint,
             "initial": self.initial,
             "finish_at_current_ends": self.finish_at_current_ends,
             "latest": self.latest,
@@ -71,6 +74,11 @@ class PlannerCalls:
     def open(self, options: str) -> Reply:
         """Take options that another process has parsed."""
         self._options = pickle.loads(base64.b64decode(options))  # noqa: S301  # made by `load`
+        return {}
+
+    def checkpoint(self, folder: str) -> Reply:
+        """Take this source's folder in Spark's checkpoint, which is locked at the first use."""
+        self._folder = Path(folder)
         return {}
 
     def initial(self) -> Reply:
@@ -109,7 +117,7 @@ class PlannerCalls:
     def _get_stream(self) -> AlignedStream:
         if self._stream is None:
             assert self._options is not None, "load or open comes first"
-            self._stream = AlignedStream(self._options, self._inputs, spools_rows=True)
+            self._stream = AlignedStream(self._options, self._inputs, spools_rows=True, folder=self._folder)
         return self._stream
 
 

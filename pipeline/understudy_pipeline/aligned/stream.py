@@ -3,7 +3,8 @@
 `source` adapts it to Spark's API. Offsets are JSON here, as Spark passes them.
 
 One query per checkpoint: the planner's process holds a lock file in the checkpoint folder, whose dot makes Spark ignore
-it. The kernel releases the lock when the process ends, however it ends.
+it. The kernel releases the lock when the process ends, however it ends. Each source of a query has a lock of its own.
+Spark tells the jar where the checkpoint is. It does not tell Python sources: there the option says it.
 
 The next batch is written to the spool while Spark runs the current one. That decides nothing: the planner plans every
 batch when Spark asks for it, and a file that was written ahead is used only if it holds exactly the ranges of that
@@ -181,20 +182,22 @@ class CheckpointInUseError(UnderstudyError):
 class CheckpointLock:
     """The lock, held from construction to `release`, or to the end of the process."""
 
-    def __init__(self, checkpoint: Path, *, wait_s: float = WAIT_S) -> None:
-        """Create the folder if needed and take the lock. Raises CheckpointInUseError after `wait_s`."""
-        path = checkpoint / LOCK_NAME
+    def __init__(self, checkpoint: Path, *, source: str = "0", wait_s: float = WAIT_S) -> None:
+        """Create the folder if needed and take the lock of this source, which Spark numbers within a query.
+
+        Raises CheckpointInUseError after `wait_s`, and another UnderstudyError where the folder cannot be locked.
+        """
+        path = checkpoint / (LOCK_NAME if source == "0" else f"{LOCK_NAME}-{source}")
         try:
             checkpoint.mkdir(parents=True, exist_ok=True)
             self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as refusal:
-            raise UnderstudyError(
-                f"the checkpoint cannot be locked: {refusal.strerror}",
-                where=str(path),
-                fix="Make the folder writable, or leave out the option checkpoint",
-            ) from refusal
+            raise _not_lockable(path, refusal) from refusal
         try:
             self._take(path, time.monotonic() + wait_s)
+        except OSError as refusal:
+            os.close(self._file)
+            raise _not_lockable(path, refusal) from refusal
         except BaseException:
             os.close(self._file)
             raise
@@ -220,6 +223,14 @@ class CheckpointLock:
         os.close(self._file)
 
 
+def _not_lockable(path: Path, refusal: OSError) -> UnderstudyError:
+    return UnderstudyError(
+        f"the checkpoint cannot be locked: {refusal.strerror}",
+        where=str(path),
+        fix="Make the folder writable, or leave out the option checkpoint",
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class _LastBatch:
     """The batch that was planned last, and its spool file."""
@@ -231,7 +242,7 @@ class _LastBatch:
 
 
 class AlignedStream:
-    """Opens nothing before its first use. From then on it holds the checkpoint's lock until `stop`."""
+    """Opens nothing before its first use. From its first offset on it holds the checkpoint's lock until `stop`."""
 
     def __init__(
         self,
@@ -240,11 +251,14 @@ class AlignedStream:
         *,
         spools_ahead: bool = True,
         spools_rows: bool = False,
+        folder: Path | None = None,
     ) -> None:
         """Prepare. Some `inputs` may be open already. With `spools_ahead` off each batch is spooled when Spark asks for
         it, as benchmarks compare. With `spools_rows` the spool holds rows instead of records, for Spark itself to read.
+        `folder` is this source's in Spark's checkpoint, `<checkpoint>/sources/<number>`, where Spark says it.
         """
         self._options = options
+        self._folder = folder
         self._inputs = inputs
         self._spools_ahead = spools_ahead
         self._form: SpoolForm = RowsForm(options) if spools_rows else RecordsForm()
@@ -266,8 +280,11 @@ class AlignedStream:
         return self._initial
 
     def finish_at_current_ends(self) -> None:
-        """Read up to the current ends only (the trigger AvailableNow)."""
-        self._get_planner().finish_at_current_ends(timeout_ms=self._options.request_timeout_ms)
+        """Read up to the current ends only (the trigger AvailableNow).
+
+        It takes no lock: Spark calls it while it builds a query, and stops no source of a query that it could not build.
+        """
+        self._open_planner().finish_at_current_ends(timeout_ms=self._options.request_timeout_ms)
 
     def latest_offset_of_all(self, start: Json) -> Json:
         """Plan one batch up to the current ends, whatever its size (the trigger Once). Raises like `latest_offset`."""
@@ -379,13 +396,27 @@ class AlignedStream:
         return parsed
 
     def _lock_checkpoint(self) -> None:
-        if self._options.checkpoint is not None and self._lock is None:
-            self._lock = CheckpointLock(self._options.checkpoint)
+        if self._lock is not None:
+            return
+        source = "0" if self._folder is None else self._folder.name
+        if self._options.checkpoint is not None:
+            self._lock = CheckpointLock(self._options.checkpoint, source=source)
+        elif self._folder is not None:
+            try:
+                self._lock = CheckpointLock(self._folder.parent.parent, source=source)
+            except CheckpointInUseError:
+                raise
+            except UnderstudyError as refusal:
+                log.warning("a second query on this checkpoint is not noticed: %s", refusal, extra={"action": "lock"})
+                self._folder = None
 
     def _get_planner(self) -> Planner:
+        self._lock_checkpoint()
+        return self._open_planner()
+
+    def _open_planner(self) -> Planner:
         if self._planner is not None:
             return self._planner
-        self._lock_checkpoint()
         planner = Planner(self._options, SystemClock(), self._inputs)
         if self._options.metrics_port is not None:
             # Imported here because every worker loads this module, and few planners serve metrics.

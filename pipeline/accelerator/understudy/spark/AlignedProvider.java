@@ -91,7 +91,7 @@ public final class AlignedProvider implements TableProvider, DataSourceRegister 
 
     @Override
     public MicroBatchStream toMicroBatchStream(String checkpoint) {
-      return new AlignedStream(source);
+      return new AlignedStream(source, checkpoint);
     }
 
     /** Refuses {@code spark.read}, in the words of the Python source. */

@@ -4,6 +4,8 @@ import com.fasterxml.jackson.databind.JsonNode;
 import com.fasterxml.jackson.databind.node.ObjectNode;
 import java.io.IOException;
 import java.io.UncheckedIOException;
+import java.net.URI;
+import org.apache.hadoop.fs.Path;
 import org.apache.spark.SparkContext;
 import org.apache.spark.sql.connector.read.InputPartition;
 import org.apache.spark.sql.connector.read.PartitionReaderFactory;
@@ -17,13 +19,17 @@ import org.apache.spark.sql.errors.QueryExecutionErrors;
 /** One run of a query: passes Spark's calls on to the planner process, which the first call starts. */
 final class AlignedStream implements MicroBatchStream, SupportsTriggerAvailableNow {
   private final LoadedSource source;
+  /** This source's folder in the query's checkpoint, {@code <checkpoint>/sources/<number>}; null on another machine. */
+  private final String folder;
   private PythonProcess planner;
   private boolean isStopped;
   /** The file of the batch that was planned last, if its readers are counted. */
   private String planned;
 
-  AlignedStream(LoadedSource source) {
+  AlignedStream(LoadedSource source, String checkpoint) {
     this.source = source;
+    URI uri = new Path(checkpoint).toUri();
+    this.folder = uri.getScheme() == null || uri.getScheme().equals("file") ? uri.getPath() : null;
   }
 
   /** An offset, in the text that the planner gave it and that Spark logs. */
@@ -57,7 +63,12 @@ final class AlignedStream implements MicroBatchStream, SupportsTriggerAvailableN
 
   @Override
   public void prepareForTriggerAvailableNow() {
-    ask(Json.call("finish_at_current_ends"));
+    try {
+      ask(Json.call("finish_at_current_ends"));
+    } catch (Throwable error) {
+      stop(); // Spark does not: the query is not built yet.
+      throw error;
+    }
   }
 
   @Override
@@ -160,6 +171,9 @@ final class AlignedStream implements MicroBatchStream, SupportsTriggerAvailableN
     }
     if (planner == null) {
       planner = source.takePlanner();
+      if (folder != null) {
+        planner.ask(Json.call("checkpoint").put("folder", folder));
+      }
     }
     return planner;
   }

@@ -21,7 +21,7 @@ record PythonCommand(String python, List<String> files) implements Serializable 
   static final String READER = "understudy_pipeline.accelerator.reader";
 
   /** The version of the frames and of what is in them, as in {@code frames.py}. */
-  private static final String PROTOCOL = "3";
+  private static final String PROTOCOL = "4";
 
   /** Return the Python of the driver. */
   static PythonCommand ofDriver() {

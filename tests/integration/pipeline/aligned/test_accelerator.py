@@ -33,6 +33,7 @@ from tests.support.spark.aligned_queries import (
 from tests.support.spark.process import spark_job
 from tests.support.spark.queries import settings, wait_until
 
+from understudy_pipeline.aligned.stream import CheckpointLock
 from understudy_pipeline.inputs.records import TopicPartition
 
 TOPICS = "weather,flights"
@@ -205,7 +206,7 @@ def test_the_death_of_the_planner_ends_the_query_and_says_how(
     spark: SparkSession, logs: InputLogs, tmp_path: Path
 ) -> None:
     checkpoint = tmp_path / "checkpoint"
-    options = logs_options(logs, TOPICS, undecodable="skip", checkpoint=str(checkpoint))
+    options = logs_options(logs, TOPICS, undecodable="skip")
     with running(load(spark, options, "jar"), checkpoint) as (query, kept):
         wait_for_rows(query, kept, 52)
         os.kill(planner_of(checkpoint), signal.SIGKILL)
@@ -233,6 +234,21 @@ def set_of_driver(spark: SparkSession) -> Iterator[Callable[[str, str], None]]:
         conf.set(name, value) if value else conf.remove(name)
 
 
+def test_a_second_query_on_a_checkpoint_is_refused_without_an_option_and_a_second_source_is_not(
+    spark: SparkSession, logs: InputLogs, tmp_path: Path
+) -> None:
+    """Spark tells the jar where the checkpoint is, in the bytes of a path that are not those of its URI."""
+    checkpoint = tmp_path / "a checkpoint of 100%"
+    weather, flights = (
+        load(spark, logs_options(logs, topic, undecodable="skip"), "jar") for topic in TOPICS.split(",")
+    )
+    first = CheckpointLock(checkpoint, source="1")
+    with pytest.raises(StreamingQueryException, match="another query reads this checkpoint"):
+        everything(weather.union(flights), checkpoint)
+    first.release()
+    assert len(everything(weather.union(flights), checkpoint)) == 52
+
+
 def test_a_query_that_is_started_after_another_takes_a_process_that_was_started_meanwhile(
     spark: SparkSession, logs: InputLogs, tmp_path: Path
 ) -> None:
@@ -242,8 +258,7 @@ def test_a_query_that_is_started_after_another_takes_a_process_that_was_started_
     wait_until(lambda: len(prepared_planners(spark) - before) == 1, what="a planner without a query")
     (waiting,) = prepared_planners(spark) - before
     checkpoint = tmp_path / "second"
-    frame = load(spark, {**options, "checkpoint": str(checkpoint)}, "jar")
-    with running(frame, checkpoint) as (query, kept):
+    with running(load(spark, options, "jar"), checkpoint) as (query, kept):
         wait_for_rows(query, kept, 52)
         assert planner_of(checkpoint) == waiting
 
@@ -285,7 +300,7 @@ def test_a_planner_that_is_silent_for_two_minutes_is_ended_and_the_query_says_so
 ) -> None:
     """It is stopped, as a machine that swaps or a debugger stops it: it lives, and sends no beat."""
     checkpoint = tmp_path / "checkpoint"
-    options = logs_options(logs, TOPICS, undecodable="skip", checkpoint=str(checkpoint))
+    options = logs_options(logs, TOPICS, undecodable="skip")
     with running(load(spark, options, "jar"), checkpoint) as (query, kept):
         wait_for_rows(query, kept, 52)
         planner = planner_of(checkpoint)

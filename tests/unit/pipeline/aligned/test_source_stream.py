@@ -21,6 +21,7 @@ from understudy_pipeline.aligned.options import AlignedOptions
 from understudy_pipeline.aligned.reading import read_task
 from understudy_pipeline.aligned.spool import Spool
 from understudy_pipeline.aligned.stream import AlignedStream, CheckpointInUseError, CheckpointLock, Json
+from understudy_shared.base.errors import UnderstudyError
 
 
 @pytest.fixture
@@ -213,24 +214,52 @@ def test_a_batch_with_poison_that_was_under_way_is_not_given_other_rows(
         skipping.tasks(start, end)
 
 
+@pytest.mark.parametrize("is_said_by", ["the option", "Spark"])
 def test_the_second_query_on_a_checkpoint_is_refused_until_the_first_stopped(
-    options: AlignedOptions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    options: AlignedOptions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_said_by: str
 ) -> None:
     monkeypatch.setattr("understudy_pipeline.aligned.stream.CheckpointLock", _impatient)
-    locked = replace(options, checkpoint=tmp_path / "checkpoint")
-    first, second = AlignedStream(locked), AlignedStream(locked)
+    if is_said_by == "Spark":
+        folder = tmp_path / "checkpoint" / "sources" / "0"
+        first, second = AlignedStream(options, folder=folder), AlignedStream(options, folder=folder)
+    else:
+        locked = replace(options, checkpoint=tmp_path / "checkpoint")
+        first, second = AlignedStream(locked), AlignedStream(locked)
     start = first.initial_offset()
     with pytest.raises(CheckpointInUseError):
         second.initial_offset()
     with pytest.raises(CheckpointInUseError):
         second.tasks(start, start)
+    second.finish_at_current_ends()
     first.stop()
     assert second.initial_offset() == start
     second.stop()
 
 
-def _impatient(checkpoint: Path) -> CheckpointLock:
-    return CheckpointLock(checkpoint, wait_s=0)
+def _impatient(checkpoint: Path, *, source: str = "0") -> CheckpointLock:
+    return CheckpointLock(checkpoint, source=source, wait_s=0)
+
+
+def test_two_sources_of_one_query_do_not_refuse_each_other(options: AlignedOptions, tmp_path: Path) -> None:
+    streams = [AlignedStream(options, folder=tmp_path / "sources" / number) for number in ("0", "1")]
+    for stream in streams:
+        stream.initial_offset()
+    for stream in streams:
+        stream.stop()
+
+
+def test_a_checkpoint_that_cannot_be_locked_stops_a_query_only_if_the_option_names_it(
+    options: AlignedOptions, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    checkpoint = tmp_path / "checkpoint"
+    checkpoint.write_text("a file")
+    stream = AlignedStream(options, folder=checkpoint / "sources" / "0")
+    stream.initial_offset()
+    stream.stop()
+    (record,) = caplog.records
+    assert "a second query on this checkpoint is not noticed" in record.getMessage()
+    with pytest.raises(UnderstudyError, match="the checkpoint cannot be locked"):
+        AlignedStream(replace(options, checkpoint=checkpoint)).initial_offset()
 
 
 def test_a_query_reads_by_the_connections_by_which_its_options_were_checked(
