@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from understudy_shared.http.openapi.document import SOURCE, Service, document
+from understudy_shared.http.openapi.document import Service, document, read_source
 
 SERVICES = {"serve": "`understudy serve`", "node": "nodes", "router": "routers"}
 _FORMS = {"only": (True,), True: (False, True), False: (False,)}
@@ -74,7 +73,7 @@ class Call:
 @cache
 def tags() -> Sequence[str]:
     """Return the groups of calls, in the order of the document."""
-    return [tag["name"] for tag in _source()["tags"]]
+    return [tag["name"] for tag in read_source()["tags"]]
 
 
 @cache
@@ -84,18 +83,11 @@ def calls() -> Sequence[Call]:
     """
     return [
         Call(method.upper(), path, services, is_fleet, _served("router" if "router" in services else "node", is_fleet))
-        for path, methods in _source()["paths"].items()
+        for path, methods in read_source()["paths"].items()
         for method, operation in methods.items()
         for services in [operation.get("x-services", [*SERVICES])]
         for is_fleet in _FORMS["only" if operation.get("x-fleet") == "only" else "x-fleet" in operation]
     ]
-
-
-@cache
-def _source() -> dict[str, Any]:
-    """Return the document as it is written, which says what services have a call."""
-    found: dict[str, Any] = json.loads(SOURCE.read_bytes())
-    return found
 
 
 @cache

@@ -8,13 +8,12 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
-_LONG = (
-    *("max_lag", "max_staleness_ms", "min_position", "require_active", "unknown_lag", "wait_ms"),
-    "include_expired",
-)
+from understudy_shared.reads.bound_parsing import BOUNDS, SELECTION
+
+_LONG = tuple(name for name in (*BOUNDS, *SELECTION) if "_" in name)
 _ORDINARY = (
-    *("limit", "cursor", "longs", "version", "snapshot", "at"),
-    *("partition", "prefix", "where", "fields", "estimate", "from", "to"),
+    *(name for name in (*BOUNDS, *SELECTION) if "_" not in name),
+    *("longs", "partition", "prefix", "where", "fields", "estimate", "from", "to"),
 )
 """Words that are also English: parameters only with a value or in quotes."""
 

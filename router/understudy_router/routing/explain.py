@@ -13,8 +13,8 @@ from understudy_router.cluster.tables import Tables
 from understudy_router.routing.choose import Choice, Exclusion, Reason, choose
 from understudy_router.routing.resolve import assignment_of, metadata_of, resolve
 from understudy_shared.base.words import HostInfo
+from understudy_shared.reads.bound_parsing import bound_fields
 from understudy_shared.reads.bounds import Bound
-from understudy_shared.reads.hop import bound_fields
 from understudy_shared.spark.key_codec import Row
 
 

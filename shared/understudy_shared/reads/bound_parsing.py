@@ -1,4 +1,8 @@
-"""Parses a reader's bound out of query parameters or of a JSON object (pure)."""
+"""The parameters of a reader's bound: their names, and a bound out of them and back (pure).
+
+`BOUNDS` and `SELECTION` are the only lists of names. Defaults by store, the OpenAPI document, and the flags that the
+command line shows in problems are made of them.
+"""
 
 from __future__ import annotations
 
@@ -21,9 +25,33 @@ from understudy_shared.reads.position import BadPositionError, Position, decode_
 from understudy_shared.reads.selection import EVERYTHING, MAX_PAGE_ELEMENTS, Selection
 from understudy_shared.reads.snapshot_lease import SnapshotLease, decode_snapshot
 from understudy_shared.spark.temporal import parse_timestamp
+from understudy_shared.spark.times import utc_text
 
 MAX_MOMENT_MS = 253_402_300_799_999
 """The last millisecond of the year 9999."""
+
+VERSION_PARAMETERS = ("version", "snapshot", "at")
+"""The parameters by which a reader names the one version to read."""
+
+LAG_PARAMETERS = ("max_lag", "max_staleness_ms", "unknown_lag")
+"""The parameters about how old an answer may be: for a version that is named, that is known."""
+
+BOUNDS = (
+    "max_lag",
+    "max_staleness_ms",
+    "min_position",
+    *VERSION_PARAMETERS,
+    "require_active",
+    "unknown_lag",
+    "wait_ms",
+)
+"""Every bound, in the order in which documents show them."""
+
+SELECTION = ("limit", "cursor", "include_expired")
+"""The parameters that select a part of a key's elements."""
+
+OF_A_READER = ("min_position", "cursor", *VERSION_PARAMETERS)
+"""Parameters that a reader takes from an answer. A store has no default of them."""
 
 
 def parse_bound(parameters: Mapping[str, object]) -> Bound:
@@ -31,10 +59,11 @@ def parse_bound(parameters: Mapping[str, object]) -> Bound:
 
     Raises BadBoundError naming the parameter, what it was and what is accepted.
     """
-    unknown = sorted(set(parameters) - _PARAMETERS)
+    known = {*BOUNDS, *SELECTION}
+    unknown = sorted(set(parameters) - known)
     if unknown:
         raise BadBoundError(
-            f"unknown bound {clipped(unknown[0])}", where="bounds", fix=f"Known are: {', '.join(sorted(_PARAMETERS))}"
+            f"unknown bound {clipped(unknown[0])}", where="bounds", fix=f"Known are: {', '.join(sorted(known))}"
         )
     _require_one_version(parameters)
     position, (snapshot, lease) = _position(parameters), _snapshot(parameters)
@@ -57,14 +86,21 @@ def parse_bound(parameters: Mapping[str, object]) -> Bound:
     return replace(bound, version=version, snapshot=snapshot, at_us=at_us, lease=lease)
 
 
-VERSION_PARAMETERS = ("version", "snapshot", "at")
-"""The parameters by which a reader names the one version to read."""
-
-LAG_PARAMETERS = ("max_lag", "max_staleness_ms", "unknown_lag")
-"""The parameters about how old an answer may be: for a version that is named, that is known."""
-
-_SELECTION = ("limit", "cursor", "include_expired")
-_PARAMETERS = {*LAG_PARAMETERS, *VERSION_PARAMETERS, "min_position", "require_active", "wait_ms", *_SELECTION}
+def bound_fields(bound: Bound) -> dict[str, object]:
+    """Return a bound as the JSON object that `parse_bound` reads, as a service sends it to the next one: without its
+    selection and its wait. Unset fields are left out.
+    """
+    fields: dict[str, object] = {
+        "max_lag": bound.max_lag,
+        "max_staleness_ms": bound.max_staleness_ms,
+        "min_position": None if bound.min_position is None else bound.min_position.encode(),
+        "require_active": bound.require_active or None,
+        "unknown_lag": bound.unknown_lag if isinstance(bound.unknown_lag, UnknownLag) else None,
+        "version": bound.version,
+        "snapshot": None if bound.snapshot is None else bound.snapshot.encode(),
+        "at": utc_text(bound.at_us),
+    }
+    return {name: value for name, value in fields.items() if value is not None}
 
 
 def _require_one_version(parameters: Mapping[str, object]) -> None:
@@ -136,7 +172,7 @@ def parse_moment(name: str, value: object) -> int | None:
 
 
 def _selection(parameters: Mapping[str, object]) -> Selection:
-    limit, cursor, include_expired = map(parameters.get, _SELECTION)
+    limit, cursor, include_expired = map(parameters.get, SELECTION)
     if limit is cursor is include_expired is None:
         return EVERYTHING
     return Selection(

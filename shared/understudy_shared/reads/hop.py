@@ -18,14 +18,13 @@ from typing import Any, NamedTuple, cast
 import orjson
 
 from understudy_shared.base.safe_text import clipped
-from understudy_shared.reads.bound_parsing import parse_bound
-from understudy_shared.reads.bounds import NO_BOUND, BadBoundError, Bound, UnknownLag
+from understudy_shared.reads.bound_parsing import bound_fields, parse_bound
+from understudy_shared.reads.bounds import NO_BOUND, BadBoundError, Bound
 from understudy_shared.reads.cursor import BadCursorError
 from understudy_shared.reads.hop_columns import PROBLEM, HopKey, HopKeys, HopOutcome, HopOutcomes
 from understudy_shared.reads.hop_fields import BadHopError, cut, object_of, text, whole
 from understudy_shared.reads.position import BadPositionError
 from understudy_shared.reads.selection import EVERYTHING
-from understudy_shared.spark.times import utc_text
 from understudy_shared.telemetry.trace import Trace, parse_traceparent
 
 PATH = "/internal/v1/lookup"
@@ -302,21 +301,6 @@ def _reply_head(header: bytes) -> _ReplyHead:
 
 
 _kept_reply_head = lru_cache(maxsize=KEPT_HEADERS)(_reply_head)
-
-
-def bound_fields(bound: Bound) -> dict[str, object]:
-    """Return a bound as the JSON object that `parse_bound` reads, without its selection; unset fields are left out."""
-    fields: dict[str, object] = {
-        "max_lag": bound.max_lag,
-        "max_staleness_ms": bound.max_staleness_ms,
-        "min_position": None if bound.min_position is None else bound.min_position.encode(),
-        "require_active": bound.require_active or None,
-        "unknown_lag": bound.unknown_lag if isinstance(bound.unknown_lag, UnknownLag) else None,
-        "version": bound.version,
-        "snapshot": None if bound.snapshot is None else bound.snapshot.encode(),
-        "at": utc_text(bound.at_us),
-    }
-    return {name: value for name, value in fields.items() if value is not None}
 
 
 def _header(body: bytes) -> tuple[bytes, int]:

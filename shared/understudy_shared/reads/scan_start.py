@@ -9,9 +9,8 @@ from typing import Final
 
 import orjson
 
-from understudy_shared.reads.bound_parsing import parse_bound
+from understudy_shared.reads.bound_parsing import bound_fields, parse_bound
 from understudy_shared.reads.bounds import Bound, ReadVersion
-from understudy_shared.reads.hop import bound_fields
 from understudy_shared.reads.hop_fields import (
     BadHopError,
     StoreOfHop,

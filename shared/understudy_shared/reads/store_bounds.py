@@ -12,14 +12,19 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from understudy_shared.base.errors import SettingsError
-from understudy_shared.reads.bound_parsing import LAG_PARAMETERS, VERSION_PARAMETERS, parse_bound
+from understudy_shared.reads.bound_parsing import (
+    BOUNDS,
+    LAG_PARAMETERS,
+    OF_A_READER,
+    SELECTION,
+    VERSION_PARAMETERS,
+    parse_bound,
+)
 from understudy_shared.reads.bounds import NO_BOUND, BadBoundError, Bound
 
 log = logging.getLogger(__name__)
 
 EVERY_STORE = "*"
-_CAN_BE_DEFAULT = "max_lag, max_staleness_ms, require_active, unknown_lag, wait_ms, limit and include_expired"
-_OF_A_READER = ("min_position", "cursor", *VERSION_PARAMETERS)
 
 
 class StoreBounds:
@@ -71,12 +76,13 @@ def read_store_bounds(path: Path | None) -> StoreBounds:
         raise SettingsError("there is no such file", where=str(path), fix="Check the path of --store-bounds") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError) as error:
         raise SettingsError(f"the bounds are not TOML ({error})", where=str(path)) from None
+    can_be_default = [name for name in (*BOUNDS, *SELECTION) if name not in OF_A_READER]
     for store, table in tables.items():
         where = f"{path}: [{store}]"
-        fix = f'A table per store, or ["*"], with {_CAN_BE_DEFAULT}'
+        fix = f'A table per store, or ["*"], with {", ".join(can_be_default)}'
         if not isinstance(table, dict):
             raise SettingsError(f"{store!r} is not a table", where=where, fix=fix)
-        for name in _OF_A_READER:
+        for name in OF_A_READER:
             if name in table:
                 raise SettingsError(f"{name} is a reader's own", where=where, fix=fix)
         try:

@@ -2,7 +2,8 @@
 
 That file describes every call of every service. `x-services` names the services that have a part; without it all do.
 `x-router` has the members of a part that differ at a router, `x-fleet` those that differ at a service of several
-applications, or `only`. None of them is in the document that a service serves.
+applications, or `only`. `x-bounds` stands for every bound of a reader, which `components/parameters` describes once.
+None of them is in the document that a service serves.
 """
 
 from __future__ import annotations
@@ -19,11 +20,14 @@ from fastapi import FastAPI, Request, Response
 from understudy_shared.base.extras import PACKAGE
 from understudy_shared.http.openapi.of_a_fleet import ONLY, add_unknown_application, paths_of_a_fleet
 from understudy_shared.http.openapi.page import HEADERS, Json, page
+from understudy_shared.reads.bound_parsing import BOUNDS
 
 Service = Literal["serve", "node", "router"]
 
-SOURCE = Path(__file__).with_name("openapi.json")
+_SOURCE = Path(__file__).with_name("openapi.json")
 _MARKS = {"x-services", "x-router", "x-fleet"}
+_BOUNDS = "x-bounds"
+_TAKES_BACK = " `none` takes back the default of the store."
 _COMPONENTS = "#/components/"
 _HOST = re.compile(r"(?:[A-Za-z0-9.-]{1,253}|\[[0-9A-Fa-f:.]{2,45}\])(?::\d{1,5})?")
 
@@ -51,9 +55,33 @@ def add_document(
         return Response(page(complete(), address), media_type="text/html", headers=HEADERS)
 
 
+def read_source() -> Json:
+    """Return the document of all services, with every mark but `x-bounds`."""
+    source: Json = orjson.loads(_SOURCE.read_bytes())
+    bounds = {name: source["components"]["parameters"][name] for name in BOUNDS}
+    for methods in source["paths"].values():
+        for call in methods.values():
+            if {_BOUNDS: "parameters"} in (parameters := call.get("parameters", [])):
+                place = parameters.index({_BOUNDS: "parameters"})
+                parameters[place : place + 1] = [{"$ref": f"{_COMPONENTS}parameters/{name}"} for name in bounds]
+    for schema in source["components"]["schemas"].values():
+        match schema.get("properties", {}).pop(_BOUNDS, None):
+            case "properties":
+                schema["properties"] |= {name: bound["schema"] for name, bound in bounds.items()}
+            case "properties or null":
+                schema["properties"] = {name: _or_null(bound) for name, bound in bounds.items()} | schema["properties"]
+    return source
+
+
+def _or_null(bound: Json) -> Json:
+    schema = {**bound["schema"], "type": [bound["schema"]["type"], "null"]}
+    choices = {"enum": [*schema["enum"], None]} if "enum" in schema else {}
+    return {**schema, **choices, "description": bound["description"].removesuffix(_TAKES_BACK)}
+
+
 def document(service: Service, *, is_fleet: bool = False, is_guarded: bool = False) -> Json:
     """Return the document of a service: its calls, and only the components that they refer to."""
-    source: Json = orjson.loads(SOURCE.read_bytes())
+    source = read_source()
     if is_fleet:
         source["paths"] = paths_of_a_fleet(source["paths"], is_router=service == "router")
     found: Json = _cut(source, service, is_fleet)

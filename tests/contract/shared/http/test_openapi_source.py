@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from typing import Any
 
@@ -19,7 +18,7 @@ from understudy_shared.base.plausible import CEILING
 from understudy_shared.base.words import ReplicaState, Role, StoreKind
 from understudy_shared.fleet.reporting import State as ApplicationState
 from understudy_shared.http.health import State
-from understudy_shared.http.openapi.document import SOURCE, Service, document
+from understudy_shared.http.openapi.document import Service, document, read_source
 from understudy_shared.http.problems import ProblemType
 from understudy_shared.http.snapshot_requests import MAX_LEASED_STORES
 from understudy_shared.page.series import HISTORY_MINUTES
@@ -39,7 +38,7 @@ Json = dict[str, Any]
 SERVICES: tuple[Service, ...] = ("serve", "node", "router")
 DOCUMENTS: dict[str, Any] = {name: document(name) for name in SERVICES}
 FLEET: Any = document("router", is_fleet=True)
-COMPONENTS: Json = json.loads(SOURCE.read_bytes())["components"]
+COMPONENTS: Json = read_source()["components"]
 SCHEMAS, PARAMETERS = COMPONENTS["schemas"], COMPONENTS["parameters"]
 PROBLEM_JSON = "application/problem+json"
 

@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 
 from understudy_shared.base.plausible import CEILING
 from understudy_shared.base.words import ApplicationId, Lineage
-from understudy_shared.reads.bound_parsing import parse_bound
+from understudy_shared.reads.bound_parsing import bound_fields, parse_bound
 from understudy_shared.reads.bounds import BadBoundError
-from understudy_shared.reads.hop import bound_fields
 from understudy_shared.reads.position import BadPositionError, Position
 from understudy_shared.reads.snapshot_lease import (
     MAX_TTL_S,
