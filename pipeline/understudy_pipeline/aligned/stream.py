@@ -282,7 +282,7 @@ class AlignedStream:
     def finish_at_current_ends(self) -> None:
         """Read up to the current ends only (the trigger AvailableNow).
 
-        It takes no lock: Spark calls it while it builds a query, and stops no source of a query that it could not build.
+        It takes no lock: Spark calls it while it builds a query, and stops no source if that fails.
         """
         self._open_planner().finish_at_current_ends(timeout_ms=self._options.request_timeout_ms)
 
