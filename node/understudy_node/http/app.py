@@ -23,7 +23,7 @@ from understudy_node.http.metrics import NodeMetrics
 from understudy_node.http.page import NodePage
 from understudy_node.http.reads import Reads
 from understudy_node.http.routes import NodeChanges, admin_routes, changes_hop_routes, internal_routes, read_routes
-from understudy_node.http.scans import NodeScans, scan_hop_routes
+from understudy_node.http.scans import NodeScans, scan_hop_routes, scan_hops
 from understudy_node.http.snapshots import NodeSnapshots, snapshot_call_routes
 from understudy_node.http.watch_hub import WatchHub
 from understudy_node.http.watches import NodeWatches, NodeWatchStreams, watch_hop_routes
@@ -103,19 +103,20 @@ def create_app(
     bulk = BulkProcess(lambda: node.generation)
     hub = WatchHub(lambda: node.generation)
     http = service_app("Understudy node", lifespan)
-    limit = node.settings.max_in_flight
-    hop_order = None if member is None else order
-    hops = Hops(framework := Framework(http), reads, order=hop_order, max_in_flight=limit)
+    framework, limit = Framework(http), node.settings.max_in_flight
+    hops = Hops(framework, reads, order=None if member is None else order, max_in_flight=limit)
     app = NodeLookups(hops, reads, max_in_flight=limit, access=access, compression=node.settings.compression)
     app.long_reads = LongReads(node.settings.max_scans_in_flight, node.settings.max_exports_in_flight)
     app.watch_streams = streams = NodeWatchStreams(node.settings.max_watchers, hub)
     app.spans = hops.spans = open_spans("understudy-node", node.host)
     app.report = report = _report(node, member, app, guard)
-    framework.in_front = scans_in_front(scans := NodeScans(reads, app.long_reads, bulk))
+    scans = NodeScans(reads, app.long_reads, bulk)
+    framework.in_front = scans_in_front(scans, scan_calls := scan_hops(scans))
     watches = NodeWatches(reads, streams, hub, scans)
     page = NodePage(node, health := NodeHealth(node, report.status), reads)
     app.when_ending.append(page.end)
     for router in (
+        scan_hop_routes(scan_calls),
         *_reading_routes(node, reads, app, scans, watches),
         *(() if member is None else (cluster_routes(member),)),
         admin_routes(node, reads, health),
@@ -139,7 +140,6 @@ def _reading_routes(
     yield internal_routes(reads)
     yield scan_routes(scans)
     app.seeks = Seeks(scans)
-    yield scan_hop_routes(scans)
     yield export_routes(scans)
     yield export_hop_routes(scans.exports)
     changes = NodeChanges(reads, scans)

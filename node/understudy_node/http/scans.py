@@ -39,6 +39,7 @@ from understudy_shared.reads.scan_start import (
     encode_version,
 )
 from understudy_shared.reads.selection import Selection
+from understudy_shared.server.app import Answer
 from understudy_shared.server.long_reads import LongReads
 from understudy_shared.server.scan_turns import Asker, ScannedStore, ScanTurn
 from understudy_shared.server.scans import Scans
@@ -192,26 +193,30 @@ async def _estimate(reader: StoreReader, partitions: Sequence[int], bound: Bound
     return await asyncio.to_thread(lambda: sum(estimate_keys(reader, reading.view) for reading in readings))
 
 
-def scan_hop_routes(scans: NodeScans) -> APIRouter:
-    """Make the calls by which routers ask for a version, and for a part of a page."""
-    routes = APIRouter()
+def scan_hops(scans: NodeScans) -> Mapping[str, Answer]:
+    """Return the calls by which routers ask for a version, for an estimate, and for a part of a page, by path."""
 
-    @routes.post(VERSION_PATH)
     async def version(request: Request) -> Response:
         """Return the newest version that some partitions can be read at, and keep it for a while."""
         hop = await read_hop(request, decode_version_hop)
         return Response(encode_version(await scans.version_for_router(hop)), media_type="application/json")
 
-    @routes.post(ESTIMATE_PATH)
     async def estimate(request: Request) -> Response:
         """Return about how many keys some partitions have."""
         hop = await read_hop(request, decode_version_hop)
         return Response(encode_estimate(await scans.estimate_for_router(hop)), media_type="application/json")
 
-    @routes.post(PATH)
     async def part(request: Request) -> Response:
         """Return the rows of one partition, at one version, behind a key."""
         hop = await read_hop(request, decode_scan_hop)
         return Response(encode_part(await scans.read_for_router(hop)), media_type="application/json")
 
+    return {VERSION_PATH: version, ESTIMATE_PATH: estimate, PATH: part}
+
+
+def scan_hop_routes(hops: Mapping[str, Answer]) -> APIRouter:
+    """Make routes of the calls, by which FastAPI refuses other methods: `scans_in_front` answers them."""
+    routes = APIRouter()
+    for path, answer in hops.items():
+        routes.post(path)(answer)
     return routes

@@ -160,8 +160,10 @@ class PinnedViews:
             if known is not None:
                 self._dropped.append(known)
             known = self._pins[place] = _Pin(task, view, 0, extra_bytes, disk_bytes)
-        self._hold(place, known, now_ms)
-        self._drop(now_ms)
+            self._hold(place, known, now_ms)
+            self._drop(now_ms)
+        else:
+            self._hold(place, known, now_ms)
 
     def _hold(self, place: tuple[TaskId, int], pin: _Pin, now_ms: float) -> None:
         """Make a pin the newest one."""

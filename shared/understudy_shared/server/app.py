@@ -143,12 +143,19 @@ def _no_route(_: Scope) -> App | None:
     return None
 
 
-def without_framework(answer: Callable[[Request], Awaitable[Response]]) -> App:
-    """Return the application that answers like a route of FastAPI, errors too, without what its routing costs."""
+Answer = Callable[[Request], Awaitable[Response]]
+"""A function that answers a request as a route does."""
+
+
+def without_framework(answer: Answer) -> App:
+    """Return the application that answers like a route of FastAPI, errors and other sites' pages too, without what its
+    routing costs.
+    """
 
     async def answered(scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope, receive)
         try:
+            await _refuse_cross_site(request)
             response = await answer(request)
         except UnderstudyError as error:
             response = await _ours(request, error)

@@ -43,7 +43,7 @@ from understudy_shared.reads.scan_page import (
 )
 from understudy_shared.reads.scan_question import ScanOperation, ScanRequest
 from understudy_shared.reads.windows import window_key
-from understudy_shared.server.app import without_framework
+from understudy_shared.server.app import Answer, without_framework
 from understudy_shared.server.long_reads import LongReads
 from understudy_shared.server.request_counts import NO_STORE
 from understudy_shared.server.scan_turns import Asker, ScannedStore, ScanTurn, scan_turn
@@ -260,17 +260,26 @@ def scan_routes(scans: Scans) -> APIRouter:
     return routes
 
 
-def scans_in_front(scans: Scans) -> Callable[[Scope], App | None]:
-    """Return the function by which pages are answered in front of FastAPI: its routing costs more than a seek."""
+def scans_in_front(scans: Scans, hops: Mapping[str, Answer] | None = None) -> Callable[[Scope], App | None]:
+    """Return the function by which pages, and the calls of routers for parts of them, are answered in front of FastAPI:
+    its routing costs more than a seek.
+    """
 
     async def answer(request: Request) -> Response:
         _, _, store, _ = split_path(request.scope["raw_path"])
         return await _answered(scans, "scan", store, request)
 
-    answered = without_framework(answer)
+    page = without_framework(answer)
+    posts = {path.encode(): without_framework(answers) for path, answers in (hops or {}).items()}
 
     def in_front(scope: Scope) -> App | None:
-        return answered if is_page(scope["raw_path"]) and scope["method"] == "GET" else None
+        path = scope["raw_path"]
+        match scope["method"]:
+            case "GET":
+                return page if is_page(path) else None
+            case "POST":
+                return posts.get(path)
+        return None
 
     return in_front
 
