@@ -21,8 +21,7 @@ from tests.support.spark.session import SOCKET_NAME, java_environment, spark_con
 
 from understudy_shared.base.sockets import private_socket_dir
 
-SOURCE = Path(__file__).parent / "scala" / "TransformJob.scala"
-CLASS = "understudy.TransformJob"
+SOURCES = Path(__file__).parent / "scala"
 PYSPARK = Path(pyspark.__file__).parent
 
 VARIABLES: Mapping[str, Mapping[str, str]] = {
@@ -47,7 +46,9 @@ IN_REAL_TIME = {"diary": VARIABLES["diary"]}
 _LIMIT_S = 600
 
 
-def write_in_scala(folder: Path, formats: Sequence[StateFormat], options: QueryOptions, *, batches: int) -> list[Path]:
+def write_in_scala(
+    folder: Path, formats: Sequence[StateFormat], options: QueryOptions, *, batches: int, in_real_time: bool = False
+) -> list[Path]:
     """A checkpoint in each of the formats, by the same query over the same input."""
     feed = InputFolder(folder / "input")
     for rows in kinds_batches(batches=batches, rows_per_batch=30):
@@ -57,24 +58,26 @@ def write_in_scala(folder: Path, formats: Sequence[StateFormat], options: QueryO
         said = {name: value for name, value in {**options.conf(), **state_format.conf()}.items() if value is not None}
         lines = [f"{name}={value}\n" for name, value in said.items()]
         Path(f"{checkpoint}.properties").write_text("".join(lines))
-    _run(folder, [str(feed.path), KINDS_SCHEMA, *map(str, checkpoints)])
+    jobs = ["TransformJob", "RealTimeJob"] if in_real_time else ["TransformJob"]
+    _run(folder, jobs, [str(feed.path), KINDS_SCHEMA, *map(str, checkpoints)])
     return checkpoints
 
 
-def _run(folder: Path, arguments: Sequence[str]) -> None:
+def _run(folder: Path, jobs: Sequence[str], arguments: Sequence[str]) -> None:
     with private_socket_dir(SOCKET_NAME) as sockets:
         conf = spark_conf(folder, sockets)
-        command = [str(PYSPARK / "bin" / "spark-submit"), "--master", "local[4]", "--class", CLASS]
-        command += ["--driver-class-path", str(compiled())]
+        command = [str(PYSPARK / "bin" / "spark-submit"), "--master", "local[4]", "--class", f"understudy.{jobs[-1]}"]
+        command += ["--driver-class-path", str(_compiled(jobs))]
         for name, value in conf.items():
             command += ["--conf", f"{name}={value}"]
         # Spark's own word for "no jar": the class is on the path already.
         _finish([*command, "spark-internal", *arguments], folder / "scala.txt")
 
 
-def compiled() -> Path:
-    """The folder of the job's classes; compiled when it is first asked for."""
-    source = SOURCE.read_bytes() + pyspark.__version__.encode()
+def _compiled(jobs: Sequence[str]) -> Path:
+    """The folder of the jobs' classes; compiled when it is first asked for. An older Spark lacks what some jobs use."""
+    files = [SOURCES / f"{job}.scala" for job in jobs]
+    source = b"".join(file.read_bytes() for file in files) + pyspark.__version__.encode()
     folder = ROOT / ".cache" / "scala" / hashlib.sha256(source).hexdigest()[:16]
     folder.mkdir(parents=True, exist_ok=True)
     classes, done = folder / "classes", folder / "done"
@@ -84,7 +87,7 @@ def compiled() -> Path:
             classes.mkdir(exist_ok=True)
             java = Path(java_environment()["JAVA_HOME"]) / "bin" / "java"
             compiler = [str(java), "-cp", str(PYSPARK / "jars" / "*"), "scala.tools.nsc.Main", "-usejavacp"]
-            _finish([*compiler, "-d", str(classes), str(SOURCE)], folder / "compiler.txt")
+            _finish([*compiler, "-d", str(classes), *map(str, files)], folder / "compiler.txt")
             done.touch()
     return classes
 

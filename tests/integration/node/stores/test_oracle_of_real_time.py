@@ -150,7 +150,7 @@ def test_state_variables_of_a_query_in_scala_are_what_spark_reads(
 ) -> None:
     """Spark runs `transformWithState` in Scala in this mode, and not in Python."""
     options = custom_options(REAL_TIME_CONF)
-    (checkpoint,) = write_in_scala(tmp_path, [state_format], options, batches=BATCHES)
+    (checkpoint,) = write_in_scala(tmp_path, [state_format], options, batches=BATCHES, in_real_time=True)
     oracle = read_custom_checkpoint(spark, checkpoint, state_format, IN_REAL_TIME)
     kept = {name for name, store in oracle.stores.items() if all(store.kept[version] for version in oracle.versions)}
     assert kept >= {"weather", "seen", "trips", "fading", "places", "promises"}, "the others expire within a batch"

@@ -2,17 +2,14 @@ package understudy
 
 import java.io.{File, FileReader}
 import java.math.{BigDecimal => Decimal}
-import java.nio.file.Files
 import java.sql.Timestamp
 import java.time.{Duration, LocalDate}
 import java.util.Properties
 
 import scala.jdk.CollectionConverters._
 
-import org.apache.spark.sql.{classic, Dataset, Encoder, Encoders, SparkSession}
-import org.apache.spark.sql.execution.streaming.sources.LowLatencyMemoryStream
+import org.apache.spark.sql.{Dataset, Encoder, Encoders, SparkSession}
 import org.apache.spark.sql.execution.streaming.state.StateStore
-import org.apache.spark.sql.functions.{col, from_json}
 import org.apache.spark.sql.streaming._
 import org.apache.spark.sql.types.StructType
 
@@ -132,20 +129,15 @@ class Tally extends StatefulProcessor[Long, Event, String] {
   * Arguments: the folder, the schema of its files, checkpoints. Settings of a query are in `<checkpoint>.properties`.
   */
 object TransformJob {
-  private val BatchDuration = "spark.sql.streaming.realTimeMode.minBatchDuration"
+  def main(arguments: Array[String]): Unit = eachCheckpoint(arguments)(run)
 
-  def main(arguments: Array[String]): Unit = {
+  def eachCheckpoint(arguments: Array[String])(run: (SparkSession, String, String, String) => Unit): Unit = {
     val Array(input, schema, checkpoints @ _*) = arguments
     val first = SparkSession.builder().getOrCreate()
     for (checkpoint <- checkpoints) {
       val spark = first.newSession()
-      val chosen = settings(checkpoint)
-      chosen.foreach { case (name, value) => spark.conf.set(name, value) }
-      // Spark's own configuration has a default of it.
-      chosen.get(BatchDuration) match {
-        case Some(ms) => runInRealTime(spark, input, schema, checkpoint, ms)
-        case None => run(spark, input, schema, checkpoint)
-      }
+      settings(checkpoint).foreach { case (name, value) => spark.conf.set(name, value) }
+      run(spark, input, schema, checkpoint)
       StateStore.stop() // the first store that is loaded decides how often maintenance runs
     }
     first.stop()
@@ -171,37 +163,5 @@ object TransformJob {
     diary.union(alarms).union(tally).writeStream
       .format("noop").queryName("scala").outputMode("append").option("checkpointLocation", checkpoint)
       .trigger(Trigger.AvailableNow()).start().awaitTermination()
-  }
-
-  /** Runs the first operator alone in Real-Time Mode. Each file's rows are committed before those of the next are added. */
-  private def runInRealTime(
-      spark: SparkSession, input: String, schema: String, checkpoint: String, batchMs: String): Unit = {
-    import spark.implicits._
-    val stream = LowLatencyMemoryStream.singlePartition[String](spark.asInstanceOf[classic.SparkSession])
-    val read = from_json(col("value"), StructType.fromDDL(schema), Map("allowNonNumericNumbers" -> "true"))
-    val events = stream.toDF().select(read.as("row")).select("row.*").as[Event]
-    val query = events.filter(_.k != null).groupByKey(_.k)
-      .transformWithState(new Diary, TimeMode.ProcessingTime(), OutputMode.Update())
-      .writeStream.format("noop").outputMode("update").option("checkpointLocation", checkpoint)
-      .trigger(Trigger.RealTime(s"$batchMs milliseconds")).start()
-    var added = 0L
-    for (file <- new File(input).listFiles().filter(_.isFile).sortBy(_.getName) if !file.getName.startsWith(".")) {
-      val lines = Files.readAllLines(file.toPath).asScala.toSeq
-      stream.addData(lines)
-      added += lines.size
-      while (query.isActive && committed(checkpoint) < added) Thread.sleep(50)
-      query.exception.foreach(throw _)
-    }
-    query.stop()
-  }
-
-  /** The number of rows that the last committed batch and those before it read. */
-  private def committed(checkpoint: String): Long = {
-    val done = Option(new File(checkpoint, "commits").list()).toSeq.flatten.filter(_.forall(_.isDigit)).map(_.toLong)
-    if (done.isEmpty) 0L
-    else {
-      val offsets = Files.readAllLines(new File(checkpoint, s"offsets/${done.max}").toPath).asScala.last
-      "\\d+(?=[,}])".r.findAllIn(offsets).map(_.toLong).sum
-    }
   }
 }
