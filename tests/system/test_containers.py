@@ -129,8 +129,8 @@ def test_an_image_has_what_settings_switch_on_and_no_compiler_no_spark_and_no_ot
     name = next(SERVICES[each]["image"] for each, own in IMAGES.items() if own == image)
     code = (
         "import importlib.util as u, shutil, os; "
-        "names = ('pyspark', 'understudy_node', 'understudy_router', 'understudy_pipeline', 'opentelemetry.sdk', "
-        "'jwt', 'obstore'); "
+        "names = ('pyspark', 'understudy_node', 'understudy_router', 'understudy_pipeline', "
+        "'understudy_aligned', 'opentelemetry.sdk', 'jwt', 'obstore'); "
         "print([m for m in names if u.find_spec(m)], "
         "[c for c in ('cc', 'gcc', 'g++', 'java') if shutil.which(c)], os.getuid())"
     )

@@ -31,7 +31,7 @@ pytestmark = [
     pytest.mark.skipif(not UV.exists(), reason="uv, which `make setup` installs, is not there"),
 ]
 
-REGISTER = "from understudy_pipeline.aligned.source import register\nregister(spark)"
+REGISTER = "from understudy_aligned.source import register\nregister(spark)"
 JOB = """
 import json
 from pathlib import Path
@@ -51,11 +51,11 @@ def keep(batch, batch_id):
 
 def look(batches):
     import pyarrow
-    import understudy_pipeline
+    import understudy_aligned
 
     for _ in batches:
         pass
-    yield pyarrow.RecordBatch.from_pylist([{{"file": understudy_pipeline.__file__}}])
+    yield pyarrow.RecordBatch.from_pylist([{{"file": understudy_aligned.__file__}}])
 
 
 writer = stream.writeStream.foreachBatch(keep).option("checkpointLocation", "checkpoint")
@@ -140,7 +140,7 @@ def test_an_archive_brings_every_package_to_executors_that_have_none(
             assert running.wait_for_end(INSTALL_LIMIT_S) == 0, running.lines()[-40:]
             assert rows(running) == EXPECTED
             (unpacked,) = cluster.worker_files("packages")
-            assert home(running) == str(unpacked / "understudy_pipeline" / "__init__.py")
+            assert home(running) == str(unpacked / "understudy_aligned" / "__init__.py")
         # What is not brought is named. The driver still has its folder, and the executors have none.
         without = "rm -r checkpoint\nexport PYTHONPATH=packages\nspark-submit --master $MASTER job.py"
         with job(cluster, without, wheel, server.url, register=False) as running:
@@ -160,4 +160,4 @@ def test_py_files_bring_understudy_itself_to_executors_that_have_the_rest(
         assert running.wait_for_end(INSTALL_LIMIT_S) == 0, running.lines()[-40:]
         assert rows(running) == EXPECTED
         assert cluster.worker_files("understudy.zip")
-        assert home(running).endswith("/understudy.zip/understudy_pipeline/__init__.py")
+        assert home(running).endswith("/understudy.zip/understudy_aligned/__init__.py")
