@@ -156,7 +156,7 @@ def test_an_image_says_its_version_its_commit_and_what_is_in_it(image: str, runn
     )
     said = found.docker("run", "--rm", "--network", "none", name, "python", "-c", code)
     inside = set(said.replace("_", "-").split())
-    assert inside - {f"understudy-spark=={version}"} <= packages
+    assert inside - {f"understudy-{each}=={version}" for each in ("spark", "aligned")} <= packages
 
 
 def test_containers_run_without_root_and_cannot_write_their_root(stack: Stack) -> None:
