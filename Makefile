@@ -100,14 +100,14 @@ docs: setup ## the documentation as a site, in dist/docs: without network, broke
 screenshots: setup ## the pictures of the admin page, in docs/images
 	$(BIN)/python -m tools.screenshots
 
-release: setup ## build the wheel and the source archive into dist/, check them, and say what was built
+release: setup ## build wheels and source archives into dist/, check them, and say what was built
 	rm -rf dist
 	@$(BIN)/python -m tools.build_jar || echo "== the wheel gets no accelerator jar"
 	@$(BIN)/python -m tools.build_native || echo "== the wheel gets no native library"
-	$(BIN)/uv build --quiet --out-dir dist
+	$(BIN)/uv build --quiet --all-packages --out-dir dist
 	$(BIN)/python tools/check_release.py dist
 
-release-check: setup ## all that must hold before a version is tagged, with a table; TAG=v0.1.0: is published now. REPOSITORY_URL has the links of the wheel
+release-check: setup ## all that must hold before a version is tagged, with a table; TAG=v0.1.0: is published now. REPOSITORY_URL has the links of the wheels
 	@$(BIN)/python -m tools.build_jar || echo "== the wheel gets no accelerator jar"
 	@REPOSITORY_URL=$(REPOSITORY_URL) $(BIN)/python -m tools.release $(if $(TAG),--tag $(TAG)) $(RELEASE_ARGS)
 

@@ -6,7 +6,7 @@ from typing import ClassVar
 
 from pyspark.sql.types import StructType
 
-from understudy_pipeline.aligned.source import AlignedSource, AlignedStreamReader
+from understudy_aligned.source import AlignedSource, AlignedStreamReader
 
 
 class AtOnce(AlignedSource):

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 KINDS = ("broker", "driver", "planner", "workers")
-PLANNERS = ("understudy_pipeline.accelerator.planner", "python_streaming_source_runner")
+PLANNERS = ("understudy_aligned.accelerator.planner", "python_streaming_source_runner")
 _TICK_S = 1 / os.sysconf("SC_CLK_TCK")
 _MIB = 2**20 / os.sysconf("SC_PAGE_SIZE")
 _LOOK_S = 0.2

@@ -30,9 +30,9 @@ from tests.support.kafka.broker import KafkaBroker, jars
 
 from benchmarks.aligned_world import fill
 from benchmarks.servers import tree_env
-from understudy_pipeline.aligned.option_parsing import parse_options
-from understudy_pipeline.aligned.reading import read_task
-from understudy_pipeline.aligned.stream import AlignedStream
+from understudy_aligned.option_parsing import parse_options
+from understudy_aligned.reading import read_task
+from understudy_aligned.stream import AlignedStream
 
 GOAL = 1.3
 VALUE = b"v" * 200

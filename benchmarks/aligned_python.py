@@ -1,6 +1,6 @@
 """The aligned source by its way through Python workers, for a session whose `understudy` is the accelerator jar."""
 
-from understudy_pipeline.aligned.source import AlignedSource
+from understudy_aligned.source import AlignedSource
 
 
 class PythonWay(AlignedSource):

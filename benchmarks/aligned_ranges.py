@@ -16,12 +16,12 @@ from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPart
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
-from understudy_pipeline.aligned.options import AlignedOptions
-from understudy_pipeline.aligned.reading import pack_tasks, planned_ranges, read_task
-from understudy_pipeline.aligned.rows import RowOptions, spark_schema
-from understudy_pipeline.inputs.kafka_config import KafkaConfig
-from understudy_pipeline.inputs.protocol import Range
-from understudy_pipeline.inputs.records import Cursor, TopicPartition
+from understudy_aligned.inputs.kafka_config import KafkaConfig
+from understudy_aligned.inputs.protocol import Range
+from understudy_aligned.inputs.records import Cursor, TopicPartition
+from understudy_aligned.options import AlignedOptions
+from understudy_aligned.reading import pack_tasks, planned_ranges, read_task
+from understudy_aligned.rows import RowOptions, spark_schema
 
 _ASK_S = 10
 

@@ -18,7 +18,7 @@ from understudy_shared.base.sockets import free_port
 
 START_LIMIT_S = 600.0
 SERVER_CORE, LOAD_CORE = 0, 1
-SOURCES = ("shared", "node", "router", "client", "pipeline")
+SOURCES = ("shared", "node", "router", "client", "pipeline", "aligned")
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,8 @@ project_copyright = "the Understudy authors, Apache-2.0"
 release = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
 installed_from = f"dist/understudy_spark-{release}-py3-none-any.whl"
 """The package that pages tell a reader to install. Once an index has it, this is "understudy-spark"."""
+aligned_in = "--find-links dist"
+"""The option beside extras that bring `understudy-aligned`: where it is. Once an index has it, this is ""."""
 
 extensions = ["myst_parser"]
 root_doc = "docs/index"

@@ -1,4 +1,4 @@
-"""Builds the accelerator jar of the aligned source from `pipeline/accelerator`, against the installed PySpark.
+"""Builds the accelerator jar of the aligned source from `aligned/accelerator`, against the installed PySpark.
 
     python -m tools.build_jar
 
@@ -21,8 +21,8 @@ import pyspark
 from tools.compiled import NoCompilerError, build_or_explain
 
 ROOT = Path(__file__).parents[1]
-SOURCES = ROOT / "pipeline" / "accelerator"
-JAR = ROOT / "pipeline" / "understudy_pipeline" / "accelerator" / "understudy-accelerator.jar"
+SOURCES = ROOT / "aligned" / "accelerator"
+JAR = ROOT / "aligned" / "understudy_aligned" / "accelerator" / "understudy-accelerator.jar"
 RELEASE = "17"
 MANIFEST = "META-INF/MANIFEST.MF"
 

@@ -1,4 +1,4 @@
-"""Builds the library that takes records out of librdkafka without Python objects, from `pipeline/native`.
+"""Builds the library that takes records out of librdkafka without Python objects, from `aligned/native`.
 
     python -m tools.build_native
 
@@ -17,9 +17,9 @@ from pathlib import Path
 
 from tools.compiled import NoCompilerError, build_or_explain
 
-from understudy_pipeline.inputs.kafka_native import LIBRARY
+from understudy_aligned.inputs.kafka_native import LIBRARY
 
-SOURCE = Path(__file__).parents[1] / "pipeline" / "native" / "kafka_records.c"
+SOURCE = Path(__file__).parents[1] / "aligned" / "native" / "kafka_records.c"
 FLAGS = ("-std=gnu11", "-O2", "-fPIC", "-shared", "-fvisibility=hidden", "-Wall", "-Wextra", "-Werror")
 
 _LIMIT_S = 120

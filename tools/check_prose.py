@@ -24,7 +24,7 @@ def _words(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
-CHECKED = ("benchmarks", "client", "node", "pipeline", "router", "shared", "tools")
+CHECKED = ("aligned", "benchmarks", "client", "node", "pipeline", "router", "shared", "tools")
 """The folders whose modules are checked; tests are not."""
 
 QUESTIONS = _words("How Of That What When Where Which Who Whoever Whom Whose Why")

@@ -15,72 +15,108 @@ import zipfile
 from email.message import Message
 from email.parser import Parser
 from pathlib import Path
+from typing import Any
+
+PROJECTS = (".", "aligned")
+"""The folders of the distributions: `understudy-spark`, and its aligned source."""
 
 MAX_WHEEL_BYTES = 4_500_000
-"""The limit is four times the present size: a folder that does not belong into the wheel would exceed it."""
+"""The limit is three times the present size: a folder that does not belong into a wheel would exceed it."""
 PAGE_FILES = ("templates/page.html", "static/page.css", "static/main.js", "static/vendor/uPlot.iife.min.js")
 RUNBOOKS = Path(__file__).parents[1] / "docs" / "runbooks"
-ACCELERATOR = "understudy_pipeline/accelerator/understudy-accelerator.jar"
-NATIVE = re.compile(r"understudy_pipeline/inputs/kafka_records\..+\.so")
+ACCELERATOR = "understudy_aligned/accelerator/understudy-accelerator.jar"
+NATIVE = re.compile(r"understudy_aligned/inputs/kafka_records\..+\.so")
+LICENCE = Path("LICENSE")
 ENTRY_POINTS = ("understudy", "understudy-spark", "serve", "node", "router")
 REQUIRED = ("Name", "Version", "Summary", "License-Expression", "Requires-Python", "Description-Content-Type")
 
 
 def main() -> int:
-    """Check the newest wheel and source archive in the folder that is named."""
+    """Check the wheel and the source archive of each distribution in the folder that is named."""
     folder = Path(sys.argv[1] if len(sys.argv) > 1 else "dist")
-    project = tomllib.loads(Path("pyproject.toml").read_text())
-    stem = f"{project['project']['name'].replace('-', '_')}-{project['project']['version']}"
-    wheel, archive = folder / f"{stem}-py3-none-any.whl", folder / f"{stem}.tar.gz"
-    missing = [str(path) for path in (wheel, archive) if not path.is_file()]
-    problems = [f"there is no {path}" for path in missing] or wheel_problems(wheel, project) + archive_problems(archive)
+    problems, files = [], []
+    for home in PROJECTS:
+        project = project_in(home)
+        wheel, archive = built_files(project, folder)
+        missing = [str(path) for path in (wheel, archive) if not path.is_file()]
+        problems += [f"there is no {path}" for path in missing] or (
+            wheel_problems(wheel, project) + archive_problems(archive)
+        )
+        files += [wheel, archive]
+    problems += licence_text_problems()
     for problem in problems:
         _say(f"wrong: {problem}")
     if not problems:
-        for path in (wheel, archive):
+        for path in files:
             _say(f"{path}  {path.stat().st_size / 1000:.0f} kB")
-        if ACCELERATOR not in zipfile.ZipFile(wheel).namelist():
-            _say("it has no accelerator jar: there was no JDK to build it with (make jar)")
-        if not any(NATIVE.fullmatch(name) for name in zipfile.ZipFile(wheel).namelist()):
-            _say("it has no native library: there was no C compiler to build it with (make native)")
-        _say(f"try it: pip install '{wheel}[all]'; understudy demo")
+        names = [name for path in files if path.suffix == ".whl" for name in zipfile.ZipFile(path).namelist()]
+        if ACCELERATOR not in names:
+            _say("there is no accelerator jar: there was no JDK to build it with (make jar)")
+        if not any(map(NATIVE.fullmatch, names)):
+            _say("there is no native library: there was no C compiler to build it with (make native)")
+        _say(f"try it: pip install --find-links {folder} '{files[0]}[all]'; understudy demo")
     return 1 if problems else 0
 
 
-def wheel_problems(wheel: Path, project: dict[str, dict[str, object]]) -> list[str]:
+def project_in(home: str | Path) -> dict[str, dict[str, Any]]:
+    """Return the pyproject.toml of a folder."""
+    return tomllib.loads((Path(home) / "pyproject.toml").read_text())
+
+
+def built_files(project: dict[str, dict[str, Any]], folder: Path) -> tuple[Path, Path]:
+    """Return the paths of the wheel and the source archive of a distribution."""
+    stem = f"{project['project']['name'].replace('-', '_')}-{project['project']['version']}"
+    return folder / f"{stem}-py3-none-any.whl", folder / f"{stem}.tar.gz"
+
+
+def licence_text_problems(root: Path = Path()) -> list[str]:
+    """Report the distributions that have another licence text than the repository: an archive cannot have a link."""
+    text = (root / LICENCE).read_text()
+    return [f"{home}/{LICENCE} differs" for home in PROJECTS if (root / home / LICENCE).read_text() != text]
+
+
+def wheel_problems(wheel: Path, project: dict[str, dict[str, Any]]) -> list[str]:
     """List what keeps a wheel from being installed, typed or found."""
     said, tool = project["project"], project["tool"]
-    packages = [Path(each).name for each in tool["hatch"]["build"]["targets"]["wheel"]["packages"]]  # type: ignore[index]
+    packages = [Path(each).name for each in tool["hatch"]["build"]["targets"]["wheel"]["packages"]]
     with zipfile.ZipFile(wheel) as files:
         names = set(files.namelist())
         info = next(name for name in names if name.endswith(".dist-info/METADATA")).removesuffix("METADATA")
         metadata = Parser().parsestr(files.read(info + "METADATA").decode())
-        entry_points = files.read(info + "entry_points.txt").decode()
+        entry_points = files.read(info + "entry_points.txt").decode() if "scripts" in said else ""
         broken = files.testzip()
     # Many conditions, each a line of its own: this is a list of what to check.
     problems = [f"{wheel.name}: {broken} is damaged"] if broken else []
     problems += [f"{package} has no py.typed" for package in packages if f"{package}/py.typed" not in names]
     problems += [f"{package} is not in it" for package in packages if f"{package}/__init__.py" not in names]
-    page_files = [f"understudy_shared/page/{name}" for name in PAGE_FILES]
-    runbooks = [*(page.name for page in RUNBOOKS.glob("*.md")), "operations.md"]
-    page_files += [f"understudy_shared/runbooks/{name}" for name in runbooks]
-    page_files.append("understudy_shared/http/openapi/openapi.json")
-    problems += [f"{name} is not in it" for name in page_files if name not in names]
+    if "understudy_shared" in packages:
+        problems += [f"{name} is not in it" for name in _shared_files() if name not in names]
     foreign = sorted({name.partition("/")[0] for name in names} - {*packages, info.rstrip("/")})
     problems += [f"{name} does not belong in a wheel" for name in foreign]
     problems += [f"the metadata lacks {field}" for field in REQUIRED if not metadata[field]]
-    problems += [f"the entry point {name} is missing" for name in ENTRY_POINTS
-                 if f"\n{name} = " not in entry_points]  # fmt: skip
-    problems += _extra_problems(metadata, said)
+    if "scripts" in said:
+        problems += [f"the entry point {name} is missing" for name in ENTRY_POINTS
+                     if f"\n{name} = " not in entry_points]  # fmt: skip
+        problems += _extra_problems(metadata, said)
     if wheel.stat().st_size > MAX_WHEEL_BYTES:
         problems.append(f"{wheel.name} has {wheel.stat().st_size} bytes, above {MAX_WHEEL_BYTES}")
     return problems
 
 
-def _extra_problems(metadata: Message, said: dict[str, object]) -> list[str]:
+def _shared_files() -> list[str]:
+    """Return the files of `understudy_shared` that are no code."""
+    runbooks = [*(page.name for page in RUNBOOKS.glob("*.md")), "operations.md"]
+    return [
+        *(f"understudy_shared/page/{name}" for name in PAGE_FILES),
+        *(f"understudy_shared/runbooks/{name}" for name in runbooks),
+        "understudy_shared/http/openapi/openapi.json",
+    ]
+
+
+def _extra_problems(metadata: Message, said: dict[str, Any]) -> list[str]:
     """Report the extras that `all` leaves out: with it no part needs a second install."""
     extras = set(metadata.get_all("Provides-Extra") or [])
-    everything = next(iter(said["optional-dependencies"]["all"]), "").partition("[")[2].rstrip("]").split(",")  # type: ignore[index]
+    everything = next(iter(said["optional-dependencies"]["all"]), "").partition("[")[2].rstrip("]").split(",")
     lacking = sorted(extra for extra in extras - {"all"} if extra not in everything)
     return [f"the extra `all` lacks {', '.join(lacking)}"] if lacking else []
 

@@ -37,7 +37,7 @@ class Core:
 
     @property
     def path(self) -> Path:
-        return next(path for top in ("shared", "node", "router", "client", "pipeline")
+        return next(path for top in ("shared", "node", "router", "client", "aligned")
                     if (path := ROOT / top / f"{self.module.replace('.', '/')}.py").exists())  # fmt: skip
 
     def test_files(self) -> list[Path]:
@@ -48,10 +48,10 @@ class Core:
 CORES: Final = {
     "assignor": Core("understudy_node.cluster.assignor", (f"{UNIT}/node/cluster/test_assignor*.py",)),
     "balance": Core("understudy_node.cluster.balance", (f"{UNIT}/node/cluster/test_assignor*.py",)),
-    "batch plan": Core("understudy_pipeline.aligned.batch_plan", (f"{UNIT}/pipeline/aligned/test_batch_plan*.py",)),
+    "batch plan": Core("understudy_aligned.batch_plan", (f"{UNIT}/pipeline/aligned/test_batch_plan*.py",)),
     "bounds": Core("understudy_shared.reads.bounds", (f"{UNIT}/shared/reads/test_bounds.py", f"{UNIT}/router/routing")),
     "choose": Core("understudy_router.routing.choose", (f"{UNIT}/router/routing",)),
-    "cut": Core("understudy_pipeline.aligned.batch_cut", (f"{UNIT}/pipeline/aligned",)),
+    "cut": Core("understudy_aligned.batch_cut", (f"{UNIT}/pipeline/aligned",)),
     "fallback": Core("understudy_router.forwarding.fallback", (f"{UNIT}/router/forwarding",)),
     "feed": Core("understudy_shared.reads.watch_feed_state", (f"{UNIT}/router/forwarding",)),
     "health": Core("understudy_router.cluster.health", (f"{UNIT}/router/cluster",)),

@@ -52,7 +52,7 @@ def refusal(version: tuple[int, int], executable: str, *, has_ensurepip: bool) -
 def fingerprint(root: Path) -> str:
     """Hash the files that decide what is in the environment."""
     digest = hashlib.sha256()
-    for path in (root / "pyproject.toml", root / "uv.lock", Path(__file__)):
+    for path in (root / "pyproject.toml", root / "aligned" / "pyproject.toml", root / "uv.lock", Path(__file__)):
         digest.update(path.read_bytes())
     return digest.hexdigest()
 

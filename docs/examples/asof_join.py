@@ -14,8 +14,8 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # PySpark's own convention
 from pyspark.sql.streaming.stateful_processor import StatefulProcessorHandle, TimerValues
 
-from understudy_pipeline.aligned.source import register
-from understudy_pipeline.ordered import OrderedProcessor
+from understudy_aligned.ordered import OrderedProcessor
+from understudy_aligned.source import register
 
 FLIGHT = "event_time string, origin string, carrier string, flight int"
 WEATHER = "weather_time string, temp double, wind_speed double, visib double"

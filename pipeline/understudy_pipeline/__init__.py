@@ -1,9 +1,6 @@
-"""Understudy in a Spark job: `announce`, called once a query has started, and a source that reads in timestamp order.
+"""Understudy in a Spark job: `announce`, called once a query has started.
 
-`jar_path` names the accelerator jar of the source.
-
-Spark finds the source as `format("understudy")`. Names are imported when they are first used, because the source's
-workers do not need the rest.
+It is imported when it is first used, because its modules need the packages of the extra `announce`.
 """
 
 from __future__ import annotations
@@ -12,21 +9,12 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from understudy_pipeline.accelerator.jar import jar_path
-    from understudy_pipeline.aligned.source import AlignedSource
     from understudy_pipeline.announcing.announcer import Announced, announce
 
-__all__ = ["AlignedSource", "Announced", "announce", "jar_path"]
-
-_HOMES = {
-    "AlignedSource": "aligned.source",
-    "Announced": "announcing.announcer",
-    "announce": "announcing.announcer",
-    "jar_path": "accelerator.jar",
-}
+__all__ = ["Announced", "announce"]
 
 
 def __getattr__(name: str) -> object:
-    if name not in _HOMES:
+    if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+    return getattr(import_module(f"{__name__}.announcing.announcer"), name)

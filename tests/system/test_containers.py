@@ -129,8 +129,8 @@ def test_an_image_has_what_settings_switch_on_and_no_compiler_no_spark_and_no_ot
     name = next(SERVICES[each]["image"] for each, own in IMAGES.items() if own == image)
     code = (
         "import importlib.util as u, shutil, os; "
-        "names = ('pyspark', 'understudy_node', 'understudy_router', 'understudy_pipeline', 'opentelemetry.sdk', "
-        "'jwt', 'obstore'); "
+        "names = ('pyspark', 'understudy_node', 'understudy_router', 'understudy_pipeline', "
+        "'understudy_aligned', 'opentelemetry.sdk', 'jwt', 'obstore'); "
         "print([m for m in names if u.find_spec(m)], "
         "[c for c in ('cc', 'gcc', 'g++', 'java') if shutil.which(c)], os.getuid())"
     )
@@ -156,7 +156,7 @@ def test_an_image_says_its_version_its_commit_and_what_is_in_it(image: str, runn
     )
     said = found.docker("run", "--rm", "--network", "none", name, "python", "-c", code)
     inside = set(said.replace("_", "-").split())
-    assert inside - {f"understudy-spark=={version}"} <= packages
+    assert inside - {f"understudy-{each}=={version}" for each in ("spark", "aligned")} <= packages
 
 
 def test_containers_run_without_root_and_cannot_write_their_root(stack: Stack) -> None:

@@ -1,4 +1,4 @@
-"""Builds wheel and source archive twice, and installs them where nothing is."""
+"""Builds wheels and source archives twice, and installs them where nothing is."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ class Bare(NamedTuple):
 
 
 def build(source: Path, target: Path, **variables: str) -> Mapping[str, str]:
-    """Build wheel and source archive, and return their sums by name."""
+    """Build wheels and source archives, and return their sums by name."""
     target.mkdir(parents=True, exist_ok=True)
     env = {**os.environ, "SOURCE_DATE_EPOCH": commit_time(), **variables}
-    run([UV, "build", "--quiet", "--out-dir", target, source], env=env)
+    run([UV, "build", "--quiet", "--all-packages", "--out-dir", target, source], env=env)
     return {
         path.name: hashlib.sha256(path.read_bytes()).hexdigest()
         for path in sorted(target.iterdir())
@@ -69,13 +69,13 @@ def built_again(folder: Path) -> Mapping[str, str]:
 
 
 @contextmanager
-def bare(what: str, python: str, constraints: Path) -> Iterator[Bare]:
+def bare(*what: str, python: str, constraints: Path) -> Iterator[Bare]:
     """Give an environment with what was asked for, in the versions of uv.lock."""
     folder = Path(tempfile.mkdtemp(prefix="understudy-release-"))
     try:
         run([UV, "venv", "--quiet", "--python", python, folder / "venv"])
         into: list[str | Path] = ["--python", folder / "venv", "--constraints", constraints]
-        run([UV, "pip", "install", "--quiet", *into, what], cwd=folder)
+        run([UV, "pip", "install", "--quiet", *into, *what], cwd=folder)
         yield Bare(folder / "venv")
     finally:
         shutil.rmtree(folder, ignore_errors=True)

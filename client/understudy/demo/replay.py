@@ -21,7 +21,7 @@ import redis
 from redis.exceptions import RedisError, ResponseError
 
 from understudy.demo.flights import Flight
-from understudy_pipeline.aligned.offset import SourceOffset
+from understudy_aligned.offset import SourceOffset
 from understudy_shared.base.clock import Clock
 from understudy_shared.bus.base import BusError
 from understudy_shared.bus.redis_connection import bus_error, checked, leaves

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import json
+import shlex
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
 
 from understudy_shared.base.errors import UnderstudyError
 
 PACKAGE = "understudy-spark"
 """The name in the package index, where `understudy` is another project (decision 0092)."""
+
+_WITH_ALIGNED = frozenset({"all", "pipeline"})
+"""The extras that bring `understudy-aligned`."""
 
 
 class MissingExtraError(UnderstudyError):
@@ -20,18 +26,32 @@ class MissingExtraError(UnderstudyError):
 
 def install_fix(extras: str) -> str:
     """Return the command that installs these extras, separated by commas."""
-    return f"pip install '{requirement(extras)}'"
+    return " ".join(["pip install", *map(shlex.quote, find_links(extras)), f"'{requirement(extras)}'"])
 
 
 def requirement(extras: str, *, exactly: bool = False) -> str:
     """Return what to ask an installer for: the extras, from where this package came; `exactly`: of this version."""
+    version, origin = _installed()
+    if origin:
+        return f"{PACKAGE}[{extras}] @ {origin}"
+    return f"{PACKAGE}[{extras}]=={version}" if exactly and version else f"{PACKAGE}[{extras}]"
+
+
+def find_links(extras: str) -> list[str]:
+    """Return the options by which an installer finds `understudy-aligned`: it lies beside the file of this package."""
+    _, origin = _installed()
+    is_file = origin.startswith("file://") and origin.endswith((".whl", ".tar.gz"))
+    if not is_file or _WITH_ALIGNED.isdisjoint(extras.split(",")):
+        return []
+    return ["--find-links", str(Path(unquote(urlsplit(origin).path)).parent)]
+
+
+def _installed() -> tuple[str, str]:
+    """Return the version of the installed package and the URL that it came from; an index leaves no URL."""
     from importlib.metadata import PackageNotFoundError, distribution  # noqa: PLC0415  # slow, and only errors need it
 
     try:
         installed = distribution(PACKAGE)
     except PackageNotFoundError:  # run from a folder of sources
-        return f"{PACKAGE}[{extras}]"
-    origin = json.loads(installed.read_text("direct_url.json") or "{}").get("url")  # an index leaves no such file
-    if origin:
-        return f"{PACKAGE}[{extras}] @ {origin}"
-    return f"{PACKAGE}[{extras}]=={installed.version}" if exactly else f"{PACKAGE}[{extras}]"
+        return "", ""
+    return installed.version, json.loads(installed.read_text("direct_url.json") or "{}").get("url", "")

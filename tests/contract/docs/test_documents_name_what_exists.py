@@ -10,7 +10,8 @@ from pathlib import Path, PurePosixPath
 from tests.support.documents.blocks import files_written
 from tests.support.repository import ROOT
 
-TOP_FOLDERS = ("benchmarks", "client", "deploy", "docs", "node", "pipeline", "router", "shared", "tests", "tools")
+SOURCE_ROOTS = ("aligned", "client", "node", "pipeline", "router", "shared")
+TOP_FOLDERS = (*SOURCE_ROOTS, "benchmarks", "deploy", "docs", "tests", "tools")
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("deploy/*.md"), *ROOT.glob("docs/**/*.md")])
 
 BACKTICKED = re.compile(r"`([^`\n]+)`")

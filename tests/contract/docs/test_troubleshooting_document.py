@@ -11,6 +11,7 @@ DOCUMENT = (ROOT / "docs" / "troubleshooting.md").read_text()
 PACKAGES = (
     "client/understudy",
     "node/understudy_node",
+    "aligned/understudy_aligned",
     "pipeline/understudy_pipeline",
     "router/understudy_router",
     "shared/understudy_shared",

@@ -7,7 +7,7 @@ import re
 import pytest
 from tests.support.kafka.migration_table import BEGIN, END, PAGE, SCRIPT, written
 
-from understudy_pipeline.aligned.option_parsing import parse_options
+from understudy_aligned.option_parsing import parse_options
 
 PAGE_TEXT = PAGE.read_text()
 

@@ -1,4 +1,4 @@
-"""What `pip install understudy-spark[all]` gives: built, installed and used where there is no repository."""
+"""What `pip install understudy-spark[all]` gives: two wheels, installed and used where there is no repository."""
 
 from __future__ import annotations
 
@@ -22,8 +22,15 @@ from tests.support.checkpoint.handmade import HandmadeCheckpoint
 from tests.support.documents.blocks import blocks_of
 from tests.support.repository import ROOT
 from tests.support.spark.queries import wait_until
-from tests.support.wheel import INSTALL_LIMIT_S, UV, build_wheel, write_versions
-from tools.check_release import wheel_problems
+from tests.support.wheel import INSTALL_LIMIT_S, UV, build_wheels, write_versions
+from tools.check_release import (
+    PROJECTS,
+    archive_problems,
+    built_files,
+    licence_text_problems,
+    project_in,
+    wheel_problems,
+)
 
 from understudy_shared.base.extras import PACKAGE
 
@@ -34,14 +41,18 @@ pytestmark = pytest.mark.skipif(not UV.exists(), reason="uv, which `make setup` 
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The wheel, made from the source archive as a release is."""
-    return build_wheel(tmp_path_factory.mktemp("dist"))
+    """The wheel, made from the source archive as a release is; that of the aligned source is beside it."""
+    return build_wheels(tmp_path_factory.mktemp("dist"))
 
 
 @pytest.mark.full
 def test_a_wheel_that_lacks_a_part_is_not_released(wheel: Path, tmp_path: Path) -> None:
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
-    assert wheel_problems(wheel, project) == []
+    assert licence_text_problems(ROOT) == []
+    for home in PROJECTS:
+        project = project_in(ROOT / home)
+        built, archive = built_files(project, wheel.parent)
+        assert wheel_problems(built, project) + archive_problems(archive) == []
+    project = project_in(ROOT)
     lacking = tmp_path / wheel.name
     with zipfile.ZipFile(wheel) as whole, zipfile.ZipFile(lacking, "w", zipfile.ZIP_DEFLATED) as part:
         for name in whole.namelist():
@@ -53,7 +64,11 @@ def test_a_wheel_that_lacks_a_part_is_not_released(wheel: Path, tmp_path: Path) 
 
 def installed_from() -> str:
     """What the pages tell a reader to install, as their configuration says it."""
-    return str(runpy.run_path(str(ROOT / "docs/conf.py"))["installed_from"])
+    return str(configured()["installed_from"])
+
+
+def configured() -> dict[str, object]:
+    return runpy.run_path(str(ROOT / "docs/conf.py"))
 
 
 def pages() -> list[Path]:
@@ -63,14 +78,20 @@ def pages() -> list[Path]:
 def test_each_page_installs_what_can_be_installed_today() -> None:
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"].keys()
     found = [
-        (page.name, source, given)
+        (page.name, option.strip(), source, given.split(","))
         for page in pages()
         if page.parent.name not in ("decisions", "reference")
-        for source, given in re.findall(r"pip install '([^'\[]*understudy[^'\[]*)\[([^\]]*)\]'", page.read_text())
+        for option, source, given in re.findall(
+            r"pip install ([^'\n]*)'([^'\[]*understudy[^'\[]*)\[([^\]]*)\]'", page.read_text()
+        )
+        if "--target" not in option  # test_spark_cluster_packages.py runs it
     ]
-    assert {page for page, _, _ in found} >= {"README.md", "own-query.md", "sql.md", "lose-a-node.md"}
-    assert [each for each in found if each[1] != installed_from()] == [], "docs/conf.py says what to install"
-    assert [each for each in found if not set(each[2].split(",")) <= extras] == []
+    assert {page for page, *_ in found} >= {"README.md", "own-query.md", "sql.md", "lose-a-node.md"}
+    assert [each for each in found if each[2] != installed_from()] == [], "docs/conf.py says what to install"
+    assert [each for each in found if not set(each[3]) <= extras] == []
+    aligned_in = configured()["aligned_in"]
+    wanted = [(page, aligned_in if {"all", "pipeline"} & set(given) else "") for page, _, _, given in found]
+    assert [(page, option) for page, option, *_ in found] == wanted, "docs/conf.py says where the other wheel is"
 
 
 @pytest.mark.full
@@ -132,7 +153,7 @@ class Installed:
 
 @pytest.fixture(scope="module")
 def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installed]:
-    """`understudy-spark[all]` out of the wheel, in the versions that uv.lock names."""
+    """`understudy-spark[all]` out of the wheels, in the versions that uv.lock names."""
     folder = tmp_path_factory.mktemp("installed")
     versions, environment = folder / "versions.txt", folder / "environment"
     write_versions(versions)
@@ -145,6 +166,8 @@ def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator
             environment,
             "--constraints",
             versions,
+            "--find-links",
+            wheel.parent,
             f"{PACKAGE}[all] @ {wheel.as_uri()}",
         ],
     ]
@@ -158,13 +181,16 @@ def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator
 @pytest.mark.full
 @pytest.mark.timeout(INSTALL_LIMIT_S)
 def test_the_installed_command_is_not_the_repositorys_and_helps(installed: Installed) -> None:
-    code = "import understudy, understudy_node, pyspark; print(understudy.__file__, understudy_node.__file__)"
+    code = (
+        "import pyspark, understudy, understudy_aligned.source, understudy_node; "
+        "print(understudy.__file__, understudy_node.__file__, understudy_aligned.__file__)"
+    )
     where = subprocess.run(
         [installed.python, "-c", code], cwd=installed.folder, env=installed.variables,
         capture_output=True, text=True, check=True, timeout=60,
     ).stdout  # fmt: skip
     assert str(ROOT) not in where
-    assert where.count("site-packages") == 2
+    assert where.count("site-packages") == 3
     helped = installed.run("--help")
     assert helped.returncode == 0
     assert "understudy serve" in helped.stdout

@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 
 from tests.support.bus.documents import APPLICATION, assignment, heartbeat
 
-from understudy_pipeline.aligned.offset import SourceOffset
-from understudy_pipeline.inputs.records import Cursor, TopicPartition
+from understudy_aligned.inputs.records import Cursor, TopicPartition
+from understudy_aligned.offset import SourceOffset
 from understudy_shared.base.words import ApplicationId, Lineage
 from understudy_shared.bus.announcement import AnnouncedStore, Announcement
 from understudy_shared.bus.messages import Catalogue, CatalogueStore, CommitHint, Message

@@ -26,7 +26,7 @@ from confluent_kafka.cimpl import NewPartitions, NewTopic
 from tests.support.kafka.maven import fetched_jars
 from tests.support.spark.queries import wait_until
 
-from understudy_pipeline.inputs.records import TopicPartition
+from understudy_aligned.inputs.records import TopicPartition
 from understudy_shared.base.child_process import tied_command
 from understudy_shared.base.sockets import free_port
 

@@ -10,8 +10,8 @@ import pyarrow as pa
 from confluent_kafka import Producer
 from tests.support.spark.queries import wait_until
 
-from understudy_pipeline.inputs.kafka_input import KafkaInput
-from understudy_pipeline.inputs.records import ROW_SCHEMA, Cursor, TopicPartition
+from understudy_aligned.inputs.kafka_input import KafkaInput
+from understudy_aligned.inputs.records import ROW_SCHEMA, Cursor, TopicPartition
 
 _FLUSH_S = 30
 

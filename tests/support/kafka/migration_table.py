@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 from tests.support.repository import ROOT
 
-from understudy_pipeline.aligned.option_parsing import parse_options
-from understudy_pipeline.aligned.spark_kafka_options import INSTEAD, SAME_AS
+from understudy_aligned.option_parsing import parse_options
+from understudy_aligned.spark_kafka_options import INSTEAD, SAME_AS
 from understudy_shared.base.errors import SettingsError
 
 PAGE = ROOT / "docs" / "migrating-from-kafka.md"

@@ -16,12 +16,12 @@ from tests.support.clock import ManualClock
 from tests.support.kafka.partition_group import Deviation, PartitionGroups, Turn
 from tests.support.spark.scripted_input import ScriptedRecord, chunk_of
 
-from understudy_pipeline.aligned.batch_taking import PlannedBatch
-from understudy_pipeline.aligned.options import AlignedOptions
-from understudy_pipeline.aligned.planner import Planner
-from understudy_pipeline.aligned.rows import Part, RowOptions, Source, Times, output_rows, with_effective_times
-from understudy_pipeline.inputs.protocol import Fetched
-from understudy_pipeline.inputs.records import TopicPartition
+from understudy_aligned.batch_taking import PlannedBatch
+from understudy_aligned.inputs.protocol import Fetched
+from understudy_aligned.inputs.records import TopicPartition
+from understudy_aligned.options import AlignedOptions
+from understudy_aligned.planner import Planner
+from understudy_aligned.rows import Part, RowOptions, Source, Times, output_rows, with_effective_times
 
 TOPICS = ("flights", "weather", "alerts")
 LAG_MAX_AGE_MS = 100

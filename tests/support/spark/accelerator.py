@@ -19,7 +19,7 @@ from tools.compiled import NoCompilerError
 Way = Literal["python", "jar"]
 
 FORMATS: dict[Way, str] = {"python": "understudy", "jar": "understudy.spark.AlignedProvider"}
-PLANNER = "understudy_pipeline.accelerator.planner"
+PLANNER = "understudy_aligned.accelerator.planner"
 _SERVICES = "META-INF/services/"
 
 

@@ -15,7 +15,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from tests.support.spark.accelerator import FORMATS, Way
 from tests.support.spark.queries import wait_until
 
-from understudy_pipeline.aligned.stream import LOCK_NAME
+from understudy_aligned.stream import LOCK_NAME
 
 QUICK = {
     "spark.sql.codegen.wholeStage": "false",

@@ -24,7 +24,7 @@ from tests.support.spark.aligned_queries import QUICK, load, started
 from tests.support.spark.queries import settings
 
 from understudy.demo.query import state_conf
-from understudy_pipeline.inputs.records import TopicPartition
+from understudy_aligned.inputs.records import TopicPartition
 
 TOPICS = ("weather", "flights")
 PARTITIONS = 2

@@ -8,8 +8,8 @@ from pathlib import Path
 import orjson
 
 from understudy.demo.replay import TOPIC
-from understudy_pipeline.aligned.offset import SourceOffset
-from understudy_pipeline.inputs.records import Cursor, TopicPartition
+from understudy_aligned.inputs.records import Cursor, TopicPartition
+from understudy_aligned.offset import SourceOffset
 
 
 def write_batch(checkpoint: Path, batch: int, read: Mapping[int, Cursor], *, committed: bool = True) -> None:

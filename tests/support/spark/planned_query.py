@@ -11,11 +11,11 @@ from tests.support.clock import ManualClock
 from tests.support.spark.queries import wait_until
 from tests.support.spark.scripted_input import ScriptedServer
 
-from understudy_pipeline.aligned.batch_taking import PlannedBatch
-from understudy_pipeline.aligned.offset import SourceOffset
-from understudy_pipeline.aligned.options import AlignedOptions
-from understudy_pipeline.aligned.planner import Planner
-from understudy_pipeline.inputs.records import TopicPartition
+from understudy_aligned.batch_taking import PlannedBatch
+from understudy_aligned.inputs.records import TopicPartition
+from understudy_aligned.offset import SourceOffset
+from understudy_aligned.options import AlignedOptions
+from understudy_aligned.planner import Planner
 
 PATIENCE_MS = 30_000
 

@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from understudy_pipeline.aligned.batch_cut import Queue
-from understudy_pipeline.inputs.records import TopicPartition
+from understudy_aligned.batch_cut import Queue
+from understudy_aligned.inputs.records import TopicPartition
 
 TOPICS = ("flights", "weather", "alerts")
 """Topics in the order of their rank."""

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 import numpy as np
 import pyarrow as pa
 
-from understudy_pipeline.inputs.opening import OPENERS, Opener
-from understudy_pipeline.inputs.protocol import (
+from understudy_aligned.inputs.opening import OPENERS, Opener
+from understudy_aligned.inputs.protocol import (
     ClientQueue,
     DataLostError,
     Fetched,
@@ -23,7 +23,7 @@ from understudy_pipeline.inputs.protocol import (
     Range,
     RangeReader,
 )
-from understudy_pipeline.inputs.records import ROW_SCHEMA, Chunk, Cursor, TopicPartition, record_size
+from understudy_aligned.inputs.records import ROW_SCHEMA, Chunk, Cursor, TopicPartition, record_size
 
 _HANG_LIMIT_S = 60.0
 

@@ -13,7 +13,7 @@ from pyspark.sql import Row
 from pyspark.sql.streaming.stateful_processor import ExpiredTimerInfo, StatefulProcessorHandle, TimerValues
 from pyspark.sql.streaming.tws_tester import TwsTester
 
-from understudy_pipeline.ordered import NoMergeOrderError, OrderedProcessor, merge_place
+from understudy_aligned.ordered import NoMergeOrderError, OrderedProcessor, merge_place
 
 Place = tuple[int, int, int, int, int]
 

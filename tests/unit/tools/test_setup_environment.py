@@ -25,7 +25,8 @@ OFFLINE = {
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
     """What `make setup` looks at, with an environment that has Python and nothing more."""
-    for name in ("Makefile", "pyproject.toml", "uv.lock"):
+    (tmp_path / "aligned").mkdir()
+    for name in ("Makefile", "pyproject.toml", "aligned/pyproject.toml", "uv.lock"):
         shutil.copy(ROOT / name, tmp_path / name)
     shutil.copytree(ROOT / "tools", tmp_path / "tools", ignore=shutil.ignore_patterns("__pycache__"))
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path / ".venv"], check=True)
@@ -54,7 +55,9 @@ def test_a_second_setup_does_nothing_and_needs_no_network(checkout: Path) -> Non
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
-@pytest.mark.parametrize("name", in_full(("pyproject.toml", "uv.lock"), if_in=("pyproject.toml",)))
+@pytest.mark.parametrize(
+    "name", in_full(("pyproject.toml", "aligned/pyproject.toml", "uv.lock"), if_in=("aligned/pyproject.toml",))
+)
 def test_a_changed_file_is_set_up_again_and_a_failed_step_is_named(checkout: Path, name: str) -> None:
     write_stamp(checkout, tools=True)
     with (checkout / name).open("a") as file:

@@ -18,8 +18,8 @@ from tests.support.spark.queries import wait_until
 
 from understudy.demo.flights import Flight
 from understudy.demo.replay import TOPIC, FlightStreams, Replay, entry_id, partition_of
-from understudy_pipeline.inputs.records import Cursor, TopicPartition
-from understudy_pipeline.inputs.redis_streams import RedisConfig, RedisInput
+from understudy_aligned.inputs.records import Cursor, TopicPartition
+from understudy_aligned.inputs.redis_streams import RedisConfig, RedisInput
 from understudy_shared.base.errors import SettingsError
 
 PARTITIONS = 2

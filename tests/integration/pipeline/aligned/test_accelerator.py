@@ -33,8 +33,8 @@ from tests.support.spark.aligned_queries import (
 from tests.support.spark.process import spark_job
 from tests.support.spark.queries import settings, wait_until
 
-from understudy_pipeline.aligned.stream import CheckpointLock
-from understudy_pipeline.inputs.records import TopicPartition
+from understudy_aligned.inputs.records import TopicPartition
+from understudy_aligned.stream import CheckpointLock
 
 TOPICS = "weather,flights"
 IDLE_TIMEOUT, DRIVER_PYTHON = "spark.understudy.plannerIdleTimeout", "spark.pyspark.driver.python"
@@ -322,9 +322,9 @@ def test_a_python_that_cannot_start_is_named_and_so_is_what_to_do(
     bare.write_text(f'#!/bin/sh\nexec {sys.executable} -I -S "$@"\n')
     bare.chmod(0o755)
     set_of_driver(DRIVER_PYTHON, str(bare))
-    with pytest.raises(AnalysisException, match="No module named 'understudy_pipeline'") as refused:
+    with pytest.raises(AnalysisException, match="No module named 'understudy_aligned'") as refused:
         load(spark, options, "jar")
-    started = f"with exit code 1 before it answered. It was started as '{bare} -m understudy_pipeline.accelerator"
+    started = f"with exit code 1 before it answered. It was started as '{bare} -m understudy_aligned.accelerator"
     assert started in str(refused.value)
     assert fix in str(refused.value)
 

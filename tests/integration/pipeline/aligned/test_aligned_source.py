@@ -35,7 +35,7 @@ from tests.support.spark.aligned_queries import (
 )
 from tests.support.spark.queries import settings, wait_until
 
-from understudy_pipeline.aligned.stream import CheckpointLock
+from understudy_aligned.stream import CheckpointLock
 
 TOPICS = "weather,flights"
 SCHEMA = (

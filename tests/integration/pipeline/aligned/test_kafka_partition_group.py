@@ -29,7 +29,7 @@ def kafka(tmp_path_factory: pytest.TempPathFactory) -> PartitionGroupDriver:
 @pytest.fixture(autouse=True)
 def _silence(caplog: pytest.LogCaptureFixture) -> None:
     """Without the warnings about topics of different numbers of partitions, and about partitions that are gone."""
-    caplog.set_level(logging.ERROR, logger="understudy_pipeline")
+    caplog.set_level(logging.ERROR, logger="understudy_aligned")
 
 
 @pytest.mark.full

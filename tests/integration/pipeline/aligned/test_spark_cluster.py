@@ -51,7 +51,7 @@ from tests.support.spark.process import JOBS, SparkJob
 from tests.support.spark.queries import wait_until
 from tests.support.spark.standalone import StandaloneCluster, executor_of, standalone_cluster
 
-from understudy_pipeline.inputs.records import TopicPartition
+from understudy_aligned.inputs.records import TopicPartition
 
 pytestmark = pytest.mark.timeout(900)
 

@@ -16,7 +16,7 @@ from tests.support.spark.cluster_query import PARTITIONS, TOPICS, Output, Record
 from tests.support.spark.process import JOBS, SparkJob
 from tests.support.spark.standalone import StandaloneCluster, standalone_cluster
 
-from understudy_pipeline.inputs.records import TopicPartition
+from understudy_aligned.inputs.records import TopicPartition
 
 pytestmark = pytest.mark.timeout(900)
 

@@ -1,6 +1,6 @@
 """How a job's packages reach executors: the commands of docs/pipeline.md, word for word, on a real cluster.
 
-The wheel of this checkout lies in the folder where they run. `python3` is a Python of the test's, and pip takes the
+The wheels of this checkout lie in the folder where they run. `python3` is a Python of the test's, and pip takes the
 versions of uv.lock.
 """
 
@@ -23,7 +23,7 @@ from tests.support.bus.redis_server import RedisServer, redis_server
 from tests.support.repository import ROOT
 from tests.support.spark.process import SparkJob
 from tests.support.spark.standalone import SPARK_HOME, StandaloneCluster, standalone_cluster
-from tests.support.wheel import INSTALL_LIMIT_S, UV, build_wheel, write_versions
+from tests.support.wheel import INSTALL_LIMIT_S, UV, build_wheels, write_versions
 
 pytestmark = [
     pytest.mark.full,
@@ -31,7 +31,7 @@ pytestmark = [
     pytest.mark.skipif(not UV.exists(), reason="uv, which `make setup` installs, is not there"),
 ]
 
-REGISTER = "from understudy_pipeline.aligned.source import register\nregister(spark)"
+REGISTER = "from understudy_aligned.source import register\nregister(spark)"
 JOB = """
 import json
 from pathlib import Path
@@ -51,11 +51,11 @@ def keep(batch, batch_id):
 
 def look(batches):
     import pyarrow
-    import understudy_pipeline
+    import understudy_aligned
 
     for _ in batches:
         pass
-    yield pyarrow.RecordBatch.from_pylist([{{"file": understudy_pipeline.__file__}}])
+    yield pyarrow.RecordBatch.from_pylist([{{"file": understudy_aligned.__file__}}])
 
 
 writer = stream.writeStream.foreachBatch(keep).option("checkpointLocation", "checkpoint")
@@ -67,6 +67,7 @@ for row in spark.range(0, 1, 1, 1).mapInArrow(look, "file string").collect():
 
 class Wheel(NamedTuple):
     path: Path
+    """That of `understudy-spark`; the other one is beside it."""
     constraints: Path
     """For pip: the versions of what it needs."""
 
@@ -74,7 +75,7 @@ class Wheel(NamedTuple):
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Wheel:
     folder = tmp_path_factory.mktemp("dist")
-    built, constraints = build_wheel(folder), folder / "constraints.txt"
+    built, constraints = build_wheels(folder), folder / "constraints.txt"
     write_versions(constraints)
     return Wheel(built, constraints)
 
@@ -106,10 +107,11 @@ def cluster_of(folder: Path, python: Path, wheel: Wheel) -> Iterator[StandaloneC
 
 @contextmanager
 def job(cluster: StandaloneCluster, commands: str, wheel: Wheel, url: str, *, register: bool) -> Iterator[SparkJob]:
-    """Run commands in a folder with `job.py` and the wheel."""
+    """Run commands in a folder with `job.py` and the wheels."""
     folder = cluster.driver_folder / "job"
     folder.mkdir(exist_ok=True)
-    shutil.copy(wheel.path, folder)
+    for each in wheel.path.parent.glob("*.whl"):
+        shutil.copy(each, folder)
     (folder / "job.py").write_text(JOB.format(register=REGISTER if register else ""))
     (folder / "options.json").write_text(json.dumps({"redis": url, "topics": "weather,flights", "spool": "off"}))
     shell = ["bash", "-euc", f"export MASTER={cluster.url}\n{commands}"]
@@ -140,7 +142,7 @@ def test_an_archive_brings_every_package_to_executors_that_have_none(
             assert running.wait_for_end(INSTALL_LIMIT_S) == 0, running.lines()[-40:]
             assert rows(running) == EXPECTED
             (unpacked,) = cluster.worker_files("packages")
-            assert home(running) == str(unpacked / "understudy_pipeline" / "__init__.py")
+            assert home(running) == str(unpacked / "understudy_aligned" / "__init__.py")
         # What is not brought is named. The driver still has its folder, and the executors have none.
         without = "rm -r checkpoint\nexport PYTHONPATH=packages\nspark-submit --master $MASTER job.py"
         with job(cluster, without, wheel, server.url, register=False) as running:
@@ -160,4 +162,4 @@ def test_py_files_bring_understudy_itself_to_executors_that_have_the_rest(
         assert running.wait_for_end(INSTALL_LIMIT_S) == 0, running.lines()[-40:]
         assert rows(running) == EXPECTED
         assert cluster.worker_files("understudy.zip")
-        assert home(running).endswith("/understudy.zip/understudy_pipeline/__init__.py")
+        assert home(running).endswith("/aligned.zip/understudy_aligned/__init__.py")

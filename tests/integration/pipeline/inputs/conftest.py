@@ -10,7 +10,7 @@ import pytest
 from tools.build_native import build
 from tools.compiled import NoCompilerError
 
-from understudy_pipeline.inputs import kafka_client, kafka_native
+from understudy_aligned.inputs import kafka_client, kafka_native
 
 Taking = Literal["native", "objects"]
 

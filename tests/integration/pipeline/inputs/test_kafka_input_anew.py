@@ -11,16 +11,16 @@ from tests.support.kafka.broker import KafkaBroker
 from tests.support.kafka.clients import produce
 from tests.support.spark.queries import wait_until
 
-from understudy_pipeline.aligned.batch_taking import PlannedBatch
-from understudy_pipeline.aligned.offset import SourceOffset
-from understudy_pipeline.aligned.option_parsing import parse_options
-from understudy_pipeline.aligned.planner import Planner
-from understudy_pipeline.aligned.reading import read_task
-from understudy_pipeline.aligned.stream import AlignedStream
-from understudy_pipeline.inputs.kafka_config import KafkaConfig
-from understudy_pipeline.inputs.kafka_input import KafkaInput
-from understudy_pipeline.inputs.protocol import DataLostError
-from understudy_pipeline.inputs.records import Cursor, TopicPartition
+from understudy_aligned.batch_taking import PlannedBatch
+from understudy_aligned.inputs.kafka_config import KafkaConfig
+from understudy_aligned.inputs.kafka_input import KafkaInput
+from understudy_aligned.inputs.protocol import DataLostError
+from understudy_aligned.inputs.records import Cursor, TopicPartition
+from understudy_aligned.offset import SourceOffset
+from understudy_aligned.option_parsing import parse_options
+from understudy_aligned.planner import Planner
+from understudy_aligned.reading import read_task
+from understudy_aligned.stream import AlignedStream
 from understudy_shared.base.clock import SystemClock
 from understudy_shared.base.errors import SettingsError
 
@@ -171,7 +171,7 @@ def test_a_logged_batch_is_not_read_from_a_topic_that_was_made_anew(broker: Kafk
 def test_a_dead_broker_is_reported_once_and_is_away_until_something_came_from_it(
     broker: KafkaBroker, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level(logging.INFO, logger="understudy_pipeline")
+    caplog.set_level(logging.INFO, logger="understudy_aligned")
     name = broker.make_topic()
     where = TopicPartition(name, 0)
     produce(broker.servers, where, [b"before"])

@@ -9,7 +9,7 @@ from tests.support.kafka.broker import KafkaBroker
 from tests.support.kafka.clients import produce
 from tests.support.spark.spark_kafka import result_of, running_job
 
-from understudy_pipeline.inputs.records import TopicPartition
+from understudy_aligned.inputs.records import TopicPartition
 
 pytestmark = [pytest.mark.full, pytest.mark.timeout(600)]
 

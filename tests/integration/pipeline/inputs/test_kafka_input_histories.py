@@ -17,10 +17,10 @@ import pytest
 from confluent_kafka import Producer
 from tests.support.kafka.broker import KafkaBroker
 
-from understudy_pipeline.aligned.option_parsing import parse_options
-from understudy_pipeline.aligned.reading import read_task
-from understudy_pipeline.aligned.stream import AlignedStream, Json
-from understudy_pipeline.inputs.records import TopicPartition
+from understudy_aligned.inputs.records import TopicPartition
+from understudy_aligned.option_parsing import parse_options
+from understudy_aligned.reading import read_task
+from understudy_aligned.stream import AlignedStream, Json
 
 pytestmark = [pytest.mark.timeout(600), pytest.mark.usefixtures("taking")]
 

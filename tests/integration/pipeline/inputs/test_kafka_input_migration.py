@@ -17,7 +17,7 @@ from tests.support.spark.aligned_queries import QUICK, load, started
 from tests.support.spark.queries import settings
 from tests.support.spark.spark_kafka import run_job
 
-from understudy_pipeline.inputs.records import TopicPartition
+from understudy_aligned.inputs.records import TopicPartition
 
 FIRST_TIME_MS = 1_700_000_000_000
 SPARKS_COLUMNS = (

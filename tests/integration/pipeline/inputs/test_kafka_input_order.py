@@ -12,11 +12,11 @@ from tests.support.kafka.broker import KafkaBroker
 from tests.support.kafka.clients import produce
 from tests.support.spark.queries import wait_until
 
-from understudy_pipeline.aligned.options import AlignedOptions
-from understudy_pipeline.aligned.reading import read_task
-from understudy_pipeline.aligned.stream import AlignedStream, Json
-from understudy_pipeline.inputs.kafka_config import KafkaConfig
-from understudy_pipeline.inputs.records import TopicPartition
+from understudy_aligned.inputs.kafka_config import KafkaConfig
+from understudy_aligned.inputs.records import TopicPartition
+from understudy_aligned.options import AlignedOptions
+from understudy_aligned.reading import read_task
+from understudy_aligned.stream import AlignedStream, Json
 
 FOR_EVER_MS = 600_000
 FUTURE_MS = 1_000_000_000

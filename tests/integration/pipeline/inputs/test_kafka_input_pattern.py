@@ -13,13 +13,13 @@ from tests.support.kafka.broker import KafkaBroker
 from tests.support.kafka.clients import produce
 from tests.support.spark.queries import wait_until
 
-from understudy_pipeline.aligned import shared_read_ahead
-from understudy_pipeline.aligned.load_checks import check_inputs
-from understudy_pipeline.aligned.offset import SourceOffset
-from understudy_pipeline.aligned.option_parsing import parse_options
-from understudy_pipeline.aligned.planner import Planner
-from understudy_pipeline.inputs.protocol import DataLostError
-from understudy_pipeline.inputs.records import TopicPartition
+from understudy_aligned import shared_read_ahead
+from understudy_aligned.inputs.protocol import DataLostError
+from understudy_aligned.inputs.records import TopicPartition
+from understudy_aligned.load_checks import check_inputs
+from understudy_aligned.offset import SourceOffset
+from understudy_aligned.option_parsing import parse_options
+from understudy_aligned.planner import Planner
 from understudy_shared.base.clock import SystemClock
 from understudy_shared.base.errors import SettingsError
 

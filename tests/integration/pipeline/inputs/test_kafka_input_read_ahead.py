@@ -7,11 +7,11 @@ from tests.support.kafka.broker import KafkaBroker
 from tests.support.kafka.clients import Reading, produce
 from tests.support.spark.queries import wait_until
 
-from understudy_pipeline.inputs import kafka_client, kafka_input
-from understudy_pipeline.inputs.kafka_config import KafkaConfig
-from understudy_pipeline.inputs.kafka_input import KafkaInput
-from understudy_pipeline.inputs.protocol import ClientQueue
-from understudy_pipeline.inputs.records import TopicPartition
+from understudy_aligned.inputs import kafka_client, kafka_input
+from understudy_aligned.inputs.kafka_config import KafkaConfig
+from understudy_aligned.inputs.kafka_input import KafkaInput
+from understudy_aligned.inputs.protocol import ClientQueue
+from understudy_aligned.inputs.records import TopicPartition
 
 pytestmark = pytest.mark.usefixtures("taking")
 

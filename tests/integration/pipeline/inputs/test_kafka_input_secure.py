@@ -12,12 +12,12 @@ from tests.support.kafka.clients import produce
 from tests.support.kafka.secure_broker import PASSWORD, USER, SecureBroker, make_certificates, secure_broker
 from tests.support.spark.queries import wait_until
 
-from understudy_pipeline.aligned.load_checks import check_inputs
-from understudy_pipeline.aligned.option_parsing import parse_options
-from understudy_pipeline.aligned.reading import read_task
-from understudy_pipeline.aligned.stream import AlignedStream
-from understudy_pipeline.inputs.protocol import InputError
-from understudy_pipeline.inputs.records import TopicPartition
+from understudy_aligned.inputs.protocol import InputError
+from understudy_aligned.inputs.records import TopicPartition
+from understudy_aligned.load_checks import check_inputs
+from understudy_aligned.option_parsing import parse_options
+from understudy_aligned.reading import read_task
+from understudy_aligned.stream import AlignedStream
 
 pytestmark = pytest.mark.full
 

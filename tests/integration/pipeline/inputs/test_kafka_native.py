@@ -15,11 +15,11 @@ from confluent_kafka import Producer
 from tests.support.kafka.broker import KafkaBroker
 from tests.support.kafka.clients import begin_transaction, mock_cluster
 
-from understudy_pipeline.inputs import kafka_client, kafka_native
-from understudy_pipeline.inputs.kafka_config import KafkaConfig
-from understudy_pipeline.inputs.kafka_input import KafkaInput
-from understudy_pipeline.inputs.protocol import InputError
-from understudy_pipeline.inputs.records import Chunk, Cursor, TopicPartition
+from understudy_aligned.inputs import kafka_client, kafka_native
+from understudy_aligned.inputs.kafka_config import KafkaConfig
+from understudy_aligned.inputs.kafka_input import KafkaInput
+from understudy_aligned.inputs.protocol import InputError
+from understudy_aligned.inputs.records import Chunk, Cursor, TopicPartition
 
 PARTITIONS = 4
 NAMES = ["h", "", "kopf-ä", "x" * 300]

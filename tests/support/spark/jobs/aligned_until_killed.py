@@ -16,7 +16,7 @@ from pyspark.sql import DataFrame
 from tests.support.spark.aligned_queries import QUICK, load, rows_of, started
 from tests.support.spark.session import spark_session
 
-from understudy_pipeline.aligned.source import register
+from understudy_aligned.source import register
 
 
 def main() -> None:

@@ -20,7 +20,7 @@ from tests.support.kafka.clients import produce
 from tests.support.spark.queries import committed_batches, wait_until
 from tests.support.spark.session import spark_session
 
-from understudy_pipeline.inputs.records import TopicPartition
+from understudy_aligned.inputs.records import TopicPartition
 
 BOUNDS = {"minOffsetsPerTrigger": "10", "maxOffsetsPerTrigger": "10", "maxTriggerDelay": "1h"}
 LIMIT_S = 120

@@ -21,7 +21,7 @@ Failed when Python streaming data source perform latestOffset: Traceback (most r
   File "source.py", line 1, in latestOffset
 ValueError: something before
   File "source.py", line 2, in latestOffset
-understudy_pipeline.inputs.protocol.DataLostError: entries of the stream 'flights:0' are lost: the stream is gone
+understudy_aligned.inputs.protocol.DataLostError: entries of the stream 'flights:0' are lost: the stream is gone
  SQLSTATE: 38000 SQLSTATE: XXKST"""
 
 

@@ -9,8 +9,8 @@ from tests.support.spark.offset_logs import write_batch
 
 from understudy.demo.flights import flights_file, load_flights
 from understudy.demo.replay import LAND_EVERY_MS, busy_flights, planned
-from understudy_pipeline.aligned.offset import OffsetError
-from understudy_pipeline.inputs.records import Cursor
+from understudy_aligned.inputs.records import Cursor
+from understudy_aligned.offset import OffsetError
 
 
 @pytest.mark.full

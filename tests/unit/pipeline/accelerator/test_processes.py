@@ -19,9 +19,9 @@ from tests.support.bus.redis_server import redis_server
 from tests.support.spark.queries import wait_until
 from tools.build_jar import SOURCES
 
-from understudy_pipeline.accelerator.frames import BEAT, DATA, ERROR, PROTOCOL, REPLY, REQUEST
+from understudy_aligned.accelerator.frames import BEAT, DATA, ERROR, PROTOCOL, REPLY, REQUEST
 
-PLANNER, READER = "understudy_pipeline.accelerator.planner", "understudy_pipeline.accelerator.reader"
+PLANNER, READER = "understudy_aligned.accelerator.planner", "understudy_aligned.accelerator.reader"
 _LIMIT_S = 60
 _HEAD = struct.Struct(">cI")
 

@@ -8,11 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.spark.record_at_a_time_merge import queue, tp
 
-from understudy_pipeline.aligned.batch_cut import Queue
-from understudy_pipeline.aligned.batch_plan import Batch, plan_batch
-from understudy_pipeline.aligned.drift import NOT_HELD_BACK, HeldBack
-from understudy_pipeline.aligned.options import AlignedOptions
-from understudy_pipeline.inputs.records import NO_TIME_MS, TopicPartition
+from understudy_aligned.batch_cut import Queue
+from understudy_aligned.batch_plan import Batch, plan_batch
+from understudy_aligned.drift import NOT_HELD_BACK, HeldBack
+from understudy_aligned.inputs.records import NO_TIME_MS, TopicPartition
+from understudy_aligned.options import AlignedOptions
 
 A, B = tp("flights"), tp("weather")
 A1, B1 = tp("flights", 1), tp("weather", 1)

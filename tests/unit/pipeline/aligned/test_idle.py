@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.spark.record_at_a_time_merge import tp
 
-from understudy_pipeline.aligned.idle import NEVER_WAIT, IdleDecision, InputState, decide_idle
-from understudy_pipeline.aligned.options import AlignedOptions
-from understudy_pipeline.inputs.records import TopicPartition
+from understudy_aligned.idle import NEVER_WAIT, IdleDecision, InputState, decide_idle
+from understudy_aligned.inputs.records import TopicPartition
+from understudy_aligned.options import AlignedOptions
 
 A, B, C = tp("flights"), tp("weather"), tp("alerts")
 FULL, UNKNOWN, BEHIND = InputState(empty=False, lag=0), InputState(empty=True, lag=None), InputState(empty=True, lag=7)

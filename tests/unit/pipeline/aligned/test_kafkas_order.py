@@ -28,7 +28,7 @@ from tests.support.kafka.order_sequences import (
 from tests.support.kafka.partition_group import ALL, NONE, Deviation
 from tests.support.measurements import measured
 
-from understudy_pipeline.inputs.records import TopicPartition
+from understudy_aligned.inputs.records import TopicPartition
 
 SOME = range(280, 480)
 MANY = range(1_000, 2_000)
@@ -37,7 +37,7 @@ MANY = range(1_000, 2_000)
 @pytest.fixture(autouse=True)
 def _silence(caplog: pytest.LogCaptureFixture) -> None:
     """Without the warnings about topics of different numbers of partitions, and about partitions that are gone."""
-    caplog.set_level(logging.ERROR, logger="understudy_pipeline")
+    caplog.set_level(logging.ERROR, logger="understudy_aligned")
 
 
 @cache

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from understudy_pipeline.aligned.read_ahead import Lag, Lags
-from understudy_pipeline.inputs.records import TopicPartition
+from understudy_aligned.inputs.records import TopicPartition
+from understudy_aligned.read_ahead import Lag, Lags
 
 A, B = TopicPartition("a", 0), TopicPartition("b", 0)
 

@@ -13,9 +13,9 @@ from tests.support.measurements import measured
 from tests.support.spark.planned_query import PlannedQuery, Start, started_queries, times
 from tests.support.spark.scripted_input import ScriptedServer
 
-from understudy_pipeline.aligned.options import AlignedOptions
-from understudy_pipeline.aligned.read_ahead import FETCHES_PER_BOUND
-from understudy_pipeline.inputs.records import record_size
+from understudy_aligned.inputs.records import record_size
+from understudy_aligned.options import AlignedOptions
+from understudy_aligned.read_ahead import FETCHES_PER_BOUND
 
 VALUE = 1_000
 RECORD = record_size("a", None, bytes(VALUE))

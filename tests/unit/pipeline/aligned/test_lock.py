@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from understudy_pipeline.aligned.stream import CheckpointInUseError, CheckpointLock
+from understudy_aligned.stream import CheckpointInUseError, CheckpointLock
 
 HOLDER = """
 import sys
 from pathlib import Path
-from understudy_pipeline.aligned.stream import CheckpointLock
+from understudy_aligned.stream import CheckpointLock
 lock = CheckpointLock(Path(sys.argv[1]))
 sys.stdout.write("held\\n")
 sys.stdout.flush()

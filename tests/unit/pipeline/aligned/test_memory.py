@@ -9,8 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.spark.prefetch_bench import Bench
 
-from understudy_pipeline.aligned.options import MIB, AlignedOptions
-from understudy_pipeline.aligned.read_ahead import (
+from understudy_aligned.inputs.kafka_reader import records_in_all
+from understudy_aligned.inputs.records import TopicPartition
+from understudy_aligned.options import MIB, AlignedOptions
+from understudy_aligned.read_ahead import (
     FETCHES_PER_BOUND,
     Buffered,
     fetch_bytes,
@@ -18,8 +20,6 @@ from understudy_pipeline.aligned.read_ahead import (
     paused_partitions,
     share_bytes,
 )
-from understudy_pipeline.inputs.kafka_reader import records_in_all
-from understudy_pipeline.inputs.records import TopicPartition
 
 A0, A1, B0, B1 = (TopicPartition(topic, p) for topic in "ab" for p in range(2))
 TASKS = {0: (A0, B0), 1: (A1, B1)}

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from tests.support.spark.scripted_input import ScriptedServer
 
-from understudy_pipeline.aligned.open_inputs import OpenInputs
-from understudy_pipeline.inputs.protocol import InputError
+from understudy_aligned.inputs.protocol import InputError
+from understudy_aligned.open_inputs import OpenInputs
 
 
 @pytest.fixture

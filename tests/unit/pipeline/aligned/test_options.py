@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from understudy_pipeline.aligned.option_parsing import parse_options
-from understudy_pipeline.aligned.options import MIB, AlignedOptions
-from understudy_pipeline.inputs.timestamps import TimestampRule, TimestampRules
+from understudy_aligned.inputs.timestamps import TimestampRule, TimestampRules
+from understudy_aligned.option_parsing import parse_options
+from understudy_aligned.options import MIB, AlignedOptions
 from understudy_shared.base.errors import SettingsError
 
 REDIS = {"redis": "redis://localhost:6379", "topics": "weather,flights"}

@@ -11,8 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.support.spark.scripted_input import ScriptedRecord, chunk_of
 
-from understudy_pipeline.aligned.partition_buffer import Retained, copy_out
-from understudy_pipeline.inputs.records import (
+from understudy_aligned.inputs.records import (
     NO_TIME_MS,
     RECORD_OVERHEAD_BYTES,
     Chunk,
@@ -20,6 +19,7 @@ from understudy_pipeline.inputs.records import (
     TopicPartition,
     record_size,
 )
+from understudy_aligned.partition_buffer import Retained, copy_out
 
 TP = TopicPartition("weather", 0)
 BEGINNING = Cursor()

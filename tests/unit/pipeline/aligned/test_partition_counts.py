@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from tests.support.spark.prefetch_bench import Bench
 
-from understudy_pipeline.aligned.options import AlignedOptions
-from understudy_pipeline.aligned.shared_read_ahead import COUNT_INTERVAL_MS
-from understudy_pipeline.inputs.protocol import DataLostError
-from understudy_pipeline.inputs.records import Cursor, TopicPartition
+from understudy_aligned.inputs.protocol import DataLostError
+from understudy_aligned.inputs.records import Cursor, TopicPartition
+from understudy_aligned.options import AlignedOptions
+from understudy_aligned.shared_read_ahead import COUNT_INTERVAL_MS
 
 A, B = TopicPartition("a", 0), TopicPartition("b", 0)
 

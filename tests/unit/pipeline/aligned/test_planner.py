@@ -22,15 +22,15 @@ from tests.support.spark.planned_query import (
 from tests.support.spark.queries import wait_until
 from tests.support.spark.scripted_input import ScriptedRecord, ScriptedServer, chunk_of
 
-from understudy_pipeline.aligned import planner as planner_module
-from understudy_pipeline.aligned.batch_cut import Queue
-from understudy_pipeline.aligned.batch_plan import Batch, plan_batch
-from understudy_pipeline.aligned.options import AlignedOptions
-from understudy_pipeline.aligned.planner import Planner
-from understudy_pipeline.aligned.poison import UndecodableError
-from understudy_pipeline.aligned.shared_read_ahead import COUNT_INTERVAL_MS
-from understudy_pipeline.inputs.protocol import Fetched
-from understudy_pipeline.inputs.records import NO_TIME_MS, Cursor, TopicPartition, record_size
+from understudy_aligned import planner as planner_module
+from understudy_aligned.batch_cut import Queue
+from understudy_aligned.batch_plan import Batch, plan_batch
+from understudy_aligned.inputs.protocol import Fetched
+from understudy_aligned.inputs.records import NO_TIME_MS, Cursor, TopicPartition, record_size
+from understudy_aligned.options import AlignedOptions
+from understudy_aligned.planner import Planner
+from understudy_aligned.poison import UndecodableError
+from understudy_aligned.shared_read_ahead import COUNT_INTERVAL_MS
 from understudy_shared.base.errors import UnderstudyError
 
 A, B = TopicPartition("a", 0), TopicPartition("b", 0)

@@ -14,10 +14,10 @@ from tests.support.spark.planned_query import PATIENCE_MS, Start, ordinals, star
 from tests.support.spark.queries import wait_until
 from tests.support.spark.scripted_input import ScriptedServer
 
-from understudy_pipeline.aligned.options import AlignedOptions
-from understudy_pipeline.aligned.planner import Planner
-from understudy_pipeline.inputs.protocol import DataLostError, InputError
-from understudy_pipeline.inputs.records import Cursor, TopicPartition
+from understudy_aligned.inputs.protocol import DataLostError, InputError
+from understudy_aligned.inputs.records import Cursor, TopicPartition
+from understudy_aligned.options import AlignedOptions
+from understudy_aligned.planner import Planner
 from understudy_shared.base.errors import SettingsError
 
 A, B = TopicPartition("a", 0), TopicPartition("b", 0)

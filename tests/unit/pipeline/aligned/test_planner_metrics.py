@@ -12,12 +12,12 @@ from tests.support.spark.planned_query import PlannedQuery, Start, started_queri
 from tests.support.spark.queries import wait_until
 from tests.support.spark.scripted_input import ScriptedServer
 
-from understudy_pipeline.aligned.metrics_server import PlannerCollector
-from understudy_pipeline.aligned.offset import SourceOffset
-from understudy_pipeline.aligned.options import AlignedOptions
-from understudy_pipeline.aligned.run_counts import WINDOW_MS
-from understudy_pipeline.aligned.shared_read_ahead import COUNT_INTERVAL_MS
-from understudy_pipeline.inputs.records import Cursor, TopicPartition, record_size
+from understudy_aligned.inputs.records import Cursor, TopicPartition, record_size
+from understudy_aligned.metrics_server import PlannerCollector
+from understudy_aligned.offset import SourceOffset
+from understudy_aligned.options import AlignedOptions
+from understudy_aligned.run_counts import WINDOW_MS
+from understudy_aligned.shared_read_ahead import COUNT_INTERVAL_MS
 
 
 @pytest.fixture

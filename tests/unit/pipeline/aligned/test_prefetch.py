@@ -10,11 +10,11 @@ import pytest
 from tests.support.spark.prefetch_bench import Bench
 from tests.support.spark.queries import wait_until
 
-from understudy_pipeline.aligned.options import AlignedOptions
-from understudy_pipeline.aligned.prefetch import FIRST_BACKOFF_MS, MAX_BACKOFF_MS, Prefetch
-from understudy_pipeline.aligned.read_ahead import Lag
-from understudy_pipeline.inputs.protocol import DataLostError
-from understudy_pipeline.inputs.records import Cursor, TopicPartition, record_size
+from understudy_aligned.inputs.protocol import DataLostError
+from understudy_aligned.inputs.records import Cursor, TopicPartition, record_size
+from understudy_aligned.options import AlignedOptions
+from understudy_aligned.prefetch import FIRST_BACKOFF_MS, MAX_BACKOFF_MS, Prefetch
+from understudy_aligned.read_ahead import Lag
 
 A, B = TopicPartition("a", 0), TopicPartition("b", 0)
 PATIENCE_S = 20.0

@@ -16,21 +16,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.spark.scripted_input import ScriptedRecord, rows_of
 
-from understudy_pipeline.aligned.compacted import CompactedNotes
-from understudy_pipeline.aligned.dead_letters import DeadLetterError
-from understudy_pipeline.aligned.poison import UndecodableError
-from understudy_pipeline.aligned.range_rows import Piece, RangeRows, Slice, joined_rows
-from understudy_pipeline.aligned.reading import (
+from understudy_aligned.compacted import CompactedNotes
+from understudy_aligned.dead_letters import DeadLetterError
+from understudy_aligned.inputs.opening import OPENERS, Opener
+from understudy_aligned.inputs.protocol import Input, InputError, Range, RangeReader
+from understudy_aligned.inputs.records import NO_TIME_MS, Cursor, TopicPartition, partition_times_ms
+from understudy_aligned.poison import UndecodableError
+from understudy_aligned.range_rows import Piece, RangeRows, Slice, joined_rows
+from understudy_aligned.reading import (
     PlannedRange,
     ReadTask,
     _Readers,
     read_task,
 )
-from understudy_pipeline.aligned.rows import Part, RowOptions, Source, Times, output_rows, with_effective_times
-from understudy_pipeline.aligned.spool import Spool
-from understudy_pipeline.inputs.opening import OPENERS, Opener
-from understudy_pipeline.inputs.protocol import Input, InputError, Range, RangeReader
-from understudy_pipeline.inputs.records import NO_TIME_MS, Cursor, TopicPartition, partition_times_ms
+from understudy_aligned.rows import Part, RowOptions, Source, Times, output_rows, with_effective_times
+from understudy_aligned.spool import Spool
 
 TP = TopicPartition("weather", 3)
 
@@ -93,7 +93,7 @@ closed: list[LogConfig] = []
 def _new_worker(monkeypatch: pytest.MonkeyPatch) -> None:
     opened.clear()
     closed.clear()
-    monkeypatch.setattr("understudy_pipeline.aligned.reading._READERS", _Readers())
+    monkeypatch.setattr("understudy_aligned.reading._READERS", _Readers())
 
 
 def records(times_ms: Sequence[int | None], *, first: int = 0) -> pa.RecordBatch:
@@ -202,14 +202,14 @@ def test_rows_of_many_ranges_at_once_are_those_of_each_range(
                 expected += output_rows([part], options, batch=7).to_pylist()
             ordinal += len(found)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("understudy_pipeline.aligned.range_rows.ROWS", most)
+        patch.setattr("understudy_aligned.range_rows.ROWS", most)
         made = joined_rows(placed(pieces), options, batch=7)
         assert [row for rows in made for row in rows.to_pylist()] == expected
 
 
 @pytest.fixture
 def _quick_retries(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("understudy_pipeline.aligned.reading._RETRY_PAUSES_S", (0.001, 0.001))
+    monkeypatch.setattr("understudy_aligned.reading._RETRY_PAUSES_S", (0.001, 0.001))
 
 
 @pytest.mark.usefixtures("_quick_retries")

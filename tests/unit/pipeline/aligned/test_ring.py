@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from understudy_pipeline.aligned.batch_plan import UNBOUNDED, share
+from understudy_aligned.batch_plan import UNBOUNDED, share
 
 AVAILABLE = st.dictionaries(st.integers(0, 7), st.integers(0, 50), max_size=6)
 BUDGET, FIRST = st.integers(1, 120), st.integers(0, 9)

@@ -13,21 +13,21 @@ from pyspark.sql.datasource import InputPartition
 from tests.support.oracle.releases import NoSparkError, variables_of
 
 import pyspark_understudy
-import understudy_pipeline
-from understudy_pipeline.aligned.option_parsing import parse_options
-from understudy_pipeline.aligned.source import AlignedSource, AlignedStreamReader
+import understudy_aligned
+from understudy_aligned.option_parsing import parse_options
+from understudy_aligned.source import AlignedSource, AlignedStreamReader
 from understudy_shared.base.errors import SettingsError
 
 
 def test_spark_finds_the_source_by_the_name_of_a_module() -> None:
     assert pyspark_understudy.__name__.startswith("pyspark_")
-    assert pyspark_understudy.DefaultSource is AlignedSource is understudy_pipeline.AlignedSource
+    assert pyspark_understudy.DefaultSource is AlignedSource is understudy_aligned.AlignedSource
     assert AlignedSource.name() == "understudy"
 
 
 def test_the_clients_of_servers_are_loaded_where_they_are_configured_and_never_pandas() -> None:
     """Spark loads the source in a process to look for it, one to make it, one to plan, and in each worker."""
-    code = "import sys, understudy_pipeline.aligned.source; sys.stdout.write(' '.join(sys.modules))"
+    code = "import sys, understudy_aligned.source; sys.stdout.write(' '.join(sys.modules))"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, text=True).stdout.split()
     assert "pyarrow" in loaded
     assert not {"confluent_kafka", "redis", "pandas", "asyncio", "pyarrow.parquet"} & set(loaded)
@@ -43,7 +43,7 @@ def test_the_clients_of_servers_are_loaded_where_they_are_configured_and_never_p
 def test_a_client_that_is_not_installed_is_reported_with_the_option_that_needs_it(
     monkeypatch: pytest.MonkeyPatch, kind: str, module: str, server: str
 ) -> None:
-    monkeypatch.setitem(sys.modules, f"understudy_pipeline.inputs.{module}", None)
+    monkeypatch.setitem(sys.modules, f"understudy_aligned.inputs.{module}", None)
     with pytest.raises(SettingsError, match=f"option {kind}.*pip install"):
         parse_options({kind: server, "topics": "weather"})
 
@@ -51,7 +51,7 @@ def test_a_client_that_is_not_installed_is_reported_with_the_option_that_needs_i
 @pytest.mark.parametrize("line", ["", "3.5"])
 def test_a_pyspark_that_is_too_old_is_named_with_what_works_there(line: str) -> None:
     """Spark 4.0 and 4.1 have data sources in Python, but none that can limit a batch; they look for ours."""
-    code = "from understudy_pipeline.aligned.source import register"
+    code = "from understudy_aligned.source import register"
     if not line:
         code = "import pyspark.sql.streaming.datasource as sources; del sources.ReadMaxRows\n"
         code += "from pyspark_understudy import DefaultSource; DefaultSource({})"
@@ -68,7 +68,7 @@ def test_a_pyspark_that_is_too_old_is_named_with_what_works_there(line: str) -> 
 EXECUTOR = """
 import sys
 
-sys.modules["understudy_pipeline"] = None  # as if it were not installed
+sys.modules["understudy_aligned"] = None  # as if it were not installed
 from pyspark.serializers import CPickleSerializer
 
 CPickleSerializer().loads(sys.stdin.buffer.read())

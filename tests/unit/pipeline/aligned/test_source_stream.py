@@ -14,13 +14,13 @@ import pytest
 from tests.support.spark.queries import wait_until
 from tests.support.spark.scripted_input import ScriptedServer
 
-from understudy_pipeline.aligned.load_checks import check_opened
-from understudy_pipeline.aligned.offset import OffsetError
-from understudy_pipeline.aligned.open_inputs import OpenInputs
-from understudy_pipeline.aligned.options import AlignedOptions
-from understudy_pipeline.aligned.reading import read_task
-from understudy_pipeline.aligned.spool import Spool
-from understudy_pipeline.aligned.stream import AlignedStream, CheckpointInUseError, CheckpointLock, Json
+from understudy_aligned.load_checks import check_opened
+from understudy_aligned.offset import OffsetError
+from understudy_aligned.open_inputs import OpenInputs
+from understudy_aligned.options import AlignedOptions
+from understudy_aligned.reading import read_task
+from understudy_aligned.spool import Spool
+from understudy_aligned.stream import AlignedStream, CheckpointInUseError, CheckpointLock, Json
 from understudy_shared.base.errors import UnderstudyError
 
 
@@ -218,7 +218,7 @@ def test_a_batch_with_poison_that_was_under_way_is_not_given_other_rows(
 def test_the_second_query_on_a_checkpoint_is_refused_until_the_first_stopped(
     options: AlignedOptions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_said_by: str
 ) -> None:
-    monkeypatch.setattr("understudy_pipeline.aligned.stream.CheckpointLock", _impatient)
+    monkeypatch.setattr("understudy_aligned.stream.CheckpointLock", _impatient)
     if is_said_by == "Spark":
         folder = tmp_path / "checkpoint" / "sources" / "0"
         first, second = AlignedStream(options, folder=folder), AlignedStream(options, folder=folder)

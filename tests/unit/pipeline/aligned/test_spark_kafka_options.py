@@ -7,12 +7,12 @@ import pickle
 import pytest
 from tests.support.kafka.migration_table import CLIENT_OPTIONS, SCRIPT, SOURCE_OPTIONS, outcome
 
-from understudy_pipeline.aligned.option_parsing import parse_options
-from understudy_pipeline.aligned.options import AlignedOptions
-from understudy_pipeline.aligned.source import AlignedSource
-from understudy_pipeline.inputs.kafka_config import KafkaConfig
-from understudy_pipeline.inputs.records import Cursor, TopicPartition
-from understudy_pipeline.inputs.start_positions import EARLIEST, LATEST, StartPositions, cursor_at, cursor_at_time
+from understudy_aligned.inputs.kafka_config import KafkaConfig
+from understudy_aligned.inputs.records import Cursor, TopicPartition
+from understudy_aligned.inputs.start_positions import EARLIEST, LATEST, StartPositions, cursor_at, cursor_at_time
+from understudy_aligned.option_parsing import parse_options
+from understudy_aligned.options import AlignedOptions
+from understudy_aligned.source import AlignedSource
 from understudy_shared.base.errors import SettingsError
 
 A0, A1 = TopicPartition("a", 0), TopicPartition("a", 1)

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 from tests.support.spark.scripted_input import ScriptedRecord, rows_of
 
-from understudy_pipeline.aligned.spool import Place, Spool, read_spool
+from understudy_aligned.spool import Place, Spool, read_spool
 
 FIRST = rows_of([ScriptedRecord(1, b"a"), ScriptedRecord(None, b"b")], 0)
 SECOND = rows_of([ScriptedRecord(3, b"c")], 2)

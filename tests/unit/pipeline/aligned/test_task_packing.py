@@ -9,15 +9,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.spark.scripted_input import ScriptedServer
 
-from understudy_pipeline.aligned.options import AlignedOptions
-from understudy_pipeline.aligned.reading import (
+from understudy_aligned.inputs.protocol import Range
+from understudy_aligned.inputs.records import Cursor, TopicPartition
+from understudy_aligned.options import AlignedOptions
+from understudy_aligned.reading import (
     TASK_BYTES,
     PlannedRange,
     pack_tasks,
     planned_ranges,
 )
-from understudy_pipeline.inputs.protocol import Range
-from understudy_pipeline.inputs.records import Cursor, TopicPartition
 
 
 def options_for(topics: tuple[str, ...], **changed: object) -> AlignedOptions:

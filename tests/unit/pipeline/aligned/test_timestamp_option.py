@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from understudy_pipeline.aligned.option_parsing import parse_options
-from understudy_pipeline.aligned.timestamp_option import parse_timestamps
-from understudy_pipeline.inputs.timestamps import TimestampRule, TimestampRules
+from understudy_aligned.inputs.timestamps import TimestampRule, TimestampRules
+from understudy_aligned.option_parsing import parse_options
+from understudy_aligned.timestamp_option import parse_timestamps
 from understudy_shared.base.errors import SettingsError
 
 RECORD, AT = TimestampRule(), TimestampRule("json", "at")

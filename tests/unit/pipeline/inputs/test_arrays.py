@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from understudy_pipeline.inputs import arrays
+from understudy_aligned.inputs import arrays
 
 longs = st.integers(-(2**63), 2**63 - 1)
 texts = st.binary(max_size=9)
@@ -55,8 +55,8 @@ def test_the_first_rows_need_no_pandas() -> None:
     code = """
         import sys, tempfile
         from pathlib import Path
-        from understudy_pipeline.aligned import end_offsets, partition_buffer, rows, source, spool
-        from understudy_pipeline.inputs import kafka_rows, records, redis_rows, timestamps
+        from understudy_aligned import end_offsets, partition_buffer, rows, source, spool
+        from understudy_aligned.inputs import kafka_rows, records, redis_rows, timestamps
 
         class Message:
             def __init__(self, offset, time_ms): self._offset, self._time_ms = offset, time_ms

@@ -8,8 +8,8 @@ import pytest
 from confluent_kafka import KafkaException
 from confluent_kafka import TopicPartition as KafkaPartition
 
-from understudy_pipeline.inputs.kafka_client import KafkaClient, partition_fetch_bytes
-from understudy_pipeline.inputs.records import TopicPartition
+from understudy_aligned.inputs.kafka_client import KafkaClient, partition_fetch_bytes
+from understudy_aligned.inputs.records import TopicPartition
 
 MOST_AT_ONCE = 1_000
 A, B = TopicPartition("a", 0), TopicPartition("b", 0)
@@ -48,7 +48,7 @@ class RecordingConsumer:
 @pytest.fixture
 def consumer(monkeypatch: pytest.MonkeyPatch) -> RecordingConsumer:
     made = RecordingConsumer()
-    monkeypatch.setattr("understudy_pipeline.inputs.kafka_client.Consumer", lambda _: made)
+    monkeypatch.setattr("understudy_aligned.inputs.kafka_client.Consumer", lambda _: made)
     return made
 
 
@@ -112,6 +112,6 @@ def test_a_consumer_of_records_is_told_so_unless_its_user_says_otherwise(
         told.append(given)
         return RecordingConsumer()
 
-    monkeypatch.setattr("understudy_pipeline.inputs.kafka_client.Consumer", make)
+    monkeypatch.setattr("understudy_aligned.inputs.kafka_client.Consumer", make)
     KafkaClient("server", properties, buffer_bytes=2 * MIB).assign({A: 0, B: 0})
     assert [given["max.partition.fetch.bytes"] for given in told] == [found]

@@ -8,12 +8,12 @@ from typing import cast
 import pytest
 from confluent_kafka import TIMESTAMP_CREATE_TIME, KafkaError, KafkaException, Message
 
-from understudy_pipeline.inputs.kafka_client import Conversion, KafkaClient, Polled
-from understudy_pipeline.inputs.kafka_config import KafkaConfig
-from understudy_pipeline.inputs.kafka_input import KafkaInput
-from understudy_pipeline.inputs.kafka_rows import group_messages
-from understudy_pipeline.inputs.protocol import DataLostError, InputError
-from understudy_pipeline.inputs.records import Chunk, Cursor, TopicPartition
+from understudy_aligned.inputs.kafka_client import Conversion, KafkaClient, Polled
+from understudy_aligned.inputs.kafka_config import KafkaConfig
+from understudy_aligned.inputs.kafka_input import KafkaInput
+from understudy_aligned.inputs.kafka_rows import group_messages
+from understudy_aligned.inputs.protocol import DataLostError, InputError
+from understudy_aligned.inputs.records import Chunk, Cursor, TopicPartition
 
 A, B = TopicPartition("a", 0), TopicPartition("b", 0)
 

@@ -7,7 +7,7 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from understudy_pipeline.inputs.kafka_reader import (
+from understudy_aligned.inputs.kafka_reader import (
     FetchPosition,
     describe_loss,
     end_cursor,
@@ -15,7 +15,7 @@ from understudy_pipeline.inputs.kafka_reader import (
     records_in_all,
     unknown_topic,
 )
-from understudy_pipeline.inputs.records import ROW_SCHEMA, Chunk, Cursor, TopicPartition
+from understudy_aligned.inputs.records import ROW_SCHEMA, Chunk, Cursor, TopicPartition
 
 WHERE = TopicPartition("weather", 0)
 

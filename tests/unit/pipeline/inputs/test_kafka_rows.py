@@ -15,9 +15,9 @@ from confluent_kafka import (
 from hypothesis import given
 from hypothesis import strategies as st
 
-from understudy_pipeline.inputs.kafka_rows import group_messages, to_chunk, to_chunks
-from understudy_pipeline.inputs.records import ROW_SCHEMA, TopicPartition, record_size
-from understudy_pipeline.inputs.timestamps import TimestampRule, TimestampRules
+from understudy_aligned.inputs.kafka_rows import group_messages, to_chunk, to_chunks
+from understudy_aligned.inputs.records import ROW_SCHEMA, TopicPartition, record_size
+from understudy_aligned.inputs.timestamps import TimestampRule, TimestampRules
 
 WHERE = TopicPartition("wetter-ä", 3)
 TIME_MS = 1_700_000_000_000
@@ -136,7 +136,7 @@ def test_partitions_of_one_fetch_become_the_chunks_that_each_becomes_alone(
     rules = TimestampRules(own=(("a", TimestampRule("header", "at")), ("b", TimestampRule("json", "at"))))
     found = group_messages(messages).records
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("understudy_pipeline.inputs.kafka_rows.MOST_COLUMN_BYTES", most)
+        patch.setattr("understudy_aligned.inputs.kafka_rows.MOST_COLUMN_BYTES", most)
         together = to_chunks(found, rules, include_headers=True)
     alone = [to_chunk(where, some, rules.of(where.topic), include_headers=True) for where, some in found.items()]
     assert [chunk.partition for chunk in together] == [chunk.partition for chunk in alone]

@@ -6,8 +6,8 @@ import pickle
 
 import pytest
 
-from understudy_pipeline.inputs.redis_streams import RedisConfig
-from understudy_pipeline.inputs.timestamps import TimestampRule, TimestampRules
+from understudy_aligned.inputs.redis_streams import RedisConfig
+from understudy_aligned.inputs.timestamps import TimestampRule, TimestampRules
 from understudy_shared.base.errors import SettingsError
 
 

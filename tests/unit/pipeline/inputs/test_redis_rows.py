@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from understudy_pipeline.inputs.records import ROW_SCHEMA
-from understudy_pipeline.inputs.redis_rows import (
+from understudy_aligned.inputs.records import ROW_SCHEMA
+from understudy_aligned.inputs.redis_rows import (
     Entry,
     EntryFields,
     StreamInfo,
@@ -24,7 +24,7 @@ from understudy_pipeline.inputs.redis_rows import (
     stream_info,
     with_known_counts,
 )
-from understudy_pipeline.inputs.timestamps import TimestampRule
+from understudy_aligned.inputs.timestamps import TimestampRule
 
 FIELDS = EntryFields(b"key", b"value", TimestampRule())
 

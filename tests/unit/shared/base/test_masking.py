@@ -16,10 +16,10 @@ from pydantic import ValidationError
 
 from understudy.services.settings import settings_error
 from understudy.terminal.exits import say_error
+from understudy_aligned.inputs.kafka_config import KafkaConfig
+from understudy_aligned.inputs.redis_server import StreamServer
 from understudy_node.checkpoint.opening import open_checkpoint_files
 from understudy_node.settings import NodeSettings
-from understudy_pipeline.inputs.kafka_config import KafkaConfig
-from understudy_pipeline.inputs.redis_server import StreamServer
 from understudy_router.settings import RouterSettings
 from understudy_shared.base.errors import UnderstudyError
 from understudy_shared.base.masking import masked, masked_location, masked_text, words_of

@@ -1,0 +1,82 @@
+"""Positions at which a new query begins to read Kafka topics, given by offsets or by times (pure)."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
+from understudy_aligned.inputs.records import Cursor, TopicPartition
+from understudy_shared.base.errors import SettingsError
+
+LATEST, EARLIEST = -1, -2
+"""Offsets that stand for the end and the beginning of a log, as in Spark's JSON."""
+
+ByPartition = tuple[tuple[str, int, int], ...]
+"""Topic, partition and number."""
+
+
+@dataclass(frozen=True, slots=True)
+class StartPositions:
+    """The positions at which partitions begin. Exactly one of `offsets`, `times_ms` and `time_ms` is set."""
+
+    option: str
+    """The option that says so."""
+
+    offsets: ByPartition | None = None
+    """An offset may be LATEST or EARLIEST."""
+
+    times_ms: ByPartition | None = None
+    """Begin at the first record that is not earlier."""
+
+    time_ms: int | None = None
+    """The same time for all partitions."""
+
+    latest_if_none: bool = False
+    """Begin at the end of a partition that has no record from that time on. Otherwise that is an error."""
+
+    def topics(self) -> frozenset[str] | None:
+        """Return the topics that are named. None if all are meant."""
+        given = self.offsets if self.times_ms is None else self.times_ms
+        return None if given is None else frozenset(topic for topic, _, _ in given)
+
+    def of_partitions(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, int]:
+        """Return the offset or the time of each partition. Raises SettingsError unless exactly these are given."""
+        given = self.offsets if self.times_ms is None else self.times_ms
+        if given is None:
+            return dict.fromkeys(partitions, self.time_ms or 0)
+        found = {TopicPartition(topic, partition): number for topic, partition, number in given}
+        missing, unknown = sorted(set(partitions) - found.keys()), sorted(found.keys() - set(partitions))
+        if missing or unknown:
+            what = "leaves out" if missing else "names partitions that do not exist:"
+            raise SettingsError(
+                f"{self.option} {what} {', '.join(map(str, missing or unknown))}",
+                where=f"option {self.option}",
+                fix="Name exactly the partitions that exist; -2 stands for the beginning of one, -1 for its end",
+            )
+        return found
+
+
+def cursor_at(partition: TopicPartition, offset: int, *, low: int, end: int, option: str) -> Cursor:
+    """Return the cursor before the record at `offset`, in a log from `low` to before `end`. Raises SettingsError."""
+    offset = {EARLIEST: low, LATEST: end}.get(offset, offset)
+    if not low <= offset <= end:
+        raise SettingsError(
+            f"{partition} has offsets from {low} to {end}, not {offset}",
+            where=f"option {option}",
+            fix="Give an offset in that range; -2 stands for the beginning, -1 for the end",
+        )
+    return Cursor(offset=str(offset - 1), ordinal=offset)
+
+
+def cursor_at_time(
+    partition: TopicPartition, offset: int | None, *, time_ms: int, end: int, positions: StartPositions
+) -> Cursor:
+    """Return the cursor before `offset`, the first record at `time_ms` or later. None: no such record exists."""
+    if offset is None and not positions.latest_if_none:
+        raise SettingsError(
+            f"{partition} has no record at {time_ms} ms or later",
+            where=f"option {positions.option}",
+            fix="Set startingOffsetsByTimestampStrategy to latest to begin at its end, or give an earlier time",
+        )
+    first = end if offset is None else offset
+    return Cursor(offset=str(first - 1), ordinal=first)

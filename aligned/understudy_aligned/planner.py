@@ -1,0 +1,393 @@
+"""The planner: reads ahead on all inputs and plans the next micro-batch without I/O.
+
+A batch depends only on its start offset and on the logs. After planning a batch the planner stands at its end. If Spark
+asks for the batch after another offset, the planner drops what it fetched and seeks there.
+
+A batch is *settled* when nothing that can still happen changes it: neither records that arrive, nor lags, nor the time,
+nor the end of an input. So it may be prepared while Spark runs the batch before it.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence, Set
+from contextlib import AbstractContextManager
+from dataclasses import replace
+
+from understudy_aligned.batch_cut import Queue, limit_counts, ready_counts
+from understudy_aligned.batch_plan import UNBOUNDED, Batch, plan_batch, share
+from understudy_aligned.batch_taking import PlannedBatch, SettledBatch, settled_batch, take_batch
+from understudy_aligned.drift import counts_until, find_slowest
+from understudy_aligned.end_offsets import current_ends, first_positions
+from understudy_aligned.fingerprint import fingerprint
+from understudy_aligned.inputs.protocol import InputError
+from understudy_aligned.inputs.records import TopicPartition
+from understudy_aligned.load_checks import check_even
+from understudy_aligned.offset import SourceOffset
+from understudy_aligned.open_inputs import OpenInputs
+from understudy_aligned.options import AlignedOptions
+from understudy_aligned.planner_metrics import PlannerMetrics, measure
+from understudy_aligned.poison import before_poison
+from understudy_aligned.prefetch import Prefetch
+from understudy_aligned.read_ahead import Lag
+from understudy_aligned.run_counts import RunCounts, Sample
+from understudy_aligned.shared_read_ahead import SharedReadAhead
+from understudy_aligned.subscription import topics_at, with_topics
+from understudy_aligned.wait_reasons import PutOff, put_off
+from understudy_shared.base.clock import Clock
+from understudy_shared.base.errors import UnderstudyError
+
+log = logging.getLogger(__name__)
+
+WAIT_MS = 30
+"""Time for which `plan` waits for records. Without a trigger interval Spark asks again at once."""
+
+FILL_WAIT_MS = 1_000
+"""Longest wait of `plan_patiently` for records that fill the batch, while servers have them."""
+
+FILL_PAUSE_MS = 250
+"""Time without a record after which it does not wait any longer for that."""
+
+START_WAIT_MS = 60_000
+"""Time for which `plan_patiently` waits for inputs that have not answered since the start."""
+
+ENDS_TIMEOUT_MS = 60_000
+"""Time without a record, with AvailableNow, before the ends are reached. After it the query fails."""
+
+_STOP_S = 3.0
+"""Time for which `stop` waits for all threads together."""
+
+
+def settled_counts(
+    tasks: Mapping[int, Sequence[Queue]], *, max_poll_records: int, ring: int, max_drift_ms: int | None = None
+) -> Mapping[TopicPartition, int] | None:
+    """Count the records of each queue that the next batch takes, whenever `plan_batch` plans it. None: that may change.
+
+    A settled batch passes over no input, so it waits for no input and counts nothing as enforced.
+    """
+    if max_poll_records == UNBOUNDED or not tasks:
+        return None
+    if any(not len(queue.times_ms) for queues in tasks.values() for queue in queues):
+        return None
+    # Every queue blocks here. More records, or a queue that may be passed over, only add to the end of what is ready.
+    ready = {task: ready_counts(queues, frozenset()) for task, queues in tasks.items()}
+    available = {task: sum(counts.values()) for task, counts in ready.items()}
+    shares = share(available, budget=max_poll_records, first=ring)
+    # A task that gives all it has would give more if it had more, and another task less.
+    if any(shares.allowed[task] >= available[task] for task in tasks):
+        return None
+    taken: dict[TopicPartition, int] = {}
+    for task, queues in tasks.items():
+        taken.update(limit_counts(queues, ready[task], shares.allowed[task]))
+    if max_drift_ms is not None and not _is_within_drift(tasks, shares.allowed, taken, max_drift_ms):
+        return None
+    return {partition: count for partition, count in taken.items() if count}
+
+
+def _is_within_drift(
+    tasks: Mapping[int, Sequence[Queue]],
+    allowed: Mapping[int, int],
+    taken: Mapping[TopicPartition, int],
+    max_drift_ms: int,
+) -> bool:
+    """Whether each task has more records than its share that are not too far ahead of the slowest input.
+
+    The bound can only move on: records that arrive bring an input further, and one that is passed over does not count.
+    """
+    every = [queue for queues in tasks.values() for queue in queues]
+    latest_ms = find_slowest(every, taken, frozenset()).progress_ms + max_drift_ms
+    return all(sum(counts_until(queues, latest_ms).values()) > allowed[task] for task, queues in tasks.items())
+
+
+class Planner:
+    """Plans the batches of one run of a query. The first `plan` starts its threads, `stop` ends them."""
+
+    def __init__(self, options: AlignedOptions, clock: Clock, inputs: OpenInputs | None = None) -> None:
+        self._options = options
+        self._inputs = inputs or OpenInputs(options.inputs)
+        self._clock = clock
+        self._shared = SharedReadAhead(options, clock)
+        self._fingerprint = fingerprint(options)
+        self._prefetches: list[Prefetch] = []
+        self._offset = SourceOffset(self._fingerprint)
+        self.counts = RunCounts()
+        self._has_ends = False
+        self._last_batch_ms: float | None = None
+        self._put_off: PutOff | None = None
+
+    def initial(self, *, timeout_ms: int) -> SourceOffset:
+        """Return the offset at which a new checkpoint begins.
+
+        Unless everything is read this asks the servers, and raises InputError when one does not answer in time. Topics
+        that are merged with each other are counted. Raises SettingsError if their counts do not fit `merge`.
+        """
+        cursors, counts = first_positions(self._options, self._inputs, timeout_ms=timeout_ms)
+        check_even(self._options, counts)
+        found = sorted({tp.topic for tp in cursors})
+        return SourceOffset(with_topics(self._fingerprint, self._options, found), cursors=cursors)
+
+    def finish_at_current_ends(self, *, timeout_ms: int) -> None:
+        """Read up to the current ends only (the trigger AvailableNow).
+
+        This asks every server, and raises like `initial`. From then on `plan` returns None only when everything up to
+        these ends is in a batch, or with `available_now=ordered` everything whose place in the order is certain.
+        """
+        ends = current_ends(self._options, self._inputs, timeout_ms=timeout_ms)
+        with self._shared.changed:
+            self._shared.ahead.set_ends(ends)
+            self._has_ends = True
+
+    def plan(self, start: SourceOffset, *, wait_ms: float = WAIT_MS) -> PlannedBatch | None:
+        """Plan the batch after `start`; return None if no record can be taken within `wait_ms`. Does no I/O.
+
+        Raises the error that stopped an input (DataLostError, UnknownTopicError, ...). With `undecodable=fail` raises
+        UndecodableError for a poison record once everything before it in its task is in a batch.
+        """
+        with self._shared.changed:
+            self._seek_if_moved(start)
+            if self._has_ends:
+                return self._plan_until_ends(start)
+            return self._shared.changed.wait_for(lambda: self._plan(start), wait_ms / 1000)
+
+    def plan_patiently(self, start: SourceOffset, *, wait_ms: float, limit_ms: float) -> PlannedBatch | None:
+        """Plan like `plan`, but return None only when there is nothing to be read, or after `limit_ms`.
+
+        Spark takes None for "all there was is processed" (`processAllAvailable`). While an input has not answered since
+        the start the limit is START_WAIT_MS.
+        """
+        began_ms = self._clock.monotonic_ms()
+        with self._shared.changed:
+            self._wait_for_a_full_batch(start)
+            while True:
+                batch = self.plan(start, wait_ms=wait_ms)
+                if batch is not None or not self._shared.has_more():
+                    return batch
+                limit = max(limit_ms, START_WAIT_MS) if self._shared.starting() else limit_ms
+                if self._clock.monotonic_ms() - began_ms >= limit:
+                    return None
+
+    def plan_to_current_ends(self, start: SourceOffset, *, timeout_ms: int) -> SourceOffset | None:
+        """Plan one batch from `start` to the current ends of all inputs (the trigger Once), however large, and return
+        its end.
+
+        No records are buffered: they may not fit into memory, and executors read them from the inputs. None if there
+        are no records. Raises like `initial` and `plan`.
+        """
+        self.finish_at_current_ends(timeout_ms=timeout_ms)
+        end, records, size = start, Counter[TopicPartition](), 0
+        while (batch := self.plan(end)) is not None:
+            end = batch.end
+            records, size = records + Counter(end.records_of), size + end.bytes
+        if end is start:
+            return None
+        return replace(end, batches=start.batches + 1, records=records.total(), records_of=records, bytes=size)
+
+    def settled(self) -> SettledBatch | None:
+        """Return the batch after the last one if it is settled (`settled`), else None. It stays to be planned."""
+        with self._shared.changed:
+            taken = self._settled_counts()
+            if taken is None:
+                return None
+            ahead = self._shared.ahead
+            order = with_topics(self._fingerprint, self._options, ahead.ranks)
+            return settled_batch(ahead, self._offset, taken, fingerprint=order)
+
+    def wait_until_settled(self, *, limit_ms: float, stopping: threading.Event) -> bool:
+        """Wait at most `limit_ms` until the batch after the last one is settled, or `stopping` is set (then `wake`)."""
+        with self._shared.changed:
+            return self._shared.changed.wait_for(
+                lambda: stopping.is_set() or self._settled_counts() is not None, limit_ms / 1000
+            )
+
+    def wake(self) -> None:
+        """Make every thread that waits look again."""
+        with self._shared.changed:
+            self._shared.changed.notify_all()
+
+    def hold_prefetch(self) -> AbstractContextManager[object]:
+        """Return a block in which the prefetch threads rest: they would compete with the caller for the interpreter."""
+        return self._shared.changed
+
+    def current_lag(self, topic: str, partition: int) -> Lag | None:
+        """Return how many records of the partition are not fetched yet (KIP-695). None if unknown. Does no I/O.
+
+        Raises UnderstudyError for a partition that this source does not read.
+        """
+        wanted = TopicPartition(topic, partition)
+        with self._shared.changed:
+            ahead = self._shared.ahead
+            if topic not in ahead.ranks or (ahead.tasks and wanted not in ahead.retained):
+                raise UnderstudyError(
+                    f"{wanted} is not a partition of this source",
+                    where="current_lag",
+                    fix=f"The topics are {', '.join(ahead.ranks)}; each has partitions from 0",
+                )
+            return ahead.lags.current(wanted, self._clock.monotonic_ms())
+
+    def snapshot(self) -> PlannerMetrics:
+        """Return the metrics at this moment."""
+        with self._shared.changed:
+            self._shared.update_waits()
+            now_ms = self._clock.monotonic_ms()
+            return measure(self._shared, self.counts, self._offset, self._put_off, options=self._options, now_ms=now_ms)
+
+    def stop(self) -> None:
+        """End the threads and close the inputs. Waits a few seconds at most. May be called again."""
+        self._inputs.close()
+        for prefetch in self._prefetches:
+            prefetch.stop()
+        with self._shared.changed:
+            self._shared.changed.notify_all()
+        deadline_s = time.monotonic() + _STOP_S
+        left = [each for each in self._prefetches if not each.join(max(0.0, deadline_s - time.monotonic()))]
+        if left:
+            log.warning("%d inputs hang and were not closed", len(left), extra={"action": "stop"})
+
+    def _seek_if_moved(self, start: SourceOffset) -> None:
+        if not self._shared.ahead.is_positioned_at(start.cursors):
+            self._shared.ahead.seek_to(start.cursors, start.topic_ids, topics_at(self._options, start))
+            self._shared.changed.notify_all()
+        self._offset = start
+        if not self._prefetches:
+            self._prefetches = [
+                Prefetch(
+                    self._shared,
+                    index,
+                    self._inputs.take(index),
+                    self._clock,
+                    request_timeout_ms=self._options.request_timeout_ms,
+                )
+                for index in range(len(self._options.inputs))
+            ]
+            for prefetch in self._prefetches:
+                prefetch.start()
+
+    def _held(self) -> Set[TopicPartition]:
+        """Return inputs at their end that a later query waits for all the same (`available_now=ordered`)."""
+        return self._shared.ahead.finished if self._options.available_now == "ordered" else frozenset()
+
+    def _wait_for_a_full_batch(self, start: SourceOffset) -> None:
+        """Let a backlog fill the batch for a moment: a batch costs as much as many records, in Spark and for each
+        partition.
+
+        The first batch of a run waits for nothing. It decides nothing: Spark might have asked later.
+        """
+        ahead = self._shared.ahead
+        if self._last_batch_ms is None or not ahead.is_positioned_at(start.cursors):
+            return
+        began_ms = self._clock.monotonic_ms()
+
+        def is_ready() -> bool:
+            now_ms = self._clock.monotonic_ms()
+            return (
+                self._shared.failure is not None
+                or now_ms - max(began_ms, self._shared.last_arrival_ms) >= FILL_PAUSE_MS
+                or not ahead.is_filling(now_ms)
+            )
+
+        self._shared.changed.wait_for(is_ready, FILL_WAIT_MS / 1000)
+
+    def _plan_until_ends(self, start: SourceOffset) -> PlannedBatch | None:
+        began_ms = self._clock.monotonic_ms()
+        while True:
+            batch = self._shared.changed.wait_for(lambda: self._plan(start), WAIT_MS / 1000)
+            if batch is not None or self._shared.ahead.is_complete(in_order=self._options.available_now == "ordered"):
+                return batch
+            waited_ms = self._clock.monotonic_ms() - max(began_ms, self._shared.last_arrival_ms)
+            if waited_ms > ENDS_TIMEOUT_MS:
+                raise self._ends_not_reached(waited_ms)
+
+    def _ends_not_reached(self, waited_ms: float) -> InputError:
+        ahead, away = self._shared.ahead, self._shared.outages()
+        left = sorted(ahead.retained.keys() - ahead.finished)
+        return InputError(
+            f"no record arrived for {waited_ms / 1000:.0f} s, and the ends of the inputs are not reached",
+            where=", ".join(away) or ", ".join(map(str, left)),
+            fix="; ".join(each.error for each in away.values()) or "Start the query again",
+        )
+
+    def _plan(self, start: SourceOffset) -> PlannedBatch | None:
+        if self._shared.failure is not None:
+            raise self._shared.failure
+        self._shared.update_waits()
+        ahead, now_ms = self._shared.ahead, self._clock.monotonic_ms()
+        changed = ahead.tasks_to_plan(now_ms)
+        # The others have nothing to give, unless the drift is bounded: then all tasks depend on each other.
+        is_part = self._options.max_drift_ms is None and len(changed) < len(ahead.tasks)
+        if is_part and not (changed and self._batch(start, self._queues(changed), now_ms).taken):
+            ahead.found_nothing(now_ms)
+            self._put_off = None
+            return None
+        queues = self._queues(ahead.tasks)
+        batch = self._batch(start, queues, now_ms)
+        ahead.held_back = batch.held_back
+        # A query that ends by itself takes what there is, however little.
+        least = 1 if self._has_ends else self._options.min_poll_records
+        self._put_off = put_off(
+            sum(batch.taken.values()),
+            min_records=least,
+            max_delay_ms=self._options.max_trigger_delay_ms,
+            last_ms=self._last_batch_ms,
+            is_full=least > 1 and bool(ahead.paused()),
+            now_ms=now_ms,
+        )
+        if self._put_off is not None:
+            return None
+        if not batch.taken:
+            ahead.found_nothing(now_ms)
+            return None
+        return self._take_batch(start, before_poison(batch, queues, ahead.retained), now_ms)
+
+    def _batch(self, start: SourceOffset, queues: Mapping[int, Sequence[Queue]], now_ms: float) -> Batch:
+        """Plan a batch of these tasks only, and note until when it waits for their empty inputs."""
+        ahead, held = self._shared.ahead, self._held()
+        batch = plan_batch(
+            queues,
+            {tp: lag for tp, lag in ahead.lags.known(now_ms).items() if tp not in held},
+            ahead.deadlines,
+            self._options,
+            finished=ahead.finished - held,
+            ring=start.ring,
+            now_ms=now_ms,
+        )
+        ahead.set_deadlines(queues.keys(), batch.deadlines)
+        return batch
+
+    def _queues(self, tasks: Mapping[int, Sequence[TopicPartition]]) -> Mapping[int, Sequence[Queue]]:
+        ahead = self._shared.ahead
+        return {
+            task: [ahead.retained[tp].queue(ahead.ranks[tp.topic]) for tp in partitions]
+            for task, partitions in tasks.items()
+        }
+
+    def _settled_counts(self) -> Mapping[TopicPartition, int] | None:
+        retained = self._shared.ahead.retained
+        if self._shared.failure is not None or not all(retained.values()):
+            return None
+        taken = settled_counts(
+            self._queues(self._shared.ahead.tasks),
+            max_poll_records=self._options.max_poll_records,
+            max_drift_ms=self._options.max_drift_ms,
+            ring=self._offset.ring,
+        )
+        # A record that is refused ends the batch before it, and then the query.
+        if taken is None or any(retained[tp].first_refused(count) is not None for tp, count in taken.items()):
+            return None
+        return taken
+
+    def _take_batch(self, start: SourceOffset, batch: Batch, now_ms: float) -> PlannedBatch:
+        ahead = self._shared.ahead
+        order = with_topics(self._fingerprint, self._options, ahead.ranks)
+        planned, lateness, poison = take_batch(ahead, start, batch, fingerprint=order)
+        self._offset, self._last_batch_ms = planned.end, now_ms
+        end = planned.end
+        sample = Sample(
+            now_ms, end.records, sum(batch.enforced.values()), lateness, self._clock.monotonic_ms() - now_ms
+        )
+        aside = (count for tp, count in poison.items() if self._options.undecodable_of(tp.topic) == "aside")
+        self.counts.add(sample, dead_letters=sum(aside))
+        self._shared.changed.notify_all()
+        return planned

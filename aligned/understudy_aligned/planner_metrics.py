@@ -1,0 +1,238 @@
+"""The planner's metrics at one moment, and their JSON for Spark's progress (pure).
+
+There they have Kafka's names, where Kafka has them, and Kafka's unit, milliseconds. `metric_families` has the names for
+Prometheus. Averages, maxima and rates cover the last 30 s, as in Kafka. An unknown lag is left out: it is not 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from understudy_aligned.drift import HeldBack
+from understudy_aligned.inputs.protocol import ClientQueue
+from understudy_aligned.inputs.records import NO_TIME_MS, TopicPartition
+from understudy_aligned.offset import SourceOffset
+from understudy_aligned.options import AlignedOptions
+from understudy_aligned.read_ahead import Lag, ReadAhead
+from understudy_aligned.run_counts import Lateness, RunCounts
+from understudy_aligned.shared_read_ahead import Outage, SharedReadAhead
+from understudy_aligned.wait_reasons import PutOff
+
+
+@dataclass(frozen=True, slots=True)
+class PlannerMetrics:
+    """Counts are since the beginning of the checkpoint, or with `run_` since the planner's process started.
+
+    Averages, maxima and rates cover the last 30 s. They are None if no batch was planned in them.
+    """
+
+    input_buffer_bytes: int
+    """KIP-770: bytes of records that are fetched and in no batch."""
+
+    input_buffer_max_bytes: int
+    """The bound on them."""
+
+    input_buffer_records: int
+    client_queue: ClientQueue | None
+    """The records that librdkafka holds for the planner. None: there is no Kafka, or it has not said yet."""
+
+    batches: int
+    enforced: int
+    undecodable: int
+    run_batches: int
+    run_records: int
+    run_empty_plans: int
+    run_plan_ms: float
+    run_lateness: Lateness
+    run_dead_letters: int
+    run_spooled_ahead: int
+    run_losses: int
+    """The number of times that reading continued behind lost records."""
+
+    run_compacted: int | None
+    """Records that compaction removed between the plan of a batch and its reading. None if unknown."""
+
+    enforced_rate: float
+    """Enforced records per second."""
+
+    plan_avg_ms: float | None
+    plan_max_ms: float | None
+    poll_records_avg: float | None
+    """Records of a micro-batch."""
+
+    poll_records_max: int | None
+    lateness: Lateness
+    """Without records if no batch was planned."""
+
+    partitions: Sequence[TopicPartition]
+    """Those that are read. Empty until the partitions of every topic are known."""
+
+    lags: Mapping[TopicPartition, Lag]
+    """Only partitions whose lag is known."""
+
+    paused: Sequence[TopicPartition]
+    """Partitions that are not fetched now because memory is full."""
+
+    unread: Sequence[TopicPartition]
+    """Partitions that another topic lacks: they are not read until it grows, too."""
+
+    held_back: HeldBack
+    """The partitions that wait for the slowest ones (`max_drift_ms`)."""
+
+    put_off: PutOff | None
+    """The batch that waits for more records (`min_poll_records`)."""
+
+    partition_times_ms: Mapping[TopicPartition, int]
+    """The greatest timestamp of each partition in a batch. A partition without one is left out."""
+
+    stream_times_ms: Mapping[int, int]
+    """The greatest of them in each task."""
+
+    servers: Sequence[str]
+    """Every server."""
+
+    starting: Sequence[str] = ()
+    """Servers that have not answered since the planner started."""
+
+    outages: Mapping[str, Outage] = field(default_factory=dict)
+    """Servers that do not answer."""
+
+    topics: Sequence[str] = ()
+    """The topics that are read, in the order that breaks ties. A pattern may have found no topic yet."""
+
+    waiting: Mapping[str, int] = field(default_factory=dict)
+    """Partition counts of topics that a pattern found and that are not read, as they do not fit the others."""
+
+    @property
+    def unknown_lags(self) -> Sequence[TopicPartition]:
+        """Partitions whose lag is unknown."""
+        return [tp for tp in self.partitions if tp not in self.lags]
+
+    def as_json(self) -> dict[str, object]:
+        """Make JSON for `reportLatestOffset`. Spark shows it in the query's progress as `sources[].latestOffset`."""
+        metrics: dict[str, object] = {
+            "input-buffer-bytes-total": self.input_buffer_bytes,
+            "input-buffer-max-bytes": self.input_buffer_max_bytes,
+            "input-buffer-records": self.input_buffer_records,
+            "enforced-processing-total": self.enforced,
+            "enforced-processing-rate": self.enforced_rate,
+            "undecodable-total": self.undecodable,
+            "dead-letters-total": self.run_dead_letters,
+            "data-losses-total": self.run_losses,
+            "batches-total": self.batches,
+            "records-total": self.run_records,
+            "empty-plans-total": self.run_empty_plans,
+            "spooled-ahead-total": self.run_spooled_ahead,
+            "partitions": len(self.partitions),
+            "topics": list(self.topics),
+            "unread-partitions": _texts(self.unread),
+            "unread-topics": {topic: _unread_reason(count) for topic, count in self.waiting.items()},
+            "paused-partitions": _texts(self.paused),
+            "held-back": {str(tp): ahead_ms for tp, ahead_ms in sorted(self.held_back.ahead_ms.items())},
+            "held-back-by": _texts(sorted(self.held_back.slowest)),
+            "waits-for-records": {} if self.put_off is None else _put_off(self.put_off),
+            "current-lag": {str(tp): lag.records for tp, lag in self.lags.items()},
+            "unknown-lag": _texts(self.unknown_lags),
+            "partition-time": {str(tp): time_ms for tp, time_ms in self.partition_times_ms.items()},
+            "stream-time": {str(task): time_ms for task, time_ms in self.stream_times_ms.items()},
+            "starting": list(self.starting),
+            "away": {server: _outage(each.since_ms, each.error) for server, each in self.outages.items()},
+            "waits-for": {
+                server: _outage(each.waits_ms, each.error)
+                for server, each in self.outages.items()
+                if each.waits_ms is not None
+            },
+        }
+        return metrics | {name: value for name, value in self._known().items() if value is not None}
+
+    def _known(self) -> Mapping[str, float | None]:
+        return {
+            "librdkafka-queue-bytes": None if self.client_queue is None else self.client_queue.bytes,
+            "librdkafka-queue-records": None if self.client_queue is None else self.client_queue.records,
+            "compacted-records-total": self.run_compacted,
+            "poll-records-avg": self.poll_records_avg,
+            "poll-records-max": self.poll_records_max,
+            "plan-latency-avg": self.plan_avg_ms,
+            "plan-latency-max": self.plan_max_ms,
+            "record-lateness-avg": self.lateness.avg_ms,
+            "record-lateness-max": self.lateness.max_ms if self.lateness.records else None,
+        }
+
+
+def measure(
+    shared: SharedReadAhead,
+    counts: RunCounts,
+    offset: SourceOffset,
+    put_off: PutOff | None,
+    *,
+    options: AlignedOptions,
+    now_ms: float,
+) -> PlannerMetrics:
+    """Collect the metrics of a planner that stands at `offset`. The caller holds `shared.changed`."""
+    ahead, samples = shared.ahead, counts.window.samples(now_ms)
+    lags = {tp: ahead.lags.current(tp, now_ms) for tp in ahead.retained}
+    partition_times_ms = {
+        tp: cursor.time_ms for tp, cursor in sorted(offset.cursors.items()) if cursor.time_ms > NO_TIME_MS
+    }
+    return PlannerMetrics(
+        input_buffer_bytes=sum(held.bytes for held in ahead.retained.values()),
+        input_buffer_max_bytes=options.input_buffer_max_bytes,
+        input_buffer_records=sum(len(held) for held in ahead.retained.values()),
+        client_queue=shared.client_queue(),
+        batches=offset.batches,
+        enforced=offset.enforced,
+        undecodable=offset.undecodable,
+        run_batches=counts.batches,
+        run_records=counts.records,
+        run_empty_plans=counts.empty_plans,
+        run_plan_ms=counts.plan_ms,
+        run_lateness=counts.lateness,
+        run_dead_letters=counts.dead_letters,
+        run_spooled_ahead=counts.spooled_ahead,
+        run_losses=shared.losses(),
+        run_compacted=counts.compacted,
+        enforced_rate=counts.window.enforced_rate(now_ms),
+        plan_avg_ms=sum(sample.plan_ms for sample in samples) / len(samples) if samples else None,
+        plan_max_ms=max((sample.plan_ms for sample in samples), default=None),
+        poll_records_avg=sum(sample.records for sample in samples) / len(samples) if samples else None,
+        poll_records_max=max((sample.records for sample in samples), default=None),
+        lateness=sum((sample.lateness for sample in samples), start=Lateness()),
+        partitions=sorted(ahead.retained),
+        lags={tp: lag for tp, lag in lags.items() if lag is not None},
+        paused=sorted(ahead.paused()),
+        unread=[*ahead.unread, *options.partitions(ahead.waiting)],
+        topics=list(ahead.ranks),
+        waiting=ahead.waiting,
+        held_back=ahead.held_back,
+        put_off=put_off,
+        partition_times_ms=partition_times_ms,
+        stream_times_ms=_stream_times_ms(ahead, partition_times_ms),
+        servers=shared.server_names(),
+        starting=shared.starting(),
+        outages=shared.outages(),
+    )
+
+
+def _stream_times_ms(ahead: ReadAhead, partition_times_ms: Mapping[TopicPartition, int]) -> Mapping[int, int]:
+    times_ms = {
+        task: [partition_times_ms[tp] for tp in partitions if tp in partition_times_ms]
+        for task, partitions in ahead.tasks.items()
+    }
+    return {task: max(known) for task, known in times_ms.items() if known}
+
+
+def _texts(partitions: Sequence[TopicPartition]) -> list[str]:
+    return [str(tp) for tp in partitions]
+
+
+def _unread_reason(count: int) -> str:
+    return f"it has {count} partitions, and not as many as the topics that are read"
+
+
+def _put_off(batch: PutOff) -> Mapping[str, object]:
+    return {"records": batch.records, "min-poll-records": batch.min_records, "left-ms": batch.left_ms}
+
+
+def _outage(since_ms: float, error: str) -> Mapping[str, object]:
+    return {"since-ms": since_ms, "error": error}

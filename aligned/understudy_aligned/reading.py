@@ -1,0 +1,246 @@
+"""Reads planned ranges on executors and turns them into rows for Spark: from the spool, or else from the input.
+
+The rows depend only on the ranges and the options, so that a replayed batch is the same batch.
+"""
+
+from __future__ import annotations
+
+import heapq
+import time
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+
+from understudy_aligned.compacted import RangeRead, report_compacted
+from understudy_aligned.dead_letters import write_dead_letters
+from understudy_aligned.inputs.opening import open_reader
+from understudy_aligned.inputs.protocol import InputConfig, InputError, Range, RangeReader
+from understudy_aligned.inputs.records import NO_TIME_MS, Cursor, TopicPartition
+from understudy_aligned.options import AlignedOptions
+from understudy_aligned.range_rows import RangeRows, Slice, joined_rows
+from understudy_aligned.rows import RowOptions
+from understudy_aligned.spool import Place, SpoolFile, read_spool
+
+TASK_BYTES = 1 << 20
+"""Bytes that justify another Spark task: a task costs 10 to 20 ms, in which one task reads at least this much."""
+
+_ASSUMED_RECORD_BYTES = 256
+"""Assumed record size of a batch that is replayed after a restart: its sizes are no longer known."""
+
+_RETRY_PAUSES_S = (0.1, 0.4, 1.6)
+"""Pauses before an input is read again after an InputError; the last one is repeated."""
+
+_MAX_READERS = 16
+"""Most readers that a worker process keeps open; it may serve several queries."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedRange:
+    """A range with its input, its topic's rank, and its place in the spool file, if there is one."""
+
+    span: Range
+    config: InputConfig
+    rank: int
+    spooled: tuple[str, Sequence[Place]] | None = None
+    bytes: int = 0
+    records: int | None = None
+    """Its records when the batch was planned. None: unknown."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReadTask:
+    """The ranges that one Spark task reads."""
+
+    ranges: tuple[PlannedRange, ...]
+    options: RowOptions = field(default_factory=RowOptions)
+    poll_timeout_ms: int = 0
+    """Time for which an input that cannot be read is retried, counted from the last record."""
+    batch: int = 0
+    """The number of the batch: the first field of `merge_order`."""
+    stream_time_ms: int = NO_TIME_MS
+    """The column `stream_time` of the batch."""
+    notes: str | None = None
+    """The folder of notes on compacted records, which the planner counts."""
+
+
+def planned_ranges(
+    options: AlignedOptions,
+    spans: Sequence[Range],
+    *,
+    topics: Sequence[str] = (),
+    sizes: Sequence[int] | None = None,
+    spool: SpoolFile | None = None,
+    records_of: Mapping[TopicPartition, int] | None = None,
+) -> list[PlannedRange]:
+    """Describe the ranges of a batch for executors. `sizes` and the parts of `spool` are in the order of `spans`.
+
+    `topics` are those that are read, in the order that breaks ties, if that is not the order of the option.
+    `records_of` are the records that the partitions had when the batch was planned, as far as that is known.
+    """
+    records_of = records_of or {}
+    ranks = {topic: rank for rank, topic in enumerate(topics or options.topics)}
+    planned = []
+    for index, span in enumerate(spans):
+        topic = span.partition.topic
+        size = (span.end.ordinal - span.start.ordinal) * _ASSUMED_RECORD_BYTES if sizes is None else sizes[index]
+        place = None if spool is None else (spool.path, spool.parts[index])
+        config = next(config for config in options.inputs if topic in config.topics)
+        planned.append(PlannedRange(span, config, ranks[topic], place, size, records_of.get(span.partition)))
+    return planned
+
+
+def pack_tasks(
+    planned: Sequence[PlannedRange],
+    options: AlignedOptions,
+    *,
+    batch: int,
+    stream_time_ms: int = NO_TIME_MS,
+    notes: str | None = None,
+) -> list[ReadTask]:
+    """Distribute a batch's ranges over at most `reader_tasks` Spark tasks of similar size; fewer for a small batch.
+
+    The partitions of one merge task stay in one Spark task, unless that would leave Spark tasks empty.
+    """
+    if not planned:
+        return []
+    count = min(options.reader_tasks, len(planned), 1 + sum(each.bytes for each in planned) // TASK_BYTES)
+    tasks: dict[int, list[PlannedRange]] = {}
+    for each in planned:
+        tasks.setdefault(each.span.partition.partition if options.merge == "task" else 0, []).append(each)
+    together = list(tasks.values()) if len(tasks) >= count else [[each] for each in planned]
+    bins = _in_order(together, count) if _are_small(together, count) else _by_size(together, count)
+    rows = RowOptions.of(options)
+    timeout_ms = options.poll_timeout_ms
+    return [ReadTask(tuple(held), rows, timeout_ms, batch, stream_time_ms, notes) for held in bins if held]
+
+
+def _are_small(together: Sequence[Sequence[PlannedRange]], count: int) -> bool:
+    sizes = [_bytes(each) for each in together]
+    return 8 * count * max(sizes) < sum(sizes)
+
+
+def _in_order(together: Sequence[Sequence[PlannedRange]], count: int) -> Sequence[Sequence[PlannedRange]]:
+    """Cut where a bin is full: ranges that are side by side in a spool stay so, and are read as one piece."""
+    bins: list[list[PlannedRange]] = [[] for _ in range(count)]
+    total, before = sum(map(_bytes, together)), 0
+    for ranges in together:
+        size = _bytes(ranges)
+        bins[(2 * before + size) * count // (2 * total)] += ranges
+        before += size
+    return bins
+
+
+def _by_size(together: Sequence[Sequence[PlannedRange]], count: int) -> Sequence[Sequence[PlannedRange]]:
+    """Put the largest first, each into the bin that has least."""
+    bins: list[tuple[int, int, list[PlannedRange]]] = [(0, number, []) for number in range(count)]
+    for ranges in sorted(together, key=_bytes, reverse=True):
+        size, number, held = heapq.heappop(bins)
+        heapq.heappush(bins, (size + _bytes(ranges), number, [*held, *ranges]))
+    return [held for _, _, held in sorted(bins, key=lambda each: each[1])]
+
+
+def _bytes(ranges: Sequence[PlannedRange]) -> int:
+    return sum(each.bytes for each in ranges)
+
+
+def read_task(task: ReadTask) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of the task's ranges in log order. Raises InputError, DataLostError, UndecodableError."""
+    spooled = _spooled(task.ranges)
+    ranges = [(planned, RangeRows(planned.span, task.options, rank=planned.rank)) for planned in task.ranges]
+    pieces = (
+        (rows, records) for planned, rows in ranges for records in _records(planned, task, spooled.get(planned.span))
+    )
+    yield from joined_rows(pieces, task.options, batch=task.batch, stream_time_ms=task.stream_time_ms)
+    if task.options.undecodable_path is not None:
+        for planned, rows in ranges:
+            if (letters := rows.dead_letters) is not None:
+                write_dead_letters(task.options.undecodable_path, planned.span, letters)
+
+
+def _spooled(ranges: Sequence[PlannedRange]) -> Mapping[Range, Sequence[Slice]]:
+    """Map what is in the spool, by one look at each file: a large batch has hundreds of ranges."""
+    parts: dict[str, list[tuple[Range, Sequence[Place]]]] = {}
+    for each in ranges:
+        if each.spooled is not None:
+            path, places = each.spooled
+            parts.setdefault(path, []).append((each.span, places))
+    found: dict[Range, Sequence[Slice]] = {}
+    for path, of_file in parts.items():
+        # A mapped file stays readable when it is removed, so this cannot fail later.
+        with suppress(OSError, pa.ArrowException):
+            records = read_spool(path, [places for _, places in of_file])
+            found.update(zip([span for span, _ in of_file], records, strict=True))
+    return found
+
+
+def _records(planned: PlannedRange, task: ReadTask, spooled: Sequence[Slice] | None) -> Iterator[Slice]:
+    if spooled is not None:
+        yield from spooled
+        return
+    found = RangeRead()
+    yield from map(Slice.whole, _read_with_retries(planned, task.poll_timeout_ms, found))
+    report_compacted(planned.span, found, planned=planned.records, batch=task.batch, notes=task.notes)
+
+
+def _read_with_retries(planned: PlannedRange, timeout_ms: int, found: RangeRead) -> Iterator[pa.RecordBatch]:
+    """Read a range. After an InputError go on behind the last record, until `timeout_ms` passed without another one.
+
+    In local mode one failed task ends the query. The input itself gives up after one request.
+    """
+    left, end_s, failures = planned.span, time.monotonic() + timeout_ms / 1000, 0
+    while True:
+        try:
+            for records in _READERS.read(planned.config, left, found):
+                found.records += records.num_rows
+                yield records
+                left = left._replace(start=_behind(records))
+                end_s, failures = time.monotonic() + timeout_ms / 1000, 0
+        except InputError as error:
+            pause_s = _RETRY_PAUSES_S[min(failures, len(_RETRY_PAUSES_S) - 1)]
+            if time.monotonic() + pause_s >= end_s:
+                raise InputError(error.what, where=error.where, fix=_FIX.format(timeout_ms)) from error
+            failures += 1
+        else:
+            return
+        time.sleep(pause_s)
+
+
+_FIX = (
+    "Check that the server runs and can be reached from the executors, which waited for {} ms (poll_timeout_ms). Start "
+    "the query again: it goes on with this batch"
+)
+
+
+def _behind(records: pa.RecordBatch) -> Cursor:
+    """Return the position behind the last record. It has no time: the range's own start has it."""
+    return Cursor(records.column("offset")[-1].as_py(), records.column("ordinal")[-1].as_py() + 1)
+
+
+class _Readers:
+    """Open readers of this worker process, least recently used first."""
+
+    def __init__(self, most: int = _MAX_READERS) -> None:
+        self._most = most
+        self._open: OrderedDict[InputConfig, RangeReader] = OrderedDict()
+
+    def read(self, config: InputConfig, span: Range, found: RangeRead) -> Iterator[pa.RecordBatch]:
+        """Yield the records of a range, and note in `found` whether some are lost. A reader that fails is closed."""
+        reader = self._open.pop(config, None) or open_reader(config)
+        losses = reader.losses
+        try:
+            yield from reader.read(span)
+        except BaseException:
+            reader.close()
+            raise
+        finally:
+            found.has_losses |= reader.losses > losses
+        self._open[config] = reader
+        while len(self._open) > self._most:
+            self._open.popitem(last=False)[1].close()
+
+
+_READERS = _Readers()
+"""Readers are kept for later batches, as worker processes outlive a batch."""

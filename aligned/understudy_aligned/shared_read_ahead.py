@@ -1,0 +1,244 @@
+"""`ReadAhead` behind one lock, shared by the prefetch threads and the planner.
+
+A prefetch thread takes its next request here and hands the answer back. The planner takes records out.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Container, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from understudy_aligned.idle import InputState
+from understudy_aligned.input_requests import CountPartitions, Fetch, InputRequest, Seek
+from understudy_aligned.inputs.protocol import ClientQueue, Fetched, InputError
+from understudy_aligned.inputs.records import TopicPartition
+from understudy_aligned.options import AlignedOptions
+from understudy_aligned.read_ahead import ReadAhead
+from understudy_aligned.wait_reasons import has_more, is_waited_for
+from understudy_shared.base.clock import Clock
+
+log = logging.getLogger(__name__)
+
+COUNT_INTERVAL_MS = 10_000
+"""Interval at which partitions are counted. A new partition is read within this time."""
+
+FETCH_WAIT_MS = 100
+"""Longest wait for a first record. Another partition may need a fetch by then, or a lag may be due."""
+
+BUSY_FETCH_WAIT_MS = 20
+"""The same while a partition of the server is paused for memory: it may be resumed at any moment."""
+
+
+class Outage(NamedTuple):
+    """A server that does not answer: for how long (`since_ms`), its last error, and for how long the query waits."""
+
+    since_ms: float
+    error: str
+    waits_ms: float | None = None
+    """None: the query does not wait for it (`waits`)."""
+
+
+@dataclass(slots=True)
+class _Server:
+    name: str
+    topics: Container[str]
+    count_due_ms: float = float("-inf")
+    away_since_ms: float | None = None
+    heard: set[TopicPartition] = field(default_factory=set)
+    """Partitions that brought records or lags since the last failure."""
+    has_answered: bool = False
+    """Whether all of its partitions brought records or lags once."""
+    error: str = ""
+    waits_since_ms: float | None = None
+    """Since when the query waits for it. Only a server that is away has this."""
+    losses: int = 0
+    client_queue: ClientQueue | None = None
+
+
+class SharedReadAhead:
+    """`changed` is the lock and is notified of every change. Methods take it; hold it to use `ahead` and `failure`."""
+
+    def __init__(self, options: AlignedOptions, clock: Clock) -> None:
+        self.changed = threading.Condition()
+        self.ahead = ReadAhead(options)
+        self.failure: Exception | None = None
+        """The error that stopped an input for good."""
+        self.last_arrival_ms = clock.monotonic_ms()
+        """The time when the last records arrived."""
+        self._clock = clock
+        self._options = options
+        self._fetch_wait_ms = max(1, min(FETCH_WAIT_MS, options.lag_max_age_ms // 4))
+        self._servers = [_Server(config.server, config.topics) for config in options.inputs]
+
+    def next_request(self, index: int) -> InputRequest | None:
+        """Return the next request to server number `index`. None: there is nothing to do now."""
+        with self.changed:
+            server, ahead = self._servers[index], self.ahead
+            if self._clock.monotonic_ms() >= server.count_due_ms:
+                return CountPartitions()
+            if pending_seeks := ahead.pending_seeks(server.topics):
+                return Seek(pending_seeks, ahead.generation)
+            if wanted := ahead.records_to_fetch(server.topics):
+                is_busy = any(tp.topic in server.topics and tp not in wanted for tp in ahead.retained)
+                wait_ms = min(self._fetch_wait_ms, BUSY_FETCH_WAIT_MS) if is_busy else self._fetch_wait_ms
+                return Fetch(wanted, ahead.generation, wait_ms)
+            return None
+
+    def wait(self, limit_ms: float) -> None:
+        """Wait until something changed, at most `limit_ms`."""
+        with self.changed:
+            self.changed.wait(limit_ms / 1000)
+
+    def set_topics(self, index: int, counts: Mapping[str, int], topic_ids: Mapping[str, str]) -> None:
+        """Take the answer to `CountPartitions`. Raises SettingsError and DataLostError."""
+        with self.changed:
+            self._servers[index].count_due_ms = self._clock.monotonic_ms() + COUNT_INTERVAL_MS
+            read = self.ahead.join_found(counts)
+            self.ahead.set_topic_ids({topic: each for topic, each in topic_ids.items() if topic in self.ahead.ranks})
+            self.ahead.set_partition_counts(read)
+            self.changed.notify_all()
+
+    def seek_done(self, index: int, turn: Seek) -> None:
+        """Take the answer to `Seek`."""
+        with self.changed:
+            self.ahead.seek_done(turn.cursors.keys(), generation=turn.generation)
+            self.changed.notify_all()
+
+    def add_fetched(self, index: int, turn: Fetch, fetched: Fetched, *, asked_ms: float) -> None:
+        """Take the result of a `Fetch` that was sent at `asked_ms`.
+
+        A turn without records and without lags is no answer: a dead server brings just that between two errors. And a
+        cluster is back only when all brokers are: every partition that is wanted brought something.
+        """
+        with self.changed:
+            server = self._servers[index]
+            server.heard |= {chunk.partition for chunk in fetched.chunks} | fetched.lags.keys()
+            if turn.wanted.keys() <= server.heard:
+                server.has_answered = True
+                self._mark_reachable(server)
+            now_ms = self._clock.monotonic_ms()
+            self.ahead.add_fetched(fetched, generation=turn.generation, asked_ms=asked_ms, now_ms=now_ms)
+            if fetched.chunks:
+                self.last_arrival_ms = now_ms
+            self.changed.notify_all()
+
+    def is_away(self, index: int) -> bool:
+        """Whether the server failed, and has not answered since."""
+        with self.changed:
+            return self._servers[index].away_since_ms is not None
+
+    def mark_unreachable(self, index: int, error: InputError) -> None:
+        """Mark a server that did not answer: log it once, and treat its lags as unknown until it does."""
+        with self.changed:
+            server = self._servers[index]
+            self.ahead.mark_unreachable(server.topics)
+            # A topic may be gone, or another one by the time that its server answers again.
+            server.count_due_ms = float("-inf")
+            server.heard.clear()
+            server.error = str(error)
+            if server.away_since_ms is None:
+                server.away_since_ms = self._clock.monotonic_ms()
+                log.warning("an input cannot be read now: %s", error, extra={"action": "away", "server": server.name})
+            self.changed.notify_all()
+
+    def stop_input(self, index: int, error: Exception) -> None:
+        """Stop an input whose thread has failed: it reads no more. The planner raises the first such error."""
+        with self.changed:
+            self.ahead.mark_unreachable(self._servers[index].topics)
+            self.failure = self.failure or error
+            self.changed.notify_all()
+
+    def update_waits(self) -> None:
+        """Find out which servers that are away the query waits for, and log it once for each such wait.
+
+        The wait ends with the log line that says that the input is read again.
+        """
+        with self.changed:
+            if all(server.away_since_ms is None for server in self._servers):
+                return
+            inputs = self._input_states()
+            slowest = None if self._options.max_drift_ms is None else self.ahead.held_back.slowest
+            for server in self._servers:
+                if server.away_since_ms is None or not is_waited_for(
+                    server.topics,
+                    inputs,
+                    max_task_idle_ms=self._options.max_task_idle_ms,
+                    topic_idle_ms=self._options.topic_idle_ms,
+                    slowest=slowest,
+                ):
+                    server.waits_since_ms = None
+                elif server.waits_since_ms is None:
+                    server.waits_since_ms = self._clock.monotonic_ms()
+                    log.warning(
+                        "the query waits for an input that is away, because its records may be next: %s",
+                        server.error,
+                        extra={"action": "waits-for-input", "server": server.name},
+                    )
+
+    def set_input_state(self, index: int, losses: int, client_queue: ClientQueue | None) -> None:
+        """Note how often server number `index` continued behind lost records, and what its client's library holds."""
+        with self.changed:
+            self._servers[index].losses, self._servers[index].client_queue = losses, client_queue
+
+    def losses(self) -> int:
+        """Count how often reading continued behind lost records."""
+        with self.changed:
+            return self.ahead.losses + sum(server.losses for server in self._servers)
+
+    def client_queue(self) -> ClientQueue | None:
+        """Add up what the libraries of clients hold. None if that is unknown of all of them."""
+        with self.changed:
+            known = [server.client_queue for server in self._servers if server.client_queue is not None]
+        return ClientQueue(*map(sum, zip(*known, strict=True))) if known else None
+
+    def starting(self) -> Sequence[str]:
+        """List servers that have not answered for all of their partitions yet: their ends are unknown."""
+        with self.changed:
+            return [server.name for server in self._servers if self._is_starting(server)]
+
+    def has_more(self) -> bool:
+        """Whether a later plan may find records without new ones being written (`waits.has_more`)."""
+        with self.changed:
+            away = [server.topics for server in self._servers if server.away_since_ms is not None]
+            is_held_back = not away and any(self.ahead.retained.values())  # as `waits.has_more` has it, but quick
+            return is_held_back or bool(self.starting()) or has_more(self._input_states(), away=away)
+
+    def server_names(self) -> Sequence[str]:
+        """List every server, whether it answers or not."""
+        return [server.name for server in self._servers]
+
+    def outages(self) -> Mapping[str, Outage]:
+        """Return the servers that do not answer now, by name."""
+        with self.changed:
+            now_ms = self._clock.monotonic_ms()
+            return {
+                server.name: Outage(
+                    now_ms - server.away_since_ms,
+                    server.error,
+                    None if server.waits_since_ms is None else now_ms - server.waits_since_ms,
+                )
+                for server in self._servers
+                if server.away_since_ms is not None
+            }
+
+    def _input_states(self) -> Mapping[TopicPartition, InputState]:
+        ahead, now_ms = self.ahead, self._clock.monotonic_ms()
+        return {
+            tp: InputState(not held, None if lag is None else lag.records, tp in ahead.finished)
+            for tp, held in ahead.retained.items()
+            for lag in [ahead.lags.current(tp, now_ms)]
+        }
+
+    def _is_starting(self, server: _Server) -> bool:
+        ahead = self.ahead
+        if not ahead.is_counted or server.has_answered:
+            return not ahead.is_counted
+        return any(tp.topic in server.topics and tp not in ahead.finished for tp in ahead.retained)
+
+    def _mark_reachable(self, server: _Server) -> None:
+        if server.away_since_ms is not None:
+            server.away_since_ms = server.waits_since_ms = None
+            log.info("an input is read again", extra={"action": "back", "server": server.name})
