@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import cast
 
+from understudy_node.http.reads import keep_for_others
 from understudy_node.replica.read_views import Reading
 from understudy_node.stores.lookup import Hidden, Said, StoreReader
 from understudy_shared.http.problems import Problem, ProblemType
@@ -100,7 +101,10 @@ class GroupLookups:
         if partition >= self._reader.partitions:
             return outcome_of(not_here(f"there is no partition {partition}"))
         reading = self._reader.read_from(partition, self._bound, self._known_end)
-        return outcome_of(reading) if isinstance(reading, Problem) else reading
+        if isinstance(reading, Problem):
+            return outcome_of(reading)
+        keep_for_others(self._reader, partition, reading)
+        return reading
 
     def _look_up(
         self, partition: int, reading: Reading | HopOutcome, indexes: Sequence[int], rows: Sequence[bytes]

@@ -36,7 +36,7 @@ from understudy_shared.reads.store_bounds import StoreBounds
 from understudy_shared.server.batches import BatchAnswer, BatchKeys, problem_result, resolve_keys
 from understudy_shared.server.parsed_cache import MAX_TARGET_BYTES, ParsedCache
 from understudy_shared.server.request_counts import OperationCounts, RequestCounts
-from understudy_shared.server.scattered import NOT_FOUND, answer_of, in_partition
+from understudy_shared.server.scattered import NOT_FOUND, Unsettled, answer_of, in_partition
 from understudy_shared.spark.key_codec import ANY_PARTITION
 
 
@@ -55,9 +55,38 @@ def find_everywhere(
             reading = readings[partition] = reader.read_from(partition, bound)
         if isinstance(reading, Problem):
             return [in_partition(reading, partition)] * len(rows)
+        keep_for_others(reader, partition, reading)
         tail = reading.tail
         found.append([_outcome(each, tail) for each in reader.find_many(rows, reading, partition, bound.selection)])
-    return [answer_of(reader.store.name, parts) for parts in zip(*found, strict=True)]
+    answers = [answer_of(reader.store.name, parts) for parts in zip(*found, strict=True)]
+    return [
+        _settled(reader, row, bound, answer, readings) if isinstance(answer, Unsettled) else answer
+        for row, answer in zip(rows, answers, strict=True)
+    ]
+
+
+def _settled(
+    reader: StoreReader,
+    row: bytes,
+    bound: Bound,
+    unsettled: Unsettled,
+    readings: MutableMapping[int, Reading | Problem],
+) -> HopOutcome | Problem:
+    """Return what all partitions say of a key at one version. A version that is still being opened takes the place of
+    that partition's reading: who waits for it reads all of them again.
+    """
+    at = Bound(snapshot=unsettled.oldest, require_active=bound.require_active, selection=bound.selection)
+    again: dict[int, Reading | Problem] = {}
+    (answer,) = find_everywhere(reader, [row], at, again)
+    readings.update({partition: each for partition, each in again.items() if isinstance(each, Problem)})
+    return answer
+
+
+def keep_for_others(reader: StoreReader, partition: int, reading: Reading) -> None:
+    """Keep a version of a scattered store for a while: another partition that is behind may want to be read with it."""
+    replica = reader.replicas.get(partition) if reader.store.codec.is_scattered else None
+    if replica is not None:
+        replica.pin(reading.view)
 
 
 def look_up_everywhere(reader: StoreReader, key: ResolvedKey, bound: Bound) -> LookupAnswer | Problem:

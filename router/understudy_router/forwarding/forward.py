@@ -51,6 +51,7 @@ from understudy_shared.reads.hop_columns import (
     HopOutcomes,
     indexes_by_partition,
 )
+from understudy_shared.reads.position import Position
 from understudy_shared.server.direct import ReaderLeftError
 from understudy_shared.telemetry.trace import ids_of
 
@@ -96,7 +97,7 @@ class Read:
         self.trace = None if reader is None else reader.trace
         if self.keys.partitions.count(NO_PARTITION) != len(problems):
             raise ValueError("a key without a partition and without a problem would wait for ever")
-        self._unsent = problems
+        self._unsent, self._asked, self._reader = problems, self.keys, reader
         if route.codec.is_scattered:
             self.keys, problems = spread(self.keys, problems, route.partitions)
         self.results = Results(len(self.keys), problems)
@@ -119,6 +120,32 @@ class Read:
 
     async def run(self) -> Results:
         """Send until each key has a result. Raises ReaderLeftError when the reader disconnects."""
+        results = await self._run()
+        if not self.route.codec.is_scattered:
+            return results
+        results, unsettled = gathered(self.route.name, results, self.route.partitions, self._unsent)
+        for position, indexes in unsettled.items():
+            again = await self._ask_again(position, indexes)
+            for at, index in enumerate(indexes):
+                result = again[at]
+                if isinstance(result, Problem):
+                    results.refuse((index,), result)
+                else:
+                    results.keep(index, result)
+        return results
+
+    async def _ask_again(self, position: Position, indexes: Sequence[int]) -> Results:
+        """Ask all partitions for these keys at one version, until the same deadline. The bounds of lag held for it."""
+        bound = Bound(
+            snapshot=position,
+            require_active=self.bound.require_active,
+            wait_ms=self.bound.wait_ms,
+            selection=self.bound.selection,
+        )
+        keys = self._asked.at(indexes)
+        return await Read(self._context, self.route, bound, keys, self._reader, began_ms=self.began_ms).run()
+
+    async def _run(self) -> Results:
         try:
             if not self._attempts:
                 self._plan(self._partitions)
@@ -132,8 +159,6 @@ class Read:
                     self._on_reply(attempt, reply)
                 self._send()
                 self._drop_answered()
-            if self.route.codec.is_scattered:
-                return gathered(self.route.name, self.results, self.route.partitions, self._unsent)
             return self.results
         finally:
             self._arrivals.close()

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from understudy_router.forwarding.results import Results
 from understudy_shared.http.problems import Problem
 from understudy_shared.reads.hop_columns import NO_PARTITION, HopKeys
-from understudy_shared.server.scattered import answer_of
+from understudy_shared.reads.position import Position
+from understudy_shared.server.scattered import Unsettled, answer_of
 
 MAX_SPREAD = 10_000
 """Limit on the keys of a read times the partitions that each is asked of: beyond it, keys are read in turns."""
@@ -32,16 +33,23 @@ def spread(keys: HopKeys, problems: Problems, partitions: int) -> tuple[HopKeys,
     return HopKeys(places, list(keys.rows) * partitions), own
 
 
-def gathered(store: str, results: Results, partitions: int, problems: Problems) -> Results:
-    """Return the results of keys that were spread. `problems` are those of keys that were not sent."""
+def gathered(
+    store: str, results: Results, partitions: int, problems: Problems
+) -> tuple[Results, Mapping[Position, Sequence[int]]]:
+    """Return the results of keys that were spread. `problems` are those of keys that were not sent.
+
+    Keys that have to be asked again at one version stay without a result: return them too, by the position to ask at.
+    """
     count = len(results.kinds) // partitions
-    found = Results(count, problems)
+    found, unsettled = Results(count, problems), dict[Position, list[int]]()
     for at in range(count):
         if at in problems:
             continue
         answer = answer_of(store, [results[each * count + at] for each in range(partitions)])
-        if isinstance(answer, Problem):
+        if isinstance(answer, Unsettled):
+            unsettled.setdefault(answer.oldest, []).append(at)
+        elif isinstance(answer, Problem):
             found.refuse((at,), answer)
         else:
             found.keep(at, answer)
-    return found
+    return found, unsettled

@@ -2,6 +2,10 @@
 
 Two partitions may both have a key, where the plan of the query changed over the years. Which of them Spark goes on with
 depends on its plan of today, so that is a problem, and never a choice made here.
+
+Partitions that were read at different versions cannot say together that a key is absent: the one that is ahead may have
+lost it since, and the one that is behind may not have got it yet. Such a key is unsettled until all are asked at one
+version, the oldest of theirs.
 """
 
 from __future__ import annotations
@@ -9,16 +13,25 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from understudy_shared.http.problems import Problem, ProblemError, ProblemType
 from understudy_shared.reads.hop_columns import ABSENT, FOUND, HopOutcome
+from understudy_shared.reads.position import Position, decode_position
 
 NOT_FOUND: Final = b'"found":false,'
 """The members for an absent key. A key of which everything has expired has others, and is there."""
 
 _PLACE = re.compile(rb'"partition":(\d+),"version":(\d+),')
 """The beginning of every tail."""
+
+_POSITION = re.compile(rb'"position":"([^"]+)"')
+
+
+class Unsettled(NamedTuple):
+    """A key that each partition lacks, at different versions. `oldest` is the position to ask all of them at."""
+
+    oldest: Position
 
 
 def ambiguous_key(store: str, partitions: Sequence[int]) -> Problem:
@@ -33,7 +46,7 @@ def ambiguous_key(store: str, partitions: Sequence[int]) -> Problem:
     )
 
 
-def answer_of(store: str, parts: Sequence[HopOutcome | Problem]) -> HopOutcome | Problem:
+def answer_of(store: str, parts: Sequence[HopOutcome | Problem]) -> HopOutcome | Problem | Unsettled:
     """Return the answer for a key by the answers of all partitions, the first partition first.
 
     It takes an answer of each: what one partition lacks another may have.
@@ -55,6 +68,8 @@ def answer_of(store: str, parts: Sequence[HopOutcome | Problem]) -> HopOutcome |
         return only
     oldest = parts[min(absent)[1]]
     assert isinstance(oldest, HopOutcome), "problems were returned"
+    if min(absent)[0] != max(absent)[0]:
+        return Unsettled(_position(oldest.tail))
     return HopOutcome(ABSENT, NOT_FOUND, nowhere(oldest.tail))
 
 
@@ -84,6 +99,12 @@ def in_partition(problem: Problem, partition: int) -> Problem:
 def nowhere(tail: bytes) -> bytes:
     """Return a tail without its partition, of a key that no partition has."""
     return _PLACE.sub(rb'"partition":null,"version":\2,', tail, count=1)
+
+
+def _position(tail: bytes) -> Position:
+    found = _POSITION.search(tail)
+    assert found is not None, "every answer has its position"
+    return decode_position(found[1].decode())
 
 
 def _version(tail: bytes) -> int:

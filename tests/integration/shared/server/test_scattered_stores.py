@@ -13,7 +13,7 @@ from urllib.parse import quote
 
 import pytest
 from tests.support.bus.redis_server import RedisServer
-from tests.support.checkpoint.handmade_scattered import TWICE, ScatteredCheckpoint, scattered_checkpoint
+from tests.support.checkpoint.handmade_scattered import LOST, TWICE, ScatteredCheckpoint, scattered_checkpoint
 from tests.support.cluster.in_process import Cluster, cluster
 from tests.support.cluster.served_node import Served, served_node
 from tests.support.services.watches import Watcher
@@ -123,6 +123,30 @@ def test_a_bound_that_a_partition_cannot_keep_is_the_answer_and_names_the_partit
         assert (reply.status, reply.problem) == (503, "no-acceptable-replica")
         assert reply.body["partition"] in range(PARTITIONS)
         assert f"partition {reply.body['partition']}" in str(reply.body["where"])
+
+
+def test_a_key_that_one_partition_lost_while_another_is_behind_is_not_called_absent(
+    tmp_path: Path, redis: RedisServer
+) -> None:
+    """The partition ahead lacks it at version 4, the others at version 3: at version 3 it is there."""
+    checkpoint = scattered_checkpoint(tmp_path / "checkpoint", partitions=PARTITIONS)
+    checkpoint.add(1, 2)
+    with cluster(checkpoint.path, tmp_path, redis.url, nodes=2, num_standby_replicas=0) as known:
+        known.wait_to_rest(copies=1, version=2)
+        asked = known.router.explain("a")["asked"]
+        ahead = next(each["partition"] for each in asked if each["choice"][0]["node_id"] == "n2")
+        checkpoint.lost_in.add(ahead)
+        checkpoint.add(VERSION)
+        wait_until(lambda: known.router.look_up([LOST]).body.get("version") == VERSION, what="the key")
+        known.nodes["n1"].node.hold_at(VERSION)
+        checkpoint.add(VERSION + 1)
+        there = next(word for word in checkpoint.counts(VERSION) if checkpoint.partition_of(word) == ahead)
+        wait_until(lambda: known.router.look_up([there]).body["version"] == VERSION + 1, what="a partition ahead")
+        (batched,) = known.router.look_up_all([[LOST]])
+        for reply in (known.router.look_up([LOST]).body, batched):
+            assert (reply["found"], reply["version"], reply["partition"]) == (True, VERSION, ahead)
+        known.nodes["n1"].node.hold_at(None)
+        wait_until(lambda: known.router.look_up([LOST]).status == 404, what="version 4 everywhere")
 
 
 @pytest.fixture

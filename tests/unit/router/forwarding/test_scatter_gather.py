@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from understudy_router.forwarding.results import Results
 from understudy_router.forwarding.scatter_gather import gathered, spread
+from understudy_shared.base.words import ApplicationId, Lineage
 from understudy_shared.http.problems import Problem, ProblemType
-from understudy_shared.reads.hop_columns import ABSENT, FOUND, NO_PARTITION, HopKeys, HopOutcome
+from understudy_shared.reads.hop_columns import ABSENT, FOUND, NO_PARTITION, OPEN, HopKeys, HopOutcome
+from understudy_shared.reads.position import Position
 from understudy_shared.server.scattered import NOT_FOUND
 from understudy_shared.spark.key_codec import ANY_PARTITION
 
@@ -28,7 +30,19 @@ def test_what_partitions_say_of_a_key_is_one_result_in_the_order_of_the_keys() -
             members = b'"found":true,' if is_found else NOT_FOUND
             tail = b'"partition":%d,"version":3,' % partition
             results.keep(at, HopOutcome(FOUND if is_found else ABSENT, members, tail))
-    found = gathered("op0", results, 2, {1: BAD})
+    found, unsettled = gathered("op0", results, 2, {1: BAD})
+    assert not unsettled
     assert found[0] == HopOutcome(ABSENT, NOT_FOUND, b'"partition":null,"version":3,')
     assert found[1] is BAD
     assert found[2] == HopOutcome(FOUND, b'"found":true,', b'"partition":1,"version":3,')
+
+
+def test_a_key_that_partitions_lack_at_different_versions_stays_open_and_is_asked_at_the_oldest() -> None:
+    results = Results(4, {})
+    for at, version in enumerate((3, 3, 4, 3)):
+        position = Position(ApplicationId("app"), Lineage("l1"), version, None).encode().encode()
+        tail = b'"partition":%d,"version":%d,"position":"%b"}' % (at // 2, version, position)
+        results.keep(at, HopOutcome(ABSENT, NOT_FOUND, tail))
+    found, unsettled = gathered("op0", results, 2, {})
+    assert unsettled == {Position(ApplicationId("app"), Lineage("l1"), 3, None): [0]}
+    assert (found.kinds[0], found.kinds[1]) == (OPEN, ABSENT)

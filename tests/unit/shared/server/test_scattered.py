@@ -15,7 +15,7 @@ from understudy_shared.reads.scan_page import PartPage, Place, Room
 from understudy_shared.reads.watch_events import KeyEvent, key_event, read_event, with_id
 from understudy_shared.server.scan_turns import ScannedStore
 from understudy_shared.server.scans import _of_one_partition
-from understudy_shared.server.scattered import NOT_FOUND, answer_of, history_of
+from understudy_shared.server.scattered import NOT_FOUND, Unsettled, answer_of, history_of
 from understudy_shared.server.watches import ScatteredWatch
 from understudy_shared.spark.key_codec import KeyCodec
 from understudy_shared.spark.types import StructType
@@ -23,8 +23,13 @@ from understudy_shared.spark.types import StructType
 REFUSED = Problem(ProblemType.NO_ACCEPTABLE_REPLICA, "no replica may answer", where="bounds")
 
 
+def position(version: int) -> Position:
+    return Position(ApplicationId("app"), Lineage("l1"), version, version * 1_000_000)
+
+
 def tail(partition: int, version: int) -> bytes:
-    return b'"partition":%d,"version":%d,"committed_at":null}\n' % (partition, version)
+    place = b'"partition":%d,"version":%d,' % (partition, version)
+    return place + b'"committed_at":null,"position":"%b"}\n' % position(version).encode().encode()
 
 
 def found(partition: int, version: int = 7, value: bytes = b'"found":true,"value":1,') -> HopOutcome:
@@ -35,14 +40,20 @@ def absent(partition: int, version: int = 7, members: bytes = NOT_FOUND) -> HopO
     return HopOutcome(ABSENT, members, tail(partition, version))
 
 
-def problem(said: HopOutcome | Problem) -> Problem:
+def problem(said: HopOutcome | Problem | Unsettled) -> Problem:
     assert isinstance(said, Problem)
     return said
 
 
-def test_absent_everywhere_is_in_no_partition_and_as_old_as_the_oldest() -> None:
-    said = answer_of("op0", [absent(0, 9), absent(1, 7), absent(2, 8)])
-    assert said == HopOutcome(ABSENT, NOT_FOUND, b'"partition":null,"version":7,"committed_at":null}\n')
+def test_absent_everywhere_at_one_version_is_in_no_partition() -> None:
+    said = answer_of("op0", [absent(0, 7), absent(1, 7), absent(2, 7)])
+    assert said == HopOutcome(ABSENT, NOT_FOUND, tail(0, 7).replace(b'"partition":0', b'"partition":null'))
+
+
+def test_absent_everywhere_at_different_versions_has_to_be_asked_again_at_the_oldest() -> None:
+    """Who is ahead may have lost the key since: with it they would call a key absent that was there at version 7."""
+    assert answer_of("op0", [absent(0, 9), absent(1, 7), absent(2, 8)]) == Unsettled(position(7))
+    assert answer_of("op0", [absent(0, 9), found(1, 7), absent(2, 8)]) == found(1, 7)
 
 
 @pytest.mark.parametrize(
