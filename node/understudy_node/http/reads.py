@@ -36,7 +36,7 @@ from understudy_shared.reads.store_bounds import StoreBounds
 from understudy_shared.server.batches import BatchAnswer, BatchKeys, problem_result, resolve_keys
 from understudy_shared.server.parsed_cache import MAX_TARGET_BYTES, ParsedCache
 from understudy_shared.server.request_counts import OperationCounts, RequestCounts
-from understudy_shared.server.scattered import NOT_FOUND, Unsettled, answer_of, in_partition
+from understudy_shared.server.scattered import NOT_FOUND, Unsettled, answer_of, at_one_version, in_partition
 from understudy_shared.spark.key_codec import ANY_PARTITION
 
 
@@ -75,9 +75,8 @@ def _settled(
     """Return what all partitions say of a key at one version. A version that is still being opened takes the place of
     that partition's reading: who waits for it reads all of them again.
     """
-    at = Bound(snapshot=unsettled.oldest, require_active=bound.require_active, selection=bound.selection)
     again: dict[int, Reading | Problem] = {}
-    (answer,) = find_everywhere(reader, [row], at, again)
+    (answer,) = find_everywhere(reader, [row], at_one_version(unsettled.oldest, bound), again)
     readings.update({partition: each for partition, each in again.items() if isinstance(each, Problem)})
     return answer
 

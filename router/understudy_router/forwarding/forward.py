@@ -53,6 +53,7 @@ from understudy_shared.reads.hop_columns import (
 )
 from understudy_shared.reads.position import Position
 from understudy_shared.server.direct import ReaderLeftError
+from understudy_shared.server.scattered import at_one_version
 from understudy_shared.telemetry.trace import ids_of
 
 Done = Callable[[Result | None, float], None]
@@ -135,14 +136,8 @@ class Read:
         return results
 
     async def _ask_again(self, position: Position, indexes: Sequence[int]) -> Results:
-        """Ask all partitions for these keys at one version, until the same deadline. The bounds of lag held for it."""
-        bound = Bound(
-            snapshot=position,
-            require_active=self.bound.require_active,
-            wait_ms=self.bound.wait_ms,
-            selection=self.bound.selection,
-        )
-        keys = self._asked.at(indexes)
+        """Ask all partitions for these keys at one version, until the same deadline."""
+        bound, keys = at_one_version(position, self.bound), self._asked.at(indexes)
         return await Read(self._context, self.route, bound, keys, self._reader, began_ms=self.began_ms).run()
 
     async def _run(self) -> Results:

@@ -16,8 +16,10 @@ from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
 from understudy_shared.http.problems import Problem, ProblemError, ProblemType
+from understudy_shared.reads.bounds import Bound
 from understudy_shared.reads.hop_columns import ABSENT, FOUND, HopOutcome
 from understudy_shared.reads.position import Position, decode_position
+from understudy_shared.reads.scan_page import bound_at, version_of
 
 NOT_FOUND: Final = b'"found":false,'
 """The members for an absent key. A key of which everything has expired has others, and is there."""
@@ -71,6 +73,13 @@ def answer_of(store: str, parts: Sequence[HopOutcome | Problem]) -> HopOutcome |
     if min(absent)[0] != max(absent)[0]:
         return Unsettled(_position(oldest.tail))
     return HopOutcome(ABSENT, NOT_FOUND, nowhere(oldest.tail))
+
+
+def at_one_version(oldest: Position, bound: Bound) -> Bound:
+    """Return the bound by which an unsettled key is asked again. The bounds of lag held for that version already."""
+    version = version_of(oldest.version, oldest.committed_at_us)
+    at = bound_at(oldest.application_id, oldest.lineage, version)
+    return replace(at, require_active=bound.require_active, wait_ms=bound.wait_ms, selection=bound.selection)
 
 
 def history_of(store: str, pages: Sequence[dict[str, Any]]) -> dict[str, Any]:
