@@ -104,7 +104,7 @@ def wheel_problems(wheel: Path, project: dict[str, dict[str, Any]]) -> list[str]
 
 
 def _shared_files() -> list[str]:
-    """Return the files of `understudy_shared` that are no code."""
+    """Return the pages, runbooks and documents that the wheel has in `understudy_shared`."""
     runbooks = [*(page.name for page in RUNBOOKS.glob("*.md")), "operations.md"]
     return [
         *(f"understudy_shared/page/{name}" for name in PAGE_FILES),

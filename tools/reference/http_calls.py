@@ -12,6 +12,9 @@ from typing import Any
 from tools.reference.markdown import GENERATED, code, entries, fence, page, plain
 from tools.reference.openapi_calls import SERVICES, Call, calls, tags
 
+from understudy_shared.http.openapi.document import TAKES_BACK
+from understudy_shared.reads.bound_parsing import BOUNDS
+
 Row = tuple[str, str, str, str]
 """A parameter: name, place unless it is the query, type, meaning."""
 
@@ -25,13 +28,7 @@ _KEY = (("`store`", "path"), ("`key`", "path"), ("`key`", "required"), ("`applic
 """Parameters that a path or an example shows by itself, each with its place."""
 
 _GROUPS: Mapping[str, tuple[str, Sequence[str]]] = {
-    "Bounds": (
-        "look-up",
-        (
-            "max_lag", "max_staleness_ms", "min_position", "version", "snapshot", "at", "require_active",
-            "unknown_lag", "wait_ms",
-        ),
-    ),
+    "Bounds": ("look-up", BOUNDS),
     "Elements of a key": ("look-up", ("limit", "cursor")),
     "Which rows": ("scan", ("partition", "prefix", "where", "from", "to")),
     "Pages of rows": ("scan", ("limit", "cursor")),
@@ -39,9 +36,6 @@ _GROUPS: Mapping[str, tuple[str, Sequence[str]]] = {
 """Parameters that calls have together, as one call has them. The others name the group."""
 
 _REST = "Parameters of several calls"
-_TAKES_BACK = " `none` takes back the default of the store."
-"""A sentence that is said of all bounds at once."""
-
 _OF_EVERY_CALL = 0.8
 """A problem of more than this part of the calls is named once, not at each."""
 
@@ -194,11 +188,11 @@ def _entry(row: Row) -> tuple[str, str]:
 
 def _described(title: str, rows: Sequence[Row]) -> str:
     """Return a group of parameters; bounds with one sentence for all that have a default of the store."""
-    names = [name for name, *_, text in rows if text.endswith(_TAKES_BACK)]
+    names = [name for name, *_, text in rows if text.endswith(TAKES_BACK)]
     if title != "Bounds":
         return page(f"## {title}", entries(map(_entry, rows)))
-    short = [(name, place, kind, text.removesuffix(_TAKES_BACK)) for name, place, kind, text in rows]
-    return page(f"## {title}", f"Of {', '.join(names)}{_TAKES_BACK}", entries(map(_entry, short)))
+    short = [(name, place, kind, text.removesuffix(TAKES_BACK)) for name, place, kind, text in rows]
+    return page(f"## {title}", f"Of {', '.join(names)}{TAKES_BACK}", entries(map(_entry, short)))
 
 
 @cache

@@ -44,7 +44,7 @@ def find_everywhere(
     reader: StoreReader, rows: Sequence[bytes], bound: Bound, readings: MutableMapping[int, Reading | Problem]
 ) -> Sequence[HopOutcome | Problem]:
     """Return what all partitions together say of each of these keys. `readings` has the versions of partitions that
-    were read before, and gets the others.
+    were read before, and gets the others; by ANY_PARTITION it gets why they cannot be read at one version.
     """
     if len(reader.replicas) < reader.partitions:
         return [_not_all_held(reader)] * len(rows)
@@ -59,26 +59,24 @@ def find_everywhere(
         tail = reading.tail
         found.append([_outcome(each, tail) for each in reader.find_many(rows, reading, partition, bound.selection)])
     answers = [answer_of(reader.store.name, parts) for parts in zip(*found, strict=True)]
-    return [
-        _settled(reader, row, bound, answer, readings) if isinstance(answer, Unsettled) else answer
-        for row, answer in zip(rows, answers, strict=True)
-    ]
+    oldest = next((answer.oldest for answer in answers if isinstance(answer, Unsettled)), None)  # each has the same
+    unsettled = [row for row, answer in zip(rows, answers, strict=True) if isinstance(answer, Unsettled)]
+    settled = iter(() if oldest is None else _settled(reader, unsettled, at_one_version(oldest, bound), readings))
+    return [next(settled) if isinstance(answer, Unsettled) else answer for answer in answers]
 
 
 def _settled(
-    reader: StoreReader,
-    row: bytes,
-    bound: Bound,
-    unsettled: Unsettled,
-    readings: MutableMapping[int, Reading | Problem],
-) -> HopOutcome | Problem:
-    """Return what all partitions say of a key at one version. A version that is still being opened takes the place of
-    that partition's reading: who waits for it reads all of them again.
+    reader: StoreReader, rows: Sequence[bytes], bound: Bound, readings: MutableMapping[int, Reading | Problem]
+) -> Sequence[HopOutcome | Problem]:
+    """Return what all partitions say of these keys at the one version of `bound`. A batch that waits for its versions
+    waits for that one, too, while it is opened; its other keys are answered from what was read.
     """
-    again: dict[int, Reading | Problem] = {}
-    (answer,) = find_everywhere(reader, [row], at_one_version(unsettled.oldest, bound), again)
-    readings.update({partition: each for partition, each in again.items() if isinstance(each, Problem)})
-    return answer
+    at: dict[int, Reading | Problem] = {}
+    answers = find_everywhere(reader, rows, bound, at)
+    for reading in at.values():
+        if isinstance(reading, Problem):
+            readings[ANY_PARTITION] = reading
+    return answers
 
 
 def keep_for_others(reader: StoreReader, partition: int, reading: Reading) -> None:

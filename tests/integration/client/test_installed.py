@@ -1,4 +1,4 @@
-"""What `pip install understudy-spark[all]` gives: two wheels, installed and used where there is no repository."""
+"""Both wheels are installed with `understudy-spark[all]`, and used, where there is no repository."""
 
 from __future__ import annotations
 

@@ -27,7 +27,8 @@ Service = Literal["serve", "node", "router"]
 _SOURCE = Path(__file__).with_name("openapi.json")
 _MARKS = {"x-services", "x-router", "x-fleet"}
 _BOUNDS = "x-bounds"
-_TAKES_BACK = " `none` takes back the default of the store."
+TAKES_BACK = " `none` takes back the default of the store."
+"""The end of the description of each bound that a store may have a default of."""
 _COMPONENTS = "#/components/"
 _HOST = re.compile(r"(?:[A-Za-z0-9.-]{1,253}|\[[0-9A-Fa-f:.]{2,45}\])(?::\d{1,5})?")
 
@@ -76,7 +77,7 @@ def read_source() -> Json:
 def _or_null(bound: Json) -> Json:
     schema = {**bound["schema"], "type": [bound["schema"]["type"], "null"]}
     choices = {"enum": [*schema["enum"], None]} if "enum" in schema else {}
-    return {**schema, **choices, "description": bound["description"].removesuffix(_TAKES_BACK)}
+    return {**schema, **choices, "description": bound["description"].removesuffix(TAKES_BACK)}
 
 
 def document(service: Service, *, is_fleet: bool = False, is_guarded: bool = False) -> Json:

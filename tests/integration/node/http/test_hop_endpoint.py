@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import replace
+from http.client import HTTPConnection
 from pathlib import Path
 
 import pytest
@@ -22,6 +25,7 @@ from understudy_shared.base.words import StoreName
 from understudy_shared.reads.bounds import Bound, UnknownLag
 from understudy_shared.reads.hop_columns import ABSENT, FOUND, PROBLEM, HopKey
 from understudy_shared.reads.position import decode_position
+from understudy_shared.reads.scan_hop import PATH as SCAN_PATH
 from understudy_shared.server.direct import Exchange
 from understudy_shared.spark.key_codec import KeyCodec
 from understudy_shared.spark.types import Field, LongType, StructType
@@ -222,3 +226,20 @@ def test_a_small_hop_is_answered_without_asgi_and_a_large_one_by_it(
             assert [outcome.kind for outcome in outcomes] == [FOUND] * count
     assert len(direct) == 1
     assert direct[0] <= SMALL_HOP_BYTES
+
+
+def test_a_part_of_a_page_refuses_other_sites_and_other_methods_though_fastapi_does_not_route_it(
+    served: ServedNode,
+) -> None:
+    def ask(method: str, **headers: str) -> tuple[int, object]:
+        shown = {name.replace("_", "-"): value for name, value in headers.items()}
+        with closing(HTTPConnection("127.0.0.1", served.port, timeout=30)) as connection:
+            connection.request(method, SCAN_PATH, body=b"{}" if method == "POST" else None, headers=shown)
+            reply = connection.getresponse()
+            return reply.status, json.loads(reply.read())["type"]
+
+    as_json = {"content_type": "application/json"}
+    assert ask("POST", **as_json, sec_fetch_site="cross-site") == (403, "cross-site")
+    assert ask("POST", content_type="text/plain") == (415, "not-json")
+    assert ask("POST", **as_json) == (400, "bad-request")
+    assert ask("GET") == (405, "method-not-allowed")

@@ -51,7 +51,7 @@ def test_absent_everywhere_at_one_version_is_in_no_partition() -> None:
 
 
 def test_absent_everywhere_at_different_versions_has_to_be_asked_again_at_the_oldest() -> None:
-    """Who is ahead may have lost the key since: with it they would call a key absent that was there at version 7."""
+    """A partition that is ahead may have had the key at version 7, and lost it since."""
     assert answer_of("op0", [absent(0, 9), absent(1, 7), absent(2, 8)]) == Unsettled(position(7))
     assert answer_of("op0", [absent(0, 9), found(1, 7), absent(2, 8)]) == found(1, 7)
 
