@@ -34,7 +34,7 @@ from understudy_router.admin.sampling import points_of
 from understudy_router.admin.snapshot import About, Observed, Snapshot, gather
 from understudy_router.cluster.catalogue import Stores, stores_of
 from understudy_router.http.app import create_app
-from understudy_router.http.lookups import RouterLookups
+from understudy_router.questions.lookup.service import RouterLookups
 from understudy_router.router import Router
 from understudy_router.settings import RouterSettings
 from understudy_shared.base.clock import SystemClock

@@ -34,11 +34,11 @@ from benchmarks.load import get, paced_load
 from benchmarks.redis_scan import redis_export, rows_per_second
 from benchmarks.report import write_report
 from benchmarks.servers import LOAD_CORE, SERVER_CORE, Server, fetch, pin_load, server
-from understudy_node.bulk.worker import PRIORITY
+from understudy_node.questions.export.bulk.worker import PRIORITY
 
 NODE = """
 import sys
-from understudy_node.bulk import process
+from understudy_node.questions.export.bulk import process
 from understudy_node.fleet.starting import serve
 if sys.argv[4] == "row by row":
     process.MAX_WAITING = 0

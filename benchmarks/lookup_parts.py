@@ -26,8 +26,8 @@ from benchmarks.load import get
 from benchmarks.nowhere import Nowhere
 from understudy_node.checkpoint.files import LocalFiles
 from understudy_node.http.app import create_app
-from understudy_node.http.lookups import NodeLookups
 from understudy_node.node import Node
+from understudy_node.questions.lookup.service import NodeLookups
 from understudy_node.settings import NodeSettings
 from understudy_shared.auth.principals import UNGUARDED
 from understudy_shared.base.clock import SystemClock

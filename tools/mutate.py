@@ -53,12 +53,12 @@ CORES: Final = {
     "choose": Core("understudy_router.routing.choose", (f"{UNIT}/router/routing",)),
     "cut": Core("understudy_aligned.batch_cut", (f"{UNIT}/pipeline/aligned",)),
     "fallback": Core("understudy_router.forwarding.fallback", (f"{UNIT}/router/forwarding",)),
-    "feed": Core("understudy_shared.reads.watch_feed_state", (f"{UNIT}/router/forwarding",)),
+    "feed": Core("understudy_shared.questions.watch.feed_state", (f"{UNIT}/router/forwarding",)),
     "health": Core("understudy_router.cluster.health", (f"{UNIT}/router/cluster",)),
-    "scan page": Core("understudy_shared.reads.scan_page", (f"{UNIT}/shared/reads", f"{UNIT}/node/stores")),
+    "scan page": Core("understudy_shared.questions.scan.page", (f"{UNIT}/shared/reads", f"{UNIT}/node/stores")),
     "silence": Core("understudy_shared.cluster.suspects", (f"{UNIT}/shared/cluster", f"{UNIT}/router/cluster")),
     "tasks": Core("understudy_node.cluster.task_replicas", (f"{UNIT}/node/cluster/test_assignor*.py",)),
-    "where": Core("understudy_shared.reads.where", (f"{UNIT}/shared/reads/test_where.py",)),
+    "where": Core("understudy_shared.questions.scan.where", (f"{UNIT}/shared/reads/test_where.py",)),
 }
 
 _COMPARISONS: Final[dict[type[ast.cmpop], type[ast.cmpop]]] = {

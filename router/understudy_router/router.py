@@ -14,13 +14,13 @@ from understudy_router.cluster.catalogue import Stores
 from understudy_router.cluster.degraded import bus_document
 from understudy_router.cluster.readiness import Readiness
 from understudy_router.cluster.saved_state import RouterMemory
-from understudy_router.cluster.snapshot_leases import SnapshotLeases
 from understudy_router.cluster.tables import Tables
-from understudy_router.cluster.version_at import Moments
 from understudy_router.cluster.watching import Watcher
 from understudy_router.forwarding.answer_ages import ServedReads
 from understudy_router.forwarding.context import ReadContext
-from understudy_router.forwarding.forward import Forwarder
+from understudy_router.questions.lease.snapshot_leases import SnapshotLeases
+from understudy_router.questions.lookup.forward import Forwarder
+from understudy_router.questions.moments import Moments
 from understudy_router.routing.choices import Choices
 from understudy_router.settings import RouterSettings
 from understudy_router.transport.client_context import ClientContext

@@ -20,8 +20,7 @@ from tests.support.cluster.served_node import ServedNode, served_node
 from understudy_node.http.app import create_app
 from understudy_router.transport.hop_replies import decoded_reply
 from understudy_shared.cluster.wire import HopFailure, WireReply
-from understudy_shared.reads.bounds import Bound
-from understudy_shared.reads.hop import (
+from understudy_shared.questions.lookup.hop import (
     MAX_HOP_KEYS,
     PATH,
     HopReply,
@@ -30,7 +29,8 @@ from understudy_shared.reads.hop import (
     encode_reply,
     encode_request,
 )
-from understudy_shared.reads.hop_columns import HopOutcome
+from understudy_shared.questions.lookup.hop_columns import HopOutcome
+from understudy_shared.reads.bounds import Bound
 from understudy_shared.reads.hop_fields import BadHopError
 
 VERSION = 2

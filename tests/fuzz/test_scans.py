@@ -13,13 +13,13 @@ from tests.fuzz.mutation import bad_bytes, bad_document
 from tests.fuzz.test_http import SCAN
 
 from understudy_shared.base.errors import UnderstudyError
-from understudy_shared.http.scan_requests import parse_export, parse_scan, parse_scan_body
+from understudy_shared.questions.export.hop import decode_end_hop, decode_export_hop, decode_export_part
+from understudy_shared.questions.scan.cursor import PREFIX, ScanCursor, decode_scan_cursor
+from understudy_shared.questions.scan.hop import decode_part, decode_scan_hop
+from understudy_shared.questions.scan.question import ScanRequest
+from understudy_shared.questions.scan.requests import parse_export, parse_scan, parse_scan_body
+from understudy_shared.questions.scan.where import compile_where
 from understudy_shared.reads.columns import Columns
-from understudy_shared.reads.export_hop import decode_end_hop, decode_export_hop, decode_export_part
-from understudy_shared.reads.scan_cursor import PREFIX, ScanCursor, decode_scan_cursor
-from understudy_shared.reads.scan_hop import decode_part, decode_scan_hop
-from understudy_shared.reads.scan_question import ScanRequest
-from understudy_shared.reads.where import compile_where
 from understudy_shared.spark.types import DecimalType, DoubleType, LongType, StringType, TimestampType
 
 CURSOR = ScanCursor("flights", "life-1", "op0", 7, 1_000, 2, b"key", "00ff" * 6, 5).encode()

@@ -8,13 +8,13 @@ from collections.abc import Iterable, Sequence
 from tools.reference.markdown import GENERATED, code, entries, page
 
 from understudy_node.checkpoint.logs import MAX_LOG_BYTES
-from understudy_node.http.reads import MAX_BATCH_BYTES
+from understudy_node.questions.changes.key_history import MAX_HISTORY_BYTES
+from understudy_node.questions.lookup.reads import MAX_BATCH_BYTES
 from understudy_node.replica.past_versions import MAX_RUNNING
 from understudy_node.replica.pinned_versions import MAX_PINNED_BYTES, MAX_PINNED_DISK_BYTES, MAX_PINNED_VIEWS
 from understudy_node.replica.snapshot_leases import MAX_LEASED_VERSIONS, MAX_LEASES
 from understudy_node.settings import ClusterNodeSettings
 from understudy_node.stores.element_pages import MAX_SORTED
-from understudy_node.stores.key_history import MAX_HISTORY_BYTES
 from understudy_router.settings import RouterSettings
 from understudy_shared.auth.credentials import MAX_ISSUERS, MAX_KEYS
 from understudy_shared.auth.request_credential import MAX_TOKEN_BYTES
@@ -28,23 +28,28 @@ from understudy_shared.http.problems import ProblemType
 from understudy_shared.http.target import MAX_TARGET_BYTES
 from understudy_shared.page.feed import MAX_VIEWERS
 from understudy_shared.page.series import MAX_SERIES
-from understudy_shared.reads.bounds import MAX_BATCH_KEYS, MAX_WAIT_MS
-from understudy_shared.reads.changes import MAX_VERSIONS
-from understudy_shared.reads.prefix_watch import MAX_REMEMBERED
-from understudy_shared.reads.scan_question import MAX_SCAN_BYTES, MAX_SCAN_ROWS
-from understudy_shared.reads.selection import MAX_PAGE_ELEMENTS
-from understudy_shared.reads.snapshot_lease import MAX_TTL_S
-from understudy_shared.reads.where import MAX_TERMS, MAX_WHERE_BYTES
-from understudy_shared.server.connection_limits import MAX_HEADER_BYTES
-from understudy_shared.server.prefix_watches import (
+from understudy_shared.questions.changes.question import MAX_VERSIONS
+from understudy_shared.questions.export.store_files import (
+    MAX_FILE_BYTES,
+    MAX_HELD_BYTES,
+    MAX_HELD_FILES,
+    MAX_LIVING_BYTES,
+)
+from understudy_shared.questions.scan.question import MAX_SCAN_BYTES, MAX_SCAN_ROWS
+from understudy_shared.questions.scan.where import MAX_TERMS, MAX_WHERE_BYTES
+from understudy_shared.questions.several import MAX_READS
+from understudy_shared.questions.watch.prefix_choice import MAX_REMEMBERED
+from understudy_shared.questions.watch.prefix_watches import (
     MAX_BEGINNING,
     MAX_PREFIX_WATCHES,
     MAX_PRESENT,
     MAX_PRESENT_BYTES,
 )
-from understudy_shared.server.several_reads import MAX_READS
-from understudy_shared.server.store_files import MAX_FILE_BYTES, MAX_HELD_BYTES, MAX_HELD_FILES, MAX_LIVING_BYTES
-from understudy_shared.server.watch_streams import MAX_WATCHED_KEYS
+from understudy_shared.questions.watch.streams import MAX_WATCHED_KEYS
+from understudy_shared.reads.bounds import MAX_BATCH_KEYS, MAX_WAIT_MS
+from understudy_shared.reads.selection import MAX_PAGE_ELEMENTS
+from understudy_shared.reads.snapshot_lease import MAX_TTL_S
+from understudy_shared.server.connection_limits import MAX_HEADER_BYTES
 
 Row = tuple[str, str, str]
 """A limit: of what, how much, and what is beyond it."""

@@ -9,7 +9,7 @@ import orjson
 
 from understudy.calls.http_client import Server, path_segment
 from understudy.typed.columns import StoreEntry, read_entry
-from understudy_shared.reads.scan_question import MAX_SCAN_ROWS
+from understudy_shared.questions.scan.question import MAX_SCAN_ROWS
 
 
 class Listed(NamedTuple):

@@ -32,7 +32,7 @@ from understudy.terminal.exits import EXIT_CODES_HELP
 from understudy.terminal.refreshing import RowProgress
 from understudy.terminal.reports import EVENT_HEADS, event_line
 from understudy.typed.columns import StoreEntry
-from understudy_shared.reads.export_columns import ExportColumn, ExportColumns
+from understudy_shared.questions.export.columns import ExportColumn, ExportColumns
 from understudy_shared.spark.types import BooleanType, IntType, LongType
 
 _HEADS = (("version", LongType()), ("partition", IntType()), ("found", BooleanType()))

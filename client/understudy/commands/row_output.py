@@ -20,8 +20,8 @@ from understudy.terminal.export_files import Written, WrittenArrow, WrittenParqu
 from understudy.terminal.values import shown
 from understudy.typed.columns import StoreEntry
 from understudy_shared.base.safe_text import printable
+from understudy_shared.questions.export.columns import PROBLEM, ExportColumns
 from understudy_shared.reads.columns import walk
-from understudy_shared.reads.export_columns import PROBLEM, ExportColumns
 from understudy_shared.reads.export_format import csv_row
 
 TEXT_FORMATS = ("ndjson", "table", "csv")
@@ -111,7 +111,7 @@ class Batched:
     """An Arrow stream, or a Parquet file."""
 
     def __init__(self, form: str, store: str, columns: ExportColumns) -> None:
-        from understudy_shared.reads.arrow_batches import ArrowBatches, arrow_schema  # noqa: PLC0415  # pyarrow
+        from understudy_shared.questions.export.arrow_batches import ArrowBatches, arrow_schema  # noqa: PLC0415  # pyarrow
 
         schema = arrow_schema(columns, {"store": store})
         self._batches = ArrowBatches(columns, schema)

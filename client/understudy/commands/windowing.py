@@ -20,7 +20,7 @@ from understudy.commands.reading import KeyCommand, longs_option
 from understudy.commands.row_output import TEXT_FORMATS, checked_format, format_option, output_of, window_columns
 from understudy.terminal.console import print_json
 from understudy.terminal.exits import EXIT_CODES_HELP
-from understudy_shared.reads.windows import BYS
+from understudy_shared.questions.lookup.windows import BYS
 
 
 @click.command(cls=KeyCommand, epilog=EXIT_CODES_HELP)

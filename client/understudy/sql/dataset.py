@@ -19,8 +19,8 @@ from understudy.sql.narrowing import narrowed
 from understudy.sql.reads import Reads, Rows
 from understudy.sql.table_columns import Table
 from understudy_shared.base.errors import UnderstudyError
-from understudy_shared.reads.arrow_batches import METADATA, ArrowBatches, arrow_schema
-from understudy_shared.reads.export_columns import ExportColumns
+from understudy_shared.questions.export.arrow_batches import METADATA, ArrowBatches, arrow_schema
+from understudy_shared.questions.export.columns import ExportColumns
 
 
 class StoreDataset(ds.Dataset):  # type: ignore[misc]

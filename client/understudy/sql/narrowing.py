@@ -18,8 +18,8 @@ import orjson
 from understudy.client.core.values import ScanQuestion
 from understudy.sql.predicates import Check, Comparison, OneOf, Predicate, conjuncts
 from understudy.sql.table_columns import Place, Table
+from understudy_shared.questions.scan.where import MAX_TERMS, MAX_WHERE_BYTES, compile_where, parse_where
 from understudy_shared.reads.bounds import BadBoundError
-from understudy_shared.reads.where import MAX_TERMS, MAX_WHERE_BYTES, compile_where, parse_where
 from understudy_shared.spark.temporal import date_text, timestamp_ntz_text, timestamp_text
 from understudy_shared.spark.types import (
     BINARY_COLLATION,

@@ -19,9 +19,9 @@ from understudy.sql.exports import ExportedParts, NotExportedError, Part
 from understudy.sql.narrowing import Access
 from understudy.sql.table_columns import Table
 from understudy_shared.base.errors import UnderstudyError
-from understudy_shared.reads.export_columns import PROBLEM
-from understudy_shared.reads.scan_cursor import decode_scan_cursor
-from understudy_shared.reads.scan_question import MAX_SCAN_ROWS
+from understudy_shared.questions.export.columns import PROBLEM
+from understudy_shared.questions.scan.cursor import decode_scan_cursor
+from understudy_shared.questions.scan.question import MAX_SCAN_ROWS
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -16,10 +16,10 @@ from typing import Any, Final
 from understudy.sql.predicates import Path
 from understudy.typed.columns import StoreEntry, read_entry
 from understudy.typed.errors import SchemaError
+from understudy_shared.questions.export.columns import PARTS, PROBLEM, ExportColumn, ExportColumns
+from understudy_shared.questions.scan.question import MAX_FIELDS
 from understudy_shared.reads.bounds import BadBoundError
 from understudy_shared.reads.columns import Columns
-from understudy_shared.reads.export_columns import PARTS, PROBLEM, ExportColumn, ExportColumns
-from understudy_shared.reads.scan_question import MAX_FIELDS
 from understudy_shared.spark.types import SparkType, StructType
 
 _PLAIN: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)

@@ -40,9 +40,9 @@ from understudy_shared.fleet.dispatching import Fleet
 from understudy_shared.http.edge import JSON_TYPE, Receive, Scope, Send, send_problem
 from understudy_shared.http.problems import Problem, ProblemError, ProblemType
 from understudy_shared.http.target import application_target, split_path
+from understudy_shared.questions.front import LookupsFirst
 from understudy_shared.server.connection_guard import ConnectionGuard
 from understudy_shared.server.direct import Exchange
-from understudy_shared.server.lookups import LookupsFirst
 from understudy_shared.server.service import BACKLOG, NOT_STARTED, Service, bound_socket
 
 ALONE = "testing"

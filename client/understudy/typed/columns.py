@@ -10,8 +10,8 @@ from understudy.typed.errors import SchemaError
 from understudy_shared.base.errors import UnsupportedError
 from understudy_shared.base.safe_text import clipped
 from understudy_shared.base.words import StoreKind
+from understudy_shared.questions.export.columns import StoreColumns
 from understudy_shared.reads.columns import Columns
-from understudy_shared.reads.export_columns import StoreColumns
 from understudy_shared.spark.type_names import parse_type_name
 from understudy_shared.spark.types import Field, SparkType, StructType, TimestampType
 

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from understudy.typed.arrow_records import CutError, arrow_records, require_rows
 from understudy.typed.columns import StoreEntry, read_entry
 from understudy_shared.base.extras import PACKAGE, MissingExtraError
-from understudy_shared.reads.arrow_batches import ArrowBatches, arrow_schema
+from understudy_shared.questions.export.arrow_batches import ArrowBatches, arrow_schema
+from understudy_shared.questions.export.columns import PROBLEM, ExportColumns
 from understudy_shared.reads.columns import walk
-from understudy_shared.reads.export_columns import PROBLEM, ExportColumns
 
 if TYPE_CHECKING:
     import pandas as pd  # type: ignore[import-untyped]

@@ -21,8 +21,8 @@ from understudy_node.checkpoint.opening import open_checkpoint_files
 from understudy_node.checkpoint.rooted_files import RootedFiles
 from understudy_node.engine.rocksdb_base import BlockCache
 from understudy_node.http.app import create_app
-from understudy_node.http.lookups import NodeLookups
 from understudy_node.node import Node
+from understudy_node.questions.lookup.service import NodeLookups
 from understudy_node.replica.workers import Workers, WorkerShare
 from understudy_node.settings import NodeSettings
 from understudy_shared.auth.access import Access, authorization_of
@@ -36,10 +36,10 @@ from understudy_shared.fleet.reporting import ApplicationReport, State
 from understudy_shared.http.edge import Receive, Scope, Send, send_problem, without_body
 from understudy_shared.http.problems import Problem, ProblemError, ProblemType
 from understudy_shared.http.status import Status
-from understudy_shared.server.batches import Batch
+from understudy_shared.questions.front import LookupsFirst
+from understudy_shared.questions.lookup.batches import Batch
 from understudy_shared.server.connection_guard import ConnectionGuard
 from understudy_shared.server.direct import Exchange, reply_problem
-from understudy_shared.server.lookups import LookupsFirst
 from understudy_shared.server.probes import ProcessReport
 from understudy_shared.server.request_counts import RequestCounts
 

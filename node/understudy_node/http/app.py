@@ -12,41 +12,41 @@ from typing import TYPE_CHECKING
 
 from fastapi import APIRouter, FastAPI
 
-from understudy_node.bulk.process import BulkProcess
 from understudy_node.cluster.routes import cluster_routes
-from understudy_node.http.exports import export_hop_routes
 from understudy_node.http.health import NodeHealth
-from understudy_node.http.histories import NodeHistories, history_hop_routes
-from understudy_node.http.hop import Hops
-from understudy_node.http.lookups import NodeLookups, Visibility
 from understudy_node.http.metrics import NodeMetrics
 from understudy_node.http.page import NodePage
-from understudy_node.http.reads import Reads
 from understudy_node.http.routes import NodeChanges, admin_routes, changes_hop_routes, internal_routes, read_routes
-from understudy_node.http.scans import NodeScans, scan_hop_routes, scan_hops
-from understudy_node.http.snapshots import NodeSnapshots, snapshot_call_routes
-from understudy_node.http.watch_hub import WatchHub
-from understudy_node.http.watches import NodeWatches, NodeWatchStreams, watch_hop_routes
 from understudy_node.node import Node
+from understudy_node.questions.changes.histories import NodeHistories, history_hop_routes
+from understudy_node.questions.export.bulk.process import BulkProcess
+from understudy_node.questions.export.service import NodeExports, export_hop_routes
+from understudy_node.questions.lease.service import NodeSnapshots, snapshot_call_routes
+from understudy_node.questions.lookup.hop import Hops
+from understudy_node.questions.lookup.reads import Reads
+from understudy_node.questions.lookup.service import NodeLookups, Visibility
+from understudy_node.questions.scan.service import NodeScans, scan_hop_routes, scan_hops
+from understudy_node.questions.watch.hub import WatchHub
+from understudy_node.questions.watch.service import NodeWatches, NodeWatchStreams, watch_hop_routes
 from understudy_shared.auth.access import Access
 from understudy_shared.http.openapi.document import add_document
 from understudy_shared.http.status import Status
+from understudy_shared.questions.changes.histories import history_routes
+from understudy_shared.questions.changes.service import changes_routes
+from understudy_shared.questions.export.service import export_routes
+from understudy_shared.questions.export.store_files import store_file_routes
+from understudy_shared.questions.front import LookupsFirst
+from understudy_shared.questions.lease.service import snapshot_routes
+from understudy_shared.questions.scan.long_reads import LongReads
+from understudy_shared.questions.scan.service import scan_routes, scans_in_front
+from understudy_shared.questions.scan.single_key_pages import Seeks
+from understudy_shared.questions.several import SeveralStores, several_routes
+from understudy_shared.questions.watch.prefix_watches import PrefixWatches
+from understudy_shared.questions.watch.service import watch_routes
 from understudy_shared.reads.store_bounds import read_store_bounds
 from understudy_shared.server.app import Framework, answer_with_problems, service_app
-from understudy_shared.server.changes import changes_routes
 from understudy_shared.server.connection_guard import ConnectionGuard
-from understudy_shared.server.exports import export_routes
-from understudy_shared.server.histories import history_routes
-from understudy_shared.server.long_reads import LongReads
-from understudy_shared.server.lookups import LookupsFirst
-from understudy_shared.server.prefix_watches import PrefixWatches
 from understudy_shared.server.probes import ProcessReport, probe_routes
-from understudy_shared.server.scans import scan_routes, scans_in_front
-from understudy_shared.server.several_reads import SeveralStores, several_routes
-from understudy_shared.server.single_key_pages import Seeks
-from understudy_shared.server.snapshots import snapshot_routes
-from understudy_shared.server.store_files import store_file_routes
-from understudy_shared.server.watches import watch_routes
 from understudy_shared.telemetry.span_export import close_spans, open_spans
 
 if TYPE_CHECKING:  # a node without a cluster does without these modules
@@ -110,14 +110,14 @@ def create_app(
     app.watch_streams = streams = NodeWatchStreams(node.settings.max_watchers, hub)
     app.spans = hops.spans = open_spans("understudy-node", node.host)
     app.report = report = _report(node, member, app, guard)
-    scans = NodeScans(reads, app.long_reads, bulk)
+    scans = NodeScans(reads, app.long_reads)
     framework.in_front = scans_in_front(scans, scan_calls := scan_hops(scans))
     watches = NodeWatches(reads, streams, hub, scans)
     page = NodePage(node, health := NodeHealth(node, report.status), reads)
     app.when_ending.append(page.end)
     for router in (
         scan_hop_routes(scan_calls),
-        *_reading_routes(node, reads, app, scans, watches),
+        *_reading_routes(node, reads, app, scans, NodeExports(scans, reads, bulk), watches),
         *(() if member is None else (cluster_routes(member),)),
         admin_routes(node, reads, health),
         probe_routes(report),
@@ -131,17 +131,17 @@ def create_app(
     return app
 
 
-def _reading_routes(
-    node: Node, reads: Reads, app: NodeLookups, scans: NodeScans, watches: NodeWatches
+def _reading_routes(  # noqa: PLR0917  # the parts of an application, in the order in which they are made
+    node: Node, reads: Reads, app: NodeLookups, scans: NodeScans, exports: NodeExports, watches: NodeWatches
 ) -> Iterator[APIRouter]:
     """Yield the calls that read, besides lookups and hops."""
-    yield store_file_routes(scans)
+    yield store_file_routes(exports)
     yield read_routes(node, reads, scans)
     yield internal_routes(reads)
     yield scan_routes(scans)
     app.seeks = Seeks(scans)
-    yield export_routes(scans)
-    yield export_hop_routes(scans.exports)
+    yield export_routes(exports)
+    yield export_hop_routes(exports)
     changes = NodeChanges(reads, scans)
     yield changes_routes(changes)
     yield changes_hop_routes(changes)

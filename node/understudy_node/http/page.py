@@ -19,8 +19,8 @@ from understudy_node.http.overview import (
     overview_of,
     points_of,
 )
-from understudy_node.http.reads import Reads
 from understudy_node.node import Node
+from understudy_node.questions.lookup.reads import Reads
 from understudy_shared.base.clock import SystemClock
 from understudy_shared.base.slices import in_slices
 from understudy_shared.base.supervise import Supervisor

@@ -16,21 +16,21 @@ from understudy_node.engine.arena_base import ArenaBase
 from understudy_node.engine.base import Base, innermost
 from understudy_node.engine.scan_order import after_prefix
 from understudy_node.engine.view import View
-from understudy_node.http.exports import PiecesResponse
 from understudy_node.http.health import NodeHealth
-from understudy_node.http.hop_calls import read_hop, reader_asked
-from understudy_node.http.reads import Reads
 from understudy_node.node import Node
+from understudy_node.questions.changes.version_changes import ChangesQuestion, no_changelogs, read_part, require_changes
+from understudy_node.questions.export.service import PiecesResponse
+from understudy_node.questions.lookup.hop_calls import read_hop, reader_asked
+from understudy_node.questions.lookup.reads import Reads
+from understudy_node.questions.scan.rows import row_maker
 from understudy_node.replica.task import TaskReplica
 from understudy_node.stores.lookup import StoreReader
-from understudy_node.stores.scan_rows import row_maker
-from understudy_node.stores.version_changes import ChangesQuestion, no_changelogs, read_part, require_changes
 from understudy_shared.base.clock import SystemClock
 from understudy_shared.base.errors import MissingVersionError, VanishedError
 from understudy_shared.base.masking import masked_location
 from understudy_shared.http.problems import Problem, ProblemError, ProblemType, refused
-from understudy_shared.reads.bounds import NO_BOUND, Refusal
-from understudy_shared.reads.changes import (
+from understudy_shared.questions.changes.merged import FetchChanges
+from understudy_shared.questions.changes.question import (
     PATH,
     ChangesHop,
     ChangesPlace,
@@ -39,13 +39,13 @@ from understudy_shared.reads.changes import (
     decode_changes_hop,
     encode_changes,
 )
-from understudy_shared.reads.merged_changes import FetchChanges
+from understudy_shared.questions.changes.service import Changes, ChangesTurn
+from understudy_shared.questions.scan.service import Scans
+from understudy_shared.questions.scan.turns import Asker
+from understudy_shared.questions.store_lists import listed_stores
+from understudy_shared.reads.bounds import NO_BOUND, Refusal
 from understudy_shared.reads.selection import Selection
 from understudy_shared.server.app import json_response
-from understudy_shared.server.changes import Changes, ChangesTurn
-from understudy_shared.server.scan_turns import Asker
-from understudy_shared.server.scans import Scans
-from understudy_shared.server.store_lists import listed_stores
 from understudy_shared.spark.times import utc_text
 
 MAX_LOOKS = 100

@@ -15,8 +15,8 @@ from math import ceil
 from typing import Final, Literal
 
 from understudy_shared.http.problems import Problem, ProblemError, ProblemType
+from understudy_shared.questions.lease.calls import RETRY_AFTER
 from understudy_shared.reads.bounds import ReadVersion
-from understudy_shared.reads.lease_calls import RETRY_AFTER
 from understudy_shared.reads.snapshot_lease import SnapshotLease
 
 MAX_LEASES: Final = 1000

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
-from itertools import chain
-from typing import Any, Final
+from collections.abc import Sequence
+from typing import Final
 
 from understudy_router.admin.snapshot import Document
-from understudy_router.cluster.snapshot_leases import Listing, SnapshotLeases
+from understudy_router.questions.lease.snapshot_leases import SnapshotLeases, listing_document
 from understudy_shared.base.clock import Clock
 
 MAX_SHOWN: Final = 50
@@ -21,28 +20,9 @@ FIRST_LOOK_S: Final = 1.0
 """Longest wait for the first list of a router."""
 
 
-def listing_document(listing: Listing) -> Document:
-    """Return the leases of all nodes, those that end first before others; `unanswered` are nodes that are missing."""
-    by_id: dict[str, list[Mapping[str, Any]]] = {}
-    for each in chain.from_iterable(listing.by_node.values()):
-        by_id.setdefault(each["id"], []).append(each)
-    leases = sorted(map(_merged, by_id.values()), key=lambda each: (each["expires_at"], each["id"]))
-    return {"snapshots": leases, "unanswered": listing.unanswered}
-
-
 def overview_part(snapshots: Sequence[Document]) -> Document:
     """Return the leases as the overview has them: how many, and those that end first."""
     return {"held": len(snapshots), "leases": list(snapshots[:MAX_SHOWN])}
-
-
-def _merged(entries: Sequence[Mapping[str, Any]]) -> Document:
-    """Return a lease as several nodes hold it."""
-    return {
-        **entries[0],
-        "expires_at": max(each["expires_at"] for each in entries),
-        **{name: sum(each[name] for each in entries) for name in ("tasks", "extra_bytes", "disk_bytes")},
-        "nodes": len(entries),
-    }
 
 
 class RecentSnapshots:

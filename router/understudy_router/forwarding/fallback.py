@@ -23,8 +23,8 @@ from understudy_router.transport.node_requests import Delay
 from understudy_shared.cluster.node_calls import NodeCallError
 from understudy_shared.cluster.wire import HopFailure, WireError
 from understudy_shared.http.problems import Problem, ProblemType, refused
+from understudy_shared.questions.lookup.hop_columns import HopOutcome
 from understudy_shared.reads.bounds import Bound, Refusal
-from understudy_shared.reads.hop_columns import HopOutcome
 
 MAX_DETAIL_CHARS = 300
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from understudy_shared.http.problems import Problem
-from understudy_shared.reads.hop_columns import OPEN, PROBLEM, HopOutcome, HopOutcomes
+from understudy_shared.questions.lookup.hop_columns import OPEN, PROBLEM, HopOutcome, HopOutcomes
 
 Result = HopOutcome | Problem
 """A found or absent outcome, or the problem of a key that has neither."""

@@ -12,36 +12,46 @@ from fastapi import APIRouter, FastAPI
 
 from understudy_router.admin.admin import Admin
 from understudy_router.admin.routes import overview_routes
-from understudy_router.forwarding.scanning import ScanForwarder
-from understudy_router.http.lookups import RouterLookups
 from understudy_router.http.metrics import RouterMetrics
-from understudy_router.http.reads import Reads
-from understudy_router.http.routes import RouterChanges, RouterHistories, RouterSnapshots, drain_route, read_routes
-from understudy_router.http.scans import RouterScans
-from understudy_router.http.watches import RouterWatches
+from understudy_router.http.routes import drain_route, read_routes
+from understudy_router.questions.changes.service import RouterChanges, RouterHistories
+from understudy_router.questions.export.service import RouterExports
+from understudy_router.questions.lease.service import RouterSnapshots
+from understudy_router.questions.lookup.reads import Reads
+from understudy_router.questions.lookup.service import RouterLookups
+from understudy_router.questions.scan.forward import ScanForwarder
+from understudy_router.questions.scan.service import RouterScans
+from understudy_router.questions.watch.service import RouterWatches
 from understudy_router.router import Router
 from understudy_shared.auth.access import Access
 from understudy_shared.http.openapi.document import add_document
 from understudy_shared.http.status import Status
 from understudy_shared.page.draining import drain_routes
 from understudy_shared.page.routes import page_routes
+from understudy_shared.questions.changes.histories import history_routes
+from understudy_shared.questions.changes.service import changes_routes
+from understudy_shared.questions.export.service import export_routes
+from understudy_shared.questions.export.store_files import store_file_routes
+from understudy_shared.questions.lease.service import snapshot_routes
+from understudy_shared.questions.scan.long_reads import LongReads
+from understudy_shared.questions.scan.service import scan_routes, scans_in_front
+from understudy_shared.questions.scan.single_key_pages import Seeks
+from understudy_shared.questions.several import SeveralStores, several_routes
+from understudy_shared.questions.watch.prefix_watches import PrefixWatches
+from understudy_shared.questions.watch.service import watch_routes
+from understudy_shared.questions.watch.streams import WatchStreams
 from understudy_shared.reads.store_bounds import read_store_bounds
 from understudy_shared.server.app import Framework, answer_with_problems, service_app
-from understudy_shared.server.changes import changes_routes
 from understudy_shared.server.connection_guard import ConnectionGuard
-from understudy_shared.server.exports import export_routes
-from understudy_shared.server.histories import history_routes
-from understudy_shared.server.long_reads import LongReads
-from understudy_shared.server.prefix_watches import PrefixWatches
 from understudy_shared.server.probes import ProcessReport, probe_routes
-from understudy_shared.server.scans import scan_routes, scans_in_front
-from understudy_shared.server.several_reads import SeveralStores, several_routes
-from understudy_shared.server.single_key_pages import Seeks
-from understudy_shared.server.snapshots import snapshot_routes
-from understudy_shared.server.store_files import store_file_routes
-from understudy_shared.server.watch_streams import WatchStreams
-from understudy_shared.server.watches import watch_routes
 from understudy_shared.telemetry.span_export import close_spans, open_spans
+
+
+class RouterApp(RouterLookups):
+    """The application that serves by a router."""
+
+    admin: Admin
+    """The reports on it, for a process that serves several."""
 
 
 def create_app(
@@ -50,7 +60,7 @@ def create_app(
     access: Access | None = None,
     *,
     learns_within_ms: int = 0,
-) -> RouterLookups:
+) -> RouterApp:
     """Make the application that serves by `router`. `guard` watches over its connections, `access` decides about
     requests. Its start waits until the router knows enough, for `learns_within_ms` at most.
     """
@@ -77,7 +87,7 @@ def create_app(
 
     http = service_app("Understudy router", lifespan)
     framework = Framework(http)
-    app = RouterLookups(
+    app = RouterApp(
         framework,
         reads,
         router.forwarder,
@@ -94,7 +104,7 @@ def create_app(
     framework.in_front = scans_in_front(scans)
     app.seeks = Seeks(scans)
     app.watch_streams = WatchStreams(router.settings.max_watchers)
-    watches = RouterWatches(reads, app.watch_streams, scans, forwarder.context, router)
+    watches = RouterWatches(reads, app.watch_streams, scans, forwarder, router.settings.application_id)
     for routes in _reading_routes(router, reads, app, scans, forwarder, watches):
         http.include_router(routes)
     http.include_router(drain_route(router))
@@ -121,20 +131,21 @@ def create_app(
 def _reading_routes(  # noqa: PLR0917  # the parts of an application, in the order in which they are made
     router: Router,
     reads: Reads,
-    app: RouterLookups,
+    app: RouterApp,
     scans: RouterScans,
     forwarder: ScanForwarder,
     watches: RouterWatches,
 ) -> Iterator[APIRouter]:
     """Yield the calls that read, besides lookups."""
-    yield store_file_routes(scans)
+    exports = RouterExports(scans, reads, forwarder)
+    yield store_file_routes(exports)
     yield read_routes(router, reads, scans)
     yield scan_routes(scans)
-    yield export_routes(scans)
+    yield export_routes(exports)
     changes = RouterChanges(reads, scans, forwarder)
     yield changes_routes(changes)
     yield history_routes(RouterHistories(reads, forwarder))
-    snapshots = RouterSnapshots(router, reads, forwarder)
+    snapshots = RouterSnapshots(reads, forwarder, router.leases, router.moments, router.clock)
     yield several_routes(SeveralStores(app, reads, snapshots.position))
     yield snapshot_routes(snapshots)
     yield watch_routes(watches, PrefixWatches(watches, changes).begin)

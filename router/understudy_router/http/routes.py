@@ -5,21 +5,15 @@ The metadata of a store are the hosts of every partition, and how keys get there
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from hashlib import blake2b
-from time import monotonic
 
 import orjson
 from fastapi import APIRouter, Request, Response
 
-from understudy_router.admin.snapshot_leases import listing_document
 from understudy_router.cluster.catalogue import StoreRoute
-from understudy_router.cluster.snapshot_leases import SnapshotLeases
 from understudy_router.cluster.tables import Tables
-from understudy_router.cluster.version_at import Moments
-from understudy_router.forwarding.scanning import EXPORT_PART_S, ScanForwarder
-from understudy_router.http.reads import Reads
-from understudy_router.http.scans import scan_hop
+from understudy_router.questions.lookup.reads import Reads
 from understudy_router.router import Router
 from understudy_router.routing.choose import Reason
 from understudy_router.routing.explain import explain_key, host_fields
@@ -28,28 +22,15 @@ from understudy_shared.auth.access import authorization_of
 from understudy_shared.auth.audit import note
 from understudy_shared.auth.principals import Authorization
 from understudy_shared.auth.redaction import require_key
-from understudy_shared.base.words import ApplicationId, HostInfo, Lineage
+from understudy_shared.base.words import HostInfo
 from understudy_shared.bus.messages import Assignment
-from understudy_shared.cluster.node_calls import CallKind
 from understudy_shared.http.edge import read_flag
 from understudy_shared.http.etags import is_known
 from understudy_shared.http.lookup_requests import key_and_params, numbers_as_text, pop_longs
-from understudy_shared.http.problems import Problem, ProblemError, ProblemType
 from understudy_shared.http.target import parse_query, split_path
-from understudy_shared.reads.bounds import Bound, ReadVersion
-from understudy_shared.reads.changes import ChangesHop, ChangesPlace, VersionLines, ahead_bytes
-from understudy_shared.reads.history import HistoryHop, HistoryRange
-from understudy_shared.reads.lease_calls import ReplicaVersion
-from understudy_shared.reads.merged_changes import FetchChanges
-from understudy_shared.reads.position import Position
-from understudy_shared.reads.scan_page import Place, Room
-from understudy_shared.reads.snapshot_lease import SnapshotLease
+from understudy_shared.questions.scan.service import Scans
+from understudy_shared.questions.store_lists import listed_stores
 from understudy_shared.server.app import json_response, sliced_json_response
-from understudy_shared.server.changes import Changes, ChangesTurn
-from understudy_shared.server.histories import Histories, HistoryStore
-from understudy_shared.server.scans import Scans
-from understudy_shared.server.snapshots import Chosen, Snapshots, choose
-from understudy_shared.server.store_lists import listed_stores
 
 
 class StoreMetadata:
@@ -115,97 +96,6 @@ def _excluded_hosts(tables: Tables, assignment: Assignment) -> Iterator[dict[str
             reason = beat.standing
         if reason is not None:
             yield {"host": beat.endpoint.host, "port": beat.endpoint.port, "reason": reason}
-
-
-class RouterSnapshots(Snapshots):
-    """The leases of the application, by asking its nodes."""
-
-    def __init__(self, router: Router, reads: Reads, forwarder: ScanForwarder) -> None:
-        super().__init__(reads)
-        self._router = router
-        self._reads = reads
-        self._forwarder = forwarder
-        self._leases: SnapshotLeases = router.leases
-        self._moments: Moments = router.moments
-
-    def stores(self) -> Collection[str]:
-        return self._router.stores().by_name
-
-    def wall_us(self) -> int:
-        return self._router.clock.wall_us()
-
-    async def position(self, store: str, bound: Bound) -> Position:
-        route = self._reads.route(store)
-        bound = await self._moments.resolved(bound)
-        version = await self._forwarder.version(route, range(route.partitions), bound)
-        of = ApplicationId(route.application_id), Lineage(route.lineage)
-        return Position(*of, version.number, version.committed_at_us)
-
-    async def newest(self, stores: Sequence[str], bound: Bound) -> Chosen:
-        routes = [self._reads.route(store) for store in stores]
-        lineage = routes[0].lineage
-        tasks = {(route.name, partition) for route in routes for partition in range(route.partitions)}
-
-        async def look() -> Sequence[ReplicaVersion]:
-            shown = await self._leases.shown(lineage, stores, bound.min_position)
-            unseen = tasks - {(each.store, each.partition) for each in shown}
-            if unseen:
-                store, partition = min(unseen)
-                what = f"no node shows partition {partition} of {store}"
-                fix = "Retry after a second; GET /admin/v1/lag shows why"
-                raise ProblemError(Problem(ProblemType.NO_ACCEPTABLE_REPLICA, what, where="stores", fix=fix))
-            return [each for each in shown if (each.store, each.partition) in tasks]
-
-        return await choose(ApplicationId(routes[0].application_id), Lineage(lineage), bound, look)
-
-    async def hold(self, lease: SnapshotLease, stores: Sequence[str]) -> None:
-        await self._leases.hold(lease, stores)
-
-    async def release(self, lease: SnapshotLease) -> None:
-        await self._leases.release(lease)
-
-    async def listed(self) -> dict[str, object]:
-        return listing_document(await self._leases.listed())
-
-
-class RouterHistories(Histories):
-    """The histories of the keys of the application, by asking its nodes."""
-
-    def __init__(self, reads: Reads, forwarder: ScanForwarder) -> None:
-        super().__init__(reads)
-        self._reads = reads
-        self._forwarder = forwarder
-
-    def store(self, name: str) -> HistoryStore:
-        route = self._reads.route(name)
-        return HistoryStore(route.name, route.codec, route.partitions, self._reads.max_key_bytes)
-
-    async def read(self, name: str, partition: int, row: bytes, asked: HistoryRange) -> bytes:
-        route = self._reads.route(name)
-        of = (route.application_id, route.lineage, route.name, route.layout, route.partitions)
-        return await self._forwarder.history(route, HistoryHop(*of, partition, row, asked))
-
-
-class RouterChanges(Changes):
-    """The changes of the stores of the application, by asking its nodes."""
-
-    def __init__(self, reads: Reads, scans: Scans, forwarder: ScanForwarder) -> None:
-        super().__init__(scans)
-        self._reads = reads
-        self._forwarder = forwarder
-
-    def reader(self, asked: ChangesTurn) -> FetchChanges:
-        turn = asked.turn
-        route = self._reads.route(turn.store.name)
-
-        async def read(partition: int, place: ChangesPlace, is_short: bool) -> tuple[VersionLines, ...]:
-            room = Room(None, ahead_bytes(len(turn.partitions)), monotonic() + EXPORT_PART_S)
-            first = ReadVersion(place.version, of_any_commit=True)
-            hop = scan_hop(route, turn, first, Place(partition), room)
-            kind = CallKind.WATCH if turn.is_watch else CallKind.EXPORT
-            return await self._forwarder.changes(route, ChangesHop(hop, asked.last, place.looked_at, is_short), kind)
-
-        return read
 
 
 def read_routes(router: Router, reads: Reads, scans: Scans) -> APIRouter:

@@ -13,7 +13,7 @@ from understudy_router.transport.node_connections import IdleConnections
 from understudy_shared.auth.cluster_secret import ClusterIdentity
 from understudy_shared.base.clock import Clock
 from understudy_shared.cluster.wire import HopFailure
-from understudy_shared.reads.hop import HopGroup, HopReply, HopRequest, HopTrace, encode_request
+from understudy_shared.questions.lookup.hop import HopGroup, HopReply, HopRequest, HopTrace, encode_request
 from understudy_shared.server.request_counts import DURATION_BOUNDS_MS
 from understudy_shared.telemetry.histogram import Histogram
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import orjson
 
 from understudy_shared.cluster.wire import HopFailure, WireError, WireReply
-from understudy_shared.reads.hop import HopReply, decode_reply
+from understudy_shared.questions.lookup.hop import HopReply, decode_reply
 from understudy_shared.reads.hop_fields import BadHopError
 
 MAX_DETAIL_CHARACTERS = 200

@@ -8,7 +8,7 @@ from understudy_router.transport.client_context import HopFacts
 from understudy_router.transport.hop_replies import OVERLOADED
 from understudy_shared.base.clock import Clock
 from understudy_shared.cluster.wire import HopFailure, WireError
-from understudy_shared.reads.hop import HopReply
+from understudy_shared.questions.lookup.hop import HopReply
 
 _NO_NODES_FAULT = {OVERLOADED, str(WireError.TOO_LARGE)}
 """If these made nodes suspect, each would hand its load, or the same huge value, on to the next."""

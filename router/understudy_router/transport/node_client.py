@@ -18,7 +18,7 @@ from understudy_router.transport.node_requests import Delay, Hop, NodeRequest, R
 from understudy_shared.base.supervise import Supervisor
 from understudy_shared.base.words import HostInfo
 from understudy_shared.cluster.wire import HopFailure, WireConnection, WireError, WireReply, connect
-from understudy_shared.reads.hop import HopReply
+from understudy_shared.questions.lookup.hop import HopReply
 
 FULL_KEYS = 64
 """Number of waiting keys at which they are sent before their loop tick ends: the node begins while the router parses

@@ -14,9 +14,9 @@ from itertools import accumulate
 
 from understudy_router.cluster.catalogue import StoreRoute
 from understudy_shared.cluster.wire import HopFailure
+from understudy_shared.questions.lookup.hop import HopGroup, HopTrace
+from understudy_shared.questions.lookup.hop_columns import HopKey, HopKeys, HopOutcome, HopOutcomes
 from understudy_shared.reads.bounds import Bound
-from understudy_shared.reads.hop import HopGroup, HopTrace
-from understudy_shared.reads.hop_columns import HopKey, HopKeys, HopOutcome, HopOutcomes
 from understudy_shared.telemetry.trace import Trace
 
 MAX_KEYS_PER_HOP = 256

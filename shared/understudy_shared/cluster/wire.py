@@ -24,7 +24,7 @@ import httptools
 
 from understudy_shared.auth.cluster_secret import ClusterIdentity
 from understudy_shared.base.words import HostInfo
-from understudy_shared.reads.hop import CONTENT_TYPE, MAX_HOP_BYTES, PATH
+from understudy_shared.questions.lookup.hop import CONTENT_TYPE, MAX_HOP_BYTES, PATH
 
 MAX_HEAD_BYTES = 64 * 1024
 """Largest head of a reply in bytes; the heads of our nodes have a hundred bytes. A head without end would be read until

@@ -20,8 +20,8 @@ from understudy_shared.fleet.shared_threads import APPLICATION as APPLICATION_NO
 from understudy_shared.http.edge import App, Receive, Scope, Send, enter, send_problem, without_body
 from understudy_shared.http.problems import ProblemError, problem_of
 from understudy_shared.http.target import application_target, named_application, unknown_application
+from understudy_shared.questions.front import LookupsFirst
 from understudy_shared.server.direct import AnswersBodies, DirectExchange, Exchange, reply_problem
-from understudy_shared.server.lookups import LookupsFirst
 from understudy_shared.telemetry.logs import name_records_here
 
 

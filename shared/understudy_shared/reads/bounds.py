@@ -11,7 +11,7 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from understudy_shared.base.errors import UnderstudyError
-from understudy_shared.base.words import LagInfo, Role
+from understudy_shared.base.words import ApplicationId, LagInfo, Lineage, Role
 from understudy_shared.reads.position import Position
 from understudy_shared.reads.selection import EVERYTHING, Selection
 from understudy_shared.reads.snapshot_lease import SnapshotLease
@@ -176,3 +176,16 @@ def _exceeds(lag: int | None, limit: int | None) -> bool:
 
 def _differs(a: int | None, b: int | None) -> bool:
     return a is not None and b is not None and a != b
+
+
+def version_of(number: int, committed_at_us: int | None) -> ReadVersion:
+    """Return the version of a scan: of any commit where the time of its commit is not known."""
+    return ReadVersion(number, committed_at_us, of_any_commit=committed_at_us is None)
+
+
+def bound_at(application_id: str, lineage: str, version: ReadVersion) -> Bound:
+    """Return the bound of a read of that version."""
+    if version.of_any_commit:
+        return Bound(version=version.number)
+    of = (ApplicationId(application_id), Lineage(lineage))
+    return Bound(snapshot=Position(*of, version.number, version.committed_at_us))

@@ -17,8 +17,8 @@ RUNNERS = {"eval", "exec"}
 DANGEROUS = UNPACKERS | RUNNERS | {"shell"}
 ALLOWED = {
     "shared/understudy_shared/spark: exec",
-    "node/understudy_node/bulk: marshal",
-    "node/understudy_node/bulk: pickle",
+    "node/understudy_node/questions/export/bulk: marshal",
+    "node/understudy_node/questions/export/bulk: pickle",
 }
 """Compiled readers; test_generated_source.py shows that nothing of a schema becomes code. And what a node and the
 process that it starts for exports tell each other, by a pipe that no other process has.

@@ -12,9 +12,9 @@ import httptools
 
 from understudy_shared.http.problems import Problem, ProblemType, refused
 from understudy_shared.http.target import APPLICATION_HEADER
+from understudy_shared.questions.lookup.hop import PATH, HopGroup, HopReply, HopRequest, decode_request, encode_reply
+from understudy_shared.questions.lookup.hop_columns import FOUND, PROBLEM, HopKey, HopOutcome
 from understudy_shared.reads.bounds import Refusal
-from understudy_shared.reads.hop import PATH, HopGroup, HopReply, HopRequest, decode_request, encode_reply
-from understudy_shared.reads.hop_columns import FOUND, PROBLEM, HopKey, HopOutcome
 
 Answer = Callable[[HopGroup, HopKey], HopOutcome]
 

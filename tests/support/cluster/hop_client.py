@@ -11,11 +11,19 @@ from dataclasses import dataclass
 import orjson
 from tests.support.cluster.served_node import Reply, ServedNode
 
-from understudy_node.http.hop import SMALL_HOP_BYTES
+from understudy_node.questions.lookup.hop import SMALL_HOP_BYTES
 from understudy_shared.base.words import StoreName
+from understudy_shared.questions.lookup.hop import (
+    CONTENT_TYPE,
+    PATH,
+    HopGroup,
+    HopReply,
+    HopRequest,
+    decode_reply,
+    encode_request,
+)
+from understudy_shared.questions.lookup.hop_columns import PROBLEM, HopKey, HopOutcome
 from understudy_shared.reads.bounds import NO_BOUND, Bound
-from understudy_shared.reads.hop import CONTENT_TYPE, PATH, HopGroup, HopReply, HopRequest, decode_reply, encode_request
-from understudy_shared.reads.hop_columns import PROBLEM, HopKey, HopOutcome
 
 _TIMEOUT_S = 30
 

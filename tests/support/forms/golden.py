@@ -15,13 +15,11 @@ from understudy_shared.base.words import ApplicationId, Lineage
 from understudy_shared.bus.announcement import AnnouncedStore, Announcement
 from understudy_shared.bus.messages import Catalogue, CatalogueStore, CommitHint, Message
 from understudy_shared.bus.signing import Keyring, SignedContent, Stamp, parse_line
-from understudy_shared.reads.bounds import Bound
-from understudy_shared.reads.changes import ChangesHop, decode_changes_hop
-from understudy_shared.reads.cursor import PageCursor, decode_cursor
-from understudy_shared.reads.export_format import ExportFormat
-from understudy_shared.reads.export_hop import ExportHop, ResumePoint, decode_export_hop
-from understudy_shared.reads.history import HistoryHop, HistoryRange, decode_history_hop
-from understudy_shared.reads.hop import (
+from understudy_shared.questions.changes.history import HistoryHop, HistoryRange, decode_history_hop
+from understudy_shared.questions.changes.question import ChangesHop, decode_changes_hop
+from understudy_shared.questions.export.hop import ExportHop, ResumePoint, decode_export_hop
+from understudy_shared.questions.lease.calls import LeasesCall, ShownCall, decode_leases_call, decode_shown_call
+from understudy_shared.questions.lookup.hop import (
     HopGroup,
     HopReply,
     HopRequest,
@@ -30,16 +28,17 @@ from understudy_shared.reads.hop import (
     encode_reply,
     encode_request,
 )
-from understudy_shared.reads.hop_columns import ABSENT, FOUND, PROBLEM, HopKey, HopOutcome
-from understudy_shared.reads.lease_calls import LeasesCall, ShownCall, decode_leases_call, decode_shown_call
+from understudy_shared.questions.lookup.hop_columns import ABSENT, FOUND, PROBLEM, HopKey, HopOutcome
+from understudy_shared.questions.scan.cursor import ScanCursor, decode_scan_cursor
+from understudy_shared.questions.scan.hop import ScanHop, decode_scan_hop
+from understudy_shared.questions.scan.question import ScanQuestion
+from understudy_shared.questions.watch.hop import FedPartition, FeedHop, decode_feed_hop
+from understudy_shared.reads.bounds import Bound, version_of
+from understudy_shared.reads.cursor import PageCursor, decode_cursor
+from understudy_shared.reads.export_format import ExportFormat
 from understudy_shared.reads.position import Position, decode_position
-from understudy_shared.reads.scan_cursor import ScanCursor, decode_scan_cursor
-from understudy_shared.reads.scan_hop import ScanHop, decode_scan_hop
-from understudy_shared.reads.scan_page import version_of
-from understudy_shared.reads.scan_question import ScanQuestion
 from understudy_shared.reads.selection import Selection
 from understudy_shared.reads.snapshot_lease import SnapshotLease, decode_lease
-from understudy_shared.reads.watch_hop import FedPartition, FeedHop, decode_feed_hop
 
 LINEAGE, COMMITTED_US, SECRET = "6f1c7f0e", 1_795_000_000_123_456, b"k" * 32
 TAIL = b',"version":418}'

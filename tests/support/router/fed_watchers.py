@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 import orjson
 from tests.support.router.feeding_node import ROWS, Node, Truth
 
+from understudy_shared.questions.watch.choice import Missed, Watch
+from understudy_shared.questions.watch.events import read_event
+from understudy_shared.questions.watch.feed_state import FeedKey, HeardFeed
 from understudy_shared.reads.position import decode_position
-from understudy_shared.reads.watch import Missed, Watch
-from understudy_shared.reads.watch_events import read_event
-from understudy_shared.reads.watch_feed_state import FeedKey, HeardFeed
 
 
 class Router:

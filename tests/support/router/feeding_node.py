@@ -5,10 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from understudy_shared.base.words import ApplicationId, Lineage
-from understudy_shared.reads.feed_watch import FeedWatch
-from understudy_shared.reads.position import Position
-from understudy_shared.reads.shared_watch import SharedKey, SharedPart
-from understudy_shared.reads.watch_events import (
+from understudy_shared.questions.watch.events import (
     KeyEvent,
     at_fed_key,
     coalesced_event,
@@ -17,6 +14,9 @@ from understudy_shared.reads.watch_events import (
     with_id,
     with_tail,
 )
+from understudy_shared.questions.watch.feed_choice import FeedWatch
+from understudy_shared.questions.watch.shared_keys import SharedKey, SharedPart
+from understudy_shared.reads.position import Position
 
 KEYS = 4
 ROWS = [b"k%d" % index for index in range(KEYS)]

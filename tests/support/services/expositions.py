@@ -26,8 +26,8 @@ from understudy_shared.base.words import HostInfo
 from understudy_shared.bus.gossip import Gossip
 from understudy_shared.http.edge import App
 from understudy_shared.http.problems import ProblemType
+from understudy_shared.questions.lookup.hop_columns import FOUND, HopOutcome
 from understudy_shared.reads.bounds import NO_BOUND
-from understudy_shared.reads.hop_columns import FOUND, HopOutcome
 
 HOST = HostInfo("127.0.0.1", 7101)
 _PARTS = re.compile(r"_(bucket|sum|count)$")

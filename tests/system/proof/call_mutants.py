@@ -28,7 +28,7 @@ def keep_cancelled_calls() -> None:
 
 def keep_cancelled_exports() -> None:
     """Count an export whose reader has left as one that is in flight."""
-    from understudy_shared.server.long_reads import LongReads
+    from understudy_shared.questions.scan.long_reads import LongReads
 
     begun_changes = LongReads.begun_changes
 

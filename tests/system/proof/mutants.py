@@ -147,7 +147,7 @@ def forget_positions() -> None:
 
 
 def _change_bounds(change: Callable[[Any], Any]) -> None:
-    from understudy_router.http.reads import Reads
+    from understudy_router.questions.lookup.reads import Reads
 
     bound = Reads.bound
     Reads.bound = lambda self, route, params: change(bound(self, route, params))  # type: ignore[method-assign]

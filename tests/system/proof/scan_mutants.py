@@ -9,7 +9,7 @@ from weakref import WeakKeyDictionary
 
 from tests.system.proof.patching import patch
 
-NODE_SCANS = "understudy_node.http.scans"
+NODE_SCANS = "understudy_node.questions.scan.service"
 
 
 def scan_what_is_shown() -> None:
@@ -27,7 +27,7 @@ def lose_a_partition() -> None:
             start, partitions if start.partition == partitions[-1] else partitions[:-1], *rest, **named
         )
 
-    patch("understudy_shared.server.scans", "read_page", without_the_last)
+    patch("understudy_shared.questions.scan.service", "read_page", without_the_last)
 
 
 def begin_with_the_last_key() -> None:
@@ -42,7 +42,7 @@ def begin_with_the_last_key() -> None:
 
         return keys
 
-    patch("understudy_node.stores.scanning", "keys_after", from_it)
+    patch("understudy_node.questions.scan.scanning", "keys_after", from_it)
 
 
 def forget_the_filter() -> None:
@@ -72,7 +72,7 @@ def read_past_versions_as_shown() -> None:
 
 def pass_a_part_over() -> None:
     """Leave the second part of an export out, and do not count its rows."""
-    from understudy_shared.reads.export_parts import PartsAhead
+    from understudy_shared.questions.export.parts import PartsAhead
 
     next_part, seen = PartsAhead.next, WeakKeyDictionary[PartsAhead, int]()
 

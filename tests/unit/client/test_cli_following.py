@@ -14,7 +14,7 @@ from tests.unit.client.client.test_watch import watched
 from tests.unit.client.client.test_watch_steps import event, token
 
 from understudy.terminal.exits import ExitCode
-from understudy_shared.reads.watch_events import reset_event
+from understudy_shared.questions.watch.events import reset_event
 
 ENTRY = {
     "store": "words",

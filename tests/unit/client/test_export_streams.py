@@ -12,7 +12,7 @@ import pytest
 from understudy.calls.export_streams import Piece, ReadStream, read_arrow, read_csv, read_ndjson
 from understudy.calls.http_client import ServerProblemError
 from understudy.typed.arrow_records import CutError
-from understudy_shared.server.exports import ARROW_BROKEN
+from understudy_shared.questions.export.service import ARROW_BROKEN
 
 SCHEMA = pa.schema([pa.field("n", pa.int64())])
 PROBLEM = {"type": "node-unreachable", "title": "t", "status": 502, "detail": "d"}

@@ -13,7 +13,7 @@ from tests.support.cluster.fleet import FleetWorld, fleet_of, single
 from tests.support.services.openapi import judge
 
 from understudy_shared.bus.base import Bus
-from understudy_shared.reads.hop import PATH
+from understudy_shared.questions.lookup.hop import PATH
 
 ORDERS = "orders by-region"
 READS = (

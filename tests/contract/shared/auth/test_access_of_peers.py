@@ -14,7 +14,7 @@ from tests.support.services.guarded import WRONG
 from tests.support.services.raw_http import RawClient
 from tests.support.spark.queries import wait_until
 
-from understudy_shared.reads.hop import CONTENT_TYPE, PATH, HopRequest, encode_request
+from understudy_shared.questions.lookup.hop import CONTENT_TYPE, PATH, HopRequest, encode_request
 
 
 @pytest.fixture(scope="module")

@@ -20,8 +20,10 @@ from understudy_shared.fleet.reporting import State as ApplicationState
 from understudy_shared.http.health import State
 from understudy_shared.http.openapi.document import Service, document, read_source
 from understudy_shared.http.problems import ProblemType
-from understudy_shared.http.snapshot_requests import MAX_LEASED_STORES
 from understudy_shared.page.series import HISTORY_MINUTES
+from understudy_shared.questions.lease.requests import MAX_LEASED_STORES
+from understudy_shared.questions.scan.question import MAX_FIELDS, MAX_ORDER_CHARS, MAX_SCAN_ROWS
+from understudy_shared.questions.scan.where import MAX_TERMS
 from understudy_shared.reads import cursor, position, snapshot_lease
 from understudy_shared.reads.bounds import (
     MAX_BATCH_KEYS,
@@ -29,9 +31,7 @@ from understudy_shared.reads.bounds import (
     MAX_WAIT_MS,
     UnknownLag,
 )
-from understudy_shared.reads.scan_question import MAX_FIELDS, MAX_ORDER_CHARS, MAX_SCAN_ROWS
 from understudy_shared.reads.selection import MAX_PAGE_ELEMENTS
-from understudy_shared.reads.where import MAX_TERMS
 
 Json = dict[str, Any]
 

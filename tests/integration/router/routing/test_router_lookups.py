@@ -13,9 +13,9 @@ from tests.support.cluster.fake_node import RESET, Answer, Hang, Raw, found, pro
 from understudy_router.forwarding.fallback import Step
 from understudy_shared.base.words import ApplicationId, Lineage
 from understudy_shared.http.problems import ProblemType
+from understudy_shared.questions.lookup.hop import HopReply, encode_reply
+from understudy_shared.questions.lookup.hop_columns import HopKey, HopOutcome
 from understudy_shared.reads.bounds import Refusal
-from understudy_shared.reads.hop import HopReply, encode_reply
-from understudy_shared.reads.hop_columns import HopKey, HopOutcome
 from understudy_shared.reads.position import Position
 
 TOKEN = Position(ApplicationId("flights"), Lineage("l1"), 9, None).encode()

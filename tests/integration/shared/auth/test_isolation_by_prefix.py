@@ -18,9 +18,9 @@ from tests.support.oracle.scanned import scan_target
 from tests.support.services.guarded import Keys
 from tests.support.spark.queries import wait_until
 
-from understudy_shared.reads.scan_cursor import ScanCursor, decode_scan_cursor
-from understudy_shared.reads.scan_question import ScanQuestion
-from understudy_shared.server import scans
+from understudy_shared.questions.scan import service as scans
+from understudy_shared.questions.scan.cursor import ScanCursor, decode_scan_cursor
+from understudy_shared.questions.scan.question import ScanQuestion
 
 VERSION, TENANT = 3, "b"
 GRANTS = '{stores = ["op0"], actions = ["scan", "point"], key_prefix = ["b"]}'

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from understudy.client.core.streaming import BadStreamError
 from understudy.client.core.watches import EventParser, ServerEvent
-from understudy_shared.reads.watch_events import EndReason, KeyEvent, end_event, key_event, reset_event
+from understudy_shared.questions.watch.events import EndReason, KeyEvent, end_event, key_event, reset_event
 
 WORDS = 'event: value\ndata: {"word":"čaj 🫖"}\nid: us1.a\n\n'
 STREAM = (

@@ -21,9 +21,9 @@ from understudy_router.transport.node_requests import Delay, NodeRequest, Outcom
 from understudy_shared.auth.cluster_secret import ClusterIdentity
 from understudy_shared.base.words import HostInfo
 from understudy_shared.cluster.wire import HopFailure
+from understudy_shared.questions.lookup.hop import HopGroup, HopReply
+from understudy_shared.questions.lookup.hop_columns import HopKey, HopOutcome
 from understudy_shared.reads.bounds import NO_BOUND
-from understudy_shared.reads.hop import HopGroup, HopReply
-from understudy_shared.reads.hop_columns import HopKey, HopOutcome
 
 ROUTE = stores_of(catalogue(), "d1").get("words")
 KEY = HopKey(0, b"r")

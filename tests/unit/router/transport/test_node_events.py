@@ -7,7 +7,7 @@ from contextlib import suppress
 
 import pytest
 
-from understudy_router.forwarding.watch_feed import NodeEvents
+from understudy_router.questions.watch.feed import NodeEvents
 from understudy_shared.base.words import HostInfo
 from understudy_shared.cluster.node_calls import BadReplyError, NodeCalls
 from understudy_shared.cluster.wire import WireConnection

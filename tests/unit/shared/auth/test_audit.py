@@ -24,10 +24,10 @@ from understudy_shared.auth.redaction import require_key
 from understudy_shared.base.reminders import REPEAT_MS
 from understudy_shared.base.token_bucket import TokenBucket
 from understudy_shared.base.watched_file import WatchedFile
+from understudy_shared.questions.front import LookupsFirst
+from understudy_shared.questions.lookup.batches import Batch
 from understudy_shared.server.app import Framework, answer_with_problems, json_response, service_app
-from understudy_shared.server.batches import Batch
 from understudy_shared.server.direct import Exchange
-from understudy_shared.server.lookups import LookupsFirst
 from understudy_shared.server.request_counts import RequestCounts
 
 SECRET = b"s" * 32

@@ -25,8 +25,8 @@ from understudy_shared.fleet.service import FleetService
 from understudy_shared.http.edge import Receive, Scope, Send, send_reply
 from understudy_shared.http.status import Status
 from understudy_shared.page.routes import fleet_page_routes
+from understudy_shared.questions.front import LookupsFirst
 from understudy_shared.server.connection_guard import ConnectionGuard
-from understudy_shared.server.lookups import LookupsFirst
 
 
 class Listing(NotOpen):

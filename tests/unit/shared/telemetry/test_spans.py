@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from understudy_shared.auth.principals import UNGUARDED
-from understudy_shared.server.lookups import RecordedExchange
+from understudy_shared.questions.front import RecordedExchange
 from understudy_shared.telemetry.span_export import DISABLED, ENDPOINTS, PROTOCOLS, is_wanted
 from understudy_shared.telemetry.spans import Attributes, RecordedTrace, begin_request
 from understudy_shared.telemetry.trace import Trace

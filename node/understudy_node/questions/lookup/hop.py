@@ -1,0 +1,313 @@
+"""The node's end of a hop: many lookups of a router in one request.
+
+A hop names lineage, store and partition count, and only a node that serves exactly these answers it. Each key has its
+own outcome; an HTTP status other than 200 means that no key of the hop was looked up.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Generator, Sequence
+from typing import cast
+
+from understudy_node.questions.lookup.hop_calls import asked_reader
+from understudy_node.questions.lookup.hop_lookups import (
+    HOP_SLICE_KEYS,
+    LATE,
+    TOO_LARGE,
+    GroupLookups,
+    outcome_of,
+)
+from understudy_node.questions.lookup.read_log import ReadLog, outcome_text
+from understudy_node.questions.lookup.reads import Reads
+from understudy_node.stores.lookup import StoreReader
+from understudy_shared.base.errors import UnderstudyError
+from understudy_shared.base.plausible import is_later, is_plausible
+from understudy_shared.http.edge import (
+    App,
+    Receive,
+    Scope,
+    Send,
+    bug,
+    not_allowed,
+    read_body,
+    send_problem,
+    send_reply,
+    without_body,
+)
+from understudy_shared.http.problems import Problem, ProblemError, ProblemType, problem_of, refused
+from understudy_shared.questions.lookup.hop import (
+    CONTENT_TYPE,
+    MAX_HOP_BYTES,
+    PATH,
+    HopGroup,
+    HopReply,
+    HopRequest,
+    decode_in_steps,
+    decode_request,
+    encode_reply,
+)
+from understudy_shared.questions.lookup.hop_columns import PROBLEM, HopOutcome, HopOutcomes
+from understudy_shared.reads.bounds import Refusal
+from understudy_shared.reads.hop_fields import BadHopError
+from understudy_shared.reads.position import Position
+from understudy_shared.server.direct import Exchange, reply_problem
+from understudy_shared.telemetry.spans import Kind, Spans, end_request
+
+SMALL_HOP_BYTES = 16 * 1024
+"""Size up to which hops are decoded at once, in about 1 ms at most; longer ones in slices."""
+
+GROUP_COST_KEYS = 20
+"""Cost of a group in keys, even if it is refused: its bound is checked, and a refusal names candidates."""
+
+MAX_REPLY_BYTES = MAX_HOP_BYTES
+
+_ONE_STEP = (0,)
+_RAW_PATH = PATH.encode()
+
+Wait = Awaitable[Problem | None]
+HopCoroutine = Generator[Wait, Problem | None, bytes | Problem]
+"""The work of a hop: it yields awaitables, and gets their results. A hop that yields nothing needs no task."""
+
+Order = Callable[[], tuple[int, int]]
+"""A function that returns (term, epoch) of the followed assignment; (0, 0) without one."""
+
+
+MAX_SPANS = 100
+"""Limit on the spans that one hop records, which takes about 4 ms: any client that reaches the port may send traces."""
+
+
+def record_hop(spans: Spans, request: HopRequest, outcomes: Sequence[HopOutcome], *, took_s: float) -> None:
+    """Record spans for the answered lookups of a hop; they began when the hop came."""
+    for place, trace in request.traces[:MAX_SPANS]:
+        store, partition = _asked(request, place)
+        span = spans.begin("POST", PATH, Kind.SERVER, trace, {"understudy.partition": partition}, ago_s=took_s)
+        if span is None:
+            continue
+        outcome = outcomes[place]
+        span.note({"understudy.outcome": outcome_text(outcome)})
+        if outcome.kind != PROBLEM:  # Else a store of that name may not exist here.
+            span.note({"understudy.store": store})
+        end_request(span, 200)
+
+
+def _asked(request: HopRequest, place: int) -> tuple[str, int]:
+    """Return store and partition of a key of a hop."""
+    for group in request.groups:
+        if place < len(group.keys):
+            return group.store, group.keys[place].partition
+        place -= len(group.keys)
+    raise AssertionError(f"place {place} is behind the keys of the hop")  # its header was checked
+
+
+class Hops:
+    """The ASGI application that answers hops, and passes other requests to `app`. `order`: None without a cluster."""
+
+    def __init__(self, app: App, reads: Reads, *, order: Order | None, max_in_flight: int) -> None:
+        self.spans: Spans | None = None
+        """The recorder of spans of the lookups in hops, if there is one."""
+        self._app = app
+        self._reads = reads
+        self._order = order
+        self._max_in_flight = max_in_flight
+        self._in_flight = 0
+        self._counts = reads.requests.of("hop")
+        self._log = ReadLog()
+        self._later: set[asyncio.Task[None]] = set()
+
+    # ---- the two ways in
+
+    def accepts_body(self, target: bytes, size_bytes: int) -> bool:
+        """See `AnswersBodies`: nearly all hops are small."""
+        return target == _RAW_PATH and size_bytes <= SMALL_HOP_BYTES
+
+    def answer_body(self, body: bytes, exchange: Exchange) -> None:
+        """See `AnswersBodies`. A hop of few keys is answered before this returns."""
+        problem = self._begin()
+        if problem is not None:
+            self._reply(problem, exchange)
+            return
+        hop = self._answered(body)
+        try:
+            wait = next(hop)
+        except StopIteration as end:
+            self._reply(end.value, exchange)
+        else:
+            task = asyncio.get_running_loop().create_task(self._answer_later(hop, wait, exchange), name="a hop")
+            self._later.add(task)
+            task.add_done_callback(self._later.discard)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or scope["raw_path"] != _RAW_PATH:
+            await self._app(scope, receive, send)
+            return
+        replied = await self._replied(scope["method"], receive)
+        self._count(replied)
+        if isinstance(replied, Problem):
+            await send_problem(without_body(send) if scope["method"] == "HEAD" else send, replied)
+        else:
+            await send_reply(send, 200, replied, CONTENT_TYPE)
+
+    async def _replied(self, method: str, receive: Receive) -> bytes | Problem:
+        problem = not_allowed(method, "POST") if method != "POST" else self._begin()
+        if problem is not None:
+            return problem
+        try:
+            body = await read_body(receive, max_bytes=MAX_HOP_BYTES)
+        except BaseException as error:
+            self._in_flight -= 1
+            if isinstance(error, UnderstudyError):
+                return problem_of(error)
+            raise
+        hop = self._answered(body)
+        try:
+            return await _rest(hop, next(hop))
+        except StopIteration as end:
+            return cast(bytes | Problem, end.value)
+
+    async def _answer_later(self, hop: HopCoroutine, wait: Wait, exchange: Exchange) -> None:
+        self._reply(await _rest(hop, wait), exchange)
+
+    def _reply(self, replied: bytes | Problem, exchange: Exchange) -> None:
+        self._count(replied)
+        if isinstance(replied, Problem):
+            reply_problem(exchange, replied)
+        else:
+            exchange.reply(200, CONTENT_TYPE, replied)
+
+    def _count(self, replied: bytes | Problem) -> None:
+        self._counts.count(replied.type.slug if isinstance(replied, Problem) else "answered")
+
+    # ---- the answer, as a coroutine
+
+    def _begin(self) -> Problem | None:
+        """Count one more hop in flight, or return why not; `_answered` counts it out."""
+        if self._in_flight >= self._max_in_flight:
+            return Problem(ProblemType.OVERLOADED, f"{self._in_flight} hops are in flight", fix="Ask another replica")
+        self._in_flight += 1
+        return None
+
+    def _answered(self, body: bytes) -> HopCoroutine:
+        try:
+            return (yield from self._answer(body))
+        except BadHopError as error:
+            return Problem(ProblemType.BAD_REQUEST, error.what, error.where, error.fix)
+        except UnderstudyError as error:
+            return problem_of(error)
+        except Exception as error:
+            return bug(error)
+        finally:
+            self._in_flight -= 1
+
+    def _answer(self, body: bytes) -> Generator[Wait, Problem | None, bytes]:
+        began_s = time.monotonic()
+        request = decode_request(body) if len(body) <= SMALL_HOP_BYTES else (yield from _decoded(body, began_s))
+        deadline_s = began_s + request.deadline_ms / 1000
+        parts: list[HopOutcomes] = []
+        since_turn, body_bytes = 0, 0
+        over = LATE if request.deadline_ms <= 0 else None
+        for group in request.groups:
+            lookups = over or (yield from self._lookups(request, group, deadline_s))
+            since_turn += GROUP_COST_KEYS
+            for count in _ONE_STEP if isinstance(lookups, HopOutcome) else lookups:
+                since_turn += count
+                if since_turn >= HOP_SLICE_KEYS:
+                    since_turn = 0
+                    yield _next_turn()
+                if over is None:
+                    over = _why_over(lookups, body_bytes, deadline_s)
+                    if over is not None:
+                        break
+            if isinstance(lookups, HopOutcome):
+                parts.append(HopOutcomes.of([lookups] * len(group.keys)))
+            else:
+                parts.append(lookups.outcomes(over or LATE))
+                body_bytes += lookups.body_bytes
+        outcomes = HopOutcomes.joined(parts)
+        term, epoch = (0, 0) if self._order is None else self._order()
+        encoded = encode_reply(HopReply(term, epoch, self._reads.end_version, outcomes))
+        self._counts.duration_ms.observe((time.monotonic() - began_s) * 1000)
+        if request.traces:
+            self._log.traced(outcomes, request.traces)
+            if self.spans is not None:
+                record_hop(self.spans, request, outcomes, took_s=time.monotonic() - began_s)
+        return encoded
+
+    def _lookups(
+        self, request: HopRequest, group: HopGroup, deadline_s: float
+    ) -> Generator[Wait, Problem | None, GroupLookups | HopOutcome]:
+        """Return the lookups of a group, or the one outcome of all its keys."""
+        reader = yield from self._reader(request, group, deadline_s)
+        if isinstance(reader, Problem):
+            return outcome_of(reader)
+        end_version = request.end_version
+        known_end = end_version if is_plausible(end_version, self._reads.end_version) else 0
+        return GroupLookups(reader, group.keys, group.bound, known_end)
+
+    def _reader(
+        self, request: HopRequest, group: HopGroup, deadline_s: float
+    ) -> Generator[Wait, Problem | None, StoreReader | Problem]:
+        """Return the reader of a group's store, or why this node does not answer the group."""
+        bound = group.bound
+        asked = (request.term, request.epoch)
+        if bound.require_active and self._order is not None and is_later(asked, self._order()):
+            # The router knows a later assignment: the active may be another node by now.
+            return refused(Refusal.NOT_ACTIVE, candidates=[])
+        if bound.min_position is not None:
+            problem = yield self._learn(bound.min_position, deadline_s)
+            if problem is not None:
+                return problem
+        return asked_reader(
+            self._reads,
+            application_id=request.application_id,
+            lineage=group.lineage,
+            store=group.store,
+            layout=group.layout,
+            partitions=group.partitions,
+        )
+
+    async def _learn(self, position: Position, deadline_s: float) -> Problem | None:
+        """Learn when a position was committed; a problem when the deadline passes meanwhile."""
+        try:
+            async with asyncio.timeout(max(0.0, deadline_s - time.monotonic())):
+                await self._reads.learn(position)
+        except TimeoutError:
+            return Problem(ProblemType.DEADLINE, "the deadline passed while the position's commit was read")
+        return None
+
+
+def _why_over(lookups: GroupLookups | HopOutcome, body_bytes: int, deadline_s: float) -> HopOutcome | None:
+    """Return the outcome of the remaining keys when the lookups must stop now; None when they go on."""
+    if time.monotonic() >= deadline_s:
+        return LATE
+    if not isinstance(lookups, HopOutcome) and body_bytes + lookups.body_bytes > MAX_REPLY_BYTES:
+        return TOO_LARGE
+    return None
+
+
+def _decoded(body: bytes, began_s: float) -> Generator[Wait, Problem | None, HopRequest]:
+    """Decode a large request in slices. Raises a problem when its deadline passes meanwhile."""
+    steps = decode_in_steps(body)
+    while True:
+        try:
+            deadline_ms = next(steps)
+        except StopIteration as end:
+            return cast(HopRequest, end.value)
+        if time.monotonic() >= began_s + deadline_ms / 1000:
+            raise ProblemError(Problem(ProblemType.DEADLINE, "the deadline passed while the hop was decoded"))
+        yield _next_turn()
+
+
+async def _next_turn() -> None:
+    """Let the event loop do other work."""
+    await asyncio.sleep(0)
+
+
+async def _rest(hop: HopCoroutine, wait: Wait) -> bytes | Problem:
+    """Return the result of a hop that waits."""
+    while True:
+        try:
+            wait = hop.send(await wait)
+        except StopIteration as end:
+            return cast(bytes | Problem, end.value)

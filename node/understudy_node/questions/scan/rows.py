@@ -1,0 +1,286 @@
+"""The rows of a scan: which keys a question wants, and how a row is printed (pure, but for the pin of a long key).
+
+A row is what a lookup of its key says. What decides is read as cheaply as it can be: the key alone where that is
+enough, else the printed members of the answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, cast
+
+import orjson
+
+from understudy_node.questions.scan.keys import ScannedKey
+from understudy_node.questions.scan.row_order import Parse, RowOrder, row_order
+from understudy_node.replica.read_views import Reading
+from understudy_node.stores.finding import FindingReader
+from understudy_node.stores.lookup import Hidden, Said, StoreReader
+from understudy_node.stores.stores import ServedStore
+from understudy_shared.base.errors import CorruptFileError, UnderstudyError
+from understudy_shared.base.words import StoreKind
+from understudy_shared.http.lookup_requests import numbers_as_text
+from understudy_shared.http.problems import Problem, ProblemType, problem_of
+from understudy_shared.questions.scan.hop import MAX_ROW_BYTES
+from understudy_shared.questions.scan.page import Access
+from understudy_shared.questions.scan.prefix import KeyPrefix, parse_prefix, row_columns
+from understudy_shared.questions.scan.question import ScanQuestion
+from understudy_shared.questions.scan.where import Term, compile_range, compile_where
+from understudy_shared.reads.bounds import BadBoundError
+from understudy_shared.reads.columns import Column, Columns, walk, walk_row
+from understudy_shared.reads.selection import EVERYTHING, Selection
+from understudy_shared.spark.json_values import compile_json_parser
+from understudy_shared.spark.key_codec import Row, is_window
+from understudy_shared.spark.scalar_parser import is_scalar
+from understudy_shared.spark.types import Field, StructType
+
+_FOUND: Final = b'"found":true,'
+"""The first member of every found key, which a row leaves out."""
+
+_SHOWN: Final = ("key", "value", "result", "sessions", "rows", "values", "entries")
+"""Members whose whole numbers are printed as texts for readers who ask for that."""
+
+
+def columns_of(store: ServedStore) -> Columns:
+    """Return the columns that questions about a store may name: those of a value only where a key has one."""
+    codec = store.codec
+    key = [(name, each.type) for name, each in zip(codec.names, codec.key.fields, strict=True)][: row_columns(codec)]
+    if store.kind is not StoreKind.VALUE:
+        return Columns(key)
+    value = [(name, each.type) for name, each in zip(store.value_names, store.value_schema.fields, strict=True)]
+    return Columns(key, value, store.result_types)
+
+
+@dataclass(frozen=True, slots=True)
+class RowMaker:
+    """The maker of the rows of one question from one store."""
+
+    reader: StoreReader
+    prefix: KeyPrefix | None
+    of_key: tuple[Term, ...]
+    of_members: tuple[tuple[Term, Parse], ...]
+    """Comparisons of value and result columns, each with the parser of its printed values."""
+    fields: Mapping[str, frozenset[str]] | None
+    selection: Selection
+    longs_as_text: bool
+    only_counts: bool
+    starts: tuple[bytes, ...] | None = None
+    """The bytes with which the wanted keys begin, where a prefix of some columns is sought."""
+    order: RowOrder | None = None
+
+    @property
+    def is_filtered(self) -> bool:
+        """Whether it leaves keys out."""
+        return self.prefix is not None or bool(self.of_key or self.of_members)
+
+    @property
+    def counts_records(self) -> bool:
+        """Whether it counts all keys of a store in which each key is one record."""
+        is_plain = self.reader.store.make_finder is None
+        return self.only_counts and is_plain and not self.is_filtered and self.selection.include_expired
+
+    @property
+    def access(self) -> Access:
+        """The way in which a partition is read for it."""
+        return "seek" if self.starts is not None or self.is_sought else "filtered-pass" if self.is_filtered else "pass"
+
+    @property
+    def is_sought(self) -> bool:
+        """Whether it asks for one key, which is looked up."""
+        return self.prefix is not None and self.prefix.whole is not None
+
+    def row(self, key: ScannedKey, reading: Reading, partition: int) -> bytes | None:
+        """Return the row of a key, empty where rows are only counted; None for a key that is left out."""
+        reader = self.reader
+        if self.only_counts and not self.is_filtered and self.selection.include_expired:
+            return b""
+        key_row = reader.key_row(key.kept)
+        if (self.prefix is not None or self.of_key) and not self.has_key(reader.store.codec.decode(key_row)):
+            return None
+        if self.only_counts and not self.of_members and self.selection.include_expired:
+            return b""
+        return self._row_of(key_row, self._said(key, key_row, reading, partition))
+
+    def ranked(
+        self, key: ScannedKey, reading: Reading, partition: int, is_wanted: Callable[[bytes], bool]
+    ) -> bytes | None:
+        """Return the rank of a key; None for one that is left out, or whose rank is not wanted. What decides is read as
+        cheaply as it can be.
+        """
+        assert self.order is not None, "used only for ordered rows"
+        key_row = self.reader.key_row(key.kept)
+        row = self.reader.store.codec.decode(key_row)
+        by_key = self.order.key_bytes(row)
+        rank = None if by_key is None else by_key + key.own
+        if not self.has_key(row) or (rank is not None and not is_wanted(rank)):
+            return None
+        if rank is not None and not self.of_members and self.selection.include_expired:
+            return rank
+        said = self._said(key, key_row, reading, partition)
+        if isinstance(said, Hidden):
+            return None
+        printed: Mapping[str, Any] = {}
+        if not isinstance(said, Problem):
+            printed = orjson.loads(b"{%b}" % cast(bytes, said)[len(_FOUND) : -1])
+            if not self._matches(printed):
+                return None
+        rank = self.order.member_bytes(printed) + key.own if rank is None else rank
+        return rank if is_wanted(rank) else None
+
+    def found(self, key_row: bytes, said: Said) -> bytes | None:
+        """Return the row of a key that was looked up."""
+        if said is None or (self.of_key and not self.has_key(self.reader.store.codec.decode(key_row))):
+            return None
+        return self._row_of(key_row, said)
+
+    def has_key(self, row: Row) -> bool:
+        """Whether a key is wanted, by its own columns."""
+        if self.prefix is not None and not self.prefix.matches(row):
+            return False
+        return all(term.matches(walk_row(row, term.column.indexes)) for term in self.of_key)
+
+    def _said(self, key: ScannedKey, key_row: bytes, reading: Reading, partition: int) -> Said:
+        reader = self.reader
+        if not isinstance(reader, FindingReader):
+            return said_of_record(reader, key.value)
+        (said,) = reader.find_many([key_row], reading, partition, self.selection)
+        if said is None:
+            raise CorruptFileError("a key is stored, and a lookup does not find it", where=f"store {reader.store.name}")
+        return said
+
+    def _row_of(self, key_row: bytes, said: Said) -> bytes | None:
+        if isinstance(said, Hidden):
+            return None
+        if isinstance(said, Problem):
+            members = orjson.dumps({"problem": _told(said)})[1:-1]  # whether it matches cannot be told
+        else:
+            members = cast(bytes, said)[len(_FOUND) : -1]
+            if self.of_members or self.fields is not None:
+                printed = orjson.loads(b"{%b}" % members)
+                if not self._matches(printed):
+                    return None
+                members = self._chosen(printed) if self.fields is not None else members
+        if self.only_counts:
+            return b""
+        key_json = orjson.dumps(self.reader.store.codec.to_json(key_row))
+        row = b'{"key":%b%b%b}' % (key_json, b"," if members else b"", members)
+        if len(row) > MAX_ROW_BYTES:
+            row = b'{"key":%b,"problem":%b}' % (key_json, _TOO_LARGE)
+        return longs_as_text(row) if self.longs_as_text else row
+
+    def _matches(self, printed: Mapping[str, Any]) -> bool:
+        for term, parse in self.of_members:
+            part = printed.get(term.column.part) or {}
+            value = walk(part, term.column.path)
+            if not term.matches(None if value is None else parse(value)):
+                return False
+        return True
+
+    def _chosen(self, printed: Mapping[str, Any]) -> bytes:
+        """Print the members of a row with the wanted columns only."""
+        fields, shown = self.fields or {}, {}
+        for member, content in printed.items():
+            if member not in ("value", "result"):
+                shown[member] = content
+            elif member in fields:
+                shown[member] = {name: each for name, each in content.items() if name in fields[member]}
+        return orjson.dumps(shown)[1:-1]
+
+
+def said_of_record(reader: StoreReader, value: bytes) -> Said:
+    """Print a stored value as row members, in a store that prints what is stored. It bypasses the cache of
+    printed rows: a scan would fill it with rows that no lookup needs.
+    """
+    try:
+        return reader.store.print_found(value[len(reader.row_prefix) :])
+    except UnderstudyError as error:
+        return problem_of(error)
+
+
+def row_maker(
+    reader: StoreReader,
+    question: ScanQuestion,
+    selection: Selection = EVERYTHING,
+    *,
+    longs_as_text: bool = False,
+    prefix: KeyPrefix | None = None,
+) -> RowMaker:
+    """Compile a question for a store. `selection` is for the elements of each key, `prefix` that of the question where
+    it was parsed before.
+
+    Raises BadBoundError that names the member, and the column, at fault.
+    """
+    store = reader.store
+    if prefix is None and question.prefix:
+        prefix = parse_prefix(store.codec, question.prefix, reader.partitions)
+    starts, only_counts = _starts(reader, prefix), question.operation == "count"
+    if not question.names_columns:  # to compile the columns takes longer than a seek
+        return RowMaker(reader, prefix, (), (), None, selection, longs_as_text, only_counts, starts)
+    columns, keys = columns_of(store), _key_columns(store)
+    terms = compile_where(question.where, columns)
+    if question.has_range and store.kind is StoreKind.TIMERS:
+        raise BadBoundError("an export takes no range of timers", where="from", fix="Scan them, which is a seek")
+    if question.has_range:
+        terms = (*terms, *compile_range(_ranged(keys), question.low, question.high))
+    return RowMaker(
+        reader,
+        prefix,
+        tuple(each for each in terms if each.column.part == "key"),
+        tuple((each, _printed_parser(each.column)) for each in terms if each.column.part != "key"),
+        None if question.fields is None else columns.by_part(question.fields),
+        selection,
+        longs_as_text,
+        only_counts,
+        starts,
+        None
+        if question.order is None
+        else row_order(question.order, columns, keys, _printed_parser, is_reversed=question.reverse),
+    )
+
+
+def _key_columns(store: ServedStore) -> tuple[Column, ...]:
+    codec = store.codec
+    named = list(zip(codec.names, codec.key.fields, strict=True))[: row_columns(codec)]
+    return tuple(Column("key", (name,), (at,), each.type) for at, (name, each) in enumerate(named))
+
+
+def _ranged(keys: Sequence[Column]) -> Column:
+    """Return the column of a range: the first of the key, of a window its start."""
+    if not keys:
+        raise BadBoundError("the key of this store has no columns", where="from", fix="Leave out from and to")
+    first = keys[0]
+    if is_window(first.type):
+        return Column("key", (*first.path, "start"), (*first.indexes, 0), cast(StructType, first.type).fields[0].type)
+    return first
+
+
+def _starts(reader: StoreReader, prefix: KeyPrefix | None) -> tuple[bytes, ...] | None:
+    """Return how the stored keys with a prefix begin; None where other keys lie between them."""
+    rows = None if prefix is None else prefix.rows
+    if rows is None:
+        return None
+    starts = [reader.start_bytes(start, rows.row_bytes) for start in rows.starts]
+    return None if None in starts else tuple(sorted(cast("list[bytes]", starts)))
+
+
+def _printed_parser(column: Column) -> Parse:
+    """Return a function that parses what a column is printed as."""
+    if not is_scalar(column.type):
+        return lambda printed: printed  # whether it is null is all that can be asked of it
+    parse = compile_json_parser(StructType((Field("column", column.type),)))
+    return lambda printed: parse([printed])[0]
+
+
+def _told(problem: Problem) -> dict[str, object]:
+    """Return what a row says of a key that cannot be read. A lookup of the key says all, to those who may see it."""
+    return {"type": problem.type.slug, "title": problem.type.title, "status": problem.status}
+
+
+_TOO_LARGE: Final = orjson.dumps(_told(Problem(ProblemType.TOO_LARGE, "")))
+
+
+def longs_as_text(row: bytes) -> bytes:
+    """Print a row with its whole numbers as texts."""
+    printed = orjson.loads(row)
+    return orjson.dumps({name: numbers_as_text(each) if name in _SHOWN else each for name, each in printed.items()})

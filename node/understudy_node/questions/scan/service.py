@@ -1,0 +1,198 @@
+"""Scans and counts at a node: of the partitions that it holds, and of one partition for a router.
+
+A count may be estimated: from what a partition's base counts and a sample of the changes since, without those that were
+moved to disk. A store whose records are not its keys one to one has no estimate.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from itertools import chain, islice
+from time import monotonic
+from typing import Final
+
+from fastapi import APIRouter, Request, Response
+
+from understudy_node.engine.view import View
+from understudy_node.questions.lookup.hop_calls import read_hop, reader_asked
+from understudy_node.questions.lookup.reads import Reads
+from understudy_node.questions.scan.part_makers import PartMaker, part_maker
+from understudy_node.questions.scan.versions import OPEN_WAIT_S, ROUTER_WAIT_S, first_version, pin_ahead, reading_at
+from understudy_node.replica.task_view import TaskView
+from understudy_node.stores.lookup import StoreReader
+from understudy_shared.base.words import StoreKind
+from understudy_shared.questions.scan.hop import PATH, ScanHop, decode_scan_hop, encode_part
+from understudy_shared.questions.scan.long_reads import LongReads
+from understudy_shared.questions.scan.page import PartPage, Place, ReadPart, Room
+from understudy_shared.questions.scan.service import Scans
+from understudy_shared.questions.scan.start import (
+    ESTIMATE_PATH,
+    VERSION_PATH,
+    VersionHop,
+    decode_version_hop,
+    encode_estimate,
+    encode_version,
+)
+from understudy_shared.questions.scan.turns import Asker, ScannedStore, ScanTurn
+from understudy_shared.reads.bounds import BadBoundError, Bound, ReadVersion, bound_at
+from understudy_shared.reads.selection import Selection
+from understudy_shared.server.app import Answer
+
+SAMPLED: Final = 256
+"""Number of changed keys that are looked up."""
+
+
+def estimate_keys(reader: StoreReader, view: TaskView) -> int:
+    """Estimate the number of keys. Raises BadBoundError for a store that has no estimate."""
+    if reader.store.kind is StoreKind.SESSION or reader.first_bytes(view) != b"":
+        what = f"the keys of {reader.store.name} cannot be estimated: they share a table, or have several records each"
+        raise BadBoundError(what, where="estimate", fix="Leave it out: the count is exact")
+    return _estimate_of_sample(view.stores[reader.store.store_name])
+
+
+def _estimate_of_sample(state: View) -> int:
+    counted = state.base.count()
+    changes = sum(len(tier.changes) for tier in state.tiers)
+    if not changes:
+        return counted
+    sampled = list(dict.fromkeys(islice(chain.from_iterable(tier.changes for tier in state.tiers), SAMPLED)))
+    before, now = state.base.get_many(sampled), state.get_many(sampled)
+    more = sum((new is not None) - (old is not None) for old, new in zip(before, now, strict=True))
+    return max(0, counted + round(more * changes / len(sampled)))
+
+
+class NodeScans(Scans):
+    """The scans of the replicas of this node."""
+
+    def __init__(self, reads: Reads, long_reads: LongReads) -> None:
+        super().__init__(reads, long_reads)
+        self._reads = reads
+
+    def store(self, name: str) -> ScannedStore:
+        reader = self._reads.reader(name)
+        held = sorted(reader.replicas)
+        return ScannedStore(
+            reader.store.name,
+            reader.store.kind,
+            reader.application_id,
+            reader.lineage,
+            reader.store.codec,
+            reader.partitions,
+            held,
+        )
+
+    async def resolved(self, bound: Bound) -> Bound:
+        return await self._reads.resolved(bound)
+
+    async def first_version(self, turn: ScanTurn) -> ReadVersion:
+        bound = await self._reads.resolved(turn.bound)
+        if bound.min_position is not None:
+            await self._reads.learn(bound.min_position)
+        return await first_version(self._reads.reader(turn.store.name), turn.partitions, bound)
+
+    def part_reader(self, turn: ScanTurn, version: ReadVersion, asker: Asker) -> ReadPart:
+        reader = self._reads.reader(turn.store.name)
+        asked = turn.asked
+        selection, longs = turn.bound.selection, asked.longs_as_text
+        maker = part_maker(reader, asked.question, selection, longs_as_text=longs, prefix=turn.prefix)
+        if turn.bound.lease is not None:
+            self._reads.lease_used(turn.bound.lease)
+        if not maker.is_sought:  # one key is read at once
+            pin_ahead(reader, turn.partitions, version)
+
+        async def read(place: Place, room: Room) -> PartPage:
+            part = await self._read(maker, place, room, version, asker)
+            if not part.is_end:
+                pin_ahead(reader, [each for each in turn.partitions if each >= place.partition], version)
+            return part
+
+        return read
+
+    async def estimate(self, turn: ScanTurn) -> int:
+        return await _estimate(self._reads.reader(turn.store.name), turn.partitions, turn.bound)
+
+    async def estimate_for_router(self, hop: VersionHop) -> int:
+        """Return about how many keys these partitions have. Raises its problem."""
+        with self.long_reads.begun():
+            return await _estimate(reader_asked(self._reads, hop), hop.wanted, hop.bound)
+
+    async def read_for_router(self, hop: ScanHop) -> PartPage:
+        """Return the part of a page that a router asks for. Raises its problem."""
+        reader = reader_asked(self._reads, hop)
+        selection = Selection(hop.elements, include_expired=hop.question.include_expired)
+        maker = part_maker(reader, hop.question, selection, longs_as_text=hop.longs_as_text)
+        until_s = monotonic() + hop.budget_ms / 1000
+        room = Room(hop.rows, hop.room_bytes, until_s, hop.is_empty, hop.is_confined)
+        with self.long_reads.begun():
+            place = Place(hop.partition, hop.after)
+            part = await self._read(maker, place, room, hop.version, Asker(), wait_s=ROUTER_WAIT_S)
+        if not part.is_end:
+            pin_ahead(reader, [each for each in sorted(reader.replicas) if each >= hop.partition], hop.version)
+        return part
+
+    async def version_for_router(self, hop: VersionHop) -> ReadVersion:
+        """Return the version at which these partitions can be read here, and keep it. Raises its problem."""
+        reader = reader_asked(self._reads, hop)
+        if hop.bound.min_position is not None:
+            await self._reads.learn(hop.bound.min_position)
+        version = await first_version(reader, hop.wanted, hop.bound, wait_s=ROUTER_WAIT_S)
+        pin_ahead(reader, hop.wanted, version)
+        return version
+
+    async def _read(
+        self,
+        maker: PartMaker,
+        place: Place,
+        room: Room,
+        version: ReadVersion,
+        asker: Asker,
+        *,
+        wait_s: float = OPEN_WAIT_S,
+    ) -> PartPage:
+        reader = maker.reader
+        asked_s = monotonic()
+        bound = bound_at(reader.application_id, reader.lineage, version)
+        reading = await reading_at(reader, place.partition, bound, wait_s)
+        if not maker.is_sought:
+            await asyncio.to_thread(reading.view.stores[reader.store.store_name].prepare_scan)
+        # The time for opening an older version, and for sorting the keys of a base, does not count as the page's.
+        room = room._replace(until_s=room.until_s + monotonic() - asked_s)
+        part = await self.long_reads.in_turns(maker.part(reading, place, room, lambda: asker.is_gone))
+        self.long_reads.count(part)
+        return part
+
+
+async def _estimate(reader: StoreReader, partitions: Sequence[int], bound: Bound) -> int:
+    """Return about how many keys these partitions have. Bases may count them by reading a file, so a thread does it."""
+    readings = [await reading_at(reader, partition, bound) for partition in partitions]
+    return await asyncio.to_thread(lambda: sum(estimate_keys(reader, reading.view) for reading in readings))
+
+
+def scan_hops(scans: NodeScans) -> Mapping[str, Answer]:
+    """Return the calls by which routers ask for a version, for an estimate, and for a part of a page, by path."""
+
+    async def version(request: Request) -> Response:
+        """Return the newest version that some partitions can be read at, and keep it for a while."""
+        hop = await read_hop(request, decode_version_hop)
+        return Response(encode_version(await scans.version_for_router(hop)), media_type="application/json")
+
+    async def estimate(request: Request) -> Response:
+        """Return about how many keys some partitions have."""
+        hop = await read_hop(request, decode_version_hop)
+        return Response(encode_estimate(await scans.estimate_for_router(hop)), media_type="application/json")
+
+    async def part(request: Request) -> Response:
+        """Return the rows of one partition, at one version, behind a key."""
+        hop = await read_hop(request, decode_scan_hop)
+        return Response(encode_part(await scans.read_for_router(hop)), media_type="application/json")
+
+    return {VERSION_PATH: version, ESTIMATE_PATH: estimate, PATH: part}
+
+
+def scan_hop_routes(hops: Mapping[str, Answer]) -> APIRouter:
+    """Make routes of the calls, by which FastAPI refuses other methods: `scans_in_front` answers them."""
+    routes = APIRouter()
+    for path, answer in hops.items():
+        routes.post(path)(answer)
+    return routes

@@ -1,0 +1,137 @@
+"""The calls by which a router asks a node for parts of an export (pure: bytes in, bytes out).
+
+A reply is a line of JSON and opaque bytes, which a router passes on unread: what begins a stream of that form, and the
+rows with what stands behind them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import orjson
+
+from understudy_shared.base.safe_text import clipped
+from understudy_shared.questions.scan.hop import MAX_ROW_BYTES, ScanHop, part_members, part_of, scan_hop_of
+from understudy_shared.questions.scan.page import PartPage
+from understudy_shared.reads.export_format import ExportFormat
+from understudy_shared.reads.hop_fields import BadHopError, object_of, optional_whole, text, whole
+
+EXPORT_PATH: Final = "/internal/v1/export"
+END_PATH: Final = "/internal/v1/export/end"
+PART_TYPE: Final = "application/vnd.understudy.part"
+
+PART_BYTES: Final = 4 * 1024 * 1024
+"""Size at which a part ends, before the row that would exceed it, unless that is its only one."""
+
+PART_ROWS: Final = 65_536
+"""Limit on the rows of a part."""
+
+PART_MS: Final = 1_000
+"""Time of work after which a part ends, with the rows that it has."""
+
+MAX_EXPORT_PART_BYTES: Final = 2 * PART_BYTES + MAX_ROW_BYTES + 1024 * 1024
+"""Limit on a reply. A form may need more bytes than the JSON by which a part is measured."""
+
+
+@dataclass(frozen=True, slots=True)
+class ResumePoint:
+    """The rest of the cursor at the end of a part: the digest of its reader's question, and the partition that comes
+    next, None behind the last.
+    """
+
+    digest: str
+    next_partition: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class ExportHop:
+    """A question about the next part of a partition. Without `resume` the part says no place."""
+
+    scan: ScanHop
+    format: ExportFormat
+    resume: ResumePoint | None
+
+    def encode(self) -> bytes:
+        """Return the JSON of the request."""
+        members = {**self.scan.members(), "format": self.format}
+        if self.resume is not None:
+            members |= {"digest": self.resume.digest, "next_partition": self.resume.next_partition}
+        return orjson.dumps(members)
+
+
+def decode_export_hop(body: bytes) -> ExportHop:
+    """Parse a request. Raises BadHopError, and BadBoundError for a malformed filter."""
+    fields = object_of(body)
+    resume = None
+    if "digest" in fields:
+        resume = ResumePoint(
+            text(fields, "digest"), optional_whole({"next_partition": None, **fields}, "next_partition")
+        )
+    return ExportHop(scan_hop_of(fields), _format_of(fields), resume)
+
+
+@dataclass(frozen=True, slots=True)
+class EndHop:
+    """The question for the last record of a stream of that form: `said` has one member, `end` or `error`. Its `scan`
+    names the store and the columns; its place and its room do not count.
+    """
+
+    scan: ScanHop
+    format: ExportFormat
+    said: Mapping[str, object]
+
+    def encode(self) -> bytes:
+        """Return the JSON of the request."""
+        return orjson.dumps({**self.scan.members(), "format": self.format, **self.said})
+
+
+def decode_end_hop(body: bytes) -> EndHop:
+    """Parse a request. Raises BadHopError, and BadBoundError for a malformed filter."""
+    fields = object_of(body)
+    said = {name: fields[name] for name in ("end", "error") if isinstance(fields.get(name), dict)}
+    if len(said) != 1:
+        raise BadHopError("the hop has neither an end nor an error, or both")
+    return EndHop(scan_hop_of(fields), _format_of(fields), said)
+
+
+@dataclass(frozen=True, slots=True)
+class ExportPart:
+    """A part of an export. `page` says what a page says beside its rows. These, and what stands behind them, are
+    `pieces`, in the form of the export; `head` is what a stream of that form begins with. `shape` is the digest of its
+    columns: all parts of a stream have the same.
+    """
+
+    page: PartPage
+    head: bytes
+    shape: str
+    pieces: tuple[bytes | memoryview, ...]
+    """Bytes that are never joined: to copy 4 MB holds a loop for milliseconds."""
+
+
+def encode_export_part(part: ExportPart) -> tuple[bytes | memoryview, ...]:
+    """Return the bytes of a reply, in pieces."""
+    said = {**part_members(part.page), "shape": part.shape, "head_bytes": len(part.head)}
+    first = b"%b\n%b" % (orjson.dumps({**said, "bytes": sum(map(len, part.pieces))}), part.head)
+    return (first, *part.pieces)
+
+
+def decode_export_part(body: bytes) -> ExportPart:
+    """Parse a reply. Raises BadHopError."""
+    at = body.find(b"\n")
+    fields = object_of(body[: max(0, at)])
+    try:
+        ends = at + 1 + whole(fields, "head_bytes")
+        if at < 0 or len(body) != ends + whole(fields, "bytes"):
+            raise BadHopError("the reply to an export is cut")
+        return ExportPart(part_of(fields, b""), body[at + 1 : ends], text(fields, "shape"), (memoryview(body)[ends:],))
+    except KeyError as error:
+        raise BadHopError(f"the reply to an export has no {error}") from None
+
+
+def _format_of(fields: dict[str, Any]) -> ExportFormat:
+    try:
+        return ExportFormat(str(fields.get("format")))
+    except ValueError:
+        raise BadHopError(f"the hop has the format {clipped(fields.get('format'))}") from None

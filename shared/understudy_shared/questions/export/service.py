@@ -1,0 +1,243 @@
+"""Exports of a store, the same at nodes and routers: all rows of a question as one stream, at one version.
+
+Rule: nothing is sent before the version is chosen and the first part is read, so an export that cannot begin is a
+problem document. What is sent ends with a record that says how many rows there were; a stream without it was cut.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
+from time import monotonic
+from typing import Any, Final, ParamSpec, TypeVar
+
+from fastapi import APIRouter, Request, Response
+
+from understudy_shared.auth.principals import Authorization
+from understudy_shared.base.errors import UnderstudyError
+from understudy_shared.http.edge import Scope
+from understudy_shared.http.problems import Problem, ProblemError, ProblemType, problem_of
+from understudy_shared.questions.export.bulk_answers import (
+    BulkResponse,
+    SendMessage,
+    body_message,
+    cut_pieces,
+    head_message,
+)
+from understudy_shared.questions.export.hop import ExportPart
+from understudy_shared.questions.export.parts import FetchPart, NumberedPart, PartsAhead
+from understudy_shared.questions.scan.requests import ExportRequest, parse_export
+from understudy_shared.questions.scan.service import Scans, given_members
+from understudy_shared.questions.scan.turns import Asker, ScanTurn, scan_turn
+from understudy_shared.reads.bounds import ReadVersion, Refusal
+from understudy_shared.reads.export_format import MEDIA_TYPES, ExportFormat, csv_line, ndjson_line
+from understudy_shared.server.app import is_head
+
+PATIENCE_S: Final = 20.0
+"""Time for which a part is asked for again while it cannot be read for a reason that may pass."""
+
+LOOK_AGAIN_S: Final = 0.1
+_MAY_PASS: Final = frozenset((429, 503, 504))
+ARROW_END: Final = b"\xff\xff\xff\xff\x00\x00\x00\x00"
+"""The bytes after the last message of an Arrow stream."""
+
+ARROW_BROKEN: Final = b"\xff\xff\xff\xff\x08\x00\x00\x00"
+"""The beginning of a message that does not come: a reader that looks at no metadata fails here, where without it the
+stream would read like a whole one.
+"""
+
+ERROR_RECORD_S: Final = 1.0
+"""Time in which a node says how an Arrow stream tells an error."""
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class Exports(ABC):
+    """The exports of a service. `scans` knows its stores, and which version is read."""
+
+    def __init__(self, scans: Scans) -> None:
+        self.scans = scans
+
+    @abstractmethod
+    def part_reader(self, turn: ScanTurn, version: ReadVersion, form: ExportFormat, asker: Asker) -> FetchPart:
+        """Return the function that reads a part of an export. It raises the problem of a partition that cannot be
+        read.
+        """
+
+    @abstractmethod
+    async def arrow_last(self, turn: ScanTurn, version: ReadVersion, said: Mapping[str, object]) -> bytes:
+        """Return the last record batch of an Arrow stream of this question; `said` has the member `end` or `error`.
+        Raises its problem.
+        """
+
+
+class ExportStream:
+    """An export that has a version: its parts, and what was sent of them."""
+
+    def __init__(
+        self, exports: Exports, turn: ScanTurn, asked: ExportRequest, version: ReadVersion, read: PartsAhead
+    ) -> None:
+        self.rows = 0
+        self.asked = asked
+        self.turn = turn
+        self.version = version
+        self.parts = read
+        self._exports = exports
+        self._shape = ""
+
+    async def first(self) -> NumberedPart:
+        """Read the first part. Raises the problem of one that cannot be read."""
+        first = await self.parts.next()
+        assert first is not None, "a scan has a partition"
+        self._shape = first.part.shape
+        return first
+
+    def head(self, first: ExportPart) -> bytes:
+        """Return what stands before the rows."""
+        if self.asked.format is not ExportFormat.NDJSON:
+            return first.head
+        store = self.turn.store
+        said = {"store": store.name, **first.page.stamp, "lineage": store.lineage}
+        return ndjson_line("export", {**said, "partitions": list(self.parts.partitions)})
+
+    def counted(self, part: ExportPart) -> Sequence[bytes | memoryview]:
+        """Count a part that is sent; return its pieces. Raises the problem of one with other columns."""
+        if part.shape != self._shape:
+            what = "the columns of the store differ between two nodes, or have changed since the export began"
+            raise ProblemError(Problem(ProblemType.BAD_REPLY, what, fix="Begin again"))
+        self.rows += part.page.found
+        self._exports.scans.long_reads.exported[self.asked.format] += part.page.found
+        return part.pieces
+
+    async def end(self) -> bytes:
+        """Return what stands behind the rows."""
+        said = {"rows": self.rows, "version": self.version.number, "partitions": len(self.parts.partitions)}
+        match self.asked.format:
+            case ExportFormat.NDJSON:
+                return ndjson_line("end", said)
+            case ExportFormat.CSV:
+                return csv_line("end", said) if self.asked.has_trailer else b""
+            case ExportFormat.ARROW:
+                return await self._arrow_end(said) + ARROW_END
+
+    async def _arrow_end(self, said: Mapping[str, object]) -> bytes:
+        return await patiently(lambda: self._exports.arrow_last(self.turn, self.version, {"end": said}))
+
+    async def broken_off(self, problem: Problem) -> bytes:
+        """Return what stands in place of the end of a stream that cannot go on."""
+        said = problem.as_dict()
+        match self.asked.format:
+            case ExportFormat.NDJSON:
+                return ndjson_line("error", said)
+            case ExportFormat.CSV:
+                return csv_line("error", said)
+            case ExportFormat.ARROW:
+                return await self._arrow_error(said) + ARROW_BROKEN
+
+    async def _arrow_error(self, said: Mapping[str, object]) -> bytes:
+        """Return the record of an error; b"" where it cannot be had, as at a router whose nodes are gone."""
+        try:
+            async with asyncio.timeout(ERROR_RECORD_S):
+                return await self._exports.arrow_last(self.turn, self.version, {"error": said})
+        except (UnderstudyError, TimeoutError):
+            return b""
+
+
+class ExportResponse(BulkResponse):
+    """The answer to a request for an export."""
+
+    noun = "an export"
+    action = "export-cut"
+
+    def __init__(self, exports: Exports, store: str, given: Mapping[str, object], accept: str) -> None:
+        super().__init__()
+        self._exports, self._scans = exports, exports.scans
+        self._store, self._given, self._accept = store, given, accept
+        self._stream: ExportStream | None = None
+
+    async def answer(self, scope: Scope, authorization: Authorization, send: SendMessage, asker: Asker) -> None:
+        """See `BulkResponse`."""
+        with self._scans.counted("export", self._store, asker):
+            store, asked = self._scans.store(self._store), parse_export(self._given, self._accept)
+            bound = self._scans.service.bound_of(store.name, asked.scan.bounds)
+            turn = scan_turn(store, asked.scan, bound, authorization)
+            with self._scans.long_reads.begun_export(asked.format):
+                version, start = await self._scans.begins(turn)
+                read = patient(self._exports.part_reader(turn, version, asked.format, asker))
+                stream = ExportStream(self._exports, turn, asked, version, PartsAhead(start, turn.partitions, read))
+                self._stream = stream
+                try:
+                    await self._send(stream, await stream.first(), send, only_head=is_head(Request(scope)))
+                finally:
+                    await stream.parts.close()
+
+    async def broken_off(self, problem: Problem) -> bytes:
+        """See `BulkResponse`."""
+        assert self._stream is not None, "it has begun"
+        return await self._stream.broken_off(problem)
+
+    async def _send(self, stream: ExportStream, first: NumberedPart, send: SendMessage, *, only_head: bool) -> None:
+        await send(_head(stream, first.part))
+        if not only_head:
+            part: NumberedPart | None = first
+            await self._send_pieces(stream, [stream.head(first.part)], send)
+            while part is not None:
+                await self._send_pieces(stream, stream.counted(part.part), send)
+                part = await stream.parts.next()
+            await self._send_pieces(stream, [await stream.end()], send)
+        await send(body_message(b"", more=False))
+
+    async def _send_pieces(self, stream: ExportStream, pieces: Iterable[bytes | memoryview], send: SendMessage) -> None:
+        for piece in cut_pieces(pieces):
+            self._scans.long_reads.exported_bytes[stream.asked.format] += len(piece)
+            await send(body_message(piece))
+
+
+def patient(read: Callable[P, Coroutine[None, None, T]]) -> Callable[P, Coroutine[None, None, T]]:
+    """Return the same function, which asks again for a while where the reason may pass; at first only while an older
+    version is being opened.
+    """
+    is_first = True
+
+    async def read_patiently(*args: P.args, **kwargs: P.kwargs) -> T:
+        nonlocal is_first
+        only_opening, is_first = is_first, False
+        return await patiently(lambda: read(*args, **kwargs), only_opening=only_opening)
+
+    return read_patiently
+
+
+async def patiently(ask: Callable[[], Awaitable[T]], *, only_opening: bool = False) -> T:
+    """Return what `ask` returns. Ask again while it raises a problem that may pass; `only_opening`: only while an older
+    version is being opened.
+    """
+    until_s = monotonic() + PATIENCE_S
+    while True:
+        try:
+            return await ask()
+        except UnderstudyError as error:
+            problem = problem_of(error)
+            may_pass = problem.refusal is Refusal.VERSION_OPENING
+            if not (may_pass or (not only_opening and problem.status in _MAY_PASS)) or monotonic() >= until_s:
+                raise
+        await asyncio.sleep(LOOK_AGAIN_S)
+
+
+def _head(stream: ExportStream, first: ExportPart) -> dict[str, Any]:
+    position = str(first.page.stamp.get("position")).encode()
+    more = ((b"vary", b"accept"), (b"understudy-position", position))
+    return head_message(MEDIA_TYPES[stream.asked.format], stream.version.number, len(stream.parts.partitions), *more)
+
+
+def export_routes(exports: Exports) -> APIRouter:
+    """Make `/v1/stores/{store}/export`."""
+    routes = APIRouter()
+
+    @routes.api_route("/v1/stores/{store}/export", methods=["GET", "POST"], response_class=ExportResponse)
+    async def export(store: str, request: Request) -> Response:
+        """Send the rows of a store as a stream, for a question in the query, or in the body."""
+        return ExportResponse(exports, store, await given_members(request), request.headers.get("accept", ""))
+
+    return routes

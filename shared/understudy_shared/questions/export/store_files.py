@@ -1,0 +1,403 @@
+"""A store as a file, the same at nodes and routers: `/v1/stores/{store}.parquet` and its kin, at one version.
+
+Rules. A file has rows and nothing else: what a reader gets after a cut is a broken transfer. Ranges are given only of a
+version that the request names, by `version`, `snapshot` or the file's tag: two requests for the newest may be of two
+versions. Any other request gets the whole file.
+
+Files that readers take ranges of are made once for all readers, and held in bounded memory. A file lives while it is
+held here or a reader takes it. Files that are being made count as large as a file may be; so a crowd of slow readers,
+each with a question of its own, is refused before memory is full.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import weakref
+from collections.abc import Awaitable, Callable, Hashable
+from dataclasses import dataclass, replace
+from functools import partial
+from hashlib import blake2b
+from time import monotonic
+from typing import Any, Final, NamedTuple
+
+import orjson
+from fastapi import APIRouter, Request, Response
+from starlette.convertors import StringConvertor, register_url_convertor
+
+from understudy_shared.auth.principals import Authorization
+from understudy_shared.base.extras import install_fix
+from understudy_shared.base.words import ApplicationId, Lineage
+from understudy_shared.http.edge import Scope
+from understudy_shared.http.etags import is_known
+from understudy_shared.http.problems import Problem, ProblemError, ProblemType
+from understudy_shared.http.target import FILE_ENDINGS, parse_query
+from understudy_shared.questions.export.bulk_answers import (
+    PIECE_BYTES,
+    BulkResponse,
+    SendMessage,
+    body_message,
+    cut_pieces,
+)
+from understudy_shared.questions.export.hop import ExportPart
+from understudy_shared.questions.export.parts import PartsAhead
+from understudy_shared.questions.export.service import ARROW_BROKEN, ARROW_END, Exports, ExportStream, patient
+from understudy_shared.questions.export.table_file import BytesFile, TableFile
+from understudy_shared.questions.scan.page import Place
+from understudy_shared.questions.scan.requests import ExportRequest, parse_scan
+from understudy_shared.questions.scan.turns import Asker, ScanTurn, scan_turn
+from understudy_shared.reads.bounds import BadBoundError, ReadVersion
+from understudy_shared.reads.export_format import MEDIA_TYPES, ExportFormat
+from understudy_shared.reads.position import Position
+from understudy_shared.server.app import is_head
+
+MAX_FILE_BYTES: Final = 64 * 1024 * 1024
+"""Limit on a file. Larger answers are streams, which need no memory."""
+
+MAX_HELD_BYTES: Final = 128 * 1024 * 1024
+"""Limit on all files of an application that are held here. The one that was used least recently goes first."""
+
+MAX_HELD_FILES: Final = 64
+"""Limit on the number of files that are held: each has a descriptor, however small it is."""
+
+MAX_HELD_S: Final = 300.0
+"""Time after its last use for which a file is held."""
+
+MAX_LIVING_BYTES: Final = 512 * 1024 * 1024
+"""Limit on the files of an application that are held, made, or taken by readers."""
+
+
+class MadeFile:
+    """A file without a name. Its memory is freed with its last user."""
+
+    def __init__(self, name: str) -> None:
+        self.descriptor = os.memfd_create(name)
+        self.size_bytes = 0
+        weakref.finalize(self, os.close, self.descriptor)
+
+
+@dataclass(slots=True)
+class _Making:
+    """A file that is being made, and the number of readers that wait for it."""
+
+    task: asyncio.Future[MadeFile]
+    waiting: int = 0
+
+
+class MadeFiles:
+    """The files of an application, by what they hold."""
+
+    def __init__(self) -> None:
+        self._held: dict[Hashable, tuple[MadeFile, float]] = {}
+        """Each file with the time of its last use, in the order of use."""
+        self._living: weakref.WeakSet[MadeFile] = weakref.WeakSet()
+        self._making: dict[Hashable, _Making] = {}
+        self._sweep: asyncio.TimerHandle | None = None
+
+    async def get(self, key: Hashable, make: Callable[[], Awaitable[MadeFile]]) -> MadeFile:
+        """Return a file that is held, or make it: once for all that ask meanwhile. Raises the problem of the maker."""
+        found = self._held.pop(key, None)
+        made = await self._made(key, make) if found is None else found[0]
+        self._held.pop(key, None)
+        self._held[key] = (made, monotonic())
+        self._living.add(made)
+        self._release()
+        if self._sweep is None:
+            self._sweep_later()
+        return made
+
+    async def _made(self, key: Hashable, make: Callable[[], Awaitable[MadeFile]]) -> MadeFile:
+        making = self._making.get(key)
+        if making is None:
+            living_bytes = sum(each.size_bytes for each in self._living) + len(self._making) * MAX_FILE_BYTES
+            if living_bytes + MAX_FILE_BYTES > MAX_LIVING_BYTES:
+                detail = f"readers take {len(self._living)} files, and {len(self._making)} are being made"
+                raise ProblemError(Problem(ProblemType.OVERLOADED, detail, fix="Retry after a second"))
+            making = self._making[key] = _Making(asyncio.ensure_future(make()))
+        making.waiting += 1
+        try:
+            return await asyncio.shield(making.task)
+        finally:
+            making.waiting -= 1
+            if (making.task.done() or not making.waiting) and self._making.get(key) is making:
+                del self._making[key]
+            if not making.waiting:
+                making.task.cancel()  # without effect on one that is done
+
+    def _release(self) -> None:
+        """Release what was not used for long, and what is used least while too much is held."""
+        oldest_s = monotonic() - MAX_HELD_S
+        held_bytes = sum(made.size_bytes for made, _ in self._held.values())
+        for key, (made, used_s) in list(self._held.items()):
+            if used_s >= oldest_s and held_bytes <= MAX_HELD_BYTES and len(self._held) <= MAX_HELD_FILES:
+                break
+            del self._held[key]
+            held_bytes -= made.size_bytes
+
+    def _sweep_later(self) -> None:
+        """Release files of the time to come, by one timer for all, while any is held."""
+
+        def sweep() -> None:
+            self._release()
+            self._sweep = None
+            if self._held:
+                self._sweep_later()
+
+        self._sweep = asyncio.get_running_loop().call_later(MAX_HELD_S + 1, sweep)
+
+
+_TABLES: Final = {"parquet": "application/vnd.apache.parquet", "arrow": "application/vnd.apache.arrow.file"}
+"""The media types of files that readers begin to read at the end: they are made before they are sent."""
+
+_NO_RANGES: Final = (b"accept-ranges", b"none")
+_FORMATS: Final = {"csv": ExportFormat.CSV, "ndjson": ExportFormat.NDJSON}
+_ROW, _ROW_END = b'{"row":', b"}\n"
+
+Headers = tuple[tuple[bytes, bytes], ...]
+
+_ONE_RANGE: Final = re.compile(r"bytes=(\d{0,18})-(\d{0,18})")
+
+
+class ByteRange(NamedTuple):
+    """Bytes of a file, the last one included."""
+
+    first: int
+    last: int
+
+
+class BeyondEndError(ValueError):
+    """A range that begins after the last byte."""
+
+
+def read_range(header: str, size_bytes: int) -> ByteRange | None:
+    """Return the bytes that a `Range` names (RFC 9110); None for the whole file, as for several ranges, and for an
+    unknown unit. Raises BeyondEndError.
+    """
+    found = _ONE_RANGE.fullmatch(header.replace(" ", ""))
+    if found is None or found[1] == found[2] == "":
+        return None
+    if not found[1]:
+        first, last = max(0, size_bytes - int(found[2])), size_bytes - 1
+    else:
+        first, last = int(found[1]), min(int(found[2] or size_bytes), size_bytes - 1)
+        if found[2] and int(found[2]) < first:
+            return None
+    if first >= size_bytes:
+        raise BeyondEndError
+    return ByteRange(first, last)
+
+
+class StoreFileResponse(BulkResponse):
+    """The answer to a request for a store as a file."""
+
+    noun = "a file of a store"
+    action = "file-cut"
+
+    def __init__(self, exports: Exports, files: MadeFiles, store: str, ending: str, request: Request) -> None:
+        super().__init__()
+        self._exports, self._scans = exports, exports.scans
+        self._files, self._store, self._ending, self._request = files, store, ending, request
+        self._format = _FORMATS.get(ending, ExportFormat.ARROW)
+        self._is_table = ending in _TABLES
+
+    async def answer(self, scope: Scope, authorization: Authorization, send: SendMessage, asker: Asker) -> None:
+        """See `BulkResponse`."""
+        asked, is_asked_for_head = self._request.headers, is_head(self._request)
+        with self._scans.counted("export", self._store, asker):
+            turn = self._turn(authorization)
+            version, _ = await self._scans.begins(turn)
+            tag = self._tag(turn, version)
+            head = self._head(turn, version, tag)
+            names_tag = tag in (asked.get("if-range"), asked.get("if-match"))
+            is_exact = self._ending != "arrows" and (turn.bound.read_version is not None or names_tag)
+            if is_known(asked.get("if-none-match", ""), tag):
+                await send(_start(304, *head))
+            elif not is_known(asked.get("if-match", "*"), tag):
+                await send(_start(412, *head))
+            elif is_exact or (self._is_table and not is_asked_for_head):
+                made = await self._files.get(tag, partial(self._make, turn, version))
+                wanted = asked.get("range", "") if is_exact and asked.get("if-range", tag) == tag else ""
+                await self._send_file(made, wanted, head, send, is_exact=is_exact)
+                return
+            elif is_asked_for_head:
+                await send(_start(200, *head, _NO_RANGES))
+            else:
+                await self._send_stream(turn, version, head, send, asker)
+            await send(body_message(b"", more=False))
+
+    async def broken_off(self, problem: Problem) -> bytes:
+        """See `BulkResponse`: the connection ends without the end of the body."""
+        return ARROW_BROKEN if self._ending == "arrows" else b""
+
+    def _turn(self, authorization: Authorization) -> ScanTurn:
+        given = parse_query(self._request.scope["query_string"])
+        wrong = next((name for name in ("format", "trailer", "cursor") if name in given), None)
+        if wrong is not None:
+            raise BadBoundError(f"a file takes no {wrong}", where=wrong, fix="Leave it out: its ending is the format")
+        store, scan = self._scans.store(self._store), parse_scan("export", given)
+        turn = scan_turn(store, scan, self._scans.service.bound_of(store.name, scan.bounds), authorization)
+        return replace(turn, is_confined=True)  # no places to resume from stand between the rows
+
+    def _tag(self, turn: ScanTurn, version: ReadVersion) -> str:
+        """Return the tag of a file: of its content, the same for all readers. Batches of a stream may differ."""
+        store, asked = turn.store, turn.asked
+        of = (store.application_id, store.lineage, store.name, version.number, version.committed_at_us)
+        said = orjson.dumps([*of, asked.question.digest(""), list(turn.partitions), asked.longs_as_text, self._ending])
+        return f'{"W/" * (self._ending == "arrows")}"{version.number}-{blake2b(said, digest_size=12).hexdigest()}"'
+
+    def _head(self, turn: ScanTurn, version: ReadVersion, tag: str) -> Headers:
+        of = ApplicationId(turn.store.application_id), Lineage(turn.store.lineage)
+        position = Position(*of, version.number, version.committed_at_us).encode()
+        return (
+            (b"content-type", (_TABLES.get(self._ending) or MEDIA_TYPES[self._format]).encode()),
+            (b"cache-control", b"private, no-cache"),
+            (b"etag", tag.encode()),
+            (b"understudy-version", b"%d" % version.number),
+            (b"understudy-position", position.encode()),
+        )
+
+    # ---- a stream
+
+    async def _send_stream(
+        self, turn: ScanTurn, version: ReadVersion, head: Headers, send: SendMessage, asker: Asker
+    ) -> None:
+        if self._request.scope["http_version"] != "1.1":
+            what = "a file of a store is not sent over HTTP/1.0, in which a cut looks like its end"
+            fix = "Send HTTP/1.1; nginx does with proxy_http_version 1.1"
+            raise ProblemError(Problem(ProblemType.BAD_REQUEST, what, where="protocol", fix=fix))
+        with self._scans.long_reads.begun_export(self._format):
+            stream = self._stream(turn, version, asker)
+            try:
+                part: Any = await stream.first()
+                await send(_start(200, *head, _NO_RANGES))
+                await self._send(part.part.head, send)
+                while part is not None:
+                    await self._send(self._rows(stream, part.part), send)
+                    part = await stream.parts.next()
+                await self._send(self._end, send)
+            finally:
+                await stream.parts.close()
+
+    def _stream(self, turn: ScanTurn, version: ReadVersion, asker: Asker) -> ExportStream:
+        read = patient(self._exports.part_reader(turn, version, self._format, asker))
+        parts = PartsAhead(Place(turn.partitions[0]), turn.partitions, read)
+        return ExportStream(
+            self._exports, turn, ExportRequest(turn.asked, self._format, has_trailer=False), version, parts
+        )
+
+    def _rows(self, stream: ExportStream, part: ExportPart) -> bytes:
+        """Return the rows of a part: of NDJSON as lines that are rows. A line break stands only at the end of a row."""
+        rows = b"".join(stream.counted(part))
+        if self._format is not ExportFormat.NDJSON or not rows:
+            return rows
+        return rows[len(_ROW) : -len(_ROW_END)].replace(_ROW_END + _ROW, b"\n") + b"\n"
+
+    @property
+    def _end(self) -> bytes:
+        return ARROW_END if self._ending == "arrows" else b""
+
+    async def _send(self, data: bytes, send: SendMessage) -> None:
+        for piece in cut_pieces([data]):
+            self._scans.long_reads.exported_bytes[self._format] += len(piece)
+            await send(body_message(piece))
+
+    # ---- a file that is made before it is sent
+
+    async def _make(self, turn: ScanTurn, version: ReadVersion) -> MadeFile:
+        """Make a file. Raises the problem of rows that cannot be read, of too many, and of columns that do not fit."""
+        if self._is_table:
+            await asyncio.to_thread(_require_pyarrow)
+        made = MadeFile(self._ending)
+        file = TableFile(made.descriptor, self._ending) if self._is_table else BytesFile(made.descriptor)
+        try:
+            with self._scans.long_reads.begun_export(self._format):
+                await self._write(file, self._stream(turn, version, Asker()))
+        finally:
+            await asyncio.to_thread(file.close)
+        made.size_bytes = file.size_bytes
+        return made
+
+    async def _write(self, file: BytesFile, stream: ExportStream) -> None:
+        try:
+            part: Any = await stream.first()
+            head = part.part.head
+            while part is not None:
+                data = head + self._rows(stream, part.part) + (ARROW_END if self._is_table else b"")
+                await asyncio.to_thread(self._fitting, partial(file.add, data))
+                if file.size_bytes > MAX_FILE_BYTES:
+                    raise _too_large(self._store)
+                head = head if self._is_table else b""
+                part = await stream.parts.next()
+            await asyncio.to_thread(self._fitting, file.finish)
+        finally:
+            await stream.parts.close()
+
+    def _fitting(self, write: Callable[[], None]) -> None:
+        """Write. Raises the problem of columns that the format cannot hold."""
+        try:
+            write()
+        except (ValueError, NotImplementedError) as error:  # those of pyarrow are both
+            what = f"{self._ending} cannot hold these columns: {error}"
+            fix = "Name other fields, or take .arrows or .ndjson"
+            raise ProblemError(Problem(ProblemType.BAD_BOUND, what, where="fields", fix=fix)) from None
+
+    async def _send_file(
+        self, made: MadeFile, wanted: str, head: Headers, send: SendMessage, *, is_exact: bool
+    ) -> None:
+        size, accepts = made.size_bytes, (b"accept-ranges", b"bytes" if is_exact else b"none")
+        try:
+            part = read_range(wanted, size)
+        except BeyondEndError:
+            await send(_start(416, *head, (b"content-range", b"bytes */%d" % size), (b"content-length", b"0")))
+            await send(body_message(b"", more=False))
+            return
+        first, last = part or ByteRange(0, size - 1)
+        of = () if part is None else ((b"content-range", b"bytes %d-%d/%d" % (first, last, size)),)
+        length = (b"content-length", b"%d" % (last + 1 - first))
+        await send(_start(200 if part is None else 206, *head, accepts, length, *of))
+        if not is_head(self._request):
+            for at in range(first, last + 1, PIECE_BYTES):
+                count = min(PIECE_BYTES, last + 1 - at)
+                await self._send(await asyncio.to_thread(os.pread, made.descriptor, count, at), send)
+        await send(body_message(b"", more=False))
+
+
+def _start(status: int, *headers: tuple[bytes, bytes]) -> dict[str, Any]:
+    return {"type": "http.response.start", "status": status, "headers": list(headers)}
+
+
+def _too_large(store: str) -> ProblemError:
+    what = f"the file of these rows of {store} is above {MAX_FILE_BYTES} bytes"
+    fix = (
+        "Select rows by partition or where, or fields; or take .arrows, .csv or .ndjson without a version, or an export"
+    )
+    return ProblemError(Problem(ProblemType.TOO_LARGE, what, where="path", fix=fix))
+
+
+def _require_pyarrow() -> None:
+    try:
+        import pyarrow  # noqa: F401, PLC0415
+    except ImportError:
+        what = "this service makes no Parquet and Arrow files: pyarrow is not installed here"
+        fix = f"Take .csv or .ndjson; or {install_fix('arrow')}"
+        raise ProblemError(Problem(ProblemType.BAD_BOUND, what, where="path", fix=fix)) from None
+
+
+class _Ending(StringConvertor):
+    regex = "|".join(FILE_ENDINGS)
+
+
+register_url_convertor("ending", _Ending())
+
+
+def store_file_routes(exports: Exports) -> APIRouter:
+    """Make `/v1/stores/{store}.{ending}`. It stands before the route that describes a store."""
+    routes, files = APIRouter(), MadeFiles()
+
+    @routes.get("/v1/stores/{store}.{ending:ending}", response_class=StoreFileResponse)
+    async def store_file(store: str, ending: str, request: Request) -> Response:
+        """Send the rows of a store as a file, for a question in the query."""
+        return StoreFileResponse(exports, files, store, ending, request)
+
+    return routes

@@ -1,0 +1,250 @@
+"""Snapshot leases, the same at nodes and routers: granted, counted, answered, ended.
+
+What differs is who shows which version, and who holds the lease: see `Snapshots`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from dataclasses import replace
+from time import monotonic
+from typing import Final, NamedTuple, TypeVar
+
+from fastapi import APIRouter, Request, Response
+
+from understudy_shared.auth.access import authorization_of
+from understudy_shared.auth.permissions import granted_in
+from understudy_shared.auth.principals import Action, Principal
+from understudy_shared.base.errors import UnderstudyError
+from understudy_shared.base.words import ApplicationId, Lineage
+from understudy_shared.http.edge import read_body
+from understudy_shared.http.problems import Problem, ProblemError, ProblemType, problem_of, refused
+from understudy_shared.http.target import split_path
+from understudy_shared.questions.lease.calls import ReplicaVersion
+from understudy_shared.questions.lease.requests import SnapshotRequest, parse_snapshot_request
+from understudy_shared.questions.service_reads import ServiceReads
+from understudy_shared.reads.bounds import Bound, Refusal
+from understudy_shared.reads.position import Position
+from understudy_shared.reads.snapshot_lease import SnapshotLease, decode_snapshot, new_lease
+from understudy_shared.server.app import json_response
+from understudy_shared.server.request_counts import NO_STORE
+from understudy_shared.spark.times import utc_text
+
+MAX_GRANTING: Final = 8
+"""Number of leases that are granted at a time."""
+
+MAX_WAITING: Final = 128
+"""Number of requests that are being granted or wait for it."""
+
+GRANT_S: Final = 40.0
+"""Time of one request: a little more than the longest wait for a version."""
+
+LOOK_AGAIN_S: Final = 0.02
+"""Time between two looks at what tasks show: a commit becomes visible on all nodes within moments."""
+
+MAX_BODY_BYTES: Final = 64 * 1024
+
+T = TypeVar("T")
+
+
+class Chosen(NamedTuple):
+    """The version of a lease. `behind` is the task that held the newest version back, `newest` that version."""
+
+    position: Position
+    newest: int
+    behind: ReplicaVersion | None = None
+
+
+class Snapshots(ABC):
+    """The answers to requests for leases."""
+
+    def __init__(self, service: ServiceReads) -> None:
+        self._service = service
+        self._waiting = 0
+        self._granting = asyncio.Semaphore(MAX_GRANTING)
+
+    @abstractmethod
+    def stores(self) -> Collection[str]:
+        """Return the names of all stores. Raises the problem of a service that knows no store yet."""
+
+    @abstractmethod
+    async def position(self, store: str, bound: Bound) -> Position:
+        """Return the position of the version that a bound names, else of the newest that all partitions of a store can
+        be read at. Raises the problem of a partition that cannot be read.
+        """
+
+    @abstractmethod
+    async def newest(self, stores: Sequence[str], bound: Bound) -> Chosen:
+        """Return the newest version that all tasks of some stores show, after a wait for those that are behind. Raises
+        the problem of a task that cannot be read, or is behind the bound.
+        """
+
+    @abstractmethod
+    async def hold(self, lease: SnapshotLease, stores: Sequence[str]) -> None:
+        """Hold a lease, by which these stores are read. Raises the problem of a service without room."""
+
+    @abstractmethod
+    async def release(self, lease: SnapshotLease) -> None:
+        """End a lease."""
+
+    @abstractmethod
+    async def listed(self) -> dict[str, object]:
+        """Return the document of the leases that are held."""
+
+    @abstractmethod
+    def wall_us(self) -> int:
+        """Return the wall time."""
+
+    async def grant(self, body: bytes, principal: Principal) -> dict[str, object]:
+        """Grant a lease. Raises the problem of a request that does not parse, is not allowed, or finds no room."""
+        if self._waiting >= MAX_WAITING:
+            what = f"{self._waiting} snapshot leases are being granted"
+            raise ProblemError(Problem(ProblemType.OVERLOADED, what, fix="Retry after a second"))
+        self._waiting += 1
+        try:
+            async with asyncio.timeout(GRANT_S), self._granting:
+                return await self._granted(parse_snapshot_request(body), principal)
+        except TimeoutError:
+            what = f"no version was found within {GRANT_S:g} s"
+            raise ProblemError(Problem(ProblemType.DEADLINE, what, fix="Retry after a second")) from None
+        finally:
+            self._waiting -= 1
+
+    async def end(self, token: str, principal: Principal) -> None:
+        """End a lease; by a position nothing ends. Raises the problem of a malformed token, and of a principal
+        without the right to lease.
+        """
+        _, lease = decode_snapshot(token)
+        _allowed(None, self.stores(), principal)
+        if lease is not None:
+            await self.release(lease)
+
+    async def counted(self, operation: str, work: Awaitable[T]) -> T:
+        """Return what some work returns, and count it by its outcome, with its time."""
+        began_s, outcome = monotonic(), "internal"
+        try:
+            found = await work
+            outcome = "answered"
+            return found
+        except asyncio.CancelledError:
+            outcome = "cancelled"
+            raise
+        except UnderstudyError as error:
+            outcome = problem_of(error).outcome
+            raise
+        finally:
+            counts = self._service.requests.of(operation, NO_STORE)
+            counts.count(outcome)
+            counts.duration_ms.observe((monotonic() - began_s) * 1000)
+
+    async def _granted(self, asked: SnapshotRequest, principal: Principal) -> dict[str, object]:
+        stores = _allowed(asked.stores, self.stores(), principal)
+        bounds = [self._service.bound_of(store, asked.params) for store in stores]
+        bound = bounds[0]
+        if bound.read_version is None and bound.at_us is None:
+            chosen = await self.newest(stores, bound)
+        else:
+            position = await self.position(stores[0], bound)
+            chosen = Chosen(position, position.version)
+        lease = new_lease(chosen.position, asked.ttl_s)
+        await self.hold(lease, stores)
+        return self._answer(lease, chosen, stores)
+
+    def _answer(self, lease: SnapshotLease, chosen: Chosen, stores: Sequence[str]) -> dict[str, object]:
+        at, behind = lease.position, chosen.behind
+        held_back_by = None if behind is None else {name: getattr(behind, name) for name in ReplicaVersion._fields[:3]}
+        return {
+            "snapshot": lease.encode(),
+            "version": at.version,
+            "committed_at": utc_text(at.committed_at_us),
+            "position": at.encode(),
+            "lineage": at.lineage,
+            "stores": list(stores),
+            "ttl_s": lease.ttl_s,
+            "expires_at": utc_text(self.wall_us() + lease.ttl_s * 1_000_000),
+            "newest_version": chosen.newest,
+            "held_back_by": held_back_by,
+        }
+
+
+def _allowed(asked: Sequence[str] | None, every: Collection[str], principal: Principal) -> list[str]:
+    """Return the stores of a lease: those that are asked for, else all that the principal may scan. Raises the problem
+    of one that it may not scan, or that does not exist.
+    """
+    if asked is None:
+        if not every:
+            raise ProblemError(Problem(ProblemType.NOT_INITIALISED, "no store is served", fix="Retry after a second"))
+        found = [store for store in sorted(every) if principal.keys_of(store, Action.SCAN) is not None]
+        if found:
+            return found
+        what = "this call needs the action scan on a store, which your credential does not have"
+        fix = "Use a key whose role has it; the operator gives roles to keys in the file of credentials"
+        raise ProblemError(Problem(ProblemType.FORBIDDEN, what, "header Authorization", fix))
+    for store in asked:
+        granted = granted_in(principal, store, Action.SCAN)
+        if isinstance(granted, Problem):
+            raise ProblemError(granted)
+    return list(asked)
+
+
+async def choose(
+    application_id: ApplicationId,
+    lineage: Lineage,
+    bound: Bound,
+    look: Callable[[], Awaitable[Sequence[ReplicaVersion]]],
+) -> Chosen:
+    """Return the newest version that all tasks show, by what `look` says. Those that are behind are waited for, until
+    all show what the first look has seen of any, for as long as the bound says. Raises the problem of a task that is
+    behind the bound.
+    """
+    least, until_s = bound.min_position, monotonic() + bound.wait_ms / 1000
+    if least is not None and least.lineage != lineage:
+        raise ProblemError(refused(Refusal.LINEAGE_CHANGED, candidates=[]))
+    at_least = 0 if least is None else least.version
+    target: int | None = None
+    while True:
+        shown = await look()
+        last, newest = (find(shown, key=lambda each: each.version) for find in (min, max))
+        target = max(at_least, newest.version) if target is None else target
+        if last.version >= target or monotonic() >= until_s:
+            break
+        await asyncio.sleep(LOOK_AGAIN_S)
+    if last.version < at_least:
+        raise _behind(last, at_least)
+    position = Position(application_id, lineage, last.version, last.committed_at_us)
+    return Chosen(position, newest.version, last if last.version < target else None)
+
+
+def _behind(last: ReplicaVersion, least: int) -> ProblemError:
+    problem = refused(Refusal.BELOW_MIN_POSITION, candidates=[])
+    what = f"partition {last.partition} of {last.store} shows version {last.version}, below {least}"
+    return ProblemError(replace(problem, detail=what, where="min_position"))
+
+
+def snapshot_routes(snapshots: Snapshots) -> APIRouter:
+    """Make the calls that grant, end and list leases."""
+    routes = APIRouter()
+
+    @routes.post("/v1/snapshots", status_code=201)
+    async def lease(request: Request) -> Response:
+        """Lease one version of all stores."""
+        body = await read_body(request.receive, max_bytes=MAX_BODY_BYTES)
+        work = snapshots.grant(body, authorization_of(request.scope).principal)
+        return json_response(await snapshots.counted("snapshot", work), 201)
+
+    @routes.delete("/v1/snapshots/{snapshot}")
+    async def release(request: Request) -> Response:
+        """End a lease before its time."""
+        _, _, token, *_ = split_path(request.scope["raw_path"])
+        work = snapshots.end(token, authorization_of(request.scope).principal)
+        await snapshots.counted("snapshot-release", work)
+        return Response(status_code=204)
+
+    @routes.get("/admin/v1/snapshots")
+    async def listed() -> Response:
+        """Return the leases that are held: of which version, until when, and what it holds."""
+        return json_response(await snapshots.listed())
+
+    return routes

@@ -1,0 +1,212 @@
+"""The request of a batch, its keys, and its answer, the same for nodes and routers (pure).
+
+An answer is built from bytes. Its long form repeats in every result the members that all results of one partition
+share; its compact form has them once, in `reads`, and each result has the index of its read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from itertools import chain, repeat
+from typing import NamedTuple
+
+import orjson
+
+from understudy_shared.auth.principals import EVERY_KEY, KeyScope
+from understudy_shared.auth.redaction import require_printed_key
+from understudy_shared.base.errors import UnderstudyError
+from understudy_shared.base.safe_text import clipped
+from understudy_shared.http.lookup_requests import ReadParams, encoded_key, pop_longs
+from understudy_shared.http.problems import Problem, ProblemError, ProblemType, problem_of
+from understudy_shared.http.target import parse_query
+from understudy_shared.questions.lookup.hop_columns import (
+    FOUND,
+    NO_PARTITION,
+    PROBLEM,
+    HopOutcome,
+    indexes_by_partition,
+)
+from understudy_shared.reads.bound_parsing import parse_flag
+from understudy_shared.reads.bounds import MAX_BATCH_KEYS
+from understudy_shared.server.direct import Exchange
+from understudy_shared.spark.key_codec import KeyCodec
+
+_FORM = 'Send {"keys": [["a", 1], {"column": "b"}], "bounds": {"max_lag": 5}}; bounds may be left out'
+
+
+class Batch(NamedTuple):
+    """A batch of keys of one store, and its reader, who may read the keys in `scope` and waits at `exchange`."""
+
+    store: str
+    keys: Sequence[object]
+    params: ReadParams
+    scope: KeyScope
+    exchange: Exchange
+    is_compact: bool = False
+
+
+class BatchForm(NamedTuple):
+    """The form of the answer to a batch."""
+
+    is_compact: bool
+    longs_as_text: bool
+
+
+class BatchKeys(NamedTuple):
+    """The keys of a batch as columns, in their order: partition, UnsafeRow bytes, JSON. `problems` are by index."""
+
+    partitions: list[int]
+    rows: list[bytes]
+    printed: list[bytes]
+    problems: dict[int, Problem]
+
+    def extend(self, others: BatchKeys) -> None:
+        """Append the keys that follow."""
+        first = len(self.rows)
+        self.problems.update({first + index: problem for index, problem in others.problems.items()})
+        self.partitions.extend(others.partitions)
+        self.rows.extend(others.rows)
+        self.printed.extend(others.printed)
+
+    def by_partition(self) -> dict[int, list[int]]:
+        """Return the indexes of the keys of each partition."""
+        return indexes_by_partition(self.partitions)
+
+
+def batch_form(query: bytes) -> BatchForm:
+    """Parse `compact` and `longs` in the query of a batch. The query takes nothing else: the bounds are in the body."""
+    parameters = parse_query(query)
+    form = BatchForm(parse_flag(parameters, "compact"), pop_longs(parameters))
+    unknown = parameters.keys() - {"compact"}
+    if unknown:
+        raise ProblemError(
+            Problem(
+                ProblemType.BAD_REQUEST,
+                f"a batch has no query parameter {min(unknown)!r}",
+                where="query",
+                fix="Send bounds in the body; compact=true and longs=string here",
+            )
+        )
+    return form
+
+
+def parse_batch(body: bytes) -> tuple[list[object], ReadParams]:
+    """Parse the envelope of a batch: `{"keys": [...], "bounds": {...}}`."""
+    try:
+        envelope = orjson.loads(body)
+    except orjson.JSONDecodeError as error:
+        raise ProblemError(
+            Problem(ProblemType.BAD_REQUEST, f"the body is not JSON: {error}", where="body", fix=_FORM)
+        ) from None
+    if not isinstance(envelope, dict) or not isinstance(envelope.get("keys"), list):
+        raise ProblemError(Problem(ProblemType.BAD_REQUEST, "the body has no list of keys", where="body", fix=_FORM))
+    unknown = sorted(set(envelope) - {"keys", "bounds"})
+    bounds = envelope.get("bounds", {})
+    if unknown or not isinstance(bounds, dict):
+        what = f"the member {clipped(unknown[0])} is unknown" if unknown else "bounds is not an object"
+        raise ProblemError(Problem(ProblemType.BAD_REQUEST, what, where="body", fix=_FORM))
+    if bounds.get("cursor") is not None:
+        what = "a batch takes no cursor: a cursor belongs to one key"
+        fix = "Send it with a lookup of that key"
+        raise ProblemError(Problem(ProblemType.BAD_BOUND, what, where="cursor", fix=fix))
+    keys = envelope["keys"]
+    if len(keys) > MAX_BATCH_KEYS:
+        detail = f"the batch has {len(keys)} keys, above {MAX_BATCH_KEYS}"
+        raise ProblemError(Problem(ProblemType.TOO_LARGE, detail, where="keys", fix="Send several batches"))
+    return keys, bounds
+
+
+def resolve_keys(
+    codec: KeyCodec, keys: Sequence[object], partitions: int, max_key_bytes: int, scope: KeyScope = EVERY_KEY
+) -> BatchKeys:
+    """Parse, encode, place and print keys: by columns where that is possible, else one by one.
+
+    A key outside of `scope` has a problem.
+    """
+    # A scope is compared with each printed key, so columns would save nothing then.
+    encoded = codec.key_columns.encode(keys, partitions) if scope.prefixes is None else None
+    if encoded is not None and max(map(len, encoded.rows)) <= max_key_bytes:
+        return BatchKeys(*encoded, {})
+    resolved = BatchKeys([], [], [], {})
+    for index, key in enumerate(keys):
+        try:
+            row = codec.parse_json(key)
+            data = encoded_key(codec, row, max_key_bytes)
+            partition, printed = codec.partition(row, partitions), orjson.dumps(codec.to_json(data))
+            require_printed_key(scope, printed)
+        except UnderstudyError as error:
+            resolved.problems[index] = problem_of(error)
+            partition, data, printed = NO_PARTITION, b"", b""
+        resolved.partitions.append(partition)
+        resolved.rows.append(data)
+        resolved.printed.append(printed)
+    return resolved
+
+
+class BatchAnswer:
+    """The builder of the answer to one batch.
+
+    The result of a found or absent key is `found` or `absent`, the key's JSON, a comma, the members that describe the
+    value, and the end that `end_of` returns. The result of a problem is `problem_result`.
+    """
+
+    def __init__(self, json_name: bytes, *, is_compact: bool) -> None:
+        """Set the name of the store, as JSON, and the form of the answer."""
+        store = b"" if is_compact else b'"store":%b,' % json_name
+        self.found = b'{"status":200,%b"key":' % store
+        self.absent = b'{"status":404,%b"key":' % store
+        self._json_name = json_name
+        self._is_compact = is_compact
+        self._ends: dict[bytes, bytes] = {}
+
+    def end_of(self, tail: bytes) -> bytes:
+        """Return the end of a result. `tail` has the members for source and age, and the closing brace."""
+        if not self._is_compact:
+            return tail.rstrip()
+        end = self._ends.get(tail)
+        if end is None:
+            end = self._ends[tail] = b'"read":%d}' % len(self._ends)
+        return end
+
+    def result(self, printed: bytes, found: HopOutcome | Problem) -> bytes:
+        """Return the result of a key, which is `printed` as JSON."""
+        if isinstance(found, Problem):
+            return problem_result(found)
+        head = self.found if found.kind == FOUND else self.absent
+        return b"".join((head, printed, b",", found.body, self.end_of(found.tail)))
+
+    def body(self, results: Sequence[bytes]) -> bytes:
+        """Return the whole answer."""
+        return self._whole(b",".join(results))
+
+    def of_columns(
+        self, kinds: Sequence[int], printed: Sequence[bytes], bodies: Sequence[bytes], tails: Sequence[bytes]
+    ) -> bytes:
+        """Return the whole answer from the parts of every result, with one list for all keys and no object per key.
+
+        The body of a problem is the result itself.
+        """
+        heads = (b"," + self.found, b"," + self.absent, b",")
+        # One end per read, in order of appearance: compact results name their read by its number.
+        ends = {tail: self.end_of(tail) for tail in dict.fromkeys(tails) if tail}
+        commas: Iterable[bytes] = repeat(b",", len(kinds))
+        if PROBLEM in kinds:
+            ends[b""] = b""
+            printed = [b"" if kind == PROBLEM else key for kind, key in zip(kinds, printed, strict=True)]
+            commas = [b"" if kind == PROBLEM else b"," for kind in kinds]
+        found = zip(map(heads.__getitem__, kinds), printed, commas, bodies, map(ends.__getitem__, tails), strict=True)
+        parts = list(chain.from_iterable(found))
+        parts[:1] = [part[1:] for part in parts[:1]]  # no comma before the first result, if there is one
+        return self._whole(b"".join(parts))
+
+    def _whole(self, joined: bytes) -> bytes:
+        """Return the answer around results that are joined by commas."""
+        if not self._is_compact:
+            return b'{"results":[%b]}\n' % joined
+        reads = b",".join([b"{" + tail.rstrip() for tail in self._ends])
+        return b'{"store":%b,"reads":[%b],"results":[%b]}\n' % (self._json_name, reads, joined)
+
+
+def problem_result(problem: Problem) -> bytes:
+    """Return a problem as the result of a key; the result contains the problem's status."""
+    return problem.body().rstrip()

@@ -1,0 +1,221 @@
+"""The call by which a router asks a node for a part of a page (pure: bytes in, bytes out).
+
+Both are JSON. The rows are the last member of the reply, and are cut out of it as they are: a router passes them on
+without parsing them.
+"""
+
+from __future__ import annotations
+
+import base64
+from dataclasses import dataclass
+from typing import Any, Final, cast
+
+import orjson
+
+from understudy_shared.base.safe_text import clipped
+from understudy_shared.questions.lookup.windows import WindowsOf
+from understudy_shared.questions.scan.page import Access, PartPage
+from understudy_shared.questions.scan.question import MAX_SCAN_BYTES, ScanOperation, ScanQuestion
+from understudy_shared.questions.scan.where import parse_where
+from understudy_shared.reads.bounds import ReadVersion, version_of
+from understudy_shared.reads.hop_fields import (
+    BadHopError,
+    StoreOfHop,
+    object_of,
+    optional_whole,
+    store_of_hop,
+    text,
+    whole,
+)
+
+PATH: Final = "/internal/v1/scan"
+MAX_ROW_BYTES: Final = 8 * 1024 * 1024
+"""Limit on a row, as on a hop: in place of a longer one a page has a problem of its key."""
+
+MAX_PART_BYTES: Final = MAX_SCAN_BYTES + MAX_ROW_BYTES + 64 * 1024
+"""Limit on a reply."""
+
+_ROWS: Final = b',"rows":['
+_ACCESSES: Final = frozenset(("seek", "pass", "filtered-pass"))
+
+
+@dataclass(frozen=True, slots=True)
+class ScanHop(StoreOfHop):
+    """A question about a partition: at a version, behind `after`, within this room. `layout` names how the router
+    places and encodes keys. `rows` is None where rows are only counted; `elements` is the limit on those of each key.
+    """
+
+    question: ScanQuestion
+    partition: int
+    version: ReadVersion
+    after: bytes | None
+    rows: int | None
+    room_bytes: int
+    is_empty: bool
+    is_confined: bool
+    budget_ms: int
+    longs_as_text: bool
+    elements: int
+
+    def encode(self) -> bytes:
+        """Return the JSON of the request."""
+        return orjson.dumps(self.members())
+
+    def members(self) -> dict[str, object]:
+        """Return its members as JSON."""
+        return {
+            **self.store_members(),
+            "question": self.question.members(),
+            "partition": self.partition,
+            "version": self.version.number,
+            "committed_at_us": self.version.committed_at_us,
+            "after": _text_of(self.after),
+            "rows": self.rows,
+            "room_bytes": self.room_bytes,
+            "is_empty": self.is_empty,
+            "is_confined": self.is_confined,
+            "budget_ms": self.budget_ms,
+            "longs_as_text": self.longs_as_text,
+            "elements": self.elements,
+        }
+
+
+def decode_scan_hop(body: bytes) -> ScanHop:
+    """Parse a request. Raises BadHopError, and BadBoundError for a malformed filter."""
+    return scan_hop_of(object_of(body))
+
+
+def scan_hop_of(fields: dict[str, Any]) -> ScanHop:
+    """Parse the members of a request. Raises BadHopError, and BadBoundError for a malformed filter."""
+    try:
+        return ScanHop(
+            *store_of_hop(fields),
+            _question(fields["question"]),
+            whole(fields, "partition"),
+            version_of(whole(fields, "version"), optional_whole(fields, "committed_at_us")),
+            _bytes_of(fields["after"]),
+            None if fields["rows"] is None else whole(fields, "rows"),
+            whole(fields, "room_bytes"),
+            _flag(fields, "is_empty"),
+            _flag(fields, "is_confined"),
+            whole(fields, "budget_ms"),
+            _flag(fields, "longs_as_text"),
+            whole(fields, "elements"),
+        )
+    except KeyError as error:
+        raise BadHopError(f"the hop has no {error}") from None
+
+
+def encode_part(part: PartPage) -> bytes:
+    """Return the JSON of a reply."""
+    return b"%b%b%b]}\n" % (orjson.dumps(part_members(part))[:-1], _ROWS, part.rows)
+
+
+def part_members(part: PartPage) -> dict[str, object]:
+    """Return the members of a reply besides its rows."""
+    return {
+        "found": part.found,
+        "looked_at": part.looked_at,
+        "after": _text_of(part.after),
+        "is_end": part.is_end,
+        "stamp": part.stamp,
+        "committed_at_us": part.committed_at_us,
+        "access": part.access,
+        **({"ranks": [[_text_of(rank), size] for rank, size in part.ranks]} if part.ranks else {}),
+    }
+
+
+def decode_part(body: bytes) -> PartPage:
+    """Parse a reply. Raises BadHopError."""
+    at = body.find(_ROWS)  # no text of the head can hold these quotes
+    if at < 0 or not body.endswith(b"]}\n"):
+        raise BadHopError("the reply to a scan has no rows")
+    return part_of(object_of(body[:at] + b"}"), body[at + len(_ROWS) : -3])
+
+
+def part_of(fields: dict[str, Any], rows: bytes) -> PartPage:
+    """Parse the members of a reply. Raises BadHopError."""
+    try:
+        access, stamp = text(fields, "access"), fields["stamp"]
+        if access not in _ACCESSES or not isinstance(stamp, dict):
+            raise BadHopError(f"the reply to a scan has the access {clipped(access)}, or no stamp")
+        return PartPage(
+            rows,
+            whole(fields, "found"),
+            whole(fields, "looked_at"),
+            _bytes_of(fields["after"]),
+            _flag(fields, "is_end"),
+            stamp,
+            optional_whole(fields, "committed_at_us"),
+            cast(Access, access),
+            _ranks(fields.get("ranks", [])),
+        )
+    except KeyError as error:
+        raise BadHopError(f"the reply to a scan has no {error}") from None
+
+
+def _ranks(value: object) -> tuple[tuple[bytes, int], ...]:
+    found = []
+    for each in value if isinstance(value, list) else [value]:
+        match each:
+            case [str(rank), int(size)] if size >= 0:
+                found.append((_bytes_of(rank) or b"", size))
+            case _:
+                raise BadHopError("the reply to a scan has a row without a rank")
+    return tuple(found)
+
+
+def _question(members: object) -> ScanQuestion:
+    if not isinstance(members, dict) or members.get("operation") not in ("scan", "count", "export", "windows"):
+        raise BadHopError("the hop has no question")
+    prefix, fields = members.get("prefix", []), members.get("fields")
+    if not isinstance(prefix, list) or not (fields is None or _are_texts(fields)):
+        raise BadHopError("the prefix and the fields of the hop must be lists")
+    low, high, order = (members.get(name) for name in ("from", "to", "order"))
+    if not all(each is None or isinstance(each, str) for each in (low, high, order)):
+        raise BadHopError("the range and the order of the hop must be text")
+    return ScanQuestion(
+        cast(ScanOperation, members["operation"]),
+        None,
+        tuple(prefix),
+        parse_where(members.get("where", [])),
+        None if fields is None else tuple(fields),
+        _flag({"include_expired": True, **members}, "include_expired"),
+        low=low,
+        high=high,
+        order=order,
+        reverse=_flag({"reverse": False, **members}, "reverse"),
+        windows=_windows(members.get("windows")),
+    )
+
+
+def _windows(value: object) -> WindowsOf | None:
+    match value:
+        case None:
+            return None
+        case {"key": list(key), "by": ("start" | "overlap") as by}:
+            return WindowsOf(tuple(key), by)
+    raise BadHopError(f"the windows of the hop are {clipped(value)}")
+
+
+def _are_texts(value: object) -> bool:
+    return isinstance(value, list) and all(isinstance(each, str) for each in value)
+
+
+def _flag(fields: dict[str, Any], name: str) -> bool:
+    if isinstance(fields[name], bool):
+        return fields[name] is True
+    raise BadHopError(f"the hop's {name} is {clipped(fields[name])}, not a boolean")
+
+
+def _text_of(raw: bytes | None) -> str | None:
+    return None if raw is None else base64.b64encode(raw).decode()
+
+
+def _bytes_of(value: object) -> bytes | None:
+    if value is None:
+        return None
+    try:
+        return base64.b64decode(str(value), validate=True)
+    except ValueError:
+        raise BadHopError(f"the hop's after is {clipped(value)}, not base64") from None

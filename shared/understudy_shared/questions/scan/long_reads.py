@@ -1,0 +1,159 @@
+"""The reads that may hold many rows: how many are in flight, and what they have read, for metrics.
+
+They have a limit of their own, so that lookups are answered while many scan.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator, Generator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from time import perf_counter
+from typing import TypeVar
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+
+from understudy_shared.http.problems import Problem, ProblemError, ProblemType
+from understudy_shared.questions.scan.page import Access, PartPage
+from understudy_shared.reads.export_format import ExportFormat
+
+SLICE_S = 0.0005
+"""Time of one slice."""
+
+T = TypeVar("T")
+
+
+MAX_WAITING_PARTS = 64
+"""Number of parts of exports that wait for their turn."""
+
+TURN_S = 30.0
+"""Time for which one of them waits."""
+
+
+class LongReads:
+    """The long reads of a process. `read` and `found` count keys that were looked at, and rows, by access; `exported`
+    counts rows, and `exported_bytes` bytes, by the form of the export.
+    """
+
+    def __init__(self, max_in_flight: int = 4, max_exports: int = 2) -> None:
+        self.in_flight = 0
+        self.exports_in_flight = 0
+        self.exports_begun: Counter[ExportFormat] = Counter()
+        self.exported: Counter[ExportFormat] = Counter()
+        self.exported_bytes: Counter[ExportFormat] = Counter()
+        self.changes_sent = 0
+        """Number of changes that reads of changes sent."""
+        self._max_exports = max_exports
+        self._parts = asyncio.Semaphore(max_exports)
+        self._waiting_parts = 0
+        self.read: Counter[Access] = Counter()
+        self.found: Counter[Access] = Counter()
+        self._max_in_flight = max_in_flight
+        self._turn = asyncio.Lock()
+
+    @contextmanager
+    def begun(self) -> Iterator[None]:
+        """Count one more read in flight. Raises an overloaded problem above the limit."""
+        if self.in_flight >= self._max_in_flight:
+            detail = f"{self.in_flight} scans and counts are in flight, as many as max_scans_in_flight"
+            raise ProblemError(Problem(ProblemType.OVERLOADED, detail, fix="Retry after a second"))
+        self.in_flight += 1
+        try:
+            yield
+        finally:
+            self.in_flight -= 1
+
+    @contextmanager
+    def begun_export(self, form: ExportFormat) -> Iterator[None]:
+        """Count one more export in flight. Raises an overloaded problem above the limit."""
+        with self.begun_changes():
+            self.exports_begun[form] += 1
+            yield
+
+    @contextmanager
+    def begun_changes(self) -> Iterator[None]:
+        """Count one more read of changes in flight, which takes a place of exports. Raises an overloaded problem above
+        their limit.
+        """
+        if self.exports_in_flight >= self._max_exports:
+            detail = f"{self.exports_in_flight} exports are in flight, as many as max_exports_in_flight"
+            raise ProblemError(Problem(ProblemType.OVERLOADED, detail, fix="Retry when another one has ended"))
+        self.exports_in_flight += 1
+        try:
+            yield
+        finally:
+            self.exports_in_flight -= 1
+
+    @asynccontextmanager
+    async def part_turn(self) -> AsyncIterator[None]:
+        """Wait until a part of an export may be made: as many are made at once as exports may be in flight, so that
+        they fill bounded memory. Raises an overloaded problem when too many wait, and for one that waits too long.
+        """
+        if self._waiting_parts >= MAX_WAITING_PARTS:
+            detail = f"{self._waiting_parts} parts of exports wait for their turn"
+            raise ProblemError(Problem(ProblemType.OVERLOADED, detail, fix="Retry after a second"))
+        self._waiting_parts += 1
+        try:
+            await turn_of_part(self._parts)
+        finally:
+            self._waiting_parts -= 1
+        try:
+            yield
+        finally:
+            self._parts.release()
+
+    async def in_turns(self, steps: Generator[None, None, T]) -> T:
+        """Return the result of a read that yields wherever it may be interrupted. Between two turns of the event loop
+        one slice is done of all reads together, so that a lookup waits for one, however many scan.
+        """
+        while True:
+            async with self._turn:
+                until_s = perf_counter() + SLICE_S
+                try:
+                    next(steps)
+                    while perf_counter() < until_s:
+                        next(steps)
+                except StopIteration as done:
+                    found: T = done.value
+                    return found
+                await asyncio.sleep(0)  # before the turn is given away: the others would have theirs at once
+
+    def count(self, part: PartPage) -> None:
+        """Count what a part of a page has read."""
+        self.read[part.access] += part.looked_at
+        self.found[part.access] += part.found
+
+    def metrics(self) -> Iterator[Metric]:
+        """Yield the metrics of these reads."""
+        yield GaugeMetricFamily("understudy_scans_in_flight", "Scans and counts in progress", self.in_flight)
+        for name, text, counts in (
+            ("understudy_scan_keys_read", "Keys that scans and counts looked at, by access", self.read),
+            ("understudy_scan_rows", "Rows that scans returned and counts counted, by access", self.found),
+        ):
+            family = CounterMetricFamily(name, text, labels=("access",))
+            for access in ("seek", "pass", "filtered-pass"):
+                family.add_metric((access,), counts[access])
+            yield family
+        yield GaugeMetricFamily("understudy_exports_in_flight", "Exports in progress", self.exports_in_flight)
+        for name, text, by_form in (
+            ("understudy_exports_begun", "Exports that began, by format", self.exports_begun),
+            ("understudy_export_rows", "Rows that exports sent, by format", self.exported),
+            ("understudy_export_bytes", "Bytes that exports sent, by format", self.exported_bytes),
+        ):
+            family = CounterMetricFamily(name, text, labels=("format",))
+            for form in ExportFormat:
+                family.add_metric((form,), by_form[form])
+            yield family
+        yield CounterMetricFamily("understudy_changes_sent", "Changes of versions that were sent", self.changes_sent)
+
+
+async def turn_of_part(turn: asyncio.Lock | asyncio.Semaphore) -> None:
+    """Take the turn of a part of an export. Raises an overloaded problem after `TURN_S`."""
+    try:
+        async with asyncio.timeout(TURN_S):
+            await turn.acquire()
+    except TimeoutError:
+        detail = f"a part of an export waited {TURN_S:g} s for its turn: those before it are not made in time"
+        fix = "Go on behind the last cursor in a minute; look at the node's processor, and at its log"
+        raise ProblemError(Problem(ProblemType.OVERLOADED, detail, fix=fix)) from None

@@ -1,0 +1,138 @@
+"""A page of a scan: gathered from partition after partition, until it is full or its time is over.
+
+Nodes read the partitions that they hold, routers ask nodes for them; where a page ends is decided here, for both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from time import monotonic
+from typing import Final, Literal, NamedTuple
+
+import orjson
+
+from understudy_shared.questions.scan.question import MAX_SCAN_BYTES
+
+Access = Literal["seek", "pass", "filtered-pass"]
+
+PAGE_MS: Final = 200
+"""Time after which a page ends, with the rows that it has."""
+
+COUNT_MS: Final = 1_000
+"""The same for a count, whose answer has no rows to wait for."""
+
+Stamp = Mapping[str, object]
+"""The version that answers, with its facts: `version`, `committed_at`, `watermark`, `position`, `marks`."""
+
+
+class Place(NamedTuple):
+    """The place of a scan in a store: behind the keys that begin with `after`; None: before the first key."""
+
+    partition: int
+    after: bytes | None = None
+
+
+class Room(NamedTuple):
+    """The room that a page has left. With 0 `rows` it is full, and is only told whether there are more; with None rows
+    are counted, not shown. `is_empty`: the next row is taken, however long it is. `is_confined`: the reader may not see
+    where other keys are, so that a page ends behind a row that it has.
+    """
+
+    rows: int | None
+    bytes: int
+    until_s: float
+    is_empty: bool = True
+    is_confined: bool = False
+
+
+class PartPage(NamedTuple):
+    """The part of a page that is of one partition. `rows` are joined by commas, `found` is their number.
+
+    `after` is where the next part begins, if this one does not end with the partition. `looked_at` counts keys.
+    """
+
+    rows: bytes
+    found: int
+    looked_at: int
+    after: bytes | None
+    is_end: bool
+    stamp: Stamp
+    committed_at_us: int | None
+    access: Access
+    ranks: tuple[tuple[bytes, int], ...] = ()
+    """The bytes by which each row is ordered, and its size; empty where rows are not ordered."""
+
+
+ReadPart = Callable[[Place, Room], Awaitable[PartPage]]
+"""A function that reads one partition, from a place on."""
+
+
+@dataclass(slots=True)
+class ScanPage:
+    """A page. `next` is where the next one begins, None at the end."""
+
+    rows: list[bytes] = field(default_factory=list)
+    found: int = 0
+    looked_at: int = 0
+    next: Place | None = None
+    stamp: Stamp = field(default_factory=dict)
+    committed_at_us: int | None = None
+    access: Access = "pass"
+    partitions: list[int] = field(default_factory=list)
+    """The partitions that were read for it."""
+
+    def add(self, partition: int, part: PartPage) -> None:
+        """Add what a part says beside its rows."""
+        self.looked_at += part.looked_at
+        self.committed_at_us, self.access = part.committed_at_us, part.access
+        self.partitions.append(partition)
+        marks = sorted({*_marks(self.stamp), *_marks(part.stamp)})
+        self.stamp = {**part.stamp, **({"marks": marks} if marks else {})}
+
+    def explained(self, *, is_confined: bool) -> dict[str, object]:
+        """Return how its rows were found; `is_confined`: without what tells of other keys."""
+        shown: dict[str, object] = {"access": self.access, "returned": self.found}
+        return shown if is_confined else {**shown, "looked_at": self.looked_at, "partitions": self.partitions}
+
+    def body(self, head: Mapping[str, object], tail: Mapping[str, object], name: str = "rows") -> bytes:
+        """Return the answer: the members of `head`, the rows by that name, the members of `tail`."""
+        rows = b",".join(self.rows)
+        return b'%b,"%b":[%b],%b}\n' % (orjson.dumps(head)[:-1], name.encode(), rows, orjson.dumps(tail)[1:-1])
+
+
+async def read_page(
+    start: Place,
+    partitions: Sequence[int],
+    read_part: ReadPart,
+    *,
+    limit: int | None,
+    until_s: float,
+    is_confined: bool = False,
+) -> ScanPage:
+    """Read a page of `limit` rows, from `start` on; None: count rows. `partitions` are those of the scan, in order.
+
+    A full page looks for one more row, because a page at the end has no next one.
+    """
+    page, left = ScanPage(), MAX_SCAN_BYTES
+    for partition in partitions[partitions.index(start.partition) :]:
+        place = start if partition == start.partition else Place(partition)
+        if page.partitions and monotonic() >= until_s:
+            page.next = place
+            break
+        rows = None if limit is None else limit - page.found
+        part = await read_part(place, Room(rows, left, until_s, not page.found, is_confined))
+        left -= len(part.rows)
+        if part.rows:
+            page.rows.append(part.rows)
+        page.found += part.found
+        page.add(partition, part)
+        if not part.is_end:
+            page.next = Place(partition, part.after)
+            break
+    return page
+
+
+def _marks(stamp: Stamp) -> list[str]:
+    found = stamp.get("marks", [])
+    return list(found) if isinstance(found, list) else []

@@ -1,0 +1,308 @@
+"""Scans and counts of a store, the same at nodes and routers: parsed, granted, limited, and answered page by page.
+
+What differs is where the rows of a partition come from, and which version a first page is of: see `Scans`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager
+from time import monotonic
+from typing import Literal
+
+import orjson
+from fastapi import APIRouter, Request, Response
+
+from understudy_shared.auth.access import authorization_of
+from understudy_shared.auth.principals import Authorization
+from understudy_shared.base.errors import UnderstudyError
+from understudy_shared.base.words import StoreKind
+from understudy_shared.http.edge import App, Scope, read_body
+from understudy_shared.http.lookup_requests import key_and_params
+from understudy_shared.http.problems import RETAINED, ProblemError, ProblemType, problem_of
+from understudy_shared.http.target import STORES, parse_query, split_path
+from understudy_shared.questions.lookup.scattered import ambiguous_key
+from understudy_shared.questions.lookup.windows import window_key
+from understudy_shared.questions.scan.cursor import ScanCursor
+from understudy_shared.questions.scan.long_reads import LongReads
+from understudy_shared.questions.scan.ordered_page import read_ordered_page
+from understudy_shared.questions.scan.page import (
+    COUNT_MS,
+    PAGE_MS,
+    PartPage,
+    Place,
+    ReadPart,
+    Room,
+    ScanPage,
+    read_page,
+)
+from understudy_shared.questions.scan.question import ScanOperation, ScanRequest
+from understudy_shared.questions.scan.requests import parse_scan, parse_scan_body, parse_windows
+from understudy_shared.questions.scan.turns import Asker, ScannedStore, ScanTurn, scan_turn
+from understudy_shared.questions.service_reads import ServiceReads
+from understudy_shared.reads.bounds import Bound, ReadVersion, version_of
+from understudy_shared.reads.position import Position
+from understudy_shared.server.app import Answer, without_framework
+from understudy_shared.server.request_counts import NO_STORE
+
+CONFINED_MS = 3_000
+"""Time of a page for a reader who may not see where other keys are: it ends at its own keys only."""
+
+ORDERED_MS = 3_000
+"""Time of a page of ordered rows: it has looked at every key, or it is a problem."""
+
+
+class Scans(ABC):
+    """The answers to scans and counts. `long_reads` limits them."""
+
+    def __init__(self, service: ServiceReads, long_reads: LongReads) -> None:
+        self.long_reads = long_reads
+        self.service = service
+
+    @abstractmethod
+    def store(self, name: str) -> ScannedStore:
+        """Return the store of that name. Raises UnknownStoreError."""
+
+    @abstractmethod
+    async def first_version(self, turn: ScanTurn) -> ReadVersion:
+        """Return the version of a first page: the one that its bound names, else the newest that all of its partitions
+        can be read at. Raises the problem of a bound that cannot be kept.
+        """
+
+    @abstractmethod
+    async def resolved(self, bound: Bound) -> Bound:
+        """Return a bound with the version of the moment that it names. Raises the problem of one without a version."""
+
+    async def position_at(self, at_us: int) -> Position | None:
+        """Return the position that readers had at a moment; None where the query is younger and has all its versions.
+        Raises the problem of a version that is purged.
+        """
+        try:
+            found = (await self.resolved(Bound(at_us=at_us))).snapshot
+        except ProblemError as error:
+            retained = error.problem.extra.get(RETAINED)
+            is_gone = error.problem.type is ProblemType.VERSION_GONE
+            if not (is_gone and isinstance(retained, (list, tuple)) and retained[0] == 1):
+                raise
+            return None
+        assert found is not None, "a moment that was resolved is a version"
+        return found
+
+    @abstractmethod
+    def part_reader(self, turn: ScanTurn, version: ReadVersion, asker: Asker) -> ReadPart:
+        """Return the function that reads a part of a page. It raises the problem of a partition that cannot be read."""
+
+    @abstractmethod
+    async def estimate(self, turn: ScanTurn) -> int:
+        """Return about how many rows a scan would have, at once. Raises the problem of a store without an estimate."""
+
+    async def answer(
+        self,
+        operation: ScanOperation,
+        name: str,
+        given: Mapping[str, object],
+        authorization: Authorization,
+        asker: Asker,
+    ) -> bytes:
+        """Return the answer to a request. Raises its problem."""
+        with self.counted(operation, name, asker):
+            store = self.store(name)
+            return await self._answer(store, parse_scan(operation, given), authorization, asker)
+
+    async def answer_windows(
+        self, name: str, form: list[str], query: bytes, authorization: Authorization, asker: Asker
+    ) -> bytes:
+        """Return the windows of a key, which is given as that of a lookup. Raises the problem of the request."""
+        with self.counted("windows", name, asker):
+            store = self.store(name)
+            codec = window_key(store.codec, store.kind).codec
+            row, given = key_and_params(codec, form, query)
+            key = tuple(codec.to_json(codec.encode(row)).values())
+            return await self._answer(store, parse_windows(given, key), authorization, asker)
+
+    async def _answer(
+        self, store: ScannedStore, asked: ScanRequest, authorization: Authorization, asker: Asker
+    ) -> bytes:
+        turn = scan_turn(store, asked, self.service.bound_of(store.name, asked.bounds), authorization)
+        with self.long_reads.begun():
+            if not turn.asked.is_estimate:
+                return await self._page(turn, asker)
+            count = await self.estimate(turn)
+            found = {"store": turn.store.name, "lineage": turn.store.lineage, "count": count, "is_estimate": True}
+            return orjson.dumps(found, option=orjson.OPT_APPEND_NEWLINE)
+
+    async def begins(self, turn: ScanTurn) -> tuple[ReadVersion, Place]:
+        """Return the version that is read, and the place to begin at: the cursor's, else those of a first page."""
+        cursor = turn.asked.cursor
+        if cursor is None:
+            return await self.first_version(turn), Place(turn.partitions[0])
+        return version_of(cursor.version, cursor.committed_at_us), Place(cursor.partition, cursor.after)
+
+    async def _page(self, turn: ScanTurn, asker: Asker) -> bytes:
+        version, start = await self.begins(turn)
+        time_ms = COUNT_MS if turn.is_count else PAGE_MS
+        question, limit = turn.asked.question, turn.asked.limit
+        time_ms = ORDERED_MS if turn.is_ordered else CONFINED_MS if turn.is_confined else time_ms
+        until_s = monotonic() + time_ms / 1000
+        read = asker.while_there(self.part_reader(turn, version, asker))
+        if question.windows is not None and turn.store.codec.is_scattered:
+            read = _of_one_partition(turn.store, read)
+        parts, is_confined = turn.partitions, turn.is_confined
+        if turn.is_ordered:
+            page = await read_ordered_page(
+                start, parts, read, limit=limit, until_s=until_s, is_reversed=question.reverse, is_confined=is_confined
+            )
+        else:
+            rows = None if turn.is_count else limit
+            page = await read_page(start, parts, read, limit=rows, until_s=until_s, is_confined=is_confined)
+        return _body(turn, page, version)
+
+    @contextmanager
+    def counted(self, operation: ScanOperation | Literal["changes"], name: str, asker: Asker) -> Iterator[None]:
+        """Count a request by its outcome, and its time."""
+        began_s, outcome = monotonic(), "internal"
+        try:
+            yield
+            outcome = "answered"
+        except asyncio.CancelledError:
+            outcome = "cancelled"
+            raise
+        except UnderstudyError as error:
+            outcome = problem_of(error).outcome
+            raise
+        finally:
+            counts = self.service.requests.of(operation, name if self.service.has_store(name) else NO_STORE)
+            counts.count("cancelled" if asker.is_gone else outcome)
+            counts.duration_ms.observe((monotonic() - began_s) * 1000)
+
+
+def _body(turn: ScanTurn, page: ScanPage, version: ReadVersion) -> bytes:
+    store, cursor = turn.store, turn.asked.cursor
+    counted = page.found + (0 if cursor is None else cursor.counted) if turn.is_count else 0
+    tail: dict[str, object] = {"next_cursor": None}
+    if page.next is not None:
+        committed_at_us = page.committed_at_us if version.committed_at_us is None else version.committed_at_us
+        of = (store.application_id, store.lineage, store.name, version.number, committed_at_us)
+        tail["next_cursor"] = ScanCursor(*of, page.next.partition, page.next.after, turn.digest, counted).encode()
+    if turn.asked.explain:
+        tail["explain"] = page.explained(is_confined=turn.is_confined)
+    head = {"store": store.name, **page.stamp, "lineage": store.lineage}
+    if turn.is_count:
+        return orjson.dumps({**head, "count": counted, **tail}, option=orjson.OPT_APPEND_NEWLINE)
+    windows = turn.asked.question.windows
+    if windows is None:
+        return page.body(head, tail)
+    names = window_key(store.codec, store.kind).codec.names
+    key = dict(zip(names, windows.key, strict=True))
+    return page.body({"store": store.name, "key": key, **head}, tail, "windows")
+
+
+def _of_one_partition(store: ScannedStore, read: ReadPart) -> ReadPart:
+    """Return the same function for windows of a key of a scattered store. It raises the problem of a window, or of a
+    key of sessions, that two partitions have.
+    """
+    is_key = store.kind == StoreKind.SESSION
+    seen: dict[bytes, int] = {}
+
+    async def read_on(place: Place, room: Room) -> PartPage:
+        part = await read(place, room)
+        for rank, _ in part.ranks:
+            other = seen.setdefault(b"" if is_key else rank, place.partition)
+            if other != place.partition:
+                raise ProblemError(ambiguous_key(store.name, sorted((other, place.partition))))
+        return part
+
+    return read_on
+
+
+def scan_routes(scans: Scans) -> APIRouter:
+    """Make `/v1/stores/{store}/scan` and `/v1/stores/{store}/count`."""
+    routes = APIRouter()
+
+    @routes.api_route("/v1/stores/{store}/scan", methods=["GET", "POST"])
+    async def scan(store: str, request: Request) -> Response:
+        """Return a page of the rows of a store, for a question in the query, or in the body."""
+        return await _answered(scans, "scan", store, request)
+
+    @routes.get("/v1/stores/{store}/windows")
+    async def windows_by_json(store: str, request: Request) -> Response:
+        """Return the windows of a key, which is JSON in `?key=`."""
+        return await _answered_windows(scans, store, ["lookup"], request)
+
+    @routes.get("/v1/stores/{store}/windows/{key:path}")
+    async def windows_by_path(store: str, key: str, request: Request) -> Response:
+        """Return the windows of a key, of which each column is a segment of the path."""
+        _, _, _, _, *segments = split_path(request.scope["raw_path"])
+        return await _answered_windows(scans, store, ["keys", *segments], request)
+
+    @routes.get("/v1/stores/{store}/count")
+    async def count(store: str, request: Request) -> Response:
+        """Return how many rows a scan would have."""
+        return await _answered(scans, "count", store, request)
+
+    return routes
+
+
+def scans_in_front(scans: Scans, hops: Mapping[str, Answer] | None = None) -> Callable[[Scope], App | None]:
+    """Return the function by which pages, and the calls of routers for parts of them, are answered in front of FastAPI:
+    its routing costs more than a seek.
+    """
+
+    async def answer(request: Request) -> Response:
+        _, _, store, _ = split_path(request.scope["raw_path"])
+        return await _answered(scans, "scan", store, request)
+
+    page = without_framework(answer)
+    posts = {path.encode(): without_framework(answers) for path, answers in (hops or {}).items()}
+
+    def in_front(scope: Scope) -> App | None:
+        path = scope["raw_path"]
+        match scope["method"]:
+            case "GET":
+                return page if is_page(path) else None
+            case "POST":
+                return posts.get(path)
+        return None
+
+    return in_front
+
+
+def is_page(raw_path: bytes) -> bool:
+    """Whether a path is that of a scan."""
+    store = raw_path[len(STORES) : -len(_SCAN)]
+    return raw_path.startswith(STORES) and raw_path.endswith(_SCAN) and store != b"" and b"/" not in store
+
+
+_SCAN = b"/scan"
+
+
+async def given_members(request: Request) -> Mapping[str, object]:
+    """Return the members of a question, from the query of a GET or the body of a POST. Raises its problem."""
+    if request.method == "POST":
+        return parse_scan_body(await read_body(request.receive))
+    return parse_query(request.scope["query_string"])
+
+
+async def _answered(scans: Scans, operation: ScanOperation, store: str, request: Request) -> Response:
+    given = await given_members(request)
+    return await _watched(
+        request, lambda asker: scans.answer(operation, store, given, authorization_of(request.scope), asker)
+    )
+
+
+async def _answered_windows(scans: Scans, store: str, form: list[str], request: Request) -> Response:
+    query, authorization = request.scope["query_string"], authorization_of(request.scope)
+    return await _watched(request, lambda asker: scans.answer_windows(store, form, query, authorization, asker))
+
+
+async def _watched(request: Request, answer: Callable[[Asker], Awaitable[bytes]]) -> Response:
+    """Return an answer, whose making can see whether its reader is still there."""
+    asker = Asker()
+    watching = asyncio.get_running_loop().create_task(asker.watch(request.receive), name="watch a reader")
+    try:
+        body = await answer(asker)
+    finally:
+        watching.cancel()
+    return Response(body, media_type="application/json")

@@ -1,0 +1,398 @@
+"""Watches of all keys with a prefix, the same at nodes and routers: a scan of one version, then the changes behind it.
+
+Nothing is held for a watcher but digests: what it was not sent yet is read from the changelogs, by the code of
+`/changes`, when it comes. So a watch goes on at any service, and survives the node that read for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping
+from contextlib import aclosing, asynccontextmanager, suppress
+from dataclasses import replace
+from functools import partial
+from time import monotonic
+from typing import Any, Final, NamedTuple
+
+import orjson
+
+from understudy_shared.auth.access import authorization_of
+from understudy_shared.base.safe_text import clipped
+from understudy_shared.base.words import ApplicationId, Lineage
+from understudy_shared.http.edge import Scope
+from understudy_shared.http.lookup_requests import pop_longs
+from understudy_shared.http.problems import Problem, ProblemError, ProblemType
+from understudy_shared.http.target import parse_query
+from understudy_shared.questions.changes.merged import MergedChanges
+from understudy_shared.questions.changes.service import Changes, ChangesTurn
+from understudy_shared.questions.export.service import patient, patiently
+from understudy_shared.questions.scan.page import PAGE_MS, Place, Room, Stamp
+from understudy_shared.questions.scan.prefix import parse_prefix
+from understudy_shared.questions.scan.requests import parse_scan
+from understudy_shared.questions.scan.turns import Asker, ScanTurn, scan_turn
+from understudy_shared.questions.watch.events import KEEP_ALIVE, EndReason, reset_event, version_event, with_id
+from understudy_shared.questions.watch.hop import WatchKey
+from understudy_shared.questions.watch.prefix_choice import PrefixWatch
+from understudy_shared.questions.watch.requests import Beginning, beginning_of
+from understudy_shared.questions.watch.sending import PIECE_BYTES, Begun, Events, begun
+from understudy_shared.questions.watch.service import Watches, grants_of
+from understudy_shared.questions.watch.streams import WatchEndedError, WatchStream, WatchStreams
+from understudy_shared.reads.bounds import NO_BOUND, BadBoundError, Bound, ReadVersion, Refusal
+from understudy_shared.reads.position import Position
+from understudy_shared.spark.times import utc_text
+
+MAX_PRESENT: Final = 1_000
+"""Limit on the keys that are there when a watch of a prefix begins, as on the keys of a watch."""
+
+MAX_PREFIX_WATCHES: Final = 64
+"""Limit on the watches of prefixes of a process: each reads the changelogs of each version."""
+
+MAX_BEGINNING: Final = 4
+"""Number of watches that find the keys that are there at the same time; the others wait."""
+
+TURN_S: Final = 20.0
+"""Time for which a watch waits to begin."""
+
+POLL_S: Final = 0.2
+"""Time until it is looked again whether there is a new version."""
+
+WAIT_MS: Final = 3_000
+"""Longest time that a watcher waits for the version that it has seen."""
+
+KEEPING_UP: Final = 8
+"""Number of versions by which a watcher may be behind and still gets each of them."""
+
+VERSIONS_AT_ONCE: Final = 100
+"""Number of versions that are read for a watcher before it is looked again which is the newest."""
+
+MAX_PRESENT_BYTES: Final = 8 * 1024 * 1024
+PRESENT_S: Final = 10.0
+"""Time in which the keys that are there are found."""
+
+PATIENCE_S: Final = 20.0
+"""Time for which a watch waits while no replica can say which version is the newest."""
+
+MAX_PENDING: Final = 1_000
+"""Number of keys whose changes are held, to be told once, for a watcher that is far behind."""
+
+LINES_AT_ONCE: Final = 50
+"""Number of changes in one turn of the event loop: below a millisecond."""
+
+MAY_PASS: Final = frozenset((429, 502, 503, 504))
+
+
+class PrefixRequest(NamedTuple):
+    """A request as it came: the values of the leading key columns, and its beginning."""
+
+    prefix: object
+    begins: Beginning
+    longs_as_text: bool
+
+
+def parse_prefix_watch(members: Mapping[str, Any], query: bytes, last_event_id: str) -> PrefixRequest:
+    """Parse the body of a request that has a prefix. Raises its problem."""
+    params = parse_query(query)
+    longs = pop_longs(params)
+    bounds = members.get("bounds", {})
+    unknown = sorted({*(members.keys() - {"prefix", "bounds"}), *params})
+    if unknown or not isinstance(bounds, dict):
+        what = f"a watch of a prefix takes no {clipped(unknown[0])}" if unknown else "bounds is not an object"
+        fix = 'Send {"prefix": ["a"]}, or keys without a prefix'
+        raise ProblemError(Problem(ProblemType.BAD_REQUEST, what, where="body", fix=fix))
+    wrong = sorted(bounds.keys() - {"from"})
+    if wrong:
+        what = f"a watch of a prefix has no bound {clipped(wrong[0])}"
+        raise BadBoundError(what, where="bounds", fix="Known is from: it tells the newest version, and then what comes")
+    return PrefixRequest(members["prefix"], beginning_of(bounds, last_event_id), longs)
+
+
+class PrefixWatches:
+    """The watches of prefixes of a process."""
+
+    def __init__(self, watches: Watches, changes: Changes) -> None:
+        self._watches, self._changes = watches, changes
+        self._open = self._waiting = 0
+        self._beginning = asyncio.Semaphore(MAX_BEGINNING)
+
+    async def begin(
+        self, name: str, members: Mapping[str, Any], query: bytes, last_event_id: str, scope: Scope
+    ) -> Begun:
+        """Return the stream, its events, and the first of them. `members` are those of the request's body. Raises the
+        problem of a watch that cannot begin.
+        """
+        asked = parse_prefix_watch(members, query, last_event_id)
+        after = await self._watches.position_of(asked.begins)
+        store = self._changes.scans.store(name)
+        longs = {"longs": "string"} if asked.longs_as_text else {}
+        scan = parse_scan("scan", {"prefix": asked.prefix, **longs})
+        turn = replace(scan_turn(store, scan, NO_BOUND, authorization_of(scope)), is_watch=True)
+        watched = self._open + self._waiting
+        if watched >= MAX_PREFIX_WATCHES:
+            what = f"{watched} prefixes are watched, as many as may be"
+            raise ProblemError(Problem(ProblemType.OVERLOADED, what, fix="Watch keys, or ask another service"))
+        printed = parse_prefix(store.codec, scan.question.prefix, store.partitions).printed
+        streams = self._watches.streams
+        granted = grants_of(scope, [WatchKey(0, b"", orjson.dumps(printed))])
+        async with self._turn():
+            stream = streams.enter(MAX_PRESENT, granted)
+            return await begun(streams, stream, lambda: self._events(turn, after, stream))
+
+    @asynccontextmanager
+    async def _turn(self) -> AsyncIterator[None]:
+        """Wait for one of the places of those that begin, and hold it. Raises an overloaded problem after `TURN_S`."""
+        self._waiting += 1
+        try:
+            async with asyncio.timeout(TURN_S):
+                await self._beginning.acquire()
+        except TimeoutError:
+            what = f"a watch waited {TURN_S:g} s for others that begin"
+            raise ProblemError(Problem(ProblemType.OVERLOADED, what, fix="Retry after a second")) from None
+        finally:
+            self._waiting -= 1
+        try:
+            yield
+        finally:
+            self._beginning.release()
+
+    async def _events(self, turn: ScanTurn, after: Position | None, stream: WatchStream) -> Events:
+        self._open += 1
+        try:
+            async with aclosing(_Watcher(self._changes, self._watches.streams, turn, stream).events(after)) as events:
+                async for piece in events:
+                    yield piece
+        finally:
+            self._open -= 1
+
+
+class _Watcher:
+    """One watcher of a prefix. `_seen` is the position up to which it was sent everything."""
+
+    def __init__(self, changes: Changes, streams: WatchStreams, turn: ScanTurn, stream: WatchStream) -> None:
+        self._changes, self._streams = changes, streams
+        self._turn, self._stream = turn, stream
+        self._watch = PrefixWatch(turn.store.name, knows_all=False)
+        self._seen = self._position(0, None)
+        self._failing_s: float | None = None
+        """Time since which no version could be asked for."""
+
+    async def events(self, after: Position | None) -> Events:
+        """Yield the events, from the first on at once."""
+        if after is not None and await self._is_of_this_history(after):
+            self._seen = after
+            async with aclosing(self._behind(is_resumed=True)) as events:
+                async for piece in events:
+                    yield piece
+            self._turn = self._turn_now()
+        while True:
+            reset = b"" if after is None else reset_event(self._turn.store.lineage)
+            yield reset + await self._present()
+            async with aclosing(self._behind(is_resumed=False)) as events:
+                async for piece in events:
+                    yield piece
+            self._turn, after = self._turn_now(), self._seen
+
+    async def _is_of_this_history(self, after: Position) -> bool:
+        """Whether a position is of this history. Waits for its version. Raises its problem if it does not come."""
+        if after.lineage != self._turn.store.lineage:
+            return False
+        try:
+            await self._newest(Bound(min_position=after, wait_ms=WAIT_MS))
+        except ProblemError as error:
+            if error.problem.refusal is not Refusal.LINEAGE_CHANGED:
+                raise
+            return False
+        return True
+
+    def _turn_now(self) -> ScanTurn:
+        """Return the question to the store as it is now. Raises WatchEndedError where its keys are placed in another
+        way.
+        """
+        store, before = self._changes.scans.store(self._turn.store.name), self._turn.store
+        if (store.codec.layout(store.partitions), store.held) != (before.codec.layout(before.partitions), before.held):
+            raise WatchEndedError(EndReason.MOVED)
+        return replace(self._turn, store=store)
+
+    async def _present(self) -> bytes:
+        """Return the events that tell the keys that are there. Raises the problem of too many, and of a store whose
+        changes cannot be read.
+        """
+        version = await self._newest(NO_BOUND)
+        self._seen = self._position(version.number, version.committed_at_us)
+        self._watch = PrefixWatch(self._turn.store.name, knows_all=True)
+        await self._require_changes(version.number)
+        found: list[bytes] = []
+        async for row, partition, stamp in self._rows(version):
+            found.append(self._watch.present(row, partition, stamp))
+        self._count()
+        if not found:
+            return version_event(version.number, self._seen.encode())
+        return b"".join([*(with_id(each, None) for each in found[:-1]), with_id(found[-1], self._seen.encode())])
+
+    async def _require_changes(self, version: int) -> None:
+        """Raise the problem of a store whose changes cannot be read, before a version brings some."""
+        merged = self._merged(version, version)
+        try:
+            await merged.begin()
+        finally:
+            await merged.close()
+
+    async def _rows(self, version: ReadVersion) -> AsyncGenerator[tuple[Mapping[str, Any], int, Stamp]]:
+        """Yield the rows of a version with the prefix. Raises the problem of more than a watch begins with."""
+        read = self._changes.scans.part_reader(self._turn, version, Asker())
+        until_s = monotonic() + PRESENT_S
+        count = size_bytes = 0
+        for partition in self._turn.partitions:
+            place = Place(partition)
+            while True:
+                room = Room(MAX_PRESENT + 1 - count, MAX_PRESENT_BYTES, monotonic() + PAGE_MS / 1000)
+                part = await patiently(partial(read, place, room))  # scans may have all places of a node
+                count, size_bytes = count + part.found, size_bytes + len(part.rows)
+                if count > MAX_PRESENT or size_bytes > MAX_PRESENT_BYTES:
+                    raise ProblemError(_TOO_MANY)
+                for row in orjson.loads(b"[%b]" % part.rows):
+                    yield row, partition, part.stamp
+                if part.is_end:
+                    break
+                if monotonic() >= until_s:
+                    raise ProblemError(_TOO_LONG)
+                place = Place(partition, part.after)
+
+    async def _behind(self, *, is_resumed: bool) -> Events:
+        """Yield what comes behind the version that was seen, until it is taken back."""
+        is_begun = not is_resumed
+        was_missed: int | None = None
+        while True:
+            self._stream.require_open()
+            newest = await self._news()
+            if newest is None:
+                return
+            if was_missed is None:  # one that comes back gets each version that it missed
+                was_missed = newest if is_resumed else self._seen.version
+            if newest > self._seen.version:
+                is_slow = self._seen.version >= was_missed and newest - self._seen.version > KEEPING_UP
+                async with aclosing(self._missed(newest, is_slow=is_slow)) as events:
+                    async for piece in events:
+                        yield piece
+            elif self._stream.is_quiet:
+                yield version_event(self._seen.version, self._seen.encode())
+            elif not is_begun:
+                yield KEEP_ALIVE
+            else:
+                await self._pause()
+            is_begun = True
+
+    async def _news(self) -> int | None:
+        """Return the newest version that all partitions show; `None` if the one that was seen was taken back. While no
+        replica answers nothing is sent, for a while. Raises the problem then.
+        """
+        store = self._changes.scans.store(self._turn.store.name)
+        if store.lineage != self._turn.store.lineage:
+            return None
+        try:
+            newest = (await self._newest(Bound(min_position=self._seen))).number
+        except ProblemError as error:
+            if error.problem.refusal is Refusal.LINEAGE_CHANGED:
+                return None
+            self._failing_s = self._failing_s or monotonic()
+            if error.problem.status not in MAY_PASS or monotonic() - self._failing_s > PATIENCE_S:
+                raise
+            return self._seen.version
+        self._failing_s = None
+        return newest
+
+    async def _missed(self, newest: int, *, is_slow: bool) -> Events:
+        """Yield the changes behind the version that was seen: each, or the last ones of each key if `is_slow`."""
+        watch, last = self._watch, min(newest, self._seen.version + VERSIONS_AT_ONCE)
+        merged = self._merged(self._seen.version + 1, last)
+        left = len(self._turn.partitions)
+        events = _Held()
+        try:
+            await merged.begin()
+            async with aclosing(merged.pieces()) as pieces:
+                async for piece in pieces:
+                    position = self._position(piece.version, piece.committed_at_us)
+                    committed_at = utc_text(piece.committed_at_us)
+                    for number, line in enumerate(bytes(piece.lines).splitlines()):
+                        watch.changed(orjson.loads(line)["change"], committed_at, position.encode())
+                        if not is_slow or watch.pending >= MAX_PENDING:
+                            events.add(watch.tell())
+                        if events.size_bytes >= PIECE_BYTES:
+                            yield events.take()
+                        if number % LINES_AT_ONCE == LINES_AT_ONCE - 1:
+                            await asyncio.sleep(0)
+                    left -= piece.is_whole
+                    if left:
+                        continue
+                    left = len(self._turn.partitions)
+                    if not is_slow or piece.version == last:
+                        self._seen = position
+                        events.add(watch.tell())
+                        self._count()
+                        yield events.take_all(position)
+        finally:
+            await merged.close()
+
+    def _count(self) -> None:
+        self._streams.events.update(self._watch.told)
+        self._streams.coalesced += self._watch.coalesced
+        self._watch.told.clear()
+        self._watch.coalesced = 0
+
+    def _merged(self, first: int, last: int) -> MergedChanges:
+        fetch = patient(self._changes.reader(ChangesTurn(self._turn, first, last)))
+        return MergedChanges(self._turn.partitions, first, last, fetch)
+
+    async def _newest(self, bound: Bound) -> ReadVersion:
+        return await self._changes.scans.first_version(replace(self._turn, bound=bound))
+
+    def _position(self, version: int, committed_at_us: int | None) -> Position:
+        store = self._turn.store
+        return Position(ApplicationId(store.application_id), Lineage(store.lineage), version, committed_at_us)
+
+    async def _pause(self) -> None:
+        """Wait for a moment, or until the stream is woken."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(POLL_S):
+                await self._stream.wait()
+
+
+class _Held:
+    """Events that are sent next. The last one is held back until it is known whether a position comes with it."""
+
+    def __init__(self) -> None:
+        self.size_bytes = 0
+        self._texts: list[bytes] = []
+        self._last: bytes | None = None
+
+    def add(self, events: Iterable[bytes]) -> None:
+        """Add events without their last lines."""
+        for each in events:
+            if self._last is not None:
+                self._texts.append(with_id(self._last, None))
+                self.size_bytes += len(self._texts[-1])
+            self._last = each
+
+    def take(self) -> bytes:
+        """Return all but the last."""
+        taken = b"".join(self._texts)
+        self._texts.clear()
+        self.size_bytes = 0
+        return taken
+
+    def take_all(self, position: Position) -> bytes:
+        """Return all, with the position up to which everything was sent."""
+        last, self._last = self._last, None
+        end = version_event(position.version, position.encode()) if last is None else with_id(last, position.encode())
+        return self.take() + end
+
+
+_NARROWER: Final = "Watch a longer prefix, or keys; or read an export, and then the changes behind its version"
+_TOO_MANY: Final = Problem(
+    ProblemType.TOO_LARGE,
+    f"more than {MAX_PRESENT} keys begin with this prefix, or more than {MAX_PRESENT_BYTES} bytes of them",
+    where="prefix",
+    fix=_NARROWER,
+)
+_TOO_LONG: Final = Problem(
+    ProblemType.DEADLINE, f"the keys with this prefix were not found in {PRESENT_S:g} s", where="prefix", fix=_NARROWER
+)

@@ -1,0 +1,205 @@
+"""The streams of a process' watches: how many there are, when one is due for a sign of life, and how it ends.
+
+A stream has no queue: a woken one asks its source what to send next. One task looks at all of them each second.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from time import monotonic
+from typing import Final
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+
+from understudy_shared.http.problems import Problem, ProblemError, ProblemType
+from understudy_shared.questions.watch.events import EndReason, KeyEvent
+
+LOOK_S: Final = 1.0
+"""Time between two looks at all streams: what their credentials still grant, and who was sent nothing for long."""
+
+HEARTBEAT_S: Final = 15.0
+"""Time without an event after which a stream sends a sign of life. Proxies and clients give up after 60 seconds."""
+
+WOKEN_AT_ONCE: Final = 25
+"""Number of streams that send in one turn of the event loop: about 1 ms, in which no lookup is answered."""
+
+MAX_WATCHED_KEYS: Final = 200_000
+"""Limit on the keys of all watches of a process: each takes some hundred bytes and its value."""
+
+END_S: Final = 2.0
+"""Longest time for the last events of all watches when the service stops."""
+
+log = logging.getLogger(__name__)
+
+LEFT, UNREAD = "left", "unread"
+"""Reasons why a watch ended, beside those of `EndReason`: its client left, or did not read what was sent."""
+
+
+class WatchEndedError(Exception):
+    """The service ends a watch, for this reason."""
+
+    def __init__(self, reason: EndReason) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+class WatchStream:
+    """The stream of one watcher. `grants` says why it must end; None while its credential covers its keys."""
+
+    __slots__ = ("_ended", "_waiter", "_woken", "grants", "is_sending", "keys", "sent_s")
+
+    def __init__(self, keys: int, grants: Callable[[], EndReason | None]) -> None:
+        self.keys = keys
+        self.grants = grants
+        self.is_sending = False
+        """Whether it waits until its client reads."""
+        self.sent_s = monotonic()
+        """Time at which it was last sent something."""
+        self._woken = False
+        self._ended: EndReason | None = None
+        self._waiter: asyncio.Future[None] | None = None
+
+    @property
+    def is_quiet(self) -> bool:
+        """Whether it is due for a sign of life."""
+        return not self.is_sending and monotonic() - self.sent_s >= HEARTBEAT_S
+
+    def wake(self) -> None:
+        """Have it look for what to send."""
+        self._woken = True
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    def end(self, reason: EndReason) -> None:
+        """Have it end, after what it sends now."""
+        if self._ended is None:
+            self._ended = reason
+            self.wake()
+
+    async def wait(self) -> None:
+        """Return when it was woken since the last call. Raises WatchEndedError when it ends."""
+        if not self._woken and self._ended is None:
+            self._waiter = asyncio.get_running_loop().create_future()
+            try:
+                await self._waiter
+            finally:
+                self._waiter = None
+        self.require_open()
+        self._woken = False
+
+    def require_open(self) -> None:
+        """Raise WatchEndedError when it ends."""
+        if self._ended is not None:
+            raise WatchEndedError(self._ended)
+
+
+class WatchStreams:
+    """The streams of a process, at most `max_watchers`."""
+
+    def __init__(self, max_watchers: int) -> None:
+        self.keys = 0
+        self.events: Counter[str] = Counter()
+        self.coalesced = 0
+        """Number of changes that were not sent because a later one came before its watcher read."""
+        self.ended: Counter[str] = Counter()
+        self._max_watchers = max_watchers
+        self._streams: set[WatchStream] = set()
+        self._looking: asyncio.Task[None] | None = None
+        self._is_ending = False
+        self._emptied = asyncio.Event()
+        """An event that is set with the end of the last stream, when the service stops."""
+
+    def __len__(self) -> int:
+        return len(self._streams)
+
+    def enter(self, keys: int, grants: Callable[[], EndReason | None]) -> WatchStream:
+        """Return a new stream. Raises an overloaded problem above the limits."""
+        if self._is_ending:
+            raise ProblemError(Problem(ProblemType.NOT_INITIALISED, "this service stops", fix="Ask another one"))
+        if len(self._streams) >= self._max_watchers:
+            what = f"{len(self._streams)} watches are open, as many as max_watchers"
+            raise ProblemError(
+                Problem(ProblemType.OVERLOADED, what, fix="Watch many keys in one watch, or ask another service")
+            )
+        if self.keys + keys > MAX_WATCHED_KEYS:
+            what = f"{self.keys} keys are watched, and {keys} more are above the limit of {MAX_WATCHED_KEYS}"
+            raise ProblemError(Problem(ProblemType.OVERLOADED, what, fix="Ask another service"))
+        stream = WatchStream(keys, grants)
+        self._streams.add(stream)
+        self.keys += keys
+        if self._looking is None:
+            self._looking = asyncio.get_running_loop().create_task(self._look(), name="look at watches")
+        return stream
+
+    def leave(self, stream: WatchStream, why: str) -> None:
+        """Count a stream that has ended."""
+        self._streams.discard(stream)
+        self.keys -= stream.keys
+        self.ended[why] += 1
+        if self._is_ending and not self._streams:
+            self._emptied.set()
+        if not self._streams and self._looking is not None:
+            self._looking.cancel()
+            self._looking = None
+
+    async def end(self) -> None:
+        """End all streams, and accept no more: the service stops. Return when their last events are sent, or after a
+        while.
+        """
+        self._is_ending = True
+        for few in slices_of(self._streams):
+            for stream in few:
+                stream.end(EndReason.STOPPING)
+            await asyncio.sleep(0)
+        if self._streams:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(END_S):
+                    await self._emptied.wait()
+
+    async def _look(self) -> None:
+        while True:
+            await asyncio.sleep(LOOK_S)
+            for few in slices_of(self._streams):
+                for stream in few:
+                    self._look_at(stream)
+                await asyncio.sleep(0)
+
+    def _look_at(self, stream: WatchStream) -> None:
+        try:
+            reason = stream.grants()
+        except Exception:
+            log.exception("the grants of a watch could not be checked", extra={"action": "watch-grants-failed"})
+            reason = EndReason.FORBIDDEN
+        if reason is not None:
+            stream.end(reason)
+        elif stream.is_quiet:
+            stream.wake()
+
+    def metrics(self) -> Iterator[Metric]:
+        """Yield the metrics of watches."""
+        yield GaugeMetricFamily("understudy_watches", "Watches that are open", len(self._streams))
+        yield GaugeMetricFamily("understudy_watched_keys", "Keys of all watches that are open", self.keys)
+        events = CounterMetricFamily("understudy_watch_events", "Events sent about keys, by kind", labels=("event",))
+        for kind in KeyEvent:
+            events.add_metric((kind,), self.events[kind])
+        yield events
+        yield CounterMetricFamily(
+            "understudy_watch_coalesced_changes",
+            "Changes that were left out because a later one came before the client read",
+            self.coalesced,
+        )
+        ended = CounterMetricFamily("understudy_watches_ended", "Watches that ended, by reason", labels=("reason",))
+        for reason in (LEFT, UNREAD, *EndReason):
+            ended.add_metric((reason,), self.ended[reason])
+        yield ended
+
+
+def slices_of(streams: Iterable[WatchStream]) -> Iterator[Sequence[WatchStream]]:
+    """Yield the streams in slices, of which one is for a turn of the event loop."""
+    found = list(streams)
+    for start in range(0, len(found), WOKEN_AT_ONCE):
+        yield found[start : start + WOKEN_AT_ONCE]

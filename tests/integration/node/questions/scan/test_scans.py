@@ -1,0 +1,257 @@
+"""Scans and counts at a node: one version however many batches commit, and a clear problem for every bad question."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import islice
+from pathlib import Path
+from time import monotonic
+from typing import Any
+
+import pytest
+from tests.support.checkpoint import bytes as spark
+from tests.support.checkpoint.handmade import HandmadeCheckpoint
+from tests.support.cluster.served_node import Reply, ServedNode, served_node
+from tests.support.oracle.scanned import pages, scan_target, scanned
+
+from understudy_node.engine import slices
+from understudy_node.questions.scan import ordered as ordered_scanning
+from understudy_node.questions.scan.rows import row_maker
+from understudy_node.questions.scan.scanning import scan_part
+from understudy_node.replica.read_views import Reading
+from understudy_shared.base.slices import in_slices
+from understudy_shared.base.words import StoreName
+from understudy_shared.questions.scan import service as scans
+from understudy_shared.questions.scan.cursor import PREFIX, decode_scan_cursor
+from understudy_shared.questions.scan.page import Place, Room
+from understudy_shared.questions.scan.question import ScanQuestion
+from understudy_shared.reads.bounds import NO_BOUND
+
+BATCHES = 20
+PROVIDERS = [pytest.param(spark.HDFS, id="hdfs"), pytest.param(spark.ROCKSDB, id="rocksdb")]
+
+
+@pytest.fixture
+def counts(tmp_path: Path) -> HandmadeCheckpoint:
+    return HandmadeCheckpoint(tmp_path / "counts", partitions=3).create().add(1)
+
+
+@contextmanager
+def serving(checkpoint: HandmadeCheckpoint, folder: Path, **settings: Any) -> Iterator[ServedNode]:
+    with served_node(checkpoint.path, folder, **settings) as served:
+        served.wait_for_version(1, partitions=checkpoint.partitions)
+        yield served
+
+
+def counted(rows: list[dict[str, Any]]) -> dict[str, int]:
+    """The counts of the words; fails when a word is there twice."""
+    found = {row["key"]["word"]: row["value"]["count"] for row in rows}
+    assert len(found) == len(rows)
+    return found
+
+
+def asked(served: ServedNode, call: str = "scan", **members: object) -> Reply:
+    return served.get(scan_target("op0", call, **members))
+
+
+@pytest.mark.parametrize("provider", PROVIDERS)
+def test_all_pages_are_of_one_version_while_many_batches_commit(provider: str, tmp_path: Path) -> None:
+    """Q2."""
+    counts = HandmadeCheckpoint(tmp_path / "counts", provider=provider, partitions=3).create().add(1)
+    with serving(counts, tmp_path / "data") as served:
+        found: list[dict[str, Any]] = []
+        versions = set()
+        for number, page in enumerate(pages(served, "op0", limit=1)):
+            found += page["rows"]
+            versions.add((page["version"], page["position"], page["committed_at"]))
+            if number < BATCHES:
+                counts.add(number + 2)
+                served.wait_for_version(number + 2)
+        assert counted(found) == counts.counts(1)
+        assert len(versions) == 1
+        assert counted(scanned(served, "op0")) == counts.counts(served.partitions()[0]["current_offset_position"])  # type: ignore[arg-type]
+
+
+def test_a_page_says_what_it_is_of_and_the_last_one_has_no_cursor(counts: HandmadeCheckpoint, tmp_path: Path) -> None:
+    with serving(counts, tmp_path / "data") as served:
+        words = len(counts.counts(1))
+        whole = asked(served, explain=True).body
+        assert whole.keys() == {
+            "store", "version", "committed_at", "watermark", "position", "lineage", "rows", "next_cursor", "explain",
+        }  # fmt: skip
+        assert (whole["store"], whole["version"], whole["next_cursor"]) == ("op0", 1, None)
+        assert whole["explain"] == {
+            "access": "pass", "looked_at": words, "returned": words, "partitions": [0, 1, 2],
+        }  # fmt: skip
+        assert asked(served, limit=words).body["next_cursor"] is None, "a full page at the end is the last"
+        row = whole["rows"][0]  # type: ignore[index]
+        answer = served.look_up([row["key"]["word"]])
+        assert (row["value"], row["key"]) == (answer.body["value"], answer.body["key"])
+        assert whole["position"] == answer.body["position"]
+        by_partition = [scanned(served, "op0", partition=partition) for partition in range(3)]
+        assert [row for rows in by_partition for row in rows] == whole["rows"]
+        posted = served.post("/v1/stores/op0/scan", json.dumps({"limit": 3, "longs": "string"}).encode()).body
+        assert [row["value"]["count"] for row in posted["rows"]] == ["1"] * 3  # type: ignore[attr-defined]
+
+
+def test_a_filtered_pass_hands_back_its_progress_when_its_time_is_over(
+    counts: HandmadeCheckpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Q8."""
+    monkeypatch.setattr(scans, "PAGE_MS", 0)
+    monkeypatch.setattr(scans, "COUNT_MS", 0)
+    with serving(counts, tmp_path / "data") as served:
+        found = list(pages(served, "op0", where=[["word", "=", "nowhere"]]))
+        assert len(found) == len(counts.counts(1)), "each page looks at one key at least"
+        assert all(page["rows"] == [] for page in found)
+        monkeypatch.setattr(slices, "SLICE_RECORDS", 1)  # records are counted one by one
+        parts = [page["count"] for page in islice(pages(served, "op0", "count"), 99)]
+        assert parts == list(range(1, len(counts.counts(1)) + 1)), "the count so far is in the cursor"
+
+
+def test_an_order_that_takes_too_long_or_too_much_is_a_problem_and_no_page(
+    counts: HandmadeCheckpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with serving(counts, tmp_path / "data") as served:
+        page = asked(served, order="total", limit=2, explain=True).body
+        assert page["explain"] == {
+            "access": "pass", "looked_at": len(counts.counts(1)), "returned": 2, "partitions": [0, 1, 2],
+        }  # fmt: skip
+        token = page["next_cursor"]
+        for members in ({}, {"order": "count"}, {"order": "total", "reverse": True}):
+            assert asked(served, cursor=token, **members).body["where"] == "cursor", "it is of another question"
+        monkeypatch.setattr(scans, "ORDERED_MS", -1)
+        reply = asked(served, order="total")
+        assert (reply.status, reply.problem, reply.body["where"]) == (504, "deadline", "order")
+        assert "Narrow the scan" in reply.text
+        monkeypatch.undo()
+        monkeypatch.setattr(ordered_scanning, "MAX_RANK_BYTES", 20)
+        reply = asked(served, order="key")
+        assert (reply.status, reply.problem, reply.body["where"]) == (413, "too-large", "order")
+
+
+def test_a_cursor_of_something_else_or_with_a_changed_character_is_refused_before_anything_is_read(
+    counts: HandmadeCheckpoint, tmp_path: Path
+) -> None:
+    """Q4."""
+    with serving(counts, tmp_path / "data") as served:
+        token: Any = asked(served, limit=1).body["next_cursor"]
+        assert asked(served, limit=2, cursor=token, explain=True).status == 200, "the size of pages may change"
+        before = served.text("/metrics")
+        for changed in (token[:-1], token[:30] + ("A" if token[30] != "A" else "B") + token[31:], token + "A", "x"):
+            reply = asked(served, cursor=changed)
+            assert (reply.status, reply.problem, reply.body["where"]) == (400, "bad-bound", "cursor")
+        for members in ({"where": [["count", ">", 0]]}, {"partition": 0}, {"include_expired": False}):
+            reply = asked(served, cursor=token, **members)
+            assert (reply.status, reply.body["where"]) == (400, "cursor"), members
+            assert "another question" in reply.text
+        assert asked(served, "count", cursor=token).status == 400
+        cursor = decode_scan_cursor(token)
+        for other, status, says in (
+            ({"store": "op1"}, 400, "of the store 'op1'"),
+            ({"application": "x"}, 400, "of the application 'x'"),
+            ({"lineage": "x"}, 409, "re-created"),
+            ({"partition": 9}, 400, "of partition 9"),
+            ({"version": 99}, 503, "version-not-yet"),
+        ):
+            reply = asked(served, cursor=type(cursor)(**{**_fields(cursor), **other}).encode())
+            assert (reply.status, says in reply.text) == (status, True), (other, reply)
+        assert _keys_read(served.text("/metrics")) == _keys_read(before), "something was read"
+        forged = [*json.loads(base64.urlsafe_b64decode(token[4:] + "==")[: -0 or None])]
+        forged[3] = 0
+        body = base64.urlsafe_b64encode(json.dumps(forged, separators=(",", ":")).encode()).decode().rstrip("=")
+        assert asked(served, cursor=PREFIX + body).status == 400
+
+
+def test_a_cursor_of_a_version_that_spark_purged_is_gone_and_says_what_is_left(
+    counts: HandmadeCheckpoint, tmp_path: Path
+) -> None:
+    """Q5."""
+    with serving(counts, tmp_path / "data") as served:
+        token = asked(served, limit=1).body["next_cursor"]
+    counts.add(2, 3, 4, 5)
+    for partition in range(3):
+        counts.write(counts.snapshot_path(3, partition), counts.snapshot(3, partition))
+        for version in (1, 2):
+            (counts.path / counts.changelog_path(version, partition)).unlink()
+    for batch in (0, 1):
+        (counts.path / "commits" / str(batch)).unlink()
+        (counts.path / "offsets" / str(batch)).unlink()
+    with served_node(counts.path, tmp_path / "other") as served:
+        served.wait_for_version(5)
+        reply = asked(served, cursor=token)
+        assert (reply.status, reply.problem) == (410, "version-gone")
+        assert reply.body["retained_versions"] == [3, 5]
+        assert "begin again" in reply.text
+
+
+def _fields(cursor: Any) -> dict[str, Any]:
+    return {name: getattr(cursor, name) for name in cursor.__slots__}
+
+
+def _keys_read(metrics: str) -> list[str]:
+    return [line for line in metrics.splitlines() if line.startswith("understudy_scan_keys_read_total")]
+
+
+@pytest.mark.parametrize(
+    ("query", "where", "says"),
+    [
+        pytest.param("limit=1001", "limit", "from 1 to 1000", id="limit above"),
+        pytest.param("partition=3", "partition", "the store has 3", id="no such partition"),
+        pytest.param("where=[[%22nowhere%22,%22=%22,1]]", "where", "count (long)", id="unknown column"),
+        pytest.param("prefix=[1]", "prefix, column word (string)", "not a string", id="prefix of another type"),
+        pytest.param("order=nowhere", "order", "count (long)", id="unknown order"),
+        pytest.param("colour=red", "bounds", "unknown bound 'colour'", id="unknown member"),
+    ],
+)
+def test_a_bad_question_is_refused_by_the_member_at_fault(query: str, where: str, says: str, node: ServedNode) -> None:
+    """Q9, Q10."""
+    reply = node.get(f"/v1/stores/op0/scan?{query}")
+    assert (reply.status, reply.problem, reply.body["where"]) == (400, "bad-bound", where)
+    assert says in reply.text
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedNode]:
+    folder = tmp_path_factory.mktemp("questions")
+    with serving(HandmadeCheckpoint(folder / "counts", partitions=3).create().add(1), folder / "data") as served:
+        yield served
+
+
+def test_what_cannot_start_is_a_problem_and_never_a_broken_answer(node: ServedNode) -> None:
+    """Q16."""
+    for target, status in (
+        ("/v1/stores/nowhere/scan", 404),
+        ("/v1/stores/op0/scan?max_lag=0&require_active=x", 400),
+        ("/v1/stores/op0/count?limit=1", 400),
+        ("/v1/stores/op0/count?order=key", 400),
+        ("/v1/stores/op0/scan/more", 404),
+    ):
+        reply = node.get(target)
+        assert (reply.status, bool(reply.problem)) == (status, True)
+    assert node.post("/v1/stores/op0/scan", b"[1]").problem == "bad-request"
+    assert node.post("/v1/stores/op0/scan", b"{").problem == "bad-request"
+    assert node.post("/v1/stores/op0/scan", b'{"from": [[1]]}').body["where"] == "from"
+    assert node.post("/v1/stores/op0/scan", b'{"order": 1}').body["where"] == "order"
+    assert node.post("/v1/stores/op0/scan", b'{"to": 5}').body["where"] == "to"
+    assert node.post("/v1/stores/op0/scan", b'{"colour": null}').body["where"] == "bounds"
+    status, headers, body = node.head("HEAD", "/v1/stores/op0/scan")
+    assert (status, body, headers["content-type"]) == (200, b"", "application/json")
+
+
+def test_a_page_ends_at_the_next_key_when_its_reader_has_left(node: ServedNode) -> None:
+    assert node.node.generation is not None
+    reader = node.node.generation.readers[StoreName("op0")]
+    reading = reader.read_from(0, NO_BOUND)
+    assert isinstance(reading, Reading)
+    later = Room(None, 1 << 20, until_s=monotonic() + 60)
+    parts = []
+    for has_left in (True, False):
+        steps = scan_part(row_maker(reader, ScanQuestion()), reading, Place(0), later, lambda left=has_left: left)  # type: ignore[misc]
+        parts.append(asyncio.run(in_slices(steps)))
+    assert (parts[0].looked_at, parts[0].is_end) == (1, False)
+    assert (parts[1].looked_at > 1, parts[1].is_end) == (True, True)

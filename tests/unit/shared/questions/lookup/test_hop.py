@@ -1,0 +1,234 @@
+"""The hop between router and node: it comes back as it was, and what is cut or changed is refused, never a crash."""
+
+from __future__ import annotations
+
+import struct
+from typing import Any
+
+import orjson
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from understudy_shared.base.words import ApplicationId, Lineage
+from understudy_shared.questions.lookup.hop import (
+    HOP_SLICE_GROUPS,
+    MAX_LAYOUT_CHARS,
+    HopGroup,
+    HopReply,
+    HopRequest,
+    HopTrace,
+    decode_in_steps,
+    decode_reply,
+    decode_request,
+    encode_reply,
+    encode_request,
+)
+from understudy_shared.questions.lookup.hop_columns import ABSENT, FOUND, PROBLEM, HopKey, HopOutcome
+from understudy_shared.reads.bounds import NO_BOUND, Bound, UnknownLag
+from understudy_shared.reads.cursor import PageCursor
+from understudy_shared.reads.hop_fields import BadHopError
+from understudy_shared.reads.position import Position
+from understudy_shared.reads.selection import EVERYTHING, Selection
+from understudy_shared.telemetry.trace import Trace
+
+CURSOR = PageCursor("visits", "l1", "00", 3, None, 7)
+counts = st.integers(0, 2**48)
+maybe_counts = st.none() | counts
+positions = st.builds(
+    Position, st.text().map(ApplicationId), st.text().map(Lineage), st.integers(0, 2**40), maybe_counts
+).filter(lambda position: len(position.encode()) <= 2048)
+bounds = st.just(NO_BOUND) | st.builds(
+    Bound,
+    max_lag=maybe_counts,
+    max_staleness_ms=maybe_counts,
+    min_position=st.none() | positions,
+    require_active=st.booleans(),
+    unknown_lag=st.none() | st.sampled_from(UnknownLag),
+    selection=st.sampled_from([EVERYTHING, Selection(5), Selection(1, CURSOR, include_expired=False)]),
+)
+keys = st.builds(HopKey, st.integers(0, 2**32 - 1), st.binary(max_size=40))
+layouts = st.text(min_size=1, max_size=MAX_LAYOUT_CHARS)
+groups = st.builds(HopGroup, st.text(), st.text(), counts, bounds, st.lists(keys, min_size=1, max_size=4), layouts)
+requests = st.builds(HopRequest, st.text(), counts, counts, counts, counts, st.lists(groups, max_size=3), st.just(()))
+tails = st.sampled_from([b'"version":1}', b'"version":2}']) | st.binary(min_size=1, max_size=9)
+bodies = st.binary(max_size=40)
+outcomes = st.builds(HopOutcome, st.sampled_from([FOUND, ABSENT]), bodies, tails) | st.builds(
+    HopOutcome, st.just(PROBLEM), bodies
+)
+replies = st.builds(HopReply, counts, counts, counts, st.lists(outcomes, max_size=5))
+
+REQUEST = HopRequest(
+    "flights",
+    7,
+    1,
+    2,
+    900,
+    [
+        HopGroup("a", "l1", 8, NO_BOUND, [HopKey(3, b"key one"), HopKey(4, b"")], "x1"),
+        HopGroup("b", "l1", 8, Bound(max_lag=0, require_active=True), [HopKey(0, b"\x00" * 16)], "x2"),
+    ],
+)
+TAIL = b'"version":7}'
+REPLY = HopReply(
+    1,
+    2,
+    7,
+    [
+        HopOutcome(FOUND, b'"found":true,', TAIL),
+        HopOutcome(PROBLEM, b"{}"),
+        HopOutcome(ABSENT, b'"found":false,', TAIL),
+        HopOutcome(ABSENT, b"", b'"version":8}'),
+    ],
+)
+ENCODED = [encode_request(REQUEST), encode_reply(REPLY)]
+"""A request and a reply."""
+
+
+@given(requests)
+def test_a_request_comes_back_as_it_was(request: HopRequest) -> None:
+    assert decode_request(encode_request(request)) == request
+
+
+@given(replies)
+def test_a_reply_comes_back_as_it_was(reply: HopReply) -> None:
+    assert decode_reply(encode_reply(reply)) == reply
+
+
+def test_a_tail_travels_once_however_many_keys_have_it() -> None:
+    reply = HopReply(0, 0, 0, [HopOutcome(FOUND, b"a", TAIL), HopOutcome(FOUND, b"b", TAIL)] * 50)
+    assert encode_reply(reply).count(TAIL) == 1
+
+
+def test_a_selection_stands_beside_the_bound() -> None:
+    bound = Bound(max_lag=1, selection=Selection(1, CURSOR, include_expired=False))
+    sent = HopRequest("flights", 7, 1, 2, 900, [HopGroup("a", "l1", 8, bound, [HopKey(0, b"k")], "x")])
+    header: Any = header_of(encode_request(sent))
+    (group,) = header["groups"]
+    assert group["bound"] == {"max_lag": 1}
+    assert group["select"] == {"limit": 1, "cursor": CURSOR.encode(), "include_expired": False}
+
+
+def test_every_truncation_and_every_longer_body_is_refused() -> None:
+    request, *encoded = ENCODED
+    for cut in range(len(request)):
+        with pytest.raises(BadHopError):
+            decode_request(request[:cut])
+    for longer in (request + b"\x00", request * 2):
+        with pytest.raises(BadHopError):
+            decode_request(longer)
+    for reply in encoded:
+        for cut in range(len(reply)):
+            with pytest.raises(BadHopError):
+                decode_reply(reply[:cut])
+        with pytest.raises(BadHopError):
+            decode_reply(reply + b"\x00")
+
+
+def test_every_changed_byte_gives_a_hop_of_the_same_shape_or_is_refused() -> None:
+    request, *encoded = ENCODED
+    refused = 0
+    for place in range(len(request)):
+        for other in (0, 1, 0x22, 0x30, 0x7F, 0x80, 0xFF, request[place] ^ 1):
+            try:
+                read = decode_request(request[:place] + bytes([other]) + request[place + 1 :])
+            except BadHopError:
+                refused += 1
+            else:
+                assert decode_request(encode_request(read)) == read
+    for reply in encoded:
+        for place in range(len(reply)):
+            for other in (0, 1, 0x22, 0x30, 0x7F, 0x80, 0xFF, reply[place] ^ 1):
+                try:
+                    answered = decode_reply(reply[:place] + bytes([other]) + reply[place + 1 :])
+                except BadHopError:
+                    refused += 1
+                else:
+                    assert decode_reply(encode_reply(answered)) == answered
+    assert refused > len(request)
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.floats(allow_nan=False) | st.integers(-(2**63), 2**64 - 1) | st.text(),
+    lambda parts: st.lists(parts, max_size=2) | st.dictionaries(st.text(), parts, max_size=2),
+    max_leaves=4,
+)
+
+
+def with_header(body: bytes, header: object) -> bytes:
+    """The hop with another header."""
+    (length,) = struct.unpack_from("<I", body, 4)
+    packed = orjson.dumps(header)
+    return b"USH1" + struct.pack("<I", len(packed)) + packed + body[8 + length :]
+
+
+def header_of(body: bytes) -> dict[str, object]:
+    (length,) = struct.unpack_from("<I", body, 4)
+    header: dict[str, object] = orjson.loads(body[8 : 8 + length])
+    return header
+
+
+@given(st.data(), json_values)
+def test_a_header_with_any_value_in_any_place_gives_a_hop_or_is_refused(data: st.DataObject, value: object) -> None:
+    body = encode_request(REQUEST)
+    header = header_of(body)
+    assert isinstance(header["groups"], list)
+    holder = data.draw(st.sampled_from([header, *header["groups"], header["groups"][1]["bound"]]))
+    name = data.draw(st.sampled_from([*holder, "bound", "min_position"]))
+    holder[name] = value
+    try:
+        read = decode_request(with_header(body, header))
+    except BadHopError:
+        return
+    assert decode_request(encode_request(read)) == read
+
+
+@given(st.data(), json_values)
+def test_a_reply_with_any_value_in_its_header_gives_a_reply_or_is_refused(data: st.DataObject, value: object) -> None:
+    body = data.draw(st.sampled_from(ENCODED[1:]))
+    header = header_of(body)
+    header[data.draw(st.sampled_from(sorted(header)))] = value
+    try:
+        read = decode_reply(with_header(body, header))
+    except BadHopError:
+        return
+    assert decode_reply(encode_reply(read)) == read
+
+
+def test_a_request_of_many_groups_is_decoded_in_slices_that_carry_its_deadline() -> None:
+    groups = [HopGroup("s", "l", 1, NO_BOUND, [HopKey(0, b"k")], "x")] * (5 * HOP_SLICE_GROUPS)
+    request = HopRequest("a", 0, 0, 0, 900, groups)
+    assert list(decode_in_steps(encode_request(request))) == [900] * 4
+    assert decode_request(encode_request(request)) == request
+
+
+TRACES = (HopTrace(0, Trace("a" * 32, "b" * 16, True)), HopTrace(2, Trace("c" * 32, "d" * 16, False)))
+
+
+def test_traces_travel_with_the_keys_of_their_readers() -> None:
+    traced = REQUEST._replace(traces=TRACES)
+    assert decode_request(encode_request(traced)) == traced
+    assert decode_request(encode_request(traced)).traces == TRACES, "kept headers are not mixed up"
+    assert decode_request(encode_request(REQUEST)).traces == ()
+
+
+@pytest.mark.parametrize(
+    "traces",
+    [
+        None,
+        7,
+        {},
+        "00-a",
+        [7],
+        [[0]],
+        [[0, 7]],
+        [[0, "no trace"]],
+        [[3, TRACES[0].trace.traceparent]],
+        [[-1, TRACES[0].trace.traceparent]],
+        [[True, TRACES[0].trace.traceparent]],
+        [[0.0, TRACES[0].trace.traceparent]],
+    ],
+)
+def test_no_lookup_fails_by_its_trace(traces: object) -> None:
+    body = encode_request(REQUEST)
+    assert decode_request(with_header(body, {**header_of(body), "traces": traces})) == REQUEST
