@@ -1,7 +1,9 @@
 """Watches of keys, the same at nodes and routers: parsed, granted, limited, and sent as server-sent events.
 
 In a scattered store a key is watched in all partitions. The events of one partition say what it holds. A watcher is
-sent the first value when each partition has told its own, and a problem as soon as two of them have the key.
+sent the first value when each partition has told its own, and a problem as soon as two of them have the key. Partitions
+at different versions cannot say together that a key is absent (see `lookup.scattered`). The watcher reads of such a key
+when all of them have told their changes up to the newest of those versions.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ from understudy_shared.questions.watch.events import (
     KeyEvent,
     key_event,
     read_event,
-    version_event,
+    version_text,
     with_id,
 )
 from understudy_shared.questions.watch.hop import WatchKey
@@ -66,6 +68,8 @@ class ScatteredWatch:
         """The first values of keys, by the partitions that told them, while others did not."""
         self.there: dict[bytes, set[int]] = {}
         """The partitions that have a key, of each key of which all have told."""
+        self._unsettled: dict[bytes, Data] = {}
+        """The data of the newest partition, of each key that all of them lacked at different versions."""
 
     def passed(self, piece: bytes) -> bytes:
         """Return what the watcher is sent of some events. Raises the problem of a key that two partitions have."""
@@ -75,17 +79,30 @@ class ScatteredWatch:
             if event is None:
                 sent.append(block + b"\n\n" if block else b"")
                 continue
-            text = self._text(event)
-            if text:
-                sent.append(with_id(text, event.position))
-            elif event.position is not None:
-                sent.append(version_event(decode_position(event.position).version, event.position))
+            text, texts = self._text(event), []
+            if event.position is not None:
+                version = decode_position(event.position).version
+                texts = self._settled(version)
+                text = text or version_text(version, event.position)
+            texts += [text] if text else []
+            sent += [with_id(text, None) for text in texts[:-1]]
+            sent += [with_id(text, event.position) for text in texts[-1:]]
         return b"".join(sent)
+
+    def forget_first(self) -> None:
+        """Tell no first values any more: the watcher has those of before."""
+        self._told.clear()
+        self._unsettled.clear()
+
+    def _settled(self, version: int) -> list[bytes]:
+        """Return the first events of keys that are absent, by all changes up to a version."""
+        settled = [key for key, data in self._unsettled.items() if data["version"] <= version]
+        return [_nowhere(self._unsettled.pop(key)) for key in settled]
 
     def _text(self, event: HopEvent) -> bytes:
         """Return an event as the watcher gets it, without its last line; nothing for one that is not sent."""
         if event.kind == "reset":
-            self._told.clear()
+            self.forget_first()
             self.there.clear()
         if event.kind not in {KeyEvent.SNAPSHOT, KeyEvent.VALUE, KeyEvent.DELETED}:
             return event.text
@@ -99,7 +116,9 @@ class ScatteredWatch:
         else:
             there.add(partition)
             self._require_one(there)
-        return event.text
+            if self._unsettled.pop(key, None) is not None:
+                return key_event(KeyEvent.SNAPSHOT, orjson.dumps(data))
+        return b"" if key in self._unsettled else event.text
 
     def _first(self, key: bytes, data: Data, text: bytes) -> bytes:
         told = self._told.setdefault(key, [])
@@ -112,12 +131,21 @@ class ScatteredWatch:
         self._require_one(self.there[key])
         if having:
             return having.popitem()[1]
-        oldest, _ = min(told, key=lambda each: each[0]["version"])
-        return key_event(KeyEvent.SNAPSHOT, orjson.dumps({**oldest, "partition": None}))
+        versions = {data["version"]: data for data, _ in told}
+        newest = versions[max(versions)]
+        if len(versions) == 1:
+            return _nowhere(newest)
+        self._unsettled[key] = newest
+        return b""
 
     def _require_one(self, there: set[int]) -> None:
         if len(there) > 1:
             raise ProblemError(ambiguous_key(self._store, sorted(there)))
+
+
+def _nowhere(data: Data) -> bytes:
+    """Write the first event of a key that no partition has."""
+    return key_event(KeyEvent.SNAPSHOT, orjson.dumps({**data, "partition": None}))
 
 
 class WatchQuestion(NamedTuple):
@@ -230,6 +258,7 @@ async def events_everywhere(
                 watch.passed(piece)
                 if len(watch.there) * partitions == len(keys):
                     break
+        watch.forget_first()
     async with aclosing(events_of(asked)) as events:
         async for piece in events:
             passed = watch.passed(piece)

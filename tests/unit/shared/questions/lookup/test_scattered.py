@@ -14,7 +14,7 @@ from understudy_shared.questions.lookup.scattered import NOT_FOUND, Unsettled, a
 from understudy_shared.questions.scan.page import PartPage, Place, Room
 from understudy_shared.questions.scan.service import _of_one_partition
 from understudy_shared.questions.scan.turns import ScannedStore
-from understudy_shared.questions.watch.events import KeyEvent, key_event, read_event, with_id
+from understudy_shared.questions.watch.events import KeyEvent, key_event, read_event, version_event, with_id
 from understudy_shared.questions.watch.service import ScatteredWatch
 from understudy_shared.reads.position import Position
 from understudy_shared.spark.key_codec import KeyCodec
@@ -112,8 +112,24 @@ def test_the_first_value_is_told_when_all_partitions_have_told_theirs() -> None:
     told = watch.passed(event(KeyEvent.SNAPSHOT, 2, 6, is_found=False, position=True))
     assert events(told) == [("snapshot", 1, token(6))]
     nowhere = ScatteredWatch("op0", 2)
-    pieces = event(KeyEvent.SNAPSHOT, 0, 7, is_found=False) + event(KeyEvent.SNAPSHOT, 1, 6, is_found=False)
+    pieces = event(KeyEvent.SNAPSHOT, 0, 7, is_found=False) + event(KeyEvent.SNAPSHOT, 1, 7, is_found=False)
     assert events(nowhere.passed(pieces)) == [("snapshot", None, None)]
+
+
+def test_a_watcher_is_told_that_a_key_is_absent_when_all_partitions_have_told_one_version() -> None:
+    """The partition that is ahead may have had the key at version 6, and the one behind may get it with version 7."""
+    behind = event(KeyEvent.SNAPSHOT, 0, 7, is_found=False) + event(
+        KeyEvent.SNAPSHOT, 1, 6, is_found=False, position=True
+    )
+    watch = ScatteredWatch("op0", 2)
+    assert events(watch.passed(behind)) == [("version", "-", token(6))]
+    assert events(watch.passed(version_event(7, token(7)))) == [("snapshot", None, None), ("version", "-", token(7))]
+    assert events(watch.passed(version_event(8, token(8)))) == [("version", "-", token(8))]
+
+    watch = ScatteredWatch("op0", 2)
+    watch.passed(behind)
+    told = watch.passed(event(KeyEvent.VALUE, 1, 7, is_found=True, position=True))
+    assert events(told) == [("snapshot", 1, token(7))], "what comes meanwhile is the first value"
 
 
 def test_a_second_partition_that_gets_a_key_ends_its_watch_unless_the_first_has_lost_it() -> None:
