@@ -37,8 +37,8 @@ from understudy_router.http.app import create_app
 from understudy_router.questions.lookup.service import RouterLookups
 from understudy_router.router import Router
 from understudy_router.settings import RouterSettings
+from understudy_shared.base.background import SLICE_S
 from understudy_shared.base.clock import SystemClock
-from understudy_shared.base.slices import SLICE_S
 from understudy_shared.base.words import HostInfo, Role
 from understudy_shared.reads.bounds import NO_BOUND
 from understudy_shared.server.service import leave_out_what_stays

@@ -23,7 +23,7 @@ from tests.support.kafka.broker import jars as broker_jars
 
 from benchmarks.big_checkpoint import PARTITIONS, BigCheckpoint
 from benchmarks.servers import Server, fetch
-from understudy_shared.base.child_process import tied_command
+from understudy_shared.base.processes import tied_command
 from understudy_shared.base.sockets import free_port
 
 PROJECT = Path(__file__).parent / "kafka_streams"

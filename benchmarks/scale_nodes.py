@@ -16,8 +16,8 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from benchmarks.simulated import APPLICATION, HEARTBEAT_MS, SimulatedNode
+from understudy_shared.base.background import Supervisor
 from understudy_shared.base.clock import SystemClock
-from understudy_shared.base.supervise import Supervisor
 from understudy_shared.base.words import Role
 from understudy_shared.bus.base import BusError
 from understudy_shared.bus.gossip import Gossip

@@ -28,8 +28,8 @@ from understudy_node.settings import ClusterNodeSettings
 from understudy_router.router import Router
 from understudy_router.serve import StartedRouter
 from understudy_router.serve import main as serve_router
+from understudy_shared.base.background import Supervisor
 from understudy_shared.base.clock import SystemClock
-from understudy_shared.base.supervise import Supervisor
 from understudy_shared.bus.gossip import Gossip
 from understudy_shared.bus.redis_bus import RedisBus
 

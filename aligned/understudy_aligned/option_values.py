@@ -8,7 +8,7 @@ from difflib import get_close_matches
 from typing import TypeVar
 
 from understudy_shared.base.errors import SettingsError
-from understudy_shared.base.sizes import BadSizeError, parse_size
+from understudy_shared.base.texts import BadSizeError, parse_size
 
 T = TypeVar("T", bound=str)
 V = TypeVar("V")

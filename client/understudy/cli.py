@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 
 from understudy_shared.base.extras import install_fix
-from understudy_shared.base.importing import without_collections
+from understudy_shared.base.processes import without_collections
 
 
 def main() -> None:

@@ -11,7 +11,7 @@ from understudy_node.checkpoint.files import FetchMethod
 from understudy_node.generation import Generation, Layout
 from understudy_shared.base.clock import Clock
 from understudy_shared.base.errors import UnderstudyError, UnsupportedError
-from understudy_shared.base.reminders import LogThrottle
+from understudy_shared.base.throttles import LogThrottle
 from understudy_shared.base.words import Lineage
 from understudy_shared.spark.times import utc_text
 

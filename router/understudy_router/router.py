@@ -29,10 +29,10 @@ from understudy_router.transport.hop_reports import HopReports
 from understudy_router.transport.node_clients import NodeClients, Probing
 from understudy_router.transport.node_connections import IdleConnections, NodeConnections
 from understudy_shared.auth.cluster_secret import ClusterIdentity
+from understudy_shared.base.background import Supervisor
 from understudy_shared.base.clock import Clock
 from understudy_shared.base.masking import masked
-from understudy_shared.base.retry_budget import RetryBudget
-from understudy_shared.base.supervise import Supervisor
+from understudy_shared.base.throttles import RetryBudget
 from understudy_shared.base.words import HostInfo
 from understudy_shared.bus.base import Bus
 from understudy_shared.bus.gossip import Gossip

@@ -18,7 +18,7 @@ from understudy_node.stores.element_pages import MAX_SORTED
 from understudy_router.settings import RouterSettings
 from understudy_shared.auth.credentials import MAX_ISSUERS, MAX_KEYS
 from understudy_shared.auth.request_credential import MAX_TOKEN_BYTES
-from understudy_shared.base.sizes import size_text
+from understudy_shared.base.texts import size_text
 from understudy_shared.bus.messages import MAX_MESSAGE_BYTES, MAX_PARTITIONS, MAX_STORES, MAX_TASKS
 from understudy_shared.cluster.node_calls import MAX_IN_FLIGHT
 from understudy_shared.cluster.view import MAX_NODES, MIN_STRANGERS, STRANGERS_PER_KNOWN_NODE

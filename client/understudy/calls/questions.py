@@ -9,7 +9,7 @@ import orjson
 
 from understudy.calls.options import Command, given_bounds
 from understudy.terminal.exits import CommandError, ExitCode
-from understudy_shared.base.safe_text import printable
+from understudy_shared.base.texts import printable
 from understudy_shared.questions.scan.where_text import WhereTextError, parse_where_text
 
 

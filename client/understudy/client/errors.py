@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import orjson
 
 from understudy_shared.base.errors import UnderstudyError
-from understudy_shared.base.safe_text import printable
+from understudy_shared.base.texts import printable
 
 
 class UsageError(UnderstudyError, ValueError):

@@ -15,7 +15,7 @@ from understudy.calls.options import Command, ServerOptions, server_options
 from understudy.terminal.console import FieldList, Page, Sheet, print_json
 from understudy.terminal.exits import EXIT_CODES_HELP, CommandError, ExitCode
 from understudy_shared.base.errors import SettingsError
-from understudy_shared.base.safe_text import printable
+from understudy_shared.base.texts import printable
 
 _WORST_FIRST = ("failed", "waiting", "restoring", "opening", "idle", "serving")
 _COLUMNS = ("application", "state", "versions behind", "time lag", "stores", "version", "since", "reason")

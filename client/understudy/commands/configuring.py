@@ -16,7 +16,7 @@ from understudy.services.running import use_config_file
 from understudy.services.settings import FLAGS_OF, given_settings, setting_options, unknown_variables
 from understudy.terminal.console import Lines, Sheet, print_json, print_page
 from understudy.terminal.exits import EXIT_CODES_HELP
-from understudy_shared.base.suggest import did_you_mean
+from understudy_shared.base.texts import did_you_mean
 
 
 def _service(name: str) -> click.Command:

@@ -27,7 +27,7 @@ from understudy.terminal.console import Lines, print_report
 from understudy.terminal.exits import EXIT_CODES_HELP, CommandError, ExitCode
 from understudy_shared.base.errors import UnderstudyError
 from understudy_shared.base.extras import PACKAGE, MissingExtraError
-from understudy_shared.base.safe_text import printable
+from understudy_shared.base.texts import printable
 from understudy_shared.base.words import KeyPlacement
 from understudy_shared.bus.applications import named
 

@@ -19,7 +19,7 @@ from understudy.calls.options import ServerOptions, server_options
 from understudy.terminal.console import print_json, print_lines
 from understudy.terminal.exits import EXIT_CODES_HELP, CommandError, ExitCode
 from understudy.terminal.values import number_text
-from understudy_shared.base.safe_text import printable
+from understudy_shared.base.texts import printable
 
 LOOK_EVERY_S = 0.25
 _ROLES = ("active", "standby", "warmup")

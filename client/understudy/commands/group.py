@@ -18,8 +18,8 @@ import click
 from understudy.terminal.exits import EXIT_CODES_HELP, INTERRUPTED, PIPE_CLOSED, exit_code_of, say_error
 from understudy_shared.base.errors import UnderstudyError
 from understudy_shared.base.extras import PACKAGE, MissingExtraError, find_links, requirement
-from understudy_shared.base.importing import without_collections
-from understudy_shared.base.suggest import did_you_mean
+from understudy_shared.base.processes import without_collections
+from understudy_shared.base.texts import did_you_mean
 
 _COMMANDS = {
     "demo": ("understudy.demo.command", "Run everything on this machine, on real data."),

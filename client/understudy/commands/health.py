@@ -15,7 +15,7 @@ from understudy.terminal.console import Lines
 from understudy.terminal.exits import EXIT_CODES_HELP, CommandError, ExitCode
 from understudy.terminal.fleet_reports import fleet_health_page
 from understudy.terminal.lag_reports import health_line
-from understudy_shared.base.safe_text import printable
+from understudy_shared.base.texts import printable
 
 ASK_EVERY_S = 1.0
 """Seconds between two requests of one command."""

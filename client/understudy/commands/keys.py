@@ -17,7 +17,7 @@ from understudy.terminal.exits import EXIT_CODES_HELP, CommandError, ExitCode
 from understudy_shared.auth.api_keys import new_key
 from understudy_shared.auth.credentials import CredentialsError, StoredKey
 from understudy_shared.auth.key_file import add_key, revoke_key, stored_keys
-from understudy_shared.base.safe_text import printable
+from understudy_shared.base.texts import printable
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 

@@ -19,7 +19,7 @@ from understudy.terminal.exits import CommandError, ExitCode
 from understudy.terminal.export_files import Written, WrittenArrow, WrittenParquet, require_pyarrow
 from understudy.terminal.values import shown
 from understudy.typed.columns import StoreEntry
-from understudy_shared.base.safe_text import printable
+from understudy_shared.base.texts import printable
 from understudy_shared.questions.export.columns import PROBLEM, ExportColumns
 from understudy_shared.reads.columns import walk
 from understudy_shared.reads.export_format import csv_row

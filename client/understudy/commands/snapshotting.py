@@ -13,7 +13,7 @@ from understudy.calls.options import ServerOptions, given_bounds, server_options
 from understudy.terminal.console import Lines, Page, Sheet, print_json, print_lines
 from understudy.terminal.exits import EXIT_CODES_HELP
 from understudy.terminal.values import number_text
-from understudy_shared.base.safe_text import printable
+from understudy_shared.base.texts import printable
 from understudy_shared.reads.snapshot_lease import DEFAULT_TTL_S, MAX_TTL_S
 
 _HEADS = ("version", "ends at", "memory", "files", "id")

@@ -22,7 +22,7 @@ from understudy.demo.asking import KEY, STORE, answer_line
 from understudy.demo.processes import APPLICATION_ID, PROGRAM, Child, Plan, command_of, shell_line
 from understudy.terminal.console import print_json, print_lines
 from understudy_shared.base.clock import SystemClock
-from understudy_shared.base.safe_text import printable
+from understudy_shared.base.texts import printable
 from understudy_shared.spark.times import utc_text
 
 

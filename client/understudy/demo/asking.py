@@ -11,7 +11,7 @@ from understudy.calls.http_client import Server
 from understudy.demo.processes import DemoPart
 from understudy.terminal.values import shown
 from understudy_shared.base.errors import UnderstudyError
-from understudy_shared.base.safe_text import printable
+from understudy_shared.base.texts import printable
 
 _TIMEOUT_S = 5.0
 

@@ -28,7 +28,7 @@ from understudy.demo.settings import DemoSettings
 from understudy_pipeline import announce
 from understudy_shared.base.clock import SystemClock
 from understudy_shared.base.errors import UnderstudyError
-from understudy_shared.base.signals import signals_handled
+from understudy_shared.base.processes import signals_handled
 
 log = logging.getLogger(__name__)
 

@@ -19,8 +19,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from urllib.parse import quote
 
-from understudy_shared.base.child_process import tied_command
 from understudy_shared.base.errors import UnderstudyError
+from understudy_shared.base.processes import tied_command
 from understudy_shared.base.sockets import free_port, private_socket_dir, socket_path
 
 START_LIMIT_S = 10.0

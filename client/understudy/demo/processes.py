@@ -16,8 +16,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Literal
 
-from understudy_shared.base.child_process import tied_command
-from understudy_shared.base.safe_text import printable
+from understudy_shared.base.processes import tied_command
+from understudy_shared.base.texts import printable
 
 APPLICATION_ID = "flights"
 

@@ -40,7 +40,7 @@ from understudy.demo.processes import (
 )
 from understudy.terminal.exits import CommandError, ExitCode
 from understudy_shared.base.errors import UnderstudyError
-from understudy_shared.base.signals import signals_handled
+from understudy_shared.base.processes import signals_handled
 from understudy_shared.base.sockets import free_ports
 
 FIRST_COMMIT_LIMIT_S = 240.0

@@ -8,7 +8,7 @@ from typing import Any, Literal, get_args
 
 from pydantic.fields import FieldInfo
 
-from understudy_shared.base.sizes import size_text
+from understudy_shared.base.texts import size_text
 from understudy_shared.settings.common import BusFields, HttpFields, ServiceFields
 from understudy_shared.settings.fields import Fields
 from understudy_shared.settings.services import (

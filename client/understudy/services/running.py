@@ -35,8 +35,8 @@ from understudy.terminal.console import print_lines
 from understudy.terminal.exits import CommandError, ExitCode
 from understudy_shared.base.errors import SettingsError, UnderstudyError
 from understudy_shared.base.extras import MissingExtraError
-from understudy_shared.base.importing import without_collections
-from understudy_shared.base.safe_text import printable
+from understudy_shared.base.processes import without_collections
+from understudy_shared.base.texts import printable
 from understudy_shared.base.words import HostInfo, ReplicaState, TaskId
 from understudy_shared.telemetry.logs import LogFormat, configure_logging
 

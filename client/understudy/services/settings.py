@@ -14,8 +14,7 @@ from pydantic import ValidationError
 from understudy.services.flags import NODE_FLAGS, ROUTER_FLAGS, SERVE_FLAGS, Flag
 from understudy.terminal.exits import CommandError, ExitCode
 from understudy_shared.base.masking import masked_value
-from understudy_shared.base.sizes import BadSizeError, parse_size
-from understudy_shared.base.suggest import did_you_mean
+from understudy_shared.base.texts import BadSizeError, did_you_mean, parse_size
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 

@@ -10,7 +10,7 @@ import orjson
 
 from understudy.calls.http_client import path_segment
 from understudy.terminal.reports import not_served_lines
-from understudy_shared.base.safe_text import printable
+from understudy_shared.base.texts import printable
 from understudy_shared.base.words import HostInfo
 
 MAX_EXAMPLES = 20

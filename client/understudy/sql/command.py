@@ -29,7 +29,7 @@ from understudy.sql.output import FORMATS, format_of, write
 from understudy.sql.session import MEMORY_LIMIT, SqlSession
 from understudy.terminal.exits import EXIT_CODES_HELP, CommandError, ExitCode
 from understudy_shared.base.errors import UnderstudyError
-from understudy_shared.base.sizes import BadSizeError, parse_size
+from understudy_shared.base.texts import BadSizeError, parse_size
 
 if TYPE_CHECKING:
     from understudy.client.core.values import SnapshotBounds

@@ -16,7 +16,7 @@ from typing import Any, Final
 import duckdb
 
 from understudy.sql.errors import SqlError, statement_error
-from understudy_shared.base.sizes import parse_size
+from understudy_shared.base.texts import parse_size
 
 TEMP_LIMIT: Final = "10GiB"
 MAX_THREADS: Final = 4

@@ -8,8 +8,7 @@ from typing import Final
 
 from understudy.sql.table_columns import Table, identifier
 from understudy_shared.base.errors import UnderstudyError
-from understudy_shared.base.safe_text import printable
-from understudy_shared.base.suggest import did_you_mean
+from understudy_shared.base.texts import did_you_mean, printable
 
 MAX_LISTED: Final = 30
 

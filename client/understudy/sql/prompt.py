@@ -14,7 +14,7 @@ from understudy.sql.session import SqlSession
 from understudy.sql.table_columns import Table, identifier
 from understudy.terminal.exits import say_error
 from understudy_shared.base.errors import UnderstudyError
-from understudy_shared.base.safe_text import printable
+from understudy_shared.base.texts import printable
 
 MAX_HISTORY: Final = 1_000
 _FIRST, _NEXT = "understudy> ", "       ...> "

@@ -8,7 +8,7 @@ from typing import Any
 
 from understudy.terminal.console import Lines, Page, Sheet
 from understudy.terminal.values import duration_text, number_text
-from understudy_shared.base.safe_text import printable
+from understudy_shared.base.texts import printable
 
 HEALTH_COLUMNS = ("application", "health", "nodes", "what is wrong")
 LAG_COLUMNS = ("application", "health", "end", "lag", "time lag", "unknown", "nodes", "replicas", "restoring", "dead")

@@ -7,7 +7,7 @@ from typing import Any
 
 from understudy.terminal.console import Lines, Page, Sheet
 from understudy.terminal.values import duration_text, number_text, position_text
-from understudy_shared.base.safe_text import printable
+from understudy_shared.base.texts import printable
 
 NODE_LAG_COLUMNS = ("store", "part", "role", "state", "position", "lag", "time lag", "committed at", "marks")
 ROUTER_LAG_COLUMNS = ("store", "part", "node", "role", "state", "position", "lag", "time lag", "report age")

@@ -16,7 +16,7 @@ from understudy.terminal.values import (
     number_text,
     quoted,
 )
-from understudy_shared.base.safe_text import printable
+from understudy_shared.base.texts import printable
 
 EVENT_HEADS = f"{'committed at':27}  {'version':>8}  {'event':9}  key  content"
 """The line above events."""

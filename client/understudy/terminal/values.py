@@ -11,8 +11,8 @@ from typing import Any
 
 import orjson
 
-from understudy_shared.base.durations import duration_text as known_duration_text
-from understudy_shared.base.safe_text import printable
+from understudy_shared.base.texts import duration_text as known_duration_text
+from understudy_shared.base.texts import printable
 
 _LISTS = ("sessions", "rows", "values", "entries", "timers")
 """Members of an answer that hold all elements of a key."""

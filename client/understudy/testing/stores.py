@@ -11,7 +11,7 @@ from understudy.typed.columns import Column
 from understudy.typed.key_writer import KeyWriter
 from understudy.typed.models import columns_of
 from understudy_shared.base.errors import UnsupportedError
-from understudy_shared.base.safe_text import clipped
+from understudy_shared.base.texts import clipped
 from understudy_shared.spark.type_names import parse_type_name
 from understudy_shared.spark.types import Field, StructType
 

@@ -13,8 +13,7 @@ from understudy.typed.key_writer import KeyWriter
 from understudy.typed.models import Model, model_of
 from understudy.typed.plain import MISMATCHES, Convert, list_maker, or_null, pairs_of, to_plain
 from understudy.typed.scalars import fit_scalar, fitting_names
-from understudy_shared.base.safe_text import clipped
-from understudy_shared.base.suggest import did_you_mean
+from understudy_shared.base.texts import clipped, did_you_mean
 from understudy_shared.base.words import StoreKind
 from understudy_shared.spark.names import unique_names
 from understudy_shared.spark.types import ArrayType, MapType, SparkType, StructType, VoidType

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from understudy.typed.errors import SchemaError
 from understudy_shared.base.errors import UnsupportedError
-from understudy_shared.base.safe_text import clipped
+from understudy_shared.base.texts import clipped
 from understudy_shared.base.words import StoreKind
 from understudy_shared.questions.export.columns import StoreColumns
 from understudy_shared.reads.columns import Columns

@@ -11,7 +11,7 @@ from typing import Any, Final
 from understudy.typed.columns import Column, StoreEntry
 from understudy.typed.models import COLUMN
 from understudy.typed.scalars import SCALARS
-from understudy_shared.base.safe_text import printable
+from understudy_shared.base.texts import printable
 from understudy_shared.base.words import StoreKind
 from understudy_shared.spark.names import unique_names
 from understudy_shared.spark.types import (

@@ -14,7 +14,7 @@ from understudy_node.checkpoint.files import CheckpointFiles, LocalFiles
 from understudy_node.checkpoint.logs import batch_ids
 from understudy_shared.base.clock import Clock
 from understudy_shared.base.errors import NotACheckpointError
-from understudy_shared.base.reminders import Reminder
+from understudy_shared.base.throttles import Reminder
 
 log = logging.getLogger(__name__)
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from threading import Lock
 
-from understudy_shared.base.token_bucket import TokenBucket
+from understudy_shared.base.throttles import TokenBucket
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,11 +36,11 @@ from understudy_node.cluster.own_messages import OwnMessages
 from understudy_node.node import Node
 from understudy_node.settings import ClusterNodeSettings
 from understudy_shared.auth.cluster_secret import ClusterIdentity
+from understudy_shared.base.background import Supervisor
 from understudy_shared.base.clock import Clock
 from understudy_shared.base.masking import masked
 from understudy_shared.base.plausible import is_later
-from understudy_shared.base.suggest import did_you_mean
-from understudy_shared.base.supervise import Supervisor
+from understudy_shared.base.texts import did_you_mean
 from understudy_shared.base.words import HostInfo
 from understudy_shared.bus.announcement import Announcement
 from understudy_shared.bus.applications import Applications, named

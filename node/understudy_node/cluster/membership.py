@@ -18,10 +18,10 @@ from understudy_node.cluster.member import ClusterMember
 from understudy_node.node import Node
 from understudy_node.settings import ClusterNodeSettings, NodeSettings
 from understudy_shared.auth.cluster_secret import ClusterIdentity
+from understudy_shared.base.background import Supervisor
 from understudy_shared.base.clock import Clock
 from understudy_shared.base.errors import UnderstudyError
 from understudy_shared.base.masking import masked_location
-from understudy_shared.base.supervise import Supervisor
 from understudy_shared.base.words import HostInfo, Lineage
 from understudy_shared.bus.base import Bus, BusError
 from understudy_shared.bus.gossip import EXPIRY_HEARTBEATS, Gossip

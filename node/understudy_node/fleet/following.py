@@ -19,8 +19,8 @@ from understudy_node.cluster.membership import Clusters
 from understudy_node.settings import ClusterNodeSettings
 from understudy_shared.base.clock import Clock
 from understudy_shared.base.errors import UnderstudyError
-from understudy_shared.base.reminders import Reminder
-from understudy_shared.base.safe_text import clipped
+from understudy_shared.base.texts import clipped
+from understudy_shared.base.throttles import Reminder
 from understudy_shared.base.watched_file import WatchedFile
 from understudy_shared.base.words import HostInfo
 from understudy_shared.bus.announcement import Announcement

@@ -28,7 +28,7 @@ from understudy_shared.auth.access import authorization_of
 from understudy_shared.auth.audit import note
 from understudy_shared.base.clock import SystemClock
 from understudy_shared.base.errors import UnderstudyError
-from understudy_shared.base.safe_text import clipped
+from understudy_shared.base.texts import clipped
 from understudy_shared.base.watched_file import WatchedFile
 from understudy_shared.fleet.announced_applications import AnnouncedSpec
 from understudy_shared.fleet.applications_file import ApplicationSpec, parse_applications

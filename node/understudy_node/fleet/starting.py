@@ -27,9 +27,9 @@ from understudy_node.node import Node
 from understudy_node.settings import ClusterNodeSettings, NodeSettings
 from understudy_shared.auth.access import Access
 from understudy_shared.base.clock import SystemClock
-from understudy_shared.base.importing import without_collections
 from understudy_shared.base.masking import masked_location
 from understudy_shared.base.private_files import keep_files_private
+from understudy_shared.base.processes import without_collections
 from understudy_shared.http.edge import App
 from understudy_shared.http.problems import Problem, ProblemError, ProblemType
 from understudy_shared.server.app import answer_with_problems, json_response, service_app

@@ -21,9 +21,8 @@ from understudy_node.http.overview import (
 )
 from understudy_node.node import Node
 from understudy_node.questions.lookup.reads import Reads
+from understudy_shared.base.background import Supervisor, in_slices
 from understudy_shared.base.clock import SystemClock
-from understudy_shared.base.slices import in_slices
-from understudy_shared.base.supervise import Supervisor
 from understudy_shared.page.feed import Feed
 from understudy_shared.page.routes import history_routes, page_routes
 from understudy_shared.page.series import (

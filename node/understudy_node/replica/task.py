@@ -32,7 +32,7 @@ from understudy_node.replica.replica_identity import Origin, Retained
 from understudy_node.replica.task_stores import Job, TaskStores, VersionChanges
 from understudy_node.replica.task_view import TaskView
 from understudy_shared.base.errors import LocalDiskError, UnderstudyError, VanishedError
-from understudy_shared.base.reminders import LogThrottle
+from understudy_shared.base.throttles import LogThrottle
 from understudy_shared.base.words import ReplicaState, Role
 from understudy_shared.bus.messages import Restore, task_key
 from understudy_shared.reads.bounds import ReadVersion

@@ -21,8 +21,7 @@ from understudy_router.admin.snapshot_leases import RecentSnapshots
 from understudy_router.cluster.degraded import bus_document
 from understudy_router.router import Router
 from understudy_shared.auth.binding import Exposure
-from understudy_shared.base.slices import in_slices, sliced
-from understudy_shared.base.supervise import Supervisor
+from understudy_shared.base.background import Supervisor, in_slices, sliced
 from understudy_shared.http.health import HealthReport
 from understudy_shared.http.problems import Problem, ProblemError, ProblemType
 from understudy_shared.page.feed import Feed

@@ -21,7 +21,7 @@ from understudy_router.admin.faults import (
     waiting_nodes,
 )
 from understudy_router.admin.snapshot import Observed, Snapshot
-from understudy_shared.base.durations import duration_text
+from understudy_shared.base.texts import duration_text
 from understudy_shared.bus.messages import QueryProgress
 from understudy_shared.cluster.node_calls import CallKind
 from understudy_shared.http.health import Indicator, State

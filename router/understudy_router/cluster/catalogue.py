@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import orjson
 
 from understudy_shared.base.errors import UnknownStoreError, UnsupportedError
-from understudy_shared.base.suggest import did_you_mean
+from understudy_shared.base.texts import did_you_mean
 from understudy_shared.base.words import KeyPlacement
 from understudy_shared.bus.messages import Catalogue, CatalogueStore
 from understudy_shared.spark.key_codec import KeyCodec

@@ -17,7 +17,7 @@ from understudy_router.cluster.degraded import causes_of
 from understudy_router.cluster.tables import Tables
 from understudy_router.cluster.watching import Watcher
 from understudy_shared.base.clock import Clock
-from understudy_shared.base.reminders import Reminder
+from understudy_shared.base.throttles import Reminder
 from understudy_shared.bus.applications import Applications, unheard_fix, unheard_text
 from understudy_shared.bus.base import BusError
 from understudy_shared.bus.gossip import Gossip

@@ -23,8 +23,8 @@ from collections.abc import Callable, Collection, Mapping
 from understudy_router.cluster.catalogue_follower import CatalogueFollower
 from understudy_router.cluster.saved_state import RouterMemory, is_from_previous_cluster
 from understudy_router.cluster.tables import Tables
+from understudy_shared.base.background import Supervisor
 from understudy_shared.base.clock import Clock
-from understudy_shared.base.supervise import Supervisor
 from understudy_shared.base.words import HostInfo
 from understudy_shared.bus.gossip import EXPIRY_HEARTBEATS, AgedHeartbeat, Gossip, Spoken
 from understudy_shared.bus.messages import Assignment, Farewell, Heartbeat

@@ -14,7 +14,7 @@ from understudy_shared.auth.access import authorization_of
 from understudy_shared.auth.audit import note
 from understudy_shared.base.clock import Clock
 from understudy_shared.base.errors import UnderstudyError
-from understudy_shared.base.safe_text import clipped
+from understudy_shared.base.texts import clipped
 from understudy_shared.cluster.node_calls import NodeCallError
 from understudy_shared.fleet.application_routing import not_known
 from understudy_shared.http.edge import read_flag

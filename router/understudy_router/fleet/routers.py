@@ -21,11 +21,11 @@ from understudy_router.fleet.reports import FleetReports, fleet_routes
 from understudy_router.http.metrics import process_metrics
 from understudy_router.settings import RouterSettings
 from understudy_shared.auth.patterns import matches
+from understudy_shared.base.background import sliced
 from understudy_shared.base.clock import Clock
 from understudy_shared.base.errors import SettingsError, UnderstudyError
-from understudy_shared.base.reminders import Reminder
-from understudy_shared.base.safe_text import clipped
-from understudy_shared.base.slices import sliced
+from understudy_shared.base.texts import clipped
+from understudy_shared.base.throttles import Reminder
 from understudy_shared.bus.applications import ANNOUNCED, Applications, named
 from understudy_shared.bus.base import Bus, BusError
 from understudy_shared.bus.gossip import applications_on

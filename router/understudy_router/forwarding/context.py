@@ -22,8 +22,7 @@ from understudy_router.routing.choices import Choices
 from understudy_router.settings import RouterSettings
 from understudy_router.transport.node_clients import NodeClients
 from understudy_shared.base.clock import Clock
-from understudy_shared.base.reminders import LogThrottle
-from understudy_shared.base.retry_budget import RetryBudget
+from understudy_shared.base.throttles import LogThrottle, RetryBudget
 from understudy_shared.cluster.node_calls import NodeTimeoutError
 from understudy_shared.http.problems import Problem
 

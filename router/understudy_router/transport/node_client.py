@@ -15,7 +15,7 @@ from typing import Protocol
 from understudy_router.transport.client_context import ClientContext
 from understudy_router.transport.hop_replies import OVERLOADED, decoded_reply
 from understudy_router.transport.node_requests import Delay, Hop, NodeRequest, RequestQueue
-from understudy_shared.base.supervise import Supervisor
+from understudy_shared.base.background import Supervisor
 from understudy_shared.base.words import HostInfo
 from understudy_shared.cluster.wire import HopFailure, WireConnection, WireError, WireReply, connect
 from understudy_shared.questions.lookup.hop import HopReply

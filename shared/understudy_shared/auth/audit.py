@@ -18,8 +18,7 @@ from prometheus_client.core import CounterMetricFamily, Metric
 from understudy_shared.auth.audit_facts import Asked, asked_of, mark_of, name_of, shown
 from understudy_shared.auth.principals import Principal
 from understudy_shared.base.clock import Clock, SystemClock
-from understudy_shared.base.reminders import LogThrottle
-from understudy_shared.base.token_bucket import TokenBucket
+from understudy_shared.base.throttles import LogThrottle, TokenBucket
 from understudy_shared.http.cross_site import READING
 from understudy_shared.http.edge import App, Receive, Scope, Send
 

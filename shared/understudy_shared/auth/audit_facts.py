@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from understudy_shared.auth.principals import ANONYMOUS, ANYBODY, Principal
 from understudy_shared.base.errors import UnderstudyError
-from understudy_shared.base.safe_text import printable
+from understudy_shared.base.texts import printable
 from understudy_shared.http.target import (
     application_name,
     application_target,

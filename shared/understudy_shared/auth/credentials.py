@@ -49,8 +49,7 @@ from understudy_shared.auth.principals import EVERY_STORE, OF_KEYS, OF_STORES, O
 from understudy_shared.auth.rates import RateLimits
 from understudy_shared.base.errors import SettingsError
 from understudy_shared.base.extras import install_fix
-from understudy_shared.base.safe_text import clipped
-from understudy_shared.base.suggest import did_you_mean
+from understudy_shared.base.texts import clipped, did_you_mean
 
 MAX_KEYS = 10_000
 """Limit on the keys, of a fifth of a kilobyte each; a key is for a program, not for each of its users."""

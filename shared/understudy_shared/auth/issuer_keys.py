@@ -31,7 +31,7 @@ from understudy_shared.auth.binding import is_loopback
 from understudy_shared.auth.issuers import Issuer
 from understudy_shared.auth.request_credential import BadTokenError, PresentedToken
 from understudy_shared.base.errors import UnderstudyError
-from understudy_shared.base.reminders import Reminder
+from understudy_shared.base.throttles import Reminder
 from understudy_shared.http.opener import url_opener
 
 log = logging.getLogger(__name__)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 
 from understudy_shared.auth.patterns import matches
-from understudy_shared.base.token_bucket import TokenBucket
+from understudy_shared.base.throttles import TokenBucket
 
 MAX_BUCKETS = 10_000
 """Number of buckets. Beyond it, the one that was used longest ago starts anew, full."""

@@ -10,7 +10,7 @@ from typing import Generic, TypeVar
 
 from understudy_shared.base.clock import Clock, SystemClock
 from understudy_shared.base.errors import SettingsError, UnderstudyError
-from understudy_shared.base.reminders import Reminder
+from understudy_shared.base.throttles import Reminder
 
 log = logging.getLogger(__name__)
 

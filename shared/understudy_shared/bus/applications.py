@@ -10,8 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from urllib.parse import quote, unquote
 
-from understudy_shared.base.safe_text import clipped
-from understudy_shared.base.suggest import did_you_mean
+from understudy_shared.base.texts import clipped, did_you_mean
 
 KEY_PREFIX = "us:{"
 ANNOUNCED = "us:announced"

@@ -20,7 +20,7 @@ from typing import NamedTuple, Protocol
 
 from understudy_shared.base.clock import Clock, SystemClock
 from understudy_shared.base.errors import UnderstudyError
-from understudy_shared.base.reminders import Reminder
+from understudy_shared.base.throttles import Reminder
 from understudy_shared.base.words import GOSSIP_KEY_MISSING, LEASE_HELD_BY_UNSIGNED, UNSIGNED_ACCEPTED
 from understudy_shared.bus.signing import (
     MARK,

@@ -17,7 +17,7 @@ from typing import NamedTuple
 from redis.asyncio.connection import AbstractConnection
 from redis.exceptions import InvalidResponse, RedisError, ResponseError
 
-from understudy_shared.base.supervise import Supervisor
+from understudy_shared.base.background import Supervisor
 from understudy_shared.bus.base import Back, BusError, Lost
 from understudy_shared.bus.inbox import Inbox
 from understudy_shared.bus.redis_connection import FAILURES, closed_transport_as_os_error

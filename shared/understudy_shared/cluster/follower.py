@@ -12,9 +12,9 @@ import random
 from collections.abc import Callable
 from typing import Protocol
 
+from understudy_shared.base.background import CANCEL_AGAIN_S
 from understudy_shared.base.clock import Clock
 from understudy_shared.base.plausible import is_later
-from understudy_shared.base.supervise import CANCEL_AGAIN_S
 from understudy_shared.bus.assignment_changes import AssignmentChange, apply_change
 from understudy_shared.bus.base import Back, BusError, Lost
 from understudy_shared.bus.gossip import BACK_SPREAD_HEARTBEATS, AgedHeartbeat, Gossip, Spoken

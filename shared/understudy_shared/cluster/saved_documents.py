@@ -16,8 +16,8 @@ import tempfile
 from pathlib import Path
 from typing import TypeVar
 
+from understudy_shared.base.background import shielded
 from understudy_shared.base.private_files import PRIVATE_FOLDER
-from understudy_shared.base.supervise import shielded
 from understudy_shared.bus.message_auth import MessageAuth, UnauthenticError
 from understudy_shared.bus.messages import MAX_MESSAGE_BYTES, BadMessageError, Message
 from understudy_shared.bus.signing import MAX_LINE_BYTES

@@ -14,7 +14,7 @@ from pydantic import Field
 
 from understudy_shared.base.errors import SettingsError
 from understudy_shared.base.masking import masked_location
-from understudy_shared.base.safe_text import clipped
+from understudy_shared.base.texts import clipped
 from understudy_shared.bus.messages import Message, Name
 from understudy_shared.fleet.application_routing import FLEET, require_id
 from understudy_shared.fleet.applications_file import ApplicationSpec, normal_location

@@ -7,7 +7,7 @@ from typing import NamedTuple, Protocol
 
 from understudy_shared.auth.permissions import hidden_store
 from understudy_shared.base.errors import SettingsError
-from understudy_shared.base.safe_text import clipped
+from understudy_shared.base.texts import clipped
 from understudy_shared.http.problems import Problem, ProblemError, ProblemType
 from understudy_shared.http.target import (
     STORES,

@@ -22,8 +22,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from understudy_shared.auth.key_file import alone_in, replace_file, tables_of
 from understudy_shared.base.errors import SettingsError
 from understudy_shared.base.masking import masked_location, masked_value
-from understudy_shared.base.safe_text import clipped
-from understudy_shared.base.suggest import did_you_mean
+from understudy_shared.base.texts import clipped, did_you_mean
 from understudy_shared.fleet.application_routing import require_id
 from understudy_shared.settings.common import ServiceFields
 from understudy_shared.settings.fields import Bytes

@@ -10,7 +10,7 @@ from typing import Protocol
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.samples import Sample
 
-from understudy_shared.base.safe_text import clipped
+from understudy_shared.base.texts import clipped
 from understudy_shared.fleet.dispatching import Served
 from understudy_shared.http.status import Status
 from understudy_shared.spark.times import utc_text

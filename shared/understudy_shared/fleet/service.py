@@ -13,7 +13,7 @@ from prometheus_client.core import Metric
 
 from understudy_shared.auth.access import AUTHORIZATION, Access, authorization_of
 from understudy_shared.auth.principals import Action, Authorization, Principal
-from understudy_shared.base.supervise import Supervisor
+from understudy_shared.base.background import Supervisor
 from understudy_shared.base.words import HostInfo
 from understudy_shared.fleet.application_routing import MAX_NAMED, judged, not_known
 from understudy_shared.fleet.dispatching import Fleet

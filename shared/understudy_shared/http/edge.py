@@ -12,7 +12,7 @@ from urllib.parse import unquote_to_bytes
 
 import orjson
 
-from understudy_shared.base.safe_text import clipped
+from understudy_shared.base.texts import clipped
 from understudy_shared.http.problems import CONTENT_TYPE, Problem, ProblemError, ProblemType
 from understudy_shared.http.target import application_target, refuse_unroutable
 

@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable
 from urllib.parse import unquote_to_bytes
 
-from understudy_shared.base.safe_text import clipped
+from understudy_shared.base.texts import clipped
 from understudy_shared.http.problems import Problem, ProblemError, ProblemType
 
 MAX_TARGET_BYTES = 16 * 1024

@@ -14,7 +14,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from understudy_shared.auth.principals import EVERY_STORE
-from understudy_shared.base.slices import sliced
+from understudy_shared.base.background import sliced
 from understudy_shared.page.assets import page_assets
 from understudy_shared.page.cells import ReplicaRow, cell_text, kind_of
 from understudy_shared.page.drawing import CURVE_HEIGHT, CURVE_WIDTH, curve_path, spark_path, top_of

@@ -18,7 +18,7 @@ from fastapi import APIRouter, Query, Request, Response
 
 from understudy_shared.auth.access import authorization_of, session_name
 from understudy_shared.auth.principals import ANYBODY, Action
-from understudy_shared.base.slices import in_slices
+from understudy_shared.base.background import in_slices
 from understudy_shared.http.etags import is_known
 from understudy_shared.http.lookup_requests import unknown_path
 from understudy_shared.http.problems import ProblemError

@@ -19,7 +19,7 @@ from understudy_shared.auth.permissions import granted_in
 from understudy_shared.auth.principals import Action, NotingScope, Principal
 from understudy_shared.auth.redaction import shown_batch
 from understudy_shared.base.errors import UnderstudyError
-from understudy_shared.base.safe_text import clipped
+from understudy_shared.base.texts import clipped
 from understudy_shared.http.edge import Receive, Scope, read_body
 from understudy_shared.http.problems import Problem, ProblemError, ProblemType, problem_of
 from understudy_shared.questions.front import LookupsFirst

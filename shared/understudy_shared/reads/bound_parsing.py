@@ -10,8 +10,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from understudy_shared.base.errors import UnderstudyError
-from understudy_shared.base.relative_time import EXAMPLES, parse_ago
-from understudy_shared.base.safe_text import clipped
+from understudy_shared.base.texts import EXAMPLES_OF_AGO, clipped, parse_ago
 from understudy_shared.reads.bounds import (
     MAX_LIMIT,
     MAX_WAIT_MS,
@@ -166,7 +165,7 @@ def parse_moment(name: str, value: object) -> int | None:
             f"{name}={clipped(value)} is not a moment",
             where=name,
             fix=f"Send for example {name}=2026-11-25T12:00:00Z (the plus of an offset as %2B), milliseconds since 1970,"
-            f" or a time ago: {EXAMPLES}",
+            f" or a time ago: {EXAMPLES_OF_AGO}",
         )
     return milliseconds * 1000
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Literal, NamedTuple
 
-from understudy_shared.base.safe_text import clipped
+from understudy_shared.base.texts import clipped
 from understudy_shared.reads.bounds import BadBoundError
 from understudy_shared.spark.names import unique_names
 from understudy_shared.spark.types import SparkType, StructType

@@ -14,7 +14,7 @@ from typing import Final
 
 from understudy_shared.base.errors import UnderstudyError
 from understudy_shared.base.plausible import CEILING
-from understudy_shared.base.safe_text import clipped
+from understudy_shared.base.texts import clipped
 from understudy_shared.reads.tokens import decode_token, encode_token
 
 PREFIX: Final = "uc1."

@@ -8,7 +8,7 @@ from typing import Final
 
 import orjson
 
-from understudy_shared.base.safe_text import clipped
+from understudy_shared.base.texts import clipped
 from understudy_shared.reads.bounds import BadBoundError
 
 

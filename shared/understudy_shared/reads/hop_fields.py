@@ -10,7 +10,7 @@ import orjson
 
 from understudy_shared.base.errors import UnderstudyError
 from understudy_shared.base.plausible import CEILING
-from understudy_shared.base.safe_text import clipped
+from understudy_shared.base.texts import clipped
 
 
 class BadHopError(UnderstudyError):

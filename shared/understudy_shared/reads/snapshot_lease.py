@@ -12,7 +12,7 @@ from functools import partial
 from typing import Final
 
 from understudy_shared.base.plausible import CEILING
-from understudy_shared.base.safe_text import clipped
+from understudy_shared.base.texts import clipped
 from understudy_shared.base.words import ApplicationId, Lineage
 from understudy_shared.reads.position import MAX_TOKEN_CHARS, BadPositionError, Position, decode_position
 from understudy_shared.reads.tokens import decode_token, encode_token

@@ -14,8 +14,8 @@ from starlette.responses import StreamingResponse
 
 from understudy_shared.auth.access import authorization_of
 from understudy_shared.auth.redaction import shown_problem
+from understudy_shared.base.background import sliced
 from understudy_shared.base.errors import UnderstudyError
-from understudy_shared.base.slices import sliced
 from understudy_shared.http.cross_site import why_refused
 from understudy_shared.http.edge import NOSNIFF, App, Receive, Scope, Send, bug, not_allowed, send_problem, without_body
 from understudy_shared.http.html_pages import HEADERS, is_for_people, problem_page

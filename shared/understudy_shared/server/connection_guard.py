@@ -15,8 +15,8 @@ from typing import Protocol
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
-from understudy_shared.base.reminders import LogThrottle
-from understudy_shared.base.sizes import size_text
+from understudy_shared.base.texts import size_text
+from understudy_shared.base.throttles import LogThrottle
 from understudy_shared.server.connection_limits import (
     EVICTED_AT_ONCE,
     ConnectionLimits,

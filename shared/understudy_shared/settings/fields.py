@@ -10,7 +10,7 @@ from typing import Annotated
 
 from pydantic import BaseModel, BeforeValidator, Field
 
-from understudy_shared.base.sizes import BadSizeError, parse_size
+from understudy_shared.base.texts import BadSizeError, parse_size
 
 Port = Annotated[int, Field(ge=0, le=65535)]
 

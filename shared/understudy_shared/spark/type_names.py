@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable
 
 from understudy_shared.base.errors import UnsupportedError
-from understudy_shared.base.safe_text import clipped
+from understudy_shared.base.texts import clipped
 from understudy_shared.spark.types import ArrayType, Field, MapType, SparkType, StructType, parse_atom
 
 MAX_NAME_DEPTH = 64

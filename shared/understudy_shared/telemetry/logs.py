@@ -17,8 +17,8 @@ from datetime import UTC, datetime
 from typing import Literal, TextIO
 
 from understudy_shared.base.masking import masked_text
-from understudy_shared.base.reminders import LogThrottle
-from understudy_shared.base.safe_text import printable
+from understudy_shared.base.texts import printable
+from understudy_shared.base.throttles import LogThrottle
 
 LogFormat = Literal["text", "json"]
 

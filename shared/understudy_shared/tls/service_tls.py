@@ -18,7 +18,7 @@ from typing import Any
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from understudy_shared.base.errors import SettingsError
-from understudy_shared.base.reminders import LogThrottle, Reminder
+from understudy_shared.base.throttles import LogThrottle, Reminder
 from understudy_shared.tls.certificates import Lifetime, TlsMaterial, TlsPlan, load
 from understudy_shared.tls.contexts import CurrentContext
 from understudy_shared.tls.trouble import TlsReason, TlsSide, TlsTrouble, tls_trouble

@@ -11,7 +11,7 @@ from tests.support.repository import ROOT
 from understudy_node.settings import ClusterNodeSettings
 from understudy_router.routing.choose import Reason
 from understudy_router.settings import RouterSettings
-from understudy_shared.base.sizes import size_text
+from understudy_shared.base.texts import size_text
 from understudy_shared.cluster.wire import WireError
 from understudy_shared.http.problems import ProblemType
 from understudy_shared.reads.bounds import Refusal

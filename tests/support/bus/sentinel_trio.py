@@ -20,7 +20,7 @@ from tests.support.bus.redis_server import RedisServer, redis_server
 from tests.support.spark.queries import wait_until
 
 from understudy.demo.local_redis import find_server
-from understudy_shared.base.child_process import tied_command
+from understudy_shared.base.processes import tied_command
 from understudy_shared.base.sockets import free_port
 
 SERVICE = "us"

@@ -19,7 +19,7 @@ from tests.support.bus.redis_server import RedisServer
 from tests.support.bus.servers import DEBIANS_SERVER, variables_for
 from tests.support.spark.queries import wait_until
 
-from understudy_shared.base.child_process import tied_command
+from understudy_shared.base.processes import tied_command
 from understudy_shared.base.sockets import free_port
 
 LIMIT_S = 20.0

@@ -27,7 +27,7 @@ from tests.support.kafka.maven import fetched_jars
 from tests.support.spark.queries import wait_until
 
 from understudy_aligned.inputs.records import TopicPartition
-from understudy_shared.base.child_process import tied_command
+from understudy_shared.base.processes import tied_command
 from understudy_shared.base.sockets import free_port
 
 POM = Path(__file__).parent / "jars" / "pom.xml"

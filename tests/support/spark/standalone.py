@@ -21,7 +21,7 @@ from tests.support.spark.process import SparkJob
 from tests.support.spark.queries import wait_until
 from tests.support.spark.session import LOG4J, java_environment
 
-from understudy_shared.base.child_process import tied_command
+from understudy_shared.base.processes import tied_command
 from understudy_shared.base.sockets import free_port
 
 SPARK_HOME = Path(pyspark.__file__).parent

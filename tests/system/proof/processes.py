@@ -20,8 +20,8 @@ from tests.support.repository import ROOT
 from tests.support.services.command_line import environment
 from tests.system.proof.proxy import Toxics
 
-from understudy_shared.base.child_process import tied_command
 from understudy_shared.base.errors import UnderstudyError
+from understudy_shared.base.processes import tied_command
 
 END_LIMIT_S = 20
 

@@ -22,7 +22,7 @@ from tests.system.proof import query
 from tests.system.proof.storage import Storage
 from tests.system.proof.subjects import Subject
 
-from understudy_shared.base.child_process import tied_command
+from understudy_shared.base.processes import tied_command
 from understudy_shared.base.sockets import private_socket_dir
 
 TRUTH_LIMIT_S = 7200

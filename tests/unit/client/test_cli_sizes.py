@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from understudy_shared.base.sizes import BadSizeError, parse_size, size_text
+from understudy_shared.base.texts import BadSizeError, parse_size, size_text
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from understudy.terminal.values import answer_rows, batch_row, quoted, shown
-from understudy_shared.base.safe_text import printable
+from understudy_shared.base.texts import printable
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**63), 2**63 - 1) | st.floats(allow_nan=False, allow_infinity=False)

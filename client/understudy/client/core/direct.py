@@ -25,7 +25,7 @@ from understudy.client.core.placement import Placement
 from understudy.client.core.state import RETRY_PER_S, RETRY_PERCENT, ClientState
 from understudy.client.core.values import VERSIONS, wait_s
 from understudy.client.results import RoutingCounts, Why
-from understudy_shared.base.retry_budget import FADE_MS, RetryBudget
+from understudy_shared.base.throttles import FADE_MS, RetryBudget
 
 LOOKUP_S = 1.0
 """The longest time that a node gets for one key, so that one that hangs costs a call no more."""

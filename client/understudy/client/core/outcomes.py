@@ -14,7 +14,7 @@ import orjson
 
 from understudy.client.core.exchange import Failure, FailureKind, Opened, Outcome, Reply, Results
 from understudy.client.errors import ServerProblemError, problem_error
-from understudy_shared.base.safe_text import clipped, printable
+from understudy_shared.base.texts import clipped, printable
 
 MAX_RETRY_AFTER_S = 300.0
 _DEFAULT_RETRY_AFTER_S = 1.0

@@ -23,7 +23,7 @@ from understudy.client.core.values import application_segment
 from understudy.client.credentials import Credential, credential
 from understudy.client.errors import UsageError
 from understudy.client.tracing import traceparent
-from understudy_shared.base.retry_budget import FADE_MS, RetryBudget
+from understudy_shared.base.throttles import FADE_MS, RetryBudget
 
 if TYPE_CHECKING:
     from understudy.client.core.direct import Direct

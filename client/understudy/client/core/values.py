@@ -14,8 +14,7 @@ from urllib.parse import quote, urlencode
 import orjson
 
 from understudy.client.errors import UsageError
-from understudy_shared.base.relative_time import parse_ago
-from understudy_shared.base.safe_text import clipped
+from understudy_shared.base.texts import clipped, parse_ago
 from understudy_shared.reads.bounds import WAIT_WITH_POSITION_MS
 
 MAX_TARGET_CHARS = 6000

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import orjson
 
-from understudy_shared.base.reminders import LogThrottle
+from understudy_shared.base.throttles import LogThrottle
 from understudy_shared.http.problems import Problem, ProblemType
 from understudy_shared.questions.lookup.hop import HopTrace
 from understudy_shared.questions.lookup.hop_columns import PROBLEM, HopOutcome

@@ -17,7 +17,7 @@ from understudy_node.stores.lookup import Hidden, LookupAnswer, ResolvedKey, Sai
 from understudy_shared.auth.principals import KeyScope
 from understudy_shared.base.clock import wall_ms
 from understudy_shared.base.errors import UnknownStoreError
-from understudy_shared.base.suggest import did_you_mean
+from understudy_shared.base.texts import did_you_mean
 from understudy_shared.base.words import ApplicationId, StoreName
 from understudy_shared.http.lookup_requests import (
     ReadParams,

@@ -34,7 +34,7 @@ from understudy_node.stores.sessions import Sessions
 from understudy_node.stores.state_variables import Timers
 from understudy_node.stores.timer_table import Timer, TimesTable
 from understudy_shared.base.errors import BadKeyError
-from understudy_shared.base.safe_text import clipped
+from understudy_shared.base.texts import clipped
 from understudy_shared.base.words import StoreKind
 from understudy_shared.http.lookup_requests import numbers_as_text
 from understudy_shared.http.problems import ProblemError

@@ -13,7 +13,7 @@ from typing import Final
 import orjson
 
 from understudy_shared.base.plausible import CEILING
-from understudy_shared.base.safe_text import clipped
+from understudy_shared.base.texts import clipped
 from understudy_shared.reads.bound_parsing import parse_whole
 from understudy_shared.reads.bounds import BadBoundError
 from understudy_shared.reads.hop_fields import BadHopError, StoreOfHop, object_of, store_of_hop, text, whole

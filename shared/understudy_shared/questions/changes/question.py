@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 import orjson
 
 from understudy_shared.base.plausible import CEILING
-from understudy_shared.base.safe_text import clipped
+from understudy_shared.base.texts import clipped
 from understudy_shared.questions.export.hop import PART_BYTES
 from understudy_shared.questions.scan.hop import MAX_ROW_BYTES, ScanHop, scan_hop_of
 from understudy_shared.reads.bound_parsing import parse_moment

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import orjson
 
-from understudy_shared.base.safe_text import clipped
+from understudy_shared.base.texts import clipped
 from understudy_shared.questions.scan.hop import MAX_ROW_BYTES, ScanHop, part_members, part_of, scan_hop_of
 from understudy_shared.questions.scan.page import PartPage
 from understudy_shared.reads.export_format import ExportFormat

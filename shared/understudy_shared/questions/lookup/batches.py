@@ -15,7 +15,7 @@ import orjson
 from understudy_shared.auth.principals import EVERY_KEY, KeyScope
 from understudy_shared.auth.redaction import require_printed_key
 from understudy_shared.base.errors import UnderstudyError
-from understudy_shared.base.safe_text import clipped
+from understudy_shared.base.texts import clipped
 from understudy_shared.http.lookup_requests import ReadParams, encoded_key, pop_longs
 from understudy_shared.http.problems import Problem, ProblemError, ProblemType, problem_of
 from understudy_shared.http.target import parse_query

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, cast
 
 import orjson
 
-from understudy_shared.base.safe_text import clipped
+from understudy_shared.base.texts import clipped
 from understudy_shared.questions.lookup.hop_columns import PROBLEM, HopKey, HopKeys, HopOutcome, HopOutcomes
 from understudy_shared.reads.bound_parsing import bound_fields, parse_bound
 from understudy_shared.reads.bounds import NO_BOUND, BadBoundError, Bound

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, Literal, NamedTuple, cast
 
-from understudy_shared.base.safe_text import clipped
+from understudy_shared.base.texts import clipped
 from understudy_shared.base.words import StoreKind
 from understudy_shared.reads.bounds import BadBoundError
 from understudy_shared.reads.columns import Column

@@ -12,7 +12,7 @@ from functools import partial
 from typing import Final
 
 from understudy_shared.base.plausible import CEILING
-from understudy_shared.base.safe_text import clipped
+from understudy_shared.base.texts import clipped
 from understudy_shared.reads.cursor import BadCursorError
 from understudy_shared.reads.position import LineageChangedError
 from understudy_shared.reads.tokens import decode_token, encode_token

@@ -12,7 +12,7 @@ from typing import Any, Final, cast
 
 import orjson
 
-from understudy_shared.base.safe_text import clipped
+from understudy_shared.base.texts import clipped
 from understudy_shared.questions.lookup.windows import WindowsOf
 from understudy_shared.questions.scan.page import Access, PartPage
 from understudy_shared.questions.scan.question import MAX_SCAN_BYTES, ScanOperation, ScanQuestion

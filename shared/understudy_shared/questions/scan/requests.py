@@ -11,7 +11,7 @@ from typing import Final
 
 import orjson
 
-from understudy_shared.base.safe_text import clipped
+from understudy_shared.base.texts import clipped
 from understudy_shared.http.lookup_requests import pop_longs
 from understudy_shared.http.problems import Problem, ProblemError, ProblemType
 from understudy_shared.questions.lookup.windows import WindowsOf, require_by

@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 import orjson
 
 from understudy_shared.base.errors import BadKeyError
-from understudy_shared.base.safe_text import clipped
+from understudy_shared.base.texts import clipped
 from understudy_shared.reads.bounds import BadBoundError
 from understudy_shared.reads.columns import Column, Columns
 from understudy_shared.spark.json_values import compile_json_parser, compile_segment_parser, example_of

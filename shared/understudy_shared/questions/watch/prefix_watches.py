@@ -17,7 +17,7 @@ from typing import Any, Final, NamedTuple
 import orjson
 
 from understudy_shared.auth.access import authorization_of
-from understudy_shared.base.safe_text import clipped
+from understudy_shared.base.texts import clipped
 from understudy_shared.base.words import ApplicationId, Lineage
 from understudy_shared.http.edge import Scope
 from understudy_shared.http.lookup_requests import pop_longs

@@ -11,7 +11,7 @@ import orjson
 from understudy_shared.auth.principals import Authorization
 from understudy_shared.auth.redaction import require_key
 from understudy_shared.base.errors import BadKeyError, UnderstudyError
-from understudy_shared.base.safe_text import clipped
+from understudy_shared.base.texts import clipped
 from understudy_shared.http.lookup_requests import encoded_key, key_and_params, pop_longs
 from understudy_shared.http.problems import Problem, ProblemError, ProblemType, problem_of
 from understudy_shared.http.target import parse_query

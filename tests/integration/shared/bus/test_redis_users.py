@@ -22,7 +22,7 @@ from tests.support.cluster.watch import reading
 from tests.support.spark.queries import wait_until
 
 from understudy.demo.local_redis import find_server
-from understudy_shared.base.child_process import tied_command
+from understudy_shared.base.processes import tied_command
 from understudy_shared.bus.announcement import AnnouncedStore, Announcement
 from understudy_shared.bus.base import Back, BusRefusedError, Lost
 from understudy_shared.bus.gossip import Gossip, sealed

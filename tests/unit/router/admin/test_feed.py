@@ -16,7 +16,7 @@ from tests.support.router.tables import beat, task
 from understudy_router.admin.overview import MAX_KEPT, Overview, overview_of
 from understudy_router.admin.safe_to_stop import losses_of_all
 from understudy_router.admin.snapshot import Observed
-from understudy_shared.base.supervise import Supervisor
+from understudy_shared.base.background import Supervisor
 from understudy_shared.http.health import HealthReport, Indicator
 from understudy_shared.page import feed as module
 from understudy_shared.page.feed import Feed, OverviewDocument

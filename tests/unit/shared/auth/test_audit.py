@@ -21,8 +21,7 @@ from understudy_shared.auth.audit_facts import Asked, asked_of, mark_of
 from understudy_shared.auth.cluster_secret import ClusterIdentity, parse_cluster_secrets
 from understudy_shared.auth.credentials import parse_credentials
 from understudy_shared.auth.redaction import require_key
-from understudy_shared.base.reminders import REPEAT_MS
-from understudy_shared.base.token_bucket import TokenBucket
+from understudy_shared.base.throttles import REPEAT_MS, TokenBucket
 from understudy_shared.base.watched_file import WatchedFile
 from understudy_shared.questions.front import LookupsFirst
 from understudy_shared.questions.lookup.batches import Batch

@@ -7,7 +7,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from understudy_shared.base.reminders import MAX_GAP_MS, REPEAT_MS, LogThrottle, Reminder
+from understudy_shared.base.throttles import MAX_GAP_MS, REPEAT_MS, LogThrottle, Reminder
 
 
 def test_a_lasting_fault_is_logged_at_once_and_then_with_gaps_that_double_up_to_ten_minutes() -> None:

@@ -7,7 +7,7 @@ import math
 from hypothesis import given
 from hypothesis import strategies as st
 
-from understudy_shared.base.retry_budget import FADE_MS, RetryBudget
+from understudy_shared.base.throttles import FADE_MS, RetryBudget
 
 Event = tuple[float, int, int]
 """(ms since the step before, keys that are requested, keys that are to be retried)."""

@@ -7,8 +7,8 @@ from collections.abc import Generator
 
 import pytest
 
-from understudy_shared.base import slices
-from understudy_shared.base.slices import in_slices
+from understudy_shared.base import background
+from understudy_shared.base.background import in_slices
 
 
 def work(steps: int) -> Generator[None, None, int]:
@@ -37,7 +37,7 @@ async def turns_during(steps: int) -> int:
 
 
 async def test_other_tasks_run_once_between_two_slices(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(slices, "SLICE_S", 0)
+    monkeypatch.setattr(background, "SLICE_S", 0)
     assert await turns_during(50) == 50
-    monkeypatch.setattr(slices, "SLICE_S", 3600)
+    monkeypatch.setattr(background, "SLICE_S", 3600)
     assert await turns_during(50) == 0

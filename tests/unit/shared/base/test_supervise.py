@@ -10,8 +10,8 @@ from contextlib import suppress
 import pytest
 from tests.support.bus.documents import eventually
 
-from understudy_shared.base import supervise
-from understudy_shared.base.supervise import Supervisor, shielded
+from understudy_shared.base import background
+from understudy_shared.base.background import Supervisor, shielded
 
 
 async def forever() -> None:
@@ -92,7 +92,7 @@ async def test_stopping_does_not_wait_for_ever(monkeypatch: pytest.MonkeyPatch) 
             except asyncio.CancelledError:
                 continue
 
-    monkeypatch.setattr(supervise, "STOP_TIMEOUT_S", 0.01)
+    monkeypatch.setattr(background, "STOP_TIMEOUT_S", 0.01)
     supervisor = Supervisor()
     supervisor.start("stubborn", stubborn())
     await asyncio.sleep(0)
@@ -112,7 +112,7 @@ async def test_a_task_that_lost_its_cancellation_is_cancelled_again(monkeypatch:
         finally:
             ended.set()
 
-    monkeypatch.setattr(supervise, "CANCEL_AGAIN_S", 0.01)
+    monkeypatch.setattr(background, "CANCEL_AGAIN_S", 0.01)
     supervisor = Supervisor()
     supervisor.start("loses one", loses_one())
     await asyncio.sleep(0)

@@ -9,7 +9,7 @@ import pytest
 from tests.support.clock import ManualClock
 
 from understudy_shared.base.errors import SettingsError
-from understudy_shared.base.reminders import FIRST_GAP_MS
+from understudy_shared.base.throttles import FIRST_GAP_MS
 from understudy_shared.bus import message_auth as module
 from understudy_shared.bus.key_file import LOOK_EVERY_MS, KeyFile, message_auth, parse_keys
 from understudy_shared.bus.message_auth import MessageAuth, UnauthenticError

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 from starlette.responses import StreamingResponse
 
-from understudy_shared.base import slices
+from understudy_shared.base import background
 from understudy_shared.server import app
 from understudy_shared.server.app import streamed_json_response
 
@@ -17,7 +17,7 @@ PIECE = b"0123456789"
 
 @pytest.fixture(autouse=True)
 def each_piece_is_a_slice(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(slices, "SLICE_S", 0)
+    monkeypatch.setattr(background, "SLICE_S", 0)
 
 
 class Pieces:

@@ -21,8 +21,8 @@ from understudy_node.questions.export.bulk.conversation import PIPE_BYTES, Answe
 from understudy_node.questions.export.bulk.fast_part import PartCancelledError
 from understudy_node.questions.export.bulk_parts import BulkQuestion, MadePart
 from understudy_node.replica.read_views import Reading
-from understudy_shared.base.child_process import module_command
-from understudy_shared.base.supervise import shielded
+from understudy_shared.base.background import shielded
+from understudy_shared.base.processes import module_command
 from understudy_shared.questions.scan.long_reads import turn_of_part
 from understudy_shared.questions.scan.page import Place, Room
 

@@ -52,8 +52,8 @@ from understudy_node.replica.restore import open_base
 from understudy_node.replica.task_view import TaskView
 from understudy_node.stores.lookup import StoreReader
 from understudy_node.stores.readers import store_readers
-from understudy_shared.base.child_process import die_with
 from understudy_shared.base.errors import UnderstudyError
+from understudy_shared.base.processes import die_with
 from understudy_shared.base.words import StoreName
 from understudy_shared.questions.export.arrow_batches import arrow_schema
 from understudy_shared.questions.export.columns import ExportColumns

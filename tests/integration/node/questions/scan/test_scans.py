@@ -23,7 +23,7 @@ from understudy_node.questions.scan import ordered as ordered_scanning
 from understudy_node.questions.scan.rows import row_maker
 from understudy_node.questions.scan.scanning import scan_part
 from understudy_node.replica.read_views import Reading
-from understudy_shared.base.slices import in_slices
+from understudy_shared.base.background import in_slices
 from understudy_shared.base.words import StoreName
 from understudy_shared.questions.scan import service as scans
 from understudy_shared.questions.scan.cursor import PREFIX, decode_scan_cursor

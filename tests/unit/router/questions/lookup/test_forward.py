@@ -18,7 +18,7 @@ from understudy_router.routing.choose import Choice
 from understudy_router.settings import RouterSettings
 from understudy_router.transport.node_requests import Delay, NodeRequest
 from understudy_shared.base.clock import SystemClock
-from understudy_shared.base.retry_budget import RetryBudget
+from understudy_shared.base.throttles import RetryBudget
 from understudy_shared.base.words import HostInfo
 from understudy_shared.cluster.node_calls import NodeCallError
 from understudy_shared.cluster.wire import HopFailure, WireError

@@ -1,13 +1,15 @@
-"""Background tasks with an owner: each has a name, and when one dies the service knows and turns unready.
+"""Work on the event loop: background tasks with an owner, and long work in slices of a millisecond.
 
-A bare asyncio task that raises is silent until it is collected. Rule: every task is started here.
+A bare asyncio task that raises is silent until it is collected. Rule: every task is started by a supervisor, so that
+the service turns unready when one dies.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Collection, Coroutine
+from collections.abc import AsyncIterator, Collection, Coroutine, Generator, Iterable
+from time import perf_counter
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -80,3 +82,35 @@ class Supervisor:
                 raise  # the task itself was cancelled; otherwise something it awaited was, which is a failure
             self.failure = self.failure or (name, error)
             log.exception("background task %s died", name, extra={"action": "task-died"})
+
+
+SLICE_S = 0.001
+
+
+async def in_slices(steps: Generator[None, None, T]) -> T:
+    """Return the result of work that yields wherever it may be interrupted."""
+    until_s = perf_counter() + SLICE_S
+    while True:
+        try:
+            next(steps)
+        except StopIteration as done:
+            found: T = done.value
+            return found
+        if perf_counter() >= until_s:
+            await asyncio.sleep(0)
+            until_s = perf_counter() + SLICE_S
+
+
+async def sliced(things: Iterable[T]) -> AsyncIterator[list[T]]:
+    """Yield the things in order, those of one slice at a time."""
+    made: list[T] = []
+    until_s = perf_counter() + SLICE_S
+    for each in things:
+        made.append(each)
+        if perf_counter() >= until_s:
+            yield made
+            await asyncio.sleep(0)  # a consumer may take a list without giving way to other tasks
+            made = []
+            until_s = perf_counter() + SLICE_S
+    if made:
+        yield made
