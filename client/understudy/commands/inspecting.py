@@ -1,4 +1,4 @@
-"""`understudy stores` and `understudy lag`: what can be asked, and how far behind it is."""
+"""`understudy stores`, `types` and `lag`: what can be asked, also as Python classes, and how far behind it is."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import orjson
 
 from understudy.calls.http_client import Server, path_segment
 from understudy.calls.options import ServerOptions, server_options
-from understudy.terminal.console import FieldList, Page
+from understudy.terminal.console import FieldList, Page, print_json, watch_pages
 from understudy.terminal.exits import EXIT_CODES_HELP
-from understudy.terminal.fleet_reports import fleet_lag_page
-from understudy.terminal.lag_reports import SORTS, STATES, arranged, lag_page
-from understudy.terminal.refreshing import watch_pages
+from understudy.terminal.lag_reports import SORTS, STATES, arranged, fleet_lag_page, lag_page
 from understudy.terminal.reports import store_fields, stores_page
+from understudy.typed.columns import read_entry
+from understudy.typed.generated import models_source
 from understudy_shared.base.errors import UnderstudyError
 
 
@@ -112,3 +112,25 @@ def with_health(body: bytes, server: Server) -> bytes:
     except UnderstudyError:
         return body
     return orjson.dumps(report)
+
+
+@click.command(epilog=EXIT_CODES_HELP)
+@click.argument("store")
+@click.option("--pydantic", is_flag=True, help="Print models of pydantic instead of dataclasses.")
+@server_options
+def types(store: str, *, pydantic: bool, options: ServerOptions) -> None:
+    """Print Python classes for the key and the value of STORE, and for its result where that is known.
+
+    A field may be null unless the store says that it never is. With --json, print what the server says of STORE.
+
+    \b
+    Examples:
+      understudy types aircraft > aircraft_types.py
+      understudy types aircraft --pydantic
+    """
+    with options.server() as server:
+        body = server.get(f"/v1/stores/{path_segment(store)}")
+    if options.as_json:
+        print_json(body)
+    else:
+        click.echo(models_source(read_entry(orjson.loads(body)), pydantic=pydantic), nl=False)

@@ -1,4 +1,4 @@
-"""`understudy get` and `understudy lookup`: one key as words, or keys as JSON, one or many."""
+"""`understudy get`, `lookup` and `explain`: one key as words, or keys as JSON, and who would be asked for it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import click
 import orjson
 
-from understudy.calls.http_client import Server, problem_exit_code
+from understudy.calls.http_client import Server, ServerProblemError, problem_exit_code
 from understudy.calls.keyed import KeyCall, check_key, checked_json
 from understudy.calls.options import (
     Command,
@@ -26,7 +26,7 @@ from understudy.client.core.reader import Reader, StoreReader
 from understudy.client.core.values import parts_of
 from understudy.terminal.console import print_json, print_page
 from understudy.terminal.exits import EXIT_CODES_HELP, CommandError, ExitCode
-from understudy.terminal.reports import answer_page, batch_page
+from understudy.terminal.reports import answer_page, batch_page, explain_page
 from understudy_shared.reads.bounds import MAX_BATCH_KEYS
 
 
@@ -255,3 +255,60 @@ def _ask(
         if "found" in answer:
             check_key(server, store, parts_of(orjson.loads(key)), answer)
     return answers
+
+
+@click.command(cls=KeyCommand, epilog=EXIT_CODES_HELP)
+@click.argument("store")
+@click.argument("key", nargs=-1)
+@click.option("--key", "json_key", metavar="JSON", help="The key in the exact form, instead of words.")
+@bound_options
+@selection_options
+@server_options
+def explain(
+    store: str,
+    key: tuple[str, ...],
+    *,
+    json_key: str | None,
+    options: ServerOptions,
+    **bounds: Any,
+) -> None:
+    """Tell which partition of STORE a key is in, who would be asked for it in which order, and who would not, and why.
+
+    Asks no node: it is what a router would do now, with the bounds that are given. The key is written as for get, or
+    as JSON with --key.
+
+    \b
+    Examples:
+      understudy explain aircraft N14228
+      understudy explain routes UA EWR IAH --max-lag 0
+      understudy explain aircraft --key '[null]' --json
+    """
+    asked = _key(key, json_key)
+    with options.server() as server:
+        call = KeyCall(server, store, "metadata", asked)
+        try:
+            body = call.get(as_parameters(given_bounds(bounds)))
+        except ServerProblemError as problem:
+            if problem.slug == "unknown-path":
+                raise _not_a_router(options.url) from None
+            raise
+    options.print_report(body, explain_page)
+
+
+def _key(key: tuple[str, ...], json_key: str | None) -> tuple[str, ...] | str:
+    if bool(key) == (json_key is not None):
+        raise click.UsageError("give the key's words, or --key JSON: one of the two")
+    if json_key is not None:
+        return checked_json(json_key, where="--key")
+    if "" in key:
+        raise click.UsageError("a key's words are not empty: use the exact form, --key '<JSON array or object>'")
+    return key
+
+
+def _not_a_router(url: str) -> CommandError:
+    return CommandError(
+        "this server is a node: it answers by itself and chooses no replica, so there is nothing to explain",
+        where=url,
+        fix="Name a router with --url; a node by itself shows its partitions with: understudy lag",
+        exit_code=ExitCode.REFUSED,
+    )

@@ -17,7 +17,7 @@ from understudy.calls.options import Command
 from understudy.terminal.console import Sheet, print_json, print_page
 from understudy.terminal.exits import CommandError, ExitCode
 from understudy.terminal.export_files import Written, WrittenArrow, WrittenParquet, require_pyarrow
-from understudy.terminal.values import shown
+from understudy.terminal.reports import shown
 from understudy.typed.columns import StoreEntry
 from understudy_shared.base.texts import printable
 from understudy_shared.questions.export.columns import PROBLEM, ExportColumns

@@ -1,4 +1,4 @@
-"""`understudy scan` and `understudy count`: every key of a store, or those that match, at one version."""
+"""`understudy scan`, `count`, `windows` and `history`: the rows of a store, or of one key, page by page."""
 
 from __future__ import annotations
 
@@ -9,16 +9,18 @@ import click
 import orjson
 
 from understudy.calls.http_client import Server, path_segment
+from understudy.calls.keyed import KeyCall, words_or_json
 from understudy.calls.options import (
     ServerOptions,
     as_parameters,
     bound_options,
+    given_bounds,
     server_options,
     wait_ms_of,
 )
 from understudy.calls.paging import entry_of, pages
 from understudy.calls.questions import question_of, question_options
-from understudy.commands.reading import longs_option
+from understudy.commands.reading import KeyCommand, longs_option
 from understudy.commands.row_output import (
     ALL_FORMATS,
     TEXT_FORMATS,
@@ -28,10 +30,13 @@ from understudy.commands.row_output import (
     RowOutput,
     checked_format,
     format_option,
+    item_columns,
+    output_of,
+    window_columns,
 )
-from understudy.terminal.console import print_json
+from understudy.terminal.console import RowProgress, print_json
 from understudy.terminal.exits import EXIT_CODES_HELP
-from understudy.terminal.refreshing import RowProgress
+from understudy_shared.questions.lookup.windows import BYS
 
 
 @click.command(epilog=EXIT_CODES_HELP)
@@ -143,3 +148,118 @@ def _as_text(value: object) -> object:
 
 def _longs(longs: str | None) -> dict[str, str]:
     return {} if longs is None else {"longs": longs}
+
+
+@click.command(cls=KeyCommand, epilog=EXIT_CODES_HELP)
+@click.argument("store")
+@click.argument("key", nargs=-1)
+@click.option("--from", help="The beginning of the range, as starts are printed.")
+@click.option("--to", help="The end of the range, which is not part of it.")
+@click.option(
+    "--by", type=click.Choice(BYS), help="Windows that start in the range, or have any moment in it.  [default: start]"
+)
+@click.option(
+    "--include-expired/--no-include-expired",
+    default=None,
+    help="Whether to show closed windows.  [default: the store's]",
+)
+@click.option("--limit", type=click.IntRange(min=1), help="Stop after so many windows.  [default: all]")
+@format_option(TEXT_FORMATS, what="windows")
+@longs_option
+@bound_options
+@server_options
+def windows(
+    store: str,
+    key: tuple[str, ...],
+    *,
+    limit: int | None,
+    form: str | None,
+    longs: str | None,
+    options: ServerOptions,
+    **given: Any,
+) -> None:
+    """Print the windows of one key of STORE, a JSON object per line or in another --format: a word per key column but
+    the window.
+
+    With --json the pages of the server are printed instead. A key with nulls or empty texts is one JSON array:
+    understudy windows STORE '[null]'.
+
+    \b
+    Examples:
+      understudy windows airport_hours JFK --from 2013-01-01T05:00:00Z --to 2013-01-02T00:00:00Z
+      understudy windows airport_hours JFK --format table --limit 20
+      understudy windows visits visitor-7 --by overlap --from 2013-01-01T05:00:00Z
+    """
+    asked = {**given_bounds(given), **({} if longs is None else {"longs": longs})}
+    form = checked_format(form, as_json=options.as_json)
+    with options.server() as server:
+        output = output_of(form, lambda: window_columns(entry_of(server, store)))
+
+        call = KeyCall(server, store, "windows", words_or_json(key))
+
+        def ask(asked: dict[str, Any]) -> bytes:
+            return call.get(as_parameters(asked), wait_ms=wait_ms_of(asked))
+
+        for listed in pages(ask, asked, "windows", limit):
+            if options.as_json:
+                print_json(listed.body)
+            else:
+                output.print_rows(listed.items)
+        if not options.as_json:
+            output.finish()
+
+
+@click.command(cls=KeyCommand, epilog=EXIT_CODES_HELP)
+@click.argument("store")
+@click.argument("key", nargs=-1)
+@click.option("--from", type=click.IntRange(min=0), help="The first version.  [default: the oldest that can be read]")
+@click.option("--to", type=click.IntRange(min=0), help="The last version.  [default: the newest]")
+@click.option(
+    "--include-expired/--no-include-expired",
+    default=None,
+    help="Whether to show what the watermark has outlived.  [default: the store's, else show it]",
+)
+@click.option("--limit", type=click.IntRange(min=1), help="Stop after so many versions.  [default: all]")
+@format_option(TEXT_FORMATS, what="versions")
+@longs_option
+@server_options
+def history(
+    store: str,
+    key: tuple[str, ...],
+    *,
+    limit: int | None,
+    form: str | None,
+    longs: str | None,
+    options: ServerOptions,
+    **given: Any,
+) -> None:
+    """Print what each version changed for one key of STORE, the oldest first: a word per key column.
+
+    The first line is what the first version holds for the key, whenever that was written. `found` is false where the
+    key was absent, or was removed. A key with nulls or empty texts is one JSON array. With --json the pages of the
+    server are printed instead.
+
+    \b
+    Examples:
+      understudy history aircraft N14228
+      understudy history aircraft N14228 --from 400 --to 418 --format table
+      understudy history aircraft '[null]' --format csv > changes.csv
+    """
+    asked = {**given_bounds(given), **({} if longs is None else {"longs": longs})}
+    form = checked_format(form, as_json=options.as_json)
+    with options.server() as server:
+        heads = ("version", "committed_at", "found")
+        output = output_of(form, lambda: item_columns(entry_of(server, store), heads))
+
+        call = KeyCall(server, store, "history", words_or_json(key))
+
+        def ask(members: dict[str, Any]) -> bytes:
+            return call.get(as_parameters({name: members[name] for name in members if name != "limit"}))
+
+        for listed in pages(ask, asked, "versions", limit, ("from", "next_from")):
+            if options.as_json:
+                print_json(listed.body)
+            else:
+                output.print_rows(listed.items)
+        if not options.as_json:
+            output.finish()

@@ -12,7 +12,7 @@ from understudy.calls.http_client import path_segment
 from understudy.calls.options import ServerOptions, given_bounds, server_options, wait_ms_of
 from understudy.terminal.console import Lines, Page, Sheet, print_json, print_lines
 from understudy.terminal.exits import EXIT_CODES_HELP
-from understudy.terminal.values import number_text
+from understudy.terminal.reports import number_text
 from understudy_shared.base.texts import printable
 from understudy_shared.reads.snapshot_lease import DEFAULT_TTL_S, MAX_TTL_S
 

@@ -1,5 +1,9 @@
 """The demo's pipeline: real flights, replayed into one Spark query, announced to the nodes.
 
+The query is one to copy: per tail number, how often and when last it flew, and its departure delays. It has one
+aggregation, in update mode: Spark's checks are on. Its sink discards the output, as readers look up the state. By the
+alias `announce` names the store.
+
 A signal only sets a flag. The query is then stopped between two batches if it gets there in time. Otherwise Spark runs
 the interrupted batch again at the next start. The job ends by itself when all flights are replayed, and with an error
 when the query fails.
@@ -8,27 +12,191 @@ when the query fails.
 from __future__ import annotations
 
 import logging
+import os
 import re
+import shutil
 import signal
+import sys
+import tempfile
 import threading
 import time
+import warnings
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, ExitStack, closing
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
 from pathlib import Path
 
 from pyspark.errors import PySparkException
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812  # PySpark's own convention
 from pyspark.sql.streaming.query import StreamingQuery
 
-from understudy.demo.flights import flights_file, load_flights
-from understudy.demo.query import per_aircraft, read_flights
-from understudy.demo.replay import FlightStreams, Replay
-from understudy.demo.session import demo_session
-from understudy.demo.settings import DemoSettings
+from understudy.demo.flights import (
+    FLIGHTS_SCHEMA,
+    TOPIC,
+    FlightStreams,
+    Replay,
+    busy_flights,
+    flights_file,
+    load_flights,
+)
+from understudy.demo.java_home import java_home
+from understudy.demo.settings import DemoSettings, Provider
 from understudy_pipeline import announce
 from understudy_shared.base.clock import SystemClock
 from understudy_shared.base.errors import UnderstudyError
 from understudy_shared.base.processes import signals_handled
+from understudy_shared.base.sockets import private_socket_dir
+
+WRITES_PER_BATCH = 4
+"""Busy writes of the replay in one micro-batch when the query is behind."""
+
+_STREAMING = "spark.sql.streaming"
+_STATE = "org.apache.spark.sql.execution.streaming.state"
+
+
+def state_conf(provider: Provider) -> Mapping[str, str]:
+    """Spark settings of the state stores. With RocksDB: changelogs, and unique ids for the files of each attempt."""
+    if provider == "hdfs":
+        return {f"{_STREAMING}.stateStore.providerClass": f"{_STATE}.HDFSBackedStateStoreProvider"}
+    return {
+        f"{_STREAMING}.stateStore.providerClass": f"{_STATE}.RocksDBStateStoreProvider",
+        f"{_STREAMING}.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
+        f"{_STREAMING}.stateStore.checkpointFormatVersion": "2",
+        # Hadoop's own manager forks a process a dozen times per batch on a local disk. This one is faster, but protects
+        # less against two queries in one checkpoint. Format 2 keeps their files apart.
+        f"{_STREAMING}.checkpointFileManagerClass": (
+            "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+        ),
+    }
+
+
+def read_flights(spark: SparkSession, settings: DemoSettings) -> DataFrame:
+    """Read the stream of flights, merged by event time over all airports."""
+    source = spark.readStream.format("understudy").option("topics", TOPIC).option("redis", settings.input_url)
+    source = source.option("partitions", settings.input_partitions).option("merge", "global")
+    source = source.option("max_poll_records", WRITES_PER_BATCH * busy_flights(settings.speed_up))
+    source = source.option("checkpoint", str(settings.checkpoint.absolute()))
+    flight = F.from_json(F.col("value").cast("string"), FLIGHTS_SCHEMA).alias("flight")
+    return source.load().select(flight).select("flight.*")
+
+
+def per_aircraft(flights: DataFrame) -> DataFrame:
+    """Group by tail number. Flights without one form a group, too."""
+    groups = flights.groupBy("tailnum").agg(
+        F.count("*").alias("flights"),
+        F.max("event_time").alias("last_seen"),
+        F.sum("dep_delay").alias("dep_delay_total"),
+        F.avg("dep_delay").alias("dep_delay_mean"),
+        F.max("dep_delay").alias("dep_delay_max"),
+    )
+    return groups.alias("aircraft")
+
+
+_SOCKET_NAME = f".{'0' * 36}.sock"
+"""A name as long as Spark's socket names: a dot, a UUID, and the suffix."""
+
+_END_S = 15
+
+_LOG4J = """
+rootLogger.level = error
+rootLogger.appenderRef.stderr.ref = stderr
+# When Python starts Spark, this logger sets the level of all others.
+logger.gateway.name = org.apache.spark.api.python.PythonGatewayServer
+logger.gateway.level = error
+appender.console.type = Console
+appender.console.name = stderr
+appender.console.target = SYSTEM_ERR
+appender.console.layout.type = PatternLayout
+appender.console.layout.pattern = %d{HH:mm:ss} %p %c{1}: %m%n%ex
+"""
+
+
+def session_conf(settings: DemoSettings, *, folder: Path, sockets: Path) -> Mapping[str, str]:
+    """Return the settings of the session. Its files are below `folder`."""
+    java_options = (
+        f"-Duser.timezone=UTC -Djava.io.tmpdir={folder} {_log4j_option(folder)} "
+        # Small batches on few cores: the quick compiler alone, with room for the classes that Spark generates, and
+        # more stack for the regular expressions that Spark runs over errors.
+        "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=256m -Xss4m"
+    )
+    return {
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.driver.extraJavaOptions": java_options,
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.memory": settings.driver_memory,
+        "spark.local.dir": str(folder / "local"),
+        "spark.python.unix.domain.socket.dir": str(sockets),
+        "spark.python.unix.domain.socket.enabled": "true",
+        # A batch has tens of rows: interpreting it is faster than compiling its classes.
+        "spark.sql.codegen.wholeStage": "false",
+        "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.shuffle.partitions": str(settings.shuffle_partitions),
+        "spark.sql.warehouse.dir": str(folder / "warehouse"),
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        **state_conf(settings.provider),
+    }
+
+
+@contextmanager
+def demo_session(settings: DemoSettings) -> Iterator[SparkSession]:
+    """Open a session for the block. Its JVM has ended when the block has. Raises NoJavaError."""
+    os.environ.update(
+        {
+            "JAVA_HOME": str(java_home().path),
+            "PYSPARK_PYTHON": sys.executable,  # for the source's planner and readers; Spark's default is on PATH
+            "SPARK_LOCAL_IP": "127.0.0.1",
+            "TZ": "UTC",
+        }
+    )
+    folder = Path(tempfile.mkdtemp(prefix="understudy-spark-"))
+    try:
+        quiet_spark(folder)
+        with private_socket_dir(_SOCKET_NAME) as sockets:
+            builder = SparkSession.builder.appName("understudy-demo").master(f"local[{settings.cores}]")
+            for key, value in session_conf(settings, folder=folder, sockets=sockets).items():
+                builder = builder.config(key, value)
+            session = builder.getOrCreate()
+            try:
+                yield session
+            finally:
+                end_session(session)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def quiet_spark(folder: Path) -> str:
+    """Hide the log lines and warnings at start and end, which do not concern a reader. Call this before Spark starts.
+
+    Errors stay. Return a Java option: it names a file that this writes into `folder`.
+    """
+    (folder / "log4j2.properties").write_text(_LOG4J)
+    logging.getLogger("py4j").setLevel(logging.WARNING)
+    warnings.filterwarnings("ignore", message="PySpark does not yet fully support pandas", category=FutureWarning)
+    return _log4j_option(folder)
+
+
+def _log4j_option(folder: Path) -> str:
+    return f"-Dlog4j.configurationFile={folder / 'log4j2.properties'}"
+
+
+def end_session(session: SparkSession) -> None:
+    """Stop the session and its JVM, which PySpark would keep until this process ends."""
+    context = session.sparkContext
+    gateway = context._gateway  # noqa: SLF001  # PySpark has no public way
+    session.stop()
+    if gateway is None:
+        return
+    gateway.shutdown()
+    process = getattr(gateway, "proc", None)
+    if process is not None:
+        process.stdin.close()
+        process.wait(timeout=_END_S)
+    type(context)._gateway = None  # noqa: SLF001
+    type(context)._jvm = None  # noqa: SLF001
+
 
 log = logging.getLogger(__name__)
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from typing import Final
 
-from understudy.sql.table_columns import Table, identifier
+from understudy.sql.tables import Table, identifier
 from understudy_shared.base.errors import UnderstudyError
 from understudy_shared.base.texts import did_you_mean, printable
 

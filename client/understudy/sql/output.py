@@ -10,7 +10,7 @@ import orjson
 
 from understudy.terminal.console import Sheet, print_page
 from understudy.terminal.export_files import WrittenArrow, WrittenParquet, form_by_ending, written_whole
-from understudy.terminal.values import shown
+from understudy.terminal.reports import shown
 from understudy_shared.base.texts import printable
 from understudy_shared.spark.names import unique_names
 

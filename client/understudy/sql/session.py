@@ -17,7 +17,7 @@ import orjson
 from understudy.client.core.values import SnapshotBounds
 from understudy.client.sync import Client
 from understudy.sql.reads import Read, Reads
-from understudy.sql.table_columns import Table, tables_of
+from understudy.sql.tables import Table, tables_of
 from understudy_shared.base.errors import UnderstudyError
 from understudy_shared.base.extras import PACKAGE, MissingExtraError
 

@@ -1,12 +1,13 @@
-"""`GET /admin/v1/lag` as pages of text: a node's report of what it holds, a router's of the whole cluster (pure)."""
+"""Lag and health as pages of text: what a node holds, a router's whole cluster, the sums of a fleet (pure)."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from understudy.terminal.console import Lines, Page, Sheet
-from understudy.terminal.values import duration_text, number_text, position_text
+from understudy.terminal.reports import duration_text, number_text, position_text
 from understudy_shared.base.texts import printable
 
 NODE_LAG_COLUMNS = ("store", "part", "role", "state", "position", "lag", "time lag", "committed at", "marks")
@@ -200,3 +201,54 @@ def _rank(store: Mapping[str, Any], replica: Mapping[str, Any], sort: str) -> tu
         return (replica.get("node_id", ""), *place)
     value = replica.get(_MEMBERS[sort])
     return (value is None, value or 0, *place)
+
+
+HEALTH_COLUMNS = ("application", "health", "nodes", "what is wrong")
+LAG_COLUMNS = ("application", "health", "end", "lag", "time lag", "unknown", "nodes", "replicas", "restoring", "dead")
+
+_BAD_FIRST = ("hurt", "unknown", "attention", "ok")
+
+
+def fleet_health_page(overview: Mapping[str, Any]) -> Page:
+    """Render the health of each application."""
+    rows = [
+        (
+            printable(each["application"]),
+            each["health"]["state"],
+            _nodes(each["counts"]),
+            "" if each["health"]["state"] == "ok" else printable(each["health"]["headline"]),
+        )
+        for each in overview["applications"]
+    ]
+    return (Lines([_sum_line(overview["applications"]), ""]), Sheet(HEALTH_COLUMNS, rows))
+
+
+def fleet_lag_page(overview: Mapping[str, Any]) -> Page:
+    """Render the worst lag of each application, and its replicas as numbers."""
+    rows = [
+        (
+            printable(each["application"]),
+            each["health"]["state"],
+            number_text(each["end"]["version"]) + ("" if each["end"]["confirmed"] else " (not confirmed)"),
+            number_text(each["lag"]["worst_batches"]),
+            duration_text(each["lag"]["worst_ms"]),
+            number_text(each["lag"]["unknown"]),
+            _nodes(each["counts"]),
+            *(number_text(each["counts"][kind]) for kind in ("replicas", "restoring", "dead")),
+        )
+        for each in overview["applications"]
+    ]
+    return (Lines([_sum_line(overview["applications"]), ""]), Sheet(LAG_COLUMNS, rows))
+
+
+def _nodes(counts: Mapping[str, Any]) -> str:
+    """Return how many nodes of an application live, of how many."""
+    return f"{counts['nodes_live']} of {counts['nodes_known']}"
+
+
+def _sum_line(applications: Sequence[Mapping[str, Any]]) -> str:
+    """Return the number of applications by their health, and the sum of their replicas."""
+    states = Counter(str(each["health"]["state"]) for each in applications)
+    found = ", ".join(f"{states[state]} {state}" for state in _BAD_FIRST if states[state]) or "none is known yet"
+    replicas = sum(each["counts"]["replicas"] for each in applications)
+    return f"{len(applications)} applications: {found}; {replicas} replicas"

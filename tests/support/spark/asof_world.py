@@ -31,7 +31,7 @@ from tests.support.spark.session import spark_session
 from tests.support.spark.weather import AIRPORTS, Weather, load_weather
 
 from understudy.demo.flights import Flight, flights_file, load_flights, utc_text
-from understudy.demo.query import state_conf
+from understudy.demo.job import state_conf
 
 HOUR_S = 3600
 WEEK_S = 7 * 24 * HOUR_S

@@ -23,7 +23,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from tests.support.spark.aligned_queries import QUICK, load, started
 from tests.support.spark.queries import settings
 
-from understudy.demo.query import state_conf
+from understudy.demo.job import state_conf
 from understudy_aligned.inputs.records import TopicPartition
 
 TOPICS = ("weather", "flights")

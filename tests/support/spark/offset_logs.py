@@ -7,7 +7,7 @@ from pathlib import Path
 
 import orjson
 
-from understudy.demo.replay import TOPIC
+from understudy.demo.flights import TOPIC
 from understudy_aligned.inputs.records import Cursor, TopicPartition
 from understudy_aligned.offset import SourceOffset
 

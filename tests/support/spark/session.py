@@ -18,7 +18,7 @@ from pyspark.sql import SparkSession
 from tests.support.repository import ROOT
 
 from understudy.demo.java_home import java_home
-from understudy.demo.session import end_session
+from understudy.demo.job import end_session
 from understudy_shared.base.sockets import private_socket_dir
 
 CHECKPOINT_MANAGER_CONF = "spark.sql.streaming.checkpointFileManagerClass"

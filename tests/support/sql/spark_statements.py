@@ -13,7 +13,7 @@ from pyspark.sql.types import StructField, StructType
 
 from understudy.sql.output import json_of
 from understudy.sql.session import SqlSession
-from understudy.sql.table_columns import Table, identifier
+from understudy.sql.tables import Table, identifier
 from understudy_shared.spark import types as t
 
 KEPT = ("l", "narrow", "wide", "day", "at", "local", "b", "d", "f", "flag", "tiny", "short", "pair", "items")

@@ -11,8 +11,8 @@ from click.testing import CliRunner, Result
 from tests.support.router.replies import EXPLAINED, member, router_report
 from tests.support.services.canned_server import Canned, canned_server
 
-from understudy.commands.draining import tasks_left
 from understudy.commands.group import cli
+from understudy.commands.operating import tasks_left
 from understudy.terminal.console import Lines, Page, Sheet
 from understudy.terminal.exits import ExitCode
 from understudy.terminal.reports import explain_page

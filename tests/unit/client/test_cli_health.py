@@ -54,7 +54,7 @@ def test_a_node_that_is_safe_to_stop_ends_with_zero_and_one_that_is_not_with_wha
 
 
 def test_safe_to_stop_asks_again_until_it_is_yes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("understudy.commands.health.ASK_EVERY_S", 0)
+    monkeypatch.setattr("understudy.commands.operating.ASK_EVERY_S", 0)
     away = {"type": "not-initialised", "title": "t", "status": 503, "detail": "nothing is known yet"}
     replies = (Canned(json.dumps(away).encode(), 503, PROBLEM), answer(safe=False, lost=1), answer(safe=True))
     result, asked = run(["safe-to-stop", "n", "--within-s", "60"], *replies)
@@ -63,7 +63,7 @@ def test_safe_to_stop_asks_again_until_it_is_yes(monkeypatch: pytest.MonkeyPatch
 
 
 def test_safe_to_stop_gives_the_last_answer_when_its_time_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("understudy.commands.health.ASK_EVERY_S", 0)
+    monkeypatch.setattr("understudy.commands.operating.ASK_EVERY_S", 0)
     result, asked = run(["safe-to-stop", "n", "--within-s", "0.3"], answer(safe=False, lost=1))
     assert result.exit_code == ExitCode.REFUSED
     assert len(asked) > 1

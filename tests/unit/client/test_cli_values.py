@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from understudy.terminal.values import answer_rows, batch_row, quoted, shown
+from understudy.terminal.reports import answer_rows, batch_row, quoted, shown
 from understudy_shared.base.texts import printable
 
 JSON = st.recursive(

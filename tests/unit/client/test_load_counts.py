@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.services.reading_commands import ABSENT, FOUND, REFUSED, UNKNOWN_LAG
 
-from understudy.load.driving import LoadCounts, Measured
+from understudy.commands.benchmarking import LoadCounts, Measured
 
 
 @given(values=st.lists(st.just(0.0) | st.floats(1e-4, 1e6), min_size=1, max_size=200), percent=st.floats(0.1, 100))

@@ -16,8 +16,7 @@ from tests.support.clock import ManualClock
 from tests.support.spark.offset_logs import write_batch
 from tests.support.spark.queries import wait_until
 
-from understudy.demo.flights import Flight
-from understudy.demo.replay import TOPIC, FlightStreams, Replay, entry_id, partition_of
+from understudy.demo.flights import TOPIC, Flight, FlightStreams, Replay, entry_id, partition_of
 from understudy_aligned.inputs.records import Cursor, TopicPartition
 from understudy_aligned.inputs.redis_streams import RedisConfig, RedisInput
 from understudy_shared.base.errors import SettingsError

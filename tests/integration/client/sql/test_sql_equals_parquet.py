@@ -19,10 +19,9 @@ from understudy import Client
 from understudy.calls.export_streams import Piece, read_arrow
 from understudy.client.core.scans import Question
 from understudy.client.errors import OverloadedError
-from understudy.sql import dataset, exports, reads
-from understudy.sql.narrowing import Access, narrowed
-from understudy.sql.predicates import Combined
+from understudy.sql import dataset, reads
 from understudy.sql.session import SqlSession
+from understudy.sql.tables import Access, Combined, narrowed
 from understudy.typed.arrow_records import CutError
 
 SEED = 20261126
@@ -123,8 +122,8 @@ def test_exports_that_are_cut_go_on_and_bring_each_row_once(
     session: SqlSession, exported: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(reads, "MAX_SCAN_ROWS", 30)
-    monkeypatch.setattr(exports, "read_arrow", cut_after(11, times=5))
-    monkeypatch.setattr(exports, "FIRST_PAUSE_S", 0.001)
+    monkeypatch.setattr(reads, "read_arrow", cut_after(11, times=5))
+    monkeypatch.setattr(reads, "FIRST_PAUSE_S", 0.001)
     assert differences(session, exported, ["select * exclude (took) from op0", "select n from op0 where s > 3"]) == []
     with session.run("select * from op0 limit 35") as answer:
         assert answer.table().num_rows == 35

@@ -30,10 +30,10 @@ class RunningDemo:
         ports = free_ports([0, 0, 0])
         self.ports = ports
         code = (
-            "import sys; from understudy.demo import processes, run, command;"
+            "import sys; from understudy.demo import processes, command;"
             f"processes.PROGRAM = (sys.executable, {demo_parts.__file__!r});"
             f"processes.PIPELINE = (*processes.PROGRAM, 'pipeline');"
-            f"run.wanted_ports = lambda options: {ports!r};"
+            f"command.wanted_ports = lambda options: {ports!r};"
             "from understudy.commands.group import cli; cli(prog_name='understudy')"
         )
         shared = {"TMPDIR": str(folder), "DEMO_ACTIVE": str(ports[0])}

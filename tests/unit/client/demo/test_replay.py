@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 from tests.support.spark.offset_logs import write_batch
 
-from understudy.demo.flights import flights_file, load_flights
-from understudy.demo.replay import LAND_EVERY_MS, busy_flights, planned
+from understudy.demo.flights import LAND_EVERY_MS, busy_flights, flights_file, load_flights, planned
 from understudy_aligned.inputs.records import Cursor
 from understudy_aligned.offset import OffsetError
 

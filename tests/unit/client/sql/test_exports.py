@@ -8,7 +8,7 @@ import pytest
 
 from understudy import Client
 from understudy.client.core.exchange import Failure, FailureKind, Opened, Reply, Send
-from understudy.sql.exports import MEDIA_TYPE, ExportedParts, Part
+from understudy.sql.reads import MEDIA_TYPE, ExportedParts, Part
 from understudy_shared.base.errors import UnderstudyError
 
 

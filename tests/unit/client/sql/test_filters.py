@@ -11,10 +11,8 @@ import pyarrow.compute as pc
 import pytest
 from tests.support.typed.entries import entry_of, struct
 
-from understudy.sql.exact import Filter, read_filter
-from understudy.sql.narrowing import Access, narrowed
-from understudy.sql.predicates import Comparison, UnreadFilterError
-from understudy.sql.table_columns import tables_of
+from understudy.sql.dataset import Filter, read_filter
+from understudy.sql.tables import Access, Comparison, UnreadFilterError, narrowed, tables_of
 from understudy_shared.spark import types as t
 
 KEY = struct(k=t.StringType(), n=t.LongType())

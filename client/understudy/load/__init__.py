@@ -1,1 +1,0 @@
-"""A load of lookups against a server, for `understudy bench`."""
