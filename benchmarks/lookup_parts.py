@@ -38,7 +38,7 @@ from understudy_shared.server.connection_guard import ConnectionGuard
 from understudy_shared.server.head_cache import ParsedHead
 from understudy_shared.server.parsed_cache import MAX_HEAD_BYTES, ParsedCache
 from understudy_shared.server.protocol import HttpProtocol
-from understudy_shared.telemetry.trace import Trace
+from understudy_shared.telemetry.spans import Trace
 
 SAMPLED_KEYS = 1_000
 START_LIMIT_S = 120.0

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from understudy_node.stores.results import FUNCTIONS
-from understudy_shared.reads.result_functions import ResultFunction
+from understudy_shared.base.words import ResultFunction
 
 DOCUMENT = Path(__file__).resolve().parents[1] / "docs" / "results.md"
 

@@ -20,7 +20,7 @@ from tests.support.spark.queries import run_query
 from tests.support.spark.shapes import SHAPES_SCHEMA, build_shapes, operators_by_branch, shape_batches
 
 from understudy_shared.base.words import ApplicationId, Lineage
-from understudy_shared.reads.position import Position
+from understudy_shared.reads.tokens import Position
 
 BRANCHES = ("text", "struct", "small", "window", "global")
 ROWS = shape_batches(batches=2, rows_per_batch=60)

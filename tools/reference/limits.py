@@ -46,9 +46,8 @@ from understudy_shared.questions.watch.prefix_watches import (
     MAX_PRESENT_BYTES,
 )
 from understudy_shared.questions.watch.streams import MAX_WATCHED_KEYS
-from understudy_shared.reads.bounds import MAX_BATCH_KEYS, MAX_WAIT_MS
-from understudy_shared.reads.selection import MAX_PAGE_ELEMENTS
-from understudy_shared.reads.snapshot_lease import MAX_TTL_S
+from understudy_shared.reads.bounds import MAX_BATCH_KEYS, MAX_PAGE_ELEMENTS, MAX_WAIT_MS
+from understudy_shared.reads.tokens import MAX_TTL_S
 from understudy_shared.server.connection_limits import MAX_HEADER_BYTES
 
 Row = tuple[str, str, str]

@@ -32,7 +32,7 @@ from understudy.client.transports.trust import Trust
 from understudy.terminal.exits import CommandError, ExitCode
 from understudy_shared.base.errors import UnderstudyError
 from understudy_shared.base.texts import printable
-from understudy_shared.telemetry.trace import parse_traceparent
+from understudy_shared.telemetry.spans import parse_traceparent
 
 T = TypeVar("T")
 

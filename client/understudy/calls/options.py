@@ -12,8 +12,7 @@ import click
 from understudy.calls.http_client import Server, ServerProblemError
 from understudy.calls.trust import trust_options
 from understudy.terminal.console import Page, print_json, print_report
-from understudy_shared.reads.bounds import WAIT_WITH_POSITION_MS
-from understudy_shared.reads.selection import MAX_PAGE_ELEMENTS
+from understudy_shared.reads.bounds import MAX_PAGE_ELEMENTS, WAIT_WITH_POSITION_MS
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 

@@ -14,7 +14,7 @@ from understudy.terminal.console import Lines, Page, Sheet, print_json, print_li
 from understudy.terminal.exits import EXIT_CODES_HELP
 from understudy.terminal.reports import number_text
 from understudy_shared.base.texts import printable
-from understudy_shared.reads.snapshot_lease import DEFAULT_TTL_S, MAX_TTL_S
+from understudy_shared.reads.tokens import DEFAULT_TTL_S, MAX_TTL_S
 
 _HEADS = ("version", "ends at", "memory", "files", "id")
 

@@ -39,7 +39,7 @@ from understudy.terminal.exits import EXIT_CODES_HELP, CommandError, ExitCode
 from understudy.terminal.reports import EVENT_HEADS, event_line
 from understudy.typed.columns import StoreEntry
 from understudy_shared.questions.export.columns import ExportColumn, ExportColumns
-from understudy_shared.reads.position import PREFIX as POSITION_PREFIX
+from understudy_shared.reads.tokens import POSITION_PREFIX
 from understudy_shared.spark.types import BooleanType, IntType, LongType
 
 _WATCH_HEADS = ("event", "version", "committed_at", "found")

@@ -43,7 +43,7 @@ from understudy_shared.questions.scan.single_key_pages import Seeks
 from understudy_shared.questions.several import SeveralStores, several_routes
 from understudy_shared.questions.watch.prefix_watches import PrefixWatches
 from understudy_shared.questions.watch.service import watch_routes
-from understudy_shared.reads.store_bounds import read_store_bounds
+from understudy_shared.reads.bound_parsing import read_store_bounds
 from understudy_shared.server.app import Framework, answer_with_problems, service_app
 from understudy_shared.server.connection_guard import ConnectionGuard
 from understudy_shared.server.probes import ProcessReport, probe_routes

@@ -43,8 +43,7 @@ from understudy_shared.questions.changes.service import Changes, ChangesTurn
 from understudy_shared.questions.scan.service import Scans
 from understudy_shared.questions.scan.turns import Asker
 from understudy_shared.questions.store_lists import listed_stores
-from understudy_shared.reads.bounds import NO_BOUND, Refusal
-from understudy_shared.reads.selection import Selection
+from understudy_shared.reads.bounds import NO_BOUND, Refusal, Selection
 from understudy_shared.server.app import json_response
 from understudy_shared.spark.times import utc_text
 

@@ -26,7 +26,7 @@ from understudy_shared.base.errors import MissingVersionError, UnderstudyError, 
 from understudy_shared.base.words import TaskId
 from understudy_shared.http.problems import Problem, ProblemError, ProblemType
 from understudy_shared.reads.bounds import ReadVersion, Refusal
-from understudy_shared.reads.position import LineageChangedError
+from understudy_shared.reads.tokens import LineageChangedError
 
 T = TypeVar("T")
 

@@ -17,7 +17,7 @@ from typing import Final, Literal
 from understudy_shared.http.problems import Problem, ProblemError, ProblemType
 from understudy_shared.questions.lease.calls import RETRY_AFTER
 from understudy_shared.reads.bounds import ReadVersion
-from understudy_shared.reads.snapshot_lease import SnapshotLease
+from understudy_shared.reads.tokens import SnapshotLease
 
 MAX_LEASES: Final = 1000
 MAX_LEASED_VERSIONS: Final = 64

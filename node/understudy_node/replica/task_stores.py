@@ -23,7 +23,7 @@ from understudy_node.replica.task_view import Mark, TaskView, task_view
 from understudy_shared.base.errors import CorruptFileError, MissingVersionError
 from understudy_shared.bus.messages import Restore
 from understudy_shared.reads.bounds import ReadVersion
-from understudy_shared.reads.position import LineageChangedError
+from understudy_shared.reads.tokens import LineageChangedError
 
 Job = Generator[None, None, None]
 T = TypeVar("T")

@@ -16,7 +16,7 @@ from understudy_node.engine.view import View
 from understudy_node.follow.history import CommitRecord
 from understudy_shared.base.words import Lineage, TaskId
 from understudy_shared.reads.bounds import ReadVersion
-from understudy_shared.reads.position import Position
+from understudy_shared.reads.tokens import Position
 from understudy_shared.spark.times import utc_text
 
 

@@ -9,7 +9,7 @@ from typing import Final, TypeVar
 
 from understudy_node.stores.finder import Found
 from understudy_shared.http.problems import Problem, ProblemError, ProblemType
-from understudy_shared.reads.selection import ElementPlace, Selection
+from understudy_shared.reads.bounds import ElementPlace, Selection
 
 Element = TypeVar("Element")
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
 from understudy_node.replica.task_view import TaskView
-from understudy_shared.reads.selection import FIRST_PLACE, ElementPlace, Selection
+from understudy_shared.reads.bounds import FIRST_PLACE, ElementPlace, Selection
 
 
 class Found(NamedTuple):

@@ -28,9 +28,8 @@ from understudy_shared.base.errors import UnderstudyError
 from understudy_shared.base.words import ApplicationId, Lineage
 from understudy_shared.http.problems import Problem, problem_of
 from understudy_shared.questions.lookup.scattered import NOT_FOUND
-from understudy_shared.reads.bounds import Bound
-from understudy_shared.reads.cursor import PageCursor, key_digest
-from understudy_shared.reads.selection import EVERYTHING, Selection
+from understudy_shared.reads.bounds import EVERYTHING, Bound, Selection
+from understudy_shared.reads.tokens import PageCursor, key_digest
 from understudy_shared.spark.key_codec import ANY_PARTITION, KeyCodec, Row
 from understudy_shared.spark.types import DoubleType, FloatType, StringType
 

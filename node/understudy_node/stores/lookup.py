@@ -23,8 +23,7 @@ from understudy_shared.base.words import ApplicationId, Lineage, ReplicaState
 from understudy_shared.http.lookup_requests import encoded_key
 from understudy_shared.http.problems import Problem, ProblemType, problem_of, refused
 from understudy_shared.questions.lookup.scattered import NOT_FOUND
-from understudy_shared.reads.bounds import NO_BOUND, Bound, ReadVersion, Refusal, refusal
-from understudy_shared.reads.selection import EVERYTHING, Selection
+from understudy_shared.reads.bounds import EVERYTHING, NO_BOUND, Bound, ReadVersion, Refusal, Selection, refusal
 
 
 class LookupAnswer(NamedTuple):

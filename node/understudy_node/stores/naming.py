@@ -13,8 +13,8 @@ from understudy_node.checkpoint.description import CheckpointDescription
 from understudy_node.stores.parts import parts_of
 from understudy_node.stores.results import ResultAlias
 from understudy_node.stores.stores import AliasError, StoreAlias, served_stores
+from understudy_shared.base.words import RESULT_FUNCTIONS, ResultFunction
 from understudy_shared.bus.announcement import AnnouncedStore, Announcement, ResultColumn
-from understudy_shared.reads.result_functions import RESULT_FUNCTIONS, ResultFunction
 
 
 @dataclass(frozen=True, slots=True)

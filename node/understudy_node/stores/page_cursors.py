@@ -16,8 +16,8 @@ from hashlib import blake2b
 from hmac import compare_digest
 from typing import Final
 
-from understudy_shared.reads.cursor import PageCursor
-from understudy_shared.reads.selection import FIRST_PLACE, ElementPlace
+from understudy_shared.reads.bounds import FIRST_PLACE, ElementPlace
+from understudy_shared.reads.tokens import PageCursor
 
 MAX_START_BYTES: Final = 256
 """Limit on a place: a cursor is part of a URL. For a longer key its beginning is enough: the page then skips elements

@@ -19,8 +19,8 @@ from understudy_node.stores.result_lists import list_of, set_of
 from understudy_node.stores.result_moments import moments_of
 from understudy_node.stores.result_sums import average_of, count_of, sum_of, try_sum_of
 from understudy_shared.base.errors import UnderstudyError
+from understudy_shared.base.words import ResultFunction
 from understudy_shared.bus.messages import MAX_COLUMNS
-from understudy_shared.reads.result_functions import ResultFunction
 from understudy_shared.spark.types import ArrayType, BooleanType, DoubleType, SparkType, StructType, parse_schema
 
 ResultPrinter = Callable[[Printed], dict[str, object]]

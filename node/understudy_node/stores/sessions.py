@@ -22,7 +22,7 @@ from understudy_node.stores.expiry import Expiry
 from understudy_node.stores.finder import Found
 from understudy_node.stores.results import ResultPrinter
 from understudy_shared.base.errors import CorruptFileError
-from understudy_shared.reads.selection import Selection
+from understudy_shared.reads.bounds import Selection
 from understudy_shared.spark.json_values import compile_json_printer
 from understudy_shared.spark.layout import bitmap_words, fixed_bytes
 from understudy_shared.spark.types import StructType

@@ -13,7 +13,7 @@ from understudy_node.replica.task_view import TaskView
 from understudy_node.stores.expiry import EXPIRED_JSON, Expiry
 from understudy_node.stores.finder import Found, MakeFinder
 from understudy_shared.base.errors import CorruptFileError
-from understudy_shared.reads.selection import Selection
+from understudy_shared.reads.bounds import Selection
 from understudy_shared.spark.normalise import Normaliser, compile_normaliser
 from understudy_shared.spark.temporal import timestamp_text
 from understudy_shared.spark.types import StructType

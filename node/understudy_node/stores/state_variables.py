@@ -30,7 +30,7 @@ from understudy_node.stores.results import ResultPrinter
 from understudy_node.stores.row_forms import RowForm
 from understudy_node.stores.timer_table import Timer, TimesTable
 from understudy_shared.base.errors import CorruptFileError
-from understudy_shared.reads.selection import Selection
+from understudy_shared.reads.bounds import Selection
 from understudy_shared.spark.json_values import compile_json_printer
 from understudy_shared.spark.map_keys import WHOLE_MAP, is_of_whole_map
 from understudy_shared.spark.temporal import timestamp_text

@@ -28,7 +28,7 @@ from understudy_shared.bus.announcement import Announcement
 from understudy_shared.bus.base import BusError
 from understudy_shared.bus.key_file import message_auth
 from understudy_shared.bus.redis_sync import SyncPublisher
-from understudy_shared.reads.position import Position
+from understudy_shared.reads.tokens import Position
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery

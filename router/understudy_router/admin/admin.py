@@ -37,8 +37,8 @@ from understudy_shared.page.series import (
     step_of,
     thinned,
 )
+from understudy_shared.reads.bound_parsing import StoreBounds
 from understudy_shared.reads.bounds import Bound
-from understudy_shared.reads.store_bounds import StoreBounds
 from understudy_shared.server.request_counts import RequestCounts
 from understudy_shared.spark.times import utc_text
 

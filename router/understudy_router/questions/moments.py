@@ -14,7 +14,7 @@ from understudy_shared.base.clock import wall_ms
 from understudy_shared.cluster.node_calls import NodeCallError, NodeCalls
 from understudy_shared.http.problems import Problem, ProblemError, ProblemType
 from understudy_shared.reads.bounds import Bound
-from understudy_shared.reads.position import BadPositionError, Position, decode_position
+from understudy_shared.reads.tokens import BadPositionError, Position, decode_position
 
 MAX_ASKED = 3
 """Number of nodes that are asked until a moment is refused."""

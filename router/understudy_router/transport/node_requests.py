@@ -17,7 +17,7 @@ from understudy_shared.cluster.wire import HopFailure
 from understudy_shared.questions.lookup.hop import HopGroup, HopTrace
 from understudy_shared.questions.lookup.hop_columns import HopKey, HopKeys, HopOutcome, HopOutcomes
 from understudy_shared.reads.bounds import Bound
-from understudy_shared.telemetry.trace import Trace
+from understudy_shared.telemetry.spans import Trace
 
 MAX_KEYS_PER_HOP = 256
 """Most keys in one hop. The rest travels in the next hop: the node answers this one while the router makes that one;

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import NewType
+from typing import Literal, NewType, get_args
 
 ApplicationId = NewType("ApplicationId", str)
 """The name of one streaming query and its checkpoint location in every message, key and token."""
@@ -124,3 +124,43 @@ class KeyQueryMetadata:
     active_host: HostInfo | None
     standby_hosts: tuple[HostInfo, ...]
     partition: int
+
+
+ResultFunction = Literal[
+    "count",
+    "sum",
+    "try_sum",
+    "avg",
+    "min",
+    "max",
+    "first",
+    "last",
+    "min_by",
+    "max_by",
+    "bit_and",
+    "bit_or",
+    "bit_xor",
+    "product",
+    "var_pop",
+    "var_samp",
+    "stddev_pop",
+    "stddev_samp",
+    "skewness",
+    "kurtosis",
+    "covar_pop",
+    "covar_samp",
+    "corr",
+    "corr_4_2",
+    "regr_sxx",
+    "regr_sxy",
+    "regr_r2",
+    "regr_slope",
+    "regr_intercept",
+    "regr_intercept_4_2",
+    "approx_count_distinct",
+    "collect_list",
+    "collect_set",
+]
+"""A function whose result follows exactly from what Spark stores, by the name that alias files and messages use."""
+
+RESULT_FUNCTIONS: frozenset[str] = frozenset(get_args(ResultFunction))

@@ -12,8 +12,7 @@ import orjson
 
 from understudy_shared.base.errors import BadKeyError, CheckpointError, UnderstudyError, UnknownStoreError
 from understudy_shared.reads.bounds import BadBoundError, Refusal
-from understudy_shared.reads.cursor import BadCursorError
-from understudy_shared.reads.position import BadPositionError, LineageChangedError
+from understudy_shared.reads.tokens import BadCursorError, BadPositionError, LineageChangedError
 
 CONTENT_TYPE = b"application/problem+json"
 AUTHENTICATE = b'Bearer realm="understudy"'

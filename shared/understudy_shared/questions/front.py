@@ -59,8 +59,7 @@ from understudy_shared.server.direct import (
 )
 from understudy_shared.server.request_counts import NO_STORE, OperationCounts, RequestCounts
 from understudy_shared.settings.common import Compression
-from understudy_shared.telemetry.spans import RecordedTrace, Spans, begin_request, end_request
-from understudy_shared.telemetry.trace import Trace, trace_of
+from understudy_shared.telemetry.spans import RecordedTrace, Spans, Trace, begin_request, end_request, trace_of
 
 INTERNAL = INTERNAL_PREFIX.encode()
 _MAY_NAME = (APPLICATIONS, b"/admin/")

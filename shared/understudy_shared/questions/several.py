@@ -27,7 +27,7 @@ from understudy_shared.questions.lookup.batches import Batch
 from understudy_shared.questions.service_reads import ServiceReads
 from understudy_shared.reads.bound_parsing import VERSION_PARAMETERS
 from understudy_shared.reads.bounds import MAX_BATCH_KEYS, Bound
-from understudy_shared.reads.position import Position
+from understudy_shared.reads.tokens import Position
 from understudy_shared.server.direct import AsgiExchange, ReaderLeftError
 from understudy_shared.server.request_counts import NO_STORE
 from understudy_shared.spark.times import utc_text

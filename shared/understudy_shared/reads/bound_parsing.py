@@ -1,4 +1,4 @@
-"""The parameters of a reader's bound: their names, and a bound out of them and back (pure).
+"""The parameters of a reader's bound: their names, a bound out of them and back, and defaults of them by store.
 
 `BOUNDS` and `SELECTION` are the only lists of names. Defaults by store, the OpenAPI document, and the flags that the
 command line shows in problems are made of them.
@@ -6,23 +6,34 @@ command line shows in problems are made of them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import logging
+import tomllib
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from pathlib import Path
 
-from understudy_shared.base.errors import UnderstudyError
+from understudy_shared.base.errors import SettingsError, UnderstudyError
 from understudy_shared.base.texts import EXAMPLES_OF_AGO, clipped, parse_ago
 from understudy_shared.reads.bounds import (
+    EVERYTHING,
     MAX_LIMIT,
+    MAX_PAGE_ELEMENTS,
     MAX_WAIT_MS,
+    NO_BOUND,
     WAIT_WITH_POSITION_MS,
     BadBoundError,
     Bound,
+    Selection,
     UnknownLag,
 )
-from understudy_shared.reads.cursor import decode_cursor
-from understudy_shared.reads.position import BadPositionError, Position, decode_position
-from understudy_shared.reads.selection import EVERYTHING, MAX_PAGE_ELEMENTS, Selection
-from understudy_shared.reads.snapshot_lease import SnapshotLease, decode_snapshot
+from understudy_shared.reads.tokens import (
+    BadPositionError,
+    Position,
+    SnapshotLease,
+    decode_cursor,
+    decode_position,
+    decode_snapshot,
+)
 from understudy_shared.spark.temporal import parse_timestamp
 from understudy_shared.spark.times import utc_text
 
@@ -246,3 +257,77 @@ def _wait_ms(parameters: Mapping[str, object], *, has_target: bool) -> int:
             f"wait_ms={wait_ms} is above {MAX_WAIT_MS}", where="wait_ms", fix=f"Wait at most {MAX_WAIT_MS} ms"
         )
     return wait_ms
+
+
+log = logging.getLogger(__name__)
+
+EVERY_STORE = "*"
+
+
+class StoreBounds:
+    """The defaults of each store, to be combined with the parameters of a request."""
+
+    def __init__(self, by_store: Mapping[str, Mapping[str, object]] | None = None) -> None:
+        self._by_store = dict(by_store or {})
+        self._defaults: dict[str, Bound] = {}
+        """Bounds of requests without parameters: one object per store, so that equal requests share a group of a hop.
+        """
+
+    def bound(self, store: str, params: Mapping[str, object]) -> Bound:
+        """Return the bound of a reader of an existing store. Defaults about lag do not apply to a reader who names a
+        version. Raises BadBoundError.
+        """
+        if params:
+            defaults = self.of(store)
+            if any(name in params for name in VERSION_PARAMETERS):
+                defaults = {name: value for name, value in defaults.items() if name not in LAG_PARAMETERS}
+            return parse_bound({**defaults, **{name: _taken_back(value) for name, value in params.items()}})
+        known = self._defaults.get(store)
+        if known is None:
+            defaults = self.of(store)
+            known = self._defaults[store] = parse_bound(defaults) if defaults else NO_BOUND
+        return known
+
+    def of(self, store: str) -> dict[str, object]:
+        """Return the default parameters of a store."""
+        return {**self._by_store.get(EVERY_STORE, {}), **self._by_store.get(store, {})}
+
+    def warn_of_unknown(self, stores: Iterable[str]) -> None:
+        """Log which tables match no existing store: a misspelt name protects no reader."""
+        unknown = sorted(self._by_store.keys() - {EVERY_STORE} - set(stores))
+        if unknown:
+            log.warning(
+                "store_bounds names %s, and there is no such store",
+                ", ".join(unknown),
+                extra={"action": "bounds-unused"},
+            )
+
+
+def read_store_bounds(path: Path | None) -> StoreBounds:
+    """Read the bounds of a file; without a file there are no defaults. Raises SettingsError."""
+    if path is None:
+        return StoreBounds()
+    try:
+        tables = tomllib.loads(path.read_text())
+    except FileNotFoundError:
+        raise SettingsError("there is no such file", where=str(path), fix="Check the path of --store-bounds") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError) as error:
+        raise SettingsError(f"the bounds are not TOML ({error})", where=str(path)) from None
+    can_be_default = [name for name in (*BOUNDS, *SELECTION) if name not in OF_A_READER]
+    for store, table in tables.items():
+        where = f"{path}: [{store}]"
+        fix = f'A table per store, or ["*"], with {", ".join(can_be_default)}'
+        if not isinstance(table, dict):
+            raise SettingsError(f"{store!r} is not a table", where=where, fix=fix)
+        for name in OF_A_READER:
+            if name in table:
+                raise SettingsError(f"{name} is a reader's own", where=where, fix=fix)
+        try:
+            parse_bound(table)
+        except BadBoundError as error:
+            raise SettingsError(error.what, where=where, fix=error.fix) from None
+    return StoreBounds(tables)
+
+
+def _taken_back(value: object) -> object:
+    return None if value == "none" else value

@@ -1,5 +1,5 @@
 """Bounds of a reader: how old an answer may be or which version it must be of, which role may give it, how unknown lag
-counts, and which page of it is wanted (pure).
+counts, and which page of a long list is wanted (pure).
 
 By default there is no bound: every replica may answer, and the answer states its age.
 """
@@ -8,13 +8,56 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from understudy_shared.base.errors import UnderstudyError
 from understudy_shared.base.words import ApplicationId, LagInfo, Lineage, Role
-from understudy_shared.reads.position import Position
-from understudy_shared.reads.selection import EVERYTHING, Selection
-from understudy_shared.reads.snapshot_lease import SnapshotLease
+from understudy_shared.reads.tokens import PageCursor, Position, SnapshotLease
+
+MAX_PAGE_ELEMENTS: Final = 1_000
+"""Limit on the elements of one answer, and their number by default. As many as keys of a batch: printing them holds the
+event loop.
+"""
+
+
+class ElementPlace(NamedTuple):
+    """The number of an element of a key, and the bytes by which a version finds it: empty for the first element, or
+    where elements are found by their number.
+    """
+
+    number: int = 0
+    start: bytes = b""
+
+
+FIRST_PLACE: Final = ElementPlace()
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """`limit` is for the elements of one key; without `include_expired`, elements that have surely expired are left
+    out. `place`, at or before the cursor's offset, is known at the node that issued the cursor.
+    """
+
+    limit: int = MAX_PAGE_ELEMENTS
+    cursor: PageCursor | None = None
+    include_expired: bool = True
+    place: ElementPlace = FIRST_PLACE
+
+    @property
+    def offset(self) -> int:
+        """The number of elements on the pages before."""
+        return 0 if self.cursor is None else self.cursor.offset
+
+    def fields(self) -> dict[str, object]:
+        """Return the parameters that it was made of; unset ones are left out."""
+        fields: dict[str, object] = {} if self.limit == MAX_PAGE_ELEMENTS else {"limit": self.limit}
+        if self.cursor is not None:
+            fields["cursor"] = self.cursor.encode()
+        return fields if self.include_expired else {**fields, "include_expired": False}
+
+
+EVERYTHING: Final = Selection()
+
 
 MAX_BATCH_KEYS = 1000
 """Limit on the keys of one batch lookup; a server refuses more with 413, and a client sends several batches."""

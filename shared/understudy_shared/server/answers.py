@@ -21,7 +21,7 @@ from understudy_shared.server.compression import may_compress
 from understudy_shared.server.direct import AnswersBatches, AnswersBodies, AnswersDirectly, DirectExchange, Headers
 from understudy_shared.server.head_cache import LOOKUP_LINE, ParsedHead
 from understudy_shared.server.parsed_cache import MAX_HEAD_BYTES, ParsedCache
-from understudy_shared.telemetry.trace import trace_of
+from understudy_shared.telemetry.spans import trace_of
 from understudy_shared.tls.trouble import TlsTrouble
 
 _PROBES = frozenset((b"/livez", b"/healthz", b"/readyz"))

@@ -14,7 +14,7 @@ from typing import NamedTuple, Protocol, runtime_checkable
 from understudy_shared.auth.principals import UNGUARDED, Authorization
 from understudy_shared.http.edge import JSON_TYPE, NOSNIFF, Receive
 from understudy_shared.http.problems import CONTENT_TYPE, Problem
-from understudy_shared.telemetry.trace import Trace
+from understudy_shared.telemetry.spans import Trace
 
 Headers = Iterable[tuple[bytes, bytes]]
 

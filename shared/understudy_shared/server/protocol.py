@@ -39,7 +39,7 @@ from understudy_shared.server.head_cache import KnownHeads
 from understudy_shared.server.incoming import END_OF_HEAD, Incoming, RefusedError
 from understudy_shared.server.phases import Transition
 from understudy_shared.server.refusals import problem_response, refusing, says_why
-from understudy_shared.telemetry.trace import is_traced
+from understudy_shared.telemetry.spans import is_traced
 from understudy_shared.tls.trouble import NO_CERTIFICATE, PEER_TROUBLE, TlsTrouble
 
 _INTERNAL = limits.INTERNAL_PREFIX.encode()

@@ -15,8 +15,8 @@ from understudy_shared.server.connection_limits import ConnectionLimits, connect
 from understudy_shared.server.memory_use import default_limit_bytes
 from understudy_shared.settings.common import HttpFields, ServiceFields
 from understudy_shared.tls.certificates import tls_plan
-from understudy_shared.tls.names import PeerRole
 from understudy_shared.tls.service_tls import ServiceTls
+from understudy_shared.tls.trouble import PeerRole
 
 
 class HttpServiceSettings(ServiceFields, HttpFields, ServiceSettings):

@@ -35,8 +35,7 @@ from opentelemetry.trace import Span as OtelSpan
 from understudy_shared.base.extras import PACKAGE
 from understudy_shared.base.throttles import LogThrottle
 from understudy_shared.base.words import HostInfo
-from understudy_shared.telemetry.spans import Attributes, Kind, Span
-from understudy_shared.telemetry.trace import Trace
+from understudy_shared.telemetry.spans import Attributes, Kind, Span, Trace
 
 log = logging.getLogger(__name__)
 

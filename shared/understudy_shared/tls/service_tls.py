@@ -19,8 +19,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 
 from understudy_shared.base.errors import SettingsError
 from understudy_shared.base.throttles import LogThrottle, Reminder
-from understudy_shared.tls.certificates import Lifetime, TlsMaterial, TlsPlan, load
-from understudy_shared.tls.contexts import CurrentContext
+from understudy_shared.tls.certificates import CurrentContext, Lifetime, TlsMaterial, TlsPlan, load
 from understudy_shared.tls.trouble import TlsReason, TlsSide, TlsTrouble, tls_trouble
 
 log = logging.getLogger(__name__)

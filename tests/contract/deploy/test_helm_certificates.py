@@ -21,7 +21,7 @@ from understudy_node.settings import ClusterNodeSettings
 from understudy_router.settings import RouterSettings
 from understudy_shared.auth.binding import Exposure
 from understudy_shared.fleet.application_routing import FLEET
-from understudy_shared.tls.names import PeerRole, parse_name
+from understudy_shared.tls.trouble import PeerRole, parse_name
 
 SECRETS = {
     "production": ("understudy-tls", "understudy-node-tls", "understudy-router-tls"),

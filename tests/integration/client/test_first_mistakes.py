@@ -14,7 +14,7 @@ from tests.support.cluster.served_node import Reply, served_node
 from tests.support.spark.queries import wait_until
 
 from understudy_shared.base.words import ApplicationId, Lineage
-from understudy_shared.reads.position import Position
+from understudy_shared.reads.tokens import Position
 
 LINEAGE = Lineage("11111111-2222-4333-8444-555555555555")
 

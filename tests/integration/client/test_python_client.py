@@ -26,7 +26,7 @@ from understudy import (
 )
 from understudy.client.core import metadata
 from understudy.client.results import RoutingCounts
-from understudy_shared.reads.position import decode_position
+from understudy_shared.reads.tokens import decode_position
 
 STORE = "op0"
 

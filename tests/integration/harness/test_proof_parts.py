@@ -27,7 +27,7 @@ from tests.system.proof.storage import FolderStorage
 from tests.system.proof.views import View, damaged, missing
 
 from understudy_shared.base.words import ApplicationId, Lineage
-from understudy_shared.reads.position import Position
+from understudy_shared.reads.tokens import Position
 
 SILENCE_S = 0.3
 

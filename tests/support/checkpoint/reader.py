@@ -31,7 +31,7 @@ from understudy_node.stores.parts import has_families, scan_order_of
 from understudy_node.stores.stores import ServedStore, served_stores
 from understudy_shared.base.errors import UnderstudyError
 from understudy_shared.base.words import ApplicationId, TaskId
-from understudy_shared.reads.selection import EVERYTHING
+from understudy_shared.reads.bounds import EVERYTHING
 
 
 class Row(NamedTuple):

@@ -12,8 +12,8 @@ from understudy_node.engine.view import View
 from understudy_node.replica.task_view import TaskView
 from understudy_node.stores.finder import Finder
 from understudy_node.stores.page_cursors import Places
-from understudy_shared.reads.cursor import PageCursor, decode_cursor
-from understudy_shared.reads.selection import FIRST_PLACE, Selection
+from understudy_shared.reads.bounds import FIRST_PLACE, Selection
+from understudy_shared.reads.tokens import PageCursor, decode_cursor
 
 Records = Mapping[bytes, bytes | None]
 

@@ -21,7 +21,7 @@ from understudy.client.core.state import ClientState
 from understudy_router.cluster.tables import Tables
 from understudy_router.http.routes import StoreMetadata
 from understudy_shared.base.words import ApplicationId, Lineage
-from understudy_shared.reads.position import Position
+from understudy_shared.reads.tokens import Position
 
 PARTITIONS, ROUTER_PORT = 8, 1
 NODES = "abcd"

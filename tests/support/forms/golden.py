@@ -33,12 +33,16 @@ from understudy_shared.questions.scan.cursor import ScanCursor, decode_scan_curs
 from understudy_shared.questions.scan.hop import ScanHop, decode_scan_hop
 from understudy_shared.questions.scan.question import ScanQuestion
 from understudy_shared.questions.watch.hop import FedPartition, FeedHop, decode_feed_hop
-from understudy_shared.reads.bounds import Bound, version_of
-from understudy_shared.reads.cursor import PageCursor, decode_cursor
+from understudy_shared.reads.bounds import Bound, Selection, version_of
 from understudy_shared.reads.export_format import ExportFormat
-from understudy_shared.reads.position import Position, decode_position
-from understudy_shared.reads.selection import Selection
-from understudy_shared.reads.snapshot_lease import SnapshotLease, decode_lease
+from understudy_shared.reads.tokens import (
+    PageCursor,
+    Position,
+    SnapshotLease,
+    decode_cursor,
+    decode_lease,
+    decode_position,
+)
 
 LINEAGE, COMMITTED_US, SECRET = "6f1c7f0e", 1_795_000_000_123_456, b"k" * 32
 TAIL = b',"version":418}'

@@ -9,7 +9,7 @@ from understudy_router.cluster.candidates import Candidate
 from understudy_router.cluster.health import Health
 from understudy_shared.base.words import ApplicationId, Lineage
 from understudy_shared.reads.bounds import Bound, UnknownLag
-from understudy_shared.reads.position import Position
+from understudy_shared.reads.tokens import Position
 
 LIMITS = st.none() | st.integers(0, 12)
 BOUNDS = st.builds(

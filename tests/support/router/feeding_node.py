@@ -16,7 +16,7 @@ from understudy_shared.questions.watch.events import (
 )
 from understudy_shared.questions.watch.feed_choice import FeedWatch
 from understudy_shared.questions.watch.shared_keys import SharedKey, SharedPart
-from understudy_shared.reads.position import Position
+from understudy_shared.reads.tokens import Position
 
 KEYS = 4
 ROWS = [b"k%d" % index for index in range(KEYS)]

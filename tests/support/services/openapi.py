@@ -8,8 +8,7 @@ from typing import Any
 import orjson
 from jsonschema import Draft202012Validator  # type: ignore[import-untyped]
 
-from understudy_shared.reads.cursor import PageCursor
-from understudy_shared.reads.position import decode_position
+from understudy_shared.reads.tokens import PageCursor, decode_position
 
 Json = dict[str, Any]
 

@@ -18,8 +18,7 @@ from tests.support.services.accepted_bounds import in_a_body, in_a_query
 from tests.support.services.schemathesis_runs import KNOWLEDGE, Knowledge
 
 from understudy_shared.reads.bound_parsing import LAG_PARAMETERS, VERSION_PARAMETERS
-from understudy_shared.reads.position import decode_position
-from understudy_shared.reads.snapshot_lease import SnapshotLease
+from understudy_shared.reads.tokens import SnapshotLease, decode_position
 
 TOLD = Knowledge(**json.loads(os.environ[KNOWLEDGE]))
 WORD = {"anyOf": [{"enum": ["word-0", "word-1"]}, {"type": ["string", "null"]}]}

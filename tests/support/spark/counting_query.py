@@ -26,7 +26,7 @@ from tests.support.spark.queries import (
     wait_until,
 )
 
-from understudy_shared.reads.position import decode_position
+from understudy_shared.reads.tokens import decode_position
 
 SCHEMA = "word string, number long"
 WORDS = tuple(f"word-{n}" for n in range(40))

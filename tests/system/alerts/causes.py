@@ -18,7 +18,7 @@ from tests.system.proof.proxy import CUT, Toxics
 from tests.system.proof.views import Spoil
 from tests.system.proof.world import NODES, ROUTERS, redis_proxy
 
-from understudy_shared.reads.position import decode_position
+from understudy_shared.reads.tokens import decode_position
 
 VICTIM = NODES[0]
 ROUTER = ROUTERS[1]

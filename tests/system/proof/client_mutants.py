@@ -25,7 +25,7 @@ def forget_what_was_told() -> None:
     from dataclasses import replace
 
     from understudy.client.core.watches import Watching
-    from understudy_shared.reads.position import decode_position
+    from understudy_shared.reads.tokens import decode_position
 
     begin = Watching._begin
     request = Watching._request

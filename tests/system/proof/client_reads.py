@@ -26,7 +26,7 @@ from understudy.client.core.state import Routing
 from understudy.client.transports.sockets import SocketTransport
 from understudy.client.transports.streams import StreamTransport
 from understudy.client.transports.trust import Trust
-from understudy_shared.reads.position import decode_position
+from understudy_shared.reads.tokens import decode_position
 
 TIMEOUT_S: Final = 5.0
 DEADLINE: Final = "deadline"

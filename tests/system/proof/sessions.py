@@ -17,7 +17,7 @@ from tests.system.proof.http_talk import HttpReply
 from tests.system.proof.question import Question, key_text, said_by
 
 from understudy_shared.reads.bounds import WAIT_WITH_POSITION_MS
-from understudy_shared.reads.position import Position, decode_position
+from understudy_shared.reads.tokens import Position, decode_position
 
 FAILURES = frozenset({"internal"})
 """Problems that are no answer at all; every other typed problem says no, and the checker judges whether it may."""

@@ -25,7 +25,7 @@ def miss_a_change() -> None:
 
 def let_positions_run_ahead() -> None:
     """Say that all changes up to the next version were sent."""
-    from understudy_shared.reads.position import decode_position
+    from understudy_shared.reads.tokens import decode_position
 
     def ahead(position_of: Callable[..., str]) -> Callable[..., str]:
         def position(*of: Any) -> str:

@@ -13,7 +13,7 @@ from tests.system.proof.question import key_text, said_by
 from tests.system.proof.subjects import Subject
 
 from understudy import WatchEvent
-from understudy_shared.reads.position import decode_position
+from understudy_shared.reads.tokens import decode_position
 
 KEYS: Final = 20
 WATCHED: Final = frozenset({"value", SCATTERED})

@@ -15,7 +15,7 @@ from understudy.commands.group import cli
 from understudy.terminal.exits import ExitCode
 from understudy_shared.base.words import ApplicationId, Lineage
 from understudy_shared.http.target import parse_query
-from understudy_shared.reads.position import Position
+from understudy_shared.reads.tokens import Position
 
 
 def test_a_found_key_exits_0_and_shows_every_field_of_the_answer() -> None:

@@ -22,7 +22,7 @@ from tests.system.proof.truth_of_state import Truth
 from tests.unit.proof.model import Model
 
 from understudy_shared.base.words import ApplicationId, Lineage
-from understudy_shared.reads.position import Position
+from understudy_shared.reads.tokens import Position
 
 Said = dict[str, Any]
 

@@ -24,7 +24,7 @@ from understudy.client.core.values import are_segments, is_printed, json_of, key
 from understudy_shared.base.errors import UnderstudyError
 from understudy_shared.base.words import StoreKind
 from understudy_shared.questions.lookup.windows import window_key
-from understudy_shared.reads.position import decode_position
+from understudy_shared.reads.tokens import decode_position
 from understudy_shared.spark.key_codec import KeyCodec, Row
 from understudy_shared.spark.key_encoding import parse_encoding
 from understudy_shared.spark.map_keys import key_codec

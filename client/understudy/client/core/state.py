@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 import threading
 
 from understudy_shared.base.errors import UnderstudyError
-from understudy_shared.reads.position import LineageChangedError, Position, decode_position
+from understudy_shared.reads.tokens import LineageChangedError, Position, decode_position
 
 URL = "UNDERSTUDY_URL"
 DEFAULT_URL = "http://127.0.0.1:8080"

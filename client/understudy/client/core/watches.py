@@ -44,7 +44,7 @@ from understudy.client.errors import UsageError, WrongKeyError
 from understudy.client.events import EventKind, WatchEvent, event_error
 from understudy.client.results import Binding
 from understudy_shared.base.errors import UnderstudyError
-from understudy_shared.reads.position import decode_position
+from understudy_shared.reads.tokens import decode_position
 
 SILENCE_S: Final = 45.0
 """Time without an event or a comment after which a stream counts as cut: servers send one each 15 s."""

@@ -19,8 +19,7 @@ from understudy_shared.base.errors import MissingVersionError, VanishedError
 from understudy_shared.http.problems import Problem, ProblemError, refused
 from understudy_shared.questions.changes.histories import Histories, HistoryStore
 from understudy_shared.questions.changes.history import PATH, HistoryHop, HistoryRange, decode_history_hop
-from understudy_shared.reads.bounds import NO_BOUND, Refusal
-from understudy_shared.reads.selection import Selection
+from understudy_shared.reads.bounds import NO_BOUND, Refusal, Selection
 
 HISTORY_S = 2.0
 """Time after which a page of a history ends."""

@@ -18,8 +18,7 @@ from understudy_node.replica.task_view import TaskView
 from understudy_node.stores.lookup import StoreReader
 from understudy_shared.base.errors import MissingVersionError, VanishedError
 from understudy_shared.http.problems import Problem, ProblemError
-from understudy_shared.reads.bounds import ReadVersion
-from understudy_shared.reads.selection import Selection
+from understudy_shared.reads.bounds import ReadVersion, Selection
 
 MAX_HISTORY_BYTES: Final = 1024 * 1024
 """Size at which a page of a history ends, with one entry at least."""

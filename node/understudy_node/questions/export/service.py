@@ -50,9 +50,8 @@ from understudy_shared.questions.scan.page import PartPage, Place, Room
 from understudy_shared.questions.scan.question import ScanQuestion
 from understudy_shared.questions.scan.service import Scans
 from understudy_shared.questions.scan.turns import Asker, ScanTurn
-from understudy_shared.reads.bounds import ReadVersion, bound_at
+from understudy_shared.reads.bounds import ReadVersion, Selection, bound_at
 from understudy_shared.reads.export_format import ExportFormat, ndjson_line
-from understudy_shared.reads.selection import Selection
 
 PLAIN_ARROW: Final = (16_384, 1024 * 1024)
 """Rows and bytes of a part of Arrow that is made row by row: its batches are made when all rows are there."""

@@ -51,7 +51,7 @@ from understudy_shared.questions.lookup.hop import (
 from understudy_shared.questions.lookup.hop_columns import PROBLEM, HopOutcome, HopOutcomes
 from understudy_shared.reads.bounds import Refusal
 from understudy_shared.reads.hop_fields import BadHopError
-from understudy_shared.reads.position import Position
+from understudy_shared.reads.tokens import Position
 from understudy_shared.server.direct import Exchange, reply_problem
 from understudy_shared.telemetry.spans import Kind, Spans, end_request
 

@@ -15,7 +15,7 @@ from understudy_shared.base.throttles import LogThrottle
 from understudy_shared.http.problems import Problem, ProblemType
 from understudy_shared.questions.lookup.hop import HopTrace
 from understudy_shared.questions.lookup.hop_columns import PROBLEM, HopOutcome
-from understudy_shared.telemetry.trace import Trace, ids_of
+from understudy_shared.telemetry.spans import Trace, ids_of
 
 log = logging.getLogger(__name__)
 

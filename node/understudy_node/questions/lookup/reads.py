@@ -31,10 +31,9 @@ from understudy_shared.http.target import split_path
 from understudy_shared.questions.lookup.batches import BatchAnswer, BatchKeys, problem_result, resolve_keys
 from understudy_shared.questions.lookup.hop_columns import ABSENT, FOUND, HopOutcome
 from understudy_shared.questions.lookup.scattered import NOT_FOUND, Unsettled, answer_of, at_one_version, in_partition
+from understudy_shared.reads.bound_parsing import StoreBounds
 from understudy_shared.reads.bounds import Bound, Refusal
-from understudy_shared.reads.position import Position
-from understudy_shared.reads.snapshot_lease import SnapshotLease
-from understudy_shared.reads.store_bounds import StoreBounds
+from understudy_shared.reads.tokens import Position, SnapshotLease
 from understudy_shared.server.parsed_cache import MAX_TARGET_BYTES, ParsedCache
 from understudy_shared.server.request_counts import OperationCounts, RequestCounts
 from understudy_shared.spark.key_codec import ANY_PARTITION

@@ -44,9 +44,8 @@ from understudy_shared.questions.scan.page import PartPage, Place, Room, Stamp
 from understudy_shared.questions.scan.prefix import KeyPrefix
 from understudy_shared.questions.scan.question import ScanQuestion
 from understudy_shared.questions.scan.where import Term, compile_window_range
-from understudy_shared.reads.bounds import BadBoundError
+from understudy_shared.reads.bounds import BadBoundError, Selection
 from understudy_shared.reads.columns import Column
-from understudy_shared.reads.selection import Selection
 from understudy_shared.spark.json_values import compile_segment_parser
 from understudy_shared.spark.key_codec import Row
 from understudy_shared.spark.temporal import timestamp_text

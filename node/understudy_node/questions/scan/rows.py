@@ -27,9 +27,8 @@ from understudy_shared.questions.scan.page import Access
 from understudy_shared.questions.scan.prefix import KeyPrefix, parse_prefix, row_columns
 from understudy_shared.questions.scan.question import ScanQuestion
 from understudy_shared.questions.scan.where import Term, compile_range, compile_where
-from understudy_shared.reads.bounds import BadBoundError
+from understudy_shared.reads.bounds import EVERYTHING, BadBoundError, Selection
 from understudy_shared.reads.columns import Column, Columns, walk, walk_row
-from understudy_shared.reads.selection import EVERYTHING, Selection
 from understudy_shared.spark.json_values import compile_json_parser
 from understudy_shared.spark.key_codec import Row, is_window
 from understudy_shared.spark.scalar_parser import is_scalar

@@ -35,8 +35,7 @@ from understudy_shared.questions.scan.start import (
     encode_version,
 )
 from understudy_shared.questions.scan.turns import Asker, ScannedStore, ScanTurn
-from understudy_shared.reads.bounds import BadBoundError, Bound, ReadVersion, bound_at
-from understudy_shared.reads.selection import Selection
+from understudy_shared.reads.bounds import BadBoundError, Bound, ReadVersion, Selection, bound_at
 from understudy_shared.server.app import Answer
 
 SAMPLED: Final = 256

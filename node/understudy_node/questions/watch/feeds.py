@@ -37,7 +37,7 @@ from understudy_shared.questions.watch.sending import PIECE_BYTES, Begun, Events
 from understudy_shared.questions.watch.shared_keys import SharedKey
 from understudy_shared.questions.watch.streams import MAX_WATCHED_KEYS, WatchEndedError, WatchStream
 from understudy_shared.reads.bounds import NO_BOUND
-from understudy_shared.reads.position import Position
+from understudy_shared.reads.tokens import Position
 
 KEYS_S: Final = 10.0
 """Time limit for the keys of a resumed feed."""

@@ -19,7 +19,7 @@ from understudy_shared.base.words import StoreName
 from understudy_shared.questions.watch.events import EndReason
 from understudy_shared.questions.watch.shared_keys import SharedKey
 from understudy_shared.questions.watch.streams import WatchEndedError, WatchStream, slices_of
-from understudy_shared.reads.selection import Selection
+from understudy_shared.reads.bounds import Selection
 
 log = logging.getLogger(__name__)
 

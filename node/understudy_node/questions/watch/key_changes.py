@@ -14,8 +14,7 @@ from understudy_node.questions.watch.watched_task import KeyChange, are_equal, m
 from understudy_node.replica.local_bases import LocalBases
 from understudy_node.replica.task import TaskReplica
 from understudy_node.stores.lookup import StoreReader
-from understudy_shared.reads.bounds import ReadVersion
-from understudy_shared.reads.selection import Selection
+from understudy_shared.reads.bounds import ReadVersion, Selection
 
 MAX_CHANGES_BYTES: Final = 4 * 1024 * 1024
 """Size of the values at which a pass ends, with one version at least: what is missing is another pass."""

@@ -15,7 +15,7 @@ from understudy_node.stores.lookup import StoreReader
 from understudy_shared.base.errors import MissingVersionError, UnderstudyError, VanishedError
 from understudy_shared.http.problems import ProblemError, ProblemType, problem_of
 from understudy_shared.questions.watch.shared_keys import SharedKey
-from understudy_shared.reads.selection import Selection
+from understudy_shared.reads.bounds import Selection
 
 PASS_S: Final = 2.0
 """Time after which a pass over the versions ends: what is missing is another one."""

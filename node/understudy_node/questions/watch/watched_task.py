@@ -24,8 +24,8 @@ from understudy_shared.questions.lookup.scattered import NOT_FOUND
 from understudy_shared.questions.watch.events import KeyEvent, key_event
 from understudy_shared.questions.watch.feed_choice import FeedWatch
 from understudy_shared.questions.watch.shared_keys import Change, SharedKey, SharedPart
-from understudy_shared.reads.position import Position
-from understudy_shared.reads.selection import Selection
+from understudy_shared.reads.bounds import Selection
+from understudy_shared.reads.tokens import Position
 
 MAX_WAITING_VIEWS: Final = 64
 """Number of versions that wait to be compared. Beyond it the oldest are left out, which is a jump."""

@@ -18,7 +18,7 @@ from understudy_shared.questions.watch.shared_keys import CaughtUp
 from understudy_shared.questions.watch.streams import WatchStream, WatchStreams
 from understudy_shared.questions.watch.watcher import Joined, WatchSource
 from understudy_shared.reads.bounds import NO_BOUND, Bound, Refusal
-from understudy_shared.reads.position import Position
+from understudy_shared.reads.tokens import Position
 
 WAIT_MS: Final = 3_000
 """Longest time that a watcher waits until a replica has the version that the watcher has seen."""

@@ -14,8 +14,7 @@ from understudy_shared.http.problems import Problem, ProblemError, ProblemType
 from understudy_shared.questions.lease.calls import ReplicaVersion
 from understudy_shared.questions.lease.service import Chosen, Snapshots, choose
 from understudy_shared.reads.bounds import Bound
-from understudy_shared.reads.position import Position
-from understudy_shared.reads.snapshot_lease import SnapshotLease
+from understudy_shared.reads.tokens import Position, SnapshotLease
 
 
 class RouterSnapshots(Snapshots):

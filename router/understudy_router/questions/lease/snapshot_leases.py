@@ -34,8 +34,7 @@ from understudy_shared.questions.lease.calls import (
     decode_shown,
 )
 from understudy_shared.reads.hop_fields import BadHopError, object_of
-from understudy_shared.reads.position import Position
-from understudy_shared.reads.snapshot_lease import SnapshotLease
+from understudy_shared.reads.tokens import Position, SnapshotLease
 
 log = logging.getLogger(__name__)
 

@@ -13,7 +13,7 @@ from understudy_router.transport.node_client import NodeClient
 from understudy_router.transport.node_requests import NodeRequest, Reply
 from understudy_shared.questions.lookup.hop_columns import HopKeys
 from understudy_shared.server.direct import ReaderLeftError
-from understudy_shared.telemetry.trace import Trace
+from understudy_shared.telemetry.spans import Trace
 
 
 class Reader(Protocol):

@@ -52,9 +52,9 @@ from understudy_shared.questions.lookup.hop_columns import (
 )
 from understudy_shared.questions.lookup.scattered import at_one_version
 from understudy_shared.reads.bounds import Bound
-from understudy_shared.reads.position import Position
+from understudy_shared.reads.tokens import Position
 from understudy_shared.server.direct import ReaderLeftError
-from understudy_shared.telemetry.trace import ids_of
+from understudy_shared.telemetry.spans import ids_of
 
 Done = Callable[[Result | None, float], None]
 """A callback that is called on the event loop, once, with a key's result and how long it took in ms; with `None` as the

@@ -24,8 +24,8 @@ from understudy_shared.http.lookup_requests import (
 from understudy_shared.http.problems import ProblemError
 from understudy_shared.http.target import split_path
 from understudy_shared.questions.lookup.hop_columns import HopKey
+from understudy_shared.reads.bound_parsing import StoreBounds
 from understudy_shared.reads.bounds import NO_BOUND, Bound
-from understudy_shared.reads.store_bounds import StoreBounds
 from understudy_shared.server.parsed_cache import MAX_TARGET_BYTES, ParsedCache
 from understudy_shared.server.request_counts import OperationCounts, RequestCounts
 from understudy_shared.settings.common import DEFAULT_KEY_BYTES

@@ -9,8 +9,7 @@ from understudy_router.transport.node_requests import NodeRequest, Outcomes
 from understudy_shared.cluster.wire import HopFailure
 from understudy_shared.questions.lookup.hop import PATH
 from understudy_shared.questions.lookup.hop_columns import PROBLEM
-from understudy_shared.telemetry.spans import Attributes, Kind, RecordedTrace, Span
-from understudy_shared.telemetry.trace import Trace
+from understudy_shared.telemetry.spans import Attributes, Kind, RecordedTrace, Span, Trace
 
 
 class RecordedRequest(NodeRequest):

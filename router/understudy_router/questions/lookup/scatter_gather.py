@@ -8,7 +8,7 @@ from understudy_router.forwarding.results import Results
 from understudy_shared.http.problems import Problem
 from understudy_shared.questions.lookup.hop_columns import NO_PARTITION, HopKeys
 from understudy_shared.questions.lookup.scattered import Unsettled, answer_of
-from understudy_shared.reads.position import Position
+from understudy_shared.reads.tokens import Position
 
 MAX_SPREAD = 10_000
 """Limit on the keys of a read times the partitions that each is asked of: beyond it, keys are read in turns."""

@@ -31,8 +31,7 @@ from understudy_shared.server.direct import Exchange
 from understudy_shared.server.probes import ProcessReport
 from understudy_shared.settings.common import Compression
 from understudy_shared.spark.key_codec import ANY_PARTITION
-from understudy_shared.telemetry.spans import RecordedTrace
-from understudy_shared.telemetry.trace import Trace
+from understudy_shared.telemetry.spans import RecordedTrace, Trace
 
 log = logging.getLogger(__name__)
 

@@ -48,8 +48,7 @@ from understudy_shared.questions.watch.hop import (
     WatchKey,
 )
 from understudy_shared.questions.watch.streams import HEARTBEAT_S, WatchStream, slices_of
-from understudy_shared.reads.bounds import NO_BOUND, Bound, Refusal
-from understudy_shared.reads.selection import Selection
+from understudy_shared.reads.bounds import NO_BOUND, Bound, Refusal, Selection
 
 MAX_EVENT_BYTES: Final = 64 * 1024 * 1024
 """Limit on one event: it holds a value, which may be as long as any."""

@@ -23,10 +23,9 @@ from understudy_shared.questions.watch.service import WatchQuestion
 from understudy_shared.questions.watch.shared_keys import CaughtUp, Change, SharedPart
 from understudy_shared.questions.watch.streams import WatchStream
 from understudy_shared.questions.watch.watcher import Joined, WatchSource
-from understudy_shared.reads.bounds import MAX_BATCH_KEYS, Refusal
+from understudy_shared.reads.bounds import MAX_BATCH_KEYS, Refusal, Selection
 from understudy_shared.reads.hop_fields import BadHopError
-from understudy_shared.reads.position import Position
-from understudy_shared.reads.selection import Selection
+from understudy_shared.reads.tokens import Position
 
 SWEEP_S: Final = 1.0
 """Time between two looks for keys that are not watched any more."""

@@ -12,7 +12,7 @@ from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
 from typing import Final
 
 from understudy_shared.questions.changes.question import ChangesPlace, VersionLines
-from understudy_shared.reads.position import LineageChangedError
+from understudy_shared.reads.tokens import LineageChangedError
 
 PARTITIONS_AHEAD: Final = 2
 """Number of partitions whose next part is fetched ahead."""

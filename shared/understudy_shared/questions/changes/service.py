@@ -34,7 +34,7 @@ from understudy_shared.questions.scan.service import Scans
 from understudy_shared.questions.scan.turns import Asker, ScanTurn, scan_turn
 from understudy_shared.reads.bounds import NO_BOUND, BadBoundError, Refusal
 from understudy_shared.reads.export_format import MEDIA_TYPES, ExportFormat, ndjson_line
-from understudy_shared.reads.position import Position
+from understudy_shared.reads.tokens import Position
 from understudy_shared.server.app import is_head
 from understudy_shared.spark.times import utc_text
 

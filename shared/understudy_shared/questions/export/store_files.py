@@ -49,7 +49,7 @@ from understudy_shared.questions.scan.requests import ExportRequest, parse_scan
 from understudy_shared.questions.scan.turns import Asker, ScanTurn, scan_turn
 from understudy_shared.reads.bounds import BadBoundError, ReadVersion
 from understudy_shared.reads.export_format import MEDIA_TYPES, ExportFormat
-from understudy_shared.reads.position import Position
+from understudy_shared.reads.tokens import Position
 from understudy_shared.server.app import is_head
 
 MAX_FILE_BYTES: Final = 64 * 1024 * 1024

@@ -11,8 +11,7 @@ import orjson
 
 from understudy_shared.base.plausible import CEILING
 from understudy_shared.reads.hop_fields import BadHopError, object_of, text
-from understudy_shared.reads.position import BadPositionError, Position, decode_position
-from understudy_shared.reads.snapshot_lease import SnapshotLease, decode_lease
+from understudy_shared.reads.tokens import BadPositionError, Position, SnapshotLease, decode_lease, decode_position
 
 SHOWN_PATH: Final = "/internal/v1/snapshots/shown"
 HOLD_PATH: Final = "/internal/v1/snapshots/hold"

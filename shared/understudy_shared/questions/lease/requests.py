@@ -11,7 +11,7 @@ from understudy_shared.base.texts import clipped
 from understudy_shared.http.problems import Problem, ProblemError, ProblemType
 from understudy_shared.reads.bound_parsing import VERSION_PARAMETERS
 from understudy_shared.reads.bounds import WAIT_WITH_POSITION_MS
-from understudy_shared.reads.snapshot_lease import DEFAULT_TTL_S, MAX_TTL_S
+from understudy_shared.reads.tokens import DEFAULT_TTL_S, MAX_TTL_S
 
 MAX_LEASED_STORES: Final = 64
 """Limit on the stores that a request names."""

@@ -26,8 +26,7 @@ from understudy_shared.questions.lease.calls import ReplicaVersion
 from understudy_shared.questions.lease.requests import SnapshotRequest, parse_snapshot_request
 from understudy_shared.questions.service_reads import ServiceReads
 from understudy_shared.reads.bounds import Bound, Refusal
-from understudy_shared.reads.position import Position
-from understudy_shared.reads.snapshot_lease import SnapshotLease, decode_snapshot, new_lease
+from understudy_shared.reads.tokens import Position, SnapshotLease, decode_snapshot, new_lease
 from understudy_shared.server.app import json_response
 from understudy_shared.server.request_counts import NO_STORE
 from understudy_shared.spark.times import utc_text

@@ -20,12 +20,10 @@ import orjson
 from understudy_shared.base.texts import clipped
 from understudy_shared.questions.lookup.hop_columns import PROBLEM, HopKey, HopKeys, HopOutcome, HopOutcomes
 from understudy_shared.reads.bound_parsing import bound_fields, parse_bound
-from understudy_shared.reads.bounds import NO_BOUND, BadBoundError, Bound
-from understudy_shared.reads.cursor import BadCursorError
+from understudy_shared.reads.bounds import EVERYTHING, NO_BOUND, BadBoundError, Bound
 from understudy_shared.reads.hop_fields import BadHopError, cut, object_of, text, whole
-from understudy_shared.reads.position import BadPositionError
-from understudy_shared.reads.selection import EVERYTHING
-from understudy_shared.telemetry.trace import Trace, parse_traceparent
+from understudy_shared.reads.tokens import BadCursorError, BadPositionError
+from understudy_shared.telemetry.spans import Trace, parse_traceparent
 
 PATH = "/internal/v1/lookup"
 CONTENT_TYPE = b"application/x-understudy-hop"

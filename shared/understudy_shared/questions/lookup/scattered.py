@@ -18,7 +18,7 @@ from typing import Any, Final, NamedTuple
 from understudy_shared.http.problems import Problem, ProblemError, ProblemType
 from understudy_shared.questions.lookup.hop_columns import ABSENT, FOUND, HopOutcome
 from understudy_shared.reads.bounds import Bound, bound_at, version_of
-from understudy_shared.reads.position import Position, decode_position
+from understudy_shared.reads.tokens import Position, decode_position
 
 NOT_FOUND: Final = b'"found":false,'
 """The members for an absent key. A key of which everything has expired has others, and is there."""

@@ -13,9 +13,7 @@ from typing import Final
 
 from understudy_shared.base.plausible import CEILING
 from understudy_shared.base.texts import clipped
-from understudy_shared.reads.cursor import BadCursorError
-from understudy_shared.reads.position import LineageChangedError
-from understudy_shared.reads.tokens import decode_token, encode_token
+from understudy_shared.reads.tokens import BadCursorError, LineageChangedError, decode_token, encode_token
 
 PREFIX: Final = "sc1."
 

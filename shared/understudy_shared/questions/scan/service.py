@@ -43,7 +43,7 @@ from understudy_shared.questions.scan.requests import parse_scan, parse_scan_bod
 from understudy_shared.questions.scan.turns import Asker, ScannedStore, ScanTurn, scan_turn
 from understudy_shared.questions.service_reads import ServiceReads
 from understudy_shared.reads.bounds import Bound, ReadVersion, version_of
-from understudy_shared.reads.position import Position
+from understudy_shared.reads.tokens import Position
 from understudy_shared.server.app import Answer, without_framework
 from understudy_shared.server.request_counts import NO_STORE
 

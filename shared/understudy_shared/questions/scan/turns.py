@@ -18,7 +18,7 @@ from understudy_shared.questions.scan.page import PartPage, Place, ReadPart, Roo
 from understudy_shared.questions.scan.prefix import KeyPrefix, parse_prefix
 from understudy_shared.questions.scan.question import ScanQuestion, ScanRequest
 from understudy_shared.reads.bounds import BadBoundError, Bound
-from understudy_shared.reads.cursor import BadCursorError
+from understudy_shared.reads.tokens import BadCursorError
 from understudy_shared.spark.key_codec import ANY_PARTITION, KeyCodec
 
 T = TypeVar("T")

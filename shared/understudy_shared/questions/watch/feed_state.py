@@ -17,7 +17,7 @@ import orjson
 from understudy_shared.questions.watch.choice import UNSENT, WatchedKey
 from understudy_shared.questions.watch.events import HopEvent, KeyEvent, key_event
 from understudy_shared.questions.watch.shared_keys import SharedKey, SharedPart
-from understudy_shared.reads.position import Position, decode_position
+from understudy_shared.reads.tokens import Position, decode_position
 
 COUNTED_AT_ONCE: Final = 200
 """Number of events that count in one turn of the event loop: under 1 ms."""

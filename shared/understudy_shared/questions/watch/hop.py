@@ -14,10 +14,9 @@ from typing import Any, Final, NamedTuple
 import orjson
 
 from understudy_shared.reads.bound_parsing import parse_bound
-from understudy_shared.reads.bounds import MAX_BATCH_KEYS, BadBoundError
+from understudy_shared.reads.bounds import MAX_BATCH_KEYS, BadBoundError, Selection
 from understudy_shared.reads.hop_fields import BadHopError, StoreOfHop, object_of, store_of_hop, text, whole
-from understudy_shared.reads.position import BadPositionError, Position, decode_position
-from understudy_shared.reads.selection import Selection
+from understudy_shared.reads.tokens import BadPositionError, Position, decode_position
 
 OPEN_PATH: Final = "/internal/v1/watch/feed"
 KEYS_PATH: Final = "/internal/v1/watch/feed/keys"

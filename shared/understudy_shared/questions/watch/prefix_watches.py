@@ -38,7 +38,7 @@ from understudy_shared.questions.watch.sending import PIECE_BYTES, Begun, Events
 from understudy_shared.questions.watch.service import Watches, grants_of
 from understudy_shared.questions.watch.streams import WatchEndedError, WatchStream, WatchStreams
 from understudy_shared.reads.bounds import NO_BOUND, BadBoundError, Bound, ReadVersion, Refusal
-from understudy_shared.reads.position import Position
+from understudy_shared.reads.tokens import Position
 from understudy_shared.spark.times import utc_text
 
 MAX_PRESENT: Final = 1_000

@@ -19,8 +19,7 @@ from understudy_shared.questions.lookup.batches import parse_batch
 from understudy_shared.questions.watch.hop import WatchKey
 from understudy_shared.reads.bound_parsing import parse_moment
 from understudy_shared.reads.bounds import BadBoundError
-from understudy_shared.reads.position import PREFIX as POSITION_PREFIX
-from understudy_shared.reads.position import BadPositionError, Position, decode_position
+from understudy_shared.reads.tokens import POSITION_PREFIX, BadPositionError, Position, decode_position
 from understudy_shared.spark.key_codec import KeyCodec, Row
 
 SELECTION_PARAMETERS = ("limit", "include_expired")

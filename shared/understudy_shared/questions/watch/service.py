@@ -45,9 +45,8 @@ from understudy_shared.questions.watch.requests import (
 )
 from understudy_shared.questions.watch.sending import Begun, Events, WatchResponse, begun
 from understudy_shared.questions.watch.streams import WatchStream, WatchStreams
-from understudy_shared.reads.bounds import Bound
-from understudy_shared.reads.position import Position, decode_position
-from understudy_shared.reads.selection import Selection
+from understudy_shared.reads.bounds import Bound, Selection
+from understudy_shared.reads.tokens import Position, decode_position
 from understudy_shared.server.request_counts import NO_STORE, RequestCounts
 from understudy_shared.spark.key_codec import KeyCodec
 

@@ -23,7 +23,7 @@ from understudy_shared.questions.watch.service import WatchQuestion
 from understudy_shared.questions.watch.shared_keys import CaughtUp, SharedKey, SharedPart
 from understudy_shared.questions.watch.streams import WatchStream, WatchStreams
 from understudy_shared.reads.bounds import Refusal
-from understudy_shared.reads.position import Position
+from understudy_shared.reads.tokens import Position
 
 
 class Joined(NamedTuple):

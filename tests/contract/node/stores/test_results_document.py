@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tools.results_document import DOCUMENT, SQL, document
 
-from understudy_shared.reads.result_functions import RESULT_FUNCTIONS
+from understudy_shared.base.words import RESULT_FUNCTIONS
 
 
 def test_the_list_of_finished_values_is_the_one_that_is_generated() -> None:

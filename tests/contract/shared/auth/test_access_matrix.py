@@ -28,8 +28,7 @@ from tests.support.spark.counting_query import WORDS
 from understudy_router.http.app import create_app as router_app
 from understudy_shared.auth.permissions import NeedKind, need_of
 from understudy_shared.base.words import ApplicationId, Lineage
-from understudy_shared.reads.position import Position
-from understudy_shared.reads.snapshot_lease import SnapshotLease
+from understudy_shared.reads.tokens import Position, SnapshotLease
 
 
 @pytest.fixture(scope="module")

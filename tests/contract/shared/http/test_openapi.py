@@ -22,7 +22,7 @@ from tests.support.spark.queries import wait_until
 from understudy_node.http.app import create_app as node_app
 from understudy_router.http.app import create_app as router_app
 from understudy_shared.base.words import ApplicationId
-from understudy_shared.reads.position import decode_position
+from understudy_shared.reads.tokens import decode_position
 
 WORD, STORE, VERSION = WORDS[0], "/v1/stores/op0", 3
 KEY = quote(json.dumps([WORD]))

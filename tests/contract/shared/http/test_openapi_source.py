@@ -24,14 +24,8 @@ from understudy_shared.page.series import HISTORY_MINUTES
 from understudy_shared.questions.lease.requests import MAX_LEASED_STORES
 from understudy_shared.questions.scan.question import MAX_FIELDS, MAX_ORDER_CHARS, MAX_SCAN_ROWS
 from understudy_shared.questions.scan.where import MAX_TERMS
-from understudy_shared.reads import cursor, position, snapshot_lease
-from understudy_shared.reads.bounds import (
-    MAX_BATCH_KEYS,
-    MAX_LIMIT,
-    MAX_WAIT_MS,
-    UnknownLag,
-)
-from understudy_shared.reads.selection import MAX_PAGE_ELEMENTS
+from understudy_shared.reads import tokens
+from understudy_shared.reads.bounds import MAX_BATCH_KEYS, MAX_LIMIT, MAX_PAGE_ELEMENTS, MAX_WAIT_MS, UnknownLag
 
 Json = dict[str, Any]
 
@@ -212,8 +206,8 @@ def test_limits_are_those_of_the_code() -> None:
     assert SCHEMAS["ScanQuestion"]["properties"]["fields"]["maxItems"] == MAX_FIELDS
     assert SCHEMAS["Batch"]["properties"]["keys"]["maxItems"] == MAX_BATCH_KEYS
     of_a_lease = SCHEMAS["SnapshotRequest"]["properties"]
-    assert of_a_lease["ttl_s"]["maximum"] == snapshot_lease.MAX_TTL_S
-    assert f"{snapshot_lease.DEFAULT_TTL_S} by default" in of_a_lease["ttl_s"]["description"]
+    assert of_a_lease["ttl_s"]["maximum"] == tokens.MAX_TTL_S
+    assert f"{tokens.DEFAULT_TTL_S} by default" in of_a_lease["ttl_s"]["description"]
     assert of_a_lease["stores"]["maxItems"] == MAX_LEASED_STORES
     assert of_a_lease["wait_ms"]["maximum"] == MAX_WAIT_MS
     assert of_parameter("/admin/v1/lag", "limit")["maximum"] == MAX_ROWS
@@ -223,10 +217,10 @@ def test_limits_are_those_of_the_code() -> None:
 
 def test_tokens_look_as_the_code_makes_them() -> None:
     of_a_position, of_a_cursor = of_member("Found", "position"), of_member("Found", "next_cursor")
-    assert of_a_position["pattern"] == rf"^{position.PREFIX[:-1]}\.[A-Za-z0-9_-]+$"
-    assert of_a_position["maxLength"] == position.MAX_TOKEN_CHARS
-    assert of_a_cursor["pattern"] == rf"^{cursor.PREFIX[:-1]}\.[A-Za-z0-9_-]+$"
-    assert of_a_cursor["maxLength"] == cursor.MAX_CURSOR_CHARS
+    assert of_a_position["pattern"] == rf"^{tokens.POSITION_PREFIX[:-1]}\.[A-Za-z0-9_-]+$"
+    assert of_a_position["maxLength"] == tokens.MAX_TOKEN_CHARS
+    assert of_a_cursor["pattern"] == rf"^{tokens.CURSOR_PREFIX[:-1]}\.[A-Za-z0-9_-]+$"
+    assert of_a_cursor["maxLength"] == tokens.MAX_CURSOR_CHARS
     of_a_lease = of_member("SnapshotLease", "snapshot")
-    assert of_a_lease["pattern"] == rf"^{snapshot_lease.PREFIX[:-1]}\.[A-Za-z0-9_-]+$"
-    assert of_a_lease["maxLength"] == position.MAX_TOKEN_CHARS
+    assert of_a_lease["pattern"] == rf"^{tokens.LEASE_PREFIX[:-1]}\.[A-Za-z0-9_-]+$"
+    assert of_a_lease["maxLength"] == tokens.MAX_TOKEN_CHARS

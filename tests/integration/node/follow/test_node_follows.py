@@ -13,7 +13,7 @@ from tests.support.spark.formats import HDFS_V1, ROCKSDB_CHANGELOG_V2, StateForm
 from tests.support.spark.queries import QueryOptions, wait_until
 
 from understudy_node.engine.view import View
-from understudy_shared.reads.position import decode_position
+from understudy_shared.reads.tokens import decode_position
 
 SNAPSHOTS = QueryOptions(min_deltas_for_snapshot=2, maintenance_interval_ms=50)
 

@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 from tests.support.oracle.finished import announced, assert_results, run_finished
 from tests.support.spark.formats import HDFS_V1, ROCKSDB_CHANGELOG_V2, StateFormat
 
-from understudy_shared.reads.result_functions import RESULT_FUNCTIONS
+from understudy_shared.base.words import RESULT_FUNCTIONS
 
 FORMATS = [
     pytest.param(ROCKSDB_CHANGELOG_V2, id="rocksdb"),

@@ -21,7 +21,7 @@ from tests.support.cluster.served_node import Reply, Served, ServedNode, served_
 from tests.support.services.openapi import judge
 
 from understudy_node.stores import element_pages
-from understudy_shared.reads.cursor import PageCursor, decode_cursor
+from understudy_shared.reads.tokens import PageCursor, decode_cursor
 
 STORE = "/v1/stores/op0"
 NUMBERS = list(range(SESSIONS))

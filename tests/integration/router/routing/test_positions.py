@@ -15,7 +15,7 @@ from tests.support.cluster.in_process import LIMIT_S, Cluster, ClusterRouter, cl
 from tests.support.spark.counting_query import WORDS
 from tests.support.spark.queries import wait_until
 
-from understudy_shared.reads.position import Position, decode_position
+from understudy_shared.reads.tokens import Position, decode_position
 
 FIRST = 5
 

@@ -16,7 +16,7 @@ from understudy_shared.http.problems import ProblemType
 from understudy_shared.questions.lookup.hop import HopReply, encode_reply
 from understudy_shared.questions.lookup.hop_columns import HopKey, HopOutcome
 from understudy_shared.reads.bounds import Refusal
-from understudy_shared.reads.position import Position
+from understudy_shared.reads.tokens import Position
 
 TOKEN = Position(ApplicationId("flights"), Lineage("l1"), 9, None).encode()
 

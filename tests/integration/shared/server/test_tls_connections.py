@@ -24,9 +24,8 @@ from tests.support.services.raw_http import RawClient
 
 from understudy_shared.server.connection_limits import ConnectionLimits, ConnectionRefusal
 from understudy_shared.tls.certificates import tls_plan
-from understudy_shared.tls.names import PeerRole
 from understudy_shared.tls.service_tls import ServiceTls
-from understudy_shared.tls.trouble import TlsReason, TlsSide
+from understudy_shared.tls.trouble import PeerRole, TlsReason, TlsSide
 
 
 @pytest.fixture(scope="module")

@@ -29,8 +29,7 @@ from understudy_shared.base.errors import SettingsError
 from understudy_shared.base.words import HostInfo
 from understudy_shared.http.problems import ProblemType
 from understudy_shared.telemetry.span_export import ENDPOINTS, open_spans
-from understudy_shared.telemetry.spans import Kind, Spans
-from understudy_shared.telemetry.trace import parse_traceparent
+from understudy_shared.telemetry.spans import Kind, Spans, parse_traceparent
 
 TRACE_ID, SPAN_ID = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
 SAMPLED, UNSAMPLED = f"00-{TRACE_ID}-{SPAN_ID}-01", f"00-{'a' * 32}-{SPAN_ID}-00"

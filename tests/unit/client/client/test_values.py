@@ -15,7 +15,7 @@ from understudy.client.core.state import SessionPosition
 from understudy.client.core.values import json_value, key_target
 from understudy_shared.base.words import ApplicationId, Lineage
 from understudy_shared.http.target import parse_query, split_path
-from understudy_shared.reads.position import Position
+from understudy_shared.reads.tokens import Position
 
 
 def received(parts: list[Any]) -> Any:

@@ -24,7 +24,7 @@ from understudy.client.events import WatchEvent
 from understudy_shared.base.errors import UnderstudyError
 from understudy_shared.base.words import ApplicationId, Lineage
 from understudy_shared.questions.watch.events import version_event
-from understudy_shared.reads.position import Position
+from understudy_shared.reads.tokens import Position
 
 GONE = problem("version-gone", 410, retained_versions=[7, 9])
 

@@ -21,8 +21,8 @@ from understudy_node.questions.lookup.reads import Reads
 from understudy_node.replica.task import TaskReplica
 from understudy_node.stores.lookup import LookupAnswer
 from understudy_shared.base.words import Role, StoreName
+from understudy_shared.reads.bound_parsing import StoreBounds
 from understudy_shared.reads.bounds import Bound
-from understudy_shared.reads.store_bounds import StoreBounds
 
 FILE = FileStat(1, 30, 1)
 VERSIONS = st.integers(0, 50)

@@ -21,7 +21,7 @@ from understudy_node.replica.task_view import TaskView
 from understudy_shared.base.errors import CorruptFileError, MissingVersionError, UnderstudyError, VanishedError
 from understudy_shared.base.words import ApplicationId, TaskId
 from understudy_shared.reads.bounds import ReadVersion, Refusal
-from understudy_shared.reads.position import LineageChangedError
+from understudy_shared.reads.tokens import LineageChangedError
 
 
 class Task:

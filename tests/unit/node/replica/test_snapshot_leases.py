@@ -16,8 +16,7 @@ from understudy_node.replica.snapshot_leases import LeaseTable, leased_version
 from understudy_shared.base.words import ApplicationId, Lineage
 from understudy_shared.http.problems import ProblemError
 from understudy_shared.reads.bounds import ReadVersion
-from understudy_shared.reads.position import Position
-from understudy_shared.reads.snapshot_lease import SnapshotLease
+from understudy_shared.reads.tokens import Position, SnapshotLease
 
 TTL_S = 60
 TTL_MS = 1000 * TTL_S

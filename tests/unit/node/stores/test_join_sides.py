@@ -15,7 +15,7 @@ from understudy_node.replica.task_view import TaskView
 from understudy_node.stores import element_pages
 from understudy_node.stores.join_sides import JoinSide, SideTables, TimedJoinSide, row_printer
 from understudy_shared.base.errors import CorruptFileError
-from understudy_shared.reads.selection import EVERYTHING
+from understudy_shared.reads.bounds import EVERYTHING
 from understudy_shared.spark.types import BooleanType, Field, LongType, StringType, StructType
 from understudy_shared.spark.unsafe_row import compile_row_encoder
 

@@ -10,7 +10,7 @@ import pytest
 from understudy_node.stores.finder import Found
 from understudy_node.stores.finding import FindingReader
 from understudy_shared.base.errors import UnderstudyError
-from understudy_shared.reads.selection import EVERYTHING
+from understudy_shared.reads.bounds import EVERYTHING
 from understudy_shared.spark.key_codec import KeyCodec
 from understudy_shared.spark.types import Field, StringType, StructType
 

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from understudy_node.stores.page_cursors import MAX_START_BYTES, Places
-from understudy_shared.reads.cursor import PageCursor, decode_cursor, key_digest
-from understudy_shared.reads.selection import FIRST_PLACE, ElementPlace
+from understudy_shared.reads.bounds import FIRST_PLACE, ElementPlace
+from understudy_shared.reads.tokens import PageCursor, decode_cursor, key_digest
 
 CURSOR = PageCursor("visits", "life-1", key_digest(b"row"), 7, 1_000, 20)
 OURS, THEIRS = Places(b"ours"), Places(b"theirs")

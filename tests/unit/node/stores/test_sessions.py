@@ -14,7 +14,7 @@ from understudy_node.stores import element_pages, sessions
 from understudy_node.stores.expiry import Expiry
 from understudy_node.stores.sessions import Sessions, session_order, session_printer
 from understudy_shared.http.problems import ProblemError, ProblemType
-from understudy_shared.reads.selection import EVERYTHING, Selection
+from understudy_shared.reads.bounds import EVERYTHING, Selection
 from understudy_shared.spark.types import Field, LongType, StringType, StructType, TimestampType
 from understudy_shared.spark.unsafe_row import compile_row_encoder
 

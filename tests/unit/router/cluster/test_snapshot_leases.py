@@ -24,8 +24,7 @@ from understudy_shared.questions.lease.calls import (
     decode_leases_call,
     encode_shown,
 )
-from understudy_shared.reads.position import Position
-from understudy_shared.reads.snapshot_lease import SnapshotLease
+from understudy_shared.reads.tokens import Position, SnapshotLease
 
 Said = tuple[int, bytes] | Exception
 AT = Position(ApplicationId(APPLICATION), Lineage(LINEAGE), 7, 3)

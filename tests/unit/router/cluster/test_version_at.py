@@ -15,7 +15,7 @@ from understudy_shared.base.words import ApplicationId, HostInfo, Lineage
 from understudy_shared.cluster.node_calls import NodeCallError, NodeCalls
 from understudy_shared.http.problems import ProblemError
 from understudy_shared.reads.bounds import Bound
-from understudy_shared.reads.position import Position
+from understudy_shared.reads.tokens import Position
 
 AT = Bound(at_us=5)
 Said = tuple[int, dict[str, object]] | Exception | None

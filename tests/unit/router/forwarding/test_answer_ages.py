@@ -16,7 +16,7 @@ from understudy_shared.base.words import ApplicationId, LagInfo, Lineage, TaskId
 from understudy_shared.http.problems import Problem, ProblemType, refused
 from understudy_shared.questions.lookup.hop_columns import FOUND, HopOutcome
 from understudy_shared.reads.bounds import NO_BOUND, Bound, Refusal, UnknownLag
-from understudy_shared.reads.position import Position
+from understudy_shared.reads.tokens import Position
 from understudy_shared.telemetry.histogram import OFFSET_LAG_BOUNDS, Histogram
 
 TASK = TaskId(ApplicationId("a"), 0, 3)

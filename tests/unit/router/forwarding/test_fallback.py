@@ -23,7 +23,7 @@ from understudy_shared.base.words import ApplicationId, HostInfo, Lineage
 from understudy_shared.cluster.wire import WireError
 from understudy_shared.http.problems import Problem, ProblemType, refused
 from understudy_shared.reads.bounds import NO_BOUND, Bound, Refusal
-from understudy_shared.reads.position import Position
+from understudy_shared.reads.tokens import Position
 
 REASONS = [
     *WireError,

@@ -18,7 +18,7 @@ from understudy_router.cluster.health import Health
 from understudy_router.routing.choose import Choice, Reason, choose, reason_against
 from understudy_shared.base.words import ApplicationId, Lineage
 from understudy_shared.reads.bounds import NO_BOUND, Bound
-from understudy_shared.reads.position import Position
+from understudy_shared.reads.tokens import Position
 
 LOADS = st.dictionaries(st.sampled_from("abcdef"), st.integers(0, 9))
 

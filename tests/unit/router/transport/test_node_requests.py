@@ -11,7 +11,7 @@ from understudy_router.transport.node_requests import Hop, NodeRequest, Reply, R
 from understudy_shared.questions.lookup.hop import HopRequest, decode_request, encode_request
 from understudy_shared.questions.lookup.hop_columns import FOUND, HopKey, HopKeys, HopOutcome
 from understudy_shared.reads.bounds import NO_BOUND, Bound
-from understudy_shared.telemetry.trace import Trace
+from understudy_shared.telemetry.spans import Trace
 
 ROUTE = stores_of(catalogue(), "d1").get("words")
 OTHER = stores_of(catalogue(store="others"), "d1").get("others")

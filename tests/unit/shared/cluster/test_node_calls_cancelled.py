@@ -23,8 +23,8 @@ from understudy_shared.cluster import node_calls
 from understudy_shared.cluster.node_calls import CallKind, NodeCalls
 from understudy_shared.cluster.wire import connect
 from understudy_shared.tls.certificates import tls_plan
-from understudy_shared.tls.names import PeerRole
 from understudy_shared.tls.service_tls import ServiceTls
+from understudy_shared.tls.trouble import PeerRole
 
 PLACES, CALLS, TURNS, LIMIT_S, IN_ALL_S = 2, 3, 36, 5.0, 15.0
 """One call of each round waits for a place. A call to a node that answers at once takes fewer turns than these. The

@@ -16,8 +16,8 @@ from understudy_shared.base.words import HostInfo
 from understudy_shared.cluster import node_calls
 from understudy_shared.cluster.node_calls import NodeCallError, NodeCalls
 from understudy_shared.tls.certificates import tls_plan
-from understudy_shared.tls.names import PeerRole
 from understudy_shared.tls.service_tls import ServiceTls
+from understudy_shared.tls.trouble import PeerRole
 
 LIMIT_S = 20.0
 

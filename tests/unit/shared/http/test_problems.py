@@ -17,7 +17,7 @@ from understudy_shared.base.errors import (
 )
 from understudy_shared.http.problems import problem_of, refused
 from understudy_shared.reads.bounds import BadBoundError, Refusal
-from understudy_shared.reads.position import BadPositionError, LineageChangedError
+from understudy_shared.reads.tokens import BadPositionError, LineageChangedError
 
 
 @pytest.mark.parametrize(

@@ -11,15 +11,8 @@ from hypothesis import strategies as st
 from understudy_shared.base.errors import UnderstudyError
 from understudy_shared.base.words import ApplicationId, LagInfo, Lineage, Role
 from understudy_shared.reads.bound_parsing import parse_bound
-from understudy_shared.reads.bounds import (
-    NO_BOUND,
-    Bound,
-    ReadVersion,
-    Refusal,
-    UnknownLag,
-    refusal,
-)
-from understudy_shared.reads.position import Position
+from understudy_shared.reads.bounds import NO_BOUND, Bound, ReadVersion, Refusal, UnknownLag, refusal
+from understudy_shared.reads.tokens import Position
 
 SEEN_AT_US = 1_000_000
 SEEN = Position(ApplicationId("a"), Lineage("life-1"), 10, SEEN_AT_US)

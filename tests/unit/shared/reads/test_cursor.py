@@ -11,16 +11,15 @@ from hypothesis import strategies as st
 
 from understudy_shared.base.plausible import CEILING
 from understudy_shared.reads.bound_parsing import parse_bound
-from understudy_shared.reads.bounds import NO_BOUND, Bound
-from understudy_shared.reads.cursor import (
+from understudy_shared.reads.bounds import MAX_PAGE_ELEMENTS, NO_BOUND, Bound, Selection
+from understudy_shared.reads.tokens import (
+    CURSOR_PREFIX,
     MAX_CURSOR_CHARS,
-    PREFIX,
     BadCursorError,
     PageCursor,
     decode_cursor,
     key_digest,
 )
-from understudy_shared.reads.selection import MAX_PAGE_ELEMENTS, Selection
 
 NAMES = st.text(st.characters(codec="utf-8"), max_size=40)
 CURSORS = st.builds(
@@ -38,7 +37,7 @@ SEEN = PageCursor("visits", "life-1", key_digest(b"row"), 7, 1_000, 20)
 
 def token_of(text: str | bytes) -> str:
     raw = text if isinstance(text, bytes) else text.encode()
-    return PREFIX + base64.urlsafe_b64encode(raw).decode().rstrip("=")
+    return CURSOR_PREFIX + base64.urlsafe_b64encode(raw).decode().rstrip("=")
 
 
 @given(CURSORS)
@@ -50,7 +49,7 @@ def test_a_token_decodes_to_the_cursor_it_was_made_from(cursor: PageCursor) -> N
     assert len(token) < MAX_CURSOR_CHARS
 
 
-@given(st.text() | st.text().map(PREFIX.__add__) | st.binary(max_size=200).map(token_of))
+@given(st.text() | st.text().map(CURSOR_PREFIX.__add__) | st.binary(max_size=200).map(token_of))
 def test_whatever_a_reader_sends_is_a_cursor_or_refused_as_one(text: str) -> None:
     try:
         cursor = decode_cursor(text)
@@ -76,7 +75,7 @@ def test_whatever_a_reader_sends_is_a_cursor_or_refused_as_one(text: str) -> Non
         pytest.param(replace(SEEN, offset=-1).encode(), id="an offset below 0"),
         pytest.param(replace(SEEN, version=2**63).encode(), id="a version beyond all"),
         pytest.param(token_of("[" * 1_000), id="deep"),
-        pytest.param(PREFIX + "A" * MAX_CURSOR_CHARS, id="long"),
+        pytest.param(CURSOR_PREFIX + "A" * MAX_CURSOR_CHARS, id="long"),
         pytest.param(7, id="no text"),
         pytest.param([SEEN.encode()], id="a list"),
     ],

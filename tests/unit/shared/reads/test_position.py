@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from understudy_shared.base.errors import UnderstudyError
 from understudy_shared.base.words import ApplicationId, Lineage
-from understudy_shared.reads.position import (
-    PREFIX,
+from understudy_shared.reads.tokens import (
+    POSITION_PREFIX,
     BadPositionError,
     LineageChangedError,
     Position,
@@ -39,7 +39,7 @@ def at(
 
 def token_of(text: str | bytes) -> str:
     raw = text if isinstance(text, bytes) else text.encode()
-    return PREFIX + base64.urlsafe_b64encode(raw).decode().rstrip("=")
+    return POSITION_PREFIX + base64.urlsafe_b64encode(raw).decode().rstrip("=")
 
 
 @given(POSITIONS)
@@ -50,7 +50,7 @@ def test_a_token_decodes_to_the_position_it_was_made_from(position: Position) ->
     assert not set(token) & set("+/=&?# ")
 
 
-@given(st.text() | st.text().map(PREFIX.__add__) | st.binary(max_size=200).map(token_of))
+@given(st.text() | st.text().map(POSITION_PREFIX.__add__) | st.binary(max_size=200).map(token_of))
 def test_whatever_a_reader_sends_is_a_position_or_refused_as_one(text: str) -> None:
     try:
         position = decode_position(text)
@@ -68,8 +68,8 @@ def test_whatever_a_reader_sends_is_a_position_or_refused_as_one(text: str) -> N
         pytest.param(at(3).encode()[4:], id="without prefix"),
         pytest.param(at(3).encode() + "=", id="padded"),
         pytest.param(at(3).encode() + "A", id="one character more"),
-        pytest.param(PREFIX + "é", id="not ASCII"),
-        pytest.param(PREFIX + "!!!!", id="not base64"),
+        pytest.param(POSITION_PREFIX + "é", id="not ASCII"),
+        pytest.param(POSITION_PREFIX + "!!!!", id="not base64"),
         pytest.param(token_of(b"\xff\xfe\xff"), id="not UTF-8"),
         pytest.param(token_of('["a","b",1'), id="not JSON"),
         pytest.param(token_of("[" * 1200), id="JSON nested too deep"),

@@ -13,10 +13,11 @@ from understudy_shared.base.plausible import CEILING
 from understudy_shared.base.words import ApplicationId, Lineage
 from understudy_shared.reads.bound_parsing import bound_fields, parse_bound
 from understudy_shared.reads.bounds import BadBoundError
-from understudy_shared.reads.position import BadPositionError, Position
-from understudy_shared.reads.snapshot_lease import (
+from understudy_shared.reads.tokens import (
+    LEASE_PREFIX,
     MAX_TTL_S,
-    PREFIX,
+    BadPositionError,
+    Position,
     SnapshotLease,
     decode_lease,
     decode_snapshot,
@@ -65,7 +66,7 @@ def test_a_token_that_was_altered_anywhere_is_refused(lease: SnapshotLease, data
 )
 def test_fields_that_no_service_issues_are_refused(fields: list[object]) -> None:
     text = json.dumps([*fields, "0" * 12], separators=(",", ":"))
-    token = PREFIX + base64.urlsafe_b64encode(text.encode()).decode().rstrip("=")
+    token = LEASE_PREFIX + base64.urlsafe_b64encode(text.encode()).decode().rstrip("=")
     with pytest.raises(BadPositionError, match="fields are not as they were issued"):
         decode_lease(token)
 

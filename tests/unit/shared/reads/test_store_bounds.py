@@ -7,9 +7,8 @@ from pathlib import Path
 import pytest
 
 from understudy_shared.base.errors import SettingsError
-from understudy_shared.reads.bound_parsing import parse_bound
+from understudy_shared.reads.bound_parsing import StoreBounds, parse_bound, read_store_bounds
 from understudy_shared.reads.bounds import NO_BOUND, Bound
-from understudy_shared.reads.store_bounds import StoreBounds, read_store_bounds
 
 FILE = """
 ["*"]

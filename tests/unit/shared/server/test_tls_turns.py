@@ -13,8 +13,8 @@ from tests.support.services.certificates import Signer
 from understudy_shared.server.connection_guard import ConnectionGuard
 from understudy_shared.server.tls_connection import TlsConnection
 from understudy_shared.tls.certificates import tls_plan
-from understudy_shared.tls.names import PeerRole
 from understudy_shared.tls.service_tls import ServiceTls
+from understudy_shared.tls.trouble import PeerRole
 
 PEERS = 8
 

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from understudy_shared.auth.principals import UNGUARDED
 from understudy_shared.questions.front import RecordedExchange
 from understudy_shared.telemetry.span_export import DISABLED, ENDPOINTS, PROTOCOLS, is_wanted
-from understudy_shared.telemetry.spans import Attributes, RecordedTrace, begin_request
-from understudy_shared.telemetry.trace import Trace
+from understudy_shared.telemetry.spans import Attributes, RecordedTrace, Trace, begin_request
 
 ASKED = Trace("a" * 32, "b" * 16, True)
 OWN = Trace("a" * 32, "c" * 16, True)

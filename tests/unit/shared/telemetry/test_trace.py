@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from understudy_shared.telemetry.trace import Trace, is_traced, parse_traceparent, trace_of
+from understudy_shared.telemetry.spans import Trace, is_traced, parse_traceparent, trace_of
 
 TRACE, SPAN = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
 HEADER = f"00-{TRACE}-{SPAN}-01"

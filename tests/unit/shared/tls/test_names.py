@@ -8,8 +8,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from understudy_shared.tls.names import Accepted, PeerName, PeerRole, application_in_names, name_in, parse_name
-from understudy_shared.tls.trouble import TlsReason, TlsTrouble
+from understudy_shared.tls.trouble import (
+    Accepted,
+    PeerName,
+    PeerRole,
+    TlsReason,
+    TlsTrouble,
+    application_in_names,
+    name_in,
+    parse_name,
+)
 
 NODE = "spiffe://example.org/understudy/flights/node"
 ACCEPTED = Accepted("example.org", "flights", tuple(PeerRole))

@@ -16,9 +16,8 @@ from tests.support.services.certificates import APPLICATION, Files, Signer, repl
 from understudy_shared.base.errors import SettingsError
 from understudy_shared.tls import service_tls
 from understudy_shared.tls.certificates import Lifetime, TlsMaterial, TlsPlan, load, tls_plan
-from understudy_shared.tls.names import PeerRole
 from understudy_shared.tls.service_tls import READ_AGAIN_S, SOON_MAX_S, ServiceTls, ends_soon
-from understudy_shared.tls.trouble import TlsReason, TlsSide, TlsTrouble
+from understudy_shared.tls.trouble import PeerRole, TlsReason, TlsSide, TlsTrouble
 
 NONE = (None, None)
 DAY_S = 24 * 3600.0

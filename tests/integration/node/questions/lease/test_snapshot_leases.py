@@ -20,7 +20,7 @@ from tests.support.spark.counting_query import WORDS
 from tests.support.spark.queries import wait_until
 
 from understudy_node.replica import past_versions, pinned_versions
-from understudy_shared.reads.snapshot_lease import PREFIX
+from understudy_shared.reads.tokens import LEASE_PREFIX
 
 STORE = "/v1/stores/op0"
 LAST = 6
@@ -68,7 +68,7 @@ def test_a_lease_is_of_the_newest_version_and_every_read_goes_on_at_it_while_bat
     node: ServedNode, checkpoint: HandmadeCheckpoint
 ) -> None:
     held = lease(node)
-    assert held["snapshot"].startswith(PREFIX)
+    assert held["snapshot"].startswith(LEASE_PREFIX)
     assert (held["version"], held["newest_version"], held["held_back_by"]) == (LAST, LAST, None)
     assert (held["ttl_s"], held["stores"]) == (60, ["op0"])
     checkpoint.add(*range(LAST + 1, LAST + 6))

@@ -25,7 +25,7 @@ from understudy_shared.base.words import StoreName
 from understudy_shared.questions.lookup.hop_columns import ABSENT, FOUND, PROBLEM, HopKey
 from understudy_shared.questions.scan.hop import PATH as SCAN_PATH
 from understudy_shared.reads.bounds import Bound, UnknownLag
-from understudy_shared.reads.position import decode_position
+from understudy_shared.reads.tokens import decode_position
 from understudy_shared.server.direct import Exchange
 from understudy_shared.spark.key_codec import KeyCodec
 from understudy_shared.spark.types import Field, LongType, StructType

@@ -19,7 +19,7 @@ from tests.support.spark.counting_query import WORDS, counting_feeder, rows
 from tests.support.spark.formats import HDFS_V1, ROCKSDB_CHANGELOG_V1, ROCKSDB_CHANGELOG_V2, ROCKSDB_V2, StateFormat
 from tests.support.spark.queries import wait_until
 
-from understudy_shared.reads.position import decode_position
+from understudy_shared.reads.tokens import decode_position
 from understudy_shared.server.connection_limits import ConnectionLimits
 from understudy_shared.spark.times import utc_text
 

@@ -18,7 +18,7 @@ from tests.support.spark.counting_query import WORDS
 from tests.support.spark.queries import wait_until
 
 from understudy_shared.questions.lease import service as snapshots
-from understudy_shared.reads.position import decode_position
+from understudy_shared.reads.tokens import decode_position
 
 
 def asked(served: Served, **members: object) -> Reply:

@@ -24,7 +24,7 @@ from understudy_shared.bus.messages import Applied, AssignedTask
 from understudy_shared.http.problems import ProblemType
 from understudy_shared.questions.lookup.hop_columns import HopOutcome
 from understudy_shared.reads.bounds import Refusal
-from understudy_shared.reads.position import Position
+from understudy_shared.reads.tokens import Position
 from understudy_shared.server.answers import Answers
 from understudy_shared.server.connection_guard import ConnectionGuard
 from understudy_shared.server.protocol import HttpProtocol

@@ -11,8 +11,7 @@ from understudy_node.questions.lookup.hop import MAX_SPANS, record_hop
 from understudy_shared.questions.lookup.hop import HopGroup, HopRequest, HopTrace
 from understudy_shared.questions.lookup.hop_columns import ABSENT, FOUND, PROBLEM, HopKey, HopOutcome
 from understudy_shared.reads.bounds import NO_BOUND
-from understudy_shared.telemetry.spans import Attributes, Kind
-from understudy_shared.telemetry.trace import Trace
+from understudy_shared.telemetry.spans import Attributes, Kind, Trace
 
 TRACE = Trace("a" * 32, "b" * 16, True)
 OUTCOMES = [HopOutcome(FOUND, b""), HopOutcome(ABSENT, b""), HopOutcome(PROBLEM, b'{"type":"not-owner"}')]

@@ -31,8 +31,8 @@ from understudy_shared.questions.lookup.hop import (
     encode_request,
 )
 from understudy_shared.questions.lookup.hop_columns import FOUND, PROBLEM, HopKey
+from understudy_shared.reads.bound_parsing import StoreBounds
 from understudy_shared.reads.bounds import NO_BOUND, Bound
-from understudy_shared.reads.store_bounds import StoreBounds
 
 
 async def nowhere(*_: object) -> None:

@@ -11,8 +11,7 @@ from understudy_router.transport.node_requests import Delay, NodeRequest, Outcom
 from understudy_shared.cluster.wire import HopFailure, WireError
 from understudy_shared.questions.lookup.hop_columns import ABSENT, FOUND, PROBLEM, HopKey, HopOutcome
 from understudy_shared.reads.bounds import NO_BOUND
-from understudy_shared.telemetry.spans import Attributes
-from understudy_shared.telemetry.trace import Trace
+from understudy_shared.telemetry.spans import Attributes, Trace
 
 OWN = Trace("a" * 32, "c" * 16, True)
 REFUSED = HopOutcome(PROBLEM, b'{"type":"store-error","detail":"?"}')

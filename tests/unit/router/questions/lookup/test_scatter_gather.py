@@ -8,7 +8,7 @@ from understudy_shared.base.words import ApplicationId, Lineage
 from understudy_shared.http.problems import Problem, ProblemType
 from understudy_shared.questions.lookup.hop_columns import ABSENT, FOUND, NO_PARTITION, OPEN, HopKeys, HopOutcome
 from understudy_shared.questions.lookup.scattered import NOT_FOUND
-from understudy_shared.reads.position import Position
+from understudy_shared.reads.tokens import Position
 from understudy_shared.spark.key_codec import ANY_PARTITION
 
 BAD = Problem(ProblemType.BAD_KEY, "a key that does not parse")

@@ -34,8 +34,8 @@ from understudy_shared.questions.watch.hop import (
     decode_feed_keys,
 )
 from understudy_shared.questions.watch.streams import WatchEndedError, WatchStream
-from understudy_shared.reads.position import Position
-from understudy_shared.reads.selection import EVERYTHING
+from understudy_shared.reads.bounds import EVERYTHING
+from understudy_shared.reads.tokens import Position
 
 IDENTITY = ClusterIdentity(None, "flights")
 HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\n"

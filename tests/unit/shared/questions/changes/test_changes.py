@@ -25,7 +25,7 @@ from understudy_shared.questions.scan.hop import ScanHop
 from understudy_shared.questions.scan.question import ScanQuestion
 from understudy_shared.reads.bounds import BadBoundError, ReadVersion
 from understudy_shared.reads.hop_fields import BadHopError
-from understudy_shared.reads.position import LineageChangedError
+from understudy_shared.reads.tokens import LineageChangedError
 
 FIRST = 5
 

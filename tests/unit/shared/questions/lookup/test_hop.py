@@ -25,12 +25,10 @@ from understudy_shared.questions.lookup.hop import (
     encode_request,
 )
 from understudy_shared.questions.lookup.hop_columns import ABSENT, FOUND, PROBLEM, HopKey, HopOutcome
-from understudy_shared.reads.bounds import NO_BOUND, Bound, UnknownLag
-from understudy_shared.reads.cursor import PageCursor
+from understudy_shared.reads.bounds import EVERYTHING, NO_BOUND, Bound, Selection, UnknownLag
 from understudy_shared.reads.hop_fields import BadHopError
-from understudy_shared.reads.position import Position
-from understudy_shared.reads.selection import EVERYTHING, Selection
-from understudy_shared.telemetry.trace import Trace
+from understudy_shared.reads.tokens import PageCursor, Position
+from understudy_shared.telemetry.spans import Trace
 
 CURSOR = PageCursor("visits", "l1", "00", 3, None, 7)
 counts = st.integers(0, 2**48)

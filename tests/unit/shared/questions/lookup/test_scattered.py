@@ -16,7 +16,7 @@ from understudy_shared.questions.scan.service import _of_one_partition
 from understudy_shared.questions.scan.turns import ScannedStore
 from understudy_shared.questions.watch.events import KeyEvent, key_event, read_event, version_event, with_id
 from understudy_shared.questions.watch.service import ScatteredWatch
-from understudy_shared.reads.position import Position
+from understudy_shared.reads.tokens import Position
 from understudy_shared.spark.key_codec import KeyCodec
 from understudy_shared.spark.types import StructType
 

@@ -14,7 +14,7 @@ from understudy_shared.questions import several as several_reads
 from understudy_shared.questions.front import LookupsFirst
 from understudy_shared.questions.several import SeveralStores
 from understudy_shared.reads.bounds import NO_BOUND, Bound
-from understudy_shared.reads.position import Position
+from understudy_shared.reads.tokens import Position
 from understudy_shared.server.direct import Exchange, ReaderLeftError
 from understudy_shared.server.request_counts import RequestCounts
 

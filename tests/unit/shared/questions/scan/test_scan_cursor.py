@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from understudy_shared.base.plausible import CEILING
 from understudy_shared.questions.scan.cursor import PREFIX, ScanCursor, decode_scan_cursor
-from understudy_shared.reads.cursor import BadCursorError
-from understudy_shared.reads.position import LineageChangedError
+from understudy_shared.reads.tokens import BadCursorError, LineageChangedError
 
 NAMES = st.text(st.characters(codec="utf-8"), max_size=40)
 CURSORS = st.builds(
