@@ -27,10 +27,9 @@ from benchmarks.scale_parts import Cluster
 from benchmarks.servers import SERVER_CORE, Server, fetch, pin_load, wait_ready
 from benchmarks.simulated import APPLICATION, CHECKPOINT, HEARTBEAT_MS, LINEAGE, task_keys
 from understudy.demo.local_redis import local_redis
-from understudy_node.cluster.assignor_input import members_of
-from understudy_node.cluster.heartbeat import MemberId
-from understudy_node.cluster.leader import Placement
-from understudy_node.cluster.task_replicas import TaskSet
+from understudy_node.cluster.assignor import members_of
+from understudy_node.cluster.context import MemberId
+from understudy_node.cluster.leader import Placement, TaskSet
 from understudy_node.settings import ClusterNodeSettings
 from understudy_shared.base.clock import SystemClock
 from understudy_shared.base.sockets import free_port

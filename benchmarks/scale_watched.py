@@ -22,7 +22,7 @@ import uvloop
 
 from benchmarks.loop_pauses import PauseMeter
 from benchmarks.simulated import APPLICATION, CHECKPOINT, HEARTBEAT_MS, SimulatedNode
-from understudy_node.cluster.heartbeat import MemberId
+from understudy_node.cluster.context import MemberId
 from understudy_node.cluster.member import ClusterMember
 from understudy_node.settings import ClusterNodeSettings
 from understudy_router.router import Router

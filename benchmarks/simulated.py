@@ -12,8 +12,8 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 from understudy_node.checkpoint.files import FileStat
-from understudy_node.cluster.heartbeat import MemberId, MemberStatus, heartbeat_of
-from understudy_node.cluster.own_messages import catalogue_of
+from understudy_node.cluster.context import MemberId
+from understudy_node.cluster.heartbeat import MemberStatus, catalogue_of, heartbeat_of
 from understudy_node.follow.end import End
 from understudy_node.node import Node
 from understudy_shared.base.words import HostInfo, KeyPlacement, LagInfo, Lineage, ReplicaState, Role, StoreKind

@@ -56,8 +56,7 @@ CORES: Final = {
     "feed": Core("understudy_shared.questions.watch.feed_state", (f"{UNIT}/router/forwarding",)),
     "health": Core("understudy_router.cluster.health", (f"{UNIT}/router/cluster",)),
     "scan page": Core("understudy_shared.questions.scan.page", (f"{UNIT}/shared/reads", f"{UNIT}/node/stores")),
-    "silence": Core("understudy_shared.cluster.suspects", (f"{UNIT}/shared/cluster", f"{UNIT}/router/cluster")),
-    "tasks": Core("understudy_node.cluster.task_replicas", (f"{UNIT}/node/cluster/test_assignor*.py",)),
+    "view": Core("understudy_shared.cluster.view", (f"{UNIT}/shared/cluster", f"{UNIT}/router/cluster")),
     "where": Core("understudy_shared.questions.scan.where", (f"{UNIT}/shared/reads/test_where.py",)),
 }
 

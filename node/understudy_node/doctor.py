@@ -24,7 +24,7 @@ from understudy_node.checkpoint.logs import MAX_LOG_BYTES, batch_ids, parse_quer
 from understudy_node.checkpoint.opening import open_checkpoint_files
 from understudy_node.checkpoint.support import SUPPORTED_OPERATORS
 from understudy_node.follow.history import CommitHistory
-from understudy_node.generation import layout_of, places_of
+from understudy_node.generations import layout_of, places_of
 from understudy_node.replica.rebuilding import missing_of
 from understudy_node.replica.replica_context import StorePlace
 from understudy_node.stores.stores import StoreAlias, named_operators, read_aliases, served_stores

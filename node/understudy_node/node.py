@@ -12,15 +12,13 @@ from dataclasses import replace
 from understudy_node.checkpoint.description import CheckpointDescription, describe
 from understudy_node.checkpoint.files import CheckpointFiles, LocalFiles
 from understudy_node.counters import During, Measures
-from understudy_node.degraded import causes_of
 from understudy_node.engine.rocksdb_base import BlockCache
-from understudy_node.events import NodeEvents
+from understudy_node.events import NodeEvents, causes_of
 from understudy_node.follow.end import End, Verdict, next_poll_ms
 from understudy_node.follow.history import CommitHistory
 from understudy_node.follow.new_schemas import NewSchemas
 from understudy_node.follow.poll_loop import Cadence, Poll, Poller, PollLoop
-from understudy_node.generation import Generation, Wiring, layout_of
-from understudy_node.generations import Duties, Generations
+from understudy_node.generations import Duties, Generation, Generations, Wiring, layout_of
 from understudy_node.replica.local_bases import LocalBases
 from understudy_node.replica.past_versions import PAST_FOLDER, PastVersions
 from understudy_node.replica.pinned_versions import PinnedViews

@@ -21,10 +21,9 @@ from understudy_shared.base.masking import masked_location
 from understudy_shared.base.renamed_options import resolve
 from understudy_shared.base.words import HostInfo
 from understudy_shared.bus.settings import BusSettings
-from understudy_shared.cluster.seeds import parse_seeds
-from understudy_shared.fleet.application_routing import FLEET, require_id
-from understudy_shared.fleet.applications_file import ApplicationSpec, require_distinct
-from understudy_shared.fleet.checkpoint_roots import CheckpointRoot, parse_roots
+from understudy_shared.cluster.without_bus import parse_seeds
+from understudy_shared.fleet.announced_applications import CheckpointRoot, parse_roots
+from understudy_shared.fleet.applications_file import FLEET, ApplicationSpec, require_distinct, require_id
 from understudy_shared.server.settings import HttpServiceSettings
 from understudy_shared.settings.services import AnnouncedFields, ClusterNodeFields, FleetFields, NodeFields
 

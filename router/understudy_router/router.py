@@ -38,8 +38,7 @@ from understudy_shared.bus.base import Bus
 from understudy_shared.bus.gossip import Gossip
 from understudy_shared.bus.message_auth import MessageAuth
 from understudy_shared.cluster.node_calls import BadReplyError, NodeCallError, NodeCalls
-from understudy_shared.cluster.saved_documents import Remembered
-from understudy_shared.cluster.seeds import parse_seeds
+from understudy_shared.cluster.without_bus import Remembered, parse_seeds
 from understudy_shared.http.problems import Problem, ProblemError, ProblemType
 from understudy_shared.server.settings import HttpService
 

@@ -17,7 +17,7 @@ from understudy_shared.base.clock import SystemClock
 from understudy_shared.base.private_files import keep_files_private
 from understudy_shared.base.words import HostInfo
 from understudy_shared.bus.redis_bus import RedisBus
-from understudy_shared.cluster.seeds import parse_seeds
+from understudy_shared.cluster.without_bus import parse_seeds
 from understudy_shared.http.edge import App
 from understudy_shared.server.service import Departure, bound_socket, run
 from understudy_shared.telemetry.logs import name_records

@@ -12,7 +12,7 @@ from pydantic import model_validator
 
 from understudy_shared.auth.access import Access
 from understudy_shared.bus.settings import BusSettings
-from understudy_shared.fleet.application_routing import FLEET
+from understudy_shared.fleet.applications_file import FLEET
 from understudy_shared.server.settings import HttpServiceSettings
 from understudy_shared.settings.services import RouterFields
 

@@ -18,7 +18,7 @@ from tests.support.bus.local_bus import LocalBus
 from tests.support.checkpoint.handmade import HandmadeCheckpoint
 
 from understudy_node.checkpoint.files import LocalFiles
-from understudy_node.cluster.heartbeat import MemberId
+from understudy_node.cluster.context import MemberId
 from understudy_node.cluster.member import ClusterMember
 from understudy_node.node import Node
 from understudy_node.settings import ClusterNodeSettings

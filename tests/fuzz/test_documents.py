@@ -22,7 +22,7 @@ from understudy_shared.base.errors import UnderstudyError
 from understudy_shared.base.words import HostInfo
 from understudy_shared.bus.messages import Assignment, Catalogue, Heartbeat, Message
 from understudy_shared.cluster.node_calls import NodeCalls
-from understudy_shared.cluster.saved_documents import MAGIC, Remembered
+from understudy_shared.cluster.without_bus import MAGIC, Remembered
 
 KINDS: dict[type[Message], Sequence[bytes]] = {
     Assignment: [ASSIGNMENT.encode()],

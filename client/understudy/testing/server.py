@@ -13,7 +13,7 @@ from understudy.testing.application import Application
 from understudy.testing.stores import DeclaredStore, Store
 from understudy_shared.base.errors import SettingsError
 from understudy_shared.base.extras import MissingExtraError
-from understudy_shared.fleet.application_routing import require_id
+from understudy_shared.fleet.applications_file import require_id
 
 if TYPE_CHECKING:
     from understudy.client.aio import AsyncClient

@@ -1,38 +1,135 @@
-"""Builds a node's heartbeat, by which others route and assign (pure but for reading the node).
+"""Builds what a node says of itself: its heartbeat, by which others route and assign, and its catalogue.
 
 Positions are read before the end: a commit between the two reads makes a replica look further behind than it is,
-never nearer.
+never nearer. If the full heartbeat does not validate, the least one shows that the node lives. A catalogue that does
+not validate is left out. `unsaid` then says why, and the next turn tries again.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Literal, NamedTuple
+from typing import Final, Literal, NamedTuple
 
+from pydantic import ValidationError
+
+from understudy_node.cluster.context import MemberContext, MemberId
+from understudy_node.events import OWN_MESSAGE
 from understudy_node.follow.end import End
+from understudy_node.generations import Generation
 from understudy_node.node import Node
 from understudy_node.replica.task import TaskReplica
+from understudy_node.stores.lookup import StoreReader
 from understudy_shared.base.errors import UnderstudyError
 from understudy_shared.base.masking import masked_location
-from understudy_shared.base.plausible import Order
+from understudy_shared.base.plausible import Order, Succession, succession
 from understudy_shared.base.words import ReplicaState
-from understudy_shared.bus.messages import Applied, Endpoint, Heartbeat, Load, Restore
+from understudy_shared.bus.gossip import Gossip, digest_of
+from understudy_shared.bus.messages import (
+    Applied,
+    Catalogue,
+    CatalogueSchema,
+    CatalogueStore,
+    Endpoint,
+    Farewell,
+    Heartbeat,
+    Load,
+    Restore,
+)
+
+SAMPLED: Final = 8
+"""Replicas of an operator that are looked at."""
+
+MEASURE_AGAIN_MS: Final = 30_000
+"""Time over which reads are counted."""
+
+
+class Borne(NamedTuple):
+    """The load of one application at a node."""
+
+    held_bytes: int
+    reads_per_s: int
+
+
+class ProcessLoad:
+    """The load of a process, by application."""
+
+    def __init__(self) -> None:
+        self._borne: dict[str, Borne] = {}
+
+    def note(self, application_id: str, borne: Borne | None) -> None:
+        """Take the load of an application; None when it leaves."""
+        if borne is None:
+            self._borne.pop(application_id, None)
+        else:
+            self._borne[application_id] = borne
+
+    def of_others(self, application_id: str) -> Borne:
+        """Return the load of all applications but one."""
+        others = [borne for each, borne in self._borne.items() if each != application_id]
+        return Borne(sum(each.held_bytes for each in others), sum(each.reads_per_s for each in others))
+
+
+class LoadMeter:
+    """The load of one application at this node, measured anew from time to time."""
+
+    def __init__(self, node: Node, process: ProcessLoad) -> None:
+        self._node = node
+        self._application_id = node.settings.application
+        self._process = process
+        self._operator_bytes: Mapping[str, int] = {}
+        self._borne = Borne(0, 0)
+        self._measured_ms: float | None = None
+        self._answered = 0
+
+    def read(self, now_ms: float) -> Load:
+        """Return the load as of the last measurement, and that of the other applications."""
+        if self._measured_ms is None or now_ms - self._measured_ms >= MEASURE_AGAIN_MS or not self._operator_bytes:
+            self._measure(now_ms)
+        others = self._process.of_others(self._application_id)
+        return Load(
+            operator_bytes=dict(self._operator_bytes),
+            reads_per_s=self._borne.reads_per_s,
+            others_bytes=others.held_bytes,
+            others_reads_per_s=others.reads_per_s,
+        )
+
+    def stop(self) -> None:
+        """Bear nothing from now on."""
+        self._process.note(self._application_id, None)
+
+    def _measure(self, now_ms: float) -> None:
+        generation = self._node.generation
+        held = _by_operator(() if generation is None else generation.replicas)
+        self._operator_bytes = {operator: size for operator, some in held.items() if (size := _mean_bytes(some))}
+        total = sum(self._operator_bytes.get(operator, 0) * len(some) for operator, some in held.items())
+        reads_per_s = self._borne.reads_per_s
+        if self._measured_ms is None or now_ms - self._measured_ms >= MEASURE_AGAIN_MS:
+            answered, before_ms = self._node.measures.lags.total, self._measured_ms
+            if before_ms is not None:
+                reads_per_s = round((answered - self._answered) * 1000 / (now_ms - before_ms))
+            self._answered, self._measured_ms = answered, now_ms
+        self._borne = Borne(total, reads_per_s)
+        self._process.note(self._application_id, self._borne)
+
+
+def _by_operator(replicas: Sequence[TaskReplica]) -> dict[str, list[TaskReplica]]:
+    found: dict[str, list[TaskReplica]] = {}
+    for replica in replicas:
+        found.setdefault(str(replica.task.operator_id), []).append(replica)
+    return found
+
+
+def _mean_bytes(replicas: Sequence[TaskReplica]) -> int:
+    """Return the mean size of some replicas, of those that show a version; 0 while they all restore."""
+    sizes = [size for each in replicas[:SAMPLED] if (size := each.stored_bytes) is not None]
+    return round(sum(sizes) / len(sizes)) if sizes else 0
+
 
 MAX_ERROR_CHARACTERS = 500
 """Most characters of a replica's error: enough to know where to look."""
 
 State = Literal["starting", "serving", "draining", "failed"]
-
-
-class MemberId(NamedTuple):
-    """The identity of one process: the id of its node, and its incarnation, which each start makes anew."""
-
-    node_id: str
-    incarnation: str
-
-    def __str__(self) -> str:
-        return "/".join(self)
 
 
 class MemberStatus(NamedTuple):
@@ -169,3 +266,178 @@ def _held(node: Node, held: list[str]) -> list[str] | None:
     """Return every task held, if these are not the assigned ones."""
     duties = node.duties
     return None if duties is not None and duties.keys() == set(held) else sorted(held)
+
+
+CATALOGUE_EVERY_MS = 3600 * 1000
+"""Time after which a catalogue is written again: it expires after a day without a writer."""
+
+
+MAX_HISTORY_BYTES = 1024 * 1024
+"""Size limit of the histories of all stores together: a message of the bus has room for 4 MiB."""
+
+
+def catalogue_of(generation: Generation, application_id: str) -> Catalogue:
+    """Return the catalogue of a generation: the same on every node that has its layout and names."""
+    return Catalogue(
+        application_id=application_id,
+        lineage=generation.lineage,
+        partitions=generation.layout.partitions,
+        stores=within_limits([_store(reader) for reader in generation.readers.values()]),
+        not_served=generation.not_served(),
+    )
+
+
+def _store(reader: StoreReader) -> CatalogueStore:
+    store = reader.store
+    return CatalogueStore(
+        store=store.name,
+        operator_id=store.operator_id,
+        operator=store.operator_name,
+        kind=store.kind.value,
+        key_schema=store.key_schema_json,
+        key_names=list(store.codec.names),
+        num_hash_columns=store.codec.num_hash_columns,
+        is_normalised=store.is_normalised,
+        placement=store.codec.placement.value,
+        partitions=reader.partitions,
+        value=store.value_columns(),
+        result=list(store.results),
+        unnamed=list(store.unnamed),
+        schemas=[CatalogueSchema.model_validate(schema) for schema in store.schemas],
+    )
+
+
+def within_limits(stores: list[CatalogueStore]) -> list[CatalogueStore]:
+    """Return the stores, without the histories of schemas for which a message has no room."""
+    left, kept = MAX_HISTORY_BYTES, []
+    for store in stores:
+        left -= sum(len(schema.model_dump_json()) for schema in store.schemas)
+        kept.append(store if left >= 0 else store.model_copy(update={"schemas": []}))
+    return kept
+
+
+class CatalogueWriter:
+    """The catalogue of the generation that a node serves, made once for each generation, and published on the bus."""
+
+    def __init__(self, node: Node, gossip: Gossip) -> None:
+        self._node = node
+        self._gossip = gossip
+        self._made: tuple[Generation, str, Catalogue] | None = None
+        self._published: tuple[str, float] | None = None
+
+    def now(self) -> tuple[str, Catalogue] | None:
+        """Return the digest and the catalogue of the serving generation; None before there is one."""
+        generation = self._node.generation
+        if generation is None:
+            return None
+        if self._made is None or self._made[0] is not generation:
+            catalogue = catalogue_of(generation, self._gossip.application_id)
+            self._made = (generation, digest_of(catalogue), catalogue)
+        return self._made[1], self._made[2]
+
+    def bus_came_back(self) -> None:
+        """Have the catalogue published again: the bus may have lost it."""
+        self._published = None
+
+    async def tell(self, now_ms: float) -> None:
+        """Write the catalogue if it is new on the bus, and every `CATALOGUE_EVERY_MS`. Raises BusError."""
+        catalogue = self.now()
+        if catalogue is None:
+            return
+        digest, document = catalogue
+        published = self._published
+        if published is None or published[0] != digest:  # of many nodes that start together, only one has to write it
+            if await self._gossip.catalogue(digest) is None:
+                await self._gossip.write_catalogue(digest, document)
+            self._published = (digest, now_ms)
+        elif now_ms - published[1] > CATALOGUE_EVERY_MS:
+            await self._gossip.write_catalogue(digest, document)
+            self._published = (digest, now_ms)
+
+
+class OwnMessages:
+    """The messages of one node, with their sequence numbers."""
+
+    def __init__(self, context: MemberContext, *, zone: str, load: LoadMeter) -> None:
+        self.unsaid: str | None = None
+        """The reason why a message of this node cannot be sent, None if all can."""
+        self._node = context.node
+        self._gossip = context.gossip
+        self._member_id = context.member_id
+        self._zone = zone or None
+        self._load = load
+        self._heartbeat_ms = context.heartbeat_ms
+        self._clock = context.clock
+        self._sequence = 0
+        self._catalogue = CatalogueWriter(context.node, context.gossip)
+
+    def causes(self) -> dict[str, str]:
+        """Return why the node is degraded by its own messages, by cause."""
+        return {} if self.unsaid is None else {OWN_MESSAGE: self.unsaid}
+
+    def heartbeat(self, status: MemberStatus) -> Heartbeat:
+        """Return the next heartbeat, of the present state; the least heartbeat if it does not validate."""
+        self._sequence += 1
+        try:
+            catalogue, now_ms = self.catalogue(), self._clock.monotonic_ms()
+            return heartbeat_of(
+                self._node,
+                self._member_id,
+                status,
+                sequence=self._sequence,
+                zone=self._zone,
+                heartbeat_ms=self._heartbeat_ms,
+                catalogue=None if catalogue is None else catalogue[0],
+                load=self._load.read(now_ms),
+                now_ms=now_ms,
+            )
+        except ValidationError as error:
+            self.cannot_say("heartbeat", error)
+            return least_heartbeat(
+                self._node,
+                self._member_id,
+                status.state,
+                sequence=self._sequence,
+                heartbeat_ms=self._heartbeat_ms,
+            )
+
+    def farewell(self) -> Farewell:
+        """Return the last message of this process."""
+        node_id, incarnation = self._member_id
+        return Farewell(application_id=self._gossip.application_id, node_id=node_id, incarnation=incarnation)
+
+    def catalogue(self) -> tuple[str, Catalogue] | None:
+        """Return the digest and the catalogue of the served generation; None before there is one."""
+        return self._catalogue.now()
+
+    async def write_catalogue(self, now_ms: float) -> None:
+        """Write the catalogue to the bus when it is due. Raises BusError."""
+        try:
+            await self._catalogue.tell(now_ms)
+        except ValidationError as error:
+            self.cannot_say("catalogue", error)
+
+    def bus_came_back(self) -> None:
+        """Have the catalogue written again: the bus may have lost it."""
+        self._catalogue.bus_came_back()
+
+    def cannot_say(self, kind: str, error: ValidationError) -> None:
+        """Note and count a message of this node that does not validate: no other process would accept it."""
+        first = error.errors(include_url=False, include_input=False)[0]
+        place = ".".join(map(str, first["loc"])) or kind
+        self.unsaid = f"this node cannot send its {kind}: {place} is wrong: {first['msg']}"
+        self._gossip.refuse(f"own-{kind}", self.unsaid)
+
+    def refute(self, heard: Heartbeat) -> bool:
+        """Skip past the number of a heartbeat in this process' name that this process has not sent.
+
+        Return True if it was one.
+        """
+        is_own = (heard.node_id, heard.incarnation) == self._member_id
+        if not is_own or heard.sequence <= self._sequence:
+            return False
+        self._gossip.refuse("heartbeat", f"a heartbeat in this node's own name, numbered {heard.sequence}")
+        found = succession(heard.sequence, self._sequence, later_ms=0, heartbeat_ms=self._heartbeat_ms)
+        if found is Succession.NEWER:
+            self._sequence = heard.sequence
+        return True

@@ -21,14 +21,11 @@ import asyncio
 import logging
 import random
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
-from understudy_node.cluster.assignor import Assignor, Member
-from understudy_node.cluster.assignor_input import Holdings, members_of
-from understudy_node.cluster.exchanges import UNWEIGHED, Weighed, next_exchange
-from understudy_node.cluster.heartbeat import MemberId
-from understudy_node.cluster.task_replicas import TaskSet
-from understudy_node.cluster.weights import weights_of
+from understudy_node.cluster.assignor import Assignor, Holdings, Member, members_of
+from understudy_node.cluster.context import MemberId
+from understudy_node.cluster.weights import UNWEIGHED, Weighed, next_exchange, weights_of
 from understudy_node.settings import ClusterNodeSettings
 from understudy_shared.base.clock import Clock
 from understudy_shared.base.plausible import is_later
@@ -49,6 +46,14 @@ shows that it was deleted or damaged.
 
 LOOK_MS: Final = 120_000
 """Mean time between two looks."""
+
+
+class TaskSet(NamedTuple):
+    """All tasks of one layout of one lineage, by their keys."""
+
+    lineage: str
+    partitions: int
+    keys: Sequence[str]
 
 
 class Weighing:

@@ -1,17 +1,22 @@
-"""The weight of tasks and nodes, by which replicas that could lie at several nodes are placed (values).
+"""The weight of tasks and nodes, and the exchanges that even it out while the numbers of replicas stay even (pure).
 
 The tasks of an operator weigh the same: Spark spreads their keys by a hash. So a weight is known for a task whose
 replica is not restored yet.
+
+Two nodes exchange replicas of different weight and the same role, or the one with a replica more passes one on. So a
+node has at most one replica more than another before and after, and the replica too many lies where it weighs least.
+Nodes that differ by less than two steps exchange nothing, and no exchange gains less than half of what has to be
+restored for it. Each makes the sum of the squared loads smaller, so they end.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Final
+from typing import Final, NamedTuple
 
-from understudy_shared.bus.messages import Heartbeat
+from understudy_shared.bus.messages import AssignedTask, Heartbeat
 
 MIN_STEP_BYTES: Final = 64 * 1024 * 1024
 MIN_STEP_READS: Final = 20
@@ -79,3 +84,136 @@ def weights_of(heartbeats: Iterable[Heartbeat], tasks: int) -> Weights:
         others_bytes={node: load.others_bytes for node, load in loads.items()},
         others_reads={node: load.others_reads_per_s for node, load in loads.items()},
     )
+
+
+MAX_TRIED = 4
+"""Number of the heaviest nodes that may give, and of the lightest that may take: not all pairs of a large cluster."""
+
+
+class Exchange(NamedTuple):
+    """A replica that one node passes to another, and one that it gets in return, if any. Of a role only the role is
+    passed: the taker is a standby already.
+    """
+
+    giver: str
+    taker: str
+    given: str
+    returned: str | None = None
+    is_role: bool = False
+
+    @property
+    def tasks(self) -> tuple[str, ...]:
+        return (self.given,) if self.returned is None else (self.given, self.returned)
+
+    def moves(self) -> Iterator[tuple[str, str, str]]:
+        """Yield each task with the node that gives it up, and the one that takes it."""
+        yield self.given, self.giver, self.taker
+        if self.returned is not None:
+            yield self.returned, self.taker, self.giver
+
+
+class Weighed(NamedTuple):
+    """The weights as of a numbered measurement, and the exchange in progress."""
+
+    look: int = 0
+    weights: Weights = EVEN
+    exchange: Exchange | None = None
+
+
+UNWEIGHED: Final = Weighed()
+
+
+class _Gain(NamedTuple):
+    """An exchange, and by how much the heavier node becomes lighter. The one that moves less is the greater of two."""
+
+    number: float
+    is_single: bool
+    exchange: Exchange
+
+
+def next_exchange(tasks: Mapping[str, AssignedTask], zones: Mapping[str, str], weights: Weights) -> Exchange | None:
+    """Return the next exchange of an assignment at rest, of which `zones` are the nodes; None if nothing is to gain."""
+    held = _Held(tasks, zones)
+    loads: dict[str, float] = {
+        node: weights.others_bytes.get(node, 0) + sum(map(weights.bytes_of, held.tasks[node])) for node in zones
+    }
+    for giver, taker in _pairs(loads, 2 * step(loads.values(), MIN_STEP_BYTES)):
+        found = max(_exchanges(held, weights, giver, taker, loads[giver] - loads[taker]), default=None)
+        if found is not None:
+            return found.exchange
+    return _next_role(held, weights)
+
+
+class _Held:
+    """The tasks and actives of each node."""
+
+    def __init__(self, tasks: Mapping[str, AssignedTask], zones: Mapping[str, str]) -> None:
+        self.zones = zones
+        self.holders = {task: assigned.holders for task, assigned in tasks.items()}
+        self.tasks: dict[str, set[str]] = {node: set() for node in zones}
+        self.actives: dict[str, set[str]] = {node: set() for node in zones}
+        for task, assigned in tasks.items():
+            for node in assigned.holders:
+                self.tasks[node].add(task)
+            if assigned.active is not None:
+                self.actives[assigned.active].add(task)
+
+    def of_role(self, node: str, is_active: bool) -> Set[str]:
+        return self.actives[node] if is_active else self.tasks[node] - self.actives[node]
+
+    def has_one_more(self, giver: str, taker: str, is_active: bool) -> bool:
+        """Whether a replica may be passed on for nothing: the numbers of both nodes change places."""
+        more_replicas = len(self.tasks[giver]) > len(self.tasks[taker])
+        return more_replicas and len(self.of_role(giver, is_active)) > len(self.of_role(taker, is_active))
+
+    def would_crowd(self, task: str, giver: str, taker: str) -> bool:
+        """Whether a task would have all its replicas in one zone by the move alone."""
+        others = {self.zones[node] for node in self.holders[task] if node != giver}
+        return others == {self.zones[taker]} != {self.zones[giver]}
+
+
+def _pairs(loads: Mapping[str, float], gap: float) -> Iterator[tuple[str, str]]:
+    """Yield pairs of a heavy and a light node that differ by `gap` at least, the heaviest and the lightest first."""
+    in_order = sorted(loads, key=lambda node: (loads[node], node))
+    for giver in reversed(in_order[-MAX_TRIED:]):
+        for taker in in_order[:MAX_TRIED]:
+            if loads[giver] - loads[taker] >= gap:
+                yield giver, taker
+
+
+def _exchanges(held: _Held, weights: Weights, giver: str, taker: str, gap: float) -> Iterator[_Gain]:
+    """Yield the exchanges that make the heavier of two nodes lighter, one for each role and weight."""
+    for is_active in (False, True):
+        given = _movable(held, weights, giver, taker, is_active)
+        returned = _movable(held, weights, taker, giver, is_active)
+        for weight, task in given.items():
+            for back, task_back in returned.items():
+                gain = min(weight - back, gap - weight + back)
+                if gain >= max(MIN_STEP_BYTES, (weight + back) / 2):
+                    yield _Gain(gain, False, Exchange(giver, taker, task, task_back))
+            gain = min(weight, gap - weight)
+            if gain >= max(MIN_STEP_BYTES, weight / 2) and held.has_one_more(giver, taker, is_active):
+                yield _Gain(gain, True, Exchange(giver, taker, task))
+
+
+def _movable(held: _Held, weights: Weights, giver: str, taker: str, is_active: bool) -> dict[int, str]:
+    """Return a replica of each weight that may move."""
+    return {
+        weights.bytes_of(task): task
+        for task in sorted(held.of_role(giver, is_active) - held.tasks[taker], reverse=True)
+        if not held.would_crowd(task, giver, taker)
+    }
+
+
+def _next_role(held: _Held, weights: Weights) -> Exchange | None:
+    """Return a role for a standby at a node that is read less, of a node that has one active more."""
+    loads = {node: weights.others_reads.get(node, 0) + weights.reads * len(held.actives[node]) for node in held.zones}
+    least = step(loads.values(), MIN_STEP_READS)
+    for giver, taker in _pairs(loads, 2 * least):
+        is_even = len(held.actives[giver]) > len(held.actives[taker]) and (
+            len(held.tasks[giver]) <= len(held.tasks[taker])
+        )
+        common = held.actives[giver] & held.tasks[taker]
+        if is_even and common and min(weights.reads, loads[giver] - loads[taker] - weights.reads) >= least:
+            return Exchange(giver, taker, min(common), is_role=True)
+    return None

@@ -32,7 +32,7 @@ from understudy_shared.base.errors import UnderstudyError
 from understudy_shared.base.masking import masked_location
 from understudy_shared.base.words import HostInfo
 from understudy_shared.fleet.dispatching import Lifespan
-from understudy_shared.fleet.reporting import ApplicationReport, State
+from understudy_shared.fleet.service import ApplicationReport, State
 from understudy_shared.http.edge import Receive, Scope, Send, send_problem, without_body
 from understudy_shared.http.problems import Problem, ProblemError, ProblemType
 from understudy_shared.http.status import Status
@@ -44,7 +44,7 @@ from understudy_shared.server.probes import ProcessReport
 from understudy_shared.server.request_counts import RequestCounts
 
 if TYPE_CHECKING:  # `understudy serve` does without the modules of clusters, 10 MiB
-    from understudy_node.cluster.membership import Clusters
+    from understudy_node.cluster.member import Clusters
 
 log = logging.getLogger(__name__)
 

@@ -1,9 +1,8 @@
 """The choice of what a process of several applications serves: the command's, those of the file, and those that
 announced themselves. What changes is taken while it runs.
 
-The announcements of queries on the bus: of any application, as they come, and again every half minute.
-
-A query's key is its own, and signed for its application. The channel that all share says only which key to read.
+Announcements are read as they come, and again every half minute. A query's key is its own, and signed for its
+application. The channel that all share says only which key to read.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from understudy_node.cluster.membership import Clusters
+from understudy_node.cluster.member import Clusters
 from understudy_node.settings import ClusterNodeSettings
 from understudy_shared.base.clock import Clock
 from understudy_shared.base.errors import UnderstudyError
@@ -28,18 +27,17 @@ from understudy_shared.bus.applications import ANNOUNCED, MAX_ID_CHARS
 from understudy_shared.bus.base import MAX_KEYS_VISITED, Back, Bus, BusError
 from understudy_shared.bus.gossip import announcement_on, applications_on, let_go
 from understudy_shared.bus.message_auth import MessageAuth
-from understudy_shared.cluster.saved_documents import Memory, Remembered
+from understudy_shared.cluster.without_bus import Memory, Remembered
 from understudy_shared.fleet.announced_applications import (
     MAX_ANNOUNCED,
     MAX_KNOWN,
     AnnouncedLocations,
     AnnouncedQueries,
+    CheckpointRoot,
     Wanted,
     merged,
 )
-from understudy_shared.fleet.application_routing import FLEET
-from understudy_shared.fleet.applications_file import ApplicationSpec, changes
-from understudy_shared.fleet.checkpoint_roots import CheckpointRoot
+from understudy_shared.fleet.applications_file import FLEET, ApplicationSpec, changes
 
 LIST_EVERY_MS = 30_000
 READ_AGAIN_MS = 300_000

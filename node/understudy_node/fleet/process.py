@@ -32,10 +32,8 @@ from understudy_shared.base.texts import clipped
 from understudy_shared.base.watched_file import WatchedFile
 from understudy_shared.fleet.announced_applications import AnnouncedSpec
 from understudy_shared.fleet.applications_file import ApplicationSpec, parse_applications
-from understudy_shared.fleet.dispatching import Fleet
-from understudy_shared.fleet.reporting import ApplicationReport, Reported, State
-from understudy_shared.fleet.service import FleetService
-from understudy_shared.fleet.shared_threads import SharedThreads
+from understudy_shared.fleet.dispatching import Fleet, SharedThreads
+from understudy_shared.fleet.service import ApplicationReport, FleetService, Reported, State
 from understudy_shared.http.edge import read_flag
 from understudy_shared.http.openapi.document import Service
 from understudy_shared.http.problems import Problem, ProblemError, ProblemType

@@ -37,7 +37,7 @@ from understudy_shared.server.service import BACKLOG, Departure, Service, bound_
 from understudy_shared.telemetry.span_export import require_exporter
 
 if TYPE_CHECKING:
-    from understudy_node.cluster.membership import Clusters, Membership
+    from understudy_node.cluster.member import Clusters, Membership
 
 SWITCH_INTERVAL_S = 0.0005
 """Time for which a worker thread may keep the interpreter from the event loop (5 ms by default): lookups come first."""
@@ -108,7 +108,7 @@ def _clusters(settings: NodeSettings) -> Clusters | None:
     if not isinstance(settings, ClusterNodeSettings):
         return None
     with without_collections():
-        from understudy_node.cluster.membership import Clusters  # noqa: PLC0415
+        from understudy_node.cluster.member import Clusters  # noqa: PLC0415
 
     return Clusters(settings)
 

@@ -12,11 +12,16 @@ from typing import TYPE_CHECKING
 
 from fastapi import APIRouter, FastAPI
 
-from understudy_node.cluster.routes import cluster_routes
-from understudy_node.http.health import NodeHealth
 from understudy_node.http.metrics import NodeMetrics
-from understudy_node.http.page import NodePage
-from understudy_node.http.routes import NodeChanges, admin_routes, changes_hop_routes, internal_routes, read_routes
+from understudy_node.http.page import NodeHealth, NodePage
+from understudy_node.http.routes import (
+    NodeChanges,
+    admin_routes,
+    changes_hop_routes,
+    cluster_routes,
+    internal_routes,
+    read_routes,
+)
 from understudy_node.node import Node
 from understudy_node.questions.changes.histories import NodeHistories, history_hop_routes
 from understudy_node.questions.export.bulk.process import BulkProcess

@@ -1,13 +1,8 @@
 """Prometheus metrics of a node, read from its state when they are scraped: nothing is counted twice or goes stale.
 
-Base units, `_total` for counters.
-
-The metrics of the replicas that a node holds: by store, and for a limited number of them by partition as well.
-
 The families by store count every replica, and alerts use them. Series by partition are for people: at most
-`max_partitions` replicas have them, the first by store and partition, so that they are the same each time. Series of
-replicas that left disappear by themselves. Unknown lag has a series of its own, because a series that is absent fires
-no alert.
+`max_partitions` replicas have them, the first by store and partition, so that they are the same each time. Unknown lag
+has a series of its own, because a series that is absent fires no alert.
 """
 
 from __future__ import annotations
@@ -20,8 +15,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from understudy_node.counters import During
-from understudy_node.degraded import BUS_AWAY, CAUSES
 from understudy_node.engine.rocksdb_base import BlockCache
+from understudy_node.events import BUS_AWAY, CAUSES
 from understudy_node.node import Node
 from understudy_node.replica.snapshot_leases import CHANGES
 from understudy_node.replica.task import TaskReplica

@@ -1,6 +1,4 @@
-"""The FastAPI routes of a node besides lookups and probes: stores, each with a key that can be looked up now; health;
-and the lag of every store partition.
-"""
+"""The FastAPI routes of a node besides lookups and probes: stores, lag, health, changes, and its cluster's calls."""
 
 from __future__ import annotations
 
@@ -8,6 +6,7 @@ import asyncio
 from collections.abc import Iterator
 from functools import partial
 from itertools import chain, islice
+from typing import TYPE_CHECKING
 
 from fastapi import APIRouter, Request, Response
 
@@ -16,7 +15,7 @@ from understudy_node.engine.arena_base import ArenaBase
 from understudy_node.engine.base import Base, innermost
 from understudy_node.engine.scan_order import after_prefix
 from understudy_node.engine.view import View
-from understudy_node.http.health import NodeHealth
+from understudy_node.http.page import NodeHealth
 from understudy_node.node import Node
 from understudy_node.questions.changes.version_changes import ChangesQuestion, no_changelogs, read_part, require_changes
 from understudy_node.questions.export.service import PiecesResponse
@@ -25,9 +24,11 @@ from understudy_node.questions.lookup.reads import Reads
 from understudy_node.questions.scan.rows import row_maker
 from understudy_node.replica.task import TaskReplica
 from understudy_node.stores.lookup import StoreReader
+from understudy_shared.auth.audit import note
 from understudy_shared.base.clock import SystemClock
 from understudy_shared.base.errors import MissingVersionError, VanishedError
 from understudy_shared.base.masking import masked_location
+from understudy_shared.http.edge import read_flag
 from understudy_shared.http.problems import Problem, ProblemError, ProblemType, refused
 from understudy_shared.questions.changes.merged import FetchChanges
 from understudy_shared.questions.changes.question import (
@@ -46,6 +47,9 @@ from understudy_shared.questions.store_lists import listed_stores
 from understudy_shared.reads.bounds import NO_BOUND, Refusal, Selection
 from understudy_shared.server.app import json_response
 from understudy_shared.spark.times import utc_text
+
+if TYPE_CHECKING:
+    from understudy_node.cluster.member import ClusterMember
 
 MAX_LOOKS = 100
 """Number of records that are looked at in each partition: the first ones may have been deleted since the snapshot."""
@@ -281,3 +285,46 @@ def _described(reader: StoreReader, reads: Reads, node: Node) -> dict[str, objec
         "lineage": reader.lineage,
         "application_id": reader.application_id,
     }
+
+
+def cluster_routes(member: ClusterMember) -> APIRouter:
+    """Create the routes `/internal/v1/{lags,catalogue,assignment}` and `POST /admin/v1/drain`."""
+    router = APIRouter()
+
+    @router.get("/internal/v1/lags")
+    async def lags() -> Response:
+        """Return the heartbeat that this node would send now; routers ask for it while Redis is away."""
+        return _json(member.heartbeat().encode())
+
+    @router.get("/internal/v1/catalogue")
+    async def catalogue() -> Response:
+        """Return the catalogue: the stores, with all that is needed to encode and place keys."""
+        found = member.catalogue()
+        if found is None:
+            raise _not_yet("no batch has been committed yet")
+        return _json(found[1].encode(), etag=f'"{found[0]}"')
+
+    @router.get("/internal/v1/assignment")
+    async def assignment() -> Response:
+        """Return the assignment that this node follows."""
+        if member.assignment is None:
+            raise _not_yet("no assignment is known yet")
+        return _json(await asyncio.to_thread(member.assignment.encode))  # it may have four megabytes
+
+    @router.post("/admin/v1/drain")
+    async def drain(request: Request) -> Response:
+        """Ask the cluster to move this node's tasks to others; `{"drain": false}` cancels that."""
+        wanted = await read_flag(request.receive, "drain", default=True)
+        note(request.scope, drain=wanted)
+        member.drain(wanted)
+        return json_response({"node_id": member.node_id, "draining": member.draining}, 202)
+
+    return router
+
+
+def _json(document: bytes, **headers: str) -> Response:
+    return Response(document, media_type="application/json", headers=headers)
+
+
+def _not_yet(what: str) -> ProblemError:
+    return ProblemError(Problem(ProblemType.NOT_INITIALISED, what, fix="Retry when /readyz says so"))

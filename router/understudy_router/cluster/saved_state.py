@@ -19,7 +19,7 @@ from understudy_shared.base.plausible import highest_plausible
 from understudy_shared.base.words import HostInfo
 from understudy_shared.bus.gossip import digest_of
 from understudy_shared.bus.messages import Assignment, Catalogue, Endpoint, Heartbeat, Message
-from understudy_shared.cluster.saved_documents import Memory, Remembered
+from understudy_shared.cluster.without_bus import Memory, Remembered
 
 log = logging.getLogger(__name__)
 

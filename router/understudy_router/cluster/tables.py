@@ -23,8 +23,7 @@ from understudy_router.cluster.health import Change, Health, HealthTable
 from understudy_shared.base.plausible import is_later, is_plausible
 from understudy_shared.base.words import FORKED
 from understudy_shared.bus.messages import Assignment, Farewell, Heartbeat
-from understudy_shared.cluster.forks import refused_forks
-from understudy_shared.cluster.view import AcceptedHeartbeat, ClusterView, Death, NodeReport
+from understudy_shared.cluster.view import AcceptedHeartbeat, ClusterView, Death, NodeReport, refused_forks
 
 MAX_EVENTS = 256
 

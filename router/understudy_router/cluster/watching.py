@@ -28,10 +28,8 @@ from understudy_shared.base.clock import Clock
 from understudy_shared.base.words import HostInfo
 from understudy_shared.bus.gossip import EXPIRY_HEARTBEATS, AgedHeartbeat, Gossip, Spoken
 from understudy_shared.bus.messages import Assignment, Farewell, Heartbeat
-from understudy_shared.cluster.follower import ClusterFollower, jittered_s
-from understudy_shared.cluster.liveness_probe import SilentNodes
+from understudy_shared.cluster.follower import ClusterFollower, Polls, SilentNodes, jittered_s
 from understudy_shared.cluster.node_calls import NodeCalls
-from understudy_shared.cluster.polling import Polls
 
 MAX_TICK_MS = 250
 """Longest time between two searches for silent or dead nodes, in ms."""

@@ -14,9 +14,9 @@ from understudy_shared.auth.access import Access
 from understudy_shared.base.clock import Clock
 from understudy_shared.base.words import HostInfo
 from understudy_shared.bus.base import Bus
-from understudy_shared.cluster.saved_documents import Remembered
+from understudy_shared.cluster.without_bus import Remembered
 from understudy_shared.fleet.dispatching import Lifespan
-from understudy_shared.fleet.reporting import ApplicationReport, State
+from understudy_shared.fleet.service import ApplicationReport, State
 from understudy_shared.http.status import Status
 from understudy_shared.server.connection_guard import ConnectionGuard
 

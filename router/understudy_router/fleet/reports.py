@@ -16,7 +16,7 @@ from understudy_shared.base.clock import Clock
 from understudy_shared.base.errors import UnderstudyError
 from understudy_shared.base.texts import clipped
 from understudy_shared.cluster.node_calls import NodeCallError
-from understudy_shared.fleet.application_routing import not_known
+from understudy_shared.fleet.dispatching import not_known
 from understudy_shared.http.edge import read_flag
 from understudy_shared.http.problems import Problem, ProblemError, ProblemType, problem_of
 from understudy_shared.http.target import unknown_application

@@ -29,7 +29,7 @@ from understudy_shared.base.throttles import Reminder
 from understudy_shared.bus.applications import ANNOUNCED, Applications, named
 from understudy_shared.bus.base import Bus, BusError
 from understudy_shared.bus.gossip import applications_on
-from understudy_shared.fleet.application_routing import require_id
+from understudy_shared.fleet.applications_file import require_id
 from understudy_shared.fleet.service import FleetService
 from understudy_shared.server.probes import CAUSES_OF_PROCESS, degraded_metric
 

@@ -1,22 +1,23 @@
-"""A process' view of its cluster: which nodes live, and which assignment counts (no I/O, no clock, one thread).
+"""A process' view of its cluster: which nodes live, which assignment counts, and who follows a fork (no I/O, no clock).
 
 Nodes and routers follow these rules alike. Each kind of event has one method, which returns what it changed; the
 caller passes the time. The age of a heartbeat is the monotonic time of this machine since it arrived. For a key that
 was read from the bus, the age that its expiry shows is added.
 
-A node is silent if no heartbeat arrives for three of its intervals. Nodes count it as dead then; a router also
-requires that it did not answer a request.
+A node is silent if no heartbeat arrives for three of its intervals. Nodes count it as dead then. A router also requires
+that it did not answer a request, because silence on the bus does not prove that a node died. A silent node is asked
+once per heartbeat. One that does not answer is asked less and less often, but never given up.
 
 The number of nodes that are kept is bounded, and assigned nodes come first. A node is known when the assignment names
-it; any other node is a stranger. A process with write access to the bus can
-invent nodes, and each costs memory and time at every turn until it expires. So strangers never displace known nodes.
+it; any other node is a stranger. A process with write access to the bus can invent nodes, and each costs memory
+and time at every turn until it expires. So strangers never displace known nodes.
 
-Impossible numbers are removed from a heartbeat. A forged number must not make its node disappear. So only the number is
-removed; the rest of the heartbeat counts.
+A forged number must not make its node disappear. So an impossible number is removed; the rest of the heartbeat counts.
 """
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Collection, Container, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import NamedTuple, Protocol
@@ -30,10 +31,110 @@ from understudy_shared.base.plausible import (
     is_plausible_order,
     succession,
 )
-from understudy_shared.base.words import HostInfo
+from understudy_shared.base.words import FORKED, HostInfo
 from understudy_shared.bus.gossip import EXPIRY_HEARTBEATS
 from understudy_shared.bus.messages import Assignment, Endpoint, Farewell, Heartbeat
-from understudy_shared.cluster.suspects import ASK_AFTER_HEARTBEATS, LastWord, Silence
+
+ASK_AFTER_HEARTBEATS = 1.5
+"""The silence after which a node is asked: half of the expiry, so that its answer arrives before it counts as dead."""
+
+MAX_PAUSE_HEARTBEATS = 30
+"""Longest time between two requests to a node that does not answer."""
+
+
+ANSWER_DEADLINE_MS = 1000
+MIN_ANSWER_DEADLINE_MS = 200
+
+
+def answer_deadline_ms(heartbeat_ms: int) -> int:
+    """Return how long a node may take to send its heartbeat when asked: one heartbeat interval, within limits."""
+    return max(MIN_ANSWER_DEADLINE_MS, min(ANSWER_DEADLINE_MS, heartbeat_ms))
+
+
+LATE_MS = 250
+"""The delay of a timeout that shows that the asking process was paused: the answer may have arrived unread."""
+
+
+def counts_against(took_ms: float, *, deadline_ms: float, others_heard: bool) -> bool:
+    """Whether a request without an answer, which ended after `took_ms`, is evidence that its node is dead.
+
+    A failure before the deadline is evidence: the connection was refused, or broke. A timeout is evidence only if it
+    came on time and other nodes were heard meanwhile: otherwise this process or its network may be at fault.
+    """
+    if took_ms < deadline_ms:
+        return True
+    return others_heard and took_ms <= deadline_ms + LATE_MS
+
+
+class LastWord(NamedTuple):
+    """The last heartbeat of a node: when it arrived, by the bus or as an answer, and the node's heartbeat interval."""
+
+    at_ms: float
+    heartbeat_ms: float
+
+    def is_silent(self, now_ms: float) -> bool:
+        """Whether the node is silent for so long that it should be asked."""
+        return now_ms - self.at_ms > ASK_AFTER_HEARTBEATS * self.heartbeat_ms
+
+
+@dataclass(slots=True)
+class _Asked:
+    """The state of the requests to one node."""
+
+    asked_ms: float
+    unanswered_since_ms: float | None = None
+    """The time of its first unanswered request; None before that, and after each answer."""
+
+
+class Silence:
+    """The silent nodes, as one process that listens to the bus sees them."""
+
+    def __init__(self) -> None:
+        self._asked: dict[str, _Asked] = {}
+
+    def keep(self, is_known: Callable[[str], bool]) -> None:
+        """Forget all nodes but the known ones, so that their number bounds the memory."""
+        self._asked = {node_id: asked for node_id, asked in self._asked.items() if is_known(node_id)}
+
+    def due(self, last: Mapping[str, LastWord], *, now_ms: float) -> list[str]:
+        """Return the nodes to ask now; nodes that did not answer before come last."""
+        due = [
+            node_id
+            for node_id, word in last.items()
+            if word.is_silent(now_ms) and self._is_due(node_id, now_ms, word.heartbeat_ms)
+        ]
+        return sorted(due, key=lambda node_id: (self.is_unanswered(node_id), last[node_id], node_id))
+
+    def asked(self, node_id: str, now_ms: float) -> None:
+        """Note that a request was sent to this node."""
+        known = self._asked.setdefault(node_id, _Asked(now_ms))
+        known.asked_ms = now_ms
+
+    def answered(self, node_id: str) -> None:
+        """Note that a heartbeat of this node arrived, as an answer or on the bus."""
+        self._asked.pop(node_id, None)
+
+    def did_not_answer(self, node_id: str, now_ms: float) -> None:
+        """Note that a request to this node got no answer."""
+        known = self._asked.setdefault(node_id, _Asked(now_ms))
+        if known.unanswered_since_ms is None:
+            known.unanswered_since_ms = now_ms
+
+    def is_unanswered(self, node_id: str) -> bool:
+        """Whether the node has not answered a request since its last heartbeat."""
+        known = self._asked.get(node_id)
+        return known is not None and known.unanswered_since_ms is not None
+
+    def _is_due(self, node_id: str, now_ms: float, heartbeat_ms: float) -> bool:
+        known = self._asked.get(node_id)
+        if known is None:
+            return True
+        since_ms = known.unanswered_since_ms
+        pause_ms = heartbeat_ms
+        if since_ms is not None:
+            pause_ms = min(max(heartbeat_ms, known.asked_ms - since_ms), MAX_PAUSE_HEARTBEATS * heartbeat_ms)
+        return now_ms - known.asked_ms >= pause_ms
+
 
 MAX_DEAD = 256
 DEAD_KEPT_MS = 10 * 60 * 1000
@@ -409,3 +510,48 @@ class ClusterView:
 def orders(nodes: Iterable[NodeReport]) -> list[Order]:
     """Return the (term, epoch) of each node's assignment."""
     return [(node.heartbeat.term, node.heartbeat.epoch) for node in nodes]
+
+
+def refused_forks(
+    heartbeats: Iterable[Heartbeat], named: Collection[str], *, judging: str | None = None
+) -> dict[str, str]:
+    """Return the nodes that must not answer, assign or be assigned, each with the reason.
+
+    `named` are the nodes of the assignment: they are the cluster, and a node that differs from one of them is
+    refused. Where two of them differ, the one that contradicts fewer nodes of the assignment is accepted; in a tie,
+    the process that has run longest. A node that reports itself as refused is believed, except by itself
+    (`judging`): the nodes that refused it may have gone since.
+    """
+    beats = {beat.node_id: beat for beat in heartbeats}
+    refused = {
+        node_id: _why(beats, node_id, sorted(beats.keys()))
+        for node_id, beat in beats.items()
+        if FORKED in beat.degraded and node_id != judging
+    }
+    differs: defaultdict[str, set[str]] = defaultdict(set)
+    for node_id, beat in beats.items():
+        for other in beat.forks:
+            if other in beats and other != node_id and not {node_id, other} & refused.keys():
+                differs[node_id].add(other)
+                differs[other].add(node_id)
+    if not differs:
+        return refused
+
+    def trust(node_id: str) -> tuple[object, ...]:
+        against = sum(other in named for other in differs[node_id])
+        return (node_id not in named, against, -beats[node_id].sequence, node_id)
+
+    accepted: set[str] = set()
+    for node_id in sorted(differs, key=trust):
+        against = sorted(differs[node_id] & accepted)
+        if against:
+            refused[node_id] = _why(beats, node_id, against)
+        else:
+            accepted.add(node_id)
+    return refused
+
+
+def _why(beats: Mapping[str, Heartbeat], node_id: str, against: Collection[str]) -> str:
+    found = (beats[other].forks.get(node_id) or beats[node_id].forks.get(other) for other in against)
+    evidence = next(filter(None, found), "it was refused before")
+    return f"{node_id} follows a fork, another history of the same checkpoint id: {evidence}"

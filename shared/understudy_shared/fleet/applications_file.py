@@ -23,7 +23,6 @@ from understudy_shared.auth.key_file import alone_in, replace_file, tables_of
 from understudy_shared.base.errors import SettingsError
 from understudy_shared.base.masking import masked_location, masked_value
 from understudy_shared.base.texts import clipped, did_you_mean
-from understudy_shared.fleet.application_routing import require_id
 from understudy_shared.settings.common import ServiceFields
 from understudy_shared.settings.fields import Bytes
 from understudy_shared.settings.services import ClusterNodeFields, NodeFields
@@ -34,6 +33,31 @@ _HEAD = "# The applications of a fleet: understudy applications --help says what
 LOCAL_SCHEMES = frozenset({"file", "local"})
 _SAME_STORE = {"s3a": "s3", "s3n": "s3", "gcs": "gs", "azure": "az"}
 """Schemes that are other names of a store's."""
+
+
+MAX_ID_CHARS = 256
+
+
+FLEET = "fleet"
+"""The name for which the processes of a fleet derive their common keys from the cluster's secret."""
+
+
+def require_id(application_id: str) -> str:
+    """Return an id that can be a segment of a path and a folder, and is not that of a fleet. Raises SettingsError."""
+    if application_id == FLEET:
+        raise SettingsError(
+            f"{clipped(FLEET)} cannot be the id of an application: the processes of a fleet have that name",
+            where="id",
+            fix="Give it another: its keys and certificates would be those of the whole fleet",
+        )
+    is_usable = 0 < len(application_id) <= MAX_ID_CHARS and application_id.isprintable()
+    if not is_usable or "/" in application_id or application_id in {".", ".."}:
+        raise SettingsError(
+            f"{clipped(application_id)} cannot be the id of an application",
+            where="id",
+            fix=f"Give it 1 to {MAX_ID_CHARS} printable characters without a slash, such as orders-by-region",
+        )
+    return application_id
 
 
 def _path(given: object) -> object:

@@ -7,22 +7,220 @@ application has no dispatcher: its server calls the application.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, MutableMapping
-from typing import Any, Generic, Protocol, TypeVar
+import threading
+from collections import Counter, deque
+from collections.abc import Callable, Collection, Mapping, MutableMapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextvars import ContextVar
+from functools import partial
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from understudy_shared.auth.access import AUTHORIZATION, Access, authorization_of
-from understudy_shared.auth.audit import APPLICATION
+from understudy_shared.auth.audit import APPLICATION as CHOSEN
 from understudy_shared.auth.audit import PREFIX as AUDITED
+from understudy_shared.auth.permissions import hidden_store
 from understudy_shared.auth.principals import ANYBODY, Principal
 from understudy_shared.base.errors import UnderstudyError
-from understudy_shared.fleet.application_routing import DRAIN, INTERNAL, Chosen, application_of, chosen, judged
-from understudy_shared.fleet.shared_threads import APPLICATION as APPLICATION_NOW
+from understudy_shared.base.texts import clipped
 from understudy_shared.http.edge import App, Receive, Scope, Send, enter, send_problem, without_body
-from understudy_shared.http.problems import ProblemError, problem_of
-from understudy_shared.http.target import application_target, named_application, unknown_application
+from understudy_shared.http.problems import Problem, ProblemError, ProblemType, problem_of
+from understudy_shared.http.target import (
+    STORES,
+    application_name,
+    application_target,
+    named_application,
+    named_store,
+    split_path,
+    unknown_application,
+)
 from understudy_shared.questions.front import LookupsFirst
 from understudy_shared.server.direct import AnswersBodies, DirectExchange, Exchange, reply_problem
 from understudy_shared.telemetry.logs import name_records_here
+
+APPLICATION: ContextVar[str] = ContextVar("application", default="")
+"""The application that answers this request; empty for all other work of the process."""
+
+
+class _Call(NamedTuple):
+    """A blocking call that waits for a thread."""
+
+    future: Future[Any]
+    run: Callable[[], Any]
+
+
+class SharedThreads(ThreadPoolExecutor):
+    """The pool. Calls of a request wait for the share of its application; all others take any thread."""
+
+    def __init__(self, count: int, name: str) -> None:
+        super().__init__(count, name)
+        self._count = count
+        self._lock_of_shares = threading.Lock()
+        self._running: Counter[str] = Counter()
+        self._waiting: dict[str, deque[_Call]] = {}
+        """The calls that wait, by application; the one that waits longest for its turn comes first."""
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        application = APPLICATION.get()
+        if not application:
+            return super().submit(fn, *args, **kwargs)
+        call = _Call(Future(), partial(fn, *args, **kwargs))
+        with self._lock_of_shares:
+            self._waiting.setdefault(application, deque()).append(call)
+        self._begin_what_may()
+        return call.future
+
+    def waiting(self, application: str) -> int:
+        """Return how many calls of an application wait for a thread."""
+        return len(self._waiting.get(application, ()))
+
+    def _begin_what_may(self) -> None:
+        while (found := self._next()) is not None:
+            application, call = found
+            try:
+                super().submit(self._run, application, call)
+            except RuntimeError as error:  # the pool was shut down
+                self._ended(application)
+                call.future.set_exception(error)
+
+    def _next(self) -> tuple[str, _Call] | None:
+        """Take the call that may begin now; None: each application that waits has its share."""
+        with self._lock_of_shares:
+            free = self._count - self._running.total()
+            for application, calls in self._waiting.items():
+                if self._running[application] < free:
+                    call = calls.popleft()
+                    del self._waiting[application]
+                    if calls:
+                        self._waiting[application] = calls  # behind the others
+                    self._running[application] += 1
+                    return application, call
+        return None
+
+    def _run(self, application: str, call: _Call) -> None:
+        try:
+            if call.future.set_running_or_notify_cancel():
+                try:
+                    call.future.set_result(call.run())
+                except BaseException as error:
+                    call.future.set_exception(error)
+        finally:
+            self._ended(application)
+            self._begin_what_may()
+
+    def _ended(self, application: str) -> None:
+        with self._lock_of_shares:
+            self._running[application] -= 1
+            if not self._running[application]:
+                del self._running[application]
+
+
+MAX_NAMED = 10
+"""Applications that a sentence about the whole names."""
+
+INTERNAL = b"/internal/"
+DRAIN = b"/admin/v1/drain"
+_OF_STORES = (STORES, b"/v1/stores", b"/v1/read", b"/v1/snapshots")
+"""Beginnings of paths below which one application answers, although the path has no name of one."""
+
+
+class HasStores(Protocol):
+    """An application, as far as the choice looks at it."""
+
+    def has_store(self, store: str) -> bool:
+        """Whether a store has that name."""
+
+
+class Chosen(NamedTuple):
+    """The application of a request, by its id, and the target of the request in it."""
+
+    application_id: str
+    target: bytes
+
+
+def everything(_application: str, _store: str) -> bool:
+    """See every store of every application."""
+    return True
+
+
+def chosen(
+    target: bytes,
+    applications: Mapping[str, HasStores],
+    is_ready: Callable[[str], bool],
+    sees: Callable[[str, str], bool] = everything,
+    *,
+    are_all: bool = True,
+) -> Chosen | None:
+    """Choose the application of a request for `target`, a path with or without its query; None: the fleet answers.
+
+    `applications` are those that the reader sees; `sees` says whether he sees a store of one. Others change nothing in
+    the choice or in a problem. `are_all`: whether these are all: a single one then answers requests
+    that name no application. Raises a problem: unknown-application, unknown-store, ambiguous-store, or
+    not-initialised.
+    """
+    named, inner = application_target(target)
+    if named is not None:
+        name = application_name(named)
+        if name not in applications:
+            raise ProblemError(unknown_application(name))
+        return Chosen(name, inner)
+    path = target.partition(b"?")[0]
+    if are_all and len(applications) == 1 and path.startswith(_OF_STORES):
+        return Chosen(next(iter(applications)), target)
+    if not path.startswith(STORES):
+        return None
+    _, _, store, *call = split_path(path)
+    store = store if call else named_store(store)[0]
+    seen = {each: application for each, application in applications.items() if sees(each, store)}
+    if not seen:
+        raise ProblemError(hidden_store(store))
+    return Chosen(_only_one_with(store, seen, is_ready), target)
+
+
+def _only_one_with(store: str, applications: Mapping[str, HasStores], is_ready: Callable[[str], bool]) -> str:
+    having = [each for each, application in applications.items() if application.has_store(store)]
+    if len(having) == 1:
+        return having[0]
+    if having:
+        detail = f"{clipped(store)} is a store of {_named(having)}"
+        fix = "Name the application: /v1/applications/{application}/stores/{store}"
+        extra: dict[str, object] = {"applications": sorted(having)[:MAX_NAMED]}
+        raise ProblemError(Problem(ProblemType.AMBIGUOUS_STORE, detail, "path", fix, extra))
+    waiting = [each for each in applications if not is_ready(each)]
+    if waiting:
+        detail = f"no application has a store {clipped(store)} yet, and {_named(waiting)} did not say which they have"
+        raise ProblemError(Problem(ProblemType.NOT_INITIALISED, detail, "path", "Retry, or name the application"))
+    fix = "GET /v1/stores lists the stores of all applications"
+    raise ProblemError(Problem(ProblemType.UNKNOWN_STORE, f"there is no store {clipped(store)}", "path", fix))
+
+
+def judged(problem: Problem, unknown_why: str | None) -> Problem:
+    """Return a problem as it is, or that it is not known yet: what a fleet does not know may be there all the same."""
+    if unknown_why is None or problem.type not in {ProblemType.UNKNOWN_APPLICATION, ProblemType.UNKNOWN_STORE}:
+        return problem
+    return not_known(unknown_why)
+
+
+def not_known(why: str) -> Problem:
+    """Return the problem of a fleet that does not know its applications."""
+    return Problem(ProblemType.NOT_INITIALISED, why, "path", "Retry when /readyz says so")
+
+
+def application_of(named: bytes | None, applications: Collection[str]) -> str:
+    """Return the application that an internal call names; without a name the only one, as for a reader.
+
+    Raises an unknown-application problem.
+    """
+    if named is None and len(applications) == 1:
+        return next(iter(applications))
+    name = "" if named is None else application_name(named)
+    if name not in applications:
+        raise ProblemError(unknown_application(name))
+    return name
+
+
+def _named(applications: Collection[str]) -> str:
+    shown = ", ".join(clipped(each) for each in sorted(applications)[:MAX_NAMED])
+    return shown + (f" and {len(applications) - MAX_NAMED} more" if len(applications) > MAX_NAMED else "")
 
 
 class Served(Protocol):
@@ -77,11 +275,11 @@ class Fleet(Generic[AnyServed]):
             return True
         if found is None:
             return False
-        before = APPLICATION_NOW.set(found.application_id)
+        before = APPLICATION.set(found.application_id)
         try:
             return self._apps[found.application_id].answer_directly(found.target, exchange)
         finally:
-            APPLICATION_NOW.reset(before)
+            APPLICATION.reset(before)
 
     def accepts_body(self, target: bytes, size_bytes: int) -> bool:
         """Whether one of the applications, which are all of one kind, answers this POST without ASGI."""
@@ -98,11 +296,11 @@ class Fleet(Generic[AnyServed]):
             return
         app = self._apps[application_id]
         assert isinstance(app, AnswersBodies), "accepts_body said so"
-        before = APPLICATION_NOW.set(application_id)
+        before = APPLICATION.set(application_id)
         try:
             app.answer_body(body, exchange)
         finally:
-            APPLICATION_NOW.reset(before)
+            APPLICATION.reset(before)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if self.access.is_on and scope["type"] == "http" and AUTHORIZATION not in scope:
@@ -117,11 +315,11 @@ class Fleet(Generic[AnyServed]):
         if application_id is None:
             await self._answer_itself(scope, receive, send)
             return
-        before = APPLICATION_NOW.set(application_id)
+        before = APPLICATION.set(application_id)
         try:
             await self._apps[application_id](scope, receive, send)
         finally:
-            APPLICATION_NOW.reset(before)
+            APPLICATION.reset(before)
 
     async def _answer_itself(self, scope: Scope, receive: Receive, send: Send) -> None:
         is_audited = scope["type"] == "http" and (self.access.is_on or scope["raw_path"].startswith(AUDITED))
@@ -137,8 +335,8 @@ class Fleet(Generic[AnyServed]):
         if raw_path.startswith(INTERNAL) or named is not None:
             return self._named(named)
         application_id: str | None
-        if APPLICATION in scope:  # the access check has chosen it: what was granted holds there and nowhere else
-            application_id, inner = scope[APPLICATION], application_target(raw_path)[1]
+        if CHOSEN in scope:  # the access check has chosen it: what was granted holds there and nowhere else
+            application_id, inner = scope[CHOSEN], application_target(raw_path)[1]
         else:
             found = self._chosen(raw_path, ANYBODY)
             application_id, inner = (None, raw_path) if found is None else found

@@ -20,7 +20,7 @@ from tests.support.services.helm_chart import (
 from understudy_node.settings import ClusterNodeSettings
 from understudy_router.settings import RouterSettings
 from understudy_shared.auth.binding import Exposure
-from understudy_shared.fleet.application_routing import FLEET
+from understudy_shared.fleet.applications_file import FLEET
 from understudy_shared.tls.trouble import PeerRole, parse_name
 
 SECRETS = {

@@ -29,7 +29,7 @@ from tools.chart import MANIFESTS, README, call_of, flat, helm
 
 from understudy_node.settings import ClusterNodeSettings
 from understudy_router.settings import RouterSettings
-from understudy_shared.cluster.seeds import parse_seeds
+from understudy_shared.cluster.without_bus import parse_seeds
 from understudy_shared.fleet.applications_file import parse_applications
 
 BY_THE_HOOK = {"UNDERSTUDY_API_KEY_FILE", "UNDERSTUDY_CA_FILE", "UNDERSTUDY_URL"}

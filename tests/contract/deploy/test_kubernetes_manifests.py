@@ -16,7 +16,7 @@ from tests.support.services.helm_chart import (
     pods,
 )
 
-from understudy_shared.cluster.seeds import parse_seeds
+from understudy_shared.cluster.without_bus import parse_seeds
 
 FLAT = flat_manifests()
 PODS = dict(pods(FLAT))

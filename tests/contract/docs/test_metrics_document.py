@@ -20,7 +20,7 @@ from tests.support.services.expositions import (
     router_exposition,
 )
 
-from understudy_node.degraded import CAUSES as NODE_CAUSES
+from understudy_node.events import CAUSES as NODE_CAUSES
 from understudy_node.fleet.following import CAUSES as FLEET_CAUSES
 from understudy_router.cluster.degraded import Cause
 from understudy_router.fleet.routers import CAUSES as ROUTER_FLEET_CAUSES

@@ -22,7 +22,7 @@ from understudy_node.checkpoint.opening import open_checkpoint_files
 from understudy_node.engine.rocksdb_base import BlockCache
 from understudy_node.engine.view import View
 from understudy_node.follow.history import CommitHistory, CommitRecord
-from understudy_node.generation import ROW_PREFIX, Layout, layout_of
+from understudy_node.generations import ROW_PREFIX, Layout, layout_of
 from understudy_node.replica.local_bases import LocalBases
 from understudy_node.replica.replica_context import StorePlace, Surroundings
 from understudy_node.replica.store_replica import StoreReplica

@@ -14,8 +14,7 @@ import pytest
 from hypothesis import strategies as st
 
 from understudy_node.cluster.assignor import Assignor, Member, Replica, assign
-from understudy_node.cluster.exchanges import UNWEIGHED, Weighed, next_exchange
-from understudy_node.cluster.weights import Weights
+from understudy_node.cluster.weights import UNWEIGHED, Weighed, Weights, next_exchange
 from understudy_shared.bus.messages import AssignedTask
 
 END = 100

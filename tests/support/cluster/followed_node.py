@@ -9,7 +9,8 @@ from pathlib import Path
 from tests.support.spark.queries import wait_until
 
 from understudy_node.checkpoint.files import CheckpointFiles, LocalFiles
-from understudy_node.cluster.heartbeat import MemberId, MemberStatus, heartbeat_of
+from understudy_node.cluster.context import MemberId
+from understudy_node.cluster.heartbeat import MemberStatus, heartbeat_of
 from understudy_node.node import Node
 from understudy_node.replica.task import TaskReplica
 from understudy_node.settings import NodeSettings

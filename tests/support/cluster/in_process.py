@@ -19,8 +19,7 @@ from tests.support.cluster.served_node import Served, ServedNode
 from tests.support.spark.queries import wait_until
 
 from understudy_node.checkpoint.files import CheckpointFiles, LocalFiles
-from understudy_node.cluster.member import ClusterMember
-from understudy_node.cluster.membership import Clusters
+from understudy_node.cluster.member import ClusterMember, Clusters
 from understudy_node.fleet.starting import claim
 from understudy_node.http.app import create_app
 from understudy_node.node import Node
@@ -33,7 +32,7 @@ from understudy_shared.base.clock import SystemClock
 from understudy_shared.base.words import HostInfo
 from understudy_shared.bus.base import BusError
 from understudy_shared.bus.redis_bus import RedisBus
-from understudy_shared.cluster.saved_documents import Remembered
+from understudy_shared.cluster.without_bus import Remembered
 from understudy_shared.http.edge import App
 from understudy_shared.server.connection_guard import ConnectionGuard
 from understudy_shared.server.service import Departure, Service

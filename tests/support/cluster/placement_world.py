@@ -5,9 +5,8 @@ from __future__ import annotations
 from tests.support.bus.local_bus import LocalBus
 from tests.support.clock import ManualClock
 
-from understudy_node.cluster.heartbeat import MemberId
-from understudy_node.cluster.leader import Placement
-from understudy_node.cluster.task_replicas import TaskSet
+from understudy_node.cluster.context import MemberId
+from understudy_node.cluster.leader import Placement, TaskSet
 from understudy_node.settings import ClusterNodeSettings
 from understudy_shared.bus.gossip import AgedHeartbeat, Gossip
 from understudy_shared.bus.messages import Applied, Assignment, Endpoint, Heartbeat

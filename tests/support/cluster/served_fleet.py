@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 from tests.support.spark.queries import wait_until
 
-from understudy_node.cluster.membership import Clusters
+from understudy_node.cluster.member import Clusters
 from understudy_node.fleet.application import Shared
 from understudy_node.fleet.process import FleetProcess
 from understudy_node.settings import ClusterNodeSettings, NodeSettings

@@ -33,7 +33,7 @@ from understudy_shared.auth.credentials import CredentialsFile
 from understudy_shared.bus import messages
 from understudy_shared.bus.announcement import Announcement
 from understudy_shared.bus.assignment_changes import AssignmentChange
-from understudy_shared.cluster import saved_documents
+from understudy_shared.cluster import without_bus
 
 
 def _document() -> Mapping[str, object]:
@@ -71,7 +71,7 @@ def local_files() -> Form:
     marks = {
         "arena": arena_format._MAGIC,
         "arena sums": arena_sums._MAGIC,
-        "remembered documents": saved_documents.MAGIC,
+        "remembered documents": without_bus.MAGIC,
     }
     return Form(frozenset(f"{name}: {mark.decode()}" for name, mark in marks.items()))
 

@@ -19,7 +19,7 @@ from tests.support.oracle.spark_reader import OracleRow
 from tests.support.spark.queries import wait_until
 
 from understudy_node.checkpoint.files import DEFAULT_MAX_READ_BYTES, LocalFiles
-from understudy_node.generation import ROW_PREFIX
+from understudy_node.generations import ROW_PREFIX
 from understudy_node.replica.task_view import TaskView
 from understudy_shared.base.words import StoreName
 from understudy_shared.spark.unsafe_row import compile_row_decoder

@@ -13,7 +13,7 @@ from tests.support.bus.local_bus import LocalBus
 from tests.support.cluster.followed_node import wait_to_hold
 
 from understudy_node.checkpoint.files import LocalFiles
-from understudy_node.cluster.heartbeat import MemberId
+from understudy_node.cluster.context import MemberId
 from understudy_node.cluster.member import ClusterMember
 from understudy_node.http.app import create_app as create_node_app
 from understudy_node.node import Node

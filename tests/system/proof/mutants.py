@@ -204,7 +204,7 @@ def stay_silent_when_refused() -> None:
 
 def take_silence_for_death() -> None:
     """Drop a node that is silent on Redis, without asking it."""
-    from understudy_shared.cluster.suspects import Silence
+    from understudy_shared.cluster.view import Silence
 
     Silence.due = lambda self, last, *, now_ms: []  # type: ignore[method-assign]
     Silence.is_unanswered = lambda self, node_id: True  # type: ignore[method-assign]
@@ -217,7 +217,7 @@ def leave_out_the_dead() -> None:
 
 def believe_absurd_numbers() -> None:
     """Follow any assignment with a higher number; an own document that does not validate ends the beat."""
-    from understudy_node.cluster.own_messages import OwnMessages
+    from understudy_node.cluster.heartbeat import OwnMessages
 
     def end(self: OwnMessages, kind: str, error: Exception) -> None:
         raise error

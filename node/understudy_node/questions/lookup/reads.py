@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, MutableMapping, Sequence
 from functools import partial
 from typing import NamedTuple, cast
 
-from understudy_node.generation import Generation
+from understudy_node.generations import Generation
 from understudy_node.node import Node
 from understudy_node.replica.read_views import Reading
 from understudy_node.stores.lookup import Hidden, LookupAnswer, ResolvedKey, Said, StoreReader

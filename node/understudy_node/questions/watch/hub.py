@@ -11,7 +11,7 @@ import logging
 from collections.abc import Callable, Iterable, Sequence
 from typing import cast
 
-from understudy_node.generation import Generation
+from understudy_node.generations import Generation
 from understudy_node.questions.watch.watched_task import NodeKey, WatchedTask
 from understudy_node.replica.task_view import TaskView
 from understudy_node.stores.lookup import StoreReader

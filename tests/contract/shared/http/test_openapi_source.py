@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from tests.support.services.openapi import resolved
 
-from understudy_node.http.health import INDICATORS as OF_NODES
+from understudy_node.http.page import INDICATORS as OF_NODES
 from understudy_router.admin.indicators import INDICATORS as OF_ROUTERS
 from understudy_router.admin.lag_page import MAX_LIMIT as MAX_ROWS
 from understudy_router.admin.lag_page import SORTS, STATES
@@ -16,7 +16,7 @@ from understudy_router.admin.replica_index import ROLES
 from understudy_router.routing.choose import Reason
 from understudy_shared.base.plausible import CEILING
 from understudy_shared.base.words import ReplicaState, Role, StoreKind
-from understudy_shared.fleet.reporting import State as ApplicationState
+from understudy_shared.fleet.service import State as ApplicationState
 from understudy_shared.http.health import State
 from understudy_shared.http.openapi.document import Service, document, read_source
 from understudy_shared.http.problems import ProblemType

@@ -7,7 +7,7 @@ from pathlib import Path
 from tests.support.checkpoint.handmade import HandmadeCheckpoint
 from tests.support.cluster.followed_node import followed_node, held, wait_to_hold
 
-from understudy_node.cluster.load import MEASURE_AGAIN_MS, LoadMeter, ProcessLoad
+from understudy_node.cluster.heartbeat import MEASURE_AGAIN_MS, LoadMeter, ProcessLoad
 from understudy_node.node import Node
 from understudy_shared.base.words import LagInfo, Role
 

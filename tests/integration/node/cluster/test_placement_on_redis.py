@@ -10,9 +10,8 @@ from tests.support.bus.documents import APPLICATION, eventually, heartbeat
 from tests.support.bus.redis_server import RedisServer, redis_server
 from tests.support.cluster.placement_world import assigning
 
-from understudy_node.cluster.heartbeat import MemberId
-from understudy_node.cluster.leader import Placement
-from understudy_node.cluster.task_replicas import TaskSet
+from understudy_node.cluster.context import MemberId
+from understudy_node.cluster.leader import Placement, TaskSet
 from understudy_shared.base.clock import SystemClock
 from understudy_shared.bus.gossip import AgedHeartbeat, Gossip
 from understudy_shared.bus.messages import Assignment

@@ -17,7 +17,7 @@ from tests.support.spark.counting_query import WORDS
 from tests.support.spark.formats import ROCKSDB_CHANGELOG_V2
 from tests.support.spark.queries import InputFolder, QueryOptions, read_folder, settings, wait_until
 
-from understudy_node.cluster.own_messages import catalogue_of
+from understudy_node.cluster.heartbeat import catalogue_of
 from understudy_shared.base.words import Role
 from understudy_shared.bus.announcement import AnnouncedStore, Announcement, ResultColumn
 from understudy_shared.spark.json_printer import compile_json_printer

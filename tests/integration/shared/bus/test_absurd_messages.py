@@ -14,8 +14,9 @@ from tests.support.cluster.in_process import APPLICATION, LIMIT_S, TASKS, VERSIO
 from tests.support.cluster.watch import reading
 from tests.support.spark.queries import wait_until
 
-from understudy_node.cluster import own_messages
-from understudy_node.cluster.heartbeat import MemberId, MemberStatus, heartbeat_of
+from understudy_node.cluster import heartbeat
+from understudy_node.cluster.context import MemberId
+from understudy_node.cluster.heartbeat import MemberStatus, heartbeat_of
 from understudy_node.node import Node
 from understudy_shared.base.plausible import FIRST_SIGHT
 from understudy_shared.bus.messages import Heartbeat
@@ -153,11 +154,11 @@ def test_a_heartbeat_that_nobody_could_read_does_not_end_the_beat(
                 of, member_id, status._replace(order=(2**60, 1)) if member_id.node_id == "n2" else status, **fields
             )
 
-        monkeypatch.setattr(own_messages, "heartbeat_of", absurd)
+        monkeypatch.setattr(heartbeat, "heartbeat_of", absurd)
         wait_until(lambda: "cannot send its heartbeat" in str(node.get("/readyz").body["degraded"]), what="its report")
         assert node.get("/livez").status == 200
         assert node.member.refused["own-heartbeat"] > 0
         assert "n2" in known.router.living()
-        monkeypatch.setattr(own_messages, "heartbeat_of", real)
+        monkeypatch.setattr(heartbeat, "heartbeat_of", real)
         wait_until(lambda: node.get("/readyz").body["degraded"] is None, what="a heartbeat", limit_s=LIMIT_S)
         assert_well(known)

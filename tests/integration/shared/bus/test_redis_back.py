@@ -19,7 +19,7 @@ from tests.support.cluster.fake_cluster import until
 from tests.support.cluster.in_process import APPLICATION
 
 from understudy_node.checkpoint.files import LocalFiles
-from understudy_node.cluster.heartbeat import MemberId
+from understudy_node.cluster.context import MemberId
 from understudy_node.cluster.member import ClusterMember
 from understudy_node.node import Node
 from understudy_node.settings import ClusterNodeSettings

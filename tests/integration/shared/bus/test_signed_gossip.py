@@ -30,7 +30,7 @@ from understudy_shared.bus.redis_bus import RedisBus
 from understudy_shared.bus.redis_scripts import owned
 from understudy_shared.bus.redis_sync import SyncPublisher
 from understudy_shared.bus.signing import Keyring
-from understudy_shared.cluster.saved_documents import MAGIC
+from understudy_shared.cluster.without_bus import MAGIC
 
 KEY, OLD = b"k" * 32, b"o" * 32
 NAMES = Names(APPLICATION)

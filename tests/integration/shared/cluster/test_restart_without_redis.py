@@ -32,7 +32,7 @@ from tests.support.matrix import in_full
 from tests.support.spark.queries import wait_until
 
 from understudy_shared.bus.messages import AssignedTask, Assignment, Endpoint
-from understudy_shared.cluster.saved_documents import Remembered
+from understudy_shared.cluster.without_bus import Remembered
 
 NODES = ("n1", "n2", "n3")
 

@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.bus.documents import heartbeat
 
-from understudy_node.cluster.assignor import assign
-from understudy_node.cluster.assignor_input import Holdings, members_of
+from understudy_node.cluster.assignor import Holdings, assign, members_of
 from understudy_shared.bus.gossip import AgedHeartbeat
 from understudy_shared.bus.messages import Applied, AssignedTask, Assignment, Endpoint, Heartbeat
 

@@ -8,7 +8,7 @@ from tests.support.checkpoint.handmade import HandmadeCheckpoint
 from tests.support.cluster.followed_node import followed_node, wait_to_hold
 from tests.support.spark.counting_query import WORDS
 
-from understudy_node.cluster.own_messages import catalogue_of
+from understudy_node.cluster.heartbeat import catalogue_of
 from understudy_shared.base.words import Role, StoreName
 from understudy_shared.bus.gossip import digest_of
 from understudy_shared.bus.messages import Catalogue

@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 from tests.support.cluster.placement_world import BEAT_MS, World, beat
 
-from understudy_node.cluster.leader import LOOK_MS
-from understudy_node.cluster.task_replicas import TaskSet
+from understudy_node.cluster.leader import LOOK_MS, TaskSet
 from understudy_shared.bus.gossip import AgedHeartbeat
 from understudy_shared.bus.messages import Applied, AssignedTask, Load
 

@@ -18,10 +18,8 @@ from tests.support.bus.local_bus import LocalBus
 from tests.support.clock import ManualClock
 from tests.support.cluster.placement_world import assigning
 
-from understudy_node.cluster.heartbeat import MemberId
-from understudy_node.cluster.leader import Placement
-from understudy_node.cluster.neighbours import Neighbours
-from understudy_node.cluster.task_replicas import TaskSet
+from understudy_node.cluster.context import MemberId, Neighbours
+from understudy_node.cluster.leader import Placement, TaskSet
 from understudy_shared.bus.base import Bus, BusError
 from understudy_shared.bus.gossip import EXPIRY_HEARTBEATS, Gossip
 from understudy_shared.bus.messages import Applied, Assignment, Endpoint, Heartbeat

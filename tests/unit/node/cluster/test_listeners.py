@@ -11,14 +11,13 @@ from hypothesis import strategies as st
 from tests.support.bus.documents import heartbeat
 
 from understudy_node.cluster import heartbeat_loop
-from understudy_node.cluster.context import MemberContext
+from understudy_node.cluster.context import MemberContext, Neighbours
 from understudy_node.cluster.heartbeat_loop import (
     LEASE_LOOK_HEARTBEATS,
     LOOK_HEARTBEATS,
     HeartbeatListening,
     is_among_first,
 )
-from understudy_node.cluster.neighbours import Neighbours
 from understudy_shared.bus.messages import AssignedTask, Assignment, Endpoint
 from understudy_shared.cluster.follower import ClusterFollower
 

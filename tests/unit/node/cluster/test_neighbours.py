@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.bus.documents import assignment
 
-from understudy_node.cluster.neighbours import Neighbours, outvoted
+from understudy_node.cluster.context import Neighbours, outvoted
 from understudy_shared.bus.gossip import AgedHeartbeat
 from understudy_shared.bus.messages import Applied, Endpoint, Heartbeat
 

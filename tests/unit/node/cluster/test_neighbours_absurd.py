@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.support.bus.documents import assignment, heartbeat
 
-from understudy_node.cluster.neighbours import Neighbours
+from understudy_node.cluster.context import Neighbours
 from understudy_shared.base.plausible import FIRST_SIGHT
 from understudy_shared.bus.gossip import AgedHeartbeat
 from understudy_shared.cluster.view import limit_beside

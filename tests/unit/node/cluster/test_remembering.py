@@ -17,12 +17,10 @@ from tests.support.bus.local_bus import LocalBus
 from tests.support.cluster.fake_node import FakeNode, fake_nodes
 from tests.support.cluster.fake_node import status as reply
 
-from understudy_node.cluster.assignment_follower import AssignmentFollower
-from understudy_node.cluster.context import BusState, MemberContext
-from understudy_node.cluster.heartbeat import MemberId
+from understudy_node.cluster.context import BusState, MemberContext, MemberId, Neighbours
+from understudy_node.cluster.heartbeat import OwnMessages
+from understudy_node.cluster.heartbeat_loop import AssignmentFollower
 from understudy_node.cluster.member import NodeListener, Remembering
-from understudy_node.cluster.neighbours import Neighbours
-from understudy_node.cluster.own_messages import OwnMessages
 from understudy_node.node import Node
 from understudy_shared.base.clock import SystemClock
 from understudy_shared.base.words import HostInfo
@@ -30,7 +28,7 @@ from understudy_shared.bus.gossip import Gossip
 from understudy_shared.bus.messages import Assignment, Endpoint
 from understudy_shared.cluster.follower import ClusterFollower
 from understudy_shared.cluster.node_calls import NodeCalls
-from understudy_shared.cluster.saved_documents import Memory, Remembered
+from understudy_shared.cluster.without_bus import Memory, Remembered
 
 OWN = HostInfo("127.0.0.1", 9)
 

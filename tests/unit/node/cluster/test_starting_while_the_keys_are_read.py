@@ -12,7 +12,7 @@ from tests.support.cluster.fake_cluster import until
 from tests.support.cluster.followed_node import followed_node
 from tests.support.spark.queries import wait_until
 
-from understudy_node.cluster.heartbeat import MemberId
+from understudy_node.cluster.context import MemberId
 from understudy_node.cluster.member import ClusterMember
 from understudy_node.node import Node
 from understudy_node.settings import ClusterNodeSettings

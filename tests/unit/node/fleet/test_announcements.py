@@ -20,11 +20,9 @@ from understudy_shared.bus.applications import ANNOUNCED
 from understudy_shared.bus.gossip import Gossip, Names
 from understudy_shared.bus.message_auth import MessageAuth
 from understudy_shared.bus.signing import Keyring
-from understudy_shared.cluster.saved_documents import Remembered
-from understudy_shared.fleet.announced_applications import AnnouncedQueries
-from understudy_shared.fleet.application_routing import FLEET
-from understudy_shared.fleet.applications_file import ApplicationSpec
-from understudy_shared.fleet.checkpoint_roots import parse_roots
+from understudy_shared.cluster.without_bus import Remembered
+from understudy_shared.fleet.announced_applications import AnnouncedQueries, parse_roots
+from understudy_shared.fleet.applications_file import FLEET, ApplicationSpec
 from understudy_shared.http.problems import ProblemError
 
 KEY, OTHER = Keyring([b"k" * 32]), Keyring([b"o" * 32])

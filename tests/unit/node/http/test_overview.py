@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-from understudy_node.http.overview import HeldPartition, counts_of
+from understudy_node.http.page import HeldPartition, counts_of
 from understudy_shared.base.words import LagInfo, ReplicaState
 
 

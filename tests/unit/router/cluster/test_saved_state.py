@@ -13,7 +13,7 @@ from understudy_router.cluster.saved_state import RouterMemory, is_from_previous
 from understudy_router.settings import RouterSettings
 from understudy_shared.base.plausible import FIRST_SIGHT
 from understudy_shared.bus.gossip import digest_of
-from understudy_shared.cluster.saved_documents import Remembered
+from understudy_shared.cluster.without_bus import Remembered
 
 ORDERS = st.tuples(st.integers(0, 3), st.integers(0, 3))
 

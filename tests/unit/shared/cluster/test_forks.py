@@ -7,7 +7,7 @@ import pytest
 from understudy_shared.base.words import FORKED
 from understudy_shared.bus.commits import SeenCommit, is_same_time
 from understudy_shared.bus.messages import Applied, Endpoint, Heartbeat
-from understudy_shared.cluster.forks import refused_forks
+from understudy_shared.cluster.view import refused_forks
 
 
 def beat(node_id: str, *forks: str, sequence: int = 5, degraded: tuple[str, ...] = ()) -> Heartbeat:

@@ -9,11 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.router.tables import HEARTBEAT_MS, assigned, beat, farewell, task
 
-from understudy_node.cluster.neighbours import Neighbours
+from understudy_node.cluster.context import Neighbours
 from understudy_router.cluster.tables import Tables
 from understudy_shared.base.plausible import CEILING, FIRST_SIGHT, MAX_JUMP, Order
 from understudy_shared.bus.messages import Assignment, Heartbeat
-from understudy_shared.cluster.forks import refused_forks
+from understudy_shared.cluster.view import refused_forks
 
 OWN_ID = "observer"
 NODES = "abcd"

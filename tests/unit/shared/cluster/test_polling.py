@@ -11,8 +11,8 @@ from tests.support.router.tables import TASK, assigned, beat, task
 from understudy_router.cluster.tables import Tables
 from understudy_shared.base.words import HostInfo
 from understudy_shared.bus.messages import Assignment, Heartbeat
+from understudy_shared.cluster.follower import Polls
 from understudy_shared.cluster.node_calls import NodeCallError, NodeCalls
-from understudy_shared.cluster.polling import Polls
 
 
 class Nodes:

@@ -16,7 +16,7 @@ from tests.support.bus.documents import APPLICATION, assignment, heartbeat
 from understudy_shared.bus.message_auth import MessageAuth
 from understudy_shared.bus.messages import Assignment, Heartbeat, Message
 from understudy_shared.bus.signing import Keyring
-from understudy_shared.cluster.saved_documents import Memory, Remembered
+from understudy_shared.cluster.without_bus import Memory, Remembered
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ import pytest
 
 from understudy_shared.base.errors import SettingsError
 from understudy_shared.base.words import HostInfo
-from understudy_shared.cluster.seeds import parse_seeds
+from understudy_shared.cluster.without_bus import parse_seeds
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from understudy_shared.cluster.suspects import LATE_MS, MAX_PAUSE_HEARTBEATS, LastWord, Silence, counts_against
+from understudy_shared.cluster.view import LATE_MS, MAX_PAUSE_HEARTBEATS, LastWord, Silence, counts_against
 
 HEARTBEAT_MS = 1000
 

@@ -11,9 +11,9 @@ from understudy_shared.fleet.announced_applications import (
     Query,
     Wanted,
     merged,
+    parse_roots,
 )
 from understudy_shared.fleet.applications_file import ApplicationSpec, require_distinct
-from understudy_shared.fleet.checkpoint_roots import parse_roots
 
 ROOTS = parse_roots("/data,s3://bucket/checkpoints")
 ORDERS = ApplicationSpec(id="orders", checkpoint="/listed/orders", max_watchers=3)

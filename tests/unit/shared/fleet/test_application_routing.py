@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from understudy_shared.base.errors import SettingsError
-from understudy_shared.fleet.application_routing import Chosen, chosen, require_id
+from understudy_shared.fleet.applications_file import require_id
+from understudy_shared.fleet.dispatching import Chosen, chosen
 from understudy_shared.http.problems import ProblemError, ProblemType
 from understudy_shared.http.target import application_target, refuse_unroutable
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from understudy_shared.fleet.checkpoint_roots import Below, below, parse_roots
+from understudy_shared.fleet.announced_applications import Below, below, parse_roots
 
 LOCAL, STORE, HDFS = "/data/checkpoints", "S3a://Bucket/teams/", "hdfs:///"
 ROOTS = parse_roots(f"{LOCAL}, {STORE},{HDFS}")

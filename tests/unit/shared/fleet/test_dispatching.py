@@ -12,8 +12,7 @@ import pytest
 from tests.support.cluster.fake_cluster import until
 
 from understudy_shared.auth.access import Access
-from understudy_shared.fleet.dispatching import Fleet, Lifespan, Served
-from understudy_shared.fleet.shared_threads import SharedThreads
+from understudy_shared.fleet.dispatching import Fleet, Lifespan, Served, SharedThreads
 from understudy_shared.http.edge import JSON_TYPE, Receive, Scope, Send, send_reply
 from understudy_shared.server.direct import DirectExchange, Exchange
 

@@ -20,8 +20,7 @@ from understudy_shared.auth.access import AUTHORIZATION, Access
 from understudy_shared.auth.principals import Action, Authorization, Grant, Principal
 from understudy_shared.base.words import HostInfo
 from understudy_shared.fleet.dispatching import Fleet
-from understudy_shared.fleet.reporting import ApplicationReport, Reported, State, labelled, readiness
-from understudy_shared.fleet.service import FleetService
+from understudy_shared.fleet.service import ApplicationReport, FleetService, Reported, State, labelled, readiness
 from understudy_shared.http.edge import Receive, Scope, Send, send_reply
 from understudy_shared.http.status import Status
 from understudy_shared.page.routes import fleet_page_routes

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from tests.support.spark.queries import wait_until
 
-from understudy_shared.fleet.shared_threads import APPLICATION, SharedThreads
+from understudy_shared.fleet.dispatching import APPLICATION, SharedThreads
 
 COUNT = 8
 

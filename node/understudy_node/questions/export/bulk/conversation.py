@@ -28,7 +28,7 @@ from understudy_node.engine.rocksdb_base import RocksBase
 from understudy_node.engine.spill import Spill
 from understudy_node.engine.tier import Tier
 from understudy_node.engine.view import View
-from understudy_node.generation import Generation
+from understudy_node.generations import Generation
 from understudy_node.questions.export.bulk.fast_part import PartCancelledError
 from understudy_node.questions.export.bulk.pipe import (
     LENGTH_BYTES,

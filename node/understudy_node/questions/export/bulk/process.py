@@ -16,7 +16,7 @@ from collections.abc import Callable
 from time import monotonic
 from typing import Final
 
-from understudy_node.generation import Generation
+from understudy_node.generations import Generation
 from understudy_node.questions.export.bulk.conversation import PIPE_BYTES, Answers, Conversation
 from understudy_node.questions.export.bulk.fast_part import PartCancelledError
 from understudy_node.questions.export.bulk_parts import BulkQuestion, MadePart

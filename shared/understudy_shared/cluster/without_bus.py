@@ -1,4 +1,4 @@
-"""Documents kept on disk for a start without the bus: one file of each kind, with the last document saved.
+"""Sources for a start without the bus: seed nodes to ask, and the last document of each kind, kept on disk.
 
 A file is written beside the one before it, synced, and renamed over it, so a process that is killed leaves one or
 the other, whole. It contains its format, a hash, and, with a key, a signature. A file that is damaged, foreign,
@@ -12,17 +12,44 @@ import asyncio
 import hashlib
 import logging
 import os
+import re
 import tempfile
 from pathlib import Path
 from typing import TypeVar
 
 from understudy_shared.base.background import shielded
+from understudy_shared.base.errors import SettingsError
 from understudy_shared.base.private_files import PRIVATE_FOLDER
+from understudy_shared.base.words import HostInfo
 from understudy_shared.bus.message_auth import MessageAuth, UnauthenticError
 from understudy_shared.bus.messages import MAX_MESSAGE_BYTES, BadMessageError, Message
 from understudy_shared.bus.signing import MAX_LINE_BYTES
 
 log = logging.getLogger(__name__)
+
+MAX_SEEDS = 64
+"""One seed that answers names all other nodes; a longer list is a mistake."""
+
+_SEED = re.compile(r"(?:\[(?P<v6>[0-9A-Fa-f:.]+)\]|(?P<host>[^\s:\[\]/@,]+)):(?P<port>[0-9]{1,5})")
+
+
+def parse_seeds(text: str) -> tuple[HostInfo, ...]:
+    """Return the seeds in `text`, each once. Raises SettingsError, which names the malformed seed."""
+    found: dict[HostInfo, None] = {}
+    for part in filter(None, map(str.strip, text.split(","))):
+        match = _SEED.fullmatch(part)
+        port = 0 if match is None else int(match["port"])
+        if match is None or not 1 <= port <= 65535:
+            raise SettingsError(
+                f"{part!r} is not a seed",
+                where="seed",
+                fix="Give nodes as host:port with commas between, an IPv6 address in brackets: n1:7101,[::1]:7101",
+            )
+        found[HostInfo(match["v6"] or match["host"], port)] = None
+    if len(found) > MAX_SEEDS:
+        raise SettingsError(f"there are {len(found)} seeds, above {MAX_SEEDS}", where="seed", fix="A few are enough")
+    return tuple(found)
+
 
 MAGIC = b"understudy-remembered 1"
 """The mark of this file format; the document in the file has a format of its own."""
