@@ -33,9 +33,7 @@ from rocksdict import BlockBasedOptions, Cache, DBCompressionType, Env, Options,
 
 from understudy_node.engine.arena_base import ArenaBase
 from understudy_node.engine.rocksdb_base import BlockCache, RocksBase
-from understudy_node.engine.spill import Spill, write_spill
-from understudy_node.engine.tier import release_tiers
-from understudy_node.engine.view import View
+from understudy_node.engine.view import Spill, View, release_tiers, write_spill
 
 Changes = dict[bytes, bytes | None]
 VALUE_BYTES = 56

@@ -22,7 +22,7 @@ from understudy_node.checkpoint.description import CheckpointDescription, descri
 from understudy_node.checkpoint.files import CheckpointFiles, LocalFiles
 from understudy_node.checkpoint.logs import MAX_LOG_BYTES, batch_ids, parse_query_id
 from understudy_node.checkpoint.opening import open_checkpoint_files
-from understudy_node.checkpoint.support import SUPPORTED_OPERATORS
+from understudy_node.checkpoint.operators import SUPPORTED_OPERATORS
 from understudy_node.follow.history import CommitHistory
 from understudy_node.generations import layout_of, places_of
 from understudy_node.replica.rebuilding import missing_of

@@ -16,8 +16,7 @@ from understudy_node.engine.rocksdb_base import BlockCache
 from understudy_node.events import NodeEvents, causes_of
 from understudy_node.follow.end import End, Verdict, next_poll_ms
 from understudy_node.follow.history import CommitHistory
-from understudy_node.follow.new_schemas import NewSchemas
-from understudy_node.follow.poll_loop import Cadence, Poll, Poller, PollLoop
+from understudy_node.follow.poll_loop import Cadence, NewSchemas, Poll, Poller, PollLoop
 from understudy_node.generations import Duties, Generation, Generations, Wiring, layout_of
 from understudy_node.replica.local_bases import LocalBases
 from understudy_node.replica.past_versions import PAST_FOLDER, PastVersions

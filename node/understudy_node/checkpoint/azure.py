@@ -12,8 +12,7 @@ from collections.abc import Callable, Mapping
 
 from obstore.store import AzureStore
 
-from understudy_node.checkpoint.store_access import StoreAccess, StoreFolder, location_of, refuse_empty
-from understudy_node.checkpoint.store_failures import StoreTerms
+from understudy_node.checkpoint.object_store import StoreAccess, StoreFolder, StoreTerms, location_of, refuse_empty
 from understudy_shared.base.errors import SettingsError
 
 _LOCATION = re.compile(

@@ -14,8 +14,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final, Literal, NoReturn
 
-from understudy_node.checkpoint import row_checksum as checksums
-from understudy_node.checkpoint.documents import checked, field, parse_json
+import google_crc32c
+
+from understudy_node.checkpoint.logs import checked, field, parse_json
 from understudy_shared.base.errors import CorruptFileError, UnsupportedError
 
 Form = Literal["delta", "changelog"]
@@ -140,7 +141,7 @@ class _Decoder:
         self._position = position
         self._name = name
         self._row_checksum = row_checksum
-        self._strip_value = checksums.strip_hdfs_value if form == "delta" else checksums.strip_rocksdb_value
+        self._strip_value = strip_hdfs_value if form == "delta" else strip_rocksdb_value
         self._in_operations = False
         self.record_count = 0
         self.done = False
@@ -258,9 +259,9 @@ class _Decoder:
     def _stripped(self, key: bytes, value: bytes | None, done: int) -> tuple[bytes, bytes | None]:
         try:
             if value is None:
-                return checksums.strip_deleted_key(key), None
+                return strip_deleted_key(key), None
             return key, self._strip_value(key, value)
-        except checksums.ChecksumError as error:
+        except ChecksumError as error:
             return self._fail(str(error), self._position, done)
 
     def _finish(self, position: int, done: int) -> None:
@@ -298,3 +299,58 @@ def _count_run(raw: bytes, position: int, key_size: int, value_size: int, most: 
             break
         window *= 8
     return count
+
+
+_CRC = struct.Struct("<I")
+_CRC_AND_LENGTH = struct.Struct("<Ii")
+
+
+class ChecksumError(ValueError):
+    """A row does not match its checksum, or has no room for one. The caller knows file and record."""
+
+
+def strip_deleted_key(stored: bytes) -> bytes:
+    """Return the key of a delete record without its leading 4 bytes."""
+    key = stored[_CRC.size :]
+    if len(stored) < _CRC.size or google_crc32c.value(key) != _CRC.unpack_from(stored)[0]:
+        raise ChecksumError("the deleted key does not match its checksum")
+    return key
+
+
+def strip_hdfs_value(key: bytes, stored: bytes) -> bytes:
+    """Return the value row without its leading 4 bytes."""
+    row = stored[_CRC.size :]
+    if len(stored) < _CRC.size or google_crc32c.value(key + row) != _CRC.unpack_from(stored)[0]:
+        raise ChecksumError("the row does not match its checksum")
+    return row
+
+
+def strip_rocksdb_value(key: bytes, stored: bytes, *, delimiter: bytes = b"") -> bytes:
+    """Return the value without the 8 bytes before each merged part; also for values read from Spark's own SST files.
+
+    `delimiter` is the merge operator's (`,` for merge operator version 1); it stays between the parts.
+    """
+    end = len(stored)
+    parts: list[bytes] = []
+    position = 0
+    while True:
+        start = position + _CRC_AND_LENGTH.size
+        if start > end:
+            raise ChecksumError("the value ends inside a checksum")
+        crc, length = _CRC_AND_LENGTH.unpack_from(stored, position)
+        position = start + length
+        if length < 0 or position > end:
+            raise ChecksumError("the value is shorter than its recorded length")
+        part = stored[start:position]
+        if google_crc32c.value(key + part) != crc:
+            raise ChecksumError("the row does not match its checksum")
+        # Nearly always: a value that was never merged.
+        if position == end and not parts:
+            return part
+        parts.append(part)
+        if position == end:
+            return delimiter.join(parts)
+        # An empty delimiter is always there.
+        if not stored.startswith(delimiter, position):
+            raise ChecksumError("merged values have no delimiter between them")
+        position += len(delimiter)

@@ -12,40 +12,41 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Final, Literal
 
-from understudy_node.checkpoint.avro_history import AvroHistory
 from understudy_node.checkpoint.files import CheckpointFiles
-from understudy_node.checkpoint.inference import infer_operator, require_checkpoint, stores_of
 from understudy_node.checkpoint.logs import (
     CONTINUE,
+    DEFAULT_STORE,
     MAX_LOG_BYTES,
     Commit,
     OffsetEntry,
+    OperatorMetadata,
     StateProperties,
+    StoreMetadata,
     batch_ids,
+    choose_metadata_batch,
     no_offsets,
     parse_commit,
     parse_offsets,
+    parse_operator_metadata,
     parse_query_id,
 )
+from understudy_node.checkpoint.opening import require_checkpoint
 from understudy_node.checkpoint.operators import (
-    DEFAULT_STORE,
-    OperatorMetadata,
-    StoreMetadata,
-    choose_metadata_batch,
-    parse_operator_metadata,
-)
-from understudy_node.checkpoint.schemas import ColumnFamilySchema, SchemaFile, parse_schema_file
-from understudy_node.checkpoint.shapes import FAMILIES_FORMATS, JOIN, join_tables
-from understudy_node.checkpoint.snapshots import parse_state_files
-from understudy_node.checkpoint.state_variables import TIMERS, TRANSFORM, StateVariable, state_variables
-from understudy_node.checkpoint.support import (
     AVRO,
+    FAMILIES_FORMATS,
+    JOIN,
+    infer_operator,
+    join_tables,
     refuse_codec,
     refuse_encoding,
     state_format_of,
+    stores_of,
     why_unreadable,
     why_unsupported,
 )
+from understudy_node.checkpoint.schemas import ColumnFamilySchema, SchemaFile, parse_schema_file
+from understudy_node.checkpoint.snapshots import parse_state_files
+from understudy_node.checkpoint.state_variables import TIMERS, TRANSFORM, AvroHistory, StateVariable, state_variables
 from understudy_shared.base.errors import CorruptFileError, UnsupportedError, VanishedError
 from understudy_shared.base.words import Lineage
 from understudy_shared.bus.messages import MAX_SCHEMAS

@@ -1,4 +1,4 @@
-"""Access to a checkpoint's files, on local disk, in an object store, or in HDFS.
+"""Access to a checkpoint's files; here those of a local disk. `opening` chooses the storage.
 
 Paths are relative to the checkpoint, `/`-separated; absolute paths and `..` are refused, so nothing escapes the root.
 Rule: absent is a value (`None`) where the caller polls, and `VanishedError` where it has already chosen the file; every
@@ -273,3 +273,37 @@ def storage_error(what: str, where: str, error: OSError) -> CheckpointError:
     return CheckpointError(
         f"{what}: {reason}", where=where, fix="Check that the node can reach and read the checkpoint's storage"
     )
+
+
+class RootedFiles(LocalFiles):
+    """A checkpoint on a mounted file system. Each call resolves the symbolic links of its path, and of the root."""
+
+    def __init__(self, root: str, location: str) -> None:
+        super().__init__(location)
+        self._allowed = root
+
+    def stat(self, path: str) -> FileStat | None:
+        self._require_inside(path)
+        return super().stat(path)
+
+    def list(self, path: str) -> list[str] | None:
+        self._require_inside(path)
+        return super().list(path)
+
+    def read(self, path: str, max_bytes: int = DEFAULT_MAX_READ_BYTES) -> bytes:
+        self._require_inside(path)
+        return super().read(path, max_bytes)
+
+    def fetch(self, path: str, destination: Path) -> FetchMethod:
+        self._require_inside(path)
+        return super().fetch(path, destination)
+
+    def _require_inside(self, path: str) -> None:
+        refuse_escape(path)
+        allowed, found = os.path.realpath(self._allowed), os.path.realpath(self._prefix + path)
+        if os.path.commonpath((allowed, found)) != allowed:
+            raise CheckpointError(
+                "The file is outside of the checkpoint root: a symbolic link leads there",
+                where=self._prefix + path,
+                fix="Name the folder that it leads to with --checkpoint-root, or list the application",
+            )

@@ -18,15 +18,14 @@ from typing import Any
 
 from obstore.store import GCSStore
 
-from understudy_node.checkpoint.store_access import (
-    ReadFile,
+from understudy_node.checkpoint.object_store import (
     StoreAccess,
     StoreFolder,
+    StoreTerms,
     location_of,
     refuse_empty,
-    text_of,
 )
-from understudy_node.checkpoint.store_failures import StoreTerms
+from understudy_node.checkpoint.store_files import ReadFile, text_of
 from understudy_shared.base.errors import SettingsError
 from understudy_shared.base.extras import install_fix
 

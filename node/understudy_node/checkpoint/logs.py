@@ -1,20 +1,89 @@
-"""Parses the checkpoint's own logs: `metadata`, `commits/<batch>`, `offsets/<batch>`.
+"""Parses the checkpoint's own logs: `metadata`, `commits/<batch>`, `offsets/<batch>`, and the metadata of operators.
 
 The commit log is the authority on what is final: batch N's commit makes state version N+1. The offset log carries the
-settings under which that batch ran, so both are read per batch: a restart may change any of them. Pure.
+settings under which that batch ran, so both are read per batch: a restart may change any of them. Rule: a field is
+present with the required type, or the file is corrupt; nothing is guessed. Pure.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Final, Literal
+from typing import Any, Final, Literal, TypeVar
 
-from understudy_node.checkpoint.documents import Json, checked, field, parse_document, parse_object
+import orjson
+
 from understudy_shared.base.errors import CheckpointError, CorruptFileError, UnsupportedError
 from understudy_shared.base.words import KeyPlacement, Lineage
+
+Json = Mapping[str, Any]
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """A parsed file: its version tag, its JSON object, the lines after it."""
+
+    tag: str
+    body: Json
+    rest: tuple[str, ...]
+
+
+def parse_document(data: bytes, *, name: str, tags: Sequence[str]) -> Document:
+    """Parse a document whose tag is one of `tags`; a newer tag is unsupported, anything else is corrupt."""
+    _refuse_empty(data, name=name)
+    try:
+        tag, _, remainder = data.decode().partition("\n")
+    except UnicodeDecodeError as error:
+        raise CorruptFileError(f"Not text: {error.reason}", where=f"{name}, byte {error.start}") from error
+    if not re.fullmatch(r"v\d+", tag):
+        raise CorruptFileError("Does not start with a version line such as 'v1'", where=name)
+    if tag not in tags:
+        raise UnsupportedError(
+            f"Version {tag} of this file is not supported",
+            where=name,
+            fix=f"Supported: {', '.join(tags)}. A newer Spark wrote it: use a newer Understudy",
+        )
+    body, _, rest = remainder.partition("\n")
+    return Document(tag, parse_object(body.encode(), name=name), tuple(rest.split("\n")) if rest else ())
+
+
+def parse_object(data: bytes, *, name: str) -> Json:
+    """Parse a JSON object."""
+    return checked(parse_json(data, name=name), dict, "the JSON text", name=name)
+
+
+def parse_json(data: bytes, *, name: str) -> object:
+    """Parse any JSON value."""
+    _refuse_empty(data, name=name)
+    try:
+        return orjson.loads(data)
+    except orjson.JSONDecodeError as error:
+        raise CorruptFileError(f"Not JSON: {error}", where=name) from error
+
+
+def _refuse_empty(data: bytes, *, name: str) -> None:
+    if not data:
+        raise CorruptFileError(
+            "The file is empty: it has 0 bytes",
+            where=name,
+            fix="Its write or its copy was cut off: put the file back, or copy the checkpoint again",
+        )
+
+
+def field(body: Json, key: str, kind: type[T], *, name: str) -> T:
+    """Return a required field of the given type."""
+    return checked(body.get(key), kind, repr(key), name=name)
+
+
+def checked(value: object, kind: type[T], what: str, *, name: str) -> T:
+    """Return `value` if it is a `kind` (a boolean is not an integer), else the file is corrupt."""
+    if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
+        raise CorruptFileError(f"{what} should be {kind.__name__}, but is {type(value).__name__}", where=name)
+    return value
+
 
 Provider = Literal["hdfs", "rocksdb"]
 UniqueIds = Mapping[int, tuple[tuple[str, ...], ...]]
@@ -218,3 +287,77 @@ def _boolean(conf: Mapping[str, str], key: str, *, name: str) -> bool:
     if text not in {"true", "false"}:
         raise CorruptFileError(f"{key} should be true or false, but is {text!r}", where=name)
     return text == "true"
+
+
+DEFAULT_STORE = "default"
+"""The store whose files lie directly in the partition's directory."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoreMetadata:
+    """One store of an operator. `schema_file_names` are in `_stateSchema`, newest last; empty for metadata v1.
+
+    Its number of partitions is not read: it may be stale after an offline repartition, and the offset log has it.
+    """
+
+    name: str
+    num_cols_prefix_key: int
+    schema_file_names: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorMetadata:
+    """One stateful operator; `stores` are in the order of the unique ids in the commit log."""
+
+    operator_id: int
+    operator_name: str
+    stores: tuple[StoreMetadata, ...]
+    properties: Mapping[str, object]
+    inferred_from: str = ""
+    """The reason why this operator was inferred, for state without metadata (`inference`)."""
+
+
+def choose_metadata_batch(names: Iterable[str], *, at_most_batch_id: int) -> int | None:
+    """Choose the file of `_metadata/v2` that describes the operator at a batch: the newest one not after it."""
+    return max((batch for batch in batch_ids(names) if batch <= at_most_batch_id), default=None)
+
+
+def parse_operator_metadata(data: bytes, *, name: str) -> OperatorMetadata:
+    """Parse a v1 or v2 operator metadata file."""
+    body = parse_document(data, name=name, tags=("v1", "v2")).body
+    operator = field(body, "operatorInfo", dict, name=name)
+    stores = field(body, "stateStoreInfo", list, name=name)
+    if not stores:
+        raise CorruptFileError("The operator has no stores", where=name)
+    properties = checked(body.get("operatorPropertiesJson") or "{}", str, "'operatorPropertiesJson'", name=name)
+    return OperatorMetadata(
+        operator_id=field(operator, "operatorId", int, name=name),
+        operator_name=field(operator, "operatorName", str, name=name),
+        stores=tuple(_store(checked(store, dict, "a store", name=name), name=name) for store in stores),
+        properties=MappingProxyType(dict(parse_object(properties.encode(), name=name))),
+    )
+
+
+def _store(body: Json, *, name: str) -> StoreMetadata:
+    if "stateSchemaFilePath" in body:
+        raise UnsupportedError(
+            "A preview of Spark 4.0 wrote this metadata, whose schema files have another form than those of releases",
+            where=name,
+            fix="Start the query on a new checkpoint, with a release of Spark",
+        )
+    paths = checked(body.get("stateSchemaFilePaths") or [], list, "'stateSchemaFilePaths'", name=name)
+    return StoreMetadata(
+        name=_directory_name(field(body, "storeName", str, name=name), name=name),
+        num_cols_prefix_key=field(body, "numColsPrefixKey", int, name=name),
+        schema_file_names=tuple(
+            _directory_name(checked(path, str, "a schema path", name=name).rpartition("/")[2], name=name)
+            for path in paths
+        ),
+    )
+
+
+def _directory_name(text: str, *, name: str) -> str:
+    """Check a name that becomes one component of a path."""
+    if not text or "/" in text or text in {".", ".."}:
+        raise CorruptFileError(f"{text!r} is not a valid name of a store or a file", where=name)
+    return text

@@ -1,33 +1,211 @@
 """A checkpoint in an object store, by obstore (decisions 0036, 0076). What differs from store to store is an adapter's.
 
 Rule: a reply's content, size and entity tag are of one moment, and a download goes on only while the tag is the same:
-nothing is half-read. Requests that do not depend on each other are made at once. How calls are repeated is in
-`store_calls.py`.
+nothing is half-read. The library reads the environment itself, and renews what a role or an identity gives. An adapter
+adds what the library does not know: files in the format of a store's own tools.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, BinaryIO, Protocol
+from typing import TYPE_CHECKING, Any, BinaryIO, Literal, Protocol
 
 import obstore
-from obstore.exceptions import BaseError, PreconditionError
+from obstore.exceptions import BaseError, PermissionDeniedError, PreconditionError, UnauthenticatedError
 
-from understudy_node.checkpoint.files import FileStat, hashed_tag, mtime_ns, refuse_escape, rewritten, vanished
-from understudy_node.checkpoint.repeating import RepeatBudget
-from understudy_node.checkpoint.store_calls import StoreCalls, StoreLimits
-from understudy_node.checkpoint.store_failures import StoreTerms, failure_of
-from understudy_node.checkpoint.store_files import Store, StoreFiles
-from understudy_shared.base.errors import CheckpointError
+from understudy_node.checkpoint.files import (
+    FileStat,
+    hashed_tag,
+    mtime_ns,
+    refuse_escape,
+    rewritten,
+    too_large_to_read,
+    vanished,
+)
+from understudy_node.checkpoint.store_files import (
+    CONNECTION,
+    CREDENTIALS,
+    PROVIDER,
+    THROTTLED,
+    Failure,
+    Meaning,
+    RepeatBudget,
+    Store,
+    StoreCalls,
+    StoreFiles,
+    StoreLimits,
+)
+from understudy_shared.base.errors import CheckpointError, NotACheckpointError, SettingsError
+from understudy_shared.base.masking import masked_location
 
 if TYPE_CHECKING:
     from obstore.store import RetryConfig
 
+_STATUS = re.compile(r"status code: (\d{3})\b")
+_CODE = re.compile(r"<Code>(\w{1,64})</Code>")
+_KIND = re.compile(r"\bkind: (\w{1,32}),")
+_TOKEN = re.compile(r"\bsource: TokenRequest\b|\bExternal \w+ credential provider\b|\bError performing POST\b")
+"""A request for a token to the provider of identities, not one to the store, which is only read."""
 
-from dataclasses import dataclass
+_TRANSIENT = frozenset({408, 425, 429, 500, 502, 503, 504})
+_BREAKS = {"Connect": "no connection to the store", "Timeout": "the store did not answer in time"}
+_PROVIDER = "the provider of identities"
+_PROVIDER_BREAKS = {
+    "Connect": f"no connection to {_PROVIDER}",
+    "Timeout": f"{_PROVIDER} did not answer in time",
+    "NoProof": f"what proves the identity to {_PROVIDER} cannot be read",
+}
 
-from understudy_node.checkpoint.files import too_large_to_read
+
+@dataclass(frozen=True, slots=True)
+class StoreTerms:
+    """The words of one kind of store, and the advice to its users after a failure."""
+
+    tag: Literal["e_tag", "version"]
+    """The field of an object's metadata that changes with every write."""
+    condition: Literal["if_match", "version"]
+    """The option of a request that is answered only from the content with that tag."""
+    bucket: str
+    """The store's word for a bucket."""
+    expired: frozenset[str]
+    """Codes that come with status 400 when credentials have expired; empty where they come with 401 or 403."""
+    identity: re.Pattern[str]
+    """The address where the library asks for the machine's identity when there are no other credentials."""
+    no_credentials: str
+    policy: str
+    settings: str
+    not_https: str
+    provider: re.Pattern[str] | None = None
+    """The address of another provider of identities, which is only asked where it is named."""
+    away: str = CONNECTION
+    """The advice when there is no connection."""
+    folder_mark: str | None = None
+    """The attribute of an object that only marks a folder, where its name does not say so."""
+
+
+def failure_of(error: Exception, terms: StoreTerms, looked_in: str) -> Failure:
+    """Decide what an exception of the library means. `looked_in`: the places where credentials were looked for."""
+    # The branches are in order of precedence: the library tells failures apart by text, and one text may fit several.
+    text = str(error)
+    found, code = _STATUS.search(text), _CODE.search(text)
+    status = int(found[1]) if found else 0
+    said = f"{status} {code[1]}" if code else str(status or type(error).__name__)
+    of_provider = _of_provider(text, status, said, terms, looked_in)
+    if of_provider is not None:
+        return of_provider
+    if status in _TRANSIENT:
+        throttled = status in (429, 503)
+        reason = "the store asks for fewer requests" if throttled else "the store failed"
+        return Failure(Meaning.TRY_AGAIN, f"{reason} ({said})", THROTTLED if throttled else CONNECTION)
+    if status in (401, 403) or isinstance(error, (PermissionDeniedError, UnauthenticatedError)):
+        reason = f"the store refuses the credentials, or what they ask for ({said})"
+        return Failure(Meaning.REFUSED, reason, terms.policy)
+    # A reply to HEAD has no body, so 400 has no code there: an expired token is what it usually says.
+    if status == 400 and terms.expired and (code is None or code[1] in terms.expired):
+        return Failure(Meaning.REFUSED, f"the store says that the credentials have expired ({said})", CREDENTIALS)
+    if status == 404:
+        reason, fix = f"there is no such {terms.bucket} ({said})", f"Check the {terms.bucket}'s name and the endpoint"
+        return Failure(Meaning.FINAL, reason, fix)
+    if status:
+        return Failure(Meaning.FINAL, f"the store answered {said}", terms.settings)
+    if "BareRedirect" in text:
+        return Failure(Meaning.FINAL, "the store says that the bucket is elsewhere, in another region", terms.settings)
+    if "BadScheme" in text:
+        return Failure(Meaning.FINAL, "the endpoint is not an https:// URL", terms.not_https)
+    kind = _KIND.search(text)
+    what = kind[1] if kind else said
+    fix = terms.away if what == "Connect" else CONNECTION
+    return Failure(Meaning.TRY_AGAIN, _BREAKS.get(what, f"the connection to the store broke ({what})"), fix)
+
+
+def _of_provider(text: str, status: int, said: str, terms: StoreTerms, looked_in: str) -> Failure | None:
+    """Decide what the failure of a request for credentials means; None if the store itself was asked."""
+    is_machine = terms.identity.search(text) is not None
+    is_other = _TOKEN.search(text) or (terms.provider is not None and terms.provider.search(text))
+    if not (is_machine or is_other) or "BadScheme" in text:
+        return None
+    if status in _TRANSIENT:
+        return Failure(Meaning.TRY_AGAIN, f"{_PROVIDER} failed ({said})", PROVIDER)
+    if is_machine:
+        reason = f"there are no credentials: none were found, looked in {looked_in}"
+        return Failure(Meaning.REFUSED, reason, terms.no_credentials)
+    if 400 <= status < 500:
+        return Failure(Meaning.REFUSED, f"{_PROVIDER} refuses the credentials ({said})", CREDENTIALS)
+    kind = _KIND.search(text)
+    what = kind[1] if kind else said
+    return Failure(
+        Meaning.TRY_AGAIN, _PROVIDER_BREAKS.get(what, f"the connection to {_PROVIDER} broke ({what})"), PROVIDER
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class StoreAccess:
+    """The settings that the library gets beyond the environment."""
+
+    config: Mapping[str, str] = field(repr=False)
+    allow_http: bool
+    looked_in: str
+    """The places where credentials are looked for."""
+    provider: Callable[[], Any] | None = field(default=None, repr=False)
+    """The provider that the library asks for a token, in place of an identity that it knows itself."""
+    endpoint: str = field(default="", repr=False)
+    """The URL at which the store is asked; empty if it is not known here."""
+
+    def client(self, deadlines: dict[str, Any]) -> Any:
+        """Return the options of the library's HTTP client."""
+        return {**deadlines, "allow_http": True} if self.allow_http else deadlines
+
+
+class StoreFolder:
+    """A checkpoint in a bucket or a container: the objects below `prefix`, or all with "", as the URL says. `access`
+    returns the credentials, for each store that is opened.
+    """
+
+    terms: StoreTerms
+    library: Callable[..., Any]
+    """The library's class of such stores."""
+
+    def __init__(self, url: str, bucket: str, path: str | None, access: Callable[[], StoreAccess]) -> None:
+        self.url = masked_location(url.rstrip("/"))
+        self.bucket, self.prefix = bucket, (path or "").strip("/")
+        self.looked_in = self.endpoint = ""
+        self._access = access
+
+    def open(self, client: dict[str, Any], retry: RetryConfig) -> Any:
+        """Open the library's store of the folder, with the present credentials."""
+        access = self._access()
+        self.looked_in, self.endpoint = access.looked_in, access.endpoint
+        others = {} if access.provider is None else {"credential_provider": access.provider}
+        return self.library(
+            self.bucket,
+            prefix=self.prefix or None,
+            config=access.config,
+            client_options=access.client(client),
+            retry_config=retry,
+            **others,
+        )
+
+
+def location_of(url: str, form: re.Pattern[str], *, store: str, fix: str) -> re.Match[str]:
+    """Parse a URL. Raises NotACheckpointError, which does not show its secrets, for one of another form."""
+    found = form.fullmatch(url)
+    if found is None:
+        fix = f"{fix}, never from the URL (docs/object-stores.md)"
+        raise NotACheckpointError(f"This is not a location in {store}", where=masked_location(url), fix=fix)
+    return found
+
+
+def refuse_empty(environ: Mapping[str, str], variables: Iterable[str]) -> None:
+    """Raise SettingsError for a variable without a value: the library would use it in place of what is set beside."""
+    for variable in variables:
+        if environ.get(variable) == "":
+            raise SettingsError(
+                f"{variable} is set, but has no value", where="environment", fix="Unset it, or give it a value"
+            )
+
 
 COARSE_NS = 999_999_999
 """Replies give the time of the last write in whole seconds, cut off."""

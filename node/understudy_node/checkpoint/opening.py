@@ -1,15 +1,25 @@
-"""Chooses how a checkpoint's files are reached: on local disk, in an object store, or in HDFS."""
+"""Chooses how a checkpoint's files are reached, on local disk, in an object store or in HDFS, and whether they are one.
+
+A query makes its checkpoint when it starts, which may be after the node. Only what a query that starts leaves behind is
+waited for: no folder, an empty one, or Spark's folders without a batch. Everything else that is not a checkpoint is
+refused at once, because it will never be one: a table, a sink, a parent folder, a folder inside a checkpoint.
+"""
 
 from __future__ import annotations
 
+import logging
 import os
 import re
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from understudy_node.checkpoint.files import CheckpointFiles, LocalFiles
+from understudy_node.checkpoint.logs import batch_ids
+from understudy_shared.base.clock import Clock
 from understudy_shared.base.errors import CheckpointError, NotACheckpointError
 from understudy_shared.base.extras import install_fix
 from understudy_shared.base.masking import has_login, masked_location
+from understudy_shared.base.throttles import Reminder
 
 _BY_HTTP = ("webhdfs", "swebhdfs")
 _EXTRAS = {
@@ -65,8 +75,7 @@ def _object_store_files(url: str, extra: str) -> CheckpointFiles:
 
 
 def _hadoop_files(url: str) -> CheckpointFiles:
-    from understudy_node.checkpoint.hadoop_files import HadoopFiles  # noqa: PLC0415
-    from understudy_node.checkpoint.hdfs import Hdfs  # noqa: PLC0415
+    from understudy_node.checkpoint.hdfs import HadoopFiles, Hdfs  # noqa: PLC0415
 
     return HadoopFiles(Hdfs(url))
 
@@ -86,3 +95,115 @@ def _unknown(url: str, scheme: str) -> NotACheckpointError:
         where=masked_location(url),
         fix=f"Give a local path, or a URL of one of these: file; {readable} (docs/object-stores.md)",
     )
+
+
+log = logging.getLogger(__name__)
+
+LOOK_EVERY_S = 0.25
+_SPARKS = frozenset({"metadata", "offsets", "commits", "sources", "state"})
+
+
+def wait_for_checkpoint(
+    files: CheckpointFiles, clock: Clock, *, limit_ms: int | None, sleep: Callable[[float], None]
+) -> None:
+    """Return when the query has made its checkpoint, or when what is there will never be one: opening it says why.
+
+    Raises NotACheckpointError after `limit_ms`; None waits without a limit. Errors of the storage propagate.
+    """
+    began_ms = clock.monotonic_ms()
+    reminder = Reminder()
+    while is_awaited(files):
+        now_ms = clock.monotonic_ms()
+        if limit_ms is not None and now_ms - began_ms >= limit_ms:
+            raise NotACheckpointError(
+                f"there is no checkpoint: {what_is_there(files)}",
+                where=files.url,
+                fix="Give the checkpointLocation of the query's writeStream, start the query, or wait longer with "
+                "--checkpoint-wait-ms",
+            )
+        if reminder.is_due(now_ms):
+            log.warning(
+                "waiting: there is no checkpoint at %s yet. Start the query, or check the path", files.url,
+                extra={"action": "no-checkpoint"},
+            )  # fmt: skip
+        sleep(LOOK_EVERY_S)
+
+
+def what_is_there(files: CheckpointFiles) -> str:
+    """Say why the directory cannot be followed as a checkpoint yet."""
+    names = files.list("")
+    if names is None:
+        return "the folder does not exist"
+    return "no batch was begun in it" if names else "the folder is empty"
+
+
+def is_awaited(files: CheckpointFiles) -> bool:
+    """Whether a query that starts may still make its checkpoint here."""
+    if isinstance(files, LocalFiles) and Path(files.url).is_file():
+        return False
+    names = {name for name in files.list("") or () if not name.startswith(".")}
+    if "metadata" in names:
+        return False
+    return names <= _SPARKS and not batch_ids(files.list("offsets") or ()) and "state" not in names
+
+
+_CONTAINS = (
+    "A checkpoint contains 'metadata', 'offsets', 'commits' and 'state'; it is the checkpointLocation given to the "
+    "query's writeStream"
+)
+_TABLE_MARKS = ("_delta_log", "_spark_metadata", "_SUCCESS", "_hudi", ".hoodie")
+_TABLE_SUFFIXES = (".parquet", ".orc", ".avro", ".csv", ".json")
+_INSIDE = frozenset({"commits", "offsets", "state", "sources"})
+_MAX_CHILDREN = 50
+_MAX_NAMED = 3
+
+
+def require_checkpoint(files: CheckpointFiles) -> None:
+    """Raise `NotACheckpointError` unless this looks like a streaming query's checkpoint."""
+    names = files.list("")
+    if names is None:
+        raise NotACheckpointError("The path does not exist or is not a directory", where=files.url, fix=_CONTAINS)
+    if {"metadata", "offsets"} <= set(names):
+        return
+    if not names:
+        raise NotACheckpointError("The directory is empty", where=files.url, fix=_CONTAINS)
+    if "metadata" in names and "commits" not in names and "state" not in names and not _looks_like_table(names):
+        # Spark writes `metadata` first: the query has not run a batch yet.
+        return
+    raise NotACheckpointError(_what(names, files.url), where=files.url, fix=f"{_hint(files, names)}{_CONTAINS}")
+
+
+def _what(names: list[str], url: str) -> str:
+    if _looks_like_table(names):
+        return "This is a table or a sink's output, not a checkpoint"
+    if url.rstrip("/").rpartition("/")[2] in _INSIDE and batch_ids(names):
+        return "This is a folder inside a checkpoint"
+    return "This is not a checkpoint"
+
+
+def _hint(files: CheckpointFiles, names: list[str]) -> str:
+    parent, _, own_name = files.url.rstrip("/").rpartition("/")
+    if own_name in _INSIDE and batch_ids(names):
+        return f"Try {parent}. "
+    children = [name for name in sorted(names)[:_MAX_CHILDREN] if _is_checkpoint(files, name)]
+    if children:
+        return (
+            f"It holds {'a checkpoint' if len(children) == 1 else 'checkpoints'}: try {_joined(files.url, children)}. "
+        )
+    return ""
+
+
+def _is_checkpoint(files: CheckpointFiles, name: str) -> bool:
+    try:
+        return {"metadata", "offsets"} <= set(files.list(name) or ())
+    except CheckpointError:
+        return False  # the hint must not fail on an unreadable folder
+
+
+def _joined(url: str, children: list[str]) -> str:
+    first = " or ".join(f"{url}/{child}" for child in children[:_MAX_NAMED])
+    return first if len(children) <= _MAX_NAMED else f"{first} (there are more)"
+
+
+def _looks_like_table(names: Iterable[str]) -> bool:
+    return any(name in _TABLE_MARKS or name.endswith(_TABLE_SUFFIXES) for name in names)

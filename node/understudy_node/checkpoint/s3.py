@@ -14,15 +14,14 @@ from pathlib import Path
 
 from obstore.store import S3Store
 
-from understudy_node.checkpoint.store_access import (
-    ReadFile,
+from understudy_node.checkpoint.object_store import (
     StoreAccess,
     StoreFolder,
+    StoreTerms,
     location_of,
     refuse_empty,
-    text_of,
 )
-from understudy_node.checkpoint.store_failures import StoreTerms
+from understudy_node.checkpoint.store_files import ReadFile, text_of
 from understudy_shared.base.errors import SettingsError
 
 _LOCATION = re.compile(

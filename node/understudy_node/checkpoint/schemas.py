@@ -10,7 +10,7 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass
 
-from understudy_node.checkpoint.documents import parse_object
+from understudy_node.checkpoint.logs import parse_object
 from understudy_shared.base.errors import CorruptFileError, UnsupportedError
 
 DEFAULT_COLUMN_FAMILY = "default"

@@ -1,8 +1,11 @@
-"""Parses names of state files, chooses a snapshot, and reads a RocksDB snapshot's manifest.
+"""Chooses a snapshot by the names of state files, reads its manifest, and finds the attempt behind each version.
 
 Rule: a snapshot is used only if the commit log vouches for it: not above the last committed version; in format v2 the
 very attempt that was committed; in format v1 not older than the delta or changelog of its version, because a re-run
-batch rewrites those but leaves the failed attempt's snapshot. Every snapshot left out has a reason. Pure.
+batch rewrites those but leaves the failed attempt's snapshot. Every snapshot left out has a reason.
+
+In format v2 the commit log names the winning attempt of every version it still holds; older ones are named by the
+lineage inside a committed changelog. A file is part of a version only if one of these names it. Pure.
 """
 
 from __future__ import annotations
@@ -16,7 +19,8 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final, Literal, TypeVar, cast
 
-from understudy_node.checkpoint.documents import Json, checked, field, parse_document
+from understudy_node.checkpoint.changelog import LineageItem
+from understudy_node.checkpoint.logs import Commit, Json, checked, field, parse_document
 from understudy_shared.base.errors import CorruptFileError
 
 T = TypeVar("T")
@@ -232,3 +236,53 @@ def _is_plain(name: str) -> bool:
 def _optional_mapping(body: Json, key: str, kind: type[T], *, name: str) -> dict[str, T]:
     values = checked(body.get(key) or {}, dict, repr(key), name=name)
     return {str(item): checked(value, kind, f"{item!r} in {key}", name=name) for item, value in values.items()}
+
+
+UniqueIdsByVersion = Mapping[int, str]
+
+
+def committed_unique_ids(
+    commits: Iterable[Commit], *, operator_id: int, partition: int, store_index: int
+) -> dict[int, str] | None:
+    """Return the committed attempt per version; `None` when no commit has unique ids (format v1)."""
+    found: dict[int, str] | None = None
+    for commit in commits:
+        if commit.unique_ids is None:
+            continue
+        found = {} if found is None else found
+        partitions = commit.unique_ids.get(operator_id, ())
+        if partition < len(partitions) and store_index < len(partitions[partition]):
+            found[commit.batch_id + 1] = partitions[partition][store_index]
+    return found
+
+
+def extend_by_lineage(known: UniqueIdsByVersion, lineage: Sequence[LineageItem], *, name: str) -> dict[int, str]:
+    """Add the versions that the lineage of a *committed* changelog names; a contradiction is corruption."""
+    extended = dict(known)
+    for item in lineage:
+        if extended.setdefault(item.version, item.unique_id) != item.unique_id:
+            raise CorruptFileError(
+                f"The lineage names {item.unique_id} as version {item.version}, the commits {extended[item.version]}",
+                where=name,
+                fix="The file belongs to an uncommitted attempt, or the checkpoint was rewound: restore again",
+            )
+    return extended
+
+
+def why_not_next(version: int, lineage: Sequence[LineageItem] | None, applied: UniqueIdsByVersion) -> str | None:
+    """Return why the changelog of `version` does not continue what was applied; `None` when it does.
+
+    `applied` holds the unique ids of the base snapshot and of every version applied after it. A changelog's lineage
+    always reaches up to the version before it: that version must be named, and no named version may differ.
+    """
+    if lineage is None:
+        return f"the changelog of version {version} has no lineage" if applied else None
+    named = {item.version: item.unique_id for item in lineage}
+    previous = version - 1
+    if previous in applied and previous not in named:
+        return f"the lineage of version {version} does not name version {previous}"
+    for known_version, unique_id in sorted(applied.items()):
+        if named.get(known_version, unique_id) != unique_id:
+            other = named[known_version]
+            return f"version {version} builds on {other} as version {known_version}, but {unique_id} was applied"
+    return None

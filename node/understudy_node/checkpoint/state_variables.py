@@ -1,8 +1,11 @@
-"""The state variables of `transformWithState`, with their kinds and their column families.
+"""The state variables of `transformWithState`: kinds, column families, and the Avro schemas of their records.
 
 Operator metadata names the variables, the schema file has a column family for each; families whose names begin with "$"
 are Spark's own. Rule: a variable whose columns are not those that its kind has is refused by name, and keeps no other
-from being served. Pure.
+from being served.
+
+Spark writes a schema file when a query starts with other columns, and never changes one. Each Avro record has the
+number of the schema that it was written with; values are shown by the newest. Keys never change their columns. Pure.
 """
 
 from __future__ import annotations
@@ -15,13 +18,83 @@ from itertools import pairwise
 from types import MappingProxyType
 from typing import Final
 
-from understudy_node.checkpoint.avro_history import AvroHistory, AvroRows, avro_rows
-from understudy_node.checkpoint.documents import checked, field, parse_object
-from understudy_node.checkpoint.schemas import ColumnFamilySchema
+from understudy_node.checkpoint.avro import compile_avro_decoder, compile_avro_encoder, is_written_alike
+from understudy_node.checkpoint.logs import checked, field, parse_object
+from understudy_node.checkpoint.schemas import ColumnFamilySchema, SchemaFile
 from understudy_shared.base.errors import UnsupportedError
 from understudy_shared.base.words import StoreKind
 from understudy_shared.spark.key_codec import COLLATION_FIX
 from understudy_shared.spark.types import LongType, StructType, collated_columns, parse_schema
+
+_START_ANEW: Final = "Start the query on a new checkpoint, or use a newer Understudy"
+
+
+@dataclass(frozen=True, slots=True)
+class AvroHistory:
+    """All schema files of a store, oldest first. `separator` is between two records of a list."""
+
+    files: tuple[SchemaFile, ...]
+    where: str
+    separator: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class AvroRows:
+    """The encoding of a variable's records.
+
+    `first` are the columns of a key, or of the part of it that a scan begins with; `rest` those behind it. `written`
+    has the columns of values by the number of their schema. `separator` is between two records of a list.
+    """
+
+    first: StructType
+    rest: StructType
+    key_schema_id: int
+    written: Mapping[int, StructType]
+    separator: bytes
+
+
+def avro_rows(history: AvroHistory, name: str, key: StructType, *, is_prefixed: bool, has_values: bool) -> AvroRows:
+    """Return how the variable's records are encoded. Raises UnsupportedError where some would be doubtful."""
+    families = [family for file in history.files for family in file.families if family.name == name]
+    split = 1 if is_prefixed else len(key.fields)
+    first, rest = StructType(key.fields[:split]), StructType(key.fields[split:])
+    try:
+        _require_one_key(families, key)
+        for part in (first, rest) if is_prefixed else (first,):
+            # Compiled only to refuse here, by name, what no lookup could read; readers compile their own.
+            compile_avro_encoder(part)
+            compile_avro_decoder(part, part)
+        written = _written(families) if has_values else {}
+    except UnsupportedError as error:
+        raise UnsupportedError(
+            f"State variable {name} cannot be read: {error.what}, {error.where}", where=history.where, fix=error.fix
+        ) from None
+    return AvroRows(first, rest, families[-1].key_schema_id, MappingProxyType(written), history.separator)
+
+
+def _require_one_key(families: Sequence[ColumnFamilySchema], key: StructType) -> None:
+    """Require that keys of all schemas are the same bytes: a lookup finds keys by them."""
+    for family in families:
+        is_other = family.key_schema_id != families[-1].key_schema_id
+        if is_other or not is_written_alike(parse_schema(family.key_schema), key):
+            raise UnsupportedError("its keys have changed", where=f"key schema {family.key_schema_id}", fix=_START_ANEW)
+
+
+def _written(families: Sequence[ColumnFamilySchema]) -> dict[int, StructType]:
+    """Return the columns by the number of their schema, each readable as those of the newest."""
+    shown = parse_schema(families[-1].value_schema)
+    written: dict[int, StructType] = {}
+    for family in families:
+        columns = parse_schema(family.value_schema)
+        known = written.setdefault(family.value_schema_id, columns)
+        if known != columns or not is_written_alike(known, columns):
+            raise UnsupportedError(
+                "two schemas have one number", where=f"schema {family.value_schema_id}", fix=_START_ANEW
+            )
+        # To know now, and not at the first such record, whether it can be read.
+        compile_avro_decoder(columns, shown)
+    return written
+
 
 TRANSFORM: Final[Mapping[str, str]] = MappingProxyType(
     {

@@ -1,14 +1,21 @@
-"""The part of a reader that object stores and HDFS share: files are asked for over a network, several of them at once,
-and downloaded piece by piece.
+"""Reads files from a store over a network, an object store or HDFS: several at once, piece by piece.
+
+Rule: a call has a number of tries and a time, and all calls of a reader share one budget of repeats. So a store that is
+down or throttles is asked only a little more often than one that works. A client is opened again when it must be.
 """
 
 from __future__ import annotations
 
+import random
+import time
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from enum import Enum
 from io import BytesIO
 from pathlib import Path
+from threading import Lock
 from typing import BinaryIO, Generic, Protocol, TypeVar
 
 from understudy_node.checkpoint.files import (
@@ -19,9 +26,179 @@ from understudy_node.checkpoint.files import (
     FileStat,
     arriving_file,
 )
+from understudy_shared.base.errors import CheckpointError, UnderstudyError
+from understudy_shared.base.throttles import TokenBucket
+
+CONNECTION = "Check that the node can reach the endpoint; it asks again by itself"
+THROTTLED = "The node asks again by itself, more slowly; if it persists, raise the store's limits or use fewer nodes"
+PROVIDER = "Check that the node can reach it, and the files that the identity names; it asks again by itself"
+CREDENTIALS = (
+    "Renew the credentials where they come from: files and roles are read again by themselves, the environment needs a "
+    "restart"
+)
+
+
+class Meaning(Enum):
+    """The consequence of a failure."""
+
+    TRY_AGAIN = "try-again"
+    OPEN_AGAIN = "open-again"
+    """Try again, by another connection: this one may never answer."""
+    REFUSED = "refused"
+    """The credentials, or what they allow: new ones may help."""
+    FINAL = "final"
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """One failed request. `reason` and `fix` are fit for messages."""
+
+    meaning: Meaning
+    reason: str
+    fix: str
+
+
+@dataclass(frozen=True, slots=True)
+class RepeatLimits:
+    """The limits of one call: its tries, its time, and the waits between its tries."""
+
+    max_tries: int = 4
+    call_ms: float = 15_000.0
+    """After this time a call is not tried again; a try in flight has a deadline of its own."""
+    first_wait_ms: float = 100.0
+    max_wait_ms: float = 2_000.0
+
+
+def wait_ms(tries: int, limits: RepeatLimits, random: Callable[[], float]) -> float:
+    """Return the wait after the try of that number (from 1): exponential, with full jitter."""
+    longest_ms: float = min(limits.max_wait_ms, limits.first_wait_ms * 2.0 ** (tries - 1))
+    return random() * longest_ms
+
+
+class RepeatBudget:
+    """A budget that lets `share` of all calls be repeated, and `per_s` a second. It starts full with `most` repeats."""
+
+    def __init__(self, *, share: float = 0.1, per_s: float = 3.0, most: float = 20.0) -> None:
+        self._share = share
+        self._bucket = TokenBucket(per_s=per_s, burst=most, now_s=0)
+        self._lock = Lock()
+
+    def called(self) -> None:
+        """Count a call's first try."""
+        with self._lock:
+            self._bucket.give(self._share)
+
+    def take(self, now_ms: float) -> bool:
+        """Whether one more try may be made now; it is taken from the budget."""
+        with self._lock:
+            return self._bucket.take(now_ms / 1000)
+
+
+S = TypeVar("S")
+T = TypeVar("T")
+
+MIN_PROGRESS_BYTES = 1 << 16
+"""A try that brought less than this counts as one that brought nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoreLimits:
+    """Deadlines of one request, how calls are repeated, and how often a client may be opened again."""
+
+    connect_ms: int = 3_000
+    stalled_ms: int = 5_000
+    """No byte for so long ends a request: S3 answers within 200 ms nearly always."""
+    request_ms: int = 60_000
+    """All of a request; a download that was cut by it goes on where it was."""
+    renew_ms: float = 5_000.0
+    repeat: RepeatLimits = field(default_factory=RepeatLimits)
+
+
+class Progress(Protocol):
+    """A download that goes on where it was cut."""
+
+    @property
+    def done(self) -> int:
+        """The bytes that are there."""
+
+
+class StoreCalls(Generic[S]):
+    """The calls of one reader. `opened` is the library's present client of the store."""
+
+    def __init__(
+        self,
+        url: str,
+        open_: Callable[[], S],
+        failure_of: Callable[[Exception], Failure],
+        *,
+        answers: tuple[type[Exception], ...],
+        limits: StoreLimits,
+        budget: RepeatBudget | None,
+    ) -> None:
+        """Open the store. `answers` are the library's errors that answer the question, so that they pass."""
+        self._url, self._open, self._failure_of = url, open_, failure_of
+        self._answers: tuple[type[Exception], ...] = (*answers, UnderstudyError)
+        self._limits, self._budget = limits, budget or RepeatBudget()
+        self._renewing = Lock()
+        self._renewed_ms = _now_ms()
+        self.opened = open_()
+
+    def call(self, what: str, path: str, attempt: Callable[[S], T], progress: Progress | None = None) -> T:
+        """Make a request until it works, its limits are reached, or its failure is final.
+
+        What is an answer passes, and errors of ours. Everything else becomes a CheckpointError.
+        """
+        # One loop, because each way out of it reads the counts that the others change.
+        limits, began_ms, tries, is_renewed = self._limits.repeat, _now_ms(), 0, False
+        self._budget.called()
+        while True:
+            tries, opened, before = tries + 1, self.opened, 0 if progress is None else progress.done
+            try:
+                return attempt(opened)
+            except self._answers:
+                raise
+            except Exception as error:  # the library has classes of its own
+                if isinstance(error, OSError) and error.errno is not None:
+                    raise  # of this machine's disk
+                failure = self._failure_of(error)
+            now_ms = _now_ms()
+            if progress is not None and progress.done - before >= MIN_PROGRESS_BYTES:
+                tries, began_ms = 1, now_ms
+            if failure.meaning is Meaning.REFUSED and not is_renewed and self._renew(opened, now_ms):
+                is_renewed = True
+                continue
+            if failure.meaning is Meaning.OPEN_AGAIN:
+                self._renew(opened, now_ms)
+            if (
+                failure.meaning not in (Meaning.TRY_AGAIN, Meaning.OPEN_AGAIN)
+                or tries >= limits.max_tries
+                or now_ms - began_ms >= limits.call_ms
+                or not self._budget.take(now_ms)
+            ):
+                raise CheckpointError(f"{what}: {failure.reason}", where=f"{self._url}/{path}", fix=failure.fix)
+            time.sleep(wait_ms(tries, limits, random.random) / 1000)  # jitter
+
+    def _renew(self, failed: object, now_ms: float) -> bool:
+        """Open the store again, with new credentials; False where that was done a moment ago, and by this store's."""
+        with self._renewing:
+            if self.opened is not failed:
+                return True
+            if now_ms - self._renewed_ms < self._limits.renew_ms:
+                return False
+            self._renewed_ms = now_ms
+            self.opened = self._open()
+            return True
+
+
+def _now_ms() -> float:
+    return time.monotonic() * 1000
+
 
 PARALLEL = 8
 """Requests of one call that are under way at once; a commit needs four."""
+
+ReadFile = Callable[[Path], str | None]
+"""A function that returns the text of a file; None if the file does not exist."""
 
 R = TypeVar("R")
 
@@ -37,13 +214,13 @@ class Store(Protocol):
         """The URL at which the store is asked, which may hold secrets; empty if it is not known."""
 
 
-S = TypeVar("S", bound=Store)
+AnyStore = TypeVar("AnyStore", bound=Store)
 
 
-class StoreFiles(CheckpointFiles, Generic[S]):
+class StoreFiles(CheckpointFiles, Generic[AnyStore]):
     """A checkpoint in a store. A reader adds how one file is asked for."""
 
-    def __init__(self, store: S) -> None:
+    def __init__(self, store: AnyStore) -> None:
         self._store = store
         self._pool = ThreadPoolExecutor(PARALLEL, thread_name_prefix="store")
 
@@ -92,3 +269,11 @@ class StoreFiles(CheckpointFiles, Generic[S]):
 
     def _where(self, path: str) -> str:
         return f"{self.url}/{path}"
+
+
+def text_of(path: Path) -> str | None:
+    """Return the text of a file; None if it cannot be read."""
+    try:
+        return path.read_text()
+    except OSError:
+        return None

@@ -20,8 +20,13 @@ from typing import Final
 
 from rocksdict import AccessType, Cache, Env, Options, Rdict, ReadOptions
 
-from understudy_node.engine.base import NO_FAMILIES, SelfCheckingBase
-from understudy_node.engine.row_cache import MAX_ROW_CACHE_BYTES, SHARE_OF_BLOCK_CACHE, RowCache
+from understudy_node.engine.base import (
+    MAX_ROW_CACHE_BYTES,
+    NO_FAMILIES,
+    SHARE_OF_BLOCK_CACHE,
+    RowCache,
+    SelfCheckingBase,
+)
 from understudy_shared.base.errors import CorruptFileError, UnsupportedError
 from understudy_shared.settings.services import DEFAULT_CACHE_BYTES
 

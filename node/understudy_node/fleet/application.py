@@ -15,10 +15,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from prometheus_client.core import Metric
 
-from understudy_node.checkpoint.arrival import is_awaited, what_is_there
-from understudy_node.checkpoint.files import CheckpointFiles
-from understudy_node.checkpoint.opening import open_checkpoint_files
-from understudy_node.checkpoint.rooted_files import RootedFiles
+from understudy_node.checkpoint.files import CheckpointFiles, RootedFiles
+from understudy_node.checkpoint.opening import is_awaited, open_checkpoint_files, what_is_there
 from understudy_node.engine.rocksdb_base import BlockCache
 from understudy_node.http.app import create_app
 from understudy_node.node import Node

@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Any
 
 from fastapi import FastAPI, Request, Response
 
-from understudy_node.checkpoint.arrival import is_awaited, wait_for_checkpoint, what_is_there
 from understudy_node.checkpoint.files import CheckpointFiles
+from understudy_node.checkpoint.opening import is_awaited, wait_for_checkpoint, what_is_there
 from understudy_node.fleet.application import NodeApplication, Shared, Source
 from understudy_node.node import Node
 from understudy_node.settings import ClusterNodeSettings, NodeSettings

@@ -1,19 +1,9 @@
-"""The thread that polls: turn after turn until it is stopped, earlier when it is woken.
-
-Wakes the poll loop when the logs of a local checkpoint change, by Linux's inotify.
-
-It only makes a poll come earlier; the poll finds out what happened. So a missed event costs time, never correctness.
+"""The thread that polls: turn after turn until it is stopped, earlier when Linux's inotify sees the logs change.
 
 The poller keeps the end; `end.py` decides. A poll is four stats at once, whatever the number of tasks: three confirm
 the end, one sees a batch in progress. A poll before the first commit also lists the commit log; a poll that finds the
 end in doubt lists it once and reports the verdict. The node decides what follows from a rewound or re-created
-checkpoint.
-
-The cadence of a query: how often it commits, whether it still does, and whether a batch has begun (no I/O; time is
-passed in).
-
-Files look the same for a stopped query and for one without input; both count as idle once nothing was committed for a
-minute and for ten times the usual interval.
+checkpoint. A missed event of inotify costs time, never correctness.
 """
 
 from __future__ import annotations
@@ -30,14 +20,57 @@ from collections.abc import Callable, Iterator
 from contextvars import Context, copy_context
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Final
 
+from understudy_node.checkpoint.description import CheckpointDescription
 from understudy_node.checkpoint.files import CheckpointFiles, FileStat, LocalFiles
 from understudy_node.checkpoint.logs import MAX_LOG_BYTES, batch_ids, parse_query_id
+from understudy_node.checkpoint.state_variables import TRANSFORM
 from understudy_node.follow.end import End, Next, Probe, Verdict, advance, observe, settle
 from understudy_shared.base.clock import Clock
 from understudy_shared.base.errors import CorruptFileError, NotACheckpointError, VanishedError
 from understudy_shared.base.words import Lineage
 from understudy_shared.bus.messages import QueryProgress
+
+MAX_STATS: Final = 64
+"""Limit on the stats of one poll: with more commits at once the metadata is read without them, which costs less."""
+
+
+class NewSchemas:
+    """The batches that were looked at. It belongs to the polling thread."""
+
+    def __init__(self, files: CheckpointFiles) -> None:
+        self._files = files
+        self._looked_at: int | None = None
+        self._must_read = False
+
+    def were_read(self, description: CheckpointDescription) -> None:
+        """Note that schemas are known as of the last commit of `description`."""
+        last = description.last_commit
+        self._looked_at = None if last is None else last.batch_id
+        self._must_read = False
+
+    def to_read(self, description: CheckpointDescription, batch_id: int) -> bool:
+        """Whether there may be other schemas than those of `description` since the last call, and once more at each
+        commit until they were read.
+        """
+        if self._looked_at is None or batch_id <= self._looked_at:
+            return False
+        batches, self._looked_at = range(self._looked_at + 1, batch_id + 1), batch_id
+        paths = metadata_paths(description, batches)
+        if not self._must_read and paths:
+            self._must_read = len(paths) > MAX_STATS or any(self._files.stats(paths))
+        return self._must_read
+
+
+def metadata_paths(description: CheckpointDescription, batches: range) -> list[str]:
+    """List the metadata of operators whose state may change, if one of these batches is the first of a run."""
+    operators = [each.operator_id for each in description.operators if each.operator_name in TRANSFORM]
+    numbered = [f"state/{operator_id}/_metadata/v2/{batch}" for operator_id in operators for batch in batches]
+    return numbered + [
+        f"state/{each.operator_id}/_metadata/metadata" for each in description.operators if each.inferred_from
+    ]
+
 
 IDLE_AFTER_MS = 60_000.0
 IDLE_INTERVALS = 10

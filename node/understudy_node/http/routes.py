@@ -13,7 +13,7 @@ from fastapi import APIRouter, Request, Response
 from understudy_node.doctor import restart_report
 from understudy_node.engine.arena_base import ArenaBase
 from understudy_node.engine.base import Base, innermost
-from understudy_node.engine.scan_order import after_prefix
+from understudy_node.engine.scans import after_prefix
 from understudy_node.engine.view import View
 from understudy_node.http.page import NodeHealth
 from understudy_node.node import Node

@@ -12,11 +12,12 @@ from dataclasses import dataclass, field
 from understudy_node.checkpoint.changelog import LineageItem, parse_header
 from understudy_node.checkpoint.compression import decompress
 from understudy_node.checkpoint.files import CheckpointFiles
-from understudy_node.checkpoint.lineage import committed_unique_ids, extend_by_lineage
 from understudy_node.checkpoint.snapshots import (
     DEFAULT_MAX_ZIP_BYTES,
     StateFile,
     choose_snapshot,
+    committed_unique_ids,
+    extend_by_lineage,
     parse_snapshot_zip,
     parse_state_files,
 )

@@ -16,8 +16,7 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from understudy_node.engine.base import Base
-from understudy_node.engine.spill import Spill
-from understudy_node.engine.tier import Tier
+from understudy_node.engine.view import Spill, Tier
 from understudy_node.replica.snapshot_leases import LeaseTable
 from understudy_node.replica.task_view import TaskView
 from understudy_shared.base.words import TaskId

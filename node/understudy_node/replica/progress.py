@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from understudy_node.follow.end import End
-from understudy_node.follow.lag import lag_of, since_commit_ms
+from understudy_node.follow.end import End, lag_of, since_commit_ms
 from understudy_node.replica.replica_context import StorePlace, Surroundings
 from understudy_node.replica.task_view import TaskView
 from understudy_shared.base.clock import Clock

@@ -9,8 +9,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from understudy_node.counters import ReadLags
-from understudy_node.follow.end import End
-from understudy_node.follow.lag import against_known_end, holds_until_ms
+from understudy_node.follow.end import End, against_known_end, holds_until_ms
 from understudy_node.replica.progress import Progress
 from understudy_node.replica.replica_identity import Origin
 from understudy_node.replica.task_view import TaskView

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from understudy_node.checkpoint.files import CheckpointFiles
 from understudy_node.counters import Measures
 from understudy_node.engine.rocksdb_base import BlockCache
-from understudy_node.engine.scan_order import ScanOrder
+from understudy_node.engine.scans import ScanOrder
 from understudy_node.follow.history import CommitHistory, CommitRecord
 from understudy_node.replica.local_bases import LocalBases
 from understudy_node.replica.past_versions import PastVersions

@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from understudy_node.checkpoint.changelog import ChecksumError, strip_hdfs_value, strip_rocksdb_value
 from understudy_node.checkpoint.compression import decompressed_pieces
 from understudy_node.checkpoint.files import CheckpointFiles, FileStat
-from understudy_node.checkpoint.row_checksum import ChecksumError, strip_hdfs_value, strip_rocksdb_value
 from understudy_node.checkpoint.snapshots import (
     DEFAULT_MAX_ZIP_BYTES,
     SnapshotManifest,
@@ -27,11 +27,10 @@ from understudy_node.checkpoint.snapshots import (
 )
 from understudy_node.engine.arena_base import ArenaBase
 from understudy_node.engine.arena_build import build_arena
-from understudy_node.engine.arena_format import MAX_RECORDS_BYTES
-from understudy_node.engine.base import Base, WrappingBase
+from understudy_node.engine.arena_files import MAX_RECORDS_BYTES
+from understudy_node.engine.base import Base, CachedBase, WrappingBase
 from understudy_node.engine.rocksdb_base import BlockCache, RocksBase
-from understudy_node.engine.row_cache import CachedBase
-from understudy_node.engine.scan_order import ScanOrder
+from understudy_node.engine.scans import ScanOrder
 from understudy_node.replica.local_bases import BaseRecord, LocalBase, LocalBases, writing
 from understudy_node.replica.restore_progress import BUILDING, OPENING, RestoreProgress
 from understudy_shared.base.errors import CorruptFileError, VanishedError

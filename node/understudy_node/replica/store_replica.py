@@ -16,13 +16,9 @@ from itertools import chain
 from pathlib import Path
 from typing import Literal, Protocol
 
-from understudy_node.checkpoint.lineage import why_not_next
-from understudy_node.checkpoint.snapshots import StateFile, parse_state_files
+from understudy_node.checkpoint.snapshots import StateFile, parse_state_files, why_not_next
 from understudy_node.engine.base import Base, EmptyBase
-from understudy_node.engine.spill import Spill, write_spill
-from understudy_node.engine.tables import brings_families
-from understudy_node.engine.tier import Tier
-from understudy_node.engine.view import View
+from understudy_node.engine.view import Spill, Tier, View, brings_families, write_spill
 from understudy_node.follow.history import CommitRecord
 from understudy_node.replica.base_choice import BaseChoice
 from understudy_node.replica.changelog_reader import ChangelogReader, ReadChangelog, RewrittenError

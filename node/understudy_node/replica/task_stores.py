@@ -12,7 +12,7 @@ from typing import NamedTuple, TypeVar
 
 from understudy_node.checkpoint.changelog import ChangelogOperation
 from understudy_node.counters import Measures
-from understudy_node.engine.tier import release_tiers
+from understudy_node.engine.view import release_tiers
 from understudy_node.follow.history import CommitRecord
 from understudy_node.replica.local_bases import LocalBases
 from understudy_node.replica.replica_context import StorePlace, Surroundings

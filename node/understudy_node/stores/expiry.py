@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from understudy_node.checkpoint.shapes import JOIN
+from understudy_node.checkpoint.operators import JOIN
 from understudy_node.replica.task_view import TaskView
 
 _DELAY: Final = "spark.watermarkDelayMs"

@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 import orjson
 
 from understudy_node.checkpoint.state_variables import BY_PANDAS
-from understudy_node.engine.row_cache import RowCache
+from understudy_node.engine.base import RowCache
 from understudy_node.replica.read_views import Reading
 from understudy_node.replica.task import TaskReplica
 from understudy_node.replica.task_view import TaskView

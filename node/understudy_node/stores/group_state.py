@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from understudy_node.checkpoint.shapes import TIMEOUT
+from understudy_node.checkpoint.operators import TIMEOUT
 from understudy_shared.spark.layout import bitmap_words
 from understudy_shared.spark.temporal import timestamp_text
 from understudy_shared.spark.types import LongType, StructType

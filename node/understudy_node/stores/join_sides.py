@@ -15,9 +15,8 @@ from typing import Final
 
 import orjson
 
-from understudy_node.engine.scan_order import SLOT_BYTES, after_prefix
-from understudy_node.engine.tables import FAMILY_BYTES, Table
-from understudy_node.engine.view import View
+from understudy_node.engine.scans import SLOT_BYTES, after_prefix
+from understudy_node.engine.view import FAMILY_BYTES, Table, View
 from understudy_node.replica.task_view import TaskView
 from understudy_node.stores.element_pages import by_number, found_page
 from understudy_node.stores.finder import Found

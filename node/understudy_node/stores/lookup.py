@@ -12,7 +12,7 @@ from typing import ClassVar, NamedTuple, cast
 
 import orjson
 
-from understudy_node.engine.row_cache import RowCache
+from understudy_node.engine.base import RowCache
 from understudy_node.replica.read_views import Reading
 from understudy_node.replica.replica_identity import Retained
 from understudy_node.replica.task import TaskReplica

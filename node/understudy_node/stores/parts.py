@@ -16,21 +16,21 @@ import orjson
 
 from understudy_node.checkpoint.description import OperatorDescription, StoreDescription
 from understudy_node.checkpoint.logs import Provider
-from understudy_node.checkpoint.shapes import (
+from understudy_node.checkpoint.operators import (
     COUNTS,
     FAMILIES_FORMATS,
     JOIN,
     JOIN_SIDES,
     ROWS,
+    SUPPORTED_OPERATORS,
     TIMED_FORMAT,
     TIMED_ROWS,
     UNMATCHED_FORMAT,
     side_table,
 )
 from understudy_node.checkpoint.state_variables import TRANSFORM, StateVariable
-from understudy_node.checkpoint.support import SUPPORTED_OPERATORS
-from understudy_node.engine.scan_order import ScanOrder
-from understudy_node.engine.tables import Table
+from understudy_node.engine.scans import ScanOrder
+from understudy_node.engine.view import Table
 from understudy_node.stores.expiry import Expiry, is_watermarked
 from understudy_node.stores.finder import ByVersion, MakeFinder
 from understudy_node.stores.group_state import has_timeout, stored_state, with_timeout

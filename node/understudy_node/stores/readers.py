@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from understudy_node.checkpoint.description import CheckpointDescription
-from understudy_node.engine.row_cache import RowCache
+from understudy_node.engine.base import RowCache
 from understudy_node.replica.task import TaskReplica
 from understudy_node.stores.finding import store_reader
 from understudy_node.stores.lookup import StoreReader

@@ -9,10 +9,8 @@ import struct
 from collections.abc import Iterator
 from typing import Final, Protocol, cast
 
-from understudy_node.checkpoint.avro_history import AvroRows
-from understudy_node.checkpoint.avro_keys import NoSuchKeyError, compile_avro_encoder
-from understudy_node.checkpoint.avro_records import compile_avro_decoder
-from understudy_node.checkpoint.state_variables import StateVariable
+from understudy_node.checkpoint.avro import NoSuchKeyError, compile_avro_decoder, compile_avro_encoder
+from understudy_node.checkpoint.state_variables import AvroRows, StateVariable
 from understudy_node.stores.multi_values import split_records, split_values
 from understudy_shared.base.errors import CorruptFileError
 from understudy_shared.base.words import StoreKind

@@ -14,8 +14,8 @@ from typing import Final, NamedTuple, cast
 
 import orjson
 
-from understudy_node.checkpoint.shapes import SESSION_WINDOW
-from understudy_node.engine.scan_order import SLOT_BYTES, ScanOrder, after_prefix
+from understudy_node.checkpoint.operators import SESSION_WINDOW
+from understudy_node.engine.scans import SLOT_BYTES, ScanOrder, after_prefix
 from understudy_node.replica.task_view import TaskView
 from understudy_node.stores.element_pages import MAX_SORTED, by_number, found_page, require_sortable
 from understudy_node.stores.expiry import Expiry

@@ -20,8 +20,8 @@ from typing import Final, cast
 import orjson
 
 from understudy_node.checkpoint.state_variables import StateVariable
-from understudy_node.engine.scan_order import after_prefix
-from understudy_node.engine.tables import FAMILY_BYTES, Table
+from understudy_node.engine.scans import after_prefix
+from understudy_node.engine.view import FAMILY_BYTES, Table
 from understudy_node.replica.task_view import TaskView
 from understudy_node.stores.element_pages import MAX_SORTED, by_number, found_page, require_sortable
 from understudy_node.stores.finder import Found

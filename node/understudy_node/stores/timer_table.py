@@ -10,8 +10,8 @@ import struct
 from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple
 
-from understudy_node.engine.scan_order import after_prefix
-from understudy_node.engine.tables import FAMILY_BYTES, Table
+from understudy_node.engine.scans import after_prefix
+from understudy_node.engine.view import FAMILY_BYTES, Table
 from understudy_node.replica.task_view import TaskView
 from understudy_node.stores.row_forms import Columns
 from understudy_shared.base.errors import CorruptFileError

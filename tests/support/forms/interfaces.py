@@ -28,7 +28,7 @@ from understudy import testing, typed
 from understudy.commands.group import cli
 from understudy.services.settings import FLAGS_OF
 from understudy.terminal.exits import ExitCode
-from understudy_node.engine import arena_format, arena_sums
+from understudy_node.engine import arena_files
 from understudy_shared.auth.credentials import CredentialsFile
 from understudy_shared.bus import messages
 from understudy_shared.bus.announcement import Announcement
@@ -69,8 +69,8 @@ def credentials() -> Form:
 def local_files() -> Form:
     """Return the marks of the files in --data-dir: another mark means that a node restores from the checkpoint."""
     marks = {
-        "arena": arena_format._MAGIC,
-        "arena sums": arena_sums._MAGIC,
+        "arena": arena_files._INDEX_MAGIC,
+        "arena sums": arena_files._SUMS_MAGIC,
         "remembered documents": without_bus.MAGIC,
     }
     return Form(frozenset(f"{name}: {mark.decode()}" for name, mark in marks.items()))

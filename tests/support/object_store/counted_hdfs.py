@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from tests.support.object_store.faulty_proxy import Asked, RequestLog
 
-from understudy_node.checkpoint.hadoop_files import HadoopClient, HadoopFiles, HadoopStatus
+from understudy_node.checkpoint.hdfs import HadoopClient, HadoopFiles, HadoopStatus
 
 
 class CountedHdfs(RequestLog):

@@ -19,8 +19,7 @@ from tests.support.object_store.bucket import Bucket, new_name, running
 from tests.support.repository import ROOT
 
 from understudy_node.checkpoint.gcs import GCS
-from understudy_node.checkpoint.object_store import ObjectStore
-from understudy_node.checkpoint.store_access import StoreAccess
+from understudy_node.checkpoint.object_store import ObjectStore, StoreAccess
 from understudy_shared.base.sockets import free_port
 
 TOKEN = "tests-token-7c31"

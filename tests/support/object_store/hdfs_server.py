@@ -26,9 +26,8 @@ from tests.support.object_store.bucket import Bucket, new_name
 from tests.support.object_store.kerberos import REALM, Kerberos
 from tests.support.spark.queries import wait_until
 
-from understudy_node.checkpoint.hadoop_files import HadoopFiles
-from understudy_node.checkpoint.hdfs import Hdfs
-from understudy_node.checkpoint.store_calls import StoreLimits
+from understudy_node.checkpoint.hdfs import HadoopFiles, Hdfs
+from understudy_node.checkpoint.store_files import StoreLimits
 from understudy_shared.base.sockets import free_port
 
 _POM = Path(__file__).with_name("hdfs_jars") / "pom.xml"

@@ -20,9 +20,8 @@ from obstore.store import S3Store
 from tests.support.kafka.maven import fetched_jars
 from tests.support.object_store.bucket import Bucket, new_name, running
 
-from understudy_node.checkpoint.object_store import ObjectStore
+from understudy_node.checkpoint.object_store import ObjectStore, StoreAccess
 from understudy_node.checkpoint.s3 import S3
-from understudy_node.checkpoint.store_access import StoreAccess
 from understudy_shared.base.sockets import free_port
 
 ACCESS_KEY, SECRET_KEY, REGION = "AKIDTESTS", "tests-secret-9f2c", "us-east-1"

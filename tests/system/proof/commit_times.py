@@ -4,7 +4,7 @@ A commit file appears at one instant a(v), which nobody saw: the watcher knows n
 judgement takes the side that favours the accused, so a correct system is never accused, however slowly the watcher
 looks. All times are of one machine's monotonic clock, which every process on it shares; versions appear in order.
 
-What a node declares (`node/understudy_node/follow/lag.py`), answering at s, at version v, with end E. The read began at
+What a node declares (`node/understudy_node/follow/end.py`), answering at s, at version v, with end E. The read began at
 b, b <= s:
 
 - L = E - v, and E was confirmed by a poll begun at p: commits/<E> was absent after p, so a(E+1) > p. An end that the

@@ -13,7 +13,7 @@ BESIDE_PRINTERS = 1 << 40
 
 def believe_local_copies() -> None:
     """Compare no block of a local copy with its sum."""
-    from understudy_node.engine.arena_sums import FileCheck
+    from understudy_node.engine.arena_files import FileCheck
 
     FileCheck.require = lambda self, start, end: None  # type: ignore[method-assign]
     FileCheck.check_some = lambda self: False  # type: ignore[method-assign]
@@ -21,7 +21,7 @@ def believe_local_copies() -> None:
 
 def reuse_sections() -> None:
     """Give the rows that are remembered of a base to another one, after MANY_BASES others."""
-    from understudy_node.engine.row_cache import CachedBase
+    from understudy_node.engine.base import CachedBase
 
     made = CachedBase.__init__
     sections = cycle(range(BESIDE_PRINTERS, BESIDE_PRINTERS + MANY_BASES))

@@ -31,7 +31,7 @@ from tests.system.proof.world import (
     redis_proxy,
 )
 
-from understudy_node.engine.arena_format import HEADER_BYTES
+from understudy_node.engine.arena_files import HEADER_BYTES
 
 HOUR_S = 3600
 FORGED_MEMBERS, FORGED_LATER, FORGE_EVERY_S = 6000, 200, 1.0

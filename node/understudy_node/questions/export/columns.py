@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from understudy_node.checkpoint.shapes import SESSION_WINDOW
+from understudy_node.checkpoint.operators import SESSION_WINDOW
 from understudy_node.checkpoint.state_variables import TRANSFORM
 from understudy_node.stores.group_state import has_timeout
 from understudy_node.stores.stores import ServedStore

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
-from understudy_node.engine.scan_order import after_prefix
+from understudy_node.engine.scans import after_prefix
 from understudy_node.replica.task_view import TaskView
 from understudy_node.stores.lookup import StoreReader
 

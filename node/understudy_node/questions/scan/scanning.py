@@ -8,8 +8,7 @@ from typing import Final
 
 import orjson
 
-from understudy_node.engine.scan_order import after_prefix
-from understudy_node.engine.slices import slices
+from understudy_node.engine.scans import after_prefix, slices
 from understudy_node.questions.scan.keys import keys_after
 from understudy_node.questions.scan.part_encoding import Gathered, JsonRows
 from understudy_node.questions.scan.rows import RowMaker

@@ -12,11 +12,9 @@ import pytest
 from tests.support.checkpoint.engine_stores import hdfs_snapshot, write_rocksdb
 
 from understudy_node.engine.arena_base import ArenaBase
-from understudy_node.engine.base import Base, EmptyBase
+from understudy_node.engine.base import Base, CachedBase, EmptyBase, RowCache
 from understudy_node.engine.rocksdb_base import BlockCache, RocksBase
-from understudy_node.engine.row_cache import CachedBase, RowCache
-from understudy_node.engine.spill import Spill, write_spill
-from understudy_node.engine.view import View
+from understudy_node.engine.view import Spill, View, write_spill
 
 Records = dict[bytes, bytes]
 

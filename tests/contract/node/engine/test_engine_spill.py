@@ -9,8 +9,7 @@ import pytest
 from tests.support.checkpoint.engine_stores import write_rocksdb
 
 from understudy_node.engine.rocksdb_base import BlockCache, RocksBase
-from understudy_node.engine.spill import Spill, write_spill
-from understudy_node.engine.view import View
+from understudy_node.engine.view import Spill, View, write_spill
 from understudy_shared.base.errors import CorruptFileError
 
 BASE = {b"a": b"base", b"b": b"base", b"c": b"base"}

@@ -16,10 +16,8 @@ from typing import Any
 import pytest
 from tests.support.object_store.hdfs_server import Door, Folder, HdfsServer, Role, write_conf
 
-from understudy_node.checkpoint.hadoop_files import HadoopClient, HadoopFiles
-from understudy_node.checkpoint.hdfs import Hdfs
-from understudy_node.checkpoint.repeating import RepeatLimits
-from understudy_node.checkpoint.store_calls import StoreLimits
+from understudy_node.checkpoint.hdfs import HadoopClient, HadoopFiles, Hdfs
+from understudy_node.checkpoint.store_files import RepeatLimits, StoreLimits
 from understudy_shared.base.errors import CheckpointError, VanishedError
 
 QUICK = StoreLimits(renew_ms=0, repeat=RepeatLimits(max_tries=3, first_wait_ms=1, max_wait_ms=5))

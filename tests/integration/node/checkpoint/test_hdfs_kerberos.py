@@ -14,9 +14,8 @@ from tests.support.object_store.hdfs_server import Door, Folder, HdfsServer, hdf
 from tests.support.object_store.kerberos import Kerberos, kerberos
 from tests.support.spark.queries import wait_until
 
-from understudy_node.checkpoint.hadoop_files import HadoopFiles
-from understudy_node.checkpoint.repeating import RepeatLimits
-from understudy_node.checkpoint.store_calls import StoreLimits
+from understudy_node.checkpoint.hdfs import HadoopFiles
+from understudy_node.checkpoint.store_files import RepeatLimits, StoreLimits
 from understudy_shared.base.errors import CheckpointError
 
 pytestmark = pytest.mark.full

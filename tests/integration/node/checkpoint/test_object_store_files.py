@@ -21,9 +21,8 @@ from tests.support.object_store.s3_server import S3Server, access_to
 
 from understudy_node.checkpoint.files import CheckpointFiles
 from understudy_node.checkpoint.object_store import ObjectStoreFiles
-from understudy_node.checkpoint.repeating import RepeatBudget, RepeatLimits
 from understudy_node.checkpoint.s3 import S3
-from understudy_node.checkpoint.store_calls import StoreLimits
+from understudy_node.checkpoint.store_files import RepeatBudget, RepeatLimits, StoreLimits
 from understudy_shared.base.errors import CheckpointError, VanishedError
 
 QUICK = StoreLimits(renew_ms=0, repeat=RepeatLimits(max_tries=3, first_wait_ms=1, max_wait_ms=5))

@@ -22,8 +22,7 @@ from tests.support.spark.formats import HDFS_V1, ROCKSDB_CHANGELOG_V2, StateForm
 from tests.support.spark.queries import QueryOptions, wait_until
 
 from understudy_node.checkpoint.object_store import ObjectStoreFiles
-from understudy_node.checkpoint.repeating import RepeatLimits
-from understudy_node.checkpoint.store_calls import StoreLimits
+from understudy_node.checkpoint.store_files import RepeatLimits, StoreLimits
 from understudy_node.follow.end import Verdict
 from understudy_node.follow.poll_loop import Poller
 from understudy_shared.base.clock import SystemClock

@@ -44,7 +44,7 @@ def test_every_operator_on_the_hdfs_backed_provider_is_served_though_the_setting
 def test_spark_refuses_avro_of_other_operators_than_transform_with_state_on_rocksdb(
     operator: str, spark: SparkSession, tmp_path: Path
 ) -> None:
-    """When this fails, a Spark writes what nobody has compared: `checkpoint/support.py` refuses it until then."""
+    """When this fails, a Spark writes what nobody has compared: `checkpoint/operators.py` refuses it until then."""
     with pytest.raises(AnalysisException, match="encoding format as avro is not supported"):
         _run(spark, tmp_path, operator)
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from understudy_node.checkpoint.arrival import wait_for_checkpoint
 from understudy_node.checkpoint.files import LocalFiles
+from understudy_node.checkpoint.opening import wait_for_checkpoint
 from understudy_shared.base.errors import NotACheckpointError
 
 

@@ -13,8 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.checkpoint import avro
 
-from understudy_node.checkpoint.avro_keys import NoSuchKeyError, compile_avro_encoder
-from understudy_node.checkpoint.avro_records import compile_avro_decoder, is_written_alike
+from understudy_node.checkpoint.avro import NoSuchKeyError, compile_avro_decoder, compile_avro_encoder, is_written_alike
 from understudy_shared.base.errors import CorruptFileError, UnsupportedError
 from understudy_shared.spark.types import (
     ArrayType,

@@ -11,10 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from understudy_node.checkpoint.gcs import GCS, gcs_access
-from understudy_node.checkpoint.object_store import ObjectStoreFiles
+from understudy_node.checkpoint.object_store import ObjectStoreFiles, StoreAccess
 from understudy_node.checkpoint.opening import open_checkpoint_files
-from understudy_node.checkpoint.store_access import StoreAccess
-from understudy_node.checkpoint.store_calls import StoreLimits
+from understudy_node.checkpoint.store_files import StoreLimits
 from understudy_shared.base.errors import CheckpointError, NotACheckpointError, SettingsError
 
 DEFAULT = Path("/home/u/.config/gcloud/application_default_credentials.json")

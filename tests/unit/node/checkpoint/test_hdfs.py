@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from understudy_node.checkpoint.failure import Meaning
 from understudy_node.checkpoint.hdfs import (
     REST_S,
     HadoopError,
@@ -17,7 +16,7 @@ from understudy_node.checkpoint.hdfs import (
     hadoop_failure,
     places_of,
 )
-from understudy_node.checkpoint.store_calls import StoreLimits
+from understudy_node.checkpoint.store_files import Meaning, StoreLimits
 from understudy_shared.base.errors import NotACheckpointError, SettingsError
 
 CONF = {

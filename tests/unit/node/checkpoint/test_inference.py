@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from tests.unit.node.checkpoint.test_shapes import EXPIRY, KEY, LIMIT, NO_KEY, SEEN, SESSION, SPAN, STATE, struct
 
-from understudy_node.checkpoint.inference import Columns, infer_operator, stores_of
+from understudy_node.checkpoint.operators import Columns, infer_operator, stores_of
 from understudy_shared.base.errors import UnsupportedError
 from understudy_shared.spark.types import IntType, LongType, StringType
 

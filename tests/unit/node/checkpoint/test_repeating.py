@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from understudy_node.checkpoint.repeating import RepeatBudget, RepeatLimits, wait_ms
+from understudy_node.checkpoint.store_files import RepeatBudget, RepeatLimits, wait_ms
 
 
 def test_waits_double_up_to_the_limit_and_are_jittered_from_zero() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from understudy_node.checkpoint.rooted_files import RootedFiles
+from understudy_node.checkpoint.files import RootedFiles
 from understudy_shared.base.errors import CheckpointError
 
 

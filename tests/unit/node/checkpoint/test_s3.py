@@ -11,11 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from understudy_node.checkpoint.object_store import ObjectStoreFiles
+from understudy_node.checkpoint.object_store import ObjectStoreFiles, StoreAccess
 from understudy_node.checkpoint.opening import open_checkpoint_files
 from understudy_node.checkpoint.s3 import S3, s3_access
-from understudy_node.checkpoint.store_access import StoreAccess
-from understudy_node.checkpoint.store_calls import StoreLimits
+from understudy_node.checkpoint.store_files import StoreLimits
 from understudy_shared.base.errors import CheckpointError, NotACheckpointError, SettingsError
 
 HOME = {"HOME": "/home/u"}

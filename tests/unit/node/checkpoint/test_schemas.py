@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.checkpoint import bytes as spark
 
-from understudy_node.checkpoint.operators import choose_metadata_batch, parse_operator_metadata
+from understudy_node.checkpoint.logs import choose_metadata_batch, parse_operator_metadata
 from understudy_node.checkpoint.schemas import parse_schema_file
 from understudy_shared.base.errors import CorruptFileError, UnsupportedError
 

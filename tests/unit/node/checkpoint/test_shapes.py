@@ -7,9 +7,8 @@ from dataclasses import replace
 
 import pytest
 
+from understudy_node.checkpoint.operators import has_shape_of, join_tables, why_unreadable
 from understudy_node.checkpoint.schemas import ColumnFamilySchema
-from understudy_node.checkpoint.shapes import has_shape_of, join_tables
-from understudy_node.checkpoint.support import why_unreadable
 from understudy_shared.spark.types import (
     BooleanType,
     Field,

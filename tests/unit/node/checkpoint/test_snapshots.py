@@ -10,20 +10,18 @@ from hypothesis import strategies as st
 from tests.support.checkpoint import bytes as spark
 
 from understudy_node.checkpoint.changelog import LineageItem
-from understudy_node.checkpoint.lineage import (
-    committed_unique_ids,
-    extend_by_lineage,
-    why_not_next,
-)
 from understudy_node.checkpoint.logs import parse_commit
 from understudy_node.checkpoint.snapshots import (
     LeftOut,
     StateFile,
     choose_snapshot,
+    committed_unique_ids,
+    extend_by_lineage,
     parse_snapshot_zip,
     parse_state_file_name,
     parse_state_files,
     patch_merge_operator,
+    why_not_next,
 )
 from understudy_shared.base.errors import CorruptFileError
 

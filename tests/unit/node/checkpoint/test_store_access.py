@@ -8,8 +8,8 @@ import pytest
 
 from understudy_node.checkpoint.azure import azure_access
 from understudy_node.checkpoint.gcs import gcs_access
+from understudy_node.checkpoint.object_store import StoreAccess
 from understudy_node.checkpoint.s3 import s3_access
-from understudy_node.checkpoint.store_access import StoreAccess
 from understudy_shared.base.errors import SettingsError
 
 Access = Callable[[Mapping[str, str]], StoreAccess]

@@ -16,10 +16,10 @@ from obstore.exceptions import PermissionDeniedError, UnauthenticatedError
 from obstore.store import AzureStore, GCSStore, S3Store
 
 from understudy_node.checkpoint.azure import Azure
-from understudy_node.checkpoint.failure import Failure, Meaning
 from understudy_node.checkpoint.gcs import GCS
+from understudy_node.checkpoint.object_store import StoreTerms, failure_of
 from understudy_node.checkpoint.s3 import S3
-from understudy_node.checkpoint.store_failures import StoreTerms, failure_of
+from understudy_node.checkpoint.store_files import Failure, Meaning
 
 SECRET = "hush"
 NOWHERE = "http://127.0.0.1:9"

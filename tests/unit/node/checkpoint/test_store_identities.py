@@ -15,9 +15,8 @@ from understudy_node.checkpoint import gcs
 from understudy_node.checkpoint.azure import Azure
 from understudy_node.checkpoint.gcs import GCS
 from understudy_node.checkpoint.object_store import ObjectStore, ObjectStoreFiles
-from understudy_node.checkpoint.repeating import RepeatLimits
 from understudy_node.checkpoint.s3 import S3
-from understudy_node.checkpoint.store_calls import StoreLimits
+from understudy_node.checkpoint.store_files import RepeatLimits, StoreLimits
 from understudy_shared.base.errors import CheckpointError
 
 PLACES: dict[str, Callable[[], ObjectStore]] = {

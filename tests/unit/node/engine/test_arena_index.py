@@ -10,9 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from understudy_node.engine import arena_build
-from understudy_node.engine.arena_build import EntryList, write_index
-from understudy_node.engine.arena_format import HEADER_BYTES, decode_header, index_path
-from understudy_node.engine.arena_records import entries_of
+from understudy_node.engine.arena_build import EntryList, entries_of, write_index
+from understudy_node.engine.arena_files import HEADER_BYTES, decode_header, index_path
 
 OFFSETS = st.lists(st.integers(0, 2**36 - 1), unique=True, max_size=200)
 

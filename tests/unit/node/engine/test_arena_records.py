@@ -12,7 +12,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from understudy_node.engine.arena_records import (
+from understudy_node.engine.arena_build import (
     RecordFinder,
     field_chain,
     key_hashes,

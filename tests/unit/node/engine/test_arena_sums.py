@@ -10,7 +10,7 @@ import pytest
 from tests.support.checkpoint.engine_stores import hdfs_snapshot
 
 from understudy_node.engine.arena_base import ArenaBase
-from understudy_node.engine.arena_sums import BLOCK_BYTES, BlockSums
+from understudy_node.engine.arena_files import BLOCK_BYTES, BlockSums
 from understudy_shared.base.errors import CorruptFileError
 
 FEW = {b"key-%d" % number: b"value-%d" % number for number in range(20)}

@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from hypothesis import given
 from hypothesis import strategies as st
 
-from understudy_node.engine.base import EmptyBase
-from understudy_node.engine.row_cache import CachedBase, RowCache
+from understudy_node.engine.base import CachedBase, EmptyBase, RowCache
 from understudy_node.engine.view import View
 from understudy_shared.base.errors import CorruptFileError
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.checkpoint import bytes as spark
 
-from understudy_node.engine.scan_order import ScanOrder, after_prefix
+from understudy_node.engine.scans import ScanOrder, after_prefix
 from understudy_shared.base.errors import CorruptFileError
 from understudy_shared.spark.layout import fixed_bytes
 from understudy_shared.spark.types import DecimalType, Field, IntType, LongType, StringType, StructType
@@ -61,7 +61,7 @@ def test_a_snapshot_in_pieces_of_any_size_is_the_same_with_its_keys_as_they_are_
 
 
 def test_a_record_without_end_is_refused_before_it_fills_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("understudy_node.engine.scan_order.MAX_RECORD_BYTES", 1_000)
+    monkeypatch.setattr("understudy_node.engine.scans.MAX_RECORD_BYTES", 1_000)
     taken = 0
 
     def pieces() -> Iterator[bytes]:

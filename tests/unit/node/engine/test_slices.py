@@ -9,12 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.checkpoint.engine_stores import hdfs_snapshot, write_rocksdb
 
-from understudy_node.engine import slices as slices_module
+from understudy_node.engine import scans as slices_module
 from understudy_node.engine.arena_base import ArenaBase
-from understudy_node.engine.base import Base, EmptyBase
+from understudy_node.engine.base import Base, CachedBase, EmptyBase, RowCache
 from understudy_node.engine.rocksdb_base import BlockCache, RocksBase
-from understudy_node.engine.row_cache import CachedBase, RowCache
-from understudy_node.engine.slices import slices
+from understudy_node.engine.scans import slices
 from understudy_node.engine.view import View
 
 CACHE = BlockCache(1 << 20)

@@ -7,7 +7,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from understudy_node.engine.tier import (
+from understudy_node.engine.view import (
     TIER_ENTRIES_MAX,
     Tier,
     with_newest,

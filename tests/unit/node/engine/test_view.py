@@ -12,11 +12,10 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, precondition, rule
 
-from understudy_node.engine import tier as tier_module
+from understudy_node.engine import view as view_module
 from understudy_node.engine.base import EmptyBase
 from understudy_node.engine.rocksdb_base import BlockCache
-from understudy_node.engine.spill import Spill, write_spill
-from understudy_node.engine.view import View
+from understudy_node.engine.view import Spill, View, write_spill
 from understudy_node.replica.store_replica import resolve_operations
 
 KEYS = st.binary(max_size=2).map(lambda raw: bytes(byte & 3 for byte in raw))
@@ -157,7 +156,7 @@ TestViewAgainstDicts = ViewAgainstDicts.TestCase
 @pytest.fixture(autouse=True)
 def small_tiers(monkeypatch: pytest.MonkeyPatch) -> None:
     """So that a few changes make several tiers."""
-    monkeypatch.setattr(tier_module, "TIER_ENTRIES_MAX", 12)
+    monkeypatch.setattr(view_module, "TIER_ENTRIES_MAX", 12)
 
 
 def test_a_scan_in_flight_is_not_touched_by_new_versions_or_a_swapped_base() -> None:

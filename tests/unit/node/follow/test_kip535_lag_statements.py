@@ -13,8 +13,7 @@ from tests.support.spark.counting_query import WORDS
 from tests.support.spark.queries import wait_until
 
 from understudy_node.checkpoint.files import DEFAULT_MAX_READ_BYTES, FetchMethod, FileStat, LocalFiles
-from understudy_node.follow.end import End
-from understudy_node.follow.lag import against_known_end, lag_of
+from understudy_node.follow.end import End, against_known_end, lag_of
 from understudy_node.http.routes import lag_report
 from understudy_node.node import Node
 from understudy_node.questions.lookup.reads import Reads

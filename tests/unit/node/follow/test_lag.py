@@ -11,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from understudy_node.checkpoint.files import FileStat
-from understudy_node.follow.end import End, advance
-from understudy_node.follow.lag import against_known_end, holds_until_ms, lag_of
+from understudy_node.follow.end import End, advance, against_known_end, holds_until_ms, lag_of
 from understudy_shared.base.words import LagInfo
 
 FILE = FileStat(1, 30, 1)

@@ -11,7 +11,7 @@ from tests.unit.node.checkpoint.test_state_variables import KINDS, checkpoint
 
 from understudy_node.checkpoint.description import CheckpointDescription
 from understudy_node.checkpoint.files import FileStat, LocalFiles
-from understudy_node.follow.new_schemas import NewSchemas
+from understudy_node.follow.poll_loop import NewSchemas
 
 
 class Counted(LocalFiles):

@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from understudy_node.checkpoint.files import FileStat
-from understudy_node.follow.end import End
-from understudy_node.follow.lag import COARSE_MS, since_commit_ms
+from understudy_node.follow.end import COARSE_MS, End, since_commit_ms
 
 MS = 1_000_000
 END_NS = 5_000_000 * MS

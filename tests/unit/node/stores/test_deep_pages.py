@@ -29,8 +29,7 @@ from tests.unit.node.stores.test_state_variables import (
     wrapped,
 )
 
-from understudy_node.engine.tables import Table
-from understudy_node.engine.view import View
+from understudy_node.engine.view import Table, View
 from understudy_node.replica.task_view import TaskView
 from understudy_node.stores import element_pages, join_sides, row_forms
 from understudy_node.stores.finder import Finder

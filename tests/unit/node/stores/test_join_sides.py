@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.checkpoint.shown import pages_of, shown
 
-from understudy_node.engine.tables import Table
+from understudy_node.engine.view import Table
 from understudy_node.replica.task_view import TaskView
 from understudy_node.stores import element_pages
 from understudy_node.stores.join_sides import JoinSide, SideTables, TimedJoinSide, row_printer

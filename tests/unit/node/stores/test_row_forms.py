@@ -13,9 +13,8 @@ from hypothesis import strategies as st
 from tests.support.checkpoint import avro
 from tests.support.checkpoint.shown import shown
 
-from understudy_node.checkpoint.avro_history import AvroRows
-from understudy_node.checkpoint.state_variables import StateVariable
-from understudy_node.engine.tables import Table
+from understudy_node.checkpoint.state_variables import AvroRows, StateVariable
+from understudy_node.engine.view import Table
 from understudy_node.replica.task_view import TaskView
 from understudy_node.stores.finder import Finder, Found
 from understudy_node.stores.row_forms import row_form

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tests.support.checkpoint.shown import pages_of, shown
 
 from understudy_node.checkpoint.state_variables import StateVariable
-from understudy_node.engine.tables import Table, brings_families
+from understudy_node.engine.view import Table, brings_families
 from understudy_node.replica.task_view import TaskView
 from understudy_node.stores import element_pages, state_variables
 from understudy_node.stores.finder import Found

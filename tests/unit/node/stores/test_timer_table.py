@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.checkpoint.shown import shown
 
-from understudy_node.engine.tables import Table
+from understudy_node.engine.view import Table
 from understudy_node.replica.task_view import TaskView
 from understudy_node.stores.row_forms import Columns
 from understudy_node.stores.timer_table import TimesTable

@@ -25,9 +25,7 @@ from typing import Final, cast
 from understudy_node.engine.arena_base import ArenaBase
 from understudy_node.engine.base import Base, EmptyBase, innermost
 from understudy_node.engine.rocksdb_base import RocksBase
-from understudy_node.engine.spill import Spill
-from understudy_node.engine.tier import Tier
-from understudy_node.engine.view import View
+from understudy_node.engine.view import Spill, Tier, View
 from understudy_node.generations import Generation
 from understudy_node.questions.export.bulk.fast_part import PartCancelledError
 from understudy_node.questions.export.bulk.pipe import (

@@ -6,8 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from time import monotonic
 from typing import Final, NamedTuple, Protocol
 
-from understudy_node.engine.scan_order import after_prefix
-from understudy_node.engine.slices import slices
+from understudy_node.engine.scans import after_prefix, slices
 from understudy_node.engine.view import View
 from understudy_node.questions.export.bulk.cells import AnyCells, UnfitRowsError
 from understudy_node.questions.export.bulk.table import Projection

@@ -17,12 +17,9 @@ from pathlib import Path
 from time import monotonic
 from typing import BinaryIO, Final
 
-from understudy_node.engine.base import Base, EmptyBase
+from understudy_node.engine.base import Base, EmptyBase, RowCache
 from understudy_node.engine.rocksdb_base import BlockCache
-from understudy_node.engine.row_cache import RowCache
-from understudy_node.engine.spill import Spill
-from understudy_node.engine.tier import Tier
-from understudy_node.engine.view import View
+from understudy_node.engine.view import Spill, Tier, View
 from understudy_node.questions.export.bulk.batches import arrow_batches
 from understudy_node.questions.export.bulk.cells import UnfitRowsError
 from understudy_node.questions.export.bulk.fast_part import Form, HasLeft, PartCancelledError, fast_part, stays

@@ -18,7 +18,7 @@ from tests.support.checkpoint.handmade import HandmadeCheckpoint
 from tests.support.cluster.served_node import Reply, ServedNode, served_node
 from tests.support.oracle.scanned import pages, scan_target, scanned
 
-from understudy_node.engine import slices
+from understudy_node.engine import scans as record_scans
 from understudy_node.questions.scan import ordered as ordered_scanning
 from understudy_node.questions.scan.rows import row_maker
 from understudy_node.questions.scan.scanning import scan_part
@@ -108,7 +108,7 @@ def test_a_filtered_pass_hands_back_its_progress_when_its_time_is_over(
         found = list(pages(served, "op0", where=[["word", "=", "nowhere"]]))
         assert len(found) == len(counts.counts(1)), "each page looks at one key at least"
         assert all(page["rows"] == [] for page in found)
-        monkeypatch.setattr(slices, "SLICE_RECORDS", 1)  # records are counted one by one
+        monkeypatch.setattr(record_scans, "SLICE_RECORDS", 1)  # records are counted one by one
         parts = [page["count"] for page in islice(pages(served, "op0", "count"), 99)]
         assert parts == list(range(1, len(counts.counts(1)) + 1)), "the count so far is in the cursor"
 

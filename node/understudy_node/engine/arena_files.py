@@ -1,7 +1,9 @@
-"""The sums of an arena's files: one for each block of them, and one over all sums.
+"""The files of an arena: their names, the header of the index, and the sums of their blocks.
 
-The rule: no block of a local copy is used before its sum was compared, once in the life of a process. A block is
-compared by its first reader, or by the sweep (`FileCheck.check_some`) over the other blocks.
+The rule: an index is trusted only if its header states the exact length of the records file beside it, and was
+written since the machine last booted: files are not synced, so a power loss may have left holes in them. No block of a
+local copy is used before its sum was compared, once in the life of a process. A block is compared by its first reader,
+or by the sweep (`FileCheck.check_some`) over the other blocks.
 """
 
 from __future__ import annotations
@@ -10,11 +12,76 @@ import struct
 from array import array
 from mmap import mmap
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from xxhash import xxh3_64, xxh3_64_digest, xxh3_64_intdigest
 
-_MAGIC: Final = b"USSUMS01"
+_INDEX_MAGIC: Final = b"USARENA2"
+_HEADER: Final = struct.Struct("<8sIIIQQ36s")
+HEADER_BYTES: Final = 128
+
+ENTRY_OFFSET_BITS: Final = 36
+"""Number of bits for a record's offset in an entry, below the upper bits of its hash, while an index is made."""
+
+MAX_RECORDS_BYTES: Final = 1 << ENTRY_OFFSET_BITS
+"""Limit on the content of an arena, 64 GiB: above it, a store partition does not belong on one node."""
+
+
+class Header(NamedTuple):
+    """The header of an index: hash seed, size of the index, size of the indexed records."""
+
+    seed: int
+    bucket_bits: int
+    offset_bytes: int
+    keys: int
+    records_bytes: int
+    boot: bytes
+
+    def encoded(self) -> bytes:
+        return _HEADER.pack(_INDEX_MAGIC, *self).ljust(HEADER_BYTES, b"\0")
+
+    @property
+    def starts_bytes(self) -> int:
+        """Size of the bucket table, which follows the header; the offsets follow it."""
+        return 4 * ((1 << self.bucket_bits) + 1)
+
+    @property
+    def index_bytes(self) -> int:
+        return HEADER_BYTES + self.starts_bytes + self.keys * self.offset_bytes
+
+
+def decode_header(raw: bytes) -> Header | None:
+    """Parse a header; None when `raw` does not start a finished index."""
+    if len(raw) < HEADER_BYTES or not raw.startswith(_INDEX_MAGIC):
+        return None
+    return Header(*_HEADER.unpack_from(raw)[1:])
+
+
+def records_path(directory: Path) -> Path:
+    return directory / "arena.records"
+
+
+def index_path(directory: Path) -> Path:
+    return directory / "arena.index"
+
+
+def sums_path(directory: Path) -> Path:
+    return directory / "arena.sums"
+
+
+def order_path(directory: Path) -> Path:
+    return directory / "arena.order"
+
+
+def boot_id() -> bytes:
+    """Return an id that changes with every boot; zeros where the system has no such id."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_bytes().strip().ljust(36, b"\0")
+    except OSError:
+        return bytes(36)
+
+
+_SUMS_MAGIC: Final = b"USSUMS01"
 _COUNTS: Final = struct.Struct("<8sQQ")
 _DIGEST_BYTES: Final = 8
 _SHIFT: Final = 14
@@ -61,13 +128,13 @@ class BlockSums:
 
 def write_sums(path: Path, records: array[int], index: array[int]) -> None:
     """Write the sums of both files, and the sum of these sums."""
-    write_sealed(path, _COUNTS.pack(_MAGIC, len(records), len(index)) + records.tobytes() + index.tobytes())
+    write_sealed(path, _COUNTS.pack(_SUMS_MAGIC, len(records), len(index)) + records.tobytes() + index.tobytes())
 
 
 def read_sums(path: Path) -> tuple[array[int], array[int]] | None:
     """Read the sums of records and index; None when the file is not whole."""
     body = read_sealed(path)
-    if body is None or len(body) < _COUNTS.size or not body.startswith(_MAGIC):
+    if body is None or len(body) < _COUNTS.size or not body.startswith(_SUMS_MAGIC):
         return None
     _, count, _ = _COUNTS.unpack_from(body)
     sums = array("Q", body[_COUNTS.size :])
