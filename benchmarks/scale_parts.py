@@ -19,8 +19,7 @@ from understudy_node.cluster.assignor import Member, Replica, assign
 from understudy_router.cluster.candidates import candidates_of
 from understudy_router.cluster.catalogue import stores_of
 from understudy_router.cluster.tables import Tables
-from understudy_router.routing.choose import choose
-from understudy_router.routing.explain import key_hash
+from understudy_router.routing.choose import choose, key_hash
 from understudy_shared.bus.message_auth import MessageAuth
 from understudy_shared.bus.messages import AssignedTask, Assignment, Endpoint, Heartbeat
 from understudy_shared.bus.signing import Keyring

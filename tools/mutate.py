@@ -53,7 +53,7 @@ CORES: Final = {
     "choose": Core("understudy_router.routing.choose", (f"{UNIT}/router/routing",)),
     "cut": Core("understudy_aligned.batch_cut", (f"{UNIT}/pipeline/aligned",)),
     "fallback": Core("understudy_router.forwarding.fallback", (f"{UNIT}/router/forwarding",)),
-    "feed": Core("understudy_shared.questions.watch.feed_state", (f"{UNIT}/router/forwarding",)),
+    "feed": Core("understudy_shared.questions.watch.hop", (f"{UNIT}/router/questions/watch",)),
     "health": Core("understudy_router.cluster.health", (f"{UNIT}/router/cluster",)),
     "scan page": Core("understudy_shared.questions.scan.page", (f"{UNIT}/shared/reads", f"{UNIT}/node/stores")),
     "view": Core("understudy_shared.cluster.view", (f"{UNIT}/shared/cluster", f"{UNIT}/router/cluster")),

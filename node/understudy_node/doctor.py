@@ -25,7 +25,7 @@ from understudy_node.checkpoint.opening import open_checkpoint_files
 from understudy_node.checkpoint.operators import SUPPORTED_OPERATORS
 from understudy_node.follow.history import CommitHistory
 from understudy_node.generations import layout_of, places_of
-from understudy_node.replica.rebuilding import missing_of
+from understudy_node.replica.chosen_files import missing_of
 from understudy_node.replica.replica_context import StorePlace
 from understudy_node.stores.stores import StoreAlias, named_operators, read_aliases, served_stores
 from understudy_shared.base.errors import UnderstudyError

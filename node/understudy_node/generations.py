@@ -19,10 +19,10 @@ from understudy_node.checkpoint.description import CheckpointDescription, Operat
 from understudy_node.checkpoint.logs import Provider
 from understudy_node.follow.end import End
 from understudy_node.follow.history import CommitRecord
-from understudy_node.replica.progress import Progress
+from understudy_node.replica.read_views import Progress
 from understudy_node.replica.replica_context import StorePlace, Surroundings
-from understudy_node.replica.replica_identity import Origin
 from understudy_node.replica.task import TaskReplica
+from understudy_node.replica.task_view import Origin
 from understudy_node.replica.workers import Steps
 from understudy_node.settings import NodeSettings
 from understudy_node.stores.lookup import StoreReader

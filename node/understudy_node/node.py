@@ -20,12 +20,10 @@ from understudy_node.follow.poll_loop import Cadence, NewSchemas, Poll, Poller, 
 from understudy_node.generations import Duties, Generation, Generations, Wiring, layout_of
 from understudy_node.replica.local_bases import LocalBases
 from understudy_node.replica.past_versions import PAST_FOLDER, PastVersions
-from understudy_node.replica.pinned_versions import PinnedViews
+from understudy_node.replica.pinned_versions import LeaseTable, PinnedViews
 from understudy_node.replica.replica_context import Surroundings
-from understudy_node.replica.schedule import WorkSchedule, prefetch_interval_ms
-from understudy_node.replica.snapshot_leases import LeaseTable
 from understudy_node.replica.task import TaskReplica
-from understudy_node.replica.workers import Steps, Workers
+from understudy_node.replica.workers import Steps, Workers, WorkSchedule, prefetch_interval_ms
 from understudy_node.settings import NodeSettings
 from understudy_node.stores.stores import named_operators, read_aliases, served_stores
 from understudy_shared.base.clock import Clock

@@ -18,16 +18,13 @@ from understudy_router.cluster.tables import Tables
 from understudy_router.cluster.watching import Watcher
 from understudy_router.forwarding.answer_ages import ServedReads
 from understudy_router.forwarding.context import ReadContext
-from understudy_router.questions.lease.snapshot_leases import SnapshotLeases
 from understudy_router.questions.lookup.forward import Forwarder
-from understudy_router.questions.moments import Moments
-from understudy_router.routing.choices import Choices
+from understudy_router.questions.moments import Moments, SnapshotLeases
+from understudy_router.routing.choose import Choices
 from understudy_router.settings import RouterSettings
-from understudy_router.transport.client_context import ClientContext
-from understudy_router.transport.hedge_delay import Patience
-from understudy_router.transport.hop_reports import HopReports
+from understudy_router.transport.client_context import ClientContext, HopReports, IdleConnections, NodeConnections
 from understudy_router.transport.node_clients import NodeClients, Probing
-from understudy_router.transport.node_connections import IdleConnections, NodeConnections
+from understudy_router.transport.node_requests import Patience
 from understudy_shared.auth.cluster_secret import ClusterIdentity
 from understudy_shared.base.background import Supervisor
 from understudy_shared.base.clock import Clock

@@ -18,18 +18,18 @@ from tests.support.cluster.hop_client import group_of, keys_of, request_of
 from tests.support.cluster.served_node import ServedNode, served_node
 
 from understudy_node.http.app import create_app
-from understudy_router.transport.hop_replies import decoded_reply
+from understudy_router.transport.client_context import decoded_reply
 from understudy_shared.cluster.wire import HopFailure, WireReply
 from understudy_shared.questions.lookup.hop import (
     MAX_HOP_KEYS,
     PATH,
+    HopOutcome,
     HopReply,
     decode_reply,
     decode_request,
     encode_reply,
     encode_request,
 )
-from understudy_shared.questions.lookup.hop_columns import HopOutcome
 from understudy_shared.reads.bounds import Bound
 from understudy_shared.reads.hop_fields import BadHopError
 

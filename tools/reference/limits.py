@@ -8,11 +8,16 @@ from collections.abc import Iterable, Sequence
 from tools.reference.markdown import GENERATED, code, entries, page
 
 from understudy_node.checkpoint.logs import MAX_LOG_BYTES
-from understudy_node.questions.changes.key_history import MAX_HISTORY_BYTES
+from understudy_node.questions.changes import MAX_HISTORY_BYTES
 from understudy_node.questions.lookup.reads import MAX_BATCH_BYTES
 from understudy_node.replica.past_versions import MAX_RUNNING
-from understudy_node.replica.pinned_versions import MAX_PINNED_BYTES, MAX_PINNED_DISK_BYTES, MAX_PINNED_VIEWS
-from understudy_node.replica.snapshot_leases import MAX_LEASED_VERSIONS, MAX_LEASES
+from understudy_node.replica.pinned_versions import (
+    MAX_LEASED_VERSIONS,
+    MAX_LEASES,
+    MAX_PINNED_BYTES,
+    MAX_PINNED_DISK_BYTES,
+    MAX_PINNED_VIEWS,
+)
 from understudy_node.settings import ClusterNodeSettings
 from understudy_node.stores.element_pages import MAX_SORTED
 from understudy_router.settings import RouterSettings
@@ -28,7 +33,7 @@ from understudy_shared.http.problems import ProblemType
 from understudy_shared.http.target import MAX_TARGET_BYTES
 from understudy_shared.page.feed import MAX_VIEWERS
 from understudy_shared.page.series import MAX_SERIES
-from understudy_shared.questions.changes.question import MAX_VERSIONS
+from understudy_shared.questions.changes.service import MAX_VERSIONS
 from understudy_shared.questions.export.store_files import (
     MAX_FILE_BYTES,
     MAX_HELD_BYTES,
@@ -38,7 +43,7 @@ from understudy_shared.questions.export.store_files import (
 from understudy_shared.questions.scan.question import MAX_SCAN_BYTES, MAX_SCAN_ROWS
 from understudy_shared.questions.scan.where import MAX_TERMS, MAX_WHERE_BYTES
 from understudy_shared.questions.several import MAX_READS
-from understudy_shared.questions.watch.prefix_choice import MAX_REMEMBERED
+from understudy_shared.questions.watch.choice import MAX_REMEMBERED
 from understudy_shared.questions.watch.prefix_watches import (
     MAX_BEGINNING,
     MAX_PREFIX_WATCHES,

@@ -23,10 +23,10 @@ from understudy_node.http.routes import (
     read_routes,
 )
 from understudy_node.node import Node
-from understudy_node.questions.changes.histories import NodeHistories, history_hop_routes
+from understudy_node.questions.changes import NodeHistories, history_hop_routes
 from understudy_node.questions.export.bulk.process import BulkProcess
 from understudy_node.questions.export.service import NodeExports, export_hop_routes
-from understudy_node.questions.lease.service import NodeSnapshots, snapshot_call_routes
+from understudy_node.questions.lease import NodeSnapshots, snapshot_call_routes
 from understudy_node.questions.lookup.hop import Hops
 from understudy_node.questions.lookup.reads import Reads
 from understudy_node.questions.lookup.service import NodeLookups, Visibility

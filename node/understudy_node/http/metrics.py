@@ -18,7 +18,7 @@ from understudy_node.counters import During
 from understudy_node.engine.rocksdb_base import BlockCache
 from understudy_node.events import BUS_AWAY, CAUSES
 from understudy_node.node import Node
-from understudy_node.replica.snapshot_leases import CHANGES
+from understudy_node.replica.pinned_versions import CHANGES
 from understudy_node.replica.task import TaskReplica
 from understudy_node.stores.lookup import StoreReader
 from understudy_shared.auth.access import Access

@@ -17,9 +17,9 @@ from understudy_node.engine.scans import after_prefix
 from understudy_node.engine.view import View
 from understudy_node.http.page import NodeHealth
 from understudy_node.node import Node
-from understudy_node.questions.changes.version_changes import ChangesQuestion, no_changelogs, read_part, require_changes
+from understudy_node.questions.changes import ChangesQuestion, no_changelogs, read_part, require_changes
 from understudy_node.questions.export.service import PiecesResponse
-from understudy_node.questions.lookup.hop_calls import read_hop, reader_asked
+from understudy_node.questions.lookup.hop import read_hop, reader_asked
 from understudy_node.questions.lookup.reads import Reads
 from understudy_node.questions.scan.rows import row_maker
 from understudy_node.replica.task import TaskReplica
@@ -30,17 +30,18 @@ from understudy_shared.base.errors import MissingVersionError, VanishedError
 from understudy_shared.base.masking import masked_location
 from understudy_shared.http.edge import read_flag
 from understudy_shared.http.problems import Problem, ProblemError, ProblemType, refused
-from understudy_shared.questions.changes.merged import FetchChanges
-from understudy_shared.questions.changes.question import (
+from understudy_shared.questions.changes.service import (
     PATH,
+    Changes,
     ChangesHop,
     ChangesPlace,
+    ChangesTurn,
+    FetchChanges,
     VersionLines,
     ahead_bytes,
     decode_changes_hop,
     encode_changes,
 )
-from understudy_shared.questions.changes.service import Changes, ChangesTurn
 from understudy_shared.questions.scan.service import Scans
 from understudy_shared.questions.scan.turns import Asker
 from understudy_shared.questions.store_lists import listed_stores

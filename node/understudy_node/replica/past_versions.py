@@ -20,8 +20,7 @@ from pathlib import Path
 from typing import Final, NamedTuple, Protocol, TypeVar
 
 from understudy_node.replica.local_bases import LocalBases
-from understudy_node.replica.replica_identity import Retained
-from understudy_node.replica.task_view import TaskView
+from understudy_node.replica.task_view import Retained, TaskView
 from understudy_shared.base.errors import MissingVersionError, UnderstudyError, VanishedError
 from understudy_shared.base.words import TaskId
 from understudy_shared.http.problems import Problem, ProblemError, ProblemType

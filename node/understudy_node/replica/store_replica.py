@@ -20,14 +20,18 @@ from understudy_node.checkpoint.snapshots import StateFile, parse_state_files, w
 from understudy_node.engine.base import Base, EmptyBase
 from understudy_node.engine.view import Spill, Tier, View, brings_families, write_spill
 from understudy_node.follow.history import CommitRecord
-from understudy_node.replica.base_choice import BaseChoice
-from understudy_node.replica.changelog_reader import ChangelogReader, ReadChangelog, RewrittenError
+from understudy_node.replica.chosen_files import (
+    BaseChoice,
+    ChangelogReader,
+    ReachingHistory,
+    ReadChangelog,
+    RewrittenError,
+    missing_snapshot,
+    missing_version,
+)
 from understudy_node.replica.local_bases import LocalBase, writing
-from understudy_node.replica.purged_commits import ReachingHistory
-from understudy_node.replica.rebuilding import missing_snapshot, missing_version
 from understudy_node.replica.replica_context import StorePlace, Surroundings
-from understudy_node.replica.restore import ChosenSnapshot, open_base, restore
-from understudy_node.replica.restore_progress import RestoreProgress
+from understudy_node.replica.restore import ChosenSnapshot, RestoreProgress, open_base, restore
 from understudy_node.replica.task_view import Mark
 from understudy_shared.base.errors import (
     CheckpointError,

@@ -21,16 +21,14 @@ from concurrent.futures import Future
 from typing import TypeVar
 
 from understudy_node.counters import During
-from understudy_node.replica.changelog_reader import RewrittenError
+from understudy_node.replica.chosen_files import RewrittenError
 from understudy_node.replica.local_bases import LocalBases
 from understudy_node.replica.past_versions import PastRefusal
 from understudy_node.replica.pinned_versions import extra_bytes
-from understudy_node.replica.progress import Progress
-from understudy_node.replica.read_views import Readings
+from understudy_node.replica.read_views import Progress, Readings
 from understudy_node.replica.replica_context import StorePlace, Surroundings
-from understudy_node.replica.replica_identity import Origin, Retained
 from understudy_node.replica.task_stores import Job, TaskStores, VersionChanges
-from understudy_node.replica.task_view import TaskView
+from understudy_node.replica.task_view import Origin, Retained, TaskView
 from understudy_shared.base.errors import LocalDiskError, UnderstudyError, VanishedError
 from understudy_shared.base.throttles import LogThrottle
 from understudy_shared.base.words import ReplicaState, Role

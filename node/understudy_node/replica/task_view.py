@@ -1,23 +1,86 @@
-"""One committed version of a task, as readers see it: immutable, swapped by one assignment.
+"""One committed version of a task as readers see it, and the identity of the replica that shows it.
 
-A `TaskView` keeps its version readable for as long as it is referenced; value, version, commit time and watermark come
-from the same object, so they cannot disagree.
+A `TaskView` is immutable, swapped by one assignment, and keeps its version readable for as long as it is referenced.
+Value, version, commit time and watermark come from the same object, so they cannot disagree.
 """
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import NamedTuple
 
 import orjson
 
 from understudy_node.engine.view import View
 from understudy_node.follow.history import CommitRecord
-from understudy_shared.base.words import Lineage, TaskId
-from understudy_shared.reads.bounds import ReadVersion
+from understudy_shared.base.words import HostInfo, LagInfo, Lineage, ReplicaState, Role, TaskId
+from understudy_shared.http.problems import LAYOUT_SINCE, RETAINED, Problem, refused
+from understudy_shared.reads.bounds import ReadVersion, Refusal
 from understudy_shared.reads.tokens import Position
 from understudy_shared.spark.times import utc_text
+
+
+class Retained(NamedTuple):
+    """The versions that can be read. `is_layout`: the checkpoint retains older ones in another layout."""
+
+    first: int
+    last: int
+    is_layout: bool = False
+
+
+class Origin:
+    """The identity of a replica; `json` is its JSON. A worker and a change of role may both change it at once, hence
+    the lock.
+    """
+
+    def __init__(self, host: HostInfo, node_id: str | None, role: Role) -> None:
+        """Start as CREATED. `node_id` is None outside a cluster."""
+        self.role = role
+        self.state = ReplicaState.CREATED
+        self.json = b""
+        self._host = host
+        self._node_id = node_id
+        self._lock = threading.Lock()
+        self._encode()
+
+    def enter(self, state: ReplicaState) -> None:
+        self.state = state
+        self._encode()
+
+    def set_role(self, role: Role) -> None:
+        """Change the role. Called from any thread."""
+        if role is not self.role:
+            self.role = role
+            self._encode()
+
+    def as_gone(self, retained: Retained | None) -> Problem:
+        """Return the problem of a version that is gone. What can be read is part of the candidate: a router passes on
+        what candidates say.
+        """
+        candidate = self.as_candidate(None, Refusal.VERSION_GONE)
+        if retained is not None:
+            candidate |= {RETAINED: (retained.first, retained.last)}
+            candidate |= {LAYOUT_SINCE: retained.first} if retained.is_layout else {}
+        return refused(Refusal.VERSION_GONE, candidates=[candidate])
+
+    def as_candidate(self, lag: LagInfo | None, reason: str) -> dict[str, object]:
+        """Return the replica as listed in a refusal: its identity, its version and lag, and why it may not answer."""
+        candidate: dict[str, object] = {**orjson.loads(self.json), "reason": str(reason)}
+        if lag is not None:
+            candidate |= {"version": lag.current_offset_position, "offset_lag": lag.offset_lag}
+            candidate["time_lag_ms"] = lag.time_lag_ms
+        return candidate
+
+    def _encode(self) -> None:
+        with self._lock:
+            host = self._host
+            fields: dict[str, object] = {"host": host.host, "port": host.port, "role": self.role, "state": self.state}
+            if self._node_id is not None:
+                fields["node_id"] = self._node_id
+            self.json = orjson.dumps(fields)
 
 
 class Mark(StrEnum):

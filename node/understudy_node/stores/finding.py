@@ -27,7 +27,7 @@ from understudy_node.stores.stores import ServedStore
 from understudy_shared.base.errors import UnderstudyError
 from understudy_shared.base.words import ApplicationId, Lineage
 from understudy_shared.http.problems import Problem, problem_of
-from understudy_shared.questions.lookup.scattered import NOT_FOUND
+from understudy_shared.questions.lookup.batches import NOT_FOUND
 from understudy_shared.reads.bounds import EVERYTHING, Bound, Selection
 from understudy_shared.reads.tokens import PageCursor, key_digest
 from understudy_shared.spark.key_codec import ANY_PARTITION, KeyCodec, Row

@@ -14,15 +14,14 @@ import orjson
 
 from understudy_node.engine.base import RowCache
 from understudy_node.replica.read_views import Reading
-from understudy_node.replica.replica_identity import Retained
 from understudy_node.replica.task import TaskReplica
-from understudy_node.replica.task_view import TaskView
+from understudy_node.replica.task_view import Retained, TaskView
 from understudy_node.stores.stores import ServedStore
 from understudy_shared.base.errors import UnderstudyError
 from understudy_shared.base.words import ApplicationId, Lineage, ReplicaState
 from understudy_shared.http.lookup_requests import encoded_key
 from understudy_shared.http.problems import Problem, ProblemType, problem_of, refused
-from understudy_shared.questions.lookup.scattered import NOT_FOUND
+from understudy_shared.questions.lookup.batches import NOT_FOUND
 from understudy_shared.reads.bounds import EVERYTHING, NO_BOUND, Bound, ReadVersion, Refusal, Selection, refusal
 
 

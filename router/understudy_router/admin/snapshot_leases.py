@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from understudy_router.admin.snapshot import Document
-from understudy_router.questions.lease.snapshot_leases import SnapshotLeases, listing_document
+from understudy_router.questions.moments import SnapshotLeases, listing_document
 from understudy_shared.base.clock import Clock
 
 MAX_SHOWN: Final = 50

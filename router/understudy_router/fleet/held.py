@@ -9,7 +9,7 @@ from prometheus_client.core import Metric
 from understudy_router.http.app import create_app
 from understudy_router.router import Router
 from understudy_router.settings import RouterSettings
-from understudy_router.transport.node_connections import NodeConnections
+from understudy_router.transport.client_context import NodeConnections
 from understudy_shared.auth.access import Access
 from understudy_shared.base.clock import Clock
 from understudy_shared.base.words import HostInfo

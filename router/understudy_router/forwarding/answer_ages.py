@@ -14,10 +14,10 @@ import re
 from collections import Counter
 from collections.abc import Mapping
 
-from understudy_router.forwarding.results import Results
+from understudy_router.forwarding.fallback import Results
 from understudy_shared.base.words import LagInfo, Role
 from understudy_shared.http.problems import Problem, ProblemType
-from understudy_shared.questions.lookup.hop_columns import FOUND, HopOutcome
+from understudy_shared.questions.lookup.hop import FOUND, HopOutcome
 from understudy_shared.reads.bounds import NO_BOUND, Bound, refusal
 from understudy_shared.telemetry.histogram import OFFSET_LAG_BOUNDS, STALENESS_BOUNDS_MS, Histogram
 

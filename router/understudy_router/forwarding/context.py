@@ -18,7 +18,7 @@ from understudy_router.cluster.candidates import Candidate
 from understudy_router.cluster.watching import Watcher
 from understudy_router.forwarding.answer_ages import ServedReads
 from understudy_router.forwarding.fallback import Rejection, Step
-from understudy_router.routing.choices import Choices
+from understudy_router.routing.choose import Choices
 from understudy_router.settings import RouterSettings
 from understudy_router.transport.node_clients import NodeClients
 from understudy_shared.base.clock import Clock

@@ -14,11 +14,10 @@ from understudy_router.admin.admin import Admin
 from understudy_router.admin.routes import overview_routes
 from understudy_router.http.metrics import RouterMetrics
 from understudy_router.http.routes import drain_route, read_routes
-from understudy_router.questions.changes.service import RouterChanges, RouterHistories
+from understudy_router.questions.changes import RouterChanges, RouterHistories
 from understudy_router.questions.export.service import RouterExports
-from understudy_router.questions.lease.service import RouterSnapshots
-from understudy_router.questions.lookup.reads import Reads
-from understudy_router.questions.lookup.service import RouterLookups
+from understudy_router.questions.lease import RouterSnapshots
+from understudy_router.questions.lookup.service import Reads, RouterLookups
 from understudy_router.questions.scan.forward import ScanForwarder
 from understudy_router.questions.scan.service import RouterScans
 from understudy_router.questions.watch.service import RouterWatches

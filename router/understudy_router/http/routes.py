@@ -13,11 +13,9 @@ from fastapi import APIRouter, Request, Response
 
 from understudy_router.cluster.catalogue import StoreRoute
 from understudy_router.cluster.tables import Tables
-from understudy_router.questions.lookup.reads import Reads
+from understudy_router.questions.lookup.service import Reads
 from understudy_router.router import Router
-from understudy_router.routing.choose import Reason
-from understudy_router.routing.explain import explain_key, host_fields
-from understudy_router.routing.resolve import assignment_of, host_of, metadata_of
+from understudy_router.routing.choose import Reason, assignment_of, explain_key, host_fields, host_of, metadata_of
 from understudy_shared.auth.access import authorization_of
 from understudy_shared.auth.audit import note
 from understudy_shared.auth.principals import Authorization

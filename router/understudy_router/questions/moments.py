@@ -1,20 +1,230 @@
-"""Asks a node which version was the newest at a moment: a router reads no checkpoint.
+"""The questions of a router to its nodes about versions: leases of snapshots, and the version of a moment.
 
-All nodes follow the same commit log, so the first one that answers will do. It is asked once for a read, and the read
-goes on with the position: whatever its partitions, all of them are of one version.
+A router has no table of leases, and reads no checkpoint. It remembers only which leases were used lately, to renew each
+at the nodes once in a third of its time, together with the others. All nodes follow the same commit log, so the first
+one that answers will do for a moment. It is asked once for a read, which goes on with the position: all of its
+partitions are of one version.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from itertools import chain
+from typing import Any, Final, NamedTuple, TypeVar
 
 from understudy_router.cluster.tables import Tables
-from understudy_router.questions.lease.snapshot_leases import SnapshotLeases
-from understudy_shared.base.clock import wall_ms
-from understudy_shared.cluster.node_calls import NodeCallError, NodeCalls
+from understudy_shared.base.clock import Clock, wall_ms
+from understudy_shared.base.errors import UnderstudyError
+from understudy_shared.cluster.node_calls import CallKind, NodeCallError, NodeCalls
+from understudy_shared.cluster.view import NodeReport
 from understudy_shared.http.problems import Problem, ProblemError, ProblemType
+from understudy_shared.questions.lease.calls import (
+    HOLD_PATH,
+    LIST_PATH,
+    MAX_LEASES_PER_CALL,
+    MAX_REPLY_BYTES,
+    RELEASE_PATH,
+    RETRY_AFTER,
+    SHOWN_PATH,
+    LeasesCall,
+    ReplicaVersion,
+    ShownCall,
+    decode_listed,
+    decode_shown,
+)
 from understudy_shared.reads.bounds import Bound
-from understudy_shared.reads.tokens import BadPositionError, Position, decode_position
+from understudy_shared.reads.hop_fields import BadHopError, object_of
+from understudy_shared.reads.tokens import BadPositionError, Position, SnapshotLease, decode_position
+
+log = logging.getLogger(__name__)
+
+RENEW_EVERY_S: Final = 0.5
+"""Time between two calls that renew all leases that were used meanwhile."""
+
+MAX_REMEMBERED: Final = 4096
+"""Limit on the leases of which the last renewal is remembered. One that is forgotten is renewed once more."""
+
+MAX_NODES_AT_ONCE: Final = 16
+
+LIMIT_S: Final = 2.0
+"""Deadline of one call to one node."""
+
+T = TypeVar("T")
+
+
+class NodeSaid(NamedTuple):
+    """The reply of a node that refuses: its status and its problem."""
+
+    status: int
+    problem: Mapping[str, Any]
+
+
+class Listing(NamedTuple):
+    """The leases that nodes hold, by node, and the nodes that did not say."""
+
+    by_node: Mapping[str, list[Mapping[str, Any]]]
+    unanswered: list[str]
+
+
+class SnapshotLeases:
+    """The calls about leases to the nodes of `tables`."""
+
+    def __init__(self, application_id: str, tables: Tables, nodes: NodeCalls, *, clock: Clock) -> None:
+        self._application_id = application_id
+        self._tables = tables
+        self._nodes = nodes
+        self._clock = clock
+        self._at_once = asyncio.Semaphore(MAX_NODES_AT_ONCE)
+        self._renewed_ms: OrderedDict[str, float] = OrderedDict()
+        self._used: dict[str, SnapshotLease] = {}
+
+    async def shown(
+        self, lineage: str, stores: Sequence[str], min_position: Position | None
+    ) -> Sequence[ReplicaVersion]:
+        """Return what replicas of each partition show, the newest of each. Raises the problem of a position of another
+        history.
+        """
+        call = ShownCall(self._application_id, lineage, tuple(stores), min_position).encode()
+        best: dict[tuple[str, int], ReplicaVersion] = {}
+        problems: list[NodeSaid] = []
+        for said in (await self._asked(SHOWN_PATH, call, decode_shown)).values():
+            if isinstance(said, NodeSaid):
+                problems.append(said)
+                continue
+            if not isinstance(said, NodeCallError):
+                for each in said:
+                    place = each.store, each.partition
+                    best[place] = max(each, best.get(place, each), key=lambda shown: shown.version)
+        changed = next((each for each in problems if each.status == ProblemType.LINEAGE_CHANGED.status), None)
+        if changed is not None and not best:
+            raise ProblemError(_passed_on(ProblemType.LINEAGE_CHANGED, changed))
+        return tuple(best.values())
+
+    async def hold(self, lease: SnapshotLease, stores: Sequence[str]) -> None:
+        """Have all nodes hold a lease. Raises the problem of a node without room, after the lease has ended at the
+        others.
+        """
+        call = LeasesCall(self._application_id, lease.position.lineage, (lease,), tuple(stores))
+        replies = list((await self._asked(HOLD_PATH, call.encode(), object_of)).values())
+        full = next((each for each in replies if isinstance(each, NodeSaid) and each.status == 429), None)
+        if full is not None:
+            await self.release(lease)
+            raise ProblemError(_passed_on(ProblemType.OVERLOADED, full))
+        if all(isinstance(each, (NodeSaid, NodeCallError)) for each in replies):
+            what = f"no node holds the lease: {_why(replies[0]) if replies else 'no node is known'}"
+            raise ProblemError(Problem(ProblemType.NO_ACCEPTABLE_REPLICA, what, fix="Retry after a second"))
+        self._remember(lease)
+
+    async def release(self, lease: SnapshotLease) -> None:
+        """Have all nodes end a lease."""
+        self._used.pop(lease.lease_id, None)
+        call = LeasesCall(self._application_id, lease.position.lineage, (lease,))
+        await self._asked(RELEASE_PATH, call.encode(), object_of)
+
+    async def listed(self) -> Listing:
+        """Return the leases that the nodes hold."""
+        said = await self._asked(LIST_PATH, b"{}", decode_listed)
+        by_node = {node_id: each for node_id, each in said.items() if isinstance(each, list)}
+        return Listing(by_node, sorted(said.keys() - by_node.keys()))
+
+    def used(self, lease: SnapshotLease) -> None:
+        """Note that a lease is used: a call to the nodes renews it soon, unless one did so lately."""
+        last_ms = self._renewed_ms.get(lease.lease_id)
+        if last_ms is not None and self._clock.monotonic_ms() - last_ms < lease.ttl_s * 1000 / 3:
+            return
+        if len(self._used) < MAX_REMEMBERED:
+            self._remember(lease)
+            self._used[lease.lease_id] = lease
+
+    async def run(self) -> None:
+        """Renew the leases that are used, for as long as the router runs."""
+        while True:
+            await asyncio.sleep(RENEW_EVERY_S)
+            try:
+                await self.renew_used()
+            except UnderstudyError as error:
+                log.info("%s", error, extra={"action": "snapshot-leases-not-renewed"})
+
+    async def renew_used(self) -> None:
+        """Renew the leases that were used since the last call."""
+        used, self._used = list(self._used.values()), {}
+        for lineage in {lease.position.lineage for lease in used}:
+            of_it = [lease for lease in used if lease.position.lineage == lineage]
+            for start in range(0, len(of_it), MAX_LEASES_PER_CALL):
+                part = tuple(of_it[start : start + MAX_LEASES_PER_CALL])
+                call = LeasesCall(self._application_id, lineage, part, is_renewal=True)
+                await self._asked(HOLD_PATH, call.encode(), object_of)
+
+    def _remember(self, lease: SnapshotLease) -> None:
+        self._renewed_ms[lease.lease_id] = self._clock.monotonic_ms()
+        self._renewed_ms.move_to_end(lease.lease_id)
+        while len(self._renewed_ms) > MAX_REMEMBERED:
+            self._renewed_ms.popitem(last=False)
+
+    async def _asked(
+        self, path: str, body: bytes, decode: Callable[[bytes], T]
+    ) -> dict[str, T | NodeSaid | NodeCallError]:
+        """Return what each node that lives says, by node."""
+        nodes = list(self._tables.nodes.items())
+
+        async def ask(node: NodeReport) -> T | NodeSaid | NodeCallError:
+            host = node.heartbeat.endpoint.host_info()
+            async with self._at_once:
+                try:
+                    status, said = await self._nodes.ask(
+                        CallKind.LEASE, host, path, body, max_bytes=MAX_REPLY_BYTES, limit_s=LIMIT_S
+                    )
+                    return decode(said) if status == 200 else NodeSaid(status, object_of(said))
+                except NodeCallError as error:
+                    return error
+                except BadHopError as error:
+                    return NodeCallError(error.what)
+
+        replies = await asyncio.gather(*(ask(node) for _, node in nodes))
+        return dict(zip((node_id for node_id, _ in nodes), replies, strict=True))
+
+
+def listing_document(listing: Listing) -> dict[str, Any]:
+    """Return the leases of all nodes, those that end first before others; `unanswered` are nodes that are missing."""
+    by_id: dict[str, list[Mapping[str, Any]]] = {}
+    for each in chain.from_iterable(listing.by_node.values()):
+        by_id.setdefault(each["id"], []).append(each)
+    leases = sorted(map(_merged, by_id.values()), key=lambda each: (each["expires_at"], each["id"]))
+    return {"snapshots": leases, "unanswered": listing.unanswered}
+
+
+def _merged(entries: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return a lease as several nodes hold it."""
+    return {
+        **entries[0],
+        "expires_at": max(each["expires_at"] for each in entries),
+        **{name: sum(each[name] for each in entries) for name in ("tasks", "extra_bytes", "disk_bytes")},
+        "nodes": len(entries),
+    }
+
+
+def _why(said: object) -> str:
+    """Return what a node said instead of an answer."""
+    if isinstance(said, NodeSaid):
+        return f"{said.problem.get('detail', said.status)!s:.200}"
+    return said.what if isinstance(said, NodeCallError) else ""
+
+
+def _passed_on(kind: ProblemType, said: NodeSaid) -> Problem:
+    """Return the problem of a node as this router's own."""
+    fix, given = said.problem.get("fix"), said.problem.get(RETRY_AFTER)
+    retry_after_s = given if type(given) is int and given > 0 else 1
+    return Problem(
+        kind,
+        _why(said),
+        fix=fix if isinstance(fix, str) else "",
+        extra={RETRY_AFTER: retry_after_s} if kind is ProblemType.OVERLOADED else {},
+        retry_after_s=retry_after_s,
+    )
+
 
 MAX_ASKED = 3
 """Number of nodes that are asked until a moment is refused."""

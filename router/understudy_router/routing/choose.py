@@ -12,14 +12,24 @@ router looks the same (docs/decisions/0013-silence-is-no-proof.md).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from enum import StrEnum
+from functools import partial
 from typing import NamedTuple
 from zlib import crc32
 
-from understudy_router.cluster.candidates import Candidate
+from understudy_router.cluster.candidates import Candidate, basis_of, candidates_of
+from understudy_router.cluster.catalogue import StoreRoute
 from understudy_router.cluster.health import RANK, Health
-from understudy_shared.base.words import LagInfo, ReplicaState, Role
+from understudy_router.cluster.tables import Tables
+from understudy_router.cluster.watching import Watcher
+from understudy_shared.base.clock import Clock
+from understudy_shared.base.words import HostInfo, KeyQueryMetadata, LagInfo, ReplicaState, Role
+from understudy_shared.bus.messages import Assignment
+from understudy_shared.http.problems import Problem, ProblemError, ProblemType
+from understudy_shared.reads.bound_parsing import bound_fields
 from understudy_shared.reads.bounds import Bound, Refusal, refusal
+from understudy_shared.spark.key_codec import Row
 
 
 class Reason(StrEnum):
@@ -172,3 +182,198 @@ def _preference(candidate: Candidate, *, key_hash: int, load: Mapping[str, int])
         crc32(b"%d %b" % (key_hash, candidate.node_id.encode())),
         candidate.node_id,
     )
+
+
+def resolve(tables: Tables, route: StoreRoute, row: Row) -> KeyQueryMetadata:
+    """Return the partition of a key, of a store that is not scattered, and its hosts. The catalogue has the number of
+    partitions, not the assignment.
+    """
+    return metadata_of(tables, route, route.codec.partition(row, route.partitions))
+
+
+def metadata_of(tables: Tables, route: StoreRoute, partition: int) -> KeyQueryMetadata:
+    """Return the hosts of a partition of a store, by the newest assignment. Warm-ups are left out."""
+    duty = assignment_of(tables).tasks.get(f"{route.operator_id}_{partition}")
+    if duty is None:
+        return KeyQueryMetadata(None, (), partition)
+    active = None if duty.active is None else host_of(tables, duty.active)
+    standbys = (host_of(tables, node_id) for node_id in duty.standbys)
+    return KeyQueryMetadata(active, tuple(host for host in standbys if host is not None), partition)
+
+
+def assignment_of(tables: Tables) -> Assignment:
+    """Return the assignment; raise a not-initialised problem before there is one."""
+    if tables.assignment is None:
+        raise ProblemError(
+            Problem(ProblemType.NOT_INITIALISED, "no assignment is known yet", fix="Retry when /readyz says so")
+        )
+    return tables.assignment
+
+
+def host_of(tables: Tables, node_id: str) -> HostInfo | None:
+    """Return where a node listens: by its own heartbeat, else by the assignment; None when it is dead or unknown."""
+    node = tables.nodes.get(node_id)
+    if node is not None:
+        return node.heartbeat.endpoint.host_info()
+    if node_id in tables.dead or tables.assignment is None:
+        return None
+    endpoint = tables.assignment.members.get(node_id)
+    return None if endpoint is None else endpoint.host_info()
+
+
+def explain_key(
+    tables: Tables, route: StoreRoute, row: Row, bound: Bound, *, load: Mapping[str, int], now_ms: float
+) -> dict[str, object]:
+    """Return `GET /v1/stores/{store}/metadata/{k...}`: what a lookup of this key under this bound would do now. A key
+    of a scattered store is in no one partition; `asked` has each of them.
+    """
+    assignment = assignment_of(tables)
+    of_partition = partial(_of_partition, tables, route, bound, load=load, now_ms=now_ms)
+    if route.codec.is_scattered:
+        asked = [of_partition(each) for each in range(route.partitions)]
+        place: dict[str, object] = {"partition": None, "active_host": None, "standby_hosts": [], "asked": asked}
+        place |= {"choice": [], "exclusions": []}
+    else:
+        place = of_partition(resolve(tables, route, row).partition)
+    return {
+        "store": route.name,
+        "key": route.codec.to_json(route.codec.encode(row)),
+        "placement": route.codec.placement,
+        "partitions": route.partitions,
+        **place,
+        "term": assignment.term,
+        "epoch": assignment.epoch,
+        "lineage": route.lineage,
+        "end_offset_position": tables.end_version or None,
+        "end_confirmed": tables.end_confirmed(now_ms),
+        "bounds": {**bound_fields(bound), **replace(bound.selection, cursor=None).fields()},
+    }
+
+
+def _of_partition(
+    tables: Tables, route: StoreRoute, bound: Bound, partition: int, *, load: Mapping[str, int], now_ms: float
+) -> dict[str, object]:
+    """Return the hosts of a partition, and what a read of a key in it would do now."""
+    metadata = metadata_of(tables, route, partition)
+    candidates = candidates_of(tables, route.operator_id, partition, now_ms)
+    choice = choose(candidates, bound, key_hash=key_hash(route, partition), load=load)
+    return {
+        "partition": partition,
+        "active_host": host_fields(metadata.active_host),
+        "standby_hosts": [host_fields(host) for host in metadata.standby_hosts],
+        "choice": _choice(choice),
+        "exclusions": [{**described(each.candidate), "reason": each.reason} for each in choice.exclusions],
+    }
+
+
+def key_hash(route: StoreRoute, partition: int) -> int:
+    """Return the tie-breaker between replicas: the same for all keys of a partition, so that its cache is used."""
+    return route.operator_id * 1_000_003 + partition
+
+
+def described(candidate: Candidate) -> dict[str, object]:
+    """Return a candidate as readers see it; unknown values are null."""
+    return {
+        "node_id": candidate.node_id,
+        "host": candidate.endpoint.host,
+        "port": candidate.endpoint.port,
+        "role": candidate.role,
+        "state": candidate.state,
+        "version": candidate.version,
+        "offset_lag": candidate.offset_lag,
+        "time_lag_ms": candidate.time_lag_ms,
+        "report_age_ms": candidate.report_age_ms,
+        "health": candidate.health if candidate.is_live and candidate.is_heard else None,
+    }
+
+
+def _choice(choice: Choice) -> list[dict[str, object]]:
+    first = [{**described(candidate), "why": _why(candidate)} for candidate in choice.order]
+    return first + [{**described(each.candidate), "why": _why_doubtful(each)} for each in choice.doubtful]
+
+
+def _why(candidate: Candidate) -> str:
+    lag = candidate.offset_lag
+    behind = "lag unknown, which the bound allows" if lag is None else f"{lag} version{'' if lag == 1 else 's'} behind"
+    words = [f"{candidate.role}, {behind}"]
+    if candidate.is_draining:
+        words.append(f"asked late: its node is {candidate.standing}")
+    if candidate.health is not Health.OK:
+        words.append(f"asked late: {_health(candidate)}")
+    return "; ".join(words)
+
+
+def _why_doubtful(each: Exclusion) -> str:
+    if each.reason is Reason.NOT_HEARD_OF:
+        return "asked last: nothing was heard of it yet"
+    if each.reason is Reason.SILENT:
+        return "asked last: silent on Redis for three heartbeats, and not asked yet"
+    if each.reason is Reason.DEAD:
+        return "asked last: dead by what is known here, as every replica is; a pause of this router looks the same"
+    if each.reason is Reason.QUARANTINED:
+        return f"asked last: {_health(each.candidate)}"
+    why = f"asked last: {each.reason} by its last report; the node measures it anew"
+    return why if each.candidate.health is Health.OK else f"{why}; {_health(each.candidate)}"
+
+
+def _health(candidate: Candidate) -> str:
+    return f"{candidate.health}, {candidate.health_why}"
+
+
+def host_fields(host: HostInfo | None) -> dict[str, object] | None:
+    """Return a host as JSON."""
+    return None if host is None else {"host": host.host, "port": host.port}
+
+
+MAX_CHOICE_AGE_MS = 100
+"""Far below a heartbeat, which is how old the tables of a choice may be."""
+
+MAX_CHOICES = 16_384
+"""Cached choices by partition and bound; when there are more, the cache is cleared."""
+
+
+@dataclass(slots=True)
+class _Chosen:
+    """A cached choice: for which bound it was made, when, of what, and at which version of the tables it last held."""
+
+    bound: Bound
+    at_ms: float
+    choice: Choice
+    version: int
+    holders: tuple[str, ...]
+    basis: tuple[object, ...]
+
+
+class Choices:
+    """The choices of replicas by the tables, cached. `load` is keys in flight, by node id."""
+
+    def __init__(self, tables: Tables, watcher: Watcher, *, load: Mapping[str, int], clock: Clock) -> None:
+        self._tables = tables
+        self._watcher = watcher
+        self._load = load
+        self._clock = clock
+        self._chosen: dict[tuple[int, int, int], _Chosen] = {}
+
+    def choose(self, route: StoreRoute, partition: int, bound: Bound) -> Choice:
+        """Choose for a partition. The choice is cached while its inputs stay the same, at most MAX_CHOICE_AGE_MS:
+        ages grow. A heartbeat of a node without this partition changes nothing: a thousand nodes send one a second.
+        """
+        now_ms, tables = self._clock.monotonic_ms(), self._tables
+        place = (route.operator_id, partition, id(bound))
+        kept = self._chosen.get(place)
+        if kept is not None and kept.bound is bound and now_ms - kept.at_ms <= MAX_CHOICE_AGE_MS:
+            if kept.version == tables.version:
+                return kept.choice
+            if kept.basis == basis_of(tables, kept.holders, now_ms):
+                kept.version = tables.version
+                return kept.choice
+        if len(self._chosen) >= MAX_CHOICES:
+            self._chosen.clear()
+        candidates = candidates_of(tables, route.operator_id, partition, now_ms)
+        holders = tuple(candidate.node_id for candidate in candidates)
+        basis = basis_of(tables, holders, now_ms)
+        choice = choose(candidates, bound, key_hash=key_hash(route, partition), load=self._load)
+        if any(each.reason is Reason.LINEAGE_CHANGED for each in choice.exclusions):
+            self._watcher.refresh()  # two histories are about: it may be this router that is behind
+        self._chosen[place] = _Chosen(bound, now_ms, choice, tables.version, holders, basis)
+        return choice

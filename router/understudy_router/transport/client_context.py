@@ -1,21 +1,106 @@
-"""The objects that the clients of all nodes share: their listener, their counters, and the facts about this router that
-each hop carries.
-"""
+"""The objects that the clients of all nodes share: connections, counters, and what each hop tells."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
-from understudy_router.transport.hedge_delay import Patience
-from understudy_router.transport.node_connections import IdleConnections
+import orjson
+
+from understudy_router.cluster.tables import Tables
+from understudy_router.cluster.watching import Watcher
+from understudy_router.transport.node_requests import Patience
 from understudy_shared.auth.cluster_secret import ClusterIdentity
 from understudy_shared.base.clock import Clock
-from understudy_shared.cluster.wire import HopFailure
-from understudy_shared.questions.lookup.hop import HopGroup, HopReply, HopRequest, HopTrace, encode_request
+from understudy_shared.base.words import HostInfo
+from understudy_shared.cluster.node_calls import KeptConnections
+from understudy_shared.cluster.wire import HopFailure, WireConnection, WireError, WireReply
+from understudy_shared.questions.lookup.hop import (
+    HopGroup,
+    HopReply,
+    HopRequest,
+    HopTrace,
+    decode_reply,
+    encode_request,
+)
+from understudy_shared.reads.hop_fields import BadHopError
 from understudy_shared.server.request_counts import DURATION_BOUNDS_MS
 from understudy_shared.telemetry.histogram import Histogram
+
+
+class IdleConnections:
+    """The connections that carry no hop, by address: any application takes one, and gives it back. Those to an address
+    are closed when its last pool ends.
+    """
+
+    def __init__(self) -> None:
+        self._idle: dict[HostInfo, list[WireConnection]] = {}
+        self._pools: Counter[HostInfo] = Counter()
+
+    def __repr__(self) -> str:
+        return f"IdleConnections({sum(map(len, self._idle.values()))} to {len(self._idle)} nodes)"
+
+    def begin(self, host: HostInfo) -> list[WireConnection]:
+        """Return the idle connections to an address, for one more pool."""
+        self._pools[host] += 1
+        return self._idle.setdefault(host, [])
+
+    def end(self, host: HostInfo, why: str) -> None:
+        """Note that a pool has ended."""
+        self._pools[host] -= 1
+        if self._pools[host] <= 0:
+            del self._pools[host]
+            for connection in self._idle.pop(host, ()):
+                connection.give_up(WireError.RESET, why)
+
+
+class NodeConnections:
+    """The open connections for hops, and those for other calls. The process that made them closes them."""
+
+    def __init__(self) -> None:
+        self.idle = IdleConnections()
+        self.kept = KeptConnections()
+
+    def close(self) -> None:
+        """Close the connections for other calls. Those for hops are closed with the clients of the nodes."""
+        self.kept.close()
+
+
+MAX_DETAIL_CHARACTERS = 200
+"""Most characters of a node's refusal that are kept with the events, and shown."""
+
+OVERLOADED = "overloaded"
+
+
+def decoded_reply(reply: WireReply, *, keys: int) -> HopReply | HopFailure:
+    """Return the outcomes of a reply, one per key; or the failure that the reply stands for."""
+    if reply.status != 200:
+        return _refusal(reply)
+    try:
+        decoded = decode_reply(reply.body)
+    except BadHopError as error:
+        return HopFailure(WireError.BAD_REPLY, str(error))
+    if len(decoded.outcomes) != keys:
+        return HopFailure(WireError.BAD_REPLY, f"{len(decoded.outcomes)} outcomes for {keys} keys")
+    return decoded
+
+
+def _refusal(reply: WireReply) -> HopFailure:
+    """Return the failure for a node that answered with a problem instead of outcomes. People see one line of its
+    text.
+    """
+    try:
+        problem = orjson.loads(reply.body)
+        slug, detail = problem["type"], problem["detail"]
+    except (orjson.JSONDecodeError, KeyError, TypeError):
+        slug = detail = None
+    if not isinstance(slug, str) or not isinstance(detail, str):
+        slug, detail = "", reply.body[:MAX_DETAIL_CHARACTERS].decode(errors="replace")
+    detail = detail[:MAX_DETAIL_CHARACTERS]
+    known = reply.status == 429 or slug == OVERLOADED
+    return HopFailure(OVERLOADED if known else WireError.BAD_REPLY, f"status {reply.status}: {detail}")
 
 
 class HopFacts(NamedTuple):
@@ -75,3 +160,49 @@ class ClientContext:
         """Count a hop that failed, and report it."""
         self.counts.failed += 1
         self.listener.failed(node_id, failure, sent=sent)
+
+
+_NO_NODES_FAULT = {OVERLOADED, str(WireError.TOO_LARGE)}
+"""If these made nodes suspect, each would hand its load, or the same huge value, on to the next."""
+
+
+class HopReports:
+    """The listener of a router's node clients."""
+
+    def __init__(self, tables: Tables, watcher: Watcher, clock: Clock) -> None:
+        self._tables = tables
+        self._watcher = watcher
+        self._clock = clock
+        self._known = HopFacts(0, 0, 0)
+        self._known_at = -1
+
+    def known(self) -> HopFacts:
+        """Return what a hop tells the node; the same until the tables change."""
+        tables = self._tables
+        if self._known_at != tables.version:
+            self._known_at = tables.version
+            term, epoch = (0, 0) if tables.assignment is None else tables.assignment.order
+            self._known = HopFacts(tables.end_version, term, epoch)
+        return self._known
+
+    def answered(self, node_id: str, reply: HopReply, took_ms: float) -> None:
+        """Report that a node answered a hop. When it follows a later assignment than this router, read that."""
+        later = self._tables.hop_answered(
+            node_id,
+            self._clock.monotonic_ms(),
+            took_ms=took_ms,
+            term=reply.term,
+            epoch=reply.epoch,
+            end_version=reply.end_version,
+        )
+        if later:
+            self._watcher.refresh()
+
+    def failed(self, node_id: str, failure: HopFailure, *, sent: bool) -> None:
+        """Report that a node did not answer a hop. Do not blame it for a hop that was not sent, or is huge."""
+        if sent and failure.reason not in _NO_NODES_FAULT:
+            self._tables.hop_failed(node_id, self._clock.monotonic_ms(), f"{failure.reason}: {failure.detail}")
+
+    def silent(self, node_id: str, for_ms: float) -> None:
+        """Report that a node is silent while others answer."""
+        self._tables.hop_silent(node_id, self._clock.monotonic_ms(), for_ms)

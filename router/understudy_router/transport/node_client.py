@@ -12,8 +12,7 @@ import math
 from collections.abc import Sequence
 from typing import Protocol
 
-from understudy_router.transport.client_context import ClientContext
-from understudy_router.transport.hop_replies import OVERLOADED, decoded_reply
+from understudy_router.transport.client_context import OVERLOADED, ClientContext, decoded_reply
 from understudy_router.transport.node_requests import Delay, Hop, NodeRequest, RequestQueue
 from understudy_shared.base.background import Supervisor
 from understudy_shared.base.words import HostInfo

@@ -7,8 +7,7 @@ import pytest
 from tests.support.cluster.fake_cluster import cluster
 from tests.support.cluster.fake_node import found
 
-from understudy_shared.questions.lookup.hop import HopGroup
-from understudy_shared.questions.lookup.hop_columns import HopKey, HopOutcome
+from understudy_shared.questions.lookup.hop import HopGroup, HopKey, HopOutcome
 
 
 def a(_group: HopGroup, _key: HopKey) -> HopOutcome:

@@ -12,8 +12,18 @@ import httptools
 
 from understudy_shared.http.problems import Problem, ProblemType, refused
 from understudy_shared.http.target import APPLICATION_HEADER
-from understudy_shared.questions.lookup.hop import PATH, HopGroup, HopReply, HopRequest, decode_request, encode_reply
-from understudy_shared.questions.lookup.hop_columns import FOUND, PROBLEM, HopKey, HopOutcome
+from understudy_shared.questions.lookup.hop import (
+    FOUND,
+    PATH,
+    PROBLEM,
+    HopGroup,
+    HopKey,
+    HopOutcome,
+    HopReply,
+    HopRequest,
+    decode_request,
+    encode_reply,
+)
 from understudy_shared.reads.bounds import Refusal
 
 Answer = Callable[[HopGroup, HopKey], HopOutcome]

@@ -27,8 +27,7 @@ from understudy_shared.bus.base import Bus
 from understudy_shared.bus.gossip import Gossip, digest_of
 from understudy_shared.bus.messages import Applied, AssignedTask, Assignment, Endpoint
 from understudy_shared.fleet.dispatching import Lifespan
-from understudy_shared.questions.lookup.hop import HopGroup
-from understudy_shared.questions.lookup.hop_columns import HopKey, HopOutcome
+from understudy_shared.questions.lookup.hop import HopGroup, HopKey, HopOutcome
 from understudy_shared.server.connection_guard import ConnectionGuard
 
 HOST = HostInfo("127.0.0.1", 8080)

@@ -16,13 +16,15 @@ from understudy_shared.base.words import StoreName
 from understudy_shared.questions.lookup.hop import (
     CONTENT_TYPE,
     PATH,
+    PROBLEM,
     HopGroup,
+    HopKey,
+    HopOutcome,
     HopReply,
     HopRequest,
     decode_reply,
     encode_request,
 )
-from understudy_shared.questions.lookup.hop_columns import PROBLEM, HopKey, HopOutcome
 from understudy_shared.reads.bounds import NO_BOUND, Bound
 
 _TIMEOUT_S = 30

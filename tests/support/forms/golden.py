@@ -15,12 +15,17 @@ from understudy_shared.base.words import ApplicationId, Lineage
 from understudy_shared.bus.announcement import AnnouncedStore, Announcement
 from understudy_shared.bus.messages import Catalogue, CatalogueStore, CommitHint, Message
 from understudy_shared.bus.signing import Keyring, SignedContent, Stamp, parse_line
-from understudy_shared.questions.changes.history import HistoryHop, HistoryRange, decode_history_hop
-from understudy_shared.questions.changes.question import ChangesHop, decode_changes_hop
+from understudy_shared.questions.changes.histories import HistoryHop, HistoryRange, decode_history_hop
+from understudy_shared.questions.changes.service import ChangesHop, decode_changes_hop
 from understudy_shared.questions.export.hop import ExportHop, ResumePoint, decode_export_hop
 from understudy_shared.questions.lease.calls import LeasesCall, ShownCall, decode_leases_call, decode_shown_call
 from understudy_shared.questions.lookup.hop import (
+    ABSENT,
+    FOUND,
+    PROBLEM,
     HopGroup,
+    HopKey,
+    HopOutcome,
     HopReply,
     HopRequest,
     decode_reply,
@@ -28,7 +33,6 @@ from understudy_shared.questions.lookup.hop import (
     encode_reply,
     encode_request,
 )
-from understudy_shared.questions.lookup.hop_columns import ABSENT, FOUND, PROBLEM, HopKey, HopOutcome
 from understudy_shared.questions.scan.cursor import ScanCursor, decode_scan_cursor
 from understudy_shared.questions.scan.hop import ScanHop, decode_scan_hop
 from understudy_shared.questions.scan.question import ScanQuestion

@@ -13,7 +13,7 @@ from tests.support.router.feeding_node import ROWS, Node, Truth
 
 from understudy_shared.questions.watch.choice import Missed, Watch
 from understudy_shared.questions.watch.events import read_event
-from understudy_shared.questions.watch.feed_state import FeedKey, HeardFeed
+from understudy_shared.questions.watch.hop import FeedKey, HeardFeed
 from understudy_shared.reads.tokens import decode_position
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from understudy_shared.base.words import ApplicationId, Lineage
+from understudy_shared.questions.watch.choice import FeedWatch, SharedKey, SharedPart
 from understudy_shared.questions.watch.events import (
     KeyEvent,
     at_fed_key,
@@ -14,8 +15,6 @@ from understudy_shared.questions.watch.events import (
     with_id,
     with_tail,
 )
-from understudy_shared.questions.watch.feed_choice import FeedWatch
-from understudy_shared.questions.watch.shared_keys import SharedKey, SharedPart
 from understudy_shared.reads.tokens import Position
 
 KEYS = 4

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from understudy_router.forwarding.results import Result, Results
+from understudy_router.forwarding.fallback import Result, Results
 from understudy_shared.http.problems import Problem
 
 

@@ -26,7 +26,7 @@ from understudy_shared.base.words import HostInfo
 from understudy_shared.bus.gossip import Gossip
 from understudy_shared.http.edge import App
 from understudy_shared.http.problems import ProblemType
-from understudy_shared.questions.lookup.hop_columns import FOUND, HopOutcome
+from understudy_shared.questions.lookup.hop import FOUND, HopOutcome
 from understudy_shared.reads.bounds import NO_BOUND
 
 HOST = HostInfo("127.0.0.1", 7101)

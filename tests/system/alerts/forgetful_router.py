@@ -10,7 +10,7 @@ from typing import Any
 
 def forget_bounds() -> None:
     """Patch this process: the project's code has no hook for it."""
-    from understudy_router.routing.choices import Choices
+    from understudy_router.routing.choose import Choices
     from understudy_router.transport.node_requests import NodeRequest
     from understudy_shared.reads.bounds import NO_BOUND
 

@@ -35,6 +35,6 @@ def reuse_sections() -> None:
 
 def compare_all_families() -> None:
     """Take a snapshot that is older than its changelog for a dead one's, except version 1, whatever tables it has."""
-    from understudy_node.replica.base_choice import BaseChoice
+    from understudy_node.replica.chosen_files import BaseChoice
 
     BaseChoice._changes_families = lambda self, file, listed: file.version == 1  # type: ignore[method-assign]

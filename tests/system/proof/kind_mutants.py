@@ -101,7 +101,7 @@ def expire_too_late() -> None:
 
 def believe_one_partition() -> None:
     """Answer for a key of a scattered store what its first partition says."""
-    patch("understudy_router.questions.lookup.scatter_gather", "answer_of", lambda _: lambda store, parts: parts[0])
+    patch("understudy_router.questions.lookup.forward", "answer_of", lambda _: lambda store, parts: parts[0])
 
 
 def cut_pages() -> None:

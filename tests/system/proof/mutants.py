@@ -69,7 +69,7 @@ def _of_kinds(plant: Callable[[], None], *kinds: str) -> Mutant:
 
 def follow_behind() -> None:
     """Aim for an older version than the newest: what an overloaded node would do."""
-    from understudy_node.replica.progress import Progress
+    from understudy_node.replica.read_views import Progress
 
     behind = VERSIONS_BEHIND[sys.argv[sys.argv.index("--node-id") + 1]]
     target = vars(Progress)["target"].fget
@@ -78,7 +78,7 @@ def follow_behind() -> None:
 
 def show_what_was_read_ahead() -> None:
     """Answer from the next version's changelog as soon as it was read, whether it is committed or not."""
-    from understudy_node.replica.changelog_reader import ChangelogReader
+    from understudy_node.replica.chosen_files import ChangelogReader
     from understudy_node.replica.read_views import Reading
     from understudy_node.stores.lookup import StoreReader
 
@@ -147,7 +147,7 @@ def forget_positions() -> None:
 
 
 def _change_bounds(change: Callable[[Any], Any]) -> None:
-    from understudy_router.questions.lookup.reads import Reads
+    from understudy_router.questions.lookup.service import Reads
 
     bound = Reads.bound
     Reads.bound = lambda self, route, params: change(bound(self, route, params))  # type: ignore[method-assign]
@@ -166,7 +166,7 @@ def compare_clocks() -> None:
 
         return lag
 
-    patch("understudy_node.replica.progress", "lag_of", by_wall_clock)
+    patch("understudy_node.replica.read_views", "lag_of", by_wall_clock)
 
 
 def say_absent_for_others() -> None:
@@ -189,7 +189,7 @@ def ask_the_wrong_node() -> None:
             tables, operator_id, (partition + 1) % PARTITIONS, now_ms
         )
 
-    patch("understudy_router.routing.choices", "candidates_of", of_the_next)
+    patch("understudy_router.routing.choose", "candidates_of", of_the_next)
 
 
 def stay_silent_when_refused() -> None:

@@ -8,12 +8,12 @@ from typing import Any
 
 from tests.system.proof.patching import patch
 
-WATCHED_TASK = "understudy_node.questions.watch.watched_task"
+WATCHED_TASK = "understudy_node.questions.watch.hub"
 
 
 def miss_a_change() -> None:
     """Compare no watched key with each fifth version."""
-    from understudy_node.questions.watch.watched_task import WatchedTask
+    from understudy_node.questions.watch.hub import WatchedTask
 
     differing = WatchedTask._differing
 

@@ -17,7 +17,7 @@ from understudy_node.questions.export.arrow_schema import (
 )
 from understudy_node.questions.export.bulk_parts import BulkMaker, BulkQuestion, gathered_rows
 from understudy_node.questions.export.columns import export_columns
-from understudy_node.questions.lookup.hop_calls import read_hop, reader_asked
+from understudy_node.questions.lookup.hop import read_hop, reader_asked
 from understudy_node.questions.lookup.reads import Reads
 from understudy_node.questions.scan.part_encoding import csv_head
 from understudy_node.questions.scan.rows import row_maker

@@ -1,29 +1,25 @@
-"""The node's end of a hop: many lookups of a router in one request.
+"""The node's end of a hop: many lookups of a router in one request, in slices, from the visible versions of this node.
 
 A hop names lineage, store and partition count, and only a node that serves exactly these answers it. Each key has its
-own outcome; an HTTP status other than 200 means that no key of the hop was looked up.
+own outcome; an HTTP status other than 200 means that no key of the hop was looked up. A key counts as absent only if
+Spark would have stored it in the partition that was asked: a router with another catalogue may ask the wrong one.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Generator, Sequence
-from typing import cast
+from collections.abc import Awaitable, Callable, Generator, Iterator, Sequence
+from typing import Protocol, TypeVar, cast
 
-from understudy_node.questions.lookup.hop_calls import asked_reader
-from understudy_node.questions.lookup.hop_lookups import (
-    HOP_SLICE_KEYS,
-    LATE,
-    TOO_LARGE,
-    GroupLookups,
-    outcome_of,
-)
-from understudy_node.questions.lookup.read_log import ReadLog, outcome_text
-from understudy_node.questions.lookup.reads import Reads
-from understudy_node.stores.lookup import StoreReader
+from fastapi import Request
+
+from understudy_node.questions.lookup.reads import ReadLog, Reads, keep_for_others, outcome_text
+from understudy_node.replica.read_views import Reading
+from understudy_node.stores.lookup import Hidden, Said, StoreReader
 from understudy_shared.base.errors import UnderstudyError
 from understudy_shared.base.plausible import is_later, is_plausible
+from understudy_shared.base.words import StoreName
 from understudy_shared.http.edge import (
     App,
     Receive,
@@ -37,23 +33,222 @@ from understudy_shared.http.edge import (
     without_body,
 )
 from understudy_shared.http.problems import Problem, ProblemError, ProblemType, problem_of, refused
+from understudy_shared.questions.lookup.batches import NOT_FOUND
 from understudy_shared.questions.lookup.hop import (
+    ABSENT,
     CONTENT_TYPE,
+    FOUND,
     MAX_HOP_BYTES,
+    OPEN,
     PATH,
+    PROBLEM,
     HopGroup,
+    HopKey,
+    HopKeys,
+    HopOutcome,
+    HopOutcomes,
     HopReply,
     HopRequest,
     decode_in_steps,
     decode_request,
     encode_reply,
+    indexes_by_partition,
 )
-from understudy_shared.questions.lookup.hop_columns import PROBLEM, HopOutcome, HopOutcomes
-from understudy_shared.reads.bounds import Refusal
+from understudy_shared.reads.bounds import Bound, Refusal
 from understudy_shared.reads.hop_fields import BadHopError
 from understudy_shared.reads.tokens import Position
 from understudy_shared.server.direct import Exchange, reply_problem
 from understudy_shared.telemetry.spans import Kind, Spans, end_request
+
+HOP_SLICE_KEYS = StoreReader.keys_at_once
+"""Number of keys answered before the event loop is yielded: about 1 ms."""
+
+
+def outcome_of(problem: Problem) -> HopOutcome:
+    return HopOutcome(PROBLEM, problem.body())
+
+
+def not_here(detail: str) -> Problem:
+    return Problem(ProblemType.NOT_OWNER, detail, fix="Read the catalogue and the assignment again")
+
+
+def outdated(detail: str) -> Problem:
+    return Problem(ProblemType.OUTDATED_CATALOGUE, detail, fix="Read the catalogue again, from this node")
+
+
+LATE = outcome_of(Problem(ProblemType.DEADLINE, "the hop's deadline passed before this key"))
+TOO_LARGE = outcome_of(
+    Problem(ProblemType.TOO_LARGE, f"the values of this hop take more than {MAX_HOP_BYTES} bytes", fix="Ask for fewer")
+)
+"""The outcome of keys that were not looked up. A router drops such a reply and asks for half of the keys."""
+
+MISPLACED = outdated("Spark would have stored this key in another partition")
+"""The problem of a key that the asking router placed by another catalogue."""
+
+_MISPLACED = outcome_of(MISPLACED)
+
+
+class GroupLookups:
+    """The lookups of one group, stored as columns, partition by partition, each partition at one version.
+
+    Iteration does the work in slices, and yields the cost of each in keys. `body_bytes`: size of the answers so far in
+    a reply.
+    """
+
+    def __init__(self, reader: StoreReader, keys: Sequence[HopKey], bound: Bound, known_end: int) -> None:
+        self.body_bytes = 0
+        self._reader = reader
+        self._keys = HopKeys.of(keys)
+        self._bound = bound
+        self._known_end = known_end
+        count = len(self._keys)
+        self._kinds = bytearray((OPEN,)) * count
+        self._bodies: list[bytes] = [b""] * count
+        self._tails: list[bytes] = [b""] * count
+
+    def __iter__(self) -> Iterator[int]:
+        partitions, rows = self._keys.partitions, self._keys.rows
+        if len(rows) == 1:  # nearly all hops without load
+            self._look_up(partitions[0], self._read_from(partitions[0]), (0,), rows)
+            yield 1
+            return
+        step = self._reader.keys_at_once
+        for partition, indexes in indexes_by_partition(partitions).items():
+            reading = self._read_from(partition)
+            for start in range(0, len(indexes), step):
+                part = indexes[start : start + step]
+                self._look_up(partition, reading, part, [rows[index] for index in part])
+                # In keys of plain stores: where fewer keys make a slice, each costs as much more.
+                yield len(part) * HOP_SLICE_KEYS // step
+
+    def outcomes(self, rest: HopOutcome) -> HopOutcomes:
+        """Return the outcomes in the order of the keys; `rest` is the outcome of keys that were not reached."""
+        if OPEN in self._kinds:
+            left = [index for index, kind in enumerate(self._kinds) if kind == OPEN]
+            self._keep(left, [rest] * len(left))
+        return HopOutcomes(self._kinds, self._bodies, self._tails)
+
+    def _read_from(self, partition: int) -> Reading | HopOutcome:
+        """Return the version to answer a partition's keys from, or the one outcome of all its keys."""
+        if partition >= self._reader.partitions:
+            return outcome_of(not_here(f"there is no partition {partition}"))
+        reading = self._reader.read_from(partition, self._bound, self._known_end)
+        if isinstance(reading, Problem):
+            return outcome_of(reading)
+        keep_for_others(self._reader, partition, reading)
+        return reading
+
+    def _look_up(
+        self, partition: int, reading: Reading | HopOutcome, indexes: Sequence[int], rows: Sequence[bytes]
+    ) -> None:
+        """Look up the rows of these indexes. `reading` is the version of their partition, or their one outcome."""
+        if isinstance(reading, HopOutcome):
+            self._keep(indexes, [reading] * len(rows))
+        else:
+            tail = reading.tail
+            found = self._reader.find_many(rows, reading, partition, self._bound.selection)
+            kinds, bodies, tails = self._kinds, self._bodies, self._tails
+            for index, row, each in zip(indexes, rows, found, strict=True):
+                if type(each) is bytes:  # nearly always
+                    kinds[index] = FOUND
+                    bodies[index] = each
+                    tails[index] = tail
+                else:
+                    self._keep((index,), (self._not_found(partition, reading, row, each),))
+        self.body_bytes += sum([len(self._bodies[index]) for index in indexes])
+
+    def _keep(self, indexes: Sequence[int], outcomes: Sequence[HopOutcome]) -> None:
+        for index, outcome in zip(indexes, outcomes, strict=True):
+            self._kinds[index], self._bodies[index], self._tails[index] = outcome
+
+    def _not_found(self, partition: int, reading: Reading, row: bytes, said: Said) -> HopOutcome:
+        """Return the outcome of a key of which no value is shown."""
+        if isinstance(said, Hidden):
+            return HopOutcome(ABSENT, said.members, reading.tail)
+        return self._absent(partition, reading, row) if said is None else outcome_of(cast(Problem, said))
+
+    def _absent(self, partition: int, reading: Reading, row: bytes) -> HopOutcome:
+        """Return the outcome of an absent key. Only absent ones need the check: Spark placed all stored keys."""
+        reader = self._reader
+        if not reader.store.codec.may_hold(partition, row, reader.partitions):
+            return _MISPLACED
+        return HopOutcome(ABSENT, NOT_FOUND, reading.tail)
+
+
+T = TypeVar("T")
+
+
+def asked_reader(
+    reads: Reads, *, application_id: str, lineage: str, store: str, layout: str, partitions: int
+) -> StoreReader | Problem:
+    """Return the reader of a store, or why this node does not answer what a router asks of it."""
+    try:
+        generation = reads.generation()
+    except UnderstudyError as error:
+        return problem_of(error)
+    if application_id != reads.application_id:
+        return not_here(f"this node serves {reads.application_id}, not {application_id}")
+    if lineage != generation.lineage:
+        return Problem(
+            ProblemType.LINEAGE_CHANGED,
+            f"this node follows lineage {generation.lineage}, not {lineage}",
+            where="lineage",
+            fix="Read the catalogue again",
+        )
+    reader = generation.readers.get(StoreName(store))
+    if reader is None:
+        known = ", ".join(sorted(generation.readers)) or "none"
+        detail = f"there is no store {store!r}"
+        return Problem(ProblemType.UNKNOWN_STORE, detail, where="store", fix=f"Stores here: {known}")
+    if layout != reader.layout:
+        return outdated(f"keys of {store} are encoded and placed by layout {reader.layout} here")
+    if partitions != reader.partitions:
+        return not_here(f"{store} has {reader.partitions} partitions here, not {partitions}")
+    return reader
+
+
+class StoreHop(Protocol):
+    """A call that is about one store, by the layout that placed and encoded its keys."""
+
+    @property
+    def application(self) -> str: ...
+
+    @property
+    def lineage(self) -> str: ...
+
+    @property
+    def store(self) -> str: ...
+
+    @property
+    def layout(self) -> str: ...
+
+    @property
+    def partitions(self) -> int: ...
+
+
+async def read_hop(request: Request, decode: Callable[[bytes], T]) -> T:
+    """Read the body of a call, and decode it. Raises the problem of a malformed one."""
+    body = await read_body(request.receive, max_bytes=MAX_HOP_BYTES)
+    try:
+        return decode(body)
+    except BadHopError as error:
+        raise ProblemError(Problem(ProblemType.BAD_REQUEST, error.what, error.where, error.fix)) from None
+
+
+def reader_asked(reads: Reads, hop: StoreHop) -> StoreReader:
+    """Return the reader that a router asks for. Raises the problem of one that is not exactly that."""
+    reader = asked_reader(
+        reads,
+        application_id=hop.application,
+        lineage=hop.lineage,
+        store=hop.store,
+        layout=hop.layout,
+        partitions=hop.partitions,
+    )
+    if isinstance(reader, Problem):
+        raise ProblemError(reader)
+    return reader
+
 
 SMALL_HOP_BYTES = 16 * 1024
 """Size up to which hops are decoded at once, in about 1 ms at most; longer ones in slices."""

@@ -6,9 +6,13 @@ Keys of a scattered store are looked up in all partitions, if this node holds al
 from __future__ import annotations
 
 import asyncio
+import logging
+import time
 from collections.abc import Callable, Iterator, MutableMapping, Sequence
 from functools import partial
 from typing import NamedTuple, cast
+
+import orjson
 
 from understudy_node.generations import Generation
 from understudy_node.node import Node
@@ -18,6 +22,7 @@ from understudy_shared.auth.principals import KeyScope
 from understudy_shared.base.clock import wall_ms
 from understudy_shared.base.errors import UnknownStoreError
 from understudy_shared.base.texts import did_you_mean
+from understudy_shared.base.throttles import LogThrottle
 from understudy_shared.base.words import ApplicationId, StoreName
 from understudy_shared.http.lookup_requests import (
     ReadParams,
@@ -28,15 +33,59 @@ from understudy_shared.http.lookup_requests import (
 )
 from understudy_shared.http.problems import Problem, ProblemError, ProblemType, refused
 from understudy_shared.http.target import split_path
-from understudy_shared.questions.lookup.batches import BatchAnswer, BatchKeys, problem_result, resolve_keys
-from understudy_shared.questions.lookup.hop_columns import ABSENT, FOUND, HopOutcome
-from understudy_shared.questions.lookup.scattered import NOT_FOUND, Unsettled, answer_of, at_one_version, in_partition
+from understudy_shared.questions.lookup.batches import (
+    NOT_FOUND,
+    BatchAnswer,
+    BatchKeys,
+    Unsettled,
+    answer_of,
+    at_one_version,
+    in_partition,
+    problem_result,
+    resolve_keys,
+)
+from understudy_shared.questions.lookup.hop import ABSENT, FOUND, PROBLEM, HopOutcome, HopTrace
 from understudy_shared.reads.bound_parsing import StoreBounds
 from understudy_shared.reads.bounds import Bound, Refusal
 from understudy_shared.reads.tokens import Position, SnapshotLease
 from understudy_shared.server.parsed_cache import MAX_TARGET_BYTES, ParsedCache
 from understudy_shared.server.request_counts import OperationCounts, RequestCounts
 from understudy_shared.spark.key_codec import ANY_PARTITION
+from understudy_shared.telemetry.spans import Trace, ids_of
+
+log = logging.getLogger(__name__)
+
+OUTCOMES = ("found", "absent")
+"""Words for the kinds of an outcome that are answers."""
+
+
+class ReadLog:
+    """The writer of one node's lines."""
+
+    def __init__(self) -> None:
+        self._throttle = LogThrottle()
+
+    def unread(self, store: str, partition: int, problem: Problem, trace: Trace | None) -> None:
+        """Log a lookup that got a problem; those that readers or lag cause do not concern an operator."""
+        if problem.type is not ProblemType.STORE_ERROR:
+            return
+        left_out = self._throttle.admit((store, partition, problem.type), time.monotonic() * 1000)
+        if left_out is not None:
+            ids = {"store": store, "partition": partition, **ids_of(trace)}
+            log.info("a read got no answer: %s", problem.detail, extra={"action": "read-unanswered", **ids, **left_out})
+
+    def traced(self, outcomes: Sequence[HopOutcome], traces: Sequence[HopTrace]) -> None:
+        """Log the keys of a hop whose readers sent a trace, each with its outcome."""
+        if not log.isEnabledFor(logging.DEBUG):
+            return
+        for index, trace in traces:
+            outcome = outcome_text(outcomes[index])
+            log.debug("a traced read: %s", outcome, extra={"action": "read", "outcome": outcome, **trace.ids})
+
+
+def outcome_text(outcome: HopOutcome) -> str:
+    """Return `found`, `absent`, or the type of a problem."""
+    return str(orjson.loads(outcome.body)["type"]) if outcome.kind == PROBLEM else OUTCOMES[outcome.kind]
 
 
 def find_everywhere(

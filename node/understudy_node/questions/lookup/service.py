@@ -10,8 +10,7 @@ from time import monotonic
 from typing import cast
 
 from understudy_node.questions.lookup.hop import Hops
-from understudy_node.questions.lookup.read_log import ReadLog
-from understudy_node.questions.lookup.reads import Reads, Request, batch_slices
+from understudy_node.questions.lookup.reads import ReadLog, Reads, Request, batch_slices
 from understudy_node.replica.read_views import Reading
 from understudy_node.stores.lookup import LookupAnswer
 from understudy_shared.auth.access import Access

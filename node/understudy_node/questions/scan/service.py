@@ -15,7 +15,7 @@ from typing import Final
 from fastapi import APIRouter, Request, Response
 
 from understudy_node.engine.view import View
-from understudy_node.questions.lookup.hop_calls import read_hop, reader_asked
+from understudy_node.questions.lookup.hop import read_hop, reader_asked
 from understudy_node.questions.lookup.reads import Reads
 from understudy_node.questions.scan.part_makers import PartMaker, part_maker
 from understudy_node.questions.scan.versions import OPEN_WAIT_S, ROUTER_WAIT_S, first_version, pin_ahead, reading_at

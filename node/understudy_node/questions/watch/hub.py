@@ -1,25 +1,253 @@
 """The watched partitions of a node: new versions are compared with what is watched, and watchers of changes are woken.
 
 Worker threads only put a published version into its partition's queue. Everything else happens on the event loop, in
-slices, beside lookups and never as a part of one.
+slices, beside lookups and never as a part of one. Where the changes since the version before are in memory, only
+watched keys among them are read. Else, after a jump to a snapshot, and in stores where several records make one answer,
+each watched key is read and compared; once, however many watch it.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Sequence
-from typing import cast
+import re
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Final, NamedTuple, cast
+
+import orjson
 
 from understudy_node.generations import Generation
-from understudy_node.questions.watch.watched_task import NodeKey, WatchedTask
+from understudy_node.replica.read_views import Reading
+from understudy_node.replica.task import TaskReplica
 from understudy_node.replica.task_view import TaskView
-from understudy_node.stores.lookup import StoreReader
-from understudy_shared.base.words import StoreName
-from understudy_shared.questions.watch.events import EndReason
-from understudy_shared.questions.watch.shared_keys import SharedKey
+from understudy_node.stores.finding import FindingReader
+from understudy_node.stores.lookup import Hidden, Said, StoreReader
+from understudy_shared.base.words import LagInfo, StoreName
+from understudy_shared.http.problems import Problem
+from understudy_shared.questions.lookup.batches import NOT_FOUND
+from understudy_shared.questions.watch.choice import Change, FeedWatch, SharedKey, SharedPart
+from understudy_shared.questions.watch.events import EndReason, KeyEvent, key_event
 from understudy_shared.questions.watch.streams import WatchEndedError, WatchStream, slices_of
 from understudy_shared.reads.bounds import Selection
+from understudy_shared.reads.tokens import Position
+
+MAX_WAITING_VIEWS: Final = 64
+"""Number of versions that wait to be compared. Beyond it the oldest are left out, which is a jump."""
+
+_NEXT_CURSOR = re.compile(rb',"next_cursor":"[^"]*",$')
+
+
+class NodeKey(SharedKey):
+    """A watched key: its row, and what its partition holds for it, which its event tells."""
+
+    __slots__ = ("members", "row")
+
+    def __init__(self, row: bytes, printed: bytes) -> None:
+        super().__init__(printed)
+        self.row = row
+        self.members = b""
+
+
+class KeyChange(NamedTuple):
+    """A change of the key with this index: the version, without its state, and what it holds for the key."""
+
+    at: int
+    view: TaskView
+    members: bytes
+
+
+class WatchedTask(SharedPart):
+    """The keys of a partition of a store that are watched, with the elements that `selection` names.
+
+    `view` is the version that all of them were compared with. Only the event loop uses it; `waiting` any thread.
+    """
+
+    __slots__ = ("feeds", "keys", "partition", "reader", "reads", "replica", "selection", "view", "waiting")
+
+    def __init__(self, reader: StoreReader, partition: int, selection: Selection, view: TaskView) -> None:
+        super().__init__(view.version, position_of(reader, view))
+        self.reader = reader
+        self.partition = partition
+        self.selection = selection
+        self.replica: TaskReplica = reader.replicas[partition]
+        self.view = view
+        self.keys: dict[bytes, NodeKey] = {}
+        """The keys by their bytes as the store has them."""
+        self.feeds: dict[FeedWatch, object] = {}
+        """The feeds of routers, with their streams."""
+        self.waiting: deque[TaskView] = deque(maxlen=MAX_WAITING_VIEWS)
+        """Versions that were published since."""
+        self.reads = 0
+        """Number of keys that were read."""
+
+    def join(self, rows: Sequence[tuple[bytes, bytes]]) -> list[NodeKey]:
+        """Return these keys, each a row and its JSON. Those that are not watched yet are read."""
+        prefix = self.reader.row_prefix
+        new = [(row, printed) for row, printed in rows if prefix + row not in self.keys]
+        for (row, printed), said in zip(new, self._said([row for row, _ in new], self.view), strict=True):
+            key = self.keys[prefix + row] = NodeKey(row, printed)
+            key.members = members_of(said)
+            key.size = len(key.members)
+        return [self.keys[prefix + row] for row, _ in rows]
+
+    def leave(self, key: SharedKey, user: object) -> None:
+        """Take a watcher from a key, and the key away with its last one."""
+        assert isinstance(key, NodeKey), "its own"
+        key.users.discard(user)
+        if not key.users:
+            self.keys.pop(self.reader.row_prefix + key.row, None)
+
+    def first_event(self, key: SharedKey) -> bytes:
+        assert isinstance(key, NodeKey), "its own"
+        data = data_of(self.reader, self.replica, key.printed, key.members, self.view)
+        return key_event(KeyEvent.SNAPSHOT, data)
+
+    def compare(self, view: TaskView) -> Iterator[list[NodeKey]]:
+        """Compare the keys with the next version, in slices of which each yields no keys; then make it the present one,
+        and yield the keys that it changed.
+        """
+        before = self.view
+        if view.version < before.version:
+            return
+        compared: set[bytes] = set()
+        changed: list[tuple[NodeKey, bytes, bytes]] = []
+        candidates = self._candidates(before, view, compared)
+        step = self.reader.keys_at_once
+        for start in range(0, len(candidates), step):
+            changed += self._differing(candidates[start : start + step], view)
+            yield []
+        changed += self._differing(self._candidates(before, view, compared), view)  # those that joined meanwhile
+        yield self._show(view, changed)
+
+    def _show(self, view: TaskView, changed: Sequence[tuple[NodeKey, bytes, bytes]]) -> list[NodeKey]:
+        """Make a version the present one. No other code runs meanwhile, so a position never overtakes an event."""
+        is_jump = view.version > self.view.version + 1
+        for key, members, event in changed:
+            key.members, key.event, key.kind = members, event, kind_of(members)
+            key.changed(view.version, len(event))
+        if is_jump:
+            for key in self.keys.values():
+                key.jumped_to = view.version
+        self.view, self.version, self.position = view, view.version, position_of(self.reader, view)
+        news = list(self.keys.values()) if is_jump else [key for key, _, _ in changed]
+        for feed in self.feeds:
+            feed.changed(news)
+        return news
+
+    def _candidates(self, before: TaskView, view: TaskView, compared: set[bytes]) -> list[NodeKey]:
+        """Return the keys that may have changed and are not in `compared`, and put them there."""
+        keys = self.keys
+        maybe = _may_have_changed(self.reader, before, view)
+        if maybe is None:
+            found = keys.keys() - compared
+        else:
+            found = set().union(*(keys.keys() & changes.keys() for changes in maybe)) - compared
+        compared |= found
+        return [keys[each] for each in found if each in keys]
+
+    def _differing(self, keys: Sequence[NodeKey], view: TaskView) -> Iterator[tuple[NodeKey, bytes, bytes]]:
+        """Yield the keys whose answer differs at a version, with its members and the event that tells it."""
+        for key, said in zip(keys, self._said([key.row for key in keys], view), strict=True):
+            members = members_of(said)
+            if not are_equal(members, key.members):
+                yield key, members, changed_event(self.reader, self.replica, key.printed, members, view)
+
+    def head(self, printed: bytes, members: bytes) -> int:
+        """Return the number of bytes in the data of an event that do not depend on the version."""
+        return len(b'{"store":,"key":,') + len(self.reader.json_name) + len(printed) + len(members)
+
+    def tail(self, view: TaskView) -> bytes:
+        """Return the JSON of the age and origin of a version, which ends each answer."""
+        return tail_of(self.replica, view)
+
+    def _said(self, rows: Sequence[bytes], view: TaskView) -> list[Said]:
+        self.reads += len(rows)
+        return said_of(self.reader, rows, view, self.partition, self.selection)
+
+
+def said_of(
+    reader: StoreReader, rows: Sequence[bytes], view: TaskView, partition: int, selection: Selection
+) -> list[Said]:
+    """Return what a version holds for some keys of a partition."""
+    if not rows:
+        return []
+    reading = Reading(view, LagInfo(view.version, None, None, None), b"")
+    return reader.find_many(rows, reading, partition, selection)
+
+
+def members_of(said: Said) -> bytes:
+    """Return the members of an answer. A record that cannot be read is a problem without its details, which may name
+    files.
+    """
+    if isinstance(said, Problem):
+        kind = said.type
+        return b'"problem":%b,' % orjson.dumps({"type": kind.slug, "title": kind.title, "status": kind.status})
+    return NOT_FOUND if said is None else said.members if isinstance(said, Hidden) else said
+
+
+def kind_of(members: bytes) -> KeyEvent:
+    """Return the kind of the event that tells a change."""
+    return KeyEvent.DELETED if members.startswith(NOT_FOUND) else KeyEvent.VALUE
+
+
+def tail_of(replica: TaskReplica, view: TaskView) -> bytes:
+    """Return the JSON of the age and origin of a version, which ends each answer."""
+    return replica.readings.of(view).tail.rstrip(b"\n")
+
+
+def data_of(reader: StoreReader, replica: TaskReplica, printed: bytes, members: bytes, view: TaskView) -> bytes:
+    """Return the data of an event that tells what a version holds for a key."""
+    return b'{"store":%b,"key":%b,%b%b' % (reader.json_name, printed, members, tail_of(replica, view))
+
+
+def changed_event(reader: StoreReader, replica: TaskReplica, printed: bytes, members: bytes, view: TaskView) -> bytes:
+    """Return the event that tells a change of a key."""
+    return key_event(kind_of(members), data_of(reader, replica, printed, members, view))
+
+
+def changes_of(
+    reader: StoreReader, replica: TaskReplica, printed: Sequence[bytes], entries: Sequence[KeyChange]
+) -> list[Change]:
+    """Return changes of keys, each with the event that tells it."""
+    return [
+        Change(
+            at,
+            view.version,
+            kind_of(members),
+            changed_event(reader, replica, printed[at], members, view),
+            position_of(reader, view),
+        )
+        for at, view, members in entries
+    ]
+
+
+def position_of(reader: StoreReader, view: TaskView) -> str:
+    """Return the token of a version."""
+    return Position(reader.application_id, reader.lineage, view.version, view.committed_at_us).encode()
+
+
+def are_equal(now: bytes, before: bytes) -> bool:
+    """Whether two answers say the same of a key. The cursor to a next page names its version, so it is left out."""
+    return now == before or _NEXT_CURSOR.sub(b",", now) == _NEXT_CURSOR.sub(b",", before)
+
+
+def _may_have_changed(
+    reader: StoreReader, before: TaskView, view: TaskView
+) -> Sequence[Mapping[bytes, bytes | None]] | None:
+    """Return mappings that have all keys of the store that may have changed between two versions; None: any key may.
+    Another base may be of a restore that mended something.
+    """
+    stores = view.stores if isinstance(reader, FindingReader) else (reader.store.store_name,)
+    if any(view.stores[name].base is not before.stores[name].base for name in stores):
+        return None
+    changes = [view.stores[name].changes_since(before.version) for name in stores]
+    if not isinstance(reader, FindingReader):
+        return changes[0]
+    # Several records make an answer, and the watermark may make elements expire.
+    has_same_watermark = (before.watermark_ms, before.next_watermark_ms) == (view.watermark_ms, view.next_watermark_ms)
+    return () if has_same_watermark and all(each is not None and not any(each) for each in changes) else None
+
 
 log = logging.getLogger(__name__)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from time import monotonic
 
-from understudy_router.questions.lookup.reads import Reads
+from understudy_router.questions.lookup.service import Reads
 from understudy_router.questions.scan.forward import ScanForwarder
 from understudy_router.questions.scan.service import scan_hop
 from understudy_shared.questions.export.hop import (

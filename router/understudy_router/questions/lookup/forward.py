@@ -10,10 +10,10 @@ still in flight are cancelled.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property, partial
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from understudy_router.cluster.candidates import Candidate
 from understudy_router.cluster.catalogue import StoreRoute
@@ -22,17 +22,16 @@ from understudy_router.forwarding.context import ReadContext
 from understudy_router.forwarding.fallback import (
     Rejection,
     ReplicaPlan,
+    Result,
+    Results,
     Step,
     is_catalogue_outdated,
     is_outdated,
     next_step,
     readers_mistake,
     rejection_by,
+    rejection_by_problem,
 )
-from understudy_router.forwarding.results import Result, Results
-from understudy_router.questions.lookup.attempts import Arrivals, Attempt, Reader
-from understudy_router.questions.lookup.recorded import traced
-from understudy_router.questions.lookup.scatter_gather import gathered, spread, turns
 from understudy_router.routing.choose import Choice
 from understudy_router.transport.node_client import NodeClient
 from understudy_router.transport.node_requests import Delay, NodeRequest, Outcomes, Reply, parts_that_fit
@@ -40,9 +39,11 @@ from understudy_shared.base.errors import UnderstudyError
 from understudy_shared.cluster.wire import HopFailure, WireError
 from understudy_shared.http.edge import bug
 from understudy_shared.http.problems import Problem, problem_of
-from understudy_shared.questions.lookup.hop_columns import (
+from understudy_shared.questions.lookup.batches import Unsettled, answer_of, at_one_version
+from understudy_shared.questions.lookup.hop import (
     NO_PARTITION,
     OPEN,
+    PATH,
     PROBLEM,
     HopKey,
     HopKeys,
@@ -50,11 +51,198 @@ from understudy_shared.questions.lookup.hop_columns import (
     HopOutcomes,
     indexes_by_partition,
 )
-from understudy_shared.questions.lookup.scattered import at_one_version
 from understudy_shared.reads.bounds import Bound
 from understudy_shared.reads.tokens import Position
 from understudy_shared.server.direct import ReaderLeftError
-from understudy_shared.telemetry.spans import ids_of
+from understudy_shared.telemetry.spans import Attributes, Kind, RecordedTrace, Span, Trace, ids_of
+
+
+class Reader(Protocol):
+    """The reader that waits for the results; an `Exchange` is one."""
+
+    trace: Trace | None
+
+    def when_left(self, callback: Callable[[], None], /) -> None:
+        """Call back when the reader disconnects."""
+
+    def forget(self) -> None:
+        """Stop calling back when the reader disconnects."""
+
+
+class Attempt:
+    """Keys sent to one candidate. `indexes` are their places in the read, `partitions` the partitions they are in."""
+
+    __slots__ = ("candidate", "client", "indexes", "partitions", "request")
+
+    def __init__(self, candidate: Candidate, client: NodeClient, request: NodeRequest, indexes: Sequence[int]) -> None:
+        self.candidate = candidate
+        self.client = client
+        self.request = request
+        self.indexes = indexes
+        self.partitions = list(dict.fromkeys(HopKeys.of(request.keys).partitions))
+
+
+class Arrivals:
+    """The replies of one read that it has not looked at, and whether its timer fired or its reader left."""
+
+    def __init__(self, reader: Reader | None) -> None:
+        self._reader = reader
+        self._replies: list[tuple[Attempt, Reply]] = []
+        self._wake: asyncio.Future[None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._is_time = self._is_left = self._is_watched = False
+
+    def add(self, attempt: Attempt, reply: Reply) -> None:
+        """Take in a reply, and wake the read."""
+        self._replies.append((attempt, reply))
+        self._wake_up()
+
+    async def wait(self) -> tuple[list[tuple[Attempt, Reply]], bool]:
+        """Wait for replies or the timer. Return the replies, and whether the timer fired."""
+        while not (self._replies or self._is_time or self._is_left):
+            self._wake = asyncio.get_running_loop().create_future()
+            await self._wake
+        if self._is_left:
+            raise ReaderLeftError
+        replies, self._replies = self._replies, []
+        is_time, self._is_time = self._is_time, False
+        return replies, is_time
+
+    def wake_in(self, ms: float) -> None:
+        """Make `wait` return after so long at the latest. Of several calls the first counts."""
+        self.watch()
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(ms / 1000, self._time_is_up)
+
+    def watch(self) -> None:
+        """Make `wait` raise when the reader disconnects. It may cost a task, so only long reads call it."""
+        if self._reader is not None and not self._is_watched:
+            self._is_watched = True
+            self._reader.when_left(self._reader_left)
+
+    def close(self) -> None:
+        """Cancel the timer, and forget the reader."""
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._reader is not None and self._is_watched:
+            self._reader.forget()
+
+    def _time_is_up(self) -> None:
+        self._timer = None
+        self._is_time = True
+        self._wake_up()
+
+    def _reader_left(self) -> None:
+        self._is_left = True
+        self._wake_up()
+
+    def _wake_up(self) -> None:
+        if self._wake is not None and not self._wake.done():
+            self._wake.set_result(None)
+
+
+class RecordedRequest(NodeRequest):
+    """A request to a node, with the span of this attempt. The node's own spans are below it."""
+
+    __slots__ = ("_span",)
+
+    def __init__(self, request: NodeRequest, span: Span) -> None:
+        super().__init__(
+            request.route,
+            request.bound,
+            request.keys,
+            request.on_reply,
+            request.asked_ms,
+            request.until_ms,
+            request.is_active,
+        )
+        self.trace = span.trace
+        self._span = span
+
+    def finish(self, outcomes: Outcomes) -> None:
+        if self.is_wanted:
+            self._end(outcomes)
+        super().finish(outcomes)
+
+    def drop(self) -> None:
+        if self.is_wanted:
+            self._span.end(error="cancelled")
+        super().drop()
+
+    def _end(self, outcomes: Outcomes) -> None:
+        if self.delay is not None:
+            self._span.note({"understudy.delay": str(self.delay)})
+        if isinstance(outcomes, HopFailure):
+            self._span.end(error=str(outcomes.reason))
+            return
+        problem = next((outcome.body for outcome in outcomes if outcome.kind == PROBLEM), None)
+        if problem is not None:
+            self._span.note({"understudy.outcome": str(rejection_by_problem(problem).reason)})
+        self._span.end()
+
+
+def traced(request: NodeRequest, trace: Trace, candidate: Candidate, client: NodeClient) -> NodeRequest:
+    """Give a request the trace of its reader, and a span of its own where the reader's trace is recorded."""
+    if isinstance(trace, RecordedTrace):
+        asked: Attributes = {
+            "server.address": client.host.host,
+            "server.port": client.host.port,
+            "understudy.node_id": candidate.node_id,
+            "understudy.role": candidate.role,
+            "understudy.store": request.route.name,
+            "understudy.keys": len(request.keys),
+        }
+        span = trace.spans.begin("POST", PATH, Kind.CLIENT, trace, asked)
+        if span is not None:
+            return RecordedRequest(request, span)
+    request.trace = trace
+    return request
+
+
+MAX_SPREAD = 10_000
+"""Limit on the keys of a read times the partitions that each is asked of: beyond it, keys are read in turns."""
+
+Problems = Mapping[int, Problem]
+"""The problems of keys that are not sent, by their index."""
+
+
+def turns(keys: HopKeys, problems: Problems, partitions: int) -> Iterator[tuple[HopKeys, Problems]]:
+    """Yield keys that are read together, each with its problem if it has one."""
+    step = max(1, MAX_SPREAD // partitions)
+    for start in range(0, len(keys), step):
+        own = {at - start: problem for at, problem in problems.items() if start <= at < start + step}
+        yield keys[start : start + step], own
+
+
+def spread(keys: HopKeys, problems: Problems, partitions: int) -> tuple[HopKeys, Problems]:
+    """Return the keys once for each partition, those of the first one first. A key with a problem has no partition."""
+    count = len(keys)
+    places = [NO_PARTITION if at in problems else each for each in range(partitions) for at in range(count)]
+    own = {each * count + at: problem for each in range(partitions) for at, problem in problems.items()}
+    return HopKeys(places, list(keys.rows) * partitions), own
+
+
+def gathered(
+    store: str, results: Results, partitions: int, problems: Problems
+) -> tuple[Results, Mapping[Position, Sequence[int]]]:
+    """Return the results of keys that were spread. `problems` are those of keys that were not sent.
+
+    Keys that have to be asked again at one version stay without a result: return them too, by the position to ask at.
+    """
+    count = len(results.kinds) // partitions
+    found, unsettled = Results(count, problems), dict[Position, list[int]]()
+    for at in range(count):
+        if at in problems:
+            continue
+        answer = answer_of(store, [results[each * count + at] for each in range(partitions)])
+        if isinstance(answer, Unsettled):
+            unsettled.setdefault(answer.oldest, []).append(at)
+        elif isinstance(answer, Problem):
+            found.refuse((at,), answer)
+        else:
+            found.keep(at, answer)
+    return found, unsettled
+
 
 Done = Callable[[Result | None, float], None]
 """A callback that is called on the event loop, once, with a key's result and how long it took in ms; with `None` as the

@@ -32,15 +32,15 @@ from understudy_router.routing.choose import Choice
 from understudy_shared.cluster.node_calls import CallKind, NodeCallError, NodeCalls
 from understudy_shared.cluster.wire import WireError
 from understudy_shared.http.problems import ProblemError
-from understudy_shared.questions.changes.history import MAX_HISTORY_BYTES, HistoryHop, decode_history
-from understudy_shared.questions.changes.history import PATH as HISTORY_PATH
-from understudy_shared.questions.changes.question import (
+from understudy_shared.questions.changes.histories import MAX_HISTORY_BYTES, HistoryHop, decode_history
+from understudy_shared.questions.changes.histories import PATH as HISTORY_PATH
+from understudy_shared.questions.changes.service import (
     MAX_CHANGES_PART_BYTES,
     ChangesHop,
     VersionLines,
     decode_changes,
 )
-from understudy_shared.questions.changes.question import PATH as CHANGES_PATH
+from understudy_shared.questions.changes.service import PATH as CHANGES_PATH
 from understudy_shared.questions.export.hop import (
     END_PATH,
     EXPORT_PATH,

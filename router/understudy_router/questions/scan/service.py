@@ -5,7 +5,7 @@ from __future__ import annotations
 from time import monotonic
 
 from understudy_router.cluster.catalogue import StoreRoute
-from understudy_router.questions.lookup.reads import Reads
+from understudy_router.questions.lookup.service import Reads
 from understudy_router.questions.moments import Moments
 from understudy_router.questions.scan.forward import ScanForwarder
 from understudy_shared.cluster.node_calls import CallKind

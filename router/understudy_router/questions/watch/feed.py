@@ -37,14 +37,15 @@ from understudy_shared.cluster.node_calls import CallKind, NodeCallError, NodeCa
 from understudy_shared.cluster.wire import WireConnection, WireError
 from understudy_shared.http.problems import Problem, ProblemError, ProblemType
 from understudy_shared.questions.watch.events import MEDIA_TYPE, EndReason, HopEvent, read_event
-from understudy_shared.questions.watch.feed_state import FeedKey, HeardFeed
 from understudy_shared.questions.watch.hop import (
     KEYS_PATH,
     MAX_FED_KEYS,
     OPEN_PATH,
     FedPartition,
     FeedHop,
+    FeedKey,
     FeedKeysHop,
+    HeardFeed,
     WatchKey,
 )
 from understudy_shared.questions.watch.streams import HEARTBEAT_S, WatchStream, slices_of

@@ -23,7 +23,7 @@ from understudy_shared.http.edge import App, Scope, read_body
 from understudy_shared.http.lookup_requests import key_and_params
 from understudy_shared.http.problems import RETAINED, ProblemError, ProblemType, problem_of
 from understudy_shared.http.target import STORES, parse_query, split_path
-from understudy_shared.questions.lookup.scattered import ambiguous_key
+from understudy_shared.questions.lookup.batches import ambiguous_key
 from understudy_shared.questions.lookup.windows import window_key
 from understudy_shared.questions.scan.cursor import ScanCursor
 from understudy_shared.questions.scan.long_reads import LongReads

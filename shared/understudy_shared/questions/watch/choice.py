@@ -1,4 +1,4 @@
-"""The choice of what one watcher of keys is sent next (pure).
+"""The choice of what one watcher is sent next: of keys, of a router's feed, of a prefix (pure).
 
 A watcher has no queue: of each key it knows the last version that it was sent, and what it is sent next is the present
 value. Values that it missed meanwhile are counted. All watchers of a key share one `WatchedKey`.
@@ -9,8 +9,15 @@ up to it were sent, never overtakes an event.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from hashlib import blake2b
+from typing import Any, Final, NamedTuple
+
+import orjson
+
+from understudy_shared.questions.watch.events import KeyEvent, coalesced_event, key_event
 
 UNSENT = -1
 """The version of a key of which nothing was sent yet."""
@@ -157,3 +164,208 @@ class Watch:
             return None
         self._position_version = behind.version
         return behind.position
+
+
+class SharedKey(WatchedKey):
+    """A watched key: its JSON, and the event that tells its present value, without its last line."""
+
+    __slots__ = ("event", "kind", "printed", "users")
+
+    def __init__(self, printed: bytes) -> None:
+        super().__init__()
+        self.printed = printed
+        self.event = b""
+        self.kind = KeyEvent.SNAPSHOT
+        self.users: set[object] = set()
+        """The streams of its watchers."""
+
+
+class SharedPart(WatchedPart, ABC):
+    """The watched keys of a partition."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    def first_event(self, key: SharedKey) -> bytes:
+        """Return the event that tells a new watcher the present value of a key, without its last line."""
+
+
+class Change(NamedTuple):
+    """A change of the key with this index that its watcher missed: its version, its event, and the token of it."""
+
+    at: int
+    version: int
+    kind: KeyEvent
+    event: bytes
+    position: str
+
+
+class CaughtUp(NamedTuple):
+    """The changes that a watcher missed, up to version `reached`; and the counts of changes of its keys at version
+    `last`, up to which they were asked for.
+    """
+
+    entries: list[Change]
+    reached: int
+    last: int
+    counts: list[int]
+
+
+class FeedWatch(Watch):
+    """One feed of a partition. It costs by changes, not by keys: `changed` says which keys a version has changed."""
+
+    __slots__ = ("_has_told", "_maybe", "_numbers", "_part")
+
+    def __init__(self, part: WatchedPart) -> None:
+        super().__init__(())
+        self._part = part
+        self._parts = (part,)
+        self._keys: dict[int, tuple[SharedKey, WatchedPart]] = {}
+        self._versions: dict[int, int] = {}
+        self._changes: dict[int, int] = {}
+        self._numbers: dict[WatchedKey, int] = {}
+        self._maybe: set[int] = set()
+        """Numbers of the keys that may have changes that were not sent."""
+        self._has_told = False
+
+    def __len__(self) -> int:
+        return len(self._keys)
+
+    def key(self, number: int) -> SharedKey:
+        """Return the key of a number."""
+        return self._keys[number][0]
+
+    def numbered(self) -> tuple[list[int], list[SharedKey]]:
+        """Return all numbers, and their keys."""
+        return list(self._keys), [key for key, _ in self._keys.values()]
+
+    def add(self, number: int, key: SharedKey, after: int | None) -> None:
+        """Add a key, of which all changes up to version `after` were sent; None: nothing."""
+        self.drop(number)
+        if key in self._numbers:  # the router watches it by another number now
+            self.drop(self._numbers[key])
+        self._keys[number] = (key, self._part)
+        self._versions[number] = UNSENT if after is None else after
+        self._changes[number] = key.changes
+        self._numbers[key] = number
+        self._maybe.add(number)
+
+    def drop(self, number: int) -> SharedKey | None:
+        """Drop a key and return it; None if no key has that number."""
+        found = self._keys.pop(number, None)
+        if found is None:
+            return None
+        del self._versions[number], self._changes[number], self._numbers[found[0]]
+        self._maybe.discard(number)
+        return found[0]
+
+    def was_sent(self, index: int, version: int, changes: int) -> None:
+        if index in self._keys:  # else it was dropped meanwhile
+            super().was_sent(index, version, changes)
+
+    def changed(self, keys: Iterable[WatchedKey]) -> None:
+        """Take in that these keys, which others may watch, have changed."""
+        numbers = self._numbers
+        self._maybe.update(numbers[key] for key in keys if key in numbers)
+
+    def _tell(self, index: int) -> Telling:
+        self._has_told = True
+        return super()._tell(index)
+
+    def _news(self) -> str | None:
+        """Return the position, unless nothing was sent since it was returned before: the router waits for it."""
+        has_told, self._has_told = self._has_told, False
+        news = super()._news()
+        return self._part.position if has_told else news
+
+    def _candidates(self) -> Iterable[int]:
+        return tuple(self._maybe)
+
+    def _due(self) -> list[tuple[int, int]]:
+        due = super()._due()
+        self._maybe = {number for _, number in due}
+        return due
+
+
+MAX_REMEMBERED: Final = 10_000
+"""Number of keys whose values are remembered. Beyond it equal values are sent again."""
+
+_NOT_SAID: Final = ("version", "partition")
+"""Members of a change that are not about its value."""
+
+
+class _Pending(NamedTuple):
+    """The changes of a key that were not told: the first version, their number, and the last one."""
+
+    first: int
+    changes: int
+    kind: KeyEvent
+    data: dict[str, Any]
+
+
+class PrefixWatch:
+    """The keys and changes that one watcher was sent. `store` is the store's name; `knows_all`: it was sent every key
+    that is there.
+    """
+
+    def __init__(self, store: str, *, knows_all: bool) -> None:
+        self.told: Counter[KeyEvent] = Counter()
+        """Number of events by kind."""
+        self.coalesced = 0
+        """Number of changes that were left out."""
+        self._store = store
+        self._json_name = orjson.dumps(store)
+        self._knows_all = knows_all
+        self._digests: dict[bytes, bytes] = {}
+        self._pending: dict[bytes, _Pending] = {}
+
+    def present(self, row: Mapping[str, Any], partition: int, stamp: Mapping[str, object]) -> bytes:
+        """Return the event that tells a key that is there at the beginning, without its last line."""
+        found = {} if "problem" in row else {"found": True}
+        self._remember(orjson.dumps(row["key"]), {**found, **row})
+        self.told[KeyEvent.SNAPSHOT] += 1
+        data = {"store": self._store, **found, **row, "partition": partition, **stamp}
+        return key_event(KeyEvent.SNAPSHOT, orjson.dumps(data))
+
+    def changed(self, change: dict[str, Any], committed_at: str | None, position: str) -> None:
+        """Take in a change of a version, as the changes of a store have it."""
+        key = orjson.dumps(change["key"])
+        is_found = change.get("found") is not False
+        if is_found:
+            if not self._remember(key, change):
+                return
+        elif self._digests.pop(key, None) is None and self._knows_all:
+            return  # Spark removes keys, too, that are not there
+        kind = KeyEvent.VALUE if is_found else KeyEvent.DELETED
+        data = {"store": self._store, **change, "committed_at": committed_at, "position": position}
+        before = self._pending.get(key)
+        first, count = (change["version"], 1) if before is None else (before.first, before.changes + 1)
+        self._pending[key] = _Pending(first, count, kind, data)
+
+    @property
+    def pending(self) -> int:
+        """The number of keys whose changes were not told."""
+        return len(self._pending)
+
+    def tell(self) -> Iterator[bytes]:
+        """Yield the events of what was taken in, without their last lines."""
+        pending, self._pending = self._pending, {}
+        for key, (first, count, kind, data) in pending.items():
+            if count > 1:
+                self.told[KeyEvent.COALESCED] += 1
+                self.coalesced += count - 1
+                yield coalesced_event(self._json_name, key, first, data["version"], count - 1)
+            self.told[kind] += 1
+            yield key_event(kind, orjson.dumps(data))
+
+    def _remember(self, key: bytes, change: Mapping[str, Any]) -> bool:
+        """Remember what a key holds. Return whether it is another value than before."""
+        said = orjson.dumps({name: each for name, each in change.items() if name not in _NOT_SAID})
+        digest = blake2b(said, digest_size=12).digest()
+        if self._digests.get(key) == digest:
+            return False
+        if len(self._digests) >= MAX_REMEMBERED and key not in self._digests:
+            self._digests.clear()
+            self._knows_all = False
+        self._digests[key] = digest
+        return True

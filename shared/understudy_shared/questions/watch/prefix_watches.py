@@ -23,20 +23,25 @@ from understudy_shared.http.edge import Scope
 from understudy_shared.http.lookup_requests import pop_longs
 from understudy_shared.http.problems import Problem, ProblemError, ProblemType
 from understudy_shared.http.target import parse_query
-from understudy_shared.questions.changes.merged import MergedChanges
-from understudy_shared.questions.changes.service import Changes, ChangesTurn
+from understudy_shared.questions.changes.service import Changes, ChangesTurn, MergedChanges
 from understudy_shared.questions.export.service import patient, patiently
 from understudy_shared.questions.scan.page import PAGE_MS, Place, Room, Stamp
 from understudy_shared.questions.scan.prefix import parse_prefix
 from understudy_shared.questions.scan.requests import parse_scan
 from understudy_shared.questions.scan.turns import Asker, ScanTurn, scan_turn
+from understudy_shared.questions.watch.choice import PrefixWatch
 from understudy_shared.questions.watch.events import KEEP_ALIVE, EndReason, reset_event, version_event, with_id
 from understudy_shared.questions.watch.hop import WatchKey
-from understudy_shared.questions.watch.prefix_choice import PrefixWatch
-from understudy_shared.questions.watch.requests import Beginning, beginning_of
-from understudy_shared.questions.watch.sending import PIECE_BYTES, Begun, Events, begun
-from understudy_shared.questions.watch.service import Watches, grants_of
-from understudy_shared.questions.watch.streams import WatchEndedError, WatchStream, WatchStreams
+from understudy_shared.questions.watch.service import Beginning, Watches, beginning_of, grants_of
+from understudy_shared.questions.watch.streams import (
+    PIECE_BYTES,
+    Begun,
+    Events,
+    WatchEndedError,
+    WatchStream,
+    WatchStreams,
+    begun,
+)
 from understudy_shared.reads.bounds import NO_BOUND, BadBoundError, Bound, ReadVersion, Refusal
 from understudy_shared.reads.tokens import Position
 from understudy_shared.spark.times import utc_text

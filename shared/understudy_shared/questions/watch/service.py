@@ -1,9 +1,7 @@
 """Watches of keys, the same at nodes and routers: parsed, granted, limited, and sent as server-sent events.
 
 In a scattered store a key is watched in all partitions. The events of one partition say what it holds. A watcher is
-sent the first value when each partition has told its own, and a problem as soon as two of them have the key. Partitions
-at different versions cannot say together that a key is absent (see `lookup.scattered`). The watcher reads of such a key
-when all of them have told their changes up to the newest of those versions.
+sent the first value when each partition has told its own, and a problem as soon as two of them have the key.
 """
 
 from __future__ import annotations
@@ -12,6 +10,7 @@ import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
+from dataclasses import dataclass
 from time import monotonic
 from typing import Any, NamedTuple
 
@@ -19,36 +18,151 @@ import orjson
 from fastapi import APIRouter, Request, Response
 
 from understudy_shared.auth.access import authorization_of, regranted
-from understudy_shared.base.errors import UnderstudyError
+from understudy_shared.auth.principals import Authorization
+from understudy_shared.auth.redaction import require_key
+from understudy_shared.base.errors import BadKeyError, UnderstudyError
+from understudy_shared.base.texts import clipped
 from understudy_shared.http.edge import Scope, read_body
+from understudy_shared.http.lookup_requests import encoded_key, key_and_params, longs_as_text, pop_longs
 from understudy_shared.http.problems import Problem, ProblemError, ProblemType, problem_of
-from understudy_shared.http.target import split_path
-from understudy_shared.questions.lookup.scattered import ambiguous_key
+from understudy_shared.http.target import parse_query, split_path
+from understudy_shared.questions.lookup.batches import ambiguous_key, parse_batch
 from understudy_shared.questions.scan.service import Scans
+from understudy_shared.questions.watch.choice import Batch, CaughtUp, SharedKey, SharedPart, Telling, Watch
 from understudy_shared.questions.watch.events import (
+    KEEP_ALIVE,
     EndReason,
     HopEvent,
     KeyEvent,
+    coalesced_event,
     key_event,
     read_event,
+    reset_event,
+    version_event,
     version_text,
     with_id,
 )
 from understudy_shared.questions.watch.hop import WatchKey
-from understudy_shared.questions.watch.requests import (
-    Beginning,
-    WatchedStore,
-    WatchRequest,
-    members_with_prefix,
-    parse_watch,
-    parse_watch_body,
+from understudy_shared.questions.watch.streams import (
+    PIECE_BYTES,
+    Begun,
+    Events,
+    WatchResponse,
+    WatchStream,
+    WatchStreams,
+    begun,
 )
-from understudy_shared.questions.watch.sending import Begun, Events, WatchResponse, begun
-from understudy_shared.questions.watch.streams import WatchStream, WatchStreams
-from understudy_shared.reads.bounds import Bound, Selection
-from understudy_shared.reads.tokens import Position, decode_position
+from understudy_shared.reads.bound_parsing import parse_moment
+from understudy_shared.reads.bounds import BadBoundError, Bound, Refusal, Selection
+from understudy_shared.reads.tokens import POSITION_PREFIX, BadPositionError, Position, decode_position
 from understudy_shared.server.request_counts import NO_STORE, RequestCounts
-from understudy_shared.spark.key_codec import KeyCodec
+from understudy_shared.spark.key_codec import KeyCodec, Row
+
+SELECTION_PARAMETERS = ("limit", "include_expired")
+_KNOWN = "from, include_expired, limit and longs"
+_FIX = "Send the `position` of an answer, the id of an event, a time ago (1m), or nothing"
+
+
+Beginning = Position | int | None
+"""The beginning of a watch: a position, a moment in microseconds (below 0 a time ago), or None for present values."""
+
+
+class WatchRequest(NamedTuple):
+    """A request as it came: parsed keys, its beginning, and the parameters of the selection."""
+
+    rows: Sequence[Row]
+    begins: Beginning
+    selection: Mapping[str, object]
+    longs_as_text: bool
+
+
+@dataclass(frozen=True, slots=True)
+class WatchedStore:
+    """A store whose keys are watched."""
+
+    name: str
+    codec: KeyCodec
+    partitions: int
+    max_key_bytes: int
+
+    def keys(self, rows: Sequence[Row], authorization: Authorization) -> list[WatchKey]:
+        """Return the keys of a request, each once. Raises the problem of one that is too long or not granted."""
+        found: dict[bytes, WatchKey] = {}
+        for row in rows:
+            encoded = encoded_key(self.codec, row, self.max_key_bytes)
+            key = self.codec.to_json(encoded)
+            if authorization.keys.prefixes is not None:
+                require_key(authorization, key)
+            found[encoded] = WatchKey(self.codec.partition(row, self.partitions), encoded, orjson.dumps(key))
+        return list(found.values())
+
+
+def parse_watch(codec: KeyCodec, form: list[str], query: bytes, last_event_id: str) -> WatchRequest:
+    """Parse a request for one key, which is given as that of a lookup. Raises its problem."""
+    row, params = key_and_params(codec, form, query)
+    longs = pop_longs(params)
+    return _request([row], params, last_event_id, longs_as_text=longs)
+
+
+def parse_watch_body(codec: KeyCodec, body: bytes, query: bytes, last_event_id: str) -> WatchRequest:
+    """Parse a request for many keys, which are given as those of a batch. Raises its problem."""
+    params = parse_query(query)
+    longs = pop_longs(params)
+    if params:
+        what = f"a watch of many keys has no query parameter {clipped(min(params))}"
+        raise ProblemError(Problem(ProblemType.BAD_REQUEST, what, "query", "Send it among the bounds, in the body"))
+    keys, bounds = parse_batch(body)
+    if not keys:
+        raise BadKeyError("there is no key to watch", where="keys", fix='Send {"keys": [["a"], ["b"]]}')
+    rows = [_parsed(codec, index, key) for index, key in enumerate(keys)]
+    return _request(rows, bounds, last_event_id, longs_as_text=longs)
+
+
+def members_with_prefix(body: bytes) -> Mapping[str, Any] | None:
+    """Return the members of a body that names a prefix in place of keys; None for any other."""
+    if b'"prefix"' not in body:
+        return None
+    try:
+        members = orjson.loads(body)
+    except orjson.JSONDecodeError:
+        return None
+    return members if isinstance(members, dict) and "prefix" in members else None
+
+
+def _parsed(codec: KeyCodec, index: int, key: object) -> Row:
+    try:
+        return codec.parse_json(key)
+    except UnderstudyError as error:
+        problem = problem_of(error)
+        raise ProblemError(Problem(problem.type, problem.detail, f"keys[{index}]", problem.fix)) from None
+
+
+def _request(
+    rows: Sequence[Row], params: Mapping[str, object], last_event_id: str, *, longs_as_text: bool
+) -> WatchRequest:
+    unknown = sorted(params.keys() - {"from", *SELECTION_PARAMETERS})
+    if unknown:
+        fix = f"Known are {_KNOWN}: a watch tells the newest version, and then what comes"
+        raise BadBoundError(f"a watch has no bound {clipped(unknown[0])}", where="bounds", fix=fix)
+    selection = {name: params[name] for name in SELECTION_PARAMETERS if name in params}
+    return WatchRequest(rows, beginning_of(params, last_event_id), selection, longs_as_text)
+
+
+def beginning_of(params: Mapping[str, object], last_event_id: str) -> Beginning:
+    """Return where a watch begins. Raises the problem of what does not parse."""
+    # The header counts first: a browser that connects again sends it to the address of the first time.
+    where, given = ("last-event-id", last_event_id) if last_event_id else ("from", params.get("from"))
+    if given is None:
+        return None
+    if not isinstance(given, str):
+        raise BadBoundError(f"{where} must be a text", where=where, fix=_FIX)
+    if where == "from" and not given.startswith(POSITION_PREFIX):
+        return parse_moment(where, given)
+    try:
+        return decode_position(given)
+    except BadPositionError as error:
+        raise BadPositionError(error.what, where=where, fix=_FIX) from None
+
 
 Parse = Callable[[KeyCodec], WatchRequest]
 WatchPrefix = Callable[[str, Mapping[str, Any], bytes, str, Scope], Awaitable[Begun]]
@@ -318,3 +432,147 @@ def watch_routes(watches: Watches, watch_prefix: WatchPrefix) -> APIRouter:
         return answered(store, lambda codec: parse_watch_body(codec, body, query, last_event_id))
 
     return routes
+
+
+class Joined(NamedTuple):
+    """Watched keys of a partition, in the order in which they were asked for, with their places in the question."""
+
+    part: SharedPart
+    keys: Sequence[SharedKey]
+    indexes: Sequence[int]
+
+
+class WatchSource(ABC):
+    """The source of the keys of one watcher."""
+
+    @property
+    @abstractmethod
+    def lineage(self) -> str:
+        """The history of the checkpoint that is watched."""
+
+    @property
+    @abstractmethod
+    def json_name(self) -> bytes:
+        """The JSON of the store's name."""
+
+    @abstractmethod
+    async def join(self, asked: WatchQuestion, stream: WatchStream, joined: list[Joined]) -> bool:
+        """Join the keys of a question, and put them into `joined` one partition after another. Return whether its
+        position is of another history. Raises the problem of keys or a position that cannot be watched.
+        """
+
+    @abstractmethod
+    async def since(self, joined: Joined, after: Position) -> CaughtUp:
+        """Return what changed of some keys behind a position. Raises the problem of one that is gone."""
+
+    @abstractmethod
+    def leave(self, joined: Joined, stream: WatchStream) -> None:
+        """Leave keys of a partition."""
+
+
+class Watcher:
+    """One watcher: its keys, each with its partition, and what it is sent."""
+
+    __slots__ = ("_asked", "_joined", "_keys", "_source", "_stream", "_streams")
+
+    def __init__(
+        self,
+        source: WatchSource,
+        streams: WatchStreams,
+        asked: WatchQuestion,
+        stream: WatchStream,
+    ) -> None:
+        self._source, self._streams, self._asked, self._stream = source, streams, asked, stream
+        self._keys: list[tuple[SharedKey, SharedPart]] = []
+        self._joined: list[Joined] = []
+
+    async def events(self) -> Events:
+        """Yield the events, from the first on at once."""
+        try:
+            is_reset = await self._source.join(self._asked, self._stream, self._joined)
+            at = {
+                index: (key, each.part)
+                for each in self._joined
+                for key, index in zip(each.keys, each.indexes, strict=True)
+            }
+            self._keys = [at[index] for index in range(len(at))]
+            after = None if is_reset else self._asked.after
+            watch = Watch(self._keys, None if after is None else after.version)
+            if after is not None:
+                try:
+                    async with aclosing(self._missed(watch, after)) as missed:
+                        async for piece in missed:
+                            yield piece
+                except ProblemError as error:
+                    if error.problem.refusal is not Refusal.LINEAGE_CHANGED:
+                        raise
+                    is_reset, watch = True, Watch(self._keys)
+            if is_reset:
+                yield reset_event(self._source.lineage)
+            is_due = True
+            while True:
+                self._stream.require_open()
+                batch = watch.take(PIECE_BYTES, wants_position=is_due)
+                if batch.tellings or is_due:
+                    yield self._encoded(batch)
+                else:
+                    await self._stream.wait()
+                is_due = self._stream.is_quiet
+        finally:
+            for joined in self._joined:
+                self._source.leave(joined, self._stream)
+
+    async def _missed(self, watch: Watch, after: Position) -> Events:
+        """Yield the changes behind a position, up to the version that the partition of each key shows."""
+        for joined in self._joined:
+            behind, last = after, joined.part.version
+            while behind.version < last:
+                found = await self._source.since(joined, behind)
+                last = found.last
+                yield self._encoded_changes(found)
+                for index, count in zip(joined.indexes, found.counts, strict=True):
+                    watch.was_sent(index, found.reached, count)
+                behind = Position(after.application_id, after.lineage, found.reached, None)
+
+    def _encoded_changes(self, found: CaughtUp) -> bytes:
+        texts: list[bytes] = []
+        for entry in found.entries:
+            self._streams.events[entry.kind] += 1
+            position = entry.position if len(self._keys) == 1 else None
+            texts.append(with_id(self._shown(entry.event), position))
+        return b"".join(texts) or KEEP_ALIVE
+
+    def _encoded(self, batch: Batch) -> bytes:
+        if not batch.tellings:
+            return KEEP_ALIVE if batch.position is None else self._version(batch.position)
+        texts = [self._encoded_telling(each) for each in batch.tellings]
+        return b"".join([*(with_id(text, None) for text in texts[:-1]), with_id(texts[-1], batch.position)])
+
+    def _encoded_telling(self, telling: Telling) -> bytes:
+        """Return the events of a key, the last one without its end."""
+        key, part = self._keys[telling.at]
+        events, missed = self._streams.events, telling.missed
+        coalesced = b""
+        if missed is not None:
+            self._streams.coalesced += missed.changes or 0
+            events[KeyEvent.COALESCED] += 1
+            name = self._source.json_name
+            coalesced = coalesced_event(name, key.printed, *missed)
+            if not telling.tells_value:
+                return coalesced
+            coalesced = with_id(coalesced, None)
+        if telling.is_first:
+            events[KeyEvent.SNAPSHOT] += 1
+            return self._shown(part.first_event(key))
+        events[key.kind] += 1
+        return coalesced + self._shown(key.event)
+
+    def _version(self, position: str) -> bytes:
+        return version_event(min(each.part.version for each in self._joined), position)
+
+    def _shown(self, event: bytes) -> bytes:
+        """Return an event with its whole numbers as the reader wants them."""
+        if not self._asked.longs_as_text:
+            return event
+        head, _, data = event.partition(b"data: ")
+        return b"%bdata: %b" % (head, longs_as_text(data))

@@ -21,7 +21,7 @@ from understudy_shared.http.health import State
 from understudy_shared.http.openapi.document import Service, document, read_source
 from understudy_shared.http.problems import ProblemType
 from understudy_shared.page.series import HISTORY_MINUTES
-from understudy_shared.questions.lease.requests import MAX_LEASED_STORES
+from understudy_shared.questions.lease.service import MAX_LEASED_STORES
 from understudy_shared.questions.scan.question import MAX_FIELDS, MAX_ORDER_CHARS, MAX_SCAN_ROWS
 from understudy_shared.questions.scan.where import MAX_TERMS
 from understudy_shared.reads import tokens

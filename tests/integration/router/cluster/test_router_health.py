@@ -15,8 +15,7 @@ from tests.support.cluster.fake_node import RESET, FakeNode, Hang, found
 from understudy_router.cluster.health import MAX_BAD_IN_A_ROW, Health
 from understudy_shared.base.background import Supervisor
 from understudy_shared.base.clock import SystemClock
-from understudy_shared.questions.lookup.hop import HopGroup
-from understudy_shared.questions.lookup.hop_columns import HopKey, HopOutcome
+from understudy_shared.questions.lookup.hop import HopGroup, HopKey, HopOutcome
 
 HEARTBEAT_MS = 500
 LONG_MS = 20_000

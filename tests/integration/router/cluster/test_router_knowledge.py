@@ -17,8 +17,7 @@ from understudy_shared.bus.gossip import digest_of
 from understudy_shared.bus.messages import Applied
 from understudy_shared.bus.redis_bus import RedisBus
 from understudy_shared.http.problems import ProblemType
-from understudy_shared.questions.lookup.hop import HopGroup
-from understudy_shared.questions.lookup.hop_columns import HopKey, HopOutcome
+from understudy_shared.questions.lookup.hop import HopGroup, HopKey, HopOutcome
 
 FOREVER_MS = 3_600_000
 

@@ -23,8 +23,7 @@ from understudy_shared.bus.base import Bus
 from understudy_shared.bus.gossip import Gossip, digest_of
 from understudy_shared.bus.messages import Assignment, Endpoint, Message
 from understudy_shared.cluster.without_bus import Remembered
-from understudy_shared.questions.lookup.hop import HopGroup
-from understudy_shared.questions.lookup.hop_columns import HopKey, HopOutcome
+from understudy_shared.questions.lookup.hop import HopGroup, HopKey, HopOutcome
 
 STORE = "/v1/stores/words"
 

@@ -13,8 +13,7 @@ from tests.support.cluster.fake_node import RESET, Answer, Hang, Raw, found, pro
 from understudy_router.forwarding.fallback import Step
 from understudy_shared.base.words import ApplicationId, Lineage
 from understudy_shared.http.problems import ProblemType
-from understudy_shared.questions.lookup.hop import HopReply, encode_reply
-from understudy_shared.questions.lookup.hop_columns import HopKey, HopOutcome
+from understudy_shared.questions.lookup.hop import HopKey, HopOutcome, HopReply, encode_reply
 from understudy_shared.reads.bounds import Refusal
 from understudy_shared.reads.tokens import Position
 

@@ -124,7 +124,7 @@ def test_a_node_shows_a_commit_though_its_next_poll_is_far_away(
         wait_to_hold(node, "0_0", "0_1", version=1)
         monkeypatch.setattr("understudy_node.node.WATCHED_POLL_MS", LONG_MS)
         monkeypatch.setattr("understudy_node.node.POLL_FLOOR_LOCAL_MS", LONG_MS)
-        monkeypatch.setattr("understudy_node.replica.schedule.PREFETCH_FLOOR_MS", LONG_MS)
+        monkeypatch.setattr("understudy_node.replica.workers.PREFETCH_FLOOR_MS", LONG_MS)
         node.wake()
         for version in (2, 3):
             checkpoint.add(version)

@@ -11,7 +11,7 @@ from tests.support.cluster.followed_node import followed_node, wait_to_hold
 
 from understudy_node.http.metrics import replica_metrics
 from understudy_node.node import Node
-from understudy_node.replica.progress import Progress
+from understudy_node.replica.read_views import Progress
 from understudy_shared.base.words import LagInfo
 
 PARTITIONS = 4

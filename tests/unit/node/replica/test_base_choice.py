@@ -15,7 +15,7 @@ from tests.support.checkpoint import bytes as spark
 from understudy_node.checkpoint.files import LocalFiles
 from understudy_node.checkpoint.logs import parse_commit, parse_offsets
 from understudy_node.follow.history import CommitRecord
-from understudy_node.replica.base_choice import BaseChoice
+from understudy_node.replica.chosen_files import BaseChoice
 from understudy_node.replica.replica_context import StorePlace
 from understudy_shared.base.words import ApplicationId, Lineage, TaskId
 

@@ -13,7 +13,7 @@ from tests.support.checkpoint import bytes as spark
 from understudy_node.checkpoint.files import LocalFiles
 from understudy_node.checkpoint.logs import parse_commit, parse_offsets
 from understudy_node.follow.history import CommitRecord
-from understudy_node.replica.changelog_reader import ChangelogReader, ReadChangelog, RewrittenError
+from understudy_node.replica.chosen_files import ChangelogReader, ReadChangelog, RewrittenError
 from understudy_node.replica.replica_context import StorePlace, Surroundings
 from understudy_shared.base.errors import VanishedError
 from understudy_shared.base.words import ApplicationId, Lineage, TaskId

@@ -16,8 +16,7 @@ from understudy_node.engine.view import View
 from understudy_node.replica import past_versions
 from understudy_node.replica.local_bases import LocalBases
 from understudy_node.replica.past_versions import OPENING, PastVersions
-from understudy_node.replica.replica_identity import Retained
-from understudy_node.replica.task_view import TaskView
+from understudy_node.replica.task_view import Retained, TaskView
 from understudy_shared.base.errors import CorruptFileError, MissingVersionError, UnderstudyError, VanishedError
 from understudy_shared.base.words import ApplicationId, TaskId
 from understudy_shared.reads.bounds import ReadVersion, Refusal

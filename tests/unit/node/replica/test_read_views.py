@@ -12,10 +12,8 @@ from tests.support.clock import ManualClock
 
 from understudy_node.checkpoint.files import FileStat
 from understudy_node.follow.end import End
-from understudy_node.replica.progress import Progress
-from understudy_node.replica.read_views import Readings
-from understudy_node.replica.replica_identity import Origin
-from understudy_node.replica.task_view import TaskView, task_view
+from understudy_node.replica.read_views import Progress, Readings
+from understudy_node.replica.task_view import Origin, TaskView, task_view
 from understudy_shared.base.words import ApplicationId, HostInfo, Lineage, ReplicaState, Role, TaskId
 
 FILE = FileStat(10**9, 30, 1)

@@ -8,7 +8,7 @@ import pytest
 from tests.support.checkpoint.handmade import HandmadeCheckpoint
 from tests.support.cluster.followed_node import followed_node, heartbeat, wait_to_hold
 
-from understudy_node.replica.restore_progress import CHOOSING, FETCHING, OPENING, REPLAYING, RestoreProgress, of_all
+from understudy_node.replica.restore import CHOOSING, FETCHING, OPENING, REPLAYING, RestoreProgress, of_all
 from understudy_node.replica.task import TaskReplica
 from understudy_shared.base.words import ReplicaState
 from understudy_shared.bus.messages import Restore

@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-from understudy_node.replica.schedule import LOOKS_AT_REST, PREFETCH_FLOOR_MS, WorkSchedule
+from understudy_node.replica.workers import LOOKS_AT_REST, PREFETCH_FLOOR_MS, WorkSchedule
 
 RETRY_MS = 1000
 

@@ -11,8 +11,7 @@ from tests.unit.node.replica.test_pinned_versions import TASKS, shown
 
 from understudy_node.engine.base import EmptyBase
 from understudy_node.engine.view import View
-from understudy_node.replica.pinned_versions import HOLD_MS, PinnedViews
-from understudy_node.replica.snapshot_leases import LeaseTable, leased_version
+from understudy_node.replica.pinned_versions import HOLD_MS, LeaseTable, PinnedViews, leased_version
 from understudy_shared.base.words import ApplicationId, Lineage
 from understudy_shared.http.problems import ProblemError
 from understudy_shared.reads.bounds import ReadVersion

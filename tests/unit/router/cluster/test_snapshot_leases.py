@@ -11,7 +11,7 @@ from tests.support.clock import ManualClock
 from tests.support.router.tables import APPLICATION, LINEAGE, beat, port_of, tables_of, task
 
 from understudy_router.admin.snapshot_leases import MAX_SHOWN, overview_part
-from understudy_router.questions.lease.snapshot_leases import SnapshotLeases, listing_document
+from understudy_router.questions.moments import SnapshotLeases, listing_document
 from understudy_shared.base.words import ApplicationId, HostInfo, Lineage
 from understudy_shared.cluster.node_calls import CallKind, NodeCallError, NodeCalls, NodeTimeoutError
 from understudy_shared.http.problems import ProblemError

@@ -8,8 +8,7 @@ from typing import cast
 import pytest
 from tests.support.router.tables import APPLICATION, LINEAGE, beat, port_of, tables_of, task
 
-from understudy_router.questions.lease.snapshot_leases import SnapshotLeases
-from understudy_router.questions.moments import Moments
+from understudy_router.questions.moments import Moments, SnapshotLeases
 from understudy_shared.base.clock import SystemClock
 from understudy_shared.base.words import ApplicationId, HostInfo, Lineage
 from understudy_shared.cluster.node_calls import NodeCallError, NodeCalls

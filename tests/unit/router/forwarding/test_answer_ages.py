@@ -14,7 +14,7 @@ from understudy_node.replica.task_view import task_view
 from understudy_router.forwarding.answer_ages import ServedReads, is_beyond
 from understudy_shared.base.words import ApplicationId, LagInfo, Lineage, TaskId
 from understudy_shared.http.problems import Problem, ProblemType, refused
-from understudy_shared.questions.lookup.hop_columns import FOUND, HopOutcome
+from understudy_shared.questions.lookup.hop import FOUND, HopOutcome
 from understudy_shared.reads.bounds import NO_BOUND, Bound, Refusal, UnknownLag
 from understudy_shared.reads.tokens import Position
 from understudy_shared.telemetry.histogram import OFFSET_LAG_BOUNDS, Histogram

@@ -17,7 +17,7 @@ from understudy_router.forwarding.fallback import (
     rejection_by_problem,
 )
 from understudy_router.routing.choose import Choice, Exclusion, Reason
-from understudy_router.transport.hop_replies import OVERLOADED
+from understudy_router.transport.client_context import OVERLOADED
 from understudy_router.transport.node_requests import Delay
 from understudy_shared.base.words import ApplicationId, HostInfo, Lineage
 from understudy_shared.cluster.wire import WireError

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from hypothesis import given
 from hypothesis import strategies as st
 
-from understudy_router.forwarding.results import Result, Results
+from understudy_router.forwarding.fallback import Result, Results
 from understudy_shared.http.problems import Problem, ProblemType
-from understudy_shared.questions.lookup.hop_columns import ABSENT, FOUND, HopOutcome, HopOutcomes
+from understudy_shared.questions.lookup.hop import ABSENT, FOUND, HopOutcome, HopOutcomes
 
 KEYS = 6
 BAD_KEY = Problem(ProblemType.BAD_KEY, "no key")

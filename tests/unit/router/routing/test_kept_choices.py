@@ -9,9 +9,7 @@ from tests.support.router.tables import assigned, beat, expire, route, task
 
 from understudy_router.cluster.candidates import candidates_of
 from understudy_router.router import Router
-from understudy_router.routing.choices import MAX_CHOICE_AGE_MS
-from understudy_router.routing.choose import choose
-from understudy_router.routing.explain import key_hash
+from understudy_router.routing.choose import MAX_CHOICE_AGE_MS, choose, key_hash
 from understudy_router.settings import RouterSettings
 from understudy_shared.base.words import HostInfo
 from understudy_shared.bus.messages import Farewell

@@ -25,9 +25,7 @@ from understudy_router.cluster.candidates import candidates_of
 from understudy_router.cluster.catalogue import stores_of
 from understudy_router.cluster.tables import Tables
 from understudy_router.http.routes import StoreMetadata
-from understudy_router.routing.choose import choose
-from understudy_router.routing.explain import explain_key
-from understudy_router.routing.resolve import resolve
+from understudy_router.routing.choose import choose, explain_key, resolve
 from understudy_shared.base.errors import UnknownStoreError
 from understudy_shared.base.words import HostInfo, KeyQueryMetadata
 from understudy_shared.bus.messages import Assignment, Farewell

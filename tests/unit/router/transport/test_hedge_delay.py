@@ -7,7 +7,7 @@ import math
 from hypothesis import given
 from hypothesis import strategies as st
 
-from understudy_router.transport.hedge_delay import MIN_HEDGE_MS, Patience, Quantile
+from understudy_router.transport.node_requests import MIN_HEDGE_MS, Patience, Quantile
 
 
 @given(took=st.lists(st.floats(0.2, 50_000), min_size=20, max_size=400))

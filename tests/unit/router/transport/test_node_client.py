@@ -14,15 +14,13 @@ from tests.support.cluster.fake_node import FakeNode, Hang, fake_nodes, found
 from understudy_router.cluster.catalogue import stores_of
 from understudy_router.transport import node_clients
 from understudy_router.transport.client_context import ClientContext, HopFacts
-from understudy_router.transport.hedge_delay import Patience
 from understudy_router.transport.node_client import FULL_KEYS, LONE_HOPS, NodeClient
 from understudy_router.transport.node_clients import IDLE_S, NodeClients
-from understudy_router.transport.node_requests import Delay, NodeRequest, Outcomes, Reply
+from understudy_router.transport.node_requests import Delay, NodeRequest, Outcomes, Patience, Reply
 from understudy_shared.auth.cluster_secret import ClusterIdentity
 from understudy_shared.base.words import HostInfo
 from understudy_shared.cluster.wire import HopFailure
-from understudy_shared.questions.lookup.hop import HopGroup, HopReply
-from understudy_shared.questions.lookup.hop_columns import HopKey, HopOutcome
+from understudy_shared.questions.lookup.hop import HopGroup, HopKey, HopOutcome, HopReply
 from understudy_shared.reads.bounds import NO_BOUND
 
 ROUTE = stores_of(catalogue(), "d1").get("words")

@@ -8,8 +8,15 @@ from tests.support.cluster.fake_cluster import catalogue
 
 from understudy_router.cluster.catalogue import stores_of
 from understudy_router.transport.node_requests import Hop, NodeRequest, Reply, RequestQueue, parts_that_fit
-from understudy_shared.questions.lookup.hop import HopRequest, decode_request, encode_request
-from understudy_shared.questions.lookup.hop_columns import FOUND, HopKey, HopKeys, HopOutcome
+from understudy_shared.questions.lookup.hop import (
+    FOUND,
+    HopKey,
+    HopKeys,
+    HopOutcome,
+    HopRequest,
+    decode_request,
+    encode_request,
+)
 from understudy_shared.reads.bounds import NO_BOUND, Bound
 from understudy_shared.telemetry.spans import Trace
 

@@ -11,18 +11,15 @@ from tests.support.cluster.fake_cluster import catalogue, until
 from tests.support.cluster.fake_node import FakeNode, Hang, fake_nodes, found
 
 from understudy_router.cluster.catalogue import stores_of
-from understudy_router.transport.client_context import ClientContext, HopFacts
-from understudy_router.transport.hedge_delay import Patience
+from understudy_router.transport.client_context import ClientContext, HopFacts, IdleConnections
 from understudy_router.transport.node_client import MAX_CONNECTIONS
 from understudy_router.transport.node_clients import NodeClients
-from understudy_router.transport.node_connections import IdleConnections
-from understudy_router.transport.node_requests import Delay, NodeRequest, Outcomes, Reply
+from understudy_router.transport.node_requests import Delay, NodeRequest, Outcomes, Patience, Reply
 from understudy_shared.auth.cluster_secret import ClusterIdentity
 from understudy_shared.base.clock import SystemClock
 from understudy_shared.base.words import HostInfo
 from understudy_shared.cluster.wire import HopFailure
-from understudy_shared.questions.lookup.hop import HopReply
-from understudy_shared.questions.lookup.hop_columns import HopKey
+from understudy_shared.questions.lookup.hop import HopKey, HopReply
 from understudy_shared.reads.bounds import NO_BOUND
 
 ROUTE = stores_of(catalogue(), "d1").get("words")

@@ -19,8 +19,8 @@ from tests.support.services.guarded import Keys
 from tests.support.spark.counting_query import WORDS
 from tests.support.spark.queries import wait_until
 
-from understudy_node.questions.changes import version_changes
-from understudy_shared.questions.changes import question as shared_changes
+from understudy_node.questions import changes as version_changes
+from understudy_shared.questions.changes import service as shared_changes
 
 LAST = 5
 PARTITIONS = 3

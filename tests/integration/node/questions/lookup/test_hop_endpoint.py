@@ -22,7 +22,7 @@ from tests.support.spark.queries import wait_until
 from understudy_node.checkpoint.files import LocalFiles
 from understudy_node.questions.lookup.hop import SMALL_HOP_BYTES, Hops
 from understudy_shared.base.words import StoreName
-from understudy_shared.questions.lookup.hop_columns import ABSENT, FOUND, PROBLEM, HopKey
+from understudy_shared.questions.lookup.hop import ABSENT, FOUND, PROBLEM, HopKey
 from understudy_shared.questions.scan.hop import PATH as SCAN_PATH
 from understudy_shared.reads.bounds import Bound, UnknownLag
 from understudy_shared.reads.tokens import decode_position

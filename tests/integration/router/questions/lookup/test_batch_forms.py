@@ -24,8 +24,7 @@ from tests.support.spark.queries import wait_until
 
 from understudy.commands.reading import expanded
 from understudy_shared.http.problems import ProblemType
-from understudy_shared.questions.lookup.hop import HopGroup
-from understudy_shared.questions.lookup.hop_columns import ABSENT, FOUND, HopKey, HopOutcome
+from understudy_shared.questions.lookup.hop import ABSENT, FOUND, HopGroup, HopKey, HopOutcome
 
 PARTITIONS = 4
 

@@ -9,8 +9,7 @@ from tests.support.cluster.fake_cluster import STORE, cluster, until
 from tests.support.cluster.fake_node import Answer, found, problem
 
 from understudy_shared.http.problems import ProblemType
-from understudy_shared.questions.lookup.hop import MAX_HOP_BYTES, HopGroup
-from understudy_shared.questions.lookup.hop_columns import HopKey, HopOutcome
+from understudy_shared.questions.lookup.hop import MAX_HOP_BYTES, HopGroup, HopKey, HopOutcome
 
 
 def says(outcome: HopOutcome) -> Answer:

@@ -22,7 +22,7 @@ from understudy_router.transport.node_requests import NodeRequest
 from understudy_shared.base.words import ApplicationId, Lineage
 from understudy_shared.bus.messages import Applied, AssignedTask
 from understudy_shared.http.problems import ProblemType
-from understudy_shared.questions.lookup.hop_columns import HopOutcome
+from understudy_shared.questions.lookup.hop import HopOutcome
 from understudy_shared.reads.bounds import Refusal
 from understudy_shared.reads.tokens import Position
 from understudy_shared.server.answers import Answers

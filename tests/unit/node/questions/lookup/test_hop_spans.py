@@ -8,8 +8,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from understudy_node.questions.lookup.hop import MAX_SPANS, record_hop
-from understudy_shared.questions.lookup.hop import HopGroup, HopRequest, HopTrace
-from understudy_shared.questions.lookup.hop_columns import ABSENT, FOUND, PROBLEM, HopKey, HopOutcome
+from understudy_shared.questions.lookup.hop import (
+    ABSENT,
+    FOUND,
+    PROBLEM,
+    HopGroup,
+    HopKey,
+    HopOutcome,
+    HopRequest,
+    HopTrace,
+)
 from understudy_shared.reads.bounds import NO_BOUND
 from understudy_shared.telemetry.spans import Attributes, Kind, Trace
 

@@ -15,22 +15,23 @@ from tests.support.spark.counting_query import WORDS
 
 from understudy_node.node import Node
 from understudy_node.questions.lookup import hop as hop_module
-from understudy_node.questions.lookup.hop import Hops
-from understudy_node.questions.lookup.hop_lookups import HOP_SLICE_KEYS
+from understudy_node.questions.lookup.hop import HOP_SLICE_KEYS, Hops
 from understudy_node.questions.lookup.reads import Reads
 from understudy_node.stores.lookup import StoreReader
 from understudy_shared.base.words import Role, StoreName
 from understudy_shared.questions.lookup.hop import (
+    FOUND,
     HOP_SLICE_GROUPS,
     MAX_HOP_KEYS,
     PATH,
+    PROBLEM,
     HopGroup,
+    HopKey,
     HopReply,
     HopRequest,
     decode_reply,
     encode_request,
 )
-from understudy_shared.questions.lookup.hop_columns import FOUND, PROBLEM, HopKey
 from understudy_shared.reads.bound_parsing import StoreBounds
 from understudy_shared.reads.bounds import NO_BOUND, Bound
 

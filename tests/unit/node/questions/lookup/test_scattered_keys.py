@@ -8,7 +8,7 @@ from typing import Any
 from understudy_node.questions.lookup.reads import find_everywhere
 from understudy_shared.base.words import ApplicationId, Lineage
 from understudy_shared.http.problems import Problem, refused
-from understudy_shared.questions.lookup.hop_columns import ABSENT, FOUND
+from understudy_shared.questions.lookup.hop import ABSENT, FOUND
 from understudy_shared.reads.bounds import NO_BOUND, Bound, Refusal
 from understudy_shared.reads.tokens import Position
 from understudy_shared.spark.key_codec import ANY_PARTITION

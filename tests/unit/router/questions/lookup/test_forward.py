@@ -23,8 +23,8 @@ from understudy_shared.base.words import HostInfo
 from understudy_shared.cluster.node_calls import NodeCallError
 from understudy_shared.cluster.wire import HopFailure, WireError
 from understudy_shared.http.problems import ProblemType
-from understudy_shared.questions.changes.history import HistoryHop, HistoryRange
-from understudy_shared.questions.lookup.hop_columns import FOUND, HopKeys, HopOutcome, HopOutcomes
+from understudy_shared.questions.changes.histories import HistoryHop, HistoryRange
+from understudy_shared.questions.lookup.hop import FOUND, HopKeys, HopOutcome, HopOutcomes
 from understudy_shared.reads.bounds import NO_BOUND
 
 ROUTE: Any = SimpleNamespace(name="words", codec=SimpleNamespace(is_scattered=False))

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from understudy_router.questions.lookup.recorded import RecordedRequest
+from understudy_router.questions.lookup.forward import RecordedRequest
 from understudy_router.transport.node_requests import Delay, NodeRequest, Outcomes, Reply
 from understudy_shared.cluster.wire import HopFailure, WireError
-from understudy_shared.questions.lookup.hop_columns import ABSENT, FOUND, PROBLEM, HopKey, HopOutcome
+from understudy_shared.questions.lookup.hop import ABSENT, FOUND, PROBLEM, HopKey, HopOutcome
 from understudy_shared.reads.bounds import NO_BOUND
 from understudy_shared.telemetry.spans import Attributes, Trace
 

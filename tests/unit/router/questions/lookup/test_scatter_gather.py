@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from understudy_router.forwarding.results import Results
-from understudy_router.questions.lookup.scatter_gather import gathered, spread
+from understudy_router.forwarding.fallback import Results
+from understudy_router.questions.lookup.forward import gathered, spread
 from understudy_shared.base.words import ApplicationId, Lineage
 from understudy_shared.http.problems import Problem, ProblemType
-from understudy_shared.questions.lookup.hop_columns import ABSENT, FOUND, NO_PARTITION, OPEN, HopKeys, HopOutcome
-from understudy_shared.questions.lookup.scattered import NOT_FOUND
+from understudy_shared.questions.lookup.batches import NOT_FOUND
+from understudy_shared.questions.lookup.hop import ABSENT, FOUND, NO_PARTITION, OPEN, HopKeys, HopOutcome
 from understudy_shared.reads.tokens import Position
 from understudy_shared.spark.key_codec import ANY_PARTITION
 

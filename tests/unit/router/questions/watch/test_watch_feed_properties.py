@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from tests.support.router.fed_watchers import Client, Router, Step
 from tests.support.router.feeding_node import KEYS, Truth
 
-from understudy_shared.questions.watch import feed_state as watch_feed_state
+from understudy_shared.questions.watch import hop as watch_feed_state
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -10,11 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from understudy_shared.base.errors import UnderstudyError
-from understudy_shared.questions.changes.merged import PARTITIONS_AHEAD, MergedChanges
-from understudy_shared.questions.changes.question import (
+from understudy_shared.questions.changes.service import (
     MAX_VERSIONS,
+    PARTITIONS_AHEAD,
     ChangesHop,
     ChangesPlace,
+    MergedChanges,
     VersionLines,
     decode_changes,
     decode_changes_hop,

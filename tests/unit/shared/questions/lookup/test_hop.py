@@ -12,9 +12,14 @@ from hypothesis import strategies as st
 
 from understudy_shared.base.words import ApplicationId, Lineage
 from understudy_shared.questions.lookup.hop import (
+    ABSENT,
+    FOUND,
     HOP_SLICE_GROUPS,
     MAX_LAYOUT_CHARS,
+    PROBLEM,
     HopGroup,
+    HopKey,
+    HopOutcome,
     HopReply,
     HopRequest,
     HopTrace,
@@ -24,7 +29,6 @@ from understudy_shared.questions.lookup.hop import (
     encode_reply,
     encode_request,
 )
-from understudy_shared.questions.lookup.hop_columns import ABSENT, FOUND, PROBLEM, HopKey, HopOutcome
 from understudy_shared.reads.bounds import EVERYTHING, NO_BOUND, Bound, Selection, UnknownLag
 from understudy_shared.reads.hop_fields import BadHopError
 from understudy_shared.reads.tokens import PageCursor, Position

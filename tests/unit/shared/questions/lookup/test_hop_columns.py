@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from understudy_shared.questions.lookup.hop_columns import (
+from understudy_shared.questions.lookup.hop import (
     NO_PARTITION,
     HopKey,
     HopKeys,

@@ -9,8 +9,8 @@ import pytest
 
 from understudy_shared.base.words import ApplicationId, Lineage, StoreKind
 from understudy_shared.http.problems import Problem, ProblemError, ProblemType
-from understudy_shared.questions.lookup.hop_columns import ABSENT, FOUND, HopOutcome
-from understudy_shared.questions.lookup.scattered import NOT_FOUND, Unsettled, answer_of, history_of
+from understudy_shared.questions.lookup.batches import NOT_FOUND, Unsettled, answer_of, history_of
+from understudy_shared.questions.lookup.hop import ABSENT, FOUND, HopOutcome
 from understudy_shared.questions.scan.page import PartPage, Place, Room
 from understudy_shared.questions.scan.service import _of_one_partition
 from understudy_shared.questions.scan.turns import ScannedStore

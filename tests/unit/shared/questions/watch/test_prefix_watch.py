@@ -6,7 +6,7 @@ from typing import Any
 
 import orjson
 
-from understudy_shared.questions.watch.prefix_choice import PrefixWatch
+from understudy_shared.questions.watch.choice import PrefixWatch
 
 
 def change(version: int, key: str, value: int | None) -> dict[str, Any]:

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 from time import monotonic
 
-from understudy_router.questions.lookup.reads import Reads
+from understudy_router.questions.lookup.service import Reads
 from understudy_router.questions.scan.forward import EXPORT_PART_S, ScanForwarder
 from understudy_router.questions.scan.service import scan_hop
 from understudy_shared.cluster.node_calls import CallKind
-from understudy_shared.questions.changes.histories import Histories, HistoryStore
-from understudy_shared.questions.changes.history import HistoryHop, HistoryRange
-from understudy_shared.questions.changes.merged import FetchChanges
-from understudy_shared.questions.changes.question import ChangesHop, ChangesPlace, VersionLines, ahead_bytes
-from understudy_shared.questions.changes.service import Changes, ChangesTurn
+from understudy_shared.questions.changes.histories import Histories, HistoryHop, HistoryRange, HistoryStore
+from understudy_shared.questions.changes.service import (
+    Changes,
+    ChangesHop,
+    ChangesPlace,
+    ChangesTurn,
+    FetchChanges,
+    VersionLines,
+    ahead_bytes,
+)
 from understudy_shared.questions.scan.page import Place, Room
 from understudy_shared.questions.scan.service import Scans
 from understudy_shared.reads.bounds import ReadVersion

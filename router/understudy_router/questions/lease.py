@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from understudy_router.questions.lease.snapshot_leases import SnapshotLeases, listing_document
-from understudy_router.questions.lookup.reads import Reads
-from understudy_router.questions.moments import Moments
+from understudy_router.questions.lookup.service import Reads
+from understudy_router.questions.moments import Moments, SnapshotLeases, listing_document
 from understudy_router.questions.scan.forward import ScanForwarder
 from understudy_shared.base.clock import Clock
 from understudy_shared.base.words import ApplicationId, Lineage

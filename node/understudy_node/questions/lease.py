@@ -7,12 +7,11 @@ from collections.abc import Collection, Iterator, Sequence
 from fastapi import APIRouter, Request, Response
 
 from understudy_node.node import Node
-from understudy_node.questions.lookup.hop_calls import read_hop
+from understudy_node.questions.lookup.hop import read_hop
 from understudy_node.questions.lookup.reads import Reads
 from understudy_node.questions.scan.versions import first_version
-from understudy_node.replica.pinned_versions import Pinned
+from understudy_node.replica.pinned_versions import HeldLease, Pinned, leased_version
 from understudy_node.replica.read_views import Reading
-from understudy_node.replica.snapshot_leases import HeldLease, leased_version
 from understudy_node.stores.lookup import StoreReader
 from understudy_shared.base.words import ApplicationId, StoreName
 from understudy_shared.http.problems import Problem, ProblemError, ProblemType, refused

@@ -1,20 +1,27 @@
-"""A part of the changes of a store: what each version changed in one partition, as lines of JSON.
+"""Histories of keys and changes of versions at a node, read from the checkpoint beside the replica that is on show.
 
-A store that prints what is stored under a key needs its changelogs alone, so a part costs by changes, not by keys. In
-a store where several records make an answer, a changed key is read at its version, as its history reads it.
+KIP-968 asks the same of versioned stores: the first entry of a history is what was valid at the first version, whenever
+it was written.
 """
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from time import monotonic, perf_counter
 from typing import Final, NamedTuple
 
 import orjson
+from fastapi import APIRouter, Request, Response
 
+from understudy_node.questions.lookup.hop import MISPLACED, read_hop, reader_asked
+from understudy_node.questions.lookup.reads import Reads
 from understudy_node.questions.scan.rows import RowMaker, said_of_record
+from understudy_node.questions.watch.hub import are_equal, members_of, said_of
 from understudy_node.replica.local_bases import LocalBases
 from understudy_node.replica.read_views import Reading
 from understudy_node.replica.task import TaskReplica
@@ -22,12 +29,175 @@ from understudy_node.replica.task_stores import VersionChanges
 from understudy_node.replica.task_view import TaskView
 from understudy_node.stores.finding import FindingReader
 from understudy_node.stores.lookup import Said, StoreReader
-from understudy_shared.base.errors import UnsupportedError
+from understudy_shared.base.errors import MissingVersionError, UnsupportedError, VanishedError
 from understudy_shared.base.words import LagInfo, StoreKind
-from understudy_shared.http.problems import Problem
-from understudy_shared.questions.changes.question import ChangesPlace, VersionLines
+from understudy_shared.http.problems import Problem, ProblemError, refused
+from understudy_shared.questions.changes.histories import (
+    PATH,
+    Histories,
+    HistoryHop,
+    HistoryRange,
+    HistoryStore,
+    decode_history_hop,
+)
+from understudy_shared.questions.changes.service import ChangesPlace, VersionLines
 from understudy_shared.questions.export.hop import PART_BYTES
-from understudy_shared.reads.bounds import BadBoundError, ReadVersion
+from understudy_shared.reads.bounds import NO_BOUND, BadBoundError, ReadVersion, Refusal, Selection
+
+MAX_HISTORY_BYTES: Final = 1024 * 1024
+"""Size at which a page of a history ends, with one entry at least."""
+
+
+class KeyVersion(NamedTuple):
+    """A version at which the answer for the key changed: the parts of its JSON, each without braces."""
+
+    stamp: bytes
+    members: bytes
+
+
+class HistoryPage(NamedTuple):
+    """A page of a history: the versions that it is of, its entries, and where the next page begins; None at the end."""
+
+    first: int
+    last: int
+    entries: list[KeyVersion]
+    next_from: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class HistoryQuestion:
+    """The history of a key from one version to another, both inclusive. Without `first` it begins with the oldest that
+    can be read; `row` is the key as the codec encodes it.
+    """
+
+    partition: int
+    row: bytes
+    first: int | None
+    last: int
+    selection: Selection
+    until_s: float
+
+
+def read_history(reader: StoreReader, replica: TaskReplica, asked: HistoryQuestion, disk: LocalBases) -> HistoryPage:
+    """Read a page of a history. Raises the problem of a key that cannot be read, and MissingVersionError for a range of
+    which the checkpoint lacks a version.
+    """
+    entries: list[KeyVersion] = []
+    before: bytes | None = None
+    first, size = asked.first or 0, 0
+    for view in _views(replica, asked, disk):
+        first = first or view.version
+        (said,) = said_of(reader, [asked.row], view, asked.partition, asked.selection)
+        if isinstance(said, Problem):
+            raise ProblemError(said)
+        members = members_of(said)
+        if before is None or not are_equal(members, before):
+            entries.append(KeyVersion(view.stamp, members))
+            before = members
+            size += len(members)
+        if view.version < asked.last and (size >= MAX_HISTORY_BYTES or monotonic() >= asked.until_s):
+            return HistoryPage(first, view.version, entries, view.version + 1)
+    return HistoryPage(first, asked.last, entries, None)
+
+
+def _views(replica: TaskReplica, asked: HistoryQuestion, disk: LocalBases) -> Iterator[TaskView]:
+    if asked.first is not None:
+        yield from replica.read_each(_any_commit(asked.first), asked.last, disk)
+        return
+    retained = replica.retained()
+    for number in range(asked.last if retained is None else retained.first, asked.last + 1):
+        # Spark removes state files and commits at different moments: the oldest commits may have lost their state.
+        views = replica.read_each(_any_commit(number), asked.last, disk)
+        try:
+            view = next(views)
+        except (MissingVersionError, VanishedError):
+            if number == asked.last or monotonic() >= asked.until_s:
+                raise
+            continue
+        yield view
+        yield from views
+        return
+
+
+def _any_commit(number: int) -> ReadVersion:
+    return ReadVersion(number, of_any_commit=True)
+
+
+HISTORY_S = 2.0
+"""Time after which a page of a history ends."""
+
+
+class NodeHistories(Histories):
+    """The histories of the keys of this node's replicas."""
+
+    def __init__(self, reads: Reads) -> None:
+        super().__init__(reads)
+        self._reads = reads
+
+    def store(self, name: str) -> HistoryStore:
+        reader = self._reads.reader(name)
+        return HistoryStore(reader.store.name, reader.store.codec, reader.partitions, reader.max_key_bytes)
+
+    async def read(self, name: str, partition: int, row: bytes, asked: HistoryRange) -> bytes:
+        return await self._read(self._reads.reader(name), partition, row, asked)
+
+    async def read_for_router(self, hop: HistoryHop) -> bytes:
+        """Return a page of a history for a router. Raises its problem."""
+        reader = reader_asked(self._reads, hop)
+        if not reader.store.codec.may_hold(hop.partition, hop.row, reader.partitions):
+            raise ProblemError(MISPLACED)
+        return await self._read(reader, hop.partition, hop.row, hop.range)
+
+    async def _read(self, reader: StoreReader, partition: int, row: bytes, asked: HistoryRange) -> bytes:
+        shown = reader.read_from(partition, NO_BOUND)
+        if isinstance(shown, Problem):
+            raise ProblemError(shown)
+        replica, newest = reader.replicas[partition], shown.view.version
+        for version in (asked.first, asked.last):
+            if version is not None and version > newest:
+                candidate = replica.origin.as_candidate(shown.lag, Refusal.VERSION_NOT_YET)
+                raise ProblemError(refused(Refusal.VERSION_NOT_YET, candidates=[candidate]))
+        question = HistoryQuestion(
+            partition,
+            row,
+            asked.first,
+            newest if asked.last is None else asked.last,
+            Selection(include_expired=asked.include_expired),
+            monotonic() + HISTORY_S,
+        )
+        return _printed(partition, await self._page(reader, replica, question))
+
+    async def _page(self, reader: StoreReader, replica: TaskReplica, asked: HistoryQuestion) -> HistoryPage:
+        try:
+            return await asyncio.wrap_future(replica.in_thread(partial(read_history, reader, replica, asked)))
+        except (MissingVersionError, VanishedError):  # Spark purged it, perhaps in this moment
+            retained = await asyncio.to_thread(replica.retained)
+            raise ProblemError(replica.origin.as_gone(retained)) from None
+
+
+def _printed(partition: int, page: HistoryPage) -> bytes:
+    entries = b",".join(b"{%b,%b}" % (entry.members.rstrip(b","), entry.stamp) for entry in page.entries)
+    return b'"partition":%d,"from":%d,"to":%d,"versions":[%b],"next_from":%b}\n' % (
+        partition,
+        page.first,
+        page.last,
+        entries,
+        orjson.dumps(page.next_from),
+    )
+
+
+def history_hop_routes(histories: NodeHistories) -> APIRouter:
+    """Make the call by which routers ask for a history."""
+    routes = APIRouter()
+
+    @routes.post(PATH)
+    async def history(request: Request) -> Response:
+        """Return the history of a key, as the JSON behind the key."""
+        hop = await read_hop(request, decode_history_hop)
+        return Response(b"{" + await histories.read_for_router(hop), media_type="application/json")
+
+    return routes
+
 
 PART_S: Final = 1.0
 """Time of work after which a part ends."""
