@@ -48,10 +48,9 @@ class Core:
 CORES: Final = {
     "assignor": Core("understudy_node.cluster.assignor", (f"{UNIT}/node/cluster/test_assignor*.py",)),
     "balance": Core("understudy_node.cluster.balance", (f"{UNIT}/node/cluster/test_assignor*.py",)),
-    "batch plan": Core("understudy_aligned.batch_plan", (f"{UNIT}/pipeline/aligned/test_batch_plan*.py",)),
+    "batch plan": Core("understudy_aligned.batch_plan", (f"{UNIT}/pipeline/aligned",)),
     "bounds": Core("understudy_shared.reads.bounds", (f"{UNIT}/shared/reads/test_bounds.py", f"{UNIT}/router/routing")),
     "choose": Core("understudy_router.routing.choose", (f"{UNIT}/router/routing",)),
-    "cut": Core("understudy_aligned.batch_cut", (f"{UNIT}/pipeline/aligned",)),
     "fallback": Core("understudy_router.forwarding.fallback", (f"{UNIT}/router/forwarding",)),
     "feed": Core("understudy_shared.questions.watch.hop", (f"{UNIT}/router/questions/watch",)),
     "health": Core("understudy_router.cluster.health", (f"{UNIT}/router/cluster",)),

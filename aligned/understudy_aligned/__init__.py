@@ -10,12 +10,12 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from understudy_aligned.accelerator.jar import jar_path
+    from understudy_aligned.accelerator import jar_path
     from understudy_aligned.source import AlignedSource
 
 __all__ = ["AlignedSource", "jar_path"]
 
-_HOMES = {"AlignedSource": "source", "jar_path": "accelerator.jar"}
+_HOMES = {"AlignedSource": "source", "jar_path": "accelerator"}
 
 
 def __getattr__(name: str) -> object:

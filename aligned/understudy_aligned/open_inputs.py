@@ -1,15 +1,67 @@
-"""The inputs of a query, each opened once: callers that ask it before the query reads leave it open.
+"""The inputs of a query, opened from their configurations, and what is asked of them before the query reads.
 
-Connecting takes longer than asking, so a query that begins connects once.
+A new kind of input needs an entry in `OPENERS` and its options in `option_parsing.py`. Inputs are imported when they
+are first opened: the clients of Kafka and Redis load slowly, and most processes need only one of them. Connecting takes
+longer than asking, so callers that ask an input before the query reads leave it open.
+
+Options that need a server or a folder are checked at `load()`, before there is a query that could fail. Topics that
+were deleted and made anew are found by their ids, which the offset keeps: a log that was made anew and has grown past a
+position looks like the one before it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import logging
+import os
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
-from understudy_aligned.inputs.opening import open_input
-from understudy_aligned.inputs.protocol import Input, InputConfig
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from understudy_aligned.inputs.protocol import DataLostError, Input, InputConfig, RangeReader
+from understudy_aligned.inputs.records import Chunk, Cursor, TopicPartition, scalar, to_numpy
+from understudy_aligned.options import AlignedOptions
+from understudy_shared.base.errors import SettingsError
+
+if TYPE_CHECKING:
+    from understudy_aligned.inputs.kafka_client import KafkaConfig
+
+
+class Opener(NamedTuple):
+    """The functions that make an input, and a reader of ranges, from the configuration of one kind."""
+
+    input: Callable[[Any], Input]
+    reader: Callable[[Any], RangeReader]
+
+
+def open_input(config: InputConfig) -> Input:
+    """Open an input for the planner. Does no I/O."""
+    return OPENERS[config.kind]().input(config)
+
+
+def open_reader(config: InputConfig) -> RangeReader:
+    """Open a reader of ranges for an executor. Does no I/O."""
+    return OPENERS[config.kind]().reader(config)
+
+
+def _kafka() -> Opener:
+    from understudy_aligned.inputs.kafka_input import KafkaInput  # noqa: PLC0415  # see above
+    from understudy_aligned.inputs.kafka_reader import KafkaRangeReader  # noqa: PLC0415
+
+    return Opener(KafkaInput, KafkaRangeReader)
+
+
+def _redis() -> Opener:
+    from understudy_aligned.inputs.redis_streams import RedisInput, RedisRangeReader  # noqa: PLC0415  # see above
+
+    return Opener(RedisInput, RedisRangeReader)
+
+
+OPENERS: dict[str, Callable[[], Opener]] = {"kafka": _kafka, "redis": _redis}
+"""By the configuration's `kind`."""
 
 
 class OpenInputs:
@@ -46,3 +98,207 @@ class OpenInputs:
         """Close what is open and was not taken."""
         while self._kept:
             self._kept.popitem()[1].close()
+
+
+def check_inputs(options: AlignedOptions) -> Mapping[str, int]:
+    """Ask every server for its topics, over a new connection (`check_opened`)."""
+    inputs = OpenInputs(options.inputs)
+    try:
+        return check_opened(options, inputs)
+    finally:
+        inputs.close()
+
+
+def check_opened(options: AlignedOptions, inputs: OpenInputs) -> Mapping[str, int]:
+    """Ask every server for its topics, and return the partition count of each topic.
+
+    Raises InputError when a server does not answer within `request_timeout_ms`, UnknownTopicError, and SettingsError
+    for a partition that is assigned and does not exist.
+    """
+    counts: dict[str, int] = {}
+    for index in range(len(options.inputs)):
+        with inputs.lend(index) as asked:
+            counts |= asked.partitions(timeout_ms=options.request_timeout_ms)
+    unknown = sorted((options.assigned or frozenset()) - set(options.partitions(counts)))
+    if unknown:
+        counted = ", ".join(f"{topic} has {count}" for topic, count in counts.items())
+        raise SettingsError(
+            f"partitions that are assigned do not exist: {', '.join(map(str, unknown))}",
+            where="option assign",
+            fix=f"Partitions are numbered from 0: {counted}",
+        )
+    return counts
+
+
+def check_even(options: AlignedOptions, counts: Mapping[str, int]) -> None:
+    """Raise SettingsError if a new query cannot merge topics of these partition counts partition by partition.
+
+    A query that has begun is never refused: a topic may have grown since, and its `merge` is fixed.
+    """
+    is_merged = options.merge == "task" and options.assigned is None
+    if is_merged and len(set(counts.values())) > 1:
+        counted = ", ".join(f"{topic} has {counts[topic]}" for topic in options.topics or counts)
+        raise SettingsError(
+            f"topics that are merged partition by partition need equal numbers of partitions: {counted}",
+            where="option merge",
+            fix="Set merge to 'global' to merge all partitions together, or give every topic as many partitions",
+        )
+
+
+def check_folders(options: AlignedOptions) -> None:
+    """Raise SettingsError if this process cannot write to a folder that an option names. Make the folder of poison
+    records.
+
+    Executors do not make it: one that does not share the folder would write to its own disk unnoticed.
+    """
+    for name, folder in (("undecodable_path", options.undecodable_path), ("checkpoint", options.checkpoint)):
+        if folder is not None and not _is_writable(folder):
+            raise SettingsError(
+                f"the folder '{folder}' cannot be created or written to",
+                where=f"option {name}",
+                fix="Name another folder, or give this user write access to it",
+            )
+    if options.undecodable_path is not None:
+        options.undecodable_path.mkdir(parents=True, exist_ok=True)
+
+
+def _is_writable(folder: Path) -> bool:
+    """Whether the folder, or its nearest parent that exists, is a folder that this process can write to."""
+    for place in (folder, *folder.parents):
+        if place.exists():
+            return place.is_dir() and os.access(place, os.W_OK | os.X_OK)
+    return False
+
+
+class Positions(NamedTuple):
+    """Positions in the partitions that exist, and the partition count of each topic."""
+
+    cursors: Mapping[TopicPartition, Cursor]
+    counts: Mapping[str, int]
+
+
+def first_positions(options: AlignedOptions, inputs: OpenInputs, *, timeout_ms: int) -> Positions:
+    """Find where a new query begins in each partition that exists now. Later ones are read from their first record.
+
+    Asks every server. Raises InputError, and SettingsError for positions that there are not.
+    """
+    if options.start_positions is not None:
+        from understudy_aligned.inputs.kafka_client import start_cursors  # noqa: PLC0415  # loads Kafka's client
+
+        config, positions = cast("KafkaConfig", options.inputs[0]), options.start_positions
+        return _ask(
+            options, inputs, lambda _, tps: start_cursors(config, positions, tps, timeout_ms=timeout_ms), timeout_ms
+        )
+    if options.starting == "latest":
+        return _current_ends(options, inputs, timeout_ms)
+    return _ask(options, inputs, lambda asked, tps: asked.beginnings(tps, timeout_ms=timeout_ms), timeout_ms)
+
+
+def current_ends(options: AlignedOptions, inputs: OpenInputs, *, timeout_ms: int) -> Mapping[TopicPartition, Cursor]:
+    """Ask every server where its logs end. Raises InputError when one does not answer within `timeout_ms`."""
+    return _current_ends(options, inputs, timeout_ms).cursors
+
+
+def _current_ends(options: AlignedOptions, inputs: OpenInputs, timeout_ms: int) -> Positions:
+    return _ask(options, inputs, lambda asked, tps: asked.ends(tps, timeout_ms=timeout_ms), timeout_ms)
+
+
+def _ask(
+    options: AlignedOptions,
+    inputs: OpenInputs,
+    find: Callable[[Input, Sequence[TopicPartition]], Mapping[TopicPartition, Cursor]],
+    timeout_ms: int,
+) -> Positions:
+    """Ask every server about all of its partitions."""
+    cursors: dict[TopicPartition, Cursor] = {}
+    counts: dict[str, int] = {}
+    for index in range(len(options.inputs)):
+        with inputs.lend(index) as asked:
+            counted = asked.partitions(timeout_ms=timeout_ms)
+            cursors.update(find(asked, options.partitions(counted)))
+            counts.update(counted)
+    return Positions(cursors, counts)
+
+
+def is_at(cursor: Cursor, end: Cursor) -> bool:
+    """Whether a reader at `cursor` has reached `end`."""
+    return end.offset in ("", cursor.offset) or cursor.ordinal >= end.ordinal > 0
+
+
+def up_to(chunk: Chunk, end: Cursor) -> tuple[Chunk | None, bool]:
+    """Return the part of a chunk up to `end` (None if empty), and whether the chunk reaches it.
+
+    The end is found by its offset, or by its ordinal if that record no longer exists.
+    """
+    if not end.offset:
+        return None, True
+    counts = [chunk.rows.num_rows]
+    at = pc.index(chunk.rows.column("offset"), scalar(end.offset, pa.string())).as_py()
+    if at >= 0:
+        counts.append(at + 1)
+    ordinals = to_numpy(chunk.rows.column("ordinal"))
+    if end.ordinal > 0 and ordinals[-1] >= end.ordinal - 1:
+        counts.append(ordinals.searchsorted(end.ordinal))
+    count = int(min(counts))
+    kept = Chunk(chunk.partition, chunk.rows.slice(0, count), chunk.sizes[:count]) if count else None
+    return kept, len(counts) > 1
+
+
+log = logging.getLogger(__name__)
+
+
+def made_anew(before: Mapping[str, str], now: Mapping[str, str]) -> frozenset[str]:
+    """Return topics that have another id now (pure). A topic of which one of the ids is unknown is not among them."""
+    return frozenset(topic for topic, found in now.items() if before.get(topic, found) != found)
+
+
+def report_made_anew(topics: Collection[str], *, is_error: bool) -> None:
+    """Raise DataLostError if `is_error`, else log a warning."""
+    named = ", ".join(sorted(topics))
+    what = f"topics were deleted and created again, and what was not read before is lost: {named}"
+    if is_error:
+        raise DataLostError(
+            what,
+            where="option topics",
+            fix="Start with a new checkpoint, or set fail_on_data_loss=false to read the new topics from the beginning",
+        )
+    log.warning("%s; reading the new topics from their beginning", what, extra={"action": "data-lost"})
+
+
+def lost_topics(options: AlignedOptions, ids: Mapping[str, str], topics: Collection[str]) -> Collection[str]:
+    """Return topics of a logged batch that cannot be read again: made anew since they had these ids, or deleted.
+
+    Raises DataLostError for them unless data may be lost. Topics that are named are not looked for: `load()` does that.
+    """
+    anew = made_anew(ids, _current_ids(options, ids)) if ids else frozenset()
+    if anew:
+        report_made_anew(anew, is_error=options.fail_on_data_loss)
+    deleted = frozenset() if options.pattern is None else frozenset(topics) - check_inputs(options).keys()
+    if deleted:
+        report_lost(f"topics were deleted: {', '.join(sorted(deleted))}", is_error=options.fail_on_data_loss)
+    return anew | deleted
+
+
+def report_lost(what: str, *, is_error: bool) -> None:
+    """Raise DataLostError for what does not exist any more if `is_error`, else log a warning."""
+    if is_error:
+        raise DataLostError(
+            what,
+            where="option topics",
+            fix="Bring them back, or start with a new checkpoint; with fail_on_data_loss=false the query goes on "
+            "without them",
+        )
+    log.warning("%s", what, extra={"action": "data-lost"})
+
+
+def _current_ids(options: AlignedOptions, topics: Collection[str]) -> Mapping[str, str]:
+    """Ask every server for the ids of these topics, over a new connection. Those that are unknown are left out."""
+    ids: dict[str, str] = {}
+    for config in options.inputs:
+        opened = open_input(config)
+        try:
+            asked = [topic for topic in topics if topic in config.topics]
+            ids |= opened.topic_ids(asked, timeout_ms=options.request_timeout_ms)
+        finally:
+            opened.close()
+    return ids

@@ -21,15 +21,21 @@ from typing import Any, Literal, NamedTuple, get_args
 
 import orjson
 
-from understudy_aligned.batch_plan import UNBOUNDED
-from understudy_aligned.idle import NEVER_WAIT
+from understudy_aligned.batch_plan import NEVER_WAIT, UNBOUNDED
+from understudy_aligned.inputs.kafka_topics import StartPositions, TopicsPattern
 from understudy_aligned.inputs.protocol import InputConfig
 from understudy_aligned.inputs.records import TopicPartition
-from understudy_aligned.inputs.start_positions import StartPositions
 from understudy_aligned.inputs.timestamps import TimestampRule, TimestampRules
-from understudy_aligned.inputs.topics_pattern import TopicsPattern
-from understudy_aligned.option_values import GivenOptions, parse_choice, parse_whole
-from understudy_aligned.options import AlignedOptions, Undecodable
+from understudy_aligned.options import (
+    AlignedOptions,
+    GivenOptions,
+    Undecodable,
+    check_timestamps,
+    local_path,
+    parse_choice,
+    parse_timestamps,
+    parse_whole,
+)
 from understudy_aligned.spark_kafka_options import (
     POSITIONS,
     SAME_AS,
@@ -37,7 +43,6 @@ from understudy_aligned.spark_kafka_options import (
     start_positions,
     with_our_names,
 )
-from understudy_aligned.timestamp_option import check_timestamps, local_path, parse_timestamps
 from understudy_shared.base.errors import SettingsError
 from understudy_shared.base.extras import install_fix
 from understudy_shared.base.renamed_options import resolve
@@ -218,7 +223,7 @@ Make = Callable[[GivenOptions, str, Topics, SharedOptions], InputConfig]
 
 
 def _kafka(options: GivenOptions, server: str, topics: Topics, shared: SharedOptions) -> InputConfig:
-    from understudy_aligned.inputs.kafka_config import KafkaConfig  # noqa: PLC0415  # see above
+    from understudy_aligned.inputs.kafka_client import KafkaConfig  # noqa: PLC0415  # see above
 
     return KafkaConfig(
         servers=server,

@@ -1,17 +1,284 @@
-"""The options of the source, parsed and checked."""
+"""The options of the source, and their single values: numbers, sizes, durations, timestamps, by topic or for all.
+
+The option `timestamp` has a rule for all topics, and rules of topics that have their own:
+
+    record   json:at   json:/reading/at   header:event-time   avro:weather.avsc#/at   protobuf:all.desc#demo.Weather/at
+
+A topic's own stands behind it: `record,weather:json:at`. Schema files are read once, here: executors get their content.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Callable, Collection, Container, Iterator, Mapping
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple, TypeVar, cast
+from urllib.parse import unquote, urlsplit
 
+from understudy_aligned.inputs.kafka_topics import StartPositions, TopicsPattern
 from understudy_aligned.inputs.protocol import InputConfig
 from understudy_aligned.inputs.records import TopicPartition
-from understudy_aligned.inputs.start_positions import StartPositions
-from understudy_aligned.inputs.timestamps import TimestampRules
-from understudy_aligned.inputs.topics_pattern import TopicsPattern
+from understudy_aligned.inputs.timestamps import (
+    Encoding,
+    Kind,
+    TimestampRule,
+    TimestampRules,
+    ValueSchema,
+    check_schema_of,
+)
+from understudy_shared.base.errors import SettingsError
+from understudy_shared.base.texts import BadSizeError, parse_size
+
+T = TypeVar("T", bound=str)
+V = TypeVar("V")
+
+_DURATION = re.compile(r"([0-9]{1,18})([a-z]*)")
+_UNITS_US = {
+    "us": 1,
+    **dict.fromkeys(("", "ms"), 1_000),
+    "s": 1_000_000,
+    **dict.fromkeys(("m", "min"), 60_000_000),
+    "h": 3_600_000_000,
+    "d": 86_400_000_000,
+}
+"""Microseconds of the units of Spark's durations."""
+
+_FLAGS = {"true": True, "false": False}
+
+
+class GivenOptions:
+    """Option names ignore case, as Spark's do. Values are stripped. Every method may raise SettingsError."""
+
+    def __init__(self, given: Mapping[str, str]) -> None:
+        self._given = {name.lower(): value.strip() for name, value in given.items()}
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._given
+
+    def refuse_unknown(self, known: Collection[str], *, prefix: str) -> None:
+        """Raise SettingsError for a name that is not in `known` and does not begin with `prefix`."""
+        for name in self._given:
+            if name in known or (name.startswith(prefix) and name != prefix):
+                continue
+            near = get_close_matches(name, known, n=1)
+            raise SettingsError(
+                f"there is no option '{name}'",
+                where="format understudy",
+                fix=f"Did you mean '{near[0]}'?" if near else f"The options are: {', '.join(sorted(known))}, {prefix}*",
+            )
+
+    def below(self, prefix: str) -> dict[str, str]:
+        """Return options whose name begins with `prefix`, by the rest of the name."""
+        return {name.removeprefix(prefix): value for name, value in self._given.items() if name.startswith(prefix)}
+
+    def text(self, name: str) -> str | None:
+        value = self._given.get(name)
+        if value == "":
+            raise SettingsError("the value is empty", where=f"option {name}", fix="Give it a value, or leave it out")
+        return value
+
+    def whole(self, name: str, *, least: int, most: int | None = None, also: int | None = None) -> int | None:
+        """Return a whole number from `least` to `most`, or `also`. None if the option is not set."""
+        value = self.text(name)
+        return None if value is None else parse_whole(name, value, least=least, most=most, also=also)
+
+    def by_topic(
+        self, name: str, topics: Container[str], parse: Callable[[str, str], V], default: V
+    ) -> tuple[V, Mapping[str, V]]:
+        """Return a value, and the values of topics that have their own: `5` or `5,weather:9` or `weather:9`."""
+        found, own = default, dict[str, V]()
+        entries = [entry.strip() for entry in (self.text(name) or "").split(",")] if name in self else []
+        for index, entry in enumerate(entries):
+            topic, colon, value = entry.rpartition(":")
+            if not colon and index == 0:
+                found = parse(name, value)
+            elif colon and topic in topics and topic not in own:
+                own[topic] = parse(name, value)
+            else:
+                what = "a topic a second time" if topic in topics else "no topic of this query"
+                raise SettingsError(
+                    f"'{entry}' names {what}",
+                    where=f"option {name}",
+                    fix="Write a value for all topics, and then others like 'weather:VALUE', each topic once",
+                )
+        return found, own
+
+    def size(self, name: str) -> int | None:
+        """Return a number of bytes, at least one: `512m`, `64MiB`, `1000000`. None if the option is not set."""
+        value = self.text(name)
+        if value is None:
+            return None
+        try:
+            size = parse_size(value)
+        except BadSizeError as bad:
+            raise SettingsError(bad.what, where=f"option {name}", fix=bad.fix) from bad
+        if size < 1:
+            raise SettingsError(f"'{value}' is not a size of at least one byte", where=f"option {name}")
+        return size
+
+    def duration_ms(self, name: str) -> int | None:
+        """Return milliseconds: `15m`, `30s`, `900000`, as Spark writes durations. None if the option is not set."""
+        value = self.text(name)
+        if value is None:
+            return None
+        found = _DURATION.fullmatch(value.lower())
+        if found is None or found[2] not in _UNITS_US:
+            raise SettingsError(
+                f"'{value}' is not a duration", where=f"option {name}", fix="Write it like 30s, 15m, 2h or 900000 (ms)"
+            )
+        return int(found[1]) * _UNITS_US[found[2]] // 1000
+
+    def choice(self, name: str, words: tuple[T, ...], default: T) -> T:
+        """Return one of `words`; case does not matter."""
+        return parse_choice(name, self.text(name) or default, words)
+
+    def flag(self, name: str, default: bool) -> bool:
+        value = self.text(name)
+        if value is None:
+            return default
+        if value.lower() not in _FLAGS:
+            raise SettingsError(f"'{value}' is neither true nor false", where=f"option {name}")
+        return _FLAGS[value.lower()]
+
+
+def parse_whole(name: str, value: str, *, least: int, most: int | None = None, also: int | None = None) -> int:
+    """Parse a whole number from `least` to `most`, or `also`."""
+    try:
+        number = int(value)
+    except ValueError:
+        number = None
+    if number is None or not (number == also or (number >= least and (most is None or number <= most))):
+        raise SettingsError(f"'{value}' is not a {_range_text(least, most, also)}", where=f"option {name}")
+    return number
+
+
+def parse_choice(name: str, value: str, words: tuple[T, ...]) -> T:
+    """Parse one of `words`; case does not matter."""
+    for word in words:
+        if value.lower() == word:
+            return word
+    raise SettingsError(f"'{value.lower()}' is not one of {', '.join(words)}", where=f"option {name}")
+
+
+def _range_text(least: int, most: int | None, also: int | None) -> str:
+    span = f"whole number of at least {least}" if most is None else f"whole number from {least} to {most}"
+    return span if also is None else f"{span}, or {also}"
+
+
+_KINDS = r"record|json:|header:|(?:confluent-)?(?:avro|protobuf):"
+_NEXT = re.compile(rf",\s*(?=[^,]+?:(?:{_KINDS}))")
+"""The comma before a topic's own rule. Names of fields may have commas, too."""
+
+_OWN = re.compile(rf"(?P<topic>.+?):(?P<rule>(?:{_KINDS}).*)", re.DOTALL)
+_WHERE = "option timestamp"
+
+
+def local_path(name: str, text: str) -> Path:
+    """Return the absolute path for a path or a `file:` URI. Raises SettingsError for any other URI."""
+    parts = urlsplit(text)
+    if parts.scheme == "file" and parts.netloc in {"", "localhost"}:
+        return Path(unquote(parts.path)).absolute()
+    if parts.scheme and "://" in text:
+        raise SettingsError(
+            f"'{text}' is not a folder of this machine", where=f"option {name}", fix="Give a path or a file: URI"
+        )
+    return Path(text).absolute()
+
+
+class _Entry(NamedTuple):
+    """A rule as it is given; without `topic` it is that of all topics."""
+
+    topic: str | None
+    rule: str
+
+
+def parse_timestamps(text: str) -> TimestampRules:
+    """Parse the option's value, and read the schemas that it names. Raises SettingsError."""
+    default, own = TimestampRule(), dict[str, TimestampRule]()
+    for topic, rule in _entries(text):
+        if topic is None:
+            default = _parse_rule(rule)
+        elif topic in own:
+            raise SettingsError(f"'{topic}' has two rules", where=_WHERE, fix="Name each topic once")
+        else:
+            own[topic] = _parse_rule(rule)
+    return TimestampRules(default, tuple(sorted(own.items(), key=lambda each: each[0])))
+
+
+def check_timestamps(rules: TimestampRules, named: Container[str], kinds: Mapping[str, str]) -> None:
+    """Raise SettingsError for rules of topics that are not `named`, and for headers of inputs without them.
+
+    `kinds` has the input kind of each topic; a pattern names topics of Kafka only.
+    """
+    unread = [topic for topic, _ in rules.own if topic not in named]
+    if unread:
+        raise SettingsError(
+            f"a rule is for the topic '{unread[0]}', which this query does not read",
+            where=_WHERE,
+            fix="Leave that rule out, or read the topic",
+        )
+    for topic, kind in kinds.items():
+        if rules.of(topic).kind == "header" and kind != "kafka":
+            raise SettingsError(
+                f"records of '{topic}' come from {kind} and have no headers",
+                where=_WHERE,
+                fix=f"Give the topic a rule of its own, like {topic}:json:at",
+            )
+
+
+def rule_texts(text: str) -> Mapping[str | None, str]:
+    """Return the text of each rule in `TimestampRules.text`, by its topic; None is all others."""
+    return dict(_entries(text))
+
+
+def _entries(text: str) -> Iterator[_Entry]:
+    for index, entry in enumerate(_NEXT.split(text.strip())):
+        yield _entry(entry.strip(), may_be_for_all=index == 0)
+
+
+def _entry(text: str, *, may_be_for_all: bool) -> _Entry:
+    if may_be_for_all and re.match(_KINDS, text):
+        return _Entry(None, text)
+    own = _OWN.fullmatch(text)
+    return _Entry(None, text) if own is None else _Entry(own["topic"], own["rule"])
+
+
+def _parse_rule(text: str) -> TimestampRule:
+    kind, _, place = text.partition(":")
+    match kind.removeprefix("confluent-"):
+        case "record" if text == kind:
+            return TimestampRule()
+        case "json" | "header" if place and text.startswith(("json", "header")):
+            return TimestampRule(cast("Kind", kind), place)
+        case "avro" | "protobuf" as encoding if "#" in place:
+            return _with_schema(cast("Encoding", encoding), place, is_framed=kind != encoding)
+    raise SettingsError(
+        f"'{text}' is not a rule for timestamps",
+        where=_WHERE,
+        fix="Use 'record' for the time that the input gives, 'json:<field>' or 'json:/<field>/<field>' for a field of "
+        "the value, 'header:<name>', 'avro:<schema file>#/<field>' or 'protobuf:<descriptor file>#<message>/<field>'",
+    )
+
+
+def _with_schema(encoding: Encoding, place: str, *, is_framed: bool) -> TimestampRule:
+    """Make the rule of `<file>#<message>/<field>`; Avro needs no message's name."""
+    file, _, fragment = place.partition("#")
+    message, _, pointer = fragment.partition("/")
+    if not pointer or bool(message) != (encoding == "protobuf"):
+        shape = "<file>#<message>/<field>" if encoding == "protobuf" else "<file>#/<field>"
+        raise SettingsError(f"'{place}' does not look like {shape}", where=_WHERE)
+    try:
+        content = local_path("timestamp", file).read_bytes()
+    except OSError as error:
+        raise SettingsError(
+            f"the schema {file} cannot be read: {error.strerror}", where=_WHERE, fix="Name a file of this machine"
+        ) from error
+    rule = TimestampRule(encoding, f"/{pointer}", ValueSchema(content, message, is_framed, file))
+    check_schema_of(rule)
+    return rule
+
 
 MIB = 1 << 20
 

@@ -15,8 +15,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from understudy_aligned.batch_cut import Queue
-from understudy_aligned.inputs.arrays import to_numpy
+from understudy_aligned.batch_plan import Queue
 from understudy_aligned.inputs.protocol import Range
 from understudy_aligned.inputs.records import (
     NO_TIME_MS,
@@ -26,6 +25,7 @@ from understudy_aligned.inputs.records import (
     TopicPartition,
     effective_times_ms,
     running_times_ms,
+    to_numpy,
     with_partition_times,
 )
 from understudy_aligned.options import Undecodable

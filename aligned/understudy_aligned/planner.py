@@ -5,6 +5,8 @@ asks for the batch after another offset, the planner drops what it fetched and s
 
 A batch is *settled* when nothing that can still happen changes it: neither records that arrive, nor lags, nor the time,
 nor the end of an input. So it may be prepared while Spark runs the batch before it.
+
+With `undecodable=fail` a record without a usable timestamp ends the query, but only after every record before it.
 """
 
 from __future__ import annotations
@@ -15,30 +17,192 @@ import time
 from collections import Counter
 from collections.abc import Mapping, Sequence, Set
 from contextlib import AbstractContextManager
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import NamedTuple
 
-from understudy_aligned.batch_cut import Queue, limit_counts, ready_counts
-from understudy_aligned.batch_plan import UNBOUNDED, Batch, plan_batch, share
-from understudy_aligned.batch_taking import PlannedBatch, SettledBatch, settled_batch, take_batch
-from understudy_aligned.drift import counts_until, find_slowest
-from understudy_aligned.end_offsets import current_ends, first_positions
-from understudy_aligned.fingerprint import fingerprint
-from understudy_aligned.inputs.protocol import InputError
-from understudy_aligned.inputs.records import TopicPartition
-from understudy_aligned.load_checks import check_even
-from understudy_aligned.offset import SourceOffset
-from understudy_aligned.open_inputs import OpenInputs
+import pyarrow as pa
+
+from understudy_aligned.batch_plan import (
+    UNBOUNDED,
+    Batch,
+    PutOff,
+    Queue,
+    counts_until,
+    find_slowest,
+    limit_counts,
+    plan_batch,
+    put_off,
+    ready_counts,
+    share,
+)
+from understudy_aligned.inputs.protocol import InputError, Range
+from understudy_aligned.inputs.records import NO_TIME_MS, TopicPartition
+from understudy_aligned.offset import SourceOffset, fingerprint, topics_at, with_topics
+from understudy_aligned.open_inputs import OpenInputs, check_even, current_ends, first_positions
 from understudy_aligned.options import AlignedOptions
-from understudy_aligned.planner_metrics import PlannerMetrics, measure
-from understudy_aligned.poison import before_poison
-from understudy_aligned.prefetch import Prefetch
-from understudy_aligned.read_ahead import Lag
-from understudy_aligned.run_counts import RunCounts, Sample
-from understudy_aligned.shared_read_ahead import SharedReadAhead
-from understudy_aligned.subscription import topics_at, with_topics
-from understudy_aligned.wait_reasons import PutOff, put_off
+from understudy_aligned.partition_buffer import Retained, Segment
+from understudy_aligned.planner_metrics import (
+    Lateness,
+    PlannerMetrics,
+    RunCounts,
+    Sample,
+    Taken,
+    measure,
+    record_lateness,
+)
+from understudy_aligned.read_ahead import Lag, ReadAhead
+from understudy_aligned.rows import UndecodableError
+from understudy_aligned.shared_read_ahead import Prefetch, SharedReadAhead
 from understudy_shared.base.clock import Clock
 from understudy_shared.base.errors import UnderstudyError
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedBatch:
+    """A batch of at least one record: everything from its start offset up to `end`."""
+
+    end: SourceOffset
+    ranges: Sequence[tuple[Range, Sequence[pa.RecordBatch]]]
+    """The range and the records of each partition that is in the batch."""
+
+    sizes: Sequence[int]
+    """The bytes of each range."""
+
+
+@dataclass(frozen=True, slots=True)
+class SettledBatch:
+    """The batch after the last one, which nothing can change any more. It is not planned yet."""
+
+    ranges: Sequence[tuple[Range, Sequence[pa.RecordBatch]]]
+    end: SourceOffset
+    """Its end, but for the counters that only a plan knows."""
+
+
+def take_batch(
+    ahead: ReadAhead, start: SourceOffset, batch: Batch, *, fingerprint: Mapping[str, object]
+) -> tuple[PlannedBatch, Lateness, Mapping[TopicPartition, int]]:
+    """Move the records of a batch out of the buffers. Return it, how late its records are, and its poison records."""
+    before_ms: dict[TopicPartition, int] = {}
+    for of_task in ahead.tasks.values():
+        stream_time_ms = max(ahead.retained[tp].cursor.time_ms for tp in of_task)
+        before_ms.update(dict.fromkeys(of_task, stream_time_ms))
+    begun = ahead.take_beginnings()
+    segments = {segment.span.partition: segment for segment in ahead.take(batch.taken)}
+    lateness = record_lateness(
+        [Taken(each.times_ms, each.timestamps_ms, before_ms[tp]) for tp, each in segments.items()]
+    )
+    poison = {tp: _undecodable(segment) for tp, segment in segments.items()}
+    end = replace(
+        start,
+        fingerprint=fingerprint,
+        cursors={**start.cursors, **begun, **{tp: segment.span.end for tp, segment in segments.items()}},
+        topic_ids={**start.topic_ids, **ahead.topic_ids},
+        stream_time_ms=max(start.stream_time_ms, _stream_time_ms(ahead, batch)),
+        ring=batch.ring,
+        batches=start.batches + 1,
+        records=sum(batch.taken.values()),
+        records_of=dict(batch.taken),
+        bytes=sum(segment.bytes for segment in segments.values()),
+        enforced=start.enforced + sum(batch.enforced.values()),
+        undecodable=start.undecodable + sum(poison.values()),
+    )
+    ranges = [(segment.span, segment.rows) for segment in segments.values()]
+    return PlannedBatch(end, ranges, [segment.bytes for segment in segments.values()]), lateness, poison
+
+
+def settled_batch(
+    ahead: ReadAhead, start: SourceOffset, taken: Mapping[TopicPartition, int], *, fingerprint: Mapping[str, object]
+) -> SettledBatch:
+    """Look at a settled batch, behind which every partition has records. They stay in the buffers."""
+    segments = {tp: ahead.retained[tp].head(count) for tp, count in taken.items()}
+    cursors = {tp: segments[tp].span.end if tp in segments else held.cursor for tp, held in ahead.retained.items()}
+    end = replace(
+        start,
+        fingerprint=fingerprint,
+        cursors={**start.cursors, **cursors},
+        topic_ids={**start.topic_ids, **ahead.topic_ids},
+        stream_time_ms=max(start.stream_time_ms, min(cursor.time_ms for cursor in cursors.values())),
+        batches=start.batches + 1,
+    )
+    return SettledBatch([(segment.span, segment.rows) for segment in segments.values()], end)
+
+
+def _undecodable(segment: Segment) -> int:
+    return int((segment.timestamps_ms == NO_TIME_MS).sum())
+
+
+def _stream_time_ms(ahead: ReadAhead, batch: Batch) -> int:
+    """Return the least partition time of the inputs that count behind the batch. Without one, return the greatest.
+
+    An input that is given up on does not count, nor one that has ended without ever having had a record.
+    """
+    counting = [
+        held.cursor.time_ms
+        for tp, held in ahead.retained.items()
+        if len(held) or tp not in batch.may_pass or (tp in ahead.finished and held.cursor.time_ms > NO_TIME_MS)
+    ]
+    return min(counting) if counting else max(held.cursor.time_ms for held in ahead.retained.values())
+
+
+class _Poison(NamedTuple):
+    """A poison record at index `place` of its queue. `before` records of the batch precede it in its task's order."""
+
+    before: int
+    partition: TopicPartition
+    place: int
+
+
+def before_poison(
+    batch: Batch, tasks: Mapping[int, Sequence[Queue]], retained: Mapping[TopicPartition, Retained]
+) -> Batch:
+    """Cut each task's part of the batch before its first poison record, in merge order.
+
+    Raises UndecodableError if that leaves a task nothing: every record before the poison record is in a batch already.
+    """
+    taken, enforced = dict(batch.taken), dict(batch.enforced)
+    for task, queues in tasks.items():
+        counts = {queue.partition: taken.get(queue.partition, 0) for queue in queues}
+        found = _first_poison(queues, counts, retained)
+        if found is None:
+            continue
+        if found.before == 0:
+            raise _undecodable_error(retained[found.partition], found.place)
+        taken.update(limit_counts(queues, counts, found.before))
+        enforced[task] = min(enforced[task], found.before)
+    return batch._replace(taken={tp: count for tp, count in taken.items() if count}, enforced=enforced)
+
+
+def _first_poison(
+    queues: Sequence[Queue], counts: Mapping[TopicPartition, int], retained: Mapping[TopicPartition, Retained]
+) -> _Poison | None:
+    found = []
+    for queue in queues:
+        place = retained[queue.partition].first_refused(counts[queue.partition])
+        if place is not None:
+            found.append(_Poison(_records_before(queues, counts, queue, place), queue.partition, place))
+    return min(found, default=None)
+
+
+def _records_before(queues: Sequence[Queue], counts: Mapping[TopicPartition, int], poisoned: Queue, place: int) -> int:
+    time_ms = poisoned.times_ms[place]
+    return place + sum(
+        min(
+            counts[queue.partition],
+            int(queue.times_ms.searchsorted(time_ms, "right" if queue.tie_breaker < poisoned.tie_breaker else "left")),
+        )
+        for queue in queues
+        if queue.partition != poisoned.partition
+    )
+
+
+def _undecodable_error(held: Retained, place: int) -> UndecodableError:
+    return UndecodableError(
+        "a record has no usable timestamp",
+        where=f"topic {held.partition.topic}, partition {held.partition.partition}, offset {held.offset(place)}",
+        fix="Correct the option timestamp, or set undecodable to 'skip' (leave such records out), 'aside' (write them "
+        "to undecodable_path) or 'keep' (deliver them with a null timestamp)",
+    )
+
 
 log = logging.getLogger(__name__)
 

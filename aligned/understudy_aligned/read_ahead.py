@@ -18,15 +18,13 @@ import logging
 from collections.abc import Collection, Container, Iterable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
-from understudy_aligned.drift import NOT_HELD_BACK
-from understudy_aligned.end_offsets import is_at, up_to
+from understudy_aligned.batch_plan import NOT_HELD_BACK, is_filling
 from understudy_aligned.inputs.protocol import Fetched
 from understudy_aligned.inputs.records import Chunk, Cursor, TopicPartition
+from understudy_aligned.offset import join_topics
+from understudy_aligned.open_inputs import is_at, made_anew, report_lost, report_made_anew, up_to
 from understudy_aligned.options import AlignedOptions
 from understudy_aligned.partition_buffer import Retained, Segment, copy_out
-from understudy_aligned.subscription import join_topics
-from understudy_aligned.topic_ids import made_anew, report_lost, report_made_anew
-from understudy_aligned.wait_reasons import is_filling
 from understudy_shared.base.errors import SettingsError
 
 log = logging.getLogger(__name__)

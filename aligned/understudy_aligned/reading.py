@@ -1,28 +1,198 @@
-"""Reads planned ranges on executors and turns them into rows for Spark: from the spool, or else from the input.
+"""Planned ranges, read on executors and turned into rows for Spark: from the spool, or else from the input.
 
-The rows depend only on the ranges and the options, so that a replayed batch is the same batch.
+The rows depend only on the ranges and the options, so that a replayed batch is the same batch. Poison records go aside,
+into one JSON lines file for each range that has any, whose keys and values are base64: they may hold any bytes.
+
+Records that a batch had when it was planned, and that compaction has removed when an executor reads it, are counted.
+Executors find them, and the planner has the metrics. Where both run on one machine (where there is a spool) an executor
+leaves a note in a folder of the planner. Elsewhere the log of the executor alone says it. Offsets without records say
+nothing: they may belong to markers and aborted records of transactions, which never were rows. So counts of records are
+compared.
 """
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import heapq
+import logging
+import os
+import tempfile
 import time
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from pathlib import Path
+from urllib.parse import quote
 
+import orjson
 import pyarrow as pa
 
-from understudy_aligned.compacted import RangeRead, report_compacted
-from understudy_aligned.dead_letters import write_dead_letters
-from understudy_aligned.inputs.opening import open_reader
 from understudy_aligned.inputs.protocol import InputConfig, InputError, Range, RangeReader
 from understudy_aligned.inputs.records import NO_TIME_MS, Cursor, TopicPartition
+from understudy_aligned.open_inputs import open_reader
 from understudy_aligned.options import AlignedOptions
-from understudy_aligned.range_rows import RangeRows, Slice, joined_rows
-from understudy_aligned.rows import RowOptions
+from understudy_aligned.rows import RangeRows, RowOptions, Slice, joined_rows
 from understudy_aligned.spool import Place, SpoolFile, read_spool
+from understudy_shared.base.errors import UnderstudyError
+
+log = logging.getLogger(__name__)
+
+_SUFFIX = ".compacted"
+
+
+@dataclass(slots=True)
+class RangeRead:
+    """The outcome of reading a range from its input."""
+
+    records: int = 0
+    has_losses: bool = False
+    """Whether records of the range are lost (`fail_on_data_loss` off). How many there were is unknown."""
+
+
+def count_compacted(found: RangeRead, planned: int | None) -> int:
+    """Count the records that surely were in the range when it was planned, and are neither there nor lost."""
+    if planned is None or found.has_losses:
+        return 0
+    return max(0, planned - found.records)
+
+
+def report_compacted(span: Range, found: RangeRead, *, planned: int | None, batch: int, notes: str | None) -> None:
+    """Log the compacted records of a range that was read, if there are any. Leave a note in the folder `notes`."""
+    count = count_compacted(found, planned)
+    if not count:
+        return
+    log.warning(
+        "%s: %d of the %d records that batch %d had behind offset %s up to %s are gone: compaction (in Redis XDEL) "
+        "removed them",
+        *(span.partition, count, planned, batch, span.start.offset or "(the beginning)", span.end.offset),
+        extra={"action": "compacted", **span.partition._asdict(), "records": count},
+    )
+    if notes is not None:
+        # The planner may have ended, and removed the folder. Then it counts no more.
+        with suppress(OSError):
+            _write_note(Path(notes), span, count, batch)
+
+
+class CompactedNotes:
+    """The planner's side. Not thread-safe."""
+
+    def __init__(self, folder: Callable[[], Path]) -> None:
+        """Prepare without I/O. `folder` makes the folder of the notes, or raises OSError."""
+        self._make_folder = folder
+        self._folder: Path | None = None
+        self._batch = 0
+        self._earlier = 0
+        """Records of the batches before this one."""
+        self._current = 0
+
+    def begin(self, batch: int) -> str | None:
+        """Return the folder for notes on a batch that executors read from the inputs. None if there is no folder.
+
+        The notes on earlier batches are counted and removed: Spark runs one batch at a time.
+        """
+        if batch != self._batch:
+            self._earlier = self.total()
+            self._batch, self._current = batch, 0
+            self._remove_notes()
+        try:
+            self._folder = self._make_folder()
+        except OSError as refusal:
+            log.info("compacted records are not counted: %s", refusal, extra={"action": "compacted"})
+            return None
+        return str(self._folder)
+
+    def total(self) -> int:
+        """Return the number of compacted records since the start. It never decreases."""
+        self._current = max(self._current, sum(_read_note(note) for note in self._notes_of(self._batch)))
+        return self._earlier + self._current
+
+    def _notes_of(self, batch: int | None) -> list[Path]:
+        pattern = f"{'*' if batch is None else batch}-*{_SUFFIX}"
+        return [] if self._folder is None else list(self._folder.glob(pattern))
+
+    def _remove_notes(self) -> None:
+        for note in self._notes_of(None):
+            note.unlink(missing_ok=True)
+
+
+def _write_note(folder: Path, span: Range, count: int, batch: int) -> None:
+    """Write the note on a range. A task that runs again replaces it."""
+    name = hashlib.sha256(repr(span).encode(errors="surrogatepass")).hexdigest()
+    draft = folder / f"{batch}-{name}.draft"
+    draft.write_text(str(count), encoding="ascii")
+    draft.replace(draft.with_suffix(_SUFFIX))
+
+
+def _read_note(note: Path) -> int:
+    try:
+        return int(note.read_text(encoding="ascii"))
+    except (OSError, ValueError):
+        return 0
+
+
+_NAME_CHARS = 100
+"""Longest topic in a file name. A longer one is cut, and a digest keeps it unique."""
+
+
+class DeadLetterError(UnderstudyError):
+    """Poison records cannot be written. The batch fails: it must not go on without them."""
+
+
+def write_dead_letters(folder: Path, span: Range, poison: pa.RecordBatch) -> Path:
+    """Write the poison records (`ROW_SCHEMA`) of a range, whole or not at all. Raises DeadLetterError.
+
+    A replayed range replaces its own file. Ranges of a partition do not overlap, so no record is written twice. The
+    folder must be there (`load()` makes it): an executor on another machine must not make one of its own.
+    """
+    path = folder / f"{_safe(span.partition.topic)}-{span.partition.partition}-{span.start.ordinal:020d}.jsonl"
+    lines = b"".join(orjson.dumps(_letter(span, row)) + b"\n" for row in poison.to_pylist())
+    try:
+        descriptor, draft = tempfile.mkstemp(prefix=".", suffix=".draft", dir=folder)
+        try:
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(lines)
+                file.flush()
+                os.fsync(file.fileno())
+            Path(draft).replace(path)
+        except BaseException:
+            Path(draft).unlink(missing_ok=True)
+            raise
+    except OSError as refusal:
+        raise DeadLetterError(
+            f"{poison.num_rows} records without a usable timestamp cannot be written aside: {refusal.strerror}",
+            where=str(folder),
+            fix="Make undecodable_path a folder that all machines share and every executor can write to; Spark then "
+            "retries the batch",
+        ) from refusal
+    return path
+
+
+def _letter(span: Range, row: dict[str, object]) -> dict[str, object]:
+    headers = row["headers"]
+    return {
+        "topic": span.partition.topic,
+        "partition": span.partition.partition,
+        "offset": row["offset"],
+        "key": _base64(row["key"]),
+        "value": _base64(row["value"]),
+        "headers": None
+        if not isinstance(headers, list)
+        else [{"key": header["key"], "value": _base64(header["value"])} for header in headers],
+    }
+
+
+def _base64(value: object) -> str | None:
+    return base64.b64encode(value).decode() if isinstance(value, bytes) else None
+
+
+def _safe(topic: str) -> str:
+    quoted = quote(topic, safe="")
+    if len(quoted) <= _NAME_CHARS:
+        return quoted
+    return f"{quoted[:_NAME_CHARS]}~{hashlib.sha256(topic.encode()).hexdigest()[:16]}"
+
 
 TASK_BYTES = 1 << 20
 """Bytes that justify another Spark task: a task costs 10 to 20 ms, in which one task reads at least this much."""

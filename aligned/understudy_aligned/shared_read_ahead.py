@@ -1,6 +1,7 @@
-"""`ReadAhead` behind one lock, shared by the prefetch threads and the planner.
+"""`ReadAhead` behind one lock, shared by the planner and by a thread for each server, which does all I/O with it.
 
-A prefetch thread takes its next request here and hands the answer back. The planner takes records out.
+A prefetch thread takes its next request here and hands the answer back. The planner takes records out. Rule: a server
+that is slow, unreachable or hangs delays only its own thread.
 """
 
 from __future__ import annotations
@@ -11,14 +12,35 @@ from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from understudy_aligned.idle import InputState
-from understudy_aligned.input_requests import CountPartitions, Fetch, InputRequest, Seek
-from understudy_aligned.inputs.protocol import ClientQueue, Fetched, InputError
-from understudy_aligned.inputs.records import TopicPartition
+from understudy_aligned.batch_plan import InputState, has_more, is_waited_for
+from understudy_aligned.inputs.protocol import ClientQueue, Fetched, Input, InputError
+from understudy_aligned.inputs.records import Cursor, TopicPartition
 from understudy_aligned.options import AlignedOptions
 from understudy_aligned.read_ahead import ReadAhead
-from understudy_aligned.wait_reasons import has_more, is_waited_for
 from understudy_shared.base.clock import Clock
+
+
+class CountPartitions(NamedTuple):
+    """Count the partitions of the server's topics, and ask for the topics' ids."""
+
+
+class Seek(NamedTuple):
+    """Continue behind these cursors."""
+
+    cursors: Mapping[TopicPartition, Cursor]
+    generation: int
+
+
+class Fetch(NamedTuple):
+    """Fetch up to `wanted` records of each partition."""
+
+    wanted: Mapping[TopicPartition, int]
+    generation: int
+    wait_ms: int
+
+
+InputRequest = CountPartitions | Seek | Fetch
+
 
 log = logging.getLogger(__name__)
 
@@ -38,7 +60,7 @@ class Outage(NamedTuple):
     since_ms: float
     error: str
     waits_ms: float | None = None
-    """None: the query does not wait for it (`waits`)."""
+    """None: the query does not wait for it (`is_waited_for`)."""
 
 
 @dataclass(slots=True)
@@ -200,10 +222,10 @@ class SharedReadAhead:
             return [server.name for server in self._servers if self._is_starting(server)]
 
     def has_more(self) -> bool:
-        """Whether a later plan may find records without new ones being written (`waits.has_more`)."""
+        """Whether a later plan may find records without new ones being written (`batch_plan.has_more`)."""
         with self.changed:
             away = [server.topics for server in self._servers if server.away_since_ms is not None]
-            is_held_back = not away and any(self.ahead.retained.values())  # as `waits.has_more` has it, but quick
+            is_held_back = not away and any(self.ahead.retained.values())  # as `batch_plan.has_more` has it, but quick
             return is_held_back or bool(self.starting()) or has_more(self._input_states(), away=away)
 
     def server_names(self) -> Sequence[str]:
@@ -242,3 +264,80 @@ class SharedReadAhead:
         if server.away_since_ms is not None:
             server.away_since_ms = server.waits_since_ms = None
             log.info("an input is read again", extra={"action": "back", "server": server.name})
+
+
+FIRST_BACKOFF_MS = 100
+MAX_BACKOFF_MS = 5_000
+"""Pause before the next try of a server that does not answer. It doubles from the first to this."""
+
+REST_MS = 100
+"""Longest wait before the thread looks for a request again."""
+
+
+class Prefetch:
+    """A thread that reads ahead on one input from `start` to `stop`. It closes the input."""
+
+    def __init__(
+        self, shared: SharedReadAhead, index: int, reads: Input, clock: Clock, *, request_timeout_ms: int
+    ) -> None:
+        self._shared = shared
+        self._index = index
+        self._input = reads
+        self._clock = clock
+        self._request_timeout_ms = request_timeout_ms
+        self._backoff_ms = FIRST_BACKOFF_MS
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name=f"understudy-prefetch-{index}", daemon=True)
+
+    def start(self) -> None:
+        """Start the thread. Call it once."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Start no further request. Does not wait."""
+        self._stopping.set()
+
+    def join(self, timeout_s: float) -> bool:
+        """Wait for the thread, and return whether it has ended. If its input hangs, it ends when that call returns."""
+        self._thread.join(timeout_s)
+        return not self._thread.is_alive()
+
+    def run_once(self) -> float:
+        """Run the next request. Return the milliseconds to wait before the one after it."""
+        try:
+            return self._run_request()
+        except InputError as error:
+            self._shared.mark_unreachable(self._index, error)
+            wait_ms, self._backoff_ms = self._backoff_ms, min(2 * self._backoff_ms, MAX_BACKOFF_MS)
+            return wait_ms
+        finally:
+            self._shared.set_input_state(self._index, self._input.losses, self._input.client_queue)
+
+    def _run_request(self) -> float:
+        asked_ms = self._clock.monotonic_ms()
+        match request := self._shared.next_request(self._index):
+            case CountPartitions():
+                counts = self._input.partitions(timeout_ms=self._request_timeout_ms)
+                ids = self._input.topic_ids(counts.keys(), timeout_ms=self._request_timeout_ms)
+                self._shared.set_topics(self._index, counts, ids)
+            case Seek():
+                self._input.seek(request.cursors, timeout_ms=self._request_timeout_ms)
+                self._shared.seek_done(self._index, request)
+            case Fetch():
+                fetched = self._input.fetch(request.wanted, timeout_ms=request.wait_ms)
+                self._shared.add_fetched(self._index, request, fetched, asked_ms=asked_ms)
+            case None:
+                self._shared.wait(REST_MS)
+        if not self._shared.is_away(self._index):
+            self._backoff_ms = FIRST_BACKOFF_MS
+        return 0
+
+    def _run(self) -> None:
+        try:
+            while not self._stopping.is_set():
+                if wait_ms := self.run_once():
+                    self._stopping.wait(wait_ms / 1000)
+        except Exception as error:  # any error: the query must not wait for records that no thread fetches
+            self._shared.stop_input(self._index, error)
+        finally:
+            self._input.close()

@@ -32,13 +32,12 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
-from understudy_aligned.load_checks import check_folders, check_inputs
+from understudy_aligned.open_inputs import check_folders, check_inputs
 from understudy_aligned.option_parsing import parse_options
 from understudy_aligned.options import AlignedOptions
-from understudy_aligned.process_end import remove_spool_on_sigterm
 from understudy_aligned.reading import read_task
 from understudy_aligned.rows import RowOptions, spark_schema
-from understudy_aligned.stream import AlignedStream, Json
+from understudy_aligned.stream import AlignedStream, Json, remove_spool_on_sigterm
 
 
 class AlignedSource(DataSource):

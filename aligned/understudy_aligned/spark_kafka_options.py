@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 import orjson
 
-from understudy_aligned.inputs.start_positions import EARLIEST, StartPositions
+from understudy_aligned.inputs.kafka_topics import EARLIEST, StartPositions
 from understudy_shared.base.errors import SettingsError
 
 SAME_AS: Mapping[str, str] = {

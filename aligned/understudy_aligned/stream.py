@@ -16,6 +16,7 @@ from __future__ import annotations
 import fcntl
 import logging
 import os
+import signal
 import threading
 import time
 from collections.abc import Callable, Sequence, Set
@@ -24,23 +25,49 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from understudy_aligned.batch_plan import UNBOUNDED
-from understudy_aligned.batch_taking import PlannedBatch, SettledBatch
-from understudy_aligned.compacted import CompactedNotes
-from understudy_aligned.dead_letters import write_dead_letters
-from understudy_aligned.fingerprint import check_fingerprint, check_replay, fingerprint
 from understudy_aligned.inputs.protocol import Range
 from understudy_aligned.inputs.records import Cursor, TopicPartition
-from understudy_aligned.offset import SourceOffset
-from understudy_aligned.open_inputs import OpenInputs
+from understudy_aligned.offset import (
+    SourceOffset,
+    check_fingerprint,
+    check_replay,
+    check_still_read,
+    fingerprint,
+    topics_at,
+    with_topics,
+)
+from understudy_aligned.open_inputs import OpenInputs, lost_topics, made_anew
 from understudy_aligned.options import AlignedOptions
-from understudy_aligned.planner import WAIT_MS, Planner
-from understudy_aligned.reading import PlannedRange, ReadTask, pack_tasks, planned_ranges
-from understudy_aligned.spool import Spool, SpoolFile
-from understudy_aligned.spool_form import RecordsForm, RowsForm, SpoolForm
-from understudy_aligned.subscription import check_still_read, topics_at, with_topics
-from understudy_aligned.topic_ids import lost_topics, made_anew
+from understudy_aligned.planner import WAIT_MS, PlannedBatch, Planner, SettledBatch
+from understudy_aligned.reading import (
+    CompactedNotes,
+    PlannedRange,
+    ReadTask,
+    pack_tasks,
+    planned_ranges,
+    write_dead_letters,
+)
+from understudy_aligned.spool import RecordsForm, RowsForm, Spool, SpoolFile, SpoolForm
 from understudy_shared.base.clock import SystemClock
 from understudy_shared.base.errors import UnderstudyError
+
+
+def remove_spool_on_sigterm(remove_spool: Callable[[], None]) -> None:
+    """Call `remove_spool` on SIGTERM, by which Spark ends planners (`PythonWorkerFactory.stopWorker`), and then exit.
+
+    Exit with `os._exit`: nothing waits for this process, so Python's orderly exit is skipped. The handler is installed
+    only in a main thread without one: other processes that use this source keep their own handling.
+    """
+
+    def end(number: int, _: object) -> None:
+        try:
+            remove_spool()
+        finally:
+            os._exit(128 + number)
+
+    if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+        signal.signal(signal.SIGTERM, end)
+
 
 Json = dict[str, object]
 

@@ -2,7 +2,7 @@
 
 import sys
 
-from understudy_aligned.accelerator.jar import jar_path
+from understudy_aligned.accelerator import jar_path
 from understudy_shared.base.errors import UnderstudyError
 
 if __name__ == "__main__":

@@ -14,19 +14,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from understudy_aligned.accelerator.frames import Frames
-from understudy_aligned.accelerator.serving import serve, to_json
-from understudy_aligned.inputs.opening import OPENERS
-from understudy_aligned.load_checks import check_folders, check_opened
-from understudy_aligned.open_inputs import OpenInputs
+from understudy_aligned.accelerator.serving import Frames, serve, to_json
+from understudy_aligned.open_inputs import OPENERS, OpenInputs, check_folders, check_opened
 from understudy_aligned.option_parsing import parse_options
 from understudy_aligned.options import AlignedOptions
-from understudy_aligned.process_end import remove_spool_on_sigterm
 from understudy_aligned.reading import ReadTask
 from understudy_aligned.refusals import fixed_columns, streams_only
 from understudy_aligned.rows import RowOptions, spark_schema
 from understudy_aligned.spool import Place
-from understudy_aligned.stream import AlignedStream
+from understudy_aligned.stream import AlignedStream, remove_spool_on_sigterm
 
 Reply = Mapping[str, object]
 

@@ -11,8 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from understudy_aligned.accelerator.frames import Frames
-from understudy_aligned.accelerator.serving import serve
+from understudy_aligned.accelerator.serving import Frames, serve
 from understudy_aligned.reading import ReadTask, read_task
 from understudy_aligned.rows import arrow_schema
 

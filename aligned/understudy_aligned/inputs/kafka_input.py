@@ -26,8 +26,8 @@ from understudy_aligned.inputs.kafka_client import (
     OUT_OF_RANGE,
     DebugLog,
     KafkaClient,
+    KafkaConfig,
 )
-from understudy_aligned.inputs.kafka_config import KafkaConfig
 from understudy_aligned.inputs.kafka_reader import (
     FetchPosition,
     describe_loss,
@@ -38,9 +38,9 @@ from understudy_aligned.inputs.kafka_reader import (
     unknown_topic,
 )
 from understudy_aligned.inputs.kafka_rows import Event, to_chunks
+from understudy_aligned.inputs.kafka_topics import TopicsPattern
 from understudy_aligned.inputs.protocol import ClientQueue, Fetched, InputError
 from understudy_aligned.inputs.records import Chunk, Cursor, TopicPartition
-from understudy_aligned.inputs.topics_pattern import TopicsPattern
 
 FETCH_RECORDS = 40_000
 """Most records that one fetch takes from librdkafka."""

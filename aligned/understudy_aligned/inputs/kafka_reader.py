@@ -19,8 +19,15 @@ from difflib import get_close_matches
 import pyarrow as pa
 from confluent_kafka import KafkaException, Message
 
-from understudy_aligned.inputs.kafka_client import EARLIEST, END_OF_LOG, IGNORED, LATEST, OUT_OF_RANGE, KafkaClient
-from understudy_aligned.inputs.kafka_config import KafkaConfig
+from understudy_aligned.inputs.kafka_client import (
+    EARLIEST,
+    END_OF_LOG,
+    IGNORED,
+    LATEST,
+    OUT_OF_RANGE,
+    KafkaClient,
+    KafkaConfig,
+)
 from understudy_aligned.inputs.kafka_rows import Event, group_messages, to_chunk
 from understudy_aligned.inputs.protocol import DataLostError, Range, UnknownTopicError
 from understudy_aligned.inputs.records import Chunk, Cursor, TopicPartition

@@ -11,11 +11,19 @@ import pyarrow as pa
 from confluent_kafka import KafkaError, Message
 from numpy.typing import NDArray
 
-from understudy_aligned.inputs.arrays import binaries, header_lists, lengths, numbers, optional_numbers
-from understudy_aligned.inputs.columns import times_in_values
-from understudy_aligned.inputs.records import ROW_SCHEMA, Chunk, TopicPartition, record_size
-from understudy_aligned.inputs.time_reading import header_time_ms
-from understudy_aligned.inputs.timestamps import END_TIME_MS, TimestampRule, TimestampRules
+from understudy_aligned.inputs.records import (
+    ROW_SCHEMA,
+    Chunk,
+    TopicPartition,
+    binaries,
+    header_lists,
+    lengths,
+    numbers,
+    optional_numbers,
+    record_size,
+)
+from understudy_aligned.inputs.redis_rows import times_in_values
+from understudy_aligned.inputs.timestamps import END_TIME_MS, TimestampRule, TimestampRules, header_time_ms
 
 MOST_COLUMN_BYTES = 1 << 30
 """Most bytes of keys, and of values, that become one column, and of all that are copied together unless one column

@@ -1,6 +1,6 @@
 """The protocols of an input: `Input` reads ahead in the planner, `RangeReader` reads ranges on executors.
 
-Both are opened from a frozen configuration (`opening`). The configuration is pickled to executors, connections are not.
+Both are opened from a frozen configuration (`open_inputs`), which is pickled to executors; connections are not.
 """
 
 from __future__ import annotations
@@ -126,11 +126,11 @@ class RangeReader(Protocol):
 
 
 class InputConfig(Protocol):
-    """Everything that `opening` needs to open an input in any process. Frozen, picklable, without secrets in `repr`."""
+    """Everything that opening an input needs, in any process. Frozen, picklable, without secrets in `repr`."""
 
     @property
     def kind(self) -> str:
-        """`kafka` or `redis`: the key in `opening.OPENERS`."""
+        """`kafka` or `redis`: the key in `open_inputs.OPENERS`."""
 
     @property
     def topics(self) -> Container[str]:

@@ -1,4 +1,4 @@
-"""Converts stream entries to records, and finds lost entries by the stream's `XINFO` (pure: no I/O).
+"""Stream entries as records, and lost entries, which the stream's `XINFO` shows (pure: no I/O).
 
 Rule: every entry that still exists is read, and entries that were removed unread are always reported. Redis removes
 entries from the beginning (XTRIM, MAXLEN, MINID), all at once (DEL, FLUSHALL), or one by one (XDEL). An XDEL is not a
@@ -11,12 +11,64 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
-from understudy_aligned.inputs.arrays import binaries, scalar
-from understudy_aligned.inputs.columns import rows, times_in_values, within_years
-from understudy_aligned.inputs.timestamps import TimestampRule
+from understudy_aligned.inputs.records import (
+    ROW_SCHEMA,
+    Chunk,
+    TopicPartition,
+    binaries,
+    lengths,
+    numbers,
+    optional_numbers,
+    record_size,
+    scalar,
+    to_numpy,
+)
+from understudy_aligned.inputs.timestamps import END_TIME_MS, LEAST_TIME_MS, TimestampRule, value_times_ms
+
+
+def rows(
+    *, offsets: pa.StringArray, ordinal: int, times: pa.Int64Array, keys: pa.BinaryArray | None, values: pa.BinaryArray
+) -> pa.RecordBatch:
+    """Make a record batch whose records are numbered from `ordinal` on."""
+    count = len(values)
+    return pa.record_batch(
+        [
+            offsets,
+            numbers(np.arange(ordinal, ordinal + count, dtype=np.int64)),
+            times,
+            pa.nulls(count, pa.binary()) if keys is None else keys,
+            values,
+            pa.nulls(count, ROW_SCHEMA.field("headers").type),
+            pa.nulls(count, pa.int32()),
+        ],
+        schema=ROW_SCHEMA,
+    )
+
+
+def chunk_of(partition: TopicPartition, batch: pa.RecordBatch) -> Chunk:
+    """Make a chunk with the sizes of its records, which have no headers."""
+    return Chunk(partition, batch, _sizes(partition.topic, batch))
+
+
+def times_in_values(rule: TimestampRule, values: Sequence[bytes | None]) -> pa.Int64Array:
+    """Read timestamps from a field of the values; null where the field has no usable one."""
+    return optional_numbers(value_times_ms(rule, values))
+
+
+def within_years(times: pa.Int64Array) -> pa.Int64Array:
+    """Replace times outside the range of Spark's timestamps by null."""
+    times_ms = to_numpy(times, null=END_TIME_MS)
+    return numbers(times_ms, nulls=(times_ms < LEAST_TIME_MS) | (times_ms >= END_TIME_MS))
+
+
+def _sizes(topic: str, batch: pa.RecordBatch) -> NDArray[np.int64]:
+    return lengths(batch.column("key")) + lengths(batch.column("value")) + record_size(topic, None, None)
+
 
 Entry = tuple[bytes, list[bytes]]
 """An entry as the server sends it: its ID, and a list in which field names and values alternate."""

@@ -11,15 +11,13 @@ from prometheus_client.core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 from tests.support.repository import ROOT
 
-from understudy_aligned.drift import HeldBack
+from understudy_aligned.batch_plan import HeldBack, PutOff
 from understudy_aligned.inputs.protocol import ClientQueue
 from understudy_aligned.inputs.records import TopicPartition
 from understudy_aligned.metrics_server import PlannerCollector
-from understudy_aligned.planner_metrics import PlannerMetrics
+from understudy_aligned.planner_metrics import Lateness, PlannerMetrics
 from understudy_aligned.read_ahead import Lag
-from understudy_aligned.run_counts import Lateness
 from understudy_aligned.shared_read_ahead import Outage
-from understudy_aligned.wait_reasons import PutOff
 
 DOCS = ROOT / "docs"
 REFERENCE, SOURCE = ((DOCS / name).read_text() for name in ("reference/metrics.md", "aligned-source.md"))

@@ -16,11 +16,10 @@ from tests.support.clock import ManualClock
 from tests.support.kafka.partition_group import Deviation, PartitionGroups, Turn
 from tests.support.spark.scripted_input import ScriptedRecord, chunk_of
 
-from understudy_aligned.batch_taking import PlannedBatch
 from understudy_aligned.inputs.protocol import Fetched
 from understudy_aligned.inputs.records import TopicPartition
 from understudy_aligned.options import AlignedOptions
-from understudy_aligned.planner import Planner
+from understudy_aligned.planner import PlannedBatch, Planner
 from understudy_aligned.rows import Part, RowOptions, Source, Times, output_rows, with_effective_times
 
 TOPICS = ("flights", "weather", "alerts")

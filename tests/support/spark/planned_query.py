@@ -11,11 +11,10 @@ from tests.support.clock import ManualClock
 from tests.support.spark.queries import wait_until
 from tests.support.spark.scripted_input import ScriptedServer
 
-from understudy_aligned.batch_taking import PlannedBatch
 from understudy_aligned.inputs.records import TopicPartition
 from understudy_aligned.offset import SourceOffset
 from understudy_aligned.options import AlignedOptions
-from understudy_aligned.planner import Planner
+from understudy_aligned.planner import PlannedBatch, Planner
 
 PATIENCE_MS = 30_000
 

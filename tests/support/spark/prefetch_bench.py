@@ -8,12 +8,11 @@ from dataclasses import replace
 from tests.support.clock import ManualClock
 from tests.support.spark.scripted_input import ScriptedServer
 
-from understudy_aligned.inputs.opening import open_input
 from understudy_aligned.inputs.records import TopicPartition
+from understudy_aligned.open_inputs import open_input
 from understudy_aligned.options import AlignedOptions
-from understudy_aligned.prefetch import Prefetch
 from understudy_aligned.read_ahead import Lag
-from understudy_aligned.shared_read_ahead import SharedReadAhead
+from understudy_aligned.shared_read_ahead import Prefetch, SharedReadAhead
 
 
 class Bench:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from understudy_aligned.batch_cut import Queue
+from understudy_aligned.batch_plan import Queue
 from understudy_aligned.inputs.records import TopicPartition
 
 TOPICS = ("flights", "weather", "alerts")

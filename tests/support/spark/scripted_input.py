@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 import numpy as np
 import pyarrow as pa
 
-from understudy_aligned.inputs.opening import OPENERS, Opener
 from understudy_aligned.inputs.protocol import (
     ClientQueue,
     DataLostError,
@@ -24,6 +23,7 @@ from understudy_aligned.inputs.protocol import (
     RangeReader,
 )
 from understudy_aligned.inputs.records import ROW_SCHEMA, Chunk, Cursor, TopicPartition, record_size
+from understudy_aligned.open_inputs import OPENERS, Opener
 
 _HANG_LIMIT_S = 60.0
 

@@ -20,7 +20,7 @@ record PythonCommand(String python, List<String> files) implements Serializable 
   static final String PLANNER = "understudy_aligned.accelerator.planner";
   static final String READER = "understudy_aligned.accelerator.reader";
 
-  /** The version of the frames and of what is in them, as in {@code frames.py}. */
+  /** The version of the frames and of what is in them, as in {@code serving.py}. */
   private static final String PROTOCOL = "4";
 
   /** Return the Python of the driver. */

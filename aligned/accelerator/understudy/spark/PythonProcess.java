@@ -15,7 +15,7 @@ import java.util.concurrent.BlockingQueue;
 import java.util.concurrent.TimeUnit;
 
 /**
- * A Python process that answers one request after the other, by frames on its pipes ({@code frames.py}).
+ * A Python process that answers one request after the other, by frames on its pipes ({@code serving.py}).
  *
  * <p>It ends when this end of its pipes is closed, so it outlives neither {@link #close} nor this JVM.
  */

@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from tests.support.kafka.clients import Reading, mock_cluster, produce
 from tests.support.spark.queries import wait_until
 
-from understudy_aligned.inputs.kafka_config import KafkaConfig
+from understudy_aligned.inputs.kafka_client import KafkaConfig
 from understudy_aligned.inputs.kafka_input import KafkaInput
-from understudy_aligned.inputs.opening import open_reader
 from understudy_aligned.inputs.protocol import InputError, Range
 from understudy_aligned.inputs.records import Cursor, TopicPartition
+from understudy_aligned.open_inputs import open_reader
 
 pytestmark = pytest.mark.usefixtures("taking")
 

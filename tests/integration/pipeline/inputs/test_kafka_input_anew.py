@@ -11,14 +11,13 @@ from tests.support.kafka.broker import KafkaBroker
 from tests.support.kafka.clients import produce
 from tests.support.spark.queries import wait_until
 
-from understudy_aligned.batch_taking import PlannedBatch
-from understudy_aligned.inputs.kafka_config import KafkaConfig
+from understudy_aligned.inputs.kafka_client import KafkaConfig
 from understudy_aligned.inputs.kafka_input import KafkaInput
 from understudy_aligned.inputs.protocol import DataLostError
 from understudy_aligned.inputs.records import Cursor, TopicPartition
 from understudy_aligned.offset import SourceOffset
 from understudy_aligned.option_parsing import parse_options
-from understudy_aligned.planner import Planner
+from understudy_aligned.planner import PlannedBatch, Planner
 from understudy_aligned.reading import read_task
 from understudy_aligned.stream import AlignedStream
 from understudy_shared.base.clock import SystemClock

@@ -15,11 +15,11 @@ from tests.support.kafka.broker import KafkaBroker
 from tests.support.kafka.clients import Reading, begin_transaction, produce
 from tests.support.spark.queries import wait_until
 
-from understudy_aligned.inputs.kafka_config import KafkaConfig
+from understudy_aligned.inputs.kafka_client import KafkaConfig
 from understudy_aligned.inputs.kafka_input import KafkaInput
-from understudy_aligned.inputs.opening import open_reader
 from understudy_aligned.inputs.protocol import DataLostError, Range
 from understudy_aligned.inputs.records import Cursor, TopicPartition
+from understudy_aligned.open_inputs import open_reader
 from understudy_aligned.options import AlignedOptions
 from understudy_aligned.reading import read_task
 from understudy_aligned.stream import AlignedStream, Json

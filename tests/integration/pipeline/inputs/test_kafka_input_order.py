@@ -12,7 +12,7 @@ from tests.support.kafka.broker import KafkaBroker
 from tests.support.kafka.clients import produce
 from tests.support.spark.queries import wait_until
 
-from understudy_aligned.inputs.kafka_config import KafkaConfig
+from understudy_aligned.inputs.kafka_client import KafkaConfig
 from understudy_aligned.inputs.records import TopicPartition
 from understudy_aligned.options import AlignedOptions
 from understudy_aligned.reading import read_task

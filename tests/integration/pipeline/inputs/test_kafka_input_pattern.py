@@ -16,8 +16,8 @@ from tests.support.spark.queries import wait_until
 from understudy_aligned import shared_read_ahead
 from understudy_aligned.inputs.protocol import DataLostError
 from understudy_aligned.inputs.records import TopicPartition
-from understudy_aligned.load_checks import check_inputs
 from understudy_aligned.offset import SourceOffset
+from understudy_aligned.open_inputs import check_inputs
 from understudy_aligned.option_parsing import parse_options
 from understudy_aligned.planner import Planner
 from understudy_shared.base.clock import SystemClock

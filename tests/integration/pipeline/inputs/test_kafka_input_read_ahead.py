@@ -8,7 +8,7 @@ from tests.support.kafka.clients import Reading, produce
 from tests.support.spark.queries import wait_until
 
 from understudy_aligned.inputs import kafka_client, kafka_input
-from understudy_aligned.inputs.kafka_config import KafkaConfig
+from understudy_aligned.inputs.kafka_client import KafkaConfig
 from understudy_aligned.inputs.kafka_input import KafkaInput
 from understudy_aligned.inputs.protocol import ClientQueue
 from understudy_aligned.inputs.records import TopicPartition

@@ -14,7 +14,7 @@ from tests.support.spark.queries import wait_until
 
 from understudy_aligned.inputs.protocol import InputError
 from understudy_aligned.inputs.records import TopicPartition
-from understudy_aligned.load_checks import check_inputs
+from understudy_aligned.open_inputs import check_inputs
 from understudy_aligned.option_parsing import parse_options
 from understudy_aligned.reading import read_task
 from understudy_aligned.stream import AlignedStream

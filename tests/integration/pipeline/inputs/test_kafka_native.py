@@ -16,7 +16,7 @@ from tests.support.kafka.broker import KafkaBroker
 from tests.support.kafka.clients import begin_transaction, mock_cluster
 
 from understudy_aligned.inputs import kafka_client, kafka_native
-from understudy_aligned.inputs.kafka_config import KafkaConfig
+from understudy_aligned.inputs.kafka_client import KafkaConfig
 from understudy_aligned.inputs.kafka_input import KafkaInput
 from understudy_aligned.inputs.protocol import InputError
 from understudy_aligned.inputs.records import Chunk, Cursor, TopicPartition

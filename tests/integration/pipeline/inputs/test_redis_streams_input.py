@@ -14,10 +14,10 @@ from tests.support.bus.redis_server import RedisServer, redis_server
 from tests.support.bus.sentinel_trio import sentinel_url, sentinels_of
 from tests.support.spark.queries import wait_until
 
-from understudy_aligned.inputs.opening import open_reader
 from understudy_aligned.inputs.protocol import DataLostError, Fetched, InputError, Range
 from understudy_aligned.inputs.records import Cursor, TopicPartition
 from understudy_aligned.inputs.redis_streams import RedisConfig, RedisInput
+from understudy_aligned.open_inputs import open_reader
 
 TP = TopicPartition("weather", 0)
 KEY = "weather:0"
@@ -248,8 +248,8 @@ def test_a_range_is_read_as_it_was_planned_or_not_at_all(
 
 
 def test_long_ranges_come_in_pages(redis: RedisServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("understudy_aligned.inputs.redis_ranges.FIRST_ENTRIES", 3)
-    monkeypatch.setattr("understudy_aligned.inputs.redis_ranges.MAX_BYTES", 50)
+    monkeypatch.setattr("understudy_aligned.inputs.redis_streams.FIRST_ENTRIES", 3)
+    monkeypatch.setattr("understudy_aligned.inputs.redis_streams.MAX_BYTES", 50)
     add(redis, *range(1, 31))
     reads = RedisInput(config(redis))
     rows = fetched(started(reads))

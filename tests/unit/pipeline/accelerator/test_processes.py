@@ -19,7 +19,7 @@ from tests.support.bus.redis_server import redis_server
 from tests.support.spark.queries import wait_until
 from tools.build_jar import SOURCES
 
-from understudy_aligned.accelerator.frames import BEAT, DATA, ERROR, PROTOCOL, REPLY, REQUEST
+from understudy_aligned.accelerator.serving import BEAT, DATA, ERROR, PROTOCOL, REPLY, REQUEST
 
 PLANNER, READER = "understudy_aligned.accelerator.planner", "understudy_aligned.accelerator.reader"
 _LIMIT_S = 60

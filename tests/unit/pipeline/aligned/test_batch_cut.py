@@ -12,7 +12,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from tests.support.spark.record_at_a_time_merge import TOPICS, counted, pop_all, queue, tp
 
-from understudy_aligned.batch_cut import Queue, count_enforced, limit_counts, ready_counts
+from understudy_aligned.batch_plan import Queue, count_enforced, limit_counts, ready_counts
 from understudy_aligned.inputs.records import NO_TIME_MS, TopicPartition, partition_times_ms
 
 A, B, C = tp("flights"), tp("weather"), tp("alerts")

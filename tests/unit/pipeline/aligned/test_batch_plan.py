@@ -11,8 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence, Set
 import pytest
 from tests.support.spark.record_at_a_time_merge import queue, tp
 
-from understudy_aligned.batch_cut import Queue
-from understudy_aligned.batch_plan import Batch, plan_batch
+from understudy_aligned.batch_plan import Batch, Queue, plan_batch
 from understudy_aligned.inputs.records import TopicPartition
 from understudy_aligned.options import AlignedOptions
 

@@ -11,8 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.support.spark.record_at_a_time_merge import TOPICS, counted, pop_all, queue, tp
 
-from understudy_aligned.batch_cut import Queue
-from understudy_aligned.batch_plan import Batch, plan_batch
+from understudy_aligned.batch_plan import Batch, Queue, plan_batch
 from understudy_aligned.inputs.records import NO_TIME_MS, TopicPartition, effective_times_ms, partition_times_ms
 from understudy_aligned.options import AlignedOptions
 

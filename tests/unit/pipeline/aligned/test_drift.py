@@ -8,9 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.spark.record_at_a_time_merge import queue, tp
 
-from understudy_aligned.batch_cut import Queue
-from understudy_aligned.batch_plan import Batch, plan_batch
-from understudy_aligned.drift import NOT_HELD_BACK, HeldBack
+from understudy_aligned.batch_plan import NOT_HELD_BACK, Batch, HeldBack, Queue, plan_batch
 from understudy_aligned.inputs.records import NO_TIME_MS, TopicPartition
 from understudy_aligned.options import AlignedOptions
 

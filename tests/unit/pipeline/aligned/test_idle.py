@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.spark.record_at_a_time_merge import tp
 
-from understudy_aligned.idle import NEVER_WAIT, IdleDecision, InputState, decide_idle
+from understudy_aligned.batch_plan import NEVER_WAIT, IdleDecision, InputState, decide_idle
 from understudy_aligned.inputs.records import TopicPartition
 from understudy_aligned.options import AlignedOptions
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tests.support.spark.record_at_a_time_merge import pop_all, queue, tp
 
 from understudy_aligned.inputs.records import NO_TIME_MS, TopicPartition, partition_times_ms
-from understudy_aligned.run_counts import Taken, record_lateness
+from understudy_aligned.planner_metrics import Taken, record_lateness
 
 A, B = tp("flights"), tp("weather")
 LOG = st.lists(st.one_of(st.none(), st.integers(0, 30)), max_size=12)

@@ -11,10 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.spark.scripted_input import ScriptedServer
 
-from understudy_aligned.fingerprint import check_fingerprint, check_replay, fingerprint
 from understudy_aligned.inputs.records import NO_TIME_MS, Cursor, TopicPartition
 from understudy_aligned.inputs.timestamps import TimestampRule, TimestampRules, ValueSchema
-from understudy_aligned.offset import OffsetError, SourceOffset
+from understudy_aligned.offset import OffsetError, SourceOffset, check_fingerprint, check_replay, fingerprint
 from understudy_aligned.options import AlignedOptions
 
 OPTIONS = AlignedOptions(

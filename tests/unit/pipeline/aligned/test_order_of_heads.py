@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tests.support.spark.record_at_a_time_merge import TOPICS, pop_all, tp
 from tests.support.spark.scripted_input import ScriptedRecord, chunk_of
 
-from understudy_aligned.batch_cut import limit_counts
+from understudy_aligned.batch_plan import limit_counts
 from understudy_aligned.inputs.records import Cursor, TopicPartition
 from understudy_aligned.partition_buffer import Retained
 

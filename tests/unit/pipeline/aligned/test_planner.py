@@ -23,13 +23,12 @@ from tests.support.spark.queries import wait_until
 from tests.support.spark.scripted_input import ScriptedRecord, ScriptedServer, chunk_of
 
 from understudy_aligned import planner as planner_module
-from understudy_aligned.batch_cut import Queue
-from understudy_aligned.batch_plan import Batch, plan_batch
+from understudy_aligned.batch_plan import Batch, Queue, plan_batch
 from understudy_aligned.inputs.protocol import Fetched
 from understudy_aligned.inputs.records import NO_TIME_MS, Cursor, TopicPartition, record_size
 from understudy_aligned.options import AlignedOptions
 from understudy_aligned.planner import Planner
-from understudy_aligned.poison import UndecodableError
+from understudy_aligned.rows import UndecodableError
 from understudy_aligned.shared_read_ahead import COUNT_INTERVAL_MS
 from understudy_shared.base.errors import UnderstudyError
 

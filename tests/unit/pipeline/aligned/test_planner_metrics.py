@@ -16,7 +16,7 @@ from understudy_aligned.inputs.records import Cursor, TopicPartition, record_siz
 from understudy_aligned.metrics_server import PlannerCollector
 from understudy_aligned.offset import SourceOffset
 from understudy_aligned.options import AlignedOptions
-from understudy_aligned.run_counts import WINDOW_MS
+from understudy_aligned.planner_metrics import WINDOW_MS
 from understudy_aligned.shared_read_ahead import COUNT_INTERVAL_MS
 
 

@@ -13,8 +13,8 @@ from tests.support.spark.queries import wait_until
 from understudy_aligned.inputs.protocol import DataLostError
 from understudy_aligned.inputs.records import Cursor, TopicPartition, record_size
 from understudy_aligned.options import AlignedOptions
-from understudy_aligned.prefetch import FIRST_BACKOFF_MS, MAX_BACKOFF_MS, Prefetch
 from understudy_aligned.read_ahead import Lag
+from understudy_aligned.shared_read_ahead import FIRST_BACKOFF_MS, MAX_BACKOFF_MS, Prefetch
 
 A, B = TopicPartition("a", 0), TopicPartition("b", 0)
 PATIENCE_S = 20.0

@@ -16,20 +16,30 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.spark.scripted_input import ScriptedRecord, rows_of
 
-from understudy_aligned.compacted import CompactedNotes
-from understudy_aligned.dead_letters import DeadLetterError
-from understudy_aligned.inputs.opening import OPENERS, Opener
 from understudy_aligned.inputs.protocol import Input, InputError, Range, RangeReader
 from understudy_aligned.inputs.records import NO_TIME_MS, Cursor, TopicPartition, partition_times_ms
-from understudy_aligned.poison import UndecodableError
-from understudy_aligned.range_rows import Piece, RangeRows, Slice, joined_rows
+from understudy_aligned.open_inputs import OPENERS, Opener
 from understudy_aligned.reading import (
+    CompactedNotes,
+    DeadLetterError,
     PlannedRange,
     ReadTask,
     _Readers,
     read_task,
 )
-from understudy_aligned.rows import Part, RowOptions, Source, Times, output_rows, with_effective_times
+from understudy_aligned.rows import (
+    Part,
+    Piece,
+    RangeRows,
+    RowOptions,
+    Slice,
+    Source,
+    Times,
+    UndecodableError,
+    joined_rows,
+    output_rows,
+    with_effective_times,
+)
 from understudy_aligned.spool import Spool
 
 TP = TopicPartition("weather", 3)
@@ -202,7 +212,7 @@ def test_rows_of_many_ranges_at_once_are_those_of_each_range(
                 expected += output_rows([part], options, batch=7).to_pylist()
             ordinal += len(found)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("understudy_aligned.range_rows.ROWS", most)
+        patch.setattr("understudy_aligned.rows.ROWS", most)
         made = joined_rows(placed(pieces), options, batch=7)
         assert [row for rows in made for row in rows.to_pylist()] == expected
 

@@ -36,7 +36,7 @@ def test_the_clients_of_servers_are_loaded_where_they_are_configured_and_never_p
 @pytest.mark.parametrize(
     ("kind", "module", "server"),
     [
-        ("kafka", "kafka_config", "127.0.0.1:1"),
+        ("kafka", "kafka_client", "127.0.0.1:1"),
         ("redis", "redis_streams", "redis://127.0.0.1:1"),
     ],
 )

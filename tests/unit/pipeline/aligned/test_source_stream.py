@@ -14,9 +14,8 @@ import pytest
 from tests.support.spark.queries import wait_until
 from tests.support.spark.scripted_input import ScriptedServer
 
-from understudy_aligned.load_checks import check_opened
 from understudy_aligned.offset import OffsetError
-from understudy_aligned.open_inputs import OpenInputs
+from understudy_aligned.open_inputs import OpenInputs, check_opened
 from understudy_aligned.options import AlignedOptions
 from understudy_aligned.reading import read_task
 from understudy_aligned.spool import Spool

@@ -7,9 +7,9 @@ import pickle
 import pytest
 from tests.support.kafka.migration_table import CLIENT_OPTIONS, SCRIPT, SOURCE_OPTIONS, outcome
 
-from understudy_aligned.inputs.kafka_config import KafkaConfig
+from understudy_aligned.inputs.kafka_client import KafkaConfig
+from understudy_aligned.inputs.kafka_topics import EARLIEST, LATEST, StartPositions, cursor_at, cursor_at_time
 from understudy_aligned.inputs.records import Cursor, TopicPartition
-from understudy_aligned.inputs.start_positions import EARLIEST, LATEST, StartPositions, cursor_at, cursor_at_time
 from understudy_aligned.option_parsing import parse_options
 from understudy_aligned.options import AlignedOptions
 from understudy_aligned.source import AlignedSource

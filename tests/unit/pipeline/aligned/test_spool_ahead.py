@@ -19,12 +19,11 @@ from tests.support.spark.planned_query import NO_OPTIONS, PlannedQuery, ordinals
 from tests.support.spark.queries import wait_until
 from tests.support.spark.scripted_input import ScriptedServer
 
-from understudy_aligned.batch_taking import PlannedBatch
 from understudy_aligned.inputs.records import TopicPartition
 from understudy_aligned.options import AlignedOptions
+from understudy_aligned.planner import PlannedBatch
 from understudy_aligned.shared_read_ahead import COUNT_INTERVAL_MS
-from understudy_aligned.spool import Spool, SpoolFile, read_spool
-from understudy_aligned.spool_form import RecordsForm, RowsForm, SpoolForm
+from understudy_aligned.spool import RecordsForm, RowsForm, Spool, SpoolFile, SpoolForm, read_spool
 from understudy_aligned.stream import SpoolAhead
 
 A, B = TopicPartition("a", 0), TopicPartition("b", 0)

@@ -14,18 +14,17 @@ from tests.support.spark.planned_query import PATIENCE_MS, PlannedQuery, Start, 
 from tests.support.spark.queries import wait_until
 from tests.support.spark.scripted_input import ScriptedServer
 
+from understudy_aligned.inputs.kafka_topics import TopicsPattern
 from understudy_aligned.inputs.protocol import DataLostError
 from understudy_aligned.inputs.records import Cursor, TopicPartition
 from understudy_aligned.inputs.timestamps import TimestampRule, TimestampRules
-from understudy_aligned.inputs.topics_pattern import TopicsPattern
-from understudy_aligned.offset import OffsetError, SourceOffset
+from understudy_aligned.offset import OffsetError, SourceOffset, check_still_read, join_topics
 from understudy_aligned.options import AlignedOptions
 from understudy_aligned.planner import Planner
-from understudy_aligned.poison import UndecodableError
 from understudy_aligned.reading import read_task
+from understudy_aligned.rows import UndecodableError
 from understudy_aligned.shared_read_ahead import COUNT_INTERVAL_MS
 from understudy_aligned.stream import AlignedStream, Json
-from understudy_aligned.subscription import check_still_read, join_topics
 
 FOUND = AlignedOptions(inputs=(), topics=(), pattern=TopicsPattern(""))
 A, A1, B, C = TopicPartition("a", 0), TopicPartition("a", 1), TopicPartition("b", 0), TopicPartition("c", 0)

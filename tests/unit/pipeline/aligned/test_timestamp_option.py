@@ -6,7 +6,7 @@ import pytest
 
 from understudy_aligned.inputs.timestamps import TimestampRule, TimestampRules
 from understudy_aligned.option_parsing import parse_options
-from understudy_aligned.timestamp_option import parse_timestamps
+from understudy_aligned.options import parse_timestamps
 from understudy_shared.base.errors import SettingsError
 
 RECORD, AT = TimestampRule(), TimestampRule("json", "at")

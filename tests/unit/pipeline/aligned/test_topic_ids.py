@@ -14,15 +14,14 @@ from hypothesis import strategies as st
 from tests.support.spark.planned_query import PATIENCE_MS, Start, ordinals, started_queries
 from tests.support.spark.scripted_input import ScriptedServer
 
-from understudy_aligned.batch_taking import PlannedBatch
 from understudy_aligned.inputs.protocol import DataLostError
 from understudy_aligned.inputs.records import Cursor, TopicPartition
+from understudy_aligned.open_inputs import made_anew
 from understudy_aligned.options import AlignedOptions
-from understudy_aligned.planner import Planner
+from understudy_aligned.planner import PlannedBatch, Planner
 from understudy_aligned.reading import read_task
 from understudy_aligned.shared_read_ahead import COUNT_INTERVAL_MS
 from understudy_aligned.stream import AlignedStream
-from understudy_aligned.topic_ids import made_anew
 
 A, A1, B = TopicPartition("a", 0), TopicPartition("a", 1), TopicPartition("b", 0)
 GOES_ON = AlignedOptions(inputs=(), topics=(), fail_on_data_loss=False, max_task_idle_ms=-1)

@@ -17,9 +17,16 @@ from tests.support.spark.planned_query import NO_OPTIONS, PlannedQuery, Start, o
 from tests.support.spark.queries import wait_until
 from tests.support.spark.scripted_input import ScriptedServer
 
-from understudy_aligned.idle import NEVER_WAIT, InputState, decide_idle
+from understudy_aligned.batch_plan import (
+    NEVER_WAIT,
+    InputState,
+    PutOff,
+    decide_idle,
+    is_filling,
+    is_waited_for,
+    put_off,
+)
 from understudy_aligned.inputs.records import TopicPartition
-from understudy_aligned.wait_reasons import PutOff, is_filling, is_waited_for, put_off
 
 A, B = TopicPartition("a", 0), TopicPartition("b", 0)
 UNKNOWN = InputState(empty=True, lag=None)

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from understudy_aligned.inputs import arrays
+from understudy_aligned.inputs import records
 
 longs = st.integers(-(2**63), 2**63 - 1)
 texts = st.binary(max_size=9)
@@ -20,12 +20,12 @@ headers = st.lists(st.tuples(st.text(max_size=4), st.none() | texts), max_size=3
 
 @given(st.lists(st.none() | longs), st.integers(0, 9), longs)
 def test_numbers_are_those_of_pyarrow_in_slices_too(values: list[int | None], first: int, null: int) -> None:
-    built, theirs = arrays.optional_numbers(values), pa.array(values, pa.int64())
+    built, theirs = records.optional_numbers(values), pa.array(values, pa.int64())
     built.validate(full=True)
     assert built.equals(theirs)
     part = theirs.slice(first)
-    assert arrays.to_numpy(part, null=null).tolist() == [null if value is None else value for value in values[first:]]
-    assert arrays.is_null(part).tolist() == [value is None for value in values[first:]]
+    assert records.to_numpy(part, null=null).tolist() == [null if value is None else value for value in values[first:]]
+    assert records.is_null(part).tolist() == [value is None for value in values[first:]]
 
 
 @pytest.mark.parametrize(
@@ -40,12 +40,12 @@ def test_numbers_are_those_of_pyarrow_in_slices_too(values: list[int | None], fi
     ],
 )
 def test_scalars_are_those_of_pyarrow(value: int | str | None, kind: pa.DataType) -> None:
-    assert arrays.scalar(value, kind).equals(pa.scalar(value, kind))
+    assert records.scalar(value, kind).equals(pa.scalar(value, kind))
 
 
 def test_more_bytes_than_an_array_holds_are_refused() -> None:
     with pytest.raises(ValueError, match="do not fit into one Arrow array"):
-        arrays._offsets([range(2**30)] * 2)  # two gigabytes without making them
+        records._offsets([range(2**30)] * 2)  # two gigabytes without making them
 
 
 def test_the_first_rows_need_no_pandas() -> None:
@@ -55,7 +55,7 @@ def test_the_first_rows_need_no_pandas() -> None:
     code = """
         import sys, tempfile
         from pathlib import Path
-        from understudy_aligned import end_offsets, partition_buffer, rows, source, spool
+        from understudy_aligned import open_inputs, partition_buffer, rows, source, spool
         from understudy_aligned.inputs import kafka_rows, records, redis_rows, timestamps
 
         class Message:
@@ -74,7 +74,7 @@ def test_the_first_rows_need_no_pandas() -> None:
         kafka_rows.to_chunk(place, messages, timestamps.TimestampRule("json", "t"), include_headers=False)
         held = partition_buffer.Retained(place, records.Cursor())
         held.add(chunk)
-        end_offsets.up_to(chunk, records.Cursor("1", 2))
+        open_inputs.up_to(chunk, records.Cursor("1", 2))
         with tempfile.TemporaryDirectory() as folder:
             spooled = spool.Spool(Path(folder)).write([[chunk.rows]])
             ((piece,),) = spool.read_spool(spooled.path, spooled.parts[:1])

@@ -6,8 +6,8 @@ import pickle
 
 import pytest
 
-from understudy_aligned.inputs.kafka_config import KafkaConfig
-from understudy_aligned.inputs.opening import open_input, open_reader
+from understudy_aligned.inputs.kafka_client import KafkaConfig
+from understudy_aligned.open_inputs import open_input, open_reader
 from understudy_shared.base.errors import SettingsError
 
 

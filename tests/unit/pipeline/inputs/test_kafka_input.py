@@ -8,8 +8,7 @@ from typing import cast
 import pytest
 from confluent_kafka import TIMESTAMP_CREATE_TIME, KafkaError, KafkaException, Message
 
-from understudy_aligned.inputs.kafka_client import Conversion, KafkaClient, Polled
-from understudy_aligned.inputs.kafka_config import KafkaConfig
+from understudy_aligned.inputs.kafka_client import Conversion, KafkaClient, KafkaConfig, Polled
 from understudy_aligned.inputs.kafka_input import KafkaInput
 from understudy_aligned.inputs.kafka_rows import group_messages
 from understudy_aligned.inputs.protocol import DataLostError, InputError

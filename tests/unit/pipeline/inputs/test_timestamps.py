@@ -13,8 +13,14 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, ti
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from understudy_aligned.inputs.time_reading import Headers, check_schema_of, header_time_ms, value_times_ms
-from understudy_aligned.inputs.timestamps import TimestampRule, ValueSchema
+from understudy_aligned.inputs.timestamps import (
+    Headers,
+    TimestampRule,
+    ValueSchema,
+    check_schema_of,
+    header_time_ms,
+    value_times_ms,
+)
 from understudy_shared.base.errors import SettingsError
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from understudy_aligned.inputs.topics_pattern import TopicsPattern
+from understudy_aligned.inputs.kafka_topics import TopicsPattern
 from understudy_shared.base.errors import SettingsError
 
 

@@ -16,8 +16,8 @@ from pydantic import ValidationError
 
 from understudy.services.settings import settings_error
 from understudy.terminal.exits import say_error
-from understudy_aligned.inputs.kafka_config import KafkaConfig
-from understudy_aligned.inputs.redis_server import StreamServer
+from understudy_aligned.inputs.kafka_client import KafkaConfig
+from understudy_aligned.inputs.redis_streams import StreamServer
 from understudy_node.checkpoint.opening import open_checkpoint_files
 from understudy_node.settings import NodeSettings
 from understudy_router.settings import RouterSettings
