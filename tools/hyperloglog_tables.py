@@ -13,8 +13,8 @@ from tempfile import TemporaryDirectory
 from pyspark.sql import SparkSession
 from tests.support.spark.session import spark_session
 
-from understudy_node.stores import result_distinct
-from understudy_node.stores.result_distinct import LEAST_PRECISION, MOST_PRECISION, TABLES
+from understudy_node.stores import result_functions
+from understudy_node.stores.result_functions import LEAST_PRECISION, MOST_PRECISION, TABLES
 
 
 def tables(spark: SparkSession) -> dict[str, dict[str, object]]:
@@ -41,4 +41,4 @@ def printed(found: dict[str, dict[str, object]]) -> str:
 
 if __name__ == "__main__":
     with TemporaryDirectory() as folder, spark_session(Path(folder)) as session:
-        Path(result_distinct.__file__).with_name(TABLES).write_text(printed(tables(session)))
+        Path(result_functions.__file__).with_name(TABLES).write_text(printed(tables(session)))

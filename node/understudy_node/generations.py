@@ -25,11 +25,9 @@ from understudy_node.replica.task import TaskReplica
 from understudy_node.replica.task_view import Origin
 from understudy_node.replica.workers import Steps
 from understudy_node.settings import NodeSettings
-from understudy_node.stores.lookup import StoreReader
-from understudy_node.stores.naming import Naming, naming_of
+from understudy_node.stores.lookup import StoreReader, store_readers
 from understudy_node.stores.parts import has_families, scan_order_of
-from understudy_node.stores.readers import store_readers
-from understudy_node.stores.stores import StoreAlias
+from understudy_node.stores.stores import Naming, StoreAlias, naming_of
 from understudy_shared.base.clock import Clock
 from understudy_shared.base.words import ApplicationId, HostInfo, KeyPlacement, Lineage, Role, StoreName, TaskId
 from understudy_shared.bus.announcement import Announcement

@@ -14,9 +14,8 @@ from tests.fuzz.test_http import SCAN
 
 from understudy_shared.base.errors import UnderstudyError
 from understudy_shared.questions.export.hop import decode_end_hop, decode_export_hop, decode_export_part
-from understudy_shared.questions.scan.cursor import PREFIX, ScanCursor, decode_scan_cursor
 from understudy_shared.questions.scan.hop import decode_part, decode_scan_hop
-from understudy_shared.questions.scan.question import ScanRequest
+from understudy_shared.questions.scan.question import PREFIX, ScanCursor, ScanRequest, decode_scan_cursor
 from understudy_shared.questions.scan.requests import parse_export, parse_scan, parse_scan_body
 from understudy_shared.questions.scan.where import compile_where
 from understudy_shared.reads.columns import Columns

@@ -19,7 +19,7 @@ from understudy_node.replica.pinned_versions import (
     MAX_PINNED_VIEWS,
 )
 from understudy_node.settings import ClusterNodeSettings
-from understudy_node.stores.element_pages import MAX_SORTED
+from understudy_node.stores.finder import MAX_SORTED
 from understudy_router.settings import RouterSettings
 from understudy_shared.auth.credentials import MAX_ISSUERS, MAX_KEYS
 from understudy_shared.auth.request_credential import MAX_TOKEN_BYTES

@@ -10,7 +10,7 @@ import orjson
 from understudy.calls.options import Command, given_bounds
 from understudy.terminal.exits import CommandError, ExitCode
 from understudy_shared.base.texts import printable
-from understudy_shared.questions.scan.where_text import WhereTextError, parse_where_text
+from understudy_shared.questions.scan.where import WhereTextError, parse_where_text
 
 
 def question_options(command: Command) -> Command:

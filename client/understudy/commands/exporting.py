@@ -35,7 +35,7 @@ from understudy.terminal.export_files import (
 )
 from understudy.typed.arrow_records import CutError
 from understudy_shared.base.errors import UnderstudyError
-from understudy_shared.questions.scan.cursor import decode_scan_cursor
+from understudy_shared.questions.scan.question import decode_scan_cursor
 
 FORMATS: Mapping[str, tuple[str, ReadStream, Callable[[BinaryIO], Written]]] = {
     "ndjson": ("ndjson", read_ndjson, WrittenBytes),

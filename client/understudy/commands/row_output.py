@@ -111,7 +111,7 @@ class Batched:
     """An Arrow stream, or a Parquet file."""
 
     def __init__(self, form: str, store: str, columns: ExportColumns) -> None:
-        from understudy_shared.questions.export.arrow_batches import ArrowBatches, arrow_schema  # noqa: PLC0415  # pyarrow
+        from understudy_shared.questions.export.columns import ArrowBatches, arrow_schema  # noqa: PLC0415  # pyarrow
 
         schema = arrow_schema(columns, {"store": store})
         self._batches = ArrowBatches(columns, schema)

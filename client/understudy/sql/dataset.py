@@ -43,8 +43,7 @@ from understudy.sql.tables import (
 )
 from understudy.sql.tables import paths as paths_of
 from understudy_shared.base.errors import UnderstudyError
-from understudy_shared.questions.export.arrow_batches import METADATA, ArrowBatches, arrow_schema
-from understudy_shared.questions.export.columns import ExportColumns
+from understudy_shared.questions.export.columns import METADATA, ArrowBatches, ExportColumns, arrow_schema
 
 _COMPARE = {"=": eq, "!=": ne, "<": lt, "<=": le, ">": gt, ">=": ge}
 

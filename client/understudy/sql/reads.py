@@ -35,8 +35,7 @@ from understudy.sql.tables import Access, Table
 from understudy.typed.arrow_records import CutError
 from understudy_shared.base.errors import UnderstudyError
 from understudy_shared.questions.export.columns import PROBLEM
-from understudy_shared.questions.scan.cursor import decode_scan_cursor
-from understudy_shared.questions.scan.question import MAX_SCAN_ROWS
+from understudy_shared.questions.scan.question import MAX_SCAN_ROWS, decode_scan_cursor
 
 if TYPE_CHECKING:
     import pyarrow as pa

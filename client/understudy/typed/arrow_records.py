@@ -8,7 +8,7 @@ from typing import Any
 import orjson
 
 from understudy_shared.base.errors import UnderstudyError
-from understudy_shared.questions.export.arrow_batches import METADATA
+from understudy_shared.questions.export.columns import METADATA
 
 
 class CutError(UnderstudyError):

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from understudy.typed.arrow_records import CutError, arrow_records, require_rows
 from understudy.typed.columns import StoreEntry, read_entry
 from understudy_shared.base.extras import PACKAGE, MissingExtraError
-from understudy_shared.questions.export.arrow_batches import ArrowBatches, arrow_schema
-from understudy_shared.questions.export.columns import PROBLEM, ExportColumns
+from understudy_shared.questions.export.columns import PROBLEM, ArrowBatches, ExportColumns, arrow_schema
 from understudy_shared.reads.columns import walk
 
 if TYPE_CHECKING:

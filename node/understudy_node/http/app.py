@@ -43,8 +43,7 @@ from understudy_shared.questions.export.store_files import store_file_routes
 from understudy_shared.questions.front import LookupsFirst
 from understudy_shared.questions.lease.service import snapshot_routes
 from understudy_shared.questions.scan.long_reads import LongReads
-from understudy_shared.questions.scan.service import scan_routes, scans_in_front
-from understudy_shared.questions.scan.single_key_pages import Seeks
+from understudy_shared.questions.scan.service import Seeks, scan_routes, scans_in_front
 from understudy_shared.questions.several import SeveralStores, several_routes
 from understudy_shared.questions.watch.prefix_watches import PrefixWatches
 from understudy_shared.questions.watch.service import watch_routes

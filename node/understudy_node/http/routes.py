@@ -42,8 +42,8 @@ from understudy_shared.questions.changes.service import (
     decode_changes_hop,
     encode_changes,
 )
+from understudy_shared.questions.scan.long_reads import Asker
 from understudy_shared.questions.scan.service import Scans
-from understudy_shared.questions.scan.turns import Asker
 from understudy_shared.questions.store_lists import listed_stores
 from understudy_shared.reads.bounds import NO_BOUND, Refusal, Selection
 from understudy_shared.server.app import json_response

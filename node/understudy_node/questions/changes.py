@@ -27,8 +27,7 @@ from understudy_node.replica.read_views import Reading
 from understudy_node.replica.task import TaskReplica
 from understudy_node.replica.task_stores import VersionChanges
 from understudy_node.replica.task_view import TaskView
-from understudy_node.stores.finding import FindingReader
-from understudy_node.stores.lookup import Said, StoreReader
+from understudy_node.stores.lookup import FindingReader, Said, StoreReader
 from understudy_shared.base.errors import MissingVersionError, UnsupportedError, VanishedError
 from understudy_shared.base.words import LagInfo, StoreKind
 from understudy_shared.http.problems import Problem, ProblemError, refused

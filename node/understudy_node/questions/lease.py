@@ -9,7 +9,7 @@ from fastapi import APIRouter, Request, Response
 from understudy_node.node import Node
 from understudy_node.questions.lookup.hop import read_hop
 from understudy_node.questions.lookup.reads import Reads
-from understudy_node.questions.scan.versions import first_version
+from understudy_node.questions.scan.service import first_version
 from understudy_node.replica.pinned_versions import HeldLease, Pinned, leased_version
 from understudy_node.replica.read_views import Reading
 from understudy_node.stores.lookup import StoreReader

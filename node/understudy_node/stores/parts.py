@@ -7,10 +7,11 @@ is read follows from the operator.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple
+from typing import Final, NamedTuple, TypedDict
 
 import orjson
 
@@ -28,24 +29,101 @@ from understudy_node.checkpoint.operators import (
     UNMATCHED_FORMAT,
     side_table,
 )
+from understudy_node.checkpoint.schemas import ColumnFamilySchema
 from understudy_node.checkpoint.state_variables import TRANSFORM, StateVariable
 from understudy_node.engine.scans import ScanOrder
 from understudy_node.engine.view import Table
-from understudy_node.stores.expiry import Expiry, is_watermarked
-from understudy_node.stores.finder import ByVersion, MakeFinder
-from understudy_node.stores.group_state import has_timeout, stored_state, with_timeout
-from understudy_node.stores.join_sides import JoinSide, SideTables, TimedJoinSide, row_printer
+from understudy_node.stores.finder import ByVersion, Expiry, MakeFinder, is_watermarked
+from understudy_node.stores.operator_state import (
+    SEEN,
+    ExpiringSet,
+    JoinSide,
+    SeenSet,
+    Sessions,
+    SideTables,
+    TimedJoinSide,
+    either_zero,
+    has_timeout,
+    row_printer,
+    session_order,
+    session_printer,
+    stored_state,
+    with_timeout,
+)
 from understudy_node.stores.results import ResultPrinter
 from understudy_node.stores.row_forms import row_form
-from understudy_node.stores.schema_history import StoreSchema, schema_history
-from understudy_node.stores.sessions import Sessions, session_order, session_printer
-from understudy_node.stores.sets import SEEN, ExpiringSet, SeenSet, either_zero
 from understudy_node.stores.state_variables import ListVariable, MapVariable, Timers, ValueVariable, value_printer
 from understudy_shared.base.clock import wall_ms
+from understudy_shared.base.errors import UnderstudyError
 from understudy_shared.base.words import StoreKind
+from understudy_shared.bus.messages import MAX_SCHEMAS
 from understudy_shared.spark.json_values import compile_json_printer
 from understudy_shared.spark.names import unique_names
 from understudy_shared.spark.types import StructType, parse_schema
+
+Column = dict[str, str | bool]
+
+MAX_SHOWN_CHARACTERS: Final = 65_536
+"""Limit on the names and types of all columns together; the newest schema is shown whole."""
+
+
+class StoreSchema(TypedDict):
+    """A schema as `GET /v1/stores/{store}` shows it."""
+
+    schema_id: int
+    from_batch: int | None
+    key: list[Column]
+    value: list[Column]
+
+
+def schema_history(store: StoreDescription, family: str) -> tuple[StoreSchema, ...]:
+    """Return each schema of a column family, oldest first: its number, its first batch where the file's name has it,
+    and the columns that Spark stores: the key of a map has `key` and `userKey`, a value with TTL has `ttlExpirationMs`.
+    A long history loses its oldest part; schemas that this release cannot read are left out.
+    """
+    found: list[tuple[int | None, ColumnFamilySchema]] = []
+    for file in store.schema_files:
+        schemas = file.family(family)
+        if schemas is not None and not (found and _are_equal(found[-1][1], schemas)):
+            found.append((file.batch_id, schemas))
+    shown = []
+    for batch_id, schemas in found[-MAX_SCHEMAS:]:
+        with suppress(UnderstudyError, RecursionError):
+            shown.append(_shown(batch_id, schemas))
+    return tuple(_within_limits(shown))
+
+
+def _are_equal(one: ColumnFamilySchema, other: ColumnFamilySchema) -> bool:
+    return (one.key_schema, one.value_schema_id, one.value_schema) == (
+        other.key_schema,
+        other.value_schema_id,
+        other.value_schema,
+    )
+
+
+def _shown(batch_id: int | None, schemas: ColumnFamilySchema) -> StoreSchema:
+    return {
+        "schema_id": schemas.value_schema_id,
+        "from_batch": batch_id,
+        "key": _columns(parse_schema(schemas.key_schema)),
+        "value": _columns(parse_schema(schemas.value_schema)),
+    }
+
+
+def _columns(struct: StructType) -> list[Column]:
+    return [{"name": each.name, "type": each.type.name, "nullable": each.nullable} for each in struct.fields]
+
+
+def _within_limits(history: Sequence[StoreSchema]) -> Sequence[StoreSchema]:
+    """Return the newest schemas that fit the limits together."""
+    characters = 0
+    for count, schema in enumerate(reversed(history)):
+        columns = (*schema["key"], *schema["value"])
+        characters += sum(len(str(each["name"])) + len(str(each["type"])) for each in columns)
+        if characters > MAX_SHOWN_CHARACTERS and count:
+            return history[-count:]
+    return history
+
 
 _SCANNED = frozenset({StoreKind.MAP, StoreKind.TIMERS})
 """Kinds of state variables that are found by a scan."""

@@ -12,12 +12,23 @@ from collections.abc import Callable, Mapping, Sequence
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from understudy_node.stores import result_moments as moments
-from understudy_node.stores.result_columns import Buffers, Made, Make, Printed, ResultError, first_buffer
-from understudy_node.stores.result_distinct import distinct_of
-from understudy_node.stores.result_lists import list_of, set_of
-from understudy_node.stores.result_moments import moments_of
-from understudy_node.stores.result_sums import average_of, count_of, sum_of, try_sum_of
+from understudy_node.stores import result_functions as functions
+from understudy_node.stores.result_functions import (
+    Buffers,
+    Made,
+    Make,
+    Printed,
+    ResultError,
+    average_of,
+    count_of,
+    distinct_of,
+    first_buffer,
+    list_of,
+    moments_of,
+    set_of,
+    sum_of,
+    try_sum_of,
+)
 from understudy_shared.base.errors import UnderstudyError
 from understudy_shared.base.words import ResultFunction
 from understudy_shared.bus.messages import MAX_COLUMNS
@@ -142,22 +153,22 @@ FUNCTIONS: Mapping[ResultFunction, tuple[Make, str]] = {
     "bit_or": (_only, _BITS),
     "bit_xor": (_only, _BITS),
     "product": (_product, "A product has one buffer of type double"),
-    "var_pop": (moments_of(moments.variance_pop, 3), _VARIANCE),
-    "var_samp": (moments_of(moments.variance_samp, 3), _VARIANCE),
-    "stddev_pop": (moments_of(moments.stddev_pop, 3), _VARIANCE),
-    "stddev_samp": (moments_of(moments.stddev_samp, 3), _VARIANCE),
-    "skewness": (moments_of(moments.skewness, 4), "It has the buffers (n, avg, m2, m3) of type double"),
-    "kurtosis": (moments_of(moments.kurtosis, 5), "It has the buffers (n, avg, m2, m3, m4) of type double"),
-    "covar_pop": (moments_of(moments.covariance_pop, 4), _COVARIANCE),
-    "covar_samp": (moments_of(moments.covariance_samp, 4), _COVARIANCE),
-    "corr": (moments_of(moments.correlation, 6), _CORRELATION),
-    "corr_4_2": (moments_of(moments.correlation_4_2, 6), _CORRELATION),
-    "regr_sxx": (moments_of(moments.regression_sxx, 3), _VARIANCE),
-    "regr_sxy": (moments_of(moments.regression_sxy, 4), _COVARIANCE),
-    "regr_r2": (moments_of(moments.regression_r2, 6), _CORRELATION),
-    "regr_slope": (moments_of(moments.regression_slope, 7), _REGRESSION),
-    "regr_intercept": (moments_of(moments.regression_intercept, 7), _REGRESSION),
-    "regr_intercept_4_2": (moments_of(moments.regression_intercept_4_2, 7), _REGRESSION),
+    "var_pop": (moments_of(functions.variance_pop, 3), _VARIANCE),
+    "var_samp": (moments_of(functions.variance_samp, 3), _VARIANCE),
+    "stddev_pop": (moments_of(functions.stddev_pop, 3), _VARIANCE),
+    "stddev_samp": (moments_of(functions.stddev_samp, 3), _VARIANCE),
+    "skewness": (moments_of(functions.skewness, 4), "It has the buffers (n, avg, m2, m3) of type double"),
+    "kurtosis": (moments_of(functions.kurtosis, 5), "It has the buffers (n, avg, m2, m3, m4) of type double"),
+    "covar_pop": (moments_of(functions.covariance_pop, 4), _COVARIANCE),
+    "covar_samp": (moments_of(functions.covariance_samp, 4), _COVARIANCE),
+    "corr": (moments_of(functions.correlation, 6), _CORRELATION),
+    "corr_4_2": (moments_of(functions.correlation_4_2, 6), _CORRELATION),
+    "regr_sxx": (moments_of(functions.regression_sxx, 3), _VARIANCE),
+    "regr_sxy": (moments_of(functions.regression_sxy, 4), _COVARIANCE),
+    "regr_r2": (moments_of(functions.regression_r2, 6), _CORRELATION),
+    "regr_slope": (moments_of(functions.regression_slope, 7), _REGRESSION),
+    "regr_intercept": (moments_of(functions.regression_intercept, 7), _REGRESSION),
+    "regr_intercept_4_2": (moments_of(functions.regression_intercept_4_2, 7), _REGRESSION),
     "approx_count_distinct": (distinct_of, "It has all words of its registers: 52 buffers of type long by default"),
     "collect_list": (list_of, _COLLECTED),
     "collect_set": (set_of, _COLLECTED),

@@ -15,6 +15,9 @@ function and buffers (names of value columns, or their indexes):
     flights = { function = "count", buffers = ["flights"] }
     last_seen = { function = "max", buffers = ["last_seen"] }
     delay = { function = "avg", buffers = ["delay_sum", "delay_count"] }
+
+Where the file has no name, the announcement of the pipeline gives it. An announcement never breaks serving: parts of it
+that do not fit the checkpoint are left out, with the reason.
 """
 
 from __future__ import annotations
@@ -22,16 +25,16 @@ from __future__ import annotations
 import tomllib
 from collections import Counter
 from collections.abc import Mapping, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import cast
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from understudy_node.checkpoint.description import CheckpointDescription, OperatorDescription
-from understudy_node.stores.expiry import Expiry, may_stand_behind_join
-from understudy_node.stores.finder import MakeFinder
-from understudy_node.stores.parts import Part, PrintFound, parts_of
-from understudy_node.stores.result_columns import ResultError
+from understudy_node.stores.finder import Expiry, MakeFinder, may_stand_behind_join
+from understudy_node.stores.parts import Part, PrintFound, StoreSchema, parts_of
+from understudy_node.stores.result_functions import ResultError
 from understudy_node.stores.results import (
     ResultAlias,
     ResultPrinter,
@@ -39,9 +42,9 @@ from understudy_node.stores.results import (
     result_columns,
     unused_columns,
 )
-from understudy_node.stores.schema_history import StoreSchema
 from understudy_shared.base.errors import SettingsError
-from understudy_shared.base.words import KeyPlacement, StoreKind, StoreName
+from understudy_shared.base.words import RESULT_FUNCTIONS, KeyPlacement, ResultFunction, StoreKind, StoreName
+from understudy_shared.bus.announcement import AnnouncedStore, Announcement, ResultColumn
 from understudy_shared.spark.key_codec import KeyCodec
 from understudy_shared.spark.map_keys import described_key, key_codec
 from understudy_shared.spark.names import unique_names
@@ -250,3 +253,103 @@ def _names(store: str, part: str, schema: StructType, alias: tuple[str, ...] | N
             fix=f"Give one distinct name per column; the columns are: {columns}",
         )
     return alias
+
+
+@dataclass(frozen=True, slots=True)
+class Naming:
+    """Aliases by default store name; the stores that the announcement names; why parts of it are left out."""
+
+    aliases: Mapping[str, StoreAlias]
+    announced: list[str] = field(default_factory=list)
+    left_out: list[str] = field(default_factory=list)
+
+
+def naming_of(
+    description: CheckpointDescription, file: Mapping[str, StoreAlias], announcement: Announcement | None
+) -> Naming:
+    """Return the names for a checkpoint. An announcement of another query is ignored.
+
+    Raises AliasError when the alias file itself does not fit.
+    """
+    served_stores(description, file)
+    if announcement is None or announcement.query_id != description.query_id:
+        return Naming(dict(file))
+    aliases = dict(file)
+    fitting: list[str] = []
+    left_out: list[str] = []
+    for announced in announcement.stores:
+        try:
+            said = _aliases(description, announced)
+            merged = {**aliases, **{name: _merged(file.get(name, StoreAlias()), each) for name, each in said.items()}}
+            served_stores(description, merged)
+        except Exception as error:  # Stores are served without names that are wrong in any way.
+            left_out.append(f"names for operator {announced.operator_id}: {error}")
+        else:
+            aliases = merged
+            fitting += said
+            left_out += [
+                f"result {column.name} for operator {announced.operator_id}: this release has no {column.function}"
+                for column in announced.result
+                if not _is_known(column)
+            ]
+    return Naming(aliases, fitting, left_out)
+
+
+def _aliases(description: CheckpointDescription, announced: AnnouncedStore) -> dict[str, StoreAlias]:
+    """Return an operator's announced names, by default store name: sides of a join, or state variables, share them."""
+    parts = {
+        operator.operator_id: [part.default_name for part in parts_of(operator)]
+        for operator in description.operators
+        if len(operator.served) == len(operator.stores)
+    }
+    names = parts.get(announced.operator_id)
+    if not names:
+        known = [str(operator_id) for operator_id, found in parts.items() if found]
+        raise AliasError(
+            f"the query has no operator {announced.operator_id} that is served as a whole",
+            fix=f"Operators that are: {', '.join(known) or 'none'}",
+        )
+    said = _alias(announced)
+    if len(names) == 1:
+        return {names[0]: said}
+    if announced.value is not None or announced.result:
+        raise AliasError("its stores have columns of their own", fix="Announce its name and its key")
+    return {name: StoreAlias(name=_side_name(said.name, name), key=said.key) for name in names}
+
+
+def _side_name(name: str | None, default: str) -> str | None:
+    """Return `pairs.left` for a join that is called `pairs`."""
+    return None if name is None else f"{name}.{default.rpartition('.')[2]}"
+
+
+def _alias(announced: AnnouncedStore) -> StoreAlias:
+    known = [column for column in announced.result if _is_known(column)]
+    results = {
+        column.name: ResultAlias(
+            function=cast(ResultFunction, column.function), buffers=tuple(column.buffers), type=column.type
+        )
+        for column in known
+    }
+    if len(results) != len(known):
+        raise AliasError("two result columns have one name", fix="Give each column a name of its own")
+    return StoreAlias(
+        name=announced.name,
+        key=None if announced.key is None else tuple(announced.key),
+        value=None if announced.value is None else tuple(announced.value),
+        result=results or None,
+    )
+
+
+def _is_known(column: ResultColumn) -> bool:
+    """Whether this release computes it: the pipeline may be of a later one."""
+    return column.function in RESULT_FUNCTIONS
+
+
+def _merged(file: StoreAlias, announced: StoreAlias) -> StoreAlias:
+    """Take each part from the file, else from the announcement."""
+    return StoreAlias(
+        name=file.name if file.name is not None else announced.name,
+        key=file.key if file.key is not None else announced.key,
+        value=file.value if file.value is not None else announced.value,
+        result=file.result if file.result is not None else announced.result,
+    )

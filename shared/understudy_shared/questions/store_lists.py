@@ -16,8 +16,8 @@ from understudy_shared.auth.redaction import shown_stores
 from understudy_shared.base.errors import UnderstudyError
 from understudy_shared.http.target import parse_query
 from understudy_shared.questions.scan.question import ScanQuestion, ScanRequest
+from understudy_shared.questions.scan.requests import scan_turn
 from understudy_shared.questions.scan.service import Scans
-from understudy_shared.questions.scan.turns import scan_turn
 from understudy_shared.reads.bound_parsing import parse_flag
 from understudy_shared.server.app import json_response
 

@@ -9,8 +9,7 @@ from typing import Any
 from understudy_node.checkpoint.description import CheckpointDescription, OperatorDescription, StoreDescription
 from understudy_node.checkpoint.schemas import ColumnFamilySchema
 from understudy_node.engine.base import RowCache
-from understudy_node.stores.lookup import StoreReader
-from understudy_node.stores.readers import store_readers
+from understudy_node.stores.lookup import StoreReader, store_readers
 from understudy_node.stores.stores import StoreAlias
 from understudy_shared.base.words import ApplicationId, Lineage, StoreName
 from understudy_shared.spark.types import ArrayType, MapType, SparkType, StructType

@@ -10,8 +10,7 @@ from typing import Any
 from understudy_node.engine.base import NO_FAMILIES, EmptyBase
 from understudy_node.engine.view import View
 from understudy_node.replica.task_view import TaskView
-from understudy_node.stores.finder import Finder
-from understudy_node.stores.page_cursors import Places
+from understudy_node.stores.finder import Finder, Places
 from understudy_shared.reads.bounds import FIRST_PLACE, Selection
 from understudy_shared.reads.tokens import PageCursor, decode_cursor
 

@@ -33,9 +33,8 @@ from understudy_shared.questions.lookup.hop import (
     encode_reply,
     encode_request,
 )
-from understudy_shared.questions.scan.cursor import ScanCursor, decode_scan_cursor
 from understudy_shared.questions.scan.hop import ScanHop, decode_scan_hop
-from understudy_shared.questions.scan.question import ScanQuestion
+from understudy_shared.questions.scan.question import ScanCursor, ScanQuestion, decode_scan_cursor
 from understudy_shared.questions.watch.hop import FedPartition, FeedHop, decode_feed_hop
 from understudy_shared.reads.bounds import Bound, Selection, version_of
 from understudy_shared.reads.export_format import ExportFormat

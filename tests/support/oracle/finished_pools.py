@@ -16,8 +16,7 @@ from tests.support.spark.finished_pools import POOLS, Pool, aggregates
 from tests.support.spark.formats import HDFS_V1
 from tests.support.spark.queries import InputFolder, QueryOptions, read_folder, settings
 
-from understudy_node.stores.naming import naming_of
-from understudy_node.stores.stores import served_stores
+from understudy_node.stores.stores import naming_of, served_stores
 from understudy_pipeline.announcing.query_plan import announced_stores
 from understudy_pipeline.announcing.spark_query import SparkQuery
 from understudy_shared.bus.announcement import AnnouncedStore, Announcement

@@ -42,7 +42,7 @@ def begin_with_the_last_key() -> None:
 
         return keys
 
-    patch("understudy_node.questions.scan.scanning", "keys_after", from_it)
+    patch("understudy_node.questions.scan.parts", "keys_after", from_it)
 
 
 def forget_the_filter() -> None:
@@ -72,7 +72,7 @@ def read_past_versions_as_shown() -> None:
 
 def pass_a_part_over() -> None:
     """Leave the second part of an export out, and do not count its rows."""
-    from understudy_shared.questions.export.parts import PartsAhead
+    from understudy_shared.questions.export.service import PartsAhead
 
     next_part, seen = PartsAhead.next, WeakKeyDictionary[PartsAhead, int]()
 

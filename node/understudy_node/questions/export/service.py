@@ -9,25 +9,25 @@ from typing import Any, Final
 
 from fastapi import APIRouter, Request, Response
 
-from understudy_node.questions.export.arrow_schema import (
+from understudy_node.questions.export.parts import (
+    BulkMaker,
+    BulkQuestion,
+    export_columns,
+    gathered_rows,
     record_message,
     require_pyarrow,
     schema_message,
     shape_of,
 )
-from understudy_node.questions.export.bulk_parts import BulkMaker, BulkQuestion, gathered_rows
-from understudy_node.questions.export.columns import export_columns
 from understudy_node.questions.lookup.hop import read_hop, reader_asked
 from understudy_node.questions.lookup.reads import Reads
-from understudy_node.questions.scan.part_encoding import csv_head
+from understudy_node.questions.scan.parts import csv_head, scan_part, stamp_of
 from understudy_node.questions.scan.rows import row_maker
-from understudy_node.questions.scan.scanning import scan_part, stamp_of
-from understudy_node.questions.scan.versions import pin_ahead, reading_at
+from understudy_node.questions.scan.service import pin_ahead, reading_at
 from understudy_node.replica.read_views import Reading
 from understudy_node.stores.lookup import StoreReader
 from understudy_shared.http.edge import Receive, Scope, Send
-from understudy_shared.questions.export.arrow_batches import arrow_schema
-from understudy_shared.questions.export.bulk_answers import cut_pieces
+from understudy_shared.questions.export.columns import arrow_schema
 from understudy_shared.questions.export.hop import (
     END_PATH,
     EXPORT_PATH,
@@ -43,13 +43,12 @@ from understudy_shared.questions.export.hop import (
     decode_export_hop,
     encode_export_part,
 )
-from understudy_shared.questions.export.parts import FetchPart
-from understudy_shared.questions.export.service import Exports
-from understudy_shared.questions.scan.cursor import ScanCursor
+from understudy_shared.questions.export.service import Exports, FetchPart, cut_pieces
+from understudy_shared.questions.scan.long_reads import Asker
 from understudy_shared.questions.scan.page import PartPage, Place, Room
-from understudy_shared.questions.scan.question import ScanQuestion
+from understudy_shared.questions.scan.question import ScanCursor, ScanQuestion
+from understudy_shared.questions.scan.requests import ScanTurn
 from understudy_shared.questions.scan.service import Scans
-from understudy_shared.questions.scan.turns import Asker, ScanTurn
 from understudy_shared.reads.bounds import ReadVersion, Selection, bound_at
 from understudy_shared.reads.export_format import ExportFormat, ndjson_line
 

@@ -1,13 +1,5 @@
-"""The makers of parts of pages: chosen by what a question asks for.
-
-Timers by the time at which they fire: one row for each, in the order of time, then of stored keys.
-
-Spark stores each timer twice: by its grouping key, and by its time, in bytes that sort as times do. Where records are
-Avro, the first is passed over instead.
-
-The rows of an answer about windows: one for each window of a key, in the order of their starts.
-
-Windows of time are keys of their own, found among all keys of a partition; sessions are elements of one key.
+"""The makers of parts of pages, chosen by what a question asks for: rows of keys, windows of a key, or timers in a
+range.
 """
 
 from __future__ import annotations
@@ -20,30 +12,24 @@ from typing import Final, Protocol, cast
 
 import orjson
 
-from understudy_node.questions.scan.keys import ScannedKey
-from understudy_node.questions.scan.ordered import TOO_MANY, FirstRanks, RankedPart, ordered_part
-from understudy_node.questions.scan.row_order import RowOrder
-from understudy_node.questions.scan.rows import RowMaker, longs_as_text, row_maker
-from understudy_node.questions.scan.scanning import scan_part, stamp_of
+from understudy_node.questions.scan.parts import TOO_MANY, FirstRanks, RankedPart, ordered_part, scan_part, stamp_of
+from understudy_node.questions.scan.rows import RowMaker, RowOrder, ScannedKey, longs_as_text, row_maker
 from understudy_node.replica.read_views import Reading
 from understudy_node.replica.task_view import TaskView
-from understudy_node.stores.expiry import Expiry
-from understudy_node.stores.finding import FindingReader
-from understudy_node.stores.lookup import StoreReader
-from understudy_node.stores.sessions import Sessions
-from understudy_node.stores.state_variables import Timers
-from understudy_node.stores.timer_table import Timer, TimesTable
+from understudy_node.stores.finder import Expiry
+from understudy_node.stores.lookup import FindingReader, StoreReader
+from understudy_node.stores.operator_state import Sessions
+from understudy_node.stores.state_variables import Timer, Timers, TimesTable
 from understudy_shared.base.errors import BadKeyError
 from understudy_shared.base.texts import clipped
 from understudy_shared.base.words import StoreKind
 from understudy_shared.http.lookup_requests import numbers_as_text
 from understudy_shared.http.problems import ProblemError
 from understudy_shared.questions.lookup.windows import WindowKey, WindowsOf, window_columns, window_key
-from understudy_shared.questions.scan.ordering import OrderBytes, compile_order
 from understudy_shared.questions.scan.page import PartPage, Place, Room, Stamp
-from understudy_shared.questions.scan.prefix import KeyPrefix
 from understudy_shared.questions.scan.question import ScanQuestion
-from understudy_shared.questions.scan.where import Term, compile_window_range
+from understudy_shared.questions.scan.requests import KeyPrefix
+from understudy_shared.questions.scan.where import OrderBytes, Term, compile_order, compile_window_range
 from understudy_shared.reads.bounds import BadBoundError, Selection
 from understudy_shared.reads.columns import Column
 from understudy_shared.spark.json_values import compile_segment_parser
@@ -64,7 +50,9 @@ _order_of_starts = cast(OrderBytes, compile_order(LongType()))
 
 @dataclass(frozen=True, slots=True)
 class TimeWindows:
-    """The windows of time of a key: `rows` finds and prints the keys that have them."""
+    """The windows of time of a key, in the order of their starts. They are keys of their own: `rows` finds and prints
+    the keys that have them.
+    """
 
     rows: RowMaker
     name: str
@@ -99,7 +87,7 @@ class TimeWindows:
 
 @dataclass(frozen=True, slots=True)
 class SessionWindows:
-    """The sessions of a key, which is stored as `stored`."""
+    """The sessions of a key, which is stored as `stored`, in the order of their starts. They are its elements."""
 
     reader: FindingReader
     sessions: Sessions
@@ -211,7 +199,10 @@ def _stamped(view: TaskView, expiry: Expiry) -> Stamp:
 
 @dataclass(frozen=True, slots=True)
 class TimersByTime:
-    """The timers of a store in a range of milliseconds. `rows` says which keys are wanted. `times` is None where all
+    """The timers of a store in a range of milliseconds, one row for each, in the order of time, then of stored keys.
+
+    Spark stores each timer twice: by its grouping key, and by its time, in bytes that sort as times do. Where records
+    are Avro, the first is passed over instead. `rows` says which keys are wanted. `times` is None where all
     timers of a version have to be passed over, which `every` yields.
     """
 

@@ -1,22 +1,20 @@
-"""The rows of a scan: which keys a question wants, and how a row is printed (pure, but for the pin of a long key).
-
-A row is what a lookup of its key says. What decides is read as cheaply as it can be: the key alone where that is
-enough, else the printed members of the answer.
+"""The rows of a scan: which keys a question wants, in which order, and how a row is printed (pure, but for the pin of a
+long key). A row is what a lookup of its key says. What decides is read as cheaply as it can be: the key alone where
+that is enough, else the printed members of the answer.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, cast
+from typing import Any, Final, NamedTuple, cast
 
 import orjson
 
-from understudy_node.questions.scan.keys import ScannedKey
-from understudy_node.questions.scan.row_order import Parse, RowOrder, row_order
+from understudy_node.engine.scans import after_prefix
 from understudy_node.replica.read_views import Reading
-from understudy_node.stores.finding import FindingReader
-from understudy_node.stores.lookup import Hidden, Said, StoreReader
+from understudy_node.replica.task_view import TaskView
+from understudy_node.stores.lookup import FindingReader, Hidden, Said, StoreReader
 from understudy_node.stores.stores import ServedStore
 from understudy_shared.base.errors import CorruptFileError, UnderstudyError
 from understudy_shared.base.words import StoreKind
@@ -24,15 +22,126 @@ from understudy_shared.http.lookup_requests import numbers_as_text
 from understudy_shared.http.problems import Problem, ProblemType, problem_of
 from understudy_shared.questions.scan.hop import MAX_ROW_BYTES
 from understudy_shared.questions.scan.page import Access
-from understudy_shared.questions.scan.prefix import KeyPrefix, parse_prefix, row_columns
 from understudy_shared.questions.scan.question import ScanQuestion
-from understudy_shared.questions.scan.where import Term, compile_range, compile_where
+from understudy_shared.questions.scan.requests import KeyPrefix, parse_prefix, row_columns
+from understudy_shared.questions.scan.where import OrderBytes, Term, compile_order, compile_range, compile_where
 from understudy_shared.reads.bounds import EVERYTHING, BadBoundError, Selection
 from understudy_shared.reads.columns import Column, Columns, walk, walk_row
 from understudy_shared.spark.json_values import compile_json_parser
 from understudy_shared.spark.key_codec import Row, is_window
 from understudy_shared.spark.scalar_parser import is_scalar
 from understudy_shared.spark.types import Field, StructType
+
+PASSED_BEFORE_SEEK: Final = 16
+"""Number of records of one key that are passed over before the next key is sought: a seek costs more than that."""
+
+
+class ScannedKey(NamedTuple):
+    """A key of a store, by its first record. `own`: the bytes with which its records' keys begin, and no other's."""
+
+    own: bytes
+    kept: bytes
+    value: bytes
+
+
+def keys_after(
+    reader: StoreReader, view: TaskView, after: bytes | None, starts: Sequence[bytes] = (b"",)
+) -> Iterator[ScannedKey]:
+    """Yield the keys of a partition behind `after`, the own bytes of a key; None: from the first on.
+
+    `starts`, in order, are the bytes behind the store's first ones with which the wanted keys begin. No key is the
+    beginning of another, because its slots determine its size. So all that begins with a key's own bytes belongs to it.
+    """
+    first = reader.first_bytes(view)
+    if first is None:
+        return
+    for each in starts:
+        yield from _keys_of(reader, view, after, first + each)
+
+
+def key_of(reader: StoreReader, view: TaskView, own: bytes) -> ScannedKey:
+    """Return the key with these own bytes, which is there."""
+    return next(_keys_of(reader, view, None, own))
+
+
+def _keys_of(reader: StoreReader, view: TaskView, after: bytes | None, first: bytes) -> Iterator[ScannedKey]:
+    """Yield the keys that begin with `first`, and are behind `after`."""
+    records, end = view.stores[reader.store.store_name], after_prefix(first)
+    start: bytes | None = first
+    if after is not None:
+        if end is not None and after >= end:
+            return
+        start = after_prefix(after)
+        if start is None:  # nothing is behind it: the only key of a store has no columns, and may have no bytes
+            return
+        start = max(first, start)
+    while start is not None:
+        own: bytes | None = None
+        passed = 0
+        for kept, value in records.scan(start, end):
+            if own is not None and kept.startswith(own):
+                passed += 1
+                if passed > PASSED_BEFORE_SEEK:
+                    break
+                continue
+            own, passed = reader.own_bytes(kept), 0
+            yield ScannedKey(own, kept, value)
+        else:
+            return
+        start = after_prefix(own) if own is not None else None
+
+
+KEY: Final = "key"
+"""The order by all key columns."""
+
+Parse = Callable[[object], object]
+
+
+class RowOrder(NamedTuple):
+    """An order. A rank is the bytes of the columns, then those with which the key is stored: no two rows have the same.
+
+    `of_key` by columns of the key, else `of_member` by a column of the printed value or result. `parse` is
+    the parser of its printed values.
+    """
+
+    of_key: tuple[tuple[Column, OrderBytes], ...]
+    of_member: tuple[Column, OrderBytes, Parse] | None
+    is_reversed: bool
+
+    def key_bytes(self, row: Row) -> bytes | None:
+        """Return the bytes by which a key is ordered; None where it is ordered by something else."""
+        if self.of_member is not None:
+            return None
+        return b"".join([order(walk_row(row, column.indexes)) for column, order in self.of_key])
+
+    def member_bytes(self, printed: Mapping[str, Any]) -> bytes:
+        """Return the bytes by which the printed members of a row are ordered. A row that cannot be read has none of
+        them, and is ordered as null.
+        """
+        assert self.of_member is not None, "used only where a member orders"
+        column, order, parse = self.of_member
+        value = walk(printed.get(column.part) or {}, column.path)
+        return order(None if value is None else parse(value))
+
+
+def row_order(
+    name: str,
+    columns: Columns,
+    key_columns: tuple[Column, ...],
+    parser: Callable[[Column], Parse],
+    *,
+    is_reversed: bool,
+) -> RowOrder:
+    """Compile an order by its name. Raises BadBoundError that names the column."""
+    wanted = key_columns if name == KEY and not columns.has(KEY) else (columns.find(name, "order"),)
+    orders = [compile_order(column.type) for column in wanted]
+    known = [(column, order) for column, order in zip(wanted, orders, strict=True) if order is not None]
+    if len(known) < len(wanted):
+        unfit = next(column for column, order in zip(wanted, orders, strict=True) if order is None)
+        raise BadBoundError(f"values of {unfit} have no order here", where="order", fix="Order by another column")
+    members = [(column, order, parser(column)) for column, order in known if column.part != "key"]
+    return RowOrder(() if members else tuple(known), members[0] if members else None, is_reversed)
+
 
 _FOUND: Final = b'"found":true,'
 """The first member of every found key, which a row leaves out."""

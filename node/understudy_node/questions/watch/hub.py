@@ -21,8 +21,7 @@ from understudy_node.generations import Generation
 from understudy_node.replica.read_views import Reading
 from understudy_node.replica.task import TaskReplica
 from understudy_node.replica.task_view import TaskView
-from understudy_node.stores.finding import FindingReader
-from understudy_node.stores.lookup import Hidden, Said, StoreReader
+from understudy_node.stores.lookup import FindingReader, Hidden, Said, StoreReader
 from understudy_shared.base.words import LagInfo, StoreName
 from understudy_shared.http.problems import Problem
 from understudy_shared.questions.lookup.batches import NOT_FOUND

@@ -21,7 +21,7 @@ from prometheus_client.core import CounterMetricFamily, Metric
 
 from understudy_node.questions.lookup.hop import MISPLACED, StoreHop, read_hop, reader_asked
 from understudy_node.questions.lookup.reads import Reads
-from understudy_node.questions.scan.versions import reading_at
+from understudy_node.questions.scan.service import reading_at
 from understudy_node.questions.watch.hub import (
     KeyChange,
     NodeKey,

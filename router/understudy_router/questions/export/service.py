@@ -17,11 +17,11 @@ from understudy_shared.questions.export.hop import (
     ExportPart,
     ResumePoint,
 )
-from understudy_shared.questions.export.parts import FetchPart
-from understudy_shared.questions.export.service import Exports
+from understudy_shared.questions.export.service import Exports, FetchPart
+from understudy_shared.questions.scan.long_reads import Asker
 from understudy_shared.questions.scan.page import Place, Room
+from understudy_shared.questions.scan.requests import ScanTurn
 from understudy_shared.questions.scan.service import Scans
-from understudy_shared.questions.scan.turns import Asker, ScanTurn
 from understudy_shared.reads.bounds import ReadVersion
 from understudy_shared.reads.export_format import ExportFormat
 

@@ -51,15 +51,18 @@ from understudy_shared.questions.export.hop import (
     ExportPart,
     decode_export_part,
 )
-from understudy_shared.questions.scan.hop import MAX_PART_BYTES, PATH, ScanHop, decode_part
-from understudy_shared.questions.scan.page import PartPage
-from understudy_shared.questions.scan.start import (
+from understudy_shared.questions.scan.hop import (
     ESTIMATE_PATH,
+    MAX_PART_BYTES,
+    PATH,
     VERSION_PATH,
+    ScanHop,
     VersionHop,
     decode_estimate,
+    decode_part,
     decode_version,
 )
+from understudy_shared.questions.scan.page import PartPage
 from understudy_shared.questions.watch.events import MEDIA_TYPE
 from understudy_shared.questions.watch.hop import MISSED_PATH, MissedHop
 from understudy_shared.reads.bounds import NO_BOUND, Bound, ReadVersion, bound_at

@@ -10,10 +10,10 @@ from understudy_router.questions.moments import Moments
 from understudy_router.questions.scan.forward import ScanForwarder
 from understudy_shared.cluster.node_calls import CallKind
 from understudy_shared.questions.scan.hop import ScanHop
-from understudy_shared.questions.scan.long_reads import LongReads
+from understudy_shared.questions.scan.long_reads import Asker, LongReads
 from understudy_shared.questions.scan.page import PartPage, Place, ReadPart, Room
+from understudy_shared.questions.scan.requests import ScannedStore, ScanTurn
 from understudy_shared.questions.scan.service import Scans
-from understudy_shared.questions.scan.turns import Asker, ScannedStore, ScanTurn
 from understudy_shared.reads.bounds import Bound, ReadVersion
 
 

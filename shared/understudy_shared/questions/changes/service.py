@@ -25,19 +25,19 @@ from understudy_shared.base.words import ApplicationId, Lineage
 from understudy_shared.http.edge import Scope
 from understudy_shared.http.problems import Problem, ProblemError, refused
 from understudy_shared.http.target import parse_query
-from understudy_shared.questions.export.bulk_answers import (
+from understudy_shared.questions.export.hop import PART_BYTES
+from understudy_shared.questions.export.service import (
     BulkResponse,
     SendMessage,
     body_message,
     cut_pieces,
     head_message,
+    patient,
 )
-from understudy_shared.questions.export.hop import PART_BYTES
-from understudy_shared.questions.export.service import patient
 from understudy_shared.questions.scan.hop import MAX_ROW_BYTES, ScanHop, scan_hop_of
-from understudy_shared.questions.scan.requests import parse_scan
+from understudy_shared.questions.scan.long_reads import Asker
+from understudy_shared.questions.scan.requests import ScanTurn, parse_scan, scan_turn
 from understudy_shared.questions.scan.service import Scans
-from understudy_shared.questions.scan.turns import Asker, ScanTurn, scan_turn
 from understudy_shared.reads.bound_parsing import parse_moment
 from understudy_shared.reads.bounds import NO_BOUND, BadBoundError, Refusal
 from understudy_shared.reads.export_format import MEDIA_TYPES, ExportFormat, ndjson_line

@@ -1,38 +1,171 @@
 """Exports of a store, the same at nodes and routers: all rows of a question as one stream, at one version.
 
-Rule: nothing is sent before the version is chosen and the first part is read, so an export that cannot begin is a
-problem document. What is sent ends with a record that says how many rows there were; a stream without it was cut.
+Rule: nothing is sent before the version is chosen and the first part is read, so what cannot begin is a problem
+document. What is sent ends with a record that says how many rows there were. What cannot go on ends with a record of
+its error in its place, and with a broken connection.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
+from collections import deque
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from time import monotonic
-from typing import Any, Final, ParamSpec, TypeVar
+from typing import Any, Final, NamedTuple, ParamSpec, TypeVar
 
 from fastapi import APIRouter, Request, Response
 
+from understudy_shared.auth.access import authorization_of
 from understudy_shared.auth.principals import Authorization
+from understudy_shared.auth.redaction import shown_problem
 from understudy_shared.base.errors import UnderstudyError
-from understudy_shared.http.edge import Scope
+from understudy_shared.http.edge import Receive, Scope, Send, bug
 from understudy_shared.http.problems import Problem, ProblemError, ProblemType, problem_of
-from understudy_shared.questions.export.bulk_answers import (
-    BulkResponse,
-    SendMessage,
-    body_message,
-    cut_pieces,
-    head_message,
-)
 from understudy_shared.questions.export.hop import ExportPart
-from understudy_shared.questions.export.parts import FetchPart, NumberedPart, PartsAhead
-from understudy_shared.questions.scan.requests import ExportRequest, parse_export
+from understudy_shared.questions.scan.long_reads import Asker
+from understudy_shared.questions.scan.page import Place
+from understudy_shared.questions.scan.requests import ExportRequest, ScanTurn, parse_export, scan_turn
 from understudy_shared.questions.scan.service import Scans, given_members
-from understudy_shared.questions.scan.turns import Asker, ScanTurn, scan_turn
 from understudy_shared.reads.bounds import ReadVersion, Refusal
 from understudy_shared.reads.export_format import MEDIA_TYPES, ExportFormat, csv_line, ndjson_line
 from understudy_shared.server.app import is_head
+from understudy_shared.server.connection_limits import ENDLESS
+
+PIECE_BYTES: Final = 256 * 1024
+"""Number of bytes that are given to the connection at a time: it takes the next when the reader has read."""
+
+SendMessage = Callable[[dict[str, Any]], Awaitable[None]]
+
+log = logging.getLogger(__name__)
+
+
+class BulkResponse(Response, ABC):
+    """The answer to a request for many rows. It reads no faster than its reader, and ends when he leaves. `noun` and
+    `action` name it in the log.
+    """
+
+    noun: str
+    action: str
+
+    @abstractmethod
+    async def answer(self, scope: Scope, authorization: Authorization, send: SendMessage, asker: Asker) -> None:
+        """Send the answer. Raises the problem of one that cannot begin, or go on."""
+
+    @abstractmethod
+    async def broken_off(self, problem: Problem) -> bytes:
+        """Return what stands in place of the end of a stream that has begun, and cannot go on."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        scope[ENDLESS] = True  # a service that stops does not wait for its end
+        asker = Asker()
+        await asker.while_it_waits(receive, self._answer(scope, send, asker))
+
+    async def _answer(self, scope: Scope, send: Send, asker: Asker) -> None:
+        has_begun = False
+
+        async def sent(message: dict[str, Any]) -> None:
+            nonlocal has_begun
+            has_begun = True
+            await send(message)
+
+        authorization = authorization_of(scope)
+        try:
+            await self.answer(scope, authorization, sent, asker)
+        except Exception as error:
+            if not has_begun:
+                raise
+            problem = problem_of(error) if isinstance(error, UnderstudyError) else bug(error)
+            log.warning("%s ended before its end: %s", self.noun, problem.detail, extra={"action": self.action})
+            await send(body_message(await self.broken_off(shown_problem(authorization.principal, problem))))
+
+
+def cut_pieces(pieces: Iterable[bytes | memoryview]) -> Iterator[bytes]:
+    """Yield the same bytes in pieces that are not empty, and not longer than `PIECE_BYTES`."""
+    for piece in pieces:
+        if isinstance(piece, bytes) and len(piece) <= PIECE_BYTES:
+            if piece:
+                yield piece
+            continue
+        for at in range(0, len(piece), PIECE_BYTES):
+            yield bytes(piece[at : at + PIECE_BYTES])
+
+
+def head_message(media_type: str, version: int, partitions: int, *more: tuple[bytes, bytes]) -> dict[str, Any]:
+    """Return the status and the headers of a stream."""
+    headers = [
+        (b"content-type", media_type.encode()),
+        (b"cache-control", b"no-store"),
+        (b"x-accel-buffering", b"no"),
+        (b"understudy-version", b"%d" % version),
+        (b"understudy-partitions", b"%d" % partitions),
+        *more,
+    ]
+    return {"type": "http.response.start", "status": 200, "headers": headers}
+
+
+def body_message(body: bytes, *, more: bool = True) -> dict[str, Any]:
+    """Return a piece of the body."""
+    return {"type": "http.response.body", "body": body, "more_body": more}
+
+
+PARTITIONS_AHEAD: Final = 2
+"""Number of partitions whose first part is fetched ahead. With the part that is sent and the one behind it, an export
+holds two parts more than that.
+"""
+
+FetchPart = Callable[[Place, int | None], Coroutine[None, None, ExportPart]]
+"""A function that reads the part behind a place. It is given the partition that comes next, None at the last."""
+
+
+class NumberedPart(NamedTuple):
+    """A part of a partition."""
+
+    partition: int
+    part: ExportPart
+
+
+class PartsAhead:
+    """The parts of the `partitions` from `start` on, in the order of a scan: partition after partition.
+
+    While a part is sent, the next one of its partition and the first ones of the next partitions are on their way. So a
+    reader waits for nodes once, and nodes work at a time.
+    """
+
+    def __init__(self, start: Place, partitions: Sequence[int], fetch: FetchPart) -> None:
+        self.partitions = partitions[partitions.index(start.partition) :]
+        self._fetch = fetch
+        self._left = deque([start, *map(Place, self.partitions[1:])])
+        self._coming: deque[tuple[int, asyncio.Task[ExportPart]]] = deque()
+
+    async def next(self) -> NumberedPart | None:
+        """Return the next part; None behind the last. Raises its problem."""
+        while self._left and len(self._coming) <= PARTITIONS_AHEAD:
+            place = self._left.popleft()
+            self._coming.append((place.partition, self._begin(place)))
+        if not self._coming:
+            return None
+        partition, task = self._coming[0]
+        part = await task
+        self._coming.popleft()
+        if not part.page.is_end:
+            self._coming.appendleft((partition, self._begin(Place(partition, part.page.after))))
+        return NumberedPart(partition, part)
+
+    def _begin(self, place: Place) -> asyncio.Task[ExportPart]:
+        at = self.partitions.index(place.partition) + 1
+        following = self.partitions[at] if at < len(self.partitions) else None
+        return asyncio.get_running_loop().create_task(self._fetch(place, following), name="fetch a part of an export")
+
+    async def close(self) -> None:
+        """End what is on its way."""
+        self._left.clear()
+        for _, task in self._coming:
+            task.cancel()
+        await asyncio.gather(*(task for _, task in self._coming), return_exceptions=True)
+        self._coming.clear()
+
 
 PATIENCE_S: Final = 20.0
 """Time for which a part is asked for again while it cannot be read for a reason that may pass."""

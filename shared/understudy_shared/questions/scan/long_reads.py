@@ -1,4 +1,4 @@
-"""The reads that may hold many rows: how many are in flight, and what they have read, for metrics.
+"""The reads that may hold many rows: how many are in flight, what they have read, and whether their readers still wait.
 
 They have a limit of their own, so that lookups are answered while many scan.
 """
@@ -7,15 +7,16 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Generator, Iterator
+from collections.abc import AsyncIterator, Coroutine, Generator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from time import perf_counter
 from typing import TypeVar
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
+from understudy_shared.http.edge import Receive
 from understudy_shared.http.problems import Problem, ProblemError, ProblemType
-from understudy_shared.questions.scan.page import Access, PartPage
+from understudy_shared.questions.scan.page import Access, PartPage, Place, ReadPart, Room
 from understudy_shared.reads.export_format import ExportFormat
 
 SLICE_S = 0.0005
@@ -157,3 +158,44 @@ async def turn_of_part(turn: asyncio.Lock | asyncio.Semaphore) -> None:
         detail = f"a part of an export waited {TURN_S:g} s for its turn: those before it are not made in time"
         fix = "Go on behind the last cursor in a minute; look at the node's processor, and at its log"
         raise ProblemError(Problem(ProblemType.OVERLOADED, detail, fix=fix)) from None
+
+
+class Asker:
+    """The client of a request; `is_gone` becomes true when it disconnects."""
+
+    def __init__(self) -> None:
+        self.is_gone = False
+
+    async def watch(self, receive: Receive) -> None:
+        """Wait until the client disconnects. The body of its request was read before."""
+        while (await receive())["type"] != "http.disconnect":
+            pass
+        self.leave()
+
+    def leave(self) -> None:
+        """Note that the client disconnected."""
+        self.is_gone = True
+
+    async def while_it_waits(self, receive: Receive, work: Coroutine[None, None, T]) -> T | None:
+        """Return what the work returns; cancel it when the client disconnects, and return None."""
+        loop = asyncio.get_running_loop()
+        working, watching = loop.create_task(work, name="long read"), loop.create_task(self.watch(receive))
+        watching.add_done_callback(lambda _: working.cancel())
+        try:
+            return await working
+        except asyncio.CancelledError:
+            if not self.is_gone:
+                raise
+            return None
+        finally:
+            watching.cancel()
+
+    def while_there(self, read: ReadPart) -> ReadPart:
+        """Return the same function for a page that ends with a problem when its client has disconnected."""
+
+        async def read_on(place: Place, room: Room) -> PartPage:
+            if self.is_gone:
+                raise ProblemError(Problem(ProblemType.BAD_REQUEST, "the client left before its page was whole"))
+            return await read(place, room)
+
+        return read_on

@@ -1,34 +1,147 @@
-"""The request of a scan or a count, from a query or a JSON object (pure): the same at nodes and routers.
-
-Every problem names the member at fault.
+"""The request of a scan, the same at nodes and routers (pure): parsed, from a query or a JSON object; and judged: which
+partitions it reads, and whether its principal and its cursor may. Every problem names the member at fault.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
+from itertools import combinations
 from typing import Final
 
 import orjson
 
+from understudy_shared.auth.principals import Authorization
+from understudy_shared.auth.redaction import require_key
+from understudy_shared.base.errors import BadKeyError
 from understudy_shared.base.texts import clipped
+from understudy_shared.base.words import StoreKind
 from understudy_shared.http.lookup_requests import pop_longs
 from understudy_shared.http.problems import Problem, ProblemError, ProblemType
-from understudy_shared.questions.lookup.windows import WindowsOf, require_by
-from understudy_shared.questions.scan.cursor import decode_scan_cursor
+from understudy_shared.questions.lookup.windows import WindowsOf, require_by, window_key
 from understudy_shared.questions.scan.question import (
     MAX_FIELDS,
     MAX_ORDER_CHARS,
     MAX_SCAN_ROWS,
+    ScanCursor,
     ScanOperation,
     ScanQuestion,
     ScanRequest,
+    decode_scan_cursor,
 )
-from understudy_shared.questions.scan.where import parse_where
-from understudy_shared.questions.scan.where_text import parse_where_text
+from understudy_shared.questions.scan.where import parse_where, parse_where_text
 from understudy_shared.reads.bound_parsing import parse_flag
-from understudy_shared.reads.bounds import BadBoundError
+from understudy_shared.reads.bounds import BadBoundError, Bound
 from understudy_shared.reads.export_format import ExportFormat, parse_format
+from understudy_shared.reads.tokens import BadCursorError
+from understudy_shared.spark.key_codec import ANY_PARTITION, KeyCodec, Row
+from understudy_shared.spark.layout import bitmap_words, fixed_bytes, fixed_code
+from understudy_shared.spark.map_keys import WHOLE_MAP, MapKeyCodec
+from understudy_shared.spark.types import DoubleType, FloatType, StructType
+
+MAX_CODECS = 256
+"""Number of compiled codecs of prefixes."""
+
+MAX_LATER_COLUMNS = 6
+"""Limit on the columns behind a prefix that is sought. Each may be null, whatever its schema says, and doubles the
+number of seeks.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class RowStarts:
+    """The beginnings of the key rows that have a prefix, in the order of their bytes. `row_bytes` is the size of such a
+    row; None where it depends on its other columns.
+    """
+
+    starts: tuple[bytes, ...]
+    row_bytes: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class KeyPrefix:
+    """Values of leading key columns, parsed as a key is. `printed` are its columns as answers print them; `whole` is
+    the encoded key where it has all columns.
+
+    `partition` is that of such a key. `rows` tells how the rows of a prefix of fewer columns begin; None where rows of
+    other keys lie between them.
+    """
+
+    printed: dict[str, object]
+    matches: Callable[[Row], bool]
+    whole: bytes | None
+    partition: int | None
+    rows: RowStarts | None = None
+
+    def may_be_in(self, partition: int) -> bool:
+        """Whether the key may be in a partition, of a prefix that has all columns."""
+        return self.partition in {partition, ANY_PARTITION}
+
+
+def row_columns(codec: KeyCodec) -> int:
+    """Return the number of columns that the key of a row of a scan has."""
+    return codec.num_hash_columns if isinstance(codec, MapKeyCodec) else len(codec.names)
+
+
+def parse_prefix(codec: KeyCodec, values: Sequence[object], partitions: int) -> KeyPrefix:
+    """Parse a prefix, given as JSON values. Raises BadBoundError that names the column."""
+    count, columns = len(values), row_columns(codec)
+    if not 0 < count <= columns:
+        names = ", ".join(codec.names[:columns])
+        raise BadBoundError(
+            f"the prefix has {count} values, and the key has {columns} columns ({names})",
+            where="prefix",
+            fix=f"Send a JSON array of values for the first columns, from 1 to {columns}",
+        )
+    leading = _codec_of(codec.key, codec.names, codec.is_normalised, count)
+    try:
+        row = leading.parse_json(list(values))
+    except BadKeyError as error:
+        raise BadBoundError(error.what, where=f"prefix, {error.where}", fix=error.fix) from None
+    encoded = leading.encode(row)
+    printed = leading.to_json(encoded)
+    has_floats = any(word in leading.key.name for word in ("float", "double"))
+
+    def matches(whole: Row) -> bool:
+        # By bytes where NaN may be in it, which is not equal to itself.
+        return leading.encode(whole[:count]) == encoded if has_floats else whole[:count] == row
+
+    if count < columns:
+        whole = StructType(codec.key.fields[:columns])
+        return KeyPrefix(printed, matches, None, None, _row_starts(whole, count, encoded))
+    key = encoded + WHOLE_MAP if isinstance(codec, MapKeyCodec) else encoded
+    return KeyPrefix(printed, matches, key, codec.partition(row, partitions))
+
+
+@lru_cache(MAX_CODECS)
+def _codec_of(key: StructType, names: tuple[str, ...], is_normalised: bool, count: int) -> KeyCodec:
+    return KeyCodec(StructType(key.fields[:count]), names=names[:count], is_normalised=is_normalised)
+
+
+def _row_starts(key: StructType, count: int, encoded: bytes) -> RowStarts | None:
+    """Return how rows of `key` begin whose first `count` columns are those of an encoded row.
+
+    A row is its null bits, a slot for each column, then what is too long for a slot. So rows of one prefix lie together
+    if all of it is in slots: once for each set of later columns that are null. Floats are left out: a set may have a
+    key with -0.0 beside that with 0.0.
+    """
+    leading, later = key.fields[:count], key.fields[count:]
+    if any(fixed_code(each.type) is None or isinstance(each.type, (FloatType, DoubleType)) for each in leading):
+        return None
+    if len(later) > MAX_LATER_COLUMNS:
+        return None
+    slots_at = 8 * bitmap_words(count)
+    bits = int.from_bytes(encoded[:slots_at], "little")
+    width = 8 * bitmap_words(len(key.fields))
+    starts = [
+        (bits | sum(1 << at for at in nulls)).to_bytes(width, "little") + encoded[slots_at:]
+        for size in range(len(later) + 1)
+        for nulls in combinations(range(count, len(key.fields)), size)
+    ]
+    is_fixed = all(fixed_code(each.type) is not None for each in later)
+    return RowStarts(tuple(sorted(starts)), fixed_bytes(key) if is_fixed else None)
+
 
 _OWN: Final = (
     *("limit", "cursor", "partition", "prefix", "where", "fields", "explain", "estimate"),
@@ -211,3 +324,124 @@ def _whole(members: Mapping[str, object], name: str, low: int, high: int) -> int
         return number
     what = f"{name}={clipped(value)} is not a whole number from {low} to {high}"
     raise BadBoundError(what, where=name, fix=f"Send for example {name}={max(low, 1)}, or leave it out")
+
+
+@dataclass(frozen=True, slots=True)
+class ScannedStore:
+    """A store that is scanned. `held` are the partitions that are read here, of `partitions`."""
+
+    name: str
+    kind: str
+    application_id: str
+    lineage: str
+    codec: KeyCodec
+    partitions: int
+    held: Sequence[int]
+
+
+@dataclass(frozen=True, slots=True)
+class ScanTurn:
+    """A request for a page that was parsed and granted. `partitions` are those of the scan, `digest` and `prefix`
+    those of its question. `is_confined`: the reader may not see where other keys are. `is_watch`: it is read for a
+    watch of a prefix.
+    """
+
+    store: ScannedStore
+    asked: ScanRequest
+    bound: Bound
+    partitions: Sequence[int]
+    digest: str
+    is_confined: bool
+    prefix: KeyPrefix | None = None
+    is_watch: bool = False
+
+    @property
+    def is_ordered(self) -> bool:
+        """Whether rows of all partitions come in one order. Timers in a range of time come in that of their times."""
+        question = self.asked.question
+        of_times = self.store.kind == StoreKind.TIMERS and question.has_range and not self.is_count
+        return question.is_ordered or of_times
+
+    @property
+    def is_count(self) -> bool:
+        return self.asked.question.operation == "count"
+
+
+def scan_turn(store: ScannedStore, asked: ScanRequest, bound: Bound, authorization: Authorization) -> ScanTurn:
+    """Judge whether a request is granted and its cursor fits, before anything is read. Raises its problem."""
+    question, include_expired = asked.question, bound.selection.include_expired
+    if question.include_expired != include_expired:
+        question = replace(question, include_expired=include_expired)
+        asked = replace(asked, question=question)
+    leading = question.prefix
+    prefix = parse_prefix(store.codec, leading, store.partitions) if leading else None
+    is_confined = authorization.keys.prefixes is not None
+    if question.windows is not None:
+        partitions = _of_windows(store, question.windows, authorization)
+    else:
+        if is_confined:
+            require_key(authorization, {} if prefix is None else prefix.printed)
+        partitions = _partitions(store, question, prefix)
+    digest = question.digest(_asker_of(authorization, store))
+    if asked.cursor is not None:
+        asked.cursor.require_of(store.application_id, store.lineage, store.name, digest)
+        _require_place(asked.cursor, partitions, bound)
+    return ScanTurn(store, asked, bound, partitions, digest, is_confined, prefix)
+
+
+def _of_windows(store: ScannedStore, asked: WindowsOf, authorization: Authorization) -> Sequence[int]:
+    """Return the partitions in which the windows of a key are. Raises the problem of a key that was not granted."""
+    key = window_key(store.codec, store.kind)
+    row = key.codec.parse_json(list(asked.key))
+    if authorization.keys.prefixes is not None:
+        require_key(authorization, key.leading(key.codec.to_json(key.codec.encode(row))))
+    if store.codec.is_scattered:
+        return _everywhere(store)
+    return (store.codec.partition(row, store.partitions),) if key.at is None else _held(store)
+
+
+def _require_place(cursor: ScanCursor, partitions: Sequence[int], bound: Bound) -> None:
+    """Raise BadCursorError for a cursor that is of none of the partitions, or of another version than is asked for."""
+    if cursor.partition not in partitions:
+        what = f"the cursor is of partition {cursor.partition}, which is not among those of the scan"
+        raise BadCursorError(what, where="cursor", fix="Begin again without one")
+    named = bound.read_version
+    if named is not None and named.number != cursor.version:
+        what = f"the cursor is of version {cursor.version}, and version {named.number} is asked for"
+        raise BadCursorError(what, where="cursor", fix="Go on with the version of the first page")
+
+
+def _partitions(store: ScannedStore, question: ScanQuestion, prefix: KeyPrefix | None) -> Sequence[int]:
+    """Return the partitions of a scan: the one that it names, the one of its key, or all that are read here."""
+    named = question.partition
+    if named is not None and named >= store.partitions:
+        what = f"there is no partition {named}: the store has {store.partitions}"
+        raise BadBoundError(what, where="partition", fix=f"Send a number from 0 to {store.partitions - 1}")
+    if named is not None:
+        return (named,)
+    if prefix is not None and prefix.partition is not None:
+        return _everywhere(store) if prefix.partition == ANY_PARTITION else (prefix.partition,)
+    return _held(store)
+
+
+def _everywhere(store: ScannedStore) -> Sequence[int]:
+    """Return all partitions: that of a key is not known. Raises the problem of a node that does not hold all."""
+    if len(store.held) < store.partitions:
+        what = (
+            f"a key of {store.name} may be in any of its {store.partitions} partitions, of which this node lacks some"
+        )
+        raise ProblemError(Problem(ProblemType.NOT_OWNER, what, fix="Ask a router"))
+    return store.held
+
+
+def _held(store: ScannedStore) -> Sequence[int]:
+    if not store.held:
+        what = f"this node holds no partition of {store.name}"
+        raise ProblemError(Problem(ProblemType.NOT_OWNER, what, fix="Ask a router"))
+    return store.held
+
+
+def _asker_of(authorization: Authorization, store: ScannedStore) -> str:
+    """Return whom, and what, a question is asked: a node whose partitions have changed cannot resume a scan."""
+    held = "" if len(store.held) == store.partitions else repr(tuple(store.held))
+    return f"{authorization.principal.name} {held}"

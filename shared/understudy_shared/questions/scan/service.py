@@ -16,18 +16,17 @@ import orjson
 from fastapi import APIRouter, Request, Response
 
 from understudy_shared.auth.access import authorization_of
-from understudy_shared.auth.principals import Authorization
+from understudy_shared.auth.principals import UNGUARDED, Authorization
+from understudy_shared.auth.redaction import shown_problem
 from understudy_shared.base.errors import UnderstudyError
 from understudy_shared.base.words import StoreKind
-from understudy_shared.http.edge import App, Scope, read_body
+from understudy_shared.http.edge import JSON_TYPE, App, Scope, bug, read_body
 from understudy_shared.http.lookup_requests import key_and_params
 from understudy_shared.http.problems import RETAINED, ProblemError, ProblemType, problem_of
 from understudy_shared.http.target import STORES, parse_query, split_path
 from understudy_shared.questions.lookup.batches import ambiguous_key
 from understudy_shared.questions.lookup.windows import window_key
-from understudy_shared.questions.scan.cursor import ScanCursor
-from understudy_shared.questions.scan.long_reads import LongReads
-from understudy_shared.questions.scan.ordered_page import read_ordered_page
+from understudy_shared.questions.scan.long_reads import Asker, LongReads
 from understudy_shared.questions.scan.page import (
     COUNT_MS,
     PAGE_MS,
@@ -36,16 +35,26 @@ from understudy_shared.questions.scan.page import (
     ReadPart,
     Room,
     ScanPage,
+    read_ordered_page,
     read_page,
 )
-from understudy_shared.questions.scan.question import ScanOperation, ScanRequest
-from understudy_shared.questions.scan.requests import parse_scan, parse_scan_body, parse_windows
-from understudy_shared.questions.scan.turns import Asker, ScannedStore, ScanTurn, scan_turn
+from understudy_shared.questions.scan.question import ScanCursor, ScanOperation, ScanRequest
+from understudy_shared.questions.scan.requests import (
+    ScannedStore,
+    ScanTurn,
+    parse_scan,
+    parse_scan_body,
+    parse_windows,
+    row_columns,
+    scan_turn,
+)
 from understudy_shared.questions.service_reads import ServiceReads
 from understudy_shared.reads.bounds import Bound, ReadVersion, version_of
 from understudy_shared.reads.tokens import Position
 from understudy_shared.server.app import Answer, without_framework
+from understudy_shared.server.direct import Exchange, reply_problem
 from understudy_shared.server.request_counts import NO_STORE
+from understudy_shared.spark.key_codec import KeyCodec
 
 CONFINED_MS = 3_000
 """Time of a page for a reader who may not see where other keys are: it ends at its own keys only."""
@@ -306,3 +315,54 @@ async def _watched(request: Request, answer: Callable[[Asker], Awaitable[bytes]]
     finally:
         watching.cancel()
     return Response(body, media_type="application/json")
+
+
+class Seeks:
+    """The answers to questions for one key without ASGI, as lookups have: the framework costs more than the search.
+
+    Only a service that asks for no credential answers them here. Elsewhere the ASGI way decides what a scan is granted,
+    which is another action than a lookup. Like a lookup, such a page is never compressed.
+    """
+
+    def __init__(self, scans: Scans) -> None:
+        self._scans = scans
+        self._answering: set[asyncio.Task[None]] = set()
+
+    def answer_directly(self, target: bytes, exchange: Exchange) -> bool:
+        """See `AnswersDirectly`. What cannot be parsed is left to ASGI, which says what is wrong with it."""
+        path, _, query = target.partition(b"?")
+        if b"prefix=" not in query or exchange.authorization is not UNGUARDED or not is_page(path):
+            return False
+        try:
+            _, _, name, _ = split_path(path)
+            given = parse_query(query)
+            if not _is_of_one_key(given, self._scans.store(name).codec):
+                return False
+        except UnderstudyError:
+            return False
+        task = asyncio.get_running_loop().create_task(self._answer(name, given, exchange), name="a seek")
+        self._answering.add(task)
+        task.add_done_callback(self._answering.discard)
+        return True
+
+    async def _answer(self, name: str, given: Mapping[str, str], exchange: Exchange) -> None:
+        asker = Asker()
+        exchange.when_left(asker.leave)
+        try:
+            body = await self._scans.answer("scan", name, given, exchange.authorization, asker)
+        except Exception as error:
+            problem = problem_of(error) if isinstance(error, UnderstudyError) else bug(error)
+            reply_problem(exchange, shown_problem(exchange.authorization.principal, problem))
+        else:
+            exchange.reply(200, JSON_TYPE, body)
+
+
+def _is_of_one_key(given: Mapping[str, str], codec: KeyCodec) -> bool:
+    """Whether a prefix has all columns of the key. With a range, one key of timers has many rows."""
+    if "prefix" not in given or "from" in given or "to" in given:
+        return False
+    try:
+        values = orjson.loads(given["prefix"])
+    except orjson.JSONDecodeError:
+        return False
+    return isinstance(values, list) and len(values) == row_columns(codec)

@@ -25,10 +25,9 @@ from understudy_shared.http.problems import Problem, ProblemError, ProblemType
 from understudy_shared.http.target import parse_query
 from understudy_shared.questions.changes.service import Changes, ChangesTurn, MergedChanges
 from understudy_shared.questions.export.service import patient, patiently
+from understudy_shared.questions.scan.long_reads import Asker
 from understudy_shared.questions.scan.page import PAGE_MS, Place, Room, Stamp
-from understudy_shared.questions.scan.prefix import parse_prefix
-from understudy_shared.questions.scan.requests import parse_scan
-from understudy_shared.questions.scan.turns import Asker, ScanTurn, scan_turn
+from understudy_shared.questions.scan.requests import ScanTurn, parse_prefix, parse_scan, scan_turn
 from understudy_shared.questions.watch.choice import PrefixWatch
 from understudy_shared.questions.watch.events import KEEP_ALIVE, EndReason, reset_event, version_event, with_id
 from understudy_shared.questions.watch.hop import WatchKey

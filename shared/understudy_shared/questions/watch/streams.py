@@ -23,7 +23,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from understudy_shared.base.errors import UnderstudyError
 from understudy_shared.http.edge import Receive, Scope, Send
 from understudy_shared.http.problems import Problem, ProblemError, ProblemType
-from understudy_shared.questions.scan.turns import Asker
+from understudy_shared.questions.scan.long_reads import Asker
 from understudy_shared.questions.watch.events import (
     MAX_RETRY_MS,
     MEDIA_TYPE,

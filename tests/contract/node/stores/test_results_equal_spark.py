@@ -11,8 +11,8 @@ import pytest
 from pyspark.sql import SparkSession
 from tools.hyperloglog_tables import tables
 
-from understudy_node.stores import result_distinct
-from understudy_node.stores.result_distinct import (
+from understudy_node.stores import result_functions
+from understudy_node.stores.result_functions import (
     LEAST_PRECISION,
     REGISTER_BITS,
     REGISTERS_PER_WORD,
@@ -24,7 +24,7 @@ from understudy_node.stores.result_distinct import (
 
 
 def test_the_tables_are_those_of_spark(spark: SparkSession) -> None:
-    kept = Path(result_distinct.__file__).with_name(TABLES).read_text()
+    kept = Path(result_functions.__file__).with_name(TABLES).read_text()
     assert json.loads(kept) == tables(spark)
 
 

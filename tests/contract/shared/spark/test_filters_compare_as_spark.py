@@ -11,8 +11,7 @@ from pyspark.sql import functions as F  # noqa: N812  # PySpark's own convention
 from tests.support.oracle.spark_reader import comparable, python_value
 from tests.support.spark.shapes import SHAPES_SCHEMA, shape_batches
 
-from understudy_shared.questions.scan.ordering import compile_order
-from understudy_shared.questions.scan.where import order_of
+from understudy_shared.questions.scan.where import compile_order, order_of
 from understudy_shared.spark.types import parse_schema
 
 COLUMNS = ("s", "i", "l", "narrow", "wide", "day", "at", "local", "b", "d", "f", "flag", "tiny", "short")

@@ -11,8 +11,7 @@ from tests.support.checkpoint.reader import CheckpointReader
 from tests.support.spark.formats import ROCKSDB_CHANGELOG_V2
 from tests.support.spark.queries import stream_feeder, wait_until
 
-from understudy_node.stores.naming import naming_of
-from understudy_node.stores.stores import served_stores
+from understudy_node.stores.stores import naming_of, served_stores
 from understudy_pipeline.announcing.query_plan import StatefulJoin, announced_stores
 from understudy_pipeline.announcing.spark_query import SparkQuery
 from understudy_shared.bus.announcement import Announcement

@@ -20,7 +20,7 @@ from tests.support.cluster.in_process import cluster
 from tests.support.cluster.served_node import Reply, Served, ServedNode, served_node
 from tests.support.services.openapi import judge
 
-from understudy_node.stores import element_pages
+from understudy_node.stores import finder
 from understudy_shared.reads.tokens import PageCursor, decode_cursor
 
 STORE = "/v1/stores/op0"
@@ -102,7 +102,7 @@ class _CountedTwice(HandmadeSessions):
 def test_the_history_of_a_long_list_has_an_entry_only_where_the_list_changed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(element_pages, "MAX_PAGE_BYTES", 1)
+    monkeypatch.setattr(finder, "MAX_PAGE_BYTES", 1)
     checkpoint = _CountedTwice(tmp_path / "checkpoint", watermark_ms=3_000)
     checkpoint.create()
     for version in range(1, 6):

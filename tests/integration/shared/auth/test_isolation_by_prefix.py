@@ -19,8 +19,7 @@ from tests.support.services.guarded import Keys
 from tests.support.spark.queries import wait_until
 
 from understudy_shared.questions.scan import service as scans
-from understudy_shared.questions.scan.cursor import ScanCursor, decode_scan_cursor
-from understudy_shared.questions.scan.question import ScanQuestion
+from understudy_shared.questions.scan.question import ScanCursor, ScanQuestion, decode_scan_cursor
 
 VERSION, TENANT = 3, "b"
 GRANTS = '{stores = ["op0"], actions = ["scan", "point"], key_prefix = ["b"]}'

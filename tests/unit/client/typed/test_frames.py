@@ -18,7 +18,7 @@ from tests.support.typed.entries import entry_of, struct
 
 from understudy.typed import frames
 from understudy.typed.columns import read_entry
-from understudy_node.questions.export.columns import export_columns
+from understudy_node.questions.export.parts import export_columns
 from understudy_shared.base.extras import MissingExtraError
 from understudy_shared.spark import types as spark
 from understudy_shared.spark.types import StructType

@@ -13,7 +13,7 @@ from tests.support.checkpoint import bytes as spark
 from understudy_node.checkpoint.description import CheckpointDescription, describe
 from understudy_node.checkpoint.opening import open_checkpoint_files
 from understudy_node.checkpoint.state_variables import StateVariable
-from understudy_node.stores.schema_history import MAX_SHOWN_CHARACTERS, schema_history
+from understudy_node.stores.parts import MAX_SHOWN_CHARACTERS, schema_history
 from understudy_shared.base.errors import CorruptFileError, UnsupportedError
 from understudy_shared.bus.messages import MAX_SCHEMAS
 

@@ -13,8 +13,7 @@ from understudy_node.checkpoint.description import CheckpointDescription, descri
 from understudy_node.checkpoint.opening import open_checkpoint_files
 from understudy_node.checkpoint.schemas import ColumnFamilySchema
 from understudy_node.checkpoint.state_variables import StateVariable, state_variables
-from understudy_node.stores.naming import naming_of
-from understudy_node.stores.stores import StoreAlias, served_stores
+from understudy_node.stores.stores import StoreAlias, naming_of, served_stores
 from understudy_shared.base.errors import CorruptFileError, UnsupportedError
 from understudy_shared.base.words import StoreKind, StoreName
 from understudy_shared.bus.announcement import AnnouncedStore, Announcement

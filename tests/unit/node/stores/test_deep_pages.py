@@ -31,11 +31,11 @@ from tests.unit.node.stores.test_state_variables import (
 
 from understudy_node.engine.view import Table, View
 from understudy_node.replica.task_view import TaskView
-from understudy_node.stores import element_pages, join_sides, row_forms
+from understudy_node.stores import finder as finders
+from understudy_node.stores import operator_state, row_forms
 from understudy_node.stores.finder import Finder
-from understudy_node.stores.join_sides import TimedJoinSide, row_printer
-from understudy_node.stores.multi_values import split_values
-from understudy_node.stores.row_forms import UnsafeRows
+from understudy_node.stores.operator_state import TimedJoinSide, row_printer
+from understudy_node.stores.row_forms import UnsafeRows, split_values
 from understudy_node.stores.state_variables import ListVariable, MapVariable
 from understudy_shared.spark.map_keys import WHOLE_MAP
 
@@ -137,8 +137,8 @@ def test_the_pages_in_a_row_are_the_whole(
         expired = [*expired, False]
         finder, shown_now, stored, member = make(expired)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(element_pages, "MAX_PASSED_OVER", passed_over)
-        patch.setattr(element_pages, "MAX_LEFT_OUT", left_out)
+        patch.setattr(finders, "MAX_PASSED_OVER", passed_over)
+        patch.setattr(finders, "MAX_LEFT_OUT", left_out)
         pages = pages_of(
             finder, shown_now, stored, limit, member=member, include_expired=include_expired, processes=processes
         )
@@ -160,7 +160,7 @@ class Counted:
 
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self.visited = 0
-        for module in (join_sides, row_forms):
+        for module in (operator_state, row_forms):
             patch.setattr(module, "split_values", self._counted(split_values))
         patch.setattr(View, "scan", self._counted(View.scan))
 
@@ -195,7 +195,7 @@ def test_a_page_visits_what_it_shows_and_not_what_lies_before_it(make: Any, monk
 def test_a_page_whose_place_another_process_knows_visits_a_bounded_number(
     make: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(element_pages, "MAX_PASSED_OVER", 60)
+    monkeypatch.setattr(finders, "MAX_PASSED_OVER", 60)
     finder, shown_now, stored, member = make([False] * 450)
     pages = pages_of(finder, shown_now, stored, 90, member=member, processes=2)
     visited = list(Counted(monkeypatch).by_page(at_most(pages, 30)))

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.checkpoint.shown import shown
 
-from understudy_node.stores.expiry import Expiry, may_stand_behind_join
+from understudy_node.stores.finder import Expiry, may_stand_behind_join
 
 JOIN = "symmetricHashJoin"
 

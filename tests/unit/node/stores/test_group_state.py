@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from understudy_node.stores.group_state import has_timeout, stored_state, with_timeout
+from understudy_node.stores.operator_state import has_timeout, stored_state, with_timeout
 from understudy_shared.spark.json_printer import compile_json_printer
 from understudy_shared.spark.types import Field, IntType, LongType, StringType, StructType
 from understudy_shared.spark.unsafe_row import compile_row_encoder

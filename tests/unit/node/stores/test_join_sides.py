@@ -12,8 +12,8 @@ from tests.support.checkpoint.shown import pages_of, shown
 
 from understudy_node.engine.view import Table
 from understudy_node.replica.task_view import TaskView
-from understudy_node.stores import element_pages
-from understudy_node.stores.join_sides import JoinSide, SideTables, TimedJoinSide, row_printer
+from understudy_node.stores import finder as finders
+from understudy_node.stores.operator_state import JoinSide, SideTables, TimedJoinSide, row_printer
 from understudy_shared.base.errors import CorruptFileError
 from understudy_shared.reads.bounds import EVERYTHING
 from understudy_shared.spark.types import BooleanType, Field, LongType, StringType, StructType
@@ -95,7 +95,7 @@ def test_the_pages_of_a_key_are_its_rows_each_once(
     """`long`: most bytes of a page; 0 allows one row, however long it is."""
     shown_now = view(*state({("a", 1): rows}, prefix))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(element_pages, "MAX_PAGE_BYTES", long)
+        patch.setattr(finders, "MAX_PAGE_BYTES", long)
         pages = list(pages_of(side(prefix), shown_now, prefix + encode_key(("a", 1)), limit, member="rows"))
     assert [row for page in pages for row in page] == [
         {"value": {"matched": number}, "matched": matched, "expired": None} for number, matched in rows

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from understudy_node.stores.multi_values import split_records, split_values
+from understudy_node.stores.row_forms import split_records, split_values
 from understudy_shared.base.errors import CorruptFileError
 
 ROWS = st.lists(st.binary(max_size=5).map(lambda data: data * 8), min_size=1, max_size=6)

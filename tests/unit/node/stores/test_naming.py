@@ -16,9 +16,8 @@ from understudy_node.checkpoint.description import (
 )
 from understudy_node.checkpoint.files import LocalFiles
 from understudy_node.checkpoint.schemas import ColumnFamilySchema
-from understudy_node.stores.naming import naming_of
 from understudy_node.stores.results import ResultAlias
-from understudy_node.stores.stores import AliasError, StoreAlias, served_stores
+from understudy_node.stores.stores import AliasError, StoreAlias, naming_of, served_stores
 from understudy_shared.base.errors import UnsupportedError
 from understudy_shared.base.words import StoreName
 from understudy_shared.bus.announcement import AnnouncedStore, Announcement, ResultColumn

@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 
 from understudy_node.stores.finder import Found
-from understudy_node.stores.finding import FindingReader
+from understudy_node.stores.lookup import FindingReader
 from understudy_shared.base.errors import UnderstudyError
 from understudy_shared.reads.bounds import EVERYTHING
 from understudy_shared.spark.key_codec import KeyCodec

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from understudy_node.stores.page_cursors import MAX_START_BYTES, Places
+from understudy_node.stores.finder import MAX_START_BYTES, Places
 from understudy_shared.reads.bounds import FIRST_PLACE, ElementPlace
 from understudy_shared.reads.tokens import PageCursor, decode_cursor, key_digest
 

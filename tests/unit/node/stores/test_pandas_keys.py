@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from understudy_node.stores.finding import as_pandas_keeps
+from understudy_node.stores.lookup import as_pandas_keeps
 from understudy_shared.spark.key_codec import KeyCodec, Row
 from understudy_shared.spark.map_keys import MapKeyCodec
 from understudy_shared.spark.types import DoubleType, Field, LongType, StringType, StructType

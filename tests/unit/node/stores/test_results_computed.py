@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from understudy_node.stores.result_columns import ResultError
-from understudy_node.stores.result_distinct import (
+from understudy_node.stores.result_functions import (
     LEAST_PRECISION,
     REGISTER_BITS,
     REGISTERS_PER_WORD,
+    ResultError,
     estimate,
     precision_of,
     words_of,

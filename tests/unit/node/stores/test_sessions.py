@@ -10,9 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.checkpoint.shown import pages_of, shown
 
-from understudy_node.stores import element_pages, sessions
-from understudy_node.stores.expiry import Expiry
-from understudy_node.stores.sessions import Sessions, session_order, session_printer
+from understudy_node.stores import finder as finders
+from understudy_node.stores import operator_state
+from understudy_node.stores.finder import Expiry
+from understudy_node.stores.operator_state import Sessions, session_order, session_printer
 from understudy_shared.http.problems import ProblemError, ProblemType
 from understudy_shared.reads.bounds import EVERYTHING, Selection
 from understudy_shared.spark.types import Field, LongType, StringType, StructType, TimestampType
@@ -120,10 +121,10 @@ def test_a_key_with_more_sessions_than_are_read_is_a_problem_and_never_cut(
     records: dict[bytes, bytes | None] = {
         kept_key("a", start, prefix): prefix + encode_value(("a", (start, start), 1)) for start in range(5)
     }
-    for each in (element_pages, sessions):
+    for each in (finders, operator_state):
         monkeypatch.setattr(each, "MAX_SORTED", 5)
     assert len(found_by(finder(prefix), "a", records, prefix)) == 5  # type: ignore[arg-type]
-    for each in (element_pages, sessions):
+    for each in (finders, operator_state):
         monkeypatch.setattr(each, "MAX_SORTED", 4)
     with pytest.raises(ProblemError, match="more than") as refused:
         found_by(finder(prefix), "a", records, prefix)

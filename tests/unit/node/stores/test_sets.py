@@ -8,9 +8,8 @@ from functools import partial
 import pytest
 from tests.support.checkpoint.shown import shown
 
-from understudy_node.stores.expiry import Expiry
-from understudy_node.stores.finder import Found
-from understudy_node.stores.sets import SEEN, ExpiringSet, SeenSet, either_zero
+from understudy_node.stores.finder import Expiry, Found
+from understudy_node.stores.operator_state import SEEN, ExpiringSet, SeenSet, either_zero
 from understudy_shared.reads.bounds import EVERYTHING, Selection
 from understudy_shared.spark.types import DoubleType, Field, LongType, StringType, StructType
 from understudy_shared.spark.unsafe_row import compile_row_encoder

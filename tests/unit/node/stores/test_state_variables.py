@@ -15,7 +15,8 @@ from tests.support.checkpoint.shown import pages_of, shown
 from understudy_node.checkpoint.state_variables import StateVariable
 from understudy_node.engine.view import Table, brings_families
 from understudy_node.replica.task_view import TaskView
-from understudy_node.stores import element_pages, state_variables
+from understudy_node.stores import finder as finders
+from understudy_node.stores import state_variables
 from understudy_node.stores.finder import Found
 from understudy_node.stores.row_forms import UnsafeRows
 from understudy_node.stores.state_variables import ListVariable, MapVariable, Timers, ValueVariable, value_printer
@@ -186,7 +187,7 @@ def test_what_its_ttl_has_outlived_is_left_out_when_a_reader_says_so() -> None:
 
 
 def test_a_page_that_leaves_much_out_ends_and_the_pages_after_it_have_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(element_pages, "MAX_LEFT_OUT", 2)
+    monkeypatch.setattr(finders, "MAX_LEFT_OUT", 2)
     rows = [PREFIX + encode_expiring(((at,), at * 1_000)) for at in range(10)]
     kept = {FAMILY + PREFIX + encode_key(("a", 1)): b"".join(struct.pack("<i", len(row)) + row for row in rows)}
     finder, key = ListVariable(TABLE, printer(EXPIRING), ROWS), asked(encode_key(("a", 1)))

@@ -11,7 +11,7 @@ from tests.support.checkpoint.shown import shown
 from understudy_node.engine.view import Table
 from understudy_node.replica.task_view import TaskView
 from understudy_node.stores.row_forms import Columns
-from understudy_node.stores.timer_table import TimesTable
+from understudy_node.stores.state_variables import TimesTable
 from understudy_shared.spark.types import BinaryType, Field, StructType
 from understudy_shared.spark.unsafe_row import compile_row_encoder
 

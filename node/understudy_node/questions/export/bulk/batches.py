@@ -14,22 +14,22 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 import numpy as np
 import numpy.typing as npt
 
-from understudy_node.questions.export.bulk.cells import (
+from understudy_node.questions.export.bulk.part import (
     U8,
     AnyCells,
     FixedCells,
     Mask,
+    PartPiece,
+    Projection,
     UnfitRowsError,
     VariableCells,
     is_ascii,
     is_text,
+    joined,
     printed,
     values_of,
 )
-from understudy_node.questions.export.bulk.fast_part import PartPiece
-from understudy_node.questions.export.bulk.table import Projection, joined
-from understudy_shared.questions.export.arrow_batches import arrow_schema
-from understudy_shared.questions.export.columns import PROBLEM, ExportColumns
+from understudy_shared.questions.export.columns import PROBLEM, ExportColumns, arrow_schema
 from understudy_shared.spark.arrow_types import arrow_type
 from understudy_shared.spark.json_printer import compile_json_cell
 from understudy_shared.spark.temporal import NANOS_PER_DAY
@@ -215,7 +215,7 @@ _CONTINUATION, _CONTINUATION_MASK = 0x80, 0xC0
 
 
 class ArrowBatches:
-    """The form of Arrow: one record batch for a part. See `fast_part.Form`."""
+    """The form of Arrow: one record batch for a part. See `Form`."""
 
     def __init__(self, columns: ExportColumns, made: Mapping[tuple[str, ...], ArrowColumn]) -> None:
         self._columns = columns

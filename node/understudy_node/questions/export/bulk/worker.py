@@ -21,9 +21,17 @@ from understudy_node.engine.base import Base, EmptyBase, RowCache
 from understudy_node.engine.rocksdb_base import BlockCache
 from understudy_node.engine.view import Spill, Tier, View
 from understudy_node.questions.export.bulk.batches import arrow_batches
-from understudy_node.questions.export.bulk.cells import UnfitRowsError
-from understudy_node.questions.export.bulk.fast_part import Form, HasLeft, PartCancelledError, fast_part, stays
 from understudy_node.questions.export.bulk.lines import CsvLines, NdjsonForm
+from understudy_node.questions.export.bulk.part import (
+    Form,
+    HasLeft,
+    PartCancelledError,
+    Projection,
+    UnfitRowsError,
+    fast_part,
+    stays,
+    table_of,
+)
 from understudy_node.questions.export.bulk.pipe import (
     AskedPart,
     Changes,
@@ -38,22 +46,18 @@ from understudy_node.questions.export.bulk.pipe import (
     encoded,
     read_message,
 )
-from understudy_node.questions.export.bulk.table import Projection, table_of
-from understudy_node.questions.export.bulk_parts import BulkQuestion, MadePart, gathered_rows
-from understudy_node.questions.export.columns import export_columns
+from understudy_node.questions.export.parts import BulkQuestion, MadePart, export_columns, gathered_rows
+from understudy_node.questions.scan.parts import scan_part
 from understudy_node.questions.scan.rows import row_maker
-from understudy_node.questions.scan.scanning import scan_part
 from understudy_node.replica.local_bases import read_base
 from understudy_node.replica.read_views import Reading
 from understudy_node.replica.restore import open_base
 from understudy_node.replica.task_view import TaskView
-from understudy_node.stores.lookup import StoreReader
-from understudy_node.stores.readers import store_readers
+from understudy_node.stores.lookup import StoreReader, store_readers
 from understudy_shared.base.errors import UnderstudyError
 from understudy_shared.base.processes import die_with
 from understudy_shared.base.words import StoreName
-from understudy_shared.questions.export.arrow_batches import arrow_schema
-from understudy_shared.questions.export.columns import ExportColumns
+from understudy_shared.questions.export.columns import ExportColumns, arrow_schema
 from understudy_shared.questions.scan.page import Place, Room
 from understudy_shared.reads.export_format import ExportFormat
 

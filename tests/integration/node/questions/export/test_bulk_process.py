@@ -20,10 +20,8 @@ from tests.support.spark.queries import wait_until
 
 from understudy_node.questions.export.bulk import process as bulk_process
 from understudy_node.questions.export.bulk.process import BulkProcess
-from understudy_node.questions.export.bulk_parts import BulkQuestion, MadePart
-from understudy_node.questions.export.columns import export_columns
-from understudy_node.questions.scan.keys import keys_after
-from understudy_node.questions.scan.rows import row_maker
+from understudy_node.questions.export.parts import BulkQuestion, MadePart, export_columns
+from understudy_node.questions.scan.rows import keys_after, row_maker
 from understudy_node.replica.read_views import Reading
 from understudy_node.stores.lookup import StoreReader
 from understudy_shared.base.words import StoreName

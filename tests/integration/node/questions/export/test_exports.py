@@ -19,7 +19,7 @@ from tests.support.services.guarded import Keys
 from tests.support.spark.counting_query import WORDS
 
 from understudy_node.questions.export import service as node_exports
-from understudy_node.questions.export.bulk_parts import BulkQuestion
+from understudy_node.questions.export.parts import BulkQuestion
 from understudy_shared.http.problems import Problem, ProblemError, ProblemType
 from understudy_shared.questions.export.hop import ExportPart
 from understudy_shared.questions.scan.page import Place

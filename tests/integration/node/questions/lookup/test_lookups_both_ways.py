@@ -17,7 +17,7 @@ from tests.support.services.raw_http import RawClient
 from tests.support.spark.counting_query import WORDS
 
 from understudy_node.questions.lookup.service import NodeLookups
-from understudy_shared.questions.scan.single_key_pages import Seeks
+from understudy_shared.questions.scan.service import Seeks
 from understudy_shared.server.direct import DirectExchange, Exchange
 
 BY_ASGI = b"content-length: 0\r\n"

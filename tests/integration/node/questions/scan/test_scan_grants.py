@@ -13,7 +13,7 @@ from tests.support.services.guarded import Keys
 from tests.support.spark.counting_query import WORDS
 
 from understudy_shared.questions.scan import service as scans
-from understudy_shared.questions.scan.cursor import decode_scan_cursor
+from understudy_shared.questions.scan.question import decode_scan_cursor
 from understudy_shared.spark.key_codec import KeyCodec
 from understudy_shared.spark.types import Field, LongType, StringType, StructType
 from understudy_shared.spark.unsafe_row import compile_row_encoder

@@ -19,16 +19,15 @@ from tests.support.cluster.served_node import Reply, ServedNode, served_node
 from tests.support.oracle.scanned import pages, scan_target, scanned
 
 from understudy_node.engine import scans as record_scans
-from understudy_node.questions.scan import ordered as ordered_scanning
+from understudy_node.questions.scan import parts
+from understudy_node.questions.scan.parts import scan_part
 from understudy_node.questions.scan.rows import row_maker
-from understudy_node.questions.scan.scanning import scan_part
 from understudy_node.replica.read_views import Reading
 from understudy_shared.base.background import in_slices
 from understudy_shared.base.words import StoreName
 from understudy_shared.questions.scan import service as scans
-from understudy_shared.questions.scan.cursor import PREFIX, decode_scan_cursor
 from understudy_shared.questions.scan.page import Place, Room
-from understudy_shared.questions.scan.question import ScanQuestion
+from understudy_shared.questions.scan.question import PREFIX, ScanQuestion, decode_scan_cursor
 from understudy_shared.reads.bounds import NO_BOUND
 
 BATCHES = 20
@@ -129,7 +128,7 @@ def test_an_order_that_takes_too_long_or_too_much_is_a_problem_and_no_page(
         assert (reply.status, reply.problem, reply.body["where"]) == (504, "deadline", "order")
         assert "Narrow the scan" in reply.text
         monkeypatch.undo()
-        monkeypatch.setattr(ordered_scanning, "MAX_RANK_BYTES", 20)
+        monkeypatch.setattr(parts, "MAX_RANK_BYTES", 20)
         reply = asked(served, order="key")
         assert (reply.status, reply.problem, reply.body["where"]) == (413, "too-large", "order")
 

@@ -16,17 +16,14 @@ from tests.support.spark.values import SCALAR_TYPES, rows, schemas, struct_of
 
 from understudy_node.engine.base import EmptyBase
 from understudy_node.engine.view import View
-from understudy_node.questions.export.bulk.cells import UnfitRowsError
-from understudy_node.questions.export.bulk.fast_part import PartCancelledError, fast_part
-from understudy_node.questions.export.bulk.table import table_of
+from understudy_node.questions.export.bulk.part import PartCancelledError, UnfitRowsError, fast_part, table_of
 from understudy_node.questions.export.bulk.worker import form_of, make_part, row_by_row
-from understudy_node.questions.export.bulk_parts import BulkQuestion, MadePart
-from understudy_node.questions.export.columns import export_columns
+from understudy_node.questions.export.parts import BulkQuestion, MadePart, export_columns
 from understudy_node.questions.scan.rows import row_maker
 from understudy_node.replica.read_views import Reading
 from understudy_node.replica.task_view import TaskView
 from understudy_node.stores.stores import StoreAlias
-from understudy_shared.questions.export.arrow_batches import arrow_schema
+from understudy_shared.questions.export.columns import arrow_schema
 from understudy_shared.questions.scan.page import Place, Room
 from understudy_shared.questions.scan.question import ScanQuestion
 from understudy_shared.reads.export_format import ExportFormat

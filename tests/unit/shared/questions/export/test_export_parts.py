@@ -19,7 +19,7 @@ from understudy_shared.questions.export.hop import (
     decode_export_part,
     encode_export_part,
 )
-from understudy_shared.questions.export.parts import PARTITIONS_AHEAD, PartsAhead
+from understudy_shared.questions.export.service import PARTITIONS_AHEAD, PartsAhead
 from understudy_shared.questions.scan.hop import ScanHop
 from understudy_shared.questions.scan.page import PartPage, Place
 from understudy_shared.questions.scan.question import ScanQuestion

@@ -17,10 +17,11 @@ from understudy_shared.questions.export.store_files import (
     MAX_HELD_BYTES,
     MAX_HELD_FILES,
     MAX_LIVING_BYTES,
+    BytesFile,
     MadeFile,
     MadeFiles,
+    TableFile,
 )
-from understudy_shared.questions.export.table_file import BytesFile, TableFile
 
 
 async def small() -> MadeFile:

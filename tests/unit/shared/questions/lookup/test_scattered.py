@@ -12,8 +12,8 @@ from understudy_shared.http.problems import Problem, ProblemError, ProblemType
 from understudy_shared.questions.lookup.batches import NOT_FOUND, Unsettled, answer_of, history_of
 from understudy_shared.questions.lookup.hop import ABSENT, FOUND, HopOutcome
 from understudy_shared.questions.scan.page import PartPage, Place, Room
+from understudy_shared.questions.scan.requests import ScannedStore
 from understudy_shared.questions.scan.service import _of_one_partition
-from understudy_shared.questions.scan.turns import ScannedStore
 from understudy_shared.questions.watch.events import KeyEvent, key_event, read_event, version_event, with_id
 from understudy_shared.questions.watch.service import ScatteredWatch
 from understudy_shared.reads.tokens import Position

@@ -8,11 +8,10 @@ from unittest.mock import patch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from understudy_shared.questions.scan import ordered_page
+from understudy_shared.questions.scan import page as pages
 from understudy_shared.questions.scan.hop import decode_part, encode_part
-from understudy_shared.questions.scan.ordered_page import read_ordered_page
-from understudy_shared.questions.scan.ordering import compile_order
-from understudy_shared.questions.scan.page import PartPage, Place, ReadPart, Room, ScanPage
+from understudy_shared.questions.scan.page import PartPage, Place, ReadPart, Room, ScanPage, read_ordered_page
+from understudy_shared.questions.scan.where import compile_order
 from understudy_shared.spark.types import Field, LongType, StringType, StructType
 
 PAGE_BYTES = 40
@@ -52,7 +51,7 @@ async def all_pages(stored: Stored, limit: int, *, is_reversed: bool) -> list[Sc
     found = []
     at: Place | None = Place(0)
     read = reader_of(stored, is_reversed=is_reversed)
-    with patch.object(ordered_page, "MAX_SCAN_BYTES", PAGE_BYTES):
+    with patch.object(pages, "MAX_SCAN_BYTES", PAGE_BYTES):
         while at is not None:
             page = await read_ordered_page(
                 at, range(len(stored)), read, limit=limit, until_s=0.0, is_reversed=is_reversed

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from understudy_shared.base.plausible import CEILING
-from understudy_shared.questions.scan.cursor import PREFIX, ScanCursor, decode_scan_cursor
+from understudy_shared.questions.scan.question import PREFIX, ScanCursor, decode_scan_cursor
 from understudy_shared.reads.tokens import BadCursorError, LineageChangedError
 
 NAMES = st.text(st.characters(codec="utf-8"), max_size=40)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from understudy_shared.questions.scan.prefix import MAX_LATER_COLUMNS, KeyPrefix, parse_prefix
+from understudy_shared.questions.scan.requests import MAX_LATER_COLUMNS, KeyPrefix, parse_prefix
 from understudy_shared.spark.key_codec import KeyCodec
 from understudy_shared.spark.types import (
     BooleanType,

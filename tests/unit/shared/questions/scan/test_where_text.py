@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from understudy.calls.questions import question_of
 from understudy.terminal.exits import CommandError
 from understudy_shared.questions.scan.requests import parse_scan
-from understudy_shared.questions.scan.where_text import WhereTextError, parse_where_text
+from understudy_shared.questions.scan.where import WhereTextError, parse_where_text
 from understudy_shared.reads.bounds import BadBoundError
 
 OPS = ("=", "!=", "<", "<=", ">", ">=")
