@@ -151,17 +151,17 @@ class KnownEnd:
 
     def version(self) -> int:
         """Return the newest end that any of the nodes reported; 0 before any report."""
-        self._count()
+        if not self._is_current:
+            self._count()
         return int(self._ends.value or 0)
 
     def confirmed_ms(self) -> float | None:
         """Return when a node last confirmed the end, on this machine's clock; `None` when no node confirms it."""
-        self._count()
+        if not self._is_current:
+            self._count()
         return self._confirmations.value
 
     def _count(self) -> None:
-        if self._is_current:
-            return
         reports, self._lineage = self._counting()
         counted = {each.heartbeat.node_id: each for each in reports if each.heartbeat.lineage == self._lineage}
         self._ends.fill({node_id: each.heartbeat.end_version for node_id, each in counted.items()})
@@ -436,7 +436,10 @@ class Tables(ClusterView):
                     self._changed()
                 else:
                     self._refuse("reply", f"end {end_version} in a reply of {node_id}, {self.end_version} is known")
-        return self.assignment is None or is_later((term, epoch), self.order)
+        if self.assignment is None:
+            return True
+        known, claimed = self.assignment.order, (term, epoch)
+        return claimed > known and is_later(claimed, known)
 
     def _health_changed(self, node_id: str, now_ms: float, change: Change | None) -> None:
         """Record a change of health, and have choices made again."""

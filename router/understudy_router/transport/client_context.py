@@ -116,7 +116,7 @@ class Listener(Protocol):
 
     def known(self) -> HopFacts: ...
 
-    def answered(self, node_id: str, reply: HopReply, took_ms: float) -> None: ...
+    def answered(self, node_id: str, reply: HopReply, now_ms: float, took_ms: float) -> None: ...
 
     def failed(self, node_id: str, failure: HopFailure, *, sent: bool) -> None:
         """Take note of a hop that failed. `sent` is False when nothing was sent, which says nothing about the node."""
@@ -185,11 +185,11 @@ class HopReports:
             self._known = HopFacts(tables.end_version, term, epoch)
         return self._known
 
-    def answered(self, node_id: str, reply: HopReply, took_ms: float) -> None:
+    def answered(self, node_id: str, reply: HopReply, now_ms: float, took_ms: float) -> None:
         """Report that a node answered a hop. When it follows a later assignment than this router, read that."""
         later = self._tables.hop_answered(
             node_id,
-            self._clock.monotonic_ms(),
+            now_ms,
             took_ms=took_ms,
             term=reply.term,
             epoch=reply.epoch,

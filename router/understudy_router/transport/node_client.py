@@ -57,11 +57,6 @@ class ConnectionPool:
         """Whether the pool may have one more connection."""
         return len(self.busy) + len(self.idle) < MAX_CONNECTIONS
 
-    @property
-    def may_send(self) -> bool:
-        """Whether there is an idle connection, and one more hop may be in flight."""
-        return bool(self.idle) and len(self.busy) < MAX_CONNECTIONS
-
     def free(self, connection: WireConnection) -> None:
         """Take back a connection whose hop is over."""
         if not connection.is_open or self.is_closed:
@@ -254,7 +249,7 @@ class NodeClient:
     @property
     def is_unused(self) -> bool:
         """Whether no request waits, no hop is in flight, and no connection is being opened."""
-        return not self.pool.busy and not self._waiting and self.pool.opening_since_ms is None
+        return not self.pool.busy and not self._waiting.requests and self.pool.opening_since_ms is None
 
     def submit(self, request: NodeRequest) -> None:
         """Send a request; unless requests come one by one, it shares a hop with others of this loop tick. Every request
@@ -374,17 +369,18 @@ class NodeClient:
         """Note that the node answered, so it is not silent."""
         self.heard_ms = now_ms
         self.is_silent = False
-        self.context.listener.answered(self.node_id, reply, took_ms)
+        self.context.listener.answered(self.node_id, reply, now_ms, took_ms)
 
     def flush(self) -> None:
         """Send the requests that wait, as far as there are idle connections."""
         self._flush_is_due = False
-        while self._waiting and self.pool.may_send:
-            connection = self.pool.idle.pop()
+        waiting, idle, busy = self._waiting, self.pool.idle, self.pool.busy
+        while waiting.requests and idle and len(busy) < MAX_CONNECTIONS:
+            connection = idle.pop()
             # The node may have closed it while it was idle; such a one is only forgotten.
             if connection.is_open:
                 self._send(connection)
-        if self._waiting and len(self.pool.busy) < MAX_CONNECTIONS:
+        if waiting.requests and len(busy) < MAX_CONNECTIONS:
             self._connect_wanted.set()
 
     def _send(self, connection: WireConnection) -> None:
@@ -396,7 +392,8 @@ class NodeClient:
         hop = Hop(requests, now_ms)
         self.pool.busy[connection] = hop
         traces = hop.traces if hop.is_traced else ()
-        body = self.context.encode(hop.deadline_ms, hop.groups, traces)
+        left_ms = max(1, int(hop.until_ms - now_ms))  # that of the reader with the latest deadline
+        body = self.context.encode(left_ms, hop.groups, traces)
         connection.send(body, self._done, self.context.identity)
 
     def _done(self, connection: WireConnection, outcome: WireReply | HopFailure) -> None:
@@ -404,7 +401,7 @@ class NodeClient:
         now_ms = self.context.clock.monotonic_ms()
         self.context.counts.duration_ms.observe(now_ms - hop.sent_ms)
         self.context.counts.keys += hop.keys
-        self._lone_hops = self._lone_hops + 1 if len(hop.requests) == 1 and not self._waiting else 0
+        self._lone_hops = self._lone_hops + 1 if len(hop.requests) == 1 and not self._waiting.requests else 0
         # The oldest request stands for the hop: its time in the queue is part of what a reader waits.
         first = hop.requests[0]
         self.context.patience.took(now_ms - first.asked_ms, is_active=first.is_active)
@@ -414,7 +411,8 @@ class NodeClient:
             self._replied(hop, outcome, now_ms)
         # Free only now: requests that these outcomes cause leave together with those that wait.
         self.pool.free(connection)
-        self.flush()
+        if self._waiting.requests:
+            self.flush()
 
     def _replied(self, hop: Hop, reply: WireReply, now_ms: float) -> None:
         decoded = decoded_reply(reply, keys=hop.keys)
@@ -424,8 +422,7 @@ class NodeClient:
             self._failed(hop.requests, decoded, sent=True)
             return
         self.heard(decoded, now_ms, now_ms - hop.sent_ms)
-        for request, outcomes in hop.shared_out(decoded.outcomes):
-            request.finish(outcomes)
+        hop.finish(decoded.outcomes)
 
     def _lost(self, hop: Hop, failure: HopFailure) -> None:
         """Handle a hop that got no reply. If it met a stale keep-alive connection, send it once more, on a fresh
@@ -462,7 +459,7 @@ class NodeClient:
             await self._connect_wanted.wait()
             # One task opens all connections, one after the other: a node that is down sees no burst of attempts.
             self._connect_wanted.clear()
-            if not self._waiting or not self.pool.has_room:
+            if not self._waiting.requests or not self.pool.has_room:
                 self.flush()  # a client of another application may have freed a connection
                 continue
             # The most patient request decides: it can use a connection that comes too late for the others.

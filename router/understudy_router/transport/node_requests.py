@@ -206,9 +206,6 @@ class RequestQueue:
         self.keys = 0
         self._has_dropped = False
 
-    def __bool__(self) -> bool:
-        return bool(self.requests)
-
     def append(self, request: NodeRequest) -> bool:
         """Add a request at the end. Return False when there is no room."""
         keys = self.keys + len(request.keys)
@@ -235,8 +232,12 @@ class RequestQueue:
         """Take the requests of the next hop: as many as fit, at least one; return an empty list when all were
         cancelled.
         """
-        self._purge()
+        if self._has_dropped:
+            self._purge()
         waiting = self.requests
+        if len(waiting) == 1:  # nearly always, where requests come one by one
+            self.keys = 0
+            return [waiting.popleft()]
         taken: list[NodeRequest] = []
         keys = row_bytes = 0
         while waiting:
@@ -255,7 +256,8 @@ class RequestQueue:
 
     def take_late(self, now_ms: float) -> list[NodeRequest]:
         """Take the requests whose deadline has passed."""
-        self._purge()
+        if self._has_dropped:
+            self._purge()
         if not any(request.until_ms <= now_ms for request in self.requests):
             return []
         late = [request for request in self.requests if request.until_ms <= now_ms]
@@ -269,9 +271,8 @@ class RequestQueue:
         return requests
 
     def _purge(self) -> None:
-        if self._has_dropped:
-            self._has_dropped = False
-            self._keep([request for request in self.requests if request.is_wanted])
+        self._has_dropped = False
+        self._keep([request for request in self.requests if request.is_wanted])
 
     def _keep(self, requests: list[NodeRequest]) -> None:
         self.requests = deque(requests)
@@ -284,9 +285,17 @@ class Hop:
     __slots__ = ("first_until_ms", "groups", "is_traced", "keys", "requests", "sent_ms", "until_ms")
 
     def __init__(self, requests: Sequence[NodeRequest], sent_ms: float) -> None:
-        grouped: dict[tuple[int, int], list[NodeRequest]] = {}
+        self.sent_ms = sent_ms
         self.is_traced = False
         """Whether any of its requests has a trace, which is rare."""
+        if len(requests) == 1:  # without lists of groups and times: most hops, where requests come one by one
+            (request,) = self.requests = [*requests]
+            self.is_traced = request.trace is not None
+            self.groups = [_group(self.requests)]
+            self.keys = len(request.keys)
+            self.first_until_ms = self.until_ms = request.until_ms
+            return
+        grouped: dict[tuple[int, int], list[NodeRequest]] = {}
         for request in requests:
             if request.trace is not None:
                 self.is_traced = True
@@ -299,15 +308,9 @@ class Hop:
         self.requests = [request for together in grouped.values() for request in together]
         self.groups = [_group(together) for together in grouped.values()]
         self.keys = sum(len(group.keys) for group in self.groups)
-        self.sent_ms = sent_ms
         times = [request.until_ms for request in requests]
         self.first_until_ms = min(times)
         self.until_ms = max(times)
-
-    @property
-    def deadline_ms(self) -> int:
-        """The time in ms that is left when the hop is sent: that of the reader with the latest deadline."""
-        return max(1, int(self.until_ms - self.sent_ms))
 
     @property
     def traces(self) -> Sequence[HopTrace]:
@@ -319,17 +322,17 @@ class Hop:
             if request.trace is not None
         ]
 
-    def shared_out(self, outcomes: Sequence[HopOutcome]) -> Iterator[tuple[NodeRequest, Sequence[HopOutcome]]]:
-        """Yield each request with its own outcomes, one per key."""
+    def finish(self, outcomes: Sequence[HopOutcome]) -> None:
+        """Give each request its own outcomes, one per key."""
         columns = HopOutcomes.of(outcomes)
         kinds, bodies, tails = columns.kinds, columns.bodies, columns.tails
         start = 0
         for request in self.requests:
             count = len(request.keys)
             if count == 1:  # past the constructor of a named tuple, which takes twice as long
-                yield request, (tuple.__new__(HopOutcome, (kinds[start], bodies[start], tails[start])),)
+                request.finish((tuple.__new__(HopOutcome, (kinds[start], bodies[start], tails[start])),))
             else:
-                yield request, columns[start : start + count]
+                request.finish(columns[start : start + count])
             start += count
 
     def is_over(self, now_ms: float) -> bool:

@@ -244,12 +244,19 @@ def encode_request(request: HopRequest) -> bytes:
     rows: list[bytes] = []
     groups = []
     for group in request.groups:
-        keys = HopKeys.of(group.keys)
+        keys, before = group.keys, len(rows)
+        if type(keys) is HopKeys:
+            partitions += keys.partitions
+            rows += keys.rows
+        else:
+            for partition, row in keys:
+                partitions.append(partition)
+                rows.append(row)
         fields: dict[str, object] = {
             "store": group.store,
             "lineage": group.lineage,
             "partitions": group.partitions,
-            "count": len(keys.rows),
+            "count": len(rows) - before,
             "layout": group.layout,
         }
         if group.bound is not NO_BOUND:
@@ -257,8 +264,6 @@ def encode_request(request: HopRequest) -> bytes:
             if group.bound.selection is not EVERYTHING:
                 fields["select"] = group.bound.selection.fields()
         groups.append(fields)
-        partitions += keys.partitions
-        rows += keys.rows
     head: dict[str, object] = {
         "application_id": request.application_id,
         "end_version": request.end_version,

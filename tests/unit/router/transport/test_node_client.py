@@ -44,7 +44,7 @@ class RecordingListener:
     def known(self) -> HopFacts:
         return HopFacts(7, 1, 1)
 
-    def answered(self, node_id: str, reply: HopReply, took_ms: float) -> None:
+    def answered(self, node_id: str, reply: HopReply, now_ms: float, took_ms: float) -> None:
         self.answers.append((node_id, took_ms))
 
     def failed(self, node_id: str, failure: HopFailure, *, sent: bool) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import cast
+
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.cluster.fake_cluster import catalogue
@@ -55,7 +58,7 @@ def test_hops_take_everything_in_order_and_none_is_too_large(sizes: list[tuple[i
     waiting, taken = RequestQueue(), []
     for each in requests:
         waiting.append(each)
-    while waiting:
+    while waiting.requests:
         together = waiting.take(max_keys=10, max_bytes=100)
         assert together
         taken += together
@@ -75,14 +78,17 @@ def test_each_request_gets_the_outcomes_of_its_own_keys(kinds: list[tuple[int, b
         for number, (bound, other, count) in enumerate(kinds)
     ]
     hop = Hop(requests, 0.0)
-    sent = decode_request(encode_request(HopRequest("flights", 7, 1, 2, hop.deadline_ms, hop.groups)))
+    sent = decode_request(encode_request(HopRequest("flights", 7, 1, 2, 100, hop.groups)))
     assert len(sent.groups) == len({(bound, other) for bound, other, _ in kinds})
     outcomes = [HopOutcome(FOUND, key.row) for group in sent.groups for key in group.keys]
     assert hop.keys == len(outcomes)
-    shared = list(hop.shared_out(outcomes))
-    assert {id(each) for each, _ in shared} == {id(each) for each in requests}
-    for each, own in shared:
-        assert [outcome.body for outcome in own] == [key.row for key in each.keys]
+    got: list[Reply] = []
+    for each in requests:
+        each.on_reply = got.append
+    hop.finish(outcomes)
+    assert len(got) == len(requests)
+    for each, own in zip(hop.requests, got, strict=True):
+        assert [outcome.body for outcome in cast("Sequence[HopOutcome]", own)] == [key.row for key in each.keys]
     for group in sent.groups:
         rows = {key.row for key in group.keys}
         for each in requests:
@@ -90,9 +96,9 @@ def test_each_request_gets_the_outcomes_of_its_own_keys(kinds: list[tuple[int, b
                 assert (each.route.name, each.bound) == (group.store, group.bound)
 
 
-def test_a_hop_carries_the_time_that_its_most_patient_reader_has_left() -> None:
+def test_a_hop_lasts_until_the_deadline_of_its_most_patient_reader() -> None:
     hop = Hop([request(b"a", until_ms=300), request(b"b", until_ms=900)], 200.0)
-    assert hop.deadline_ms == 700
+    assert (hop.first_until_ms, hop.until_ms) == (300, 900)
 
 
 @given(

@@ -31,7 +31,7 @@ class Unheard:
     def known(self) -> HopFacts:
         return HopFacts(7, 1, 1)
 
-    def answered(self, node_id: str, reply: HopReply, took_ms: float) -> None:
+    def answered(self, node_id: str, reply: HopReply, now_ms: float, took_ms: float) -> None:
         pass
 
     def failed(self, node_id: str, failure: HopFailure, *, sent: bool) -> None:
