@@ -35,8 +35,7 @@ from understudy_shared.base.words import HostInfo
 from understudy_shared.reads.bounds import NO_BOUND
 from understudy_shared.server.answers import Answers
 from understudy_shared.server.connection_guard import ConnectionGuard
-from understudy_shared.server.head_cache import ParsedHead
-from understudy_shared.server.parsed_cache import MAX_HEAD_BYTES, ParsedCache
+from understudy_shared.server.parsed_cache import MAX_HEAD_BYTES, ParsedCache, ParsedHead
 from understudy_shared.server.protocol import HttpProtocol
 from understudy_shared.telemetry.spans import Trace
 

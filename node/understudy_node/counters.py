@@ -18,7 +18,7 @@ from threading import Lock
 from understudy_shared.base.plausible import CEILING
 from understudy_shared.base.words import LagInfo
 from understudy_shared.bus.messages import Freshness
-from understudy_shared.telemetry.histogram import OFFSET_LAG_BOUNDS, STALENESS_BOUNDS_MS, Histogram, upper_bound
+from understudy_shared.telemetry.metrics import OFFSET_LAG_BOUNDS, STALENESS_BOUNDS_MS, Histogram, upper_bound
 
 BOUNDS_MS = (1, 2.5, 5, 10, 25, 50, 100, 250, 500, 1000, 2500, 5000, 10_000, 30_000, 60_000)
 

@@ -25,7 +25,7 @@ from understudy_shared.cluster.without_bus import parse_seeds
 from understudy_shared.fleet.announced_applications import CheckpointRoot, parse_roots
 from understudy_shared.fleet.applications_file import FLEET, ApplicationSpec, require_distinct, require_id
 from understudy_shared.server.settings import HttpServiceSettings
-from understudy_shared.settings.services import AnnouncedFields, ClusterNodeFields, FleetFields, NodeFields
+from understudy_shared.settings import AnnouncedFields, ClusterNodeFields, FleetFields, NodeFields
 
 MAX_NAME_BYTES = 200
 """Longest name of a folder; file systems allow 255."""

@@ -14,7 +14,7 @@ from understudy_router.fleet.routers import RouterFleet, parse_patterns
 from understudy_router.router import Router
 from understudy_router.settings import RouterSettings
 from understudy_shared.base.clock import SystemClock
-from understudy_shared.base.private_files import keep_files_private
+from understudy_shared.base.files import keep_files_private
 from understudy_shared.base.words import HostInfo
 from understudy_shared.bus.redis_bus import RedisBus
 from understudy_shared.cluster.without_bus import parse_seeds

@@ -14,7 +14,7 @@ from understudy_shared.auth.access import Access
 from understudy_shared.bus.settings import BusSettings
 from understudy_shared.fleet.applications_file import FLEET
 from understudy_shared.server.settings import HttpServiceSettings
-from understudy_shared.settings.services import RouterFields
+from understudy_shared.settings import RouterFields
 
 MAX_NAME_BYTES = 200
 """Most bytes of a folder's name: file systems allow 255."""

@@ -22,13 +22,13 @@ from understudy_node.settings import ClusterNodeSettings
 from understudy_node.stores.finder import MAX_SORTED
 from understudy_router.settings import RouterSettings
 from understudy_shared.auth.credentials import MAX_ISSUERS, MAX_KEYS
-from understudy_shared.auth.request_credential import MAX_TOKEN_BYTES
+from understudy_shared.auth.presented import MAX_TOKEN_BYTES
 from understudy_shared.base.texts import size_text
 from understudy_shared.bus.messages import MAX_MESSAGE_BYTES, MAX_PARTITIONS, MAX_STORES, MAX_TASKS
 from understudy_shared.cluster.node_calls import MAX_IN_FLIGHT
 from understudy_shared.cluster.view import MAX_NODES, MIN_STRANGERS, STRANGERS_PER_KNOWN_NODE
-from understudy_shared.http.cors import MAX_ORIGINS
 from understudy_shared.http.edge import MAX_BODY_BYTES
+from understudy_shared.http.origins import MAX_ORIGINS
 from understudy_shared.http.problems import ProblemType
 from understudy_shared.http.target import MAX_TARGET_BYTES
 from understudy_shared.page.feed import MAX_VIEWERS

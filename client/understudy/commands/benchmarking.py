@@ -37,7 +37,7 @@ from understudy.client.core.exchange import Request
 from understudy.commands.reading import keys_of_lines
 from understudy.terminal.console import print_json, print_lines
 from understudy.terminal.exits import EXIT_CODES_HELP, CommandError, ExitCode
-from understudy_shared.telemetry.histogram import Histogram, upper_bound
+from understudy_shared.telemetry.metrics import Histogram, upper_bound
 
 TICK_S = 0.005
 REOPEN_AFTER_S = 0.1

@@ -9,14 +9,16 @@ from typing import Any, Literal, get_args
 from pydantic.fields import FieldInfo
 
 from understudy_shared.base.texts import size_text
-from understudy_shared.settings.common import BusFields, HttpFields, ServiceFields
-from understudy_shared.settings.fields import Fields
-from understudy_shared.settings.services import (
+from understudy_shared.settings import (
     AnnouncedFields,
+    BusFields,
     ClusterNodeFields,
+    Fields,
     FleetFields,
+    HttpFields,
     NodeFields,
     RouterFields,
+    ServiceFields,
 )
 
 Kind = Literal["text", "number", "size", "path", "switch"]

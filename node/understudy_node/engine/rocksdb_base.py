@@ -28,7 +28,7 @@ from understudy_node.engine.base import (
     SelfCheckingBase,
 )
 from understudy_shared.base.errors import CorruptFileError, UnsupportedError
-from understudy_shared.settings.services import DEFAULT_CACHE_BYTES
+from understudy_shared.settings import DEFAULT_CACHE_BYTES
 
 _OPTION_LINE: Final = re.compile(r"^\s*(merge_operator|comparator)\s*=\s*(.*?)\s*$", re.MULTILINE)
 _MERGE_OPERATORS: Final = re.compile(r"nullptr|\{id=StringAppendOperator;delimiter=.?;?\}")

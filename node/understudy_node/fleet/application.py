@@ -24,7 +24,7 @@ from understudy_node.questions.lookup.service import NodeLookups
 from understudy_node.replica.workers import Workers, WorkerShare
 from understudy_node.settings import NodeSettings
 from understudy_shared.auth.access import Access, authorization_of
-from understudy_shared.auth.redaction import shown_problem
+from understudy_shared.auth.permissions import shown_problem
 from understudy_shared.base.clock import Clock, SystemClock
 from understudy_shared.base.errors import UnderstudyError
 from understudy_shared.base.masking import masked_location
@@ -32,14 +32,14 @@ from understudy_shared.base.words import HostInfo
 from understudy_shared.fleet.dispatching import Lifespan
 from understudy_shared.fleet.service import ApplicationReport, State
 from understudy_shared.http.edge import Receive, Scope, Send, send_problem, without_body
+from understudy_shared.http.health import Status
 from understudy_shared.http.problems import Problem, ProblemError, ProblemType
-from understudy_shared.http.status import Status
 from understudy_shared.questions.front import LookupsFirst
 from understudy_shared.questions.lookup.batches import Batch
+from understudy_shared.server.app import ProcessReport
 from understudy_shared.server.connection_guard import ConnectionGuard
 from understudy_shared.server.direct import Exchange, reply_problem
-from understudy_shared.server.probes import ProcessReport
-from understudy_shared.server.request_counts import RequestCounts
+from understudy_shared.telemetry.metrics import RequestCounts
 
 if TYPE_CHECKING:  # `understudy serve` does without the modules of clusters, 10 MiB
     from understudy_node.cluster.member import Clusters

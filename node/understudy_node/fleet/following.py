@@ -18,9 +18,9 @@ from understudy_node.cluster.member import Clusters
 from understudy_node.settings import ClusterNodeSettings
 from understudy_shared.base.clock import Clock
 from understudy_shared.base.errors import UnderstudyError
+from understudy_shared.base.files import WatchedFile
 from understudy_shared.base.texts import clipped
 from understudy_shared.base.throttles import Reminder
-from understudy_shared.base.watched_file import WatchedFile
 from understudy_shared.base.words import HostInfo
 from understudy_shared.bus.announcement import Announcement
 from understudy_shared.bus.applications import ANNOUNCED, MAX_ID_CHARS

@@ -28,8 +28,8 @@ from understudy_shared.auth.access import authorization_of
 from understudy_shared.auth.audit import note
 from understudy_shared.base.clock import SystemClock
 from understudy_shared.base.errors import UnderstudyError
+from understudy_shared.base.files import WatchedFile
 from understudy_shared.base.texts import clipped
-from understudy_shared.base.watched_file import WatchedFile
 from understudy_shared.fleet.announced_applications import AnnouncedSpec
 from understudy_shared.fleet.applications_file import ApplicationSpec, parse_applications
 from understudy_shared.fleet.dispatching import Fleet, SharedThreads
@@ -39,8 +39,7 @@ from understudy_shared.http.openapi.document import Service
 from understudy_shared.http.problems import Problem, ProblemError, ProblemType
 from understudy_shared.http.target import unknown_application
 from understudy_shared.page.routes import fleet_page_routes
-from understudy_shared.server.app import json_response
-from understudy_shared.server.probes import CAUSES_OF_PROCESS, degraded_metric
+from understudy_shared.server.app import CAUSES_OF_PROCESS, degraded_metric, json_response
 from understudy_shared.spark.times import utc_text
 
 log = logging.getLogger(__name__)

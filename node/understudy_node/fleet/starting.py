@@ -27,8 +27,8 @@ from understudy_node.node import Node
 from understudy_node.settings import ClusterNodeSettings, NodeSettings
 from understudy_shared.auth.access import Access
 from understudy_shared.base.clock import SystemClock
+from understudy_shared.base.files import keep_files_private
 from understudy_shared.base.masking import masked_location
-from understudy_shared.base.private_files import keep_files_private
 from understudy_shared.base.processes import without_collections
 from understudy_shared.http.edge import App
 from understudy_shared.http.problems import Problem, ProblemError, ProblemType

@@ -34,8 +34,8 @@ from understudy_node.questions.scan.service import NodeScans, scan_hop_routes, s
 from understudy_node.questions.watch.hub import WatchHub
 from understudy_node.questions.watch.service import NodeWatches, NodeWatchStreams, watch_hop_routes
 from understudy_shared.auth.access import Access
+from understudy_shared.http.health import Status
 from understudy_shared.http.openapi.document import add_document
-from understudy_shared.http.status import Status
 from understudy_shared.questions.changes.histories import history_routes
 from understudy_shared.questions.changes.service import changes_routes
 from understudy_shared.questions.export.service import export_routes
@@ -48,9 +48,8 @@ from understudy_shared.questions.several import SeveralStores, several_routes
 from understudy_shared.questions.watch.prefix_watches import PrefixWatches
 from understudy_shared.questions.watch.service import watch_routes
 from understudy_shared.reads.bound_parsing import read_store_bounds
-from understudy_shared.server.app import Framework, answer_with_problems, service_app
+from understudy_shared.server.app import Framework, ProcessReport, answer_with_problems, probe_routes, service_app
 from understudy_shared.server.connection_guard import ConnectionGuard
-from understudy_shared.server.probes import ProcessReport, probe_routes
 from understudy_shared.telemetry.span_export import close_spans, open_spans
 
 if TYPE_CHECKING:  # a node without a cluster does without these modules

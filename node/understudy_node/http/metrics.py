@@ -24,9 +24,9 @@ from understudy_node.stores.lookup import StoreReader
 from understudy_shared.auth.access import Access
 from understudy_shared.base.words import WRITES_REFUSED, LagInfo, ReplicaState, Role, StoreName
 from understudy_shared.questions.front import LookupsFirst
+from understudy_shared.server.app import CAUSES_OF_PROCESS, degraded_metric
 from understudy_shared.server.connection_guard import ConnectionGuard
-from understudy_shared.server.probes import CAUSES_OF_PROCESS, degraded_metric
-from understudy_shared.telemetry.metric_families import MS_PER_S, about_the_process, histogram_family
+from understudy_shared.telemetry.metrics import MS_PER_S, about_the_process, histogram_family
 
 if TYPE_CHECKING:  # a node without a cluster does without these modules
     from understudy_node.cluster.member import ClusterMember

@@ -26,9 +26,8 @@ from understudy_shared.base.clock import SystemClock
 from understudy_shared.base.extras import PACKAGE
 from understudy_shared.base.words import LagInfo, ReplicaState
 from understudy_shared.bus.messages import Restore
-from understudy_shared.http.health import HealthReport, Indicator, State
+from understudy_shared.http.health import HealthReport, Indicator, State, Status
 from understudy_shared.http.problems import ProblemType
-from understudy_shared.http.status import Status
 from understudy_shared.page.feed import Feed
 from understudy_shared.page.routes import history_routes, page_routes
 from understudy_shared.page.series import (
@@ -48,8 +47,8 @@ from understudy_shared.page.series import (
     worst,
 )
 from understudy_shared.page.words import FRESH_MS
-from understudy_shared.server.request_counts import RequestCounts
 from understudy_shared.spark.times import utc_text
+from understudy_shared.telemetry.metrics import RequestCounts
 
 log = logging.getLogger(__name__)
 

@@ -24,7 +24,7 @@ from xxhash import xxh3_64_hexdigest
 
 from understudy_node.checkpoint.files import DISK_FULL, FetchMethod, FileStat
 from understudy_shared.base.errors import LocalDiskError, UnderstudyError
-from understudy_shared.base.private_files import PRIVATE_FOLDER, private_folder
+from understudy_shared.base.files import PRIVATE_FOLDER, private_folder
 from understudy_shared.base.words import ApplicationId, Lineage, TaskId
 
 log = logging.getLogger(__name__)

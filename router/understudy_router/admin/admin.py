@@ -20,7 +20,7 @@ from understudy_router.admin.snapshot import About, Document, Observed, Snapshot
 from understudy_router.admin.snapshot_leases import RecentSnapshots
 from understudy_router.cluster.degraded import bus_document
 from understudy_router.router import Router
-from understudy_shared.auth.binding import Exposure
+from understudy_shared.auth.access import Exposure
 from understudy_shared.base.background import Supervisor, in_slices, sliced
 from understudy_shared.http.health import HealthReport
 from understudy_shared.http.problems import Problem, ProblemError, ProblemType
@@ -39,8 +39,8 @@ from understudy_shared.page.series import (
 )
 from understudy_shared.reads.bound_parsing import StoreBounds
 from understudy_shared.reads.bounds import Bound
-from understudy_shared.server.request_counts import RequestCounts
 from understudy_shared.spark.times import utc_text
+from understudy_shared.telemetry.metrics import RequestCounts
 
 log = logging.getLogger(__name__)
 

@@ -29,7 +29,7 @@ from understudy_router.admin.reader_faults import calls, checkpoint, freshness, 
 from understudy_router.admin.snapshot import Observed
 from understudy_router.cluster.degraded import Cause
 from understudy_router.cluster.health import Health
-from understudy_shared.auth.binding import Exposure
+from understudy_shared.auth.access import Exposure
 from understudy_shared.http.health import HealthReport, Indicator, State
 
 

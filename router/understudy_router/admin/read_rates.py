@@ -13,8 +13,7 @@ from typing import Any, NamedTuple
 from understudy_router.forwarding.answer_ages import ServedReads, StoreReads
 from understudy_shared.cluster.node_calls import CallKind, CallOutcome
 from understudy_shared.http.problems import ProblemType
-from understudy_shared.server.request_counts import RequestCounts
-from understudy_shared.telemetry.histogram import STALENESS_BOUNDS_MS, upper_bound
+from understudy_shared.telemetry.metrics import STALENESS_BOUNDS_MS, RequestCounts, upper_bound
 
 WINDOW_MS = 60_000
 MIN_MS = 900

@@ -17,7 +17,7 @@ from understudy_router.admin.lag_page import Query as LagQuery
 from understudy_router.admin.replica_index import ROLES
 from understudy_router.admin.snapshot import Snapshot
 from understudy_shared.base.background import sliced
-from understudy_shared.http.etags import is_known
+from understudy_shared.http.edge import is_known
 from understudy_shared.http.problems import Problem, ProblemError, ProblemType
 from understudy_shared.page.feed import EventStream
 from understudy_shared.page.routes import history_routes

@@ -37,12 +37,12 @@ from understudy_router.cluster.degraded import Cause
 from understudy_router.cluster.tables import MAX_EVENTS, TableEvent
 from understudy_router.forwarding.answer_ages import ServedReads
 from understudy_router.router import Router
-from understudy_shared.auth.binding import Exposure
+from understudy_shared.auth.access import Exposure
 from understudy_shared.base.background import in_slices
 from understudy_shared.cluster.node_calls import CallKind, CallOutcome
 from understudy_shared.http.health import Indicator
 from understudy_shared.page.series import FRESHNESS, LAG, MAX_SERIES, READS, History, Key, Point, worst
-from understudy_shared.server.request_counts import RequestCounts
+from understudy_shared.telemetry.metrics import RequestCounts
 
 
 def points_of(

@@ -22,7 +22,7 @@ from understudy_router.admin.replica_index import WARMUP, ReplicaIndex, index_re
 from understudy_router.admin.trends import Trend
 from understudy_router.cluster.catalogue import Stores
 from understudy_router.cluster.tables import TableEvent, Tables
-from understudy_shared.auth.binding import Exposure
+from understudy_shared.auth.access import Exposure
 from understudy_shared.base.words import HostInfo
 from understudy_shared.bus.messages import Assignment, Heartbeat
 from understudy_shared.http.health import HealthReport

@@ -17,7 +17,7 @@ from understudy_shared.bus.base import Bus
 from understudy_shared.cluster.without_bus import Remembered
 from understudy_shared.fleet.dispatching import Lifespan
 from understudy_shared.fleet.service import ApplicationReport, State
-from understudy_shared.http.status import Status
+from understudy_shared.http.health import Status
 from understudy_shared.server.connection_guard import ConnectionGuard
 
 HOLDS_UP_MS = 30_000

@@ -20,7 +20,7 @@ from understudy_router.fleet.held import HeldApplication, Shared
 from understudy_router.fleet.reports import FleetReports, fleet_routes
 from understudy_router.http.metrics import process_metrics
 from understudy_router.settings import RouterSettings
-from understudy_shared.auth.patterns import matches
+from understudy_shared.auth.principals import matches
 from understudy_shared.base.background import sliced
 from understudy_shared.base.clock import Clock
 from understudy_shared.base.errors import SettingsError, UnderstudyError
@@ -31,7 +31,7 @@ from understudy_shared.bus.base import Bus, BusError
 from understudy_shared.bus.gossip import applications_on
 from understudy_shared.fleet.applications_file import require_id
 from understudy_shared.fleet.service import FleetService
-from understudy_shared.server.probes import CAUSES_OF_PROCESS, degraded_metric
+from understudy_shared.server.app import CAUSES_OF_PROCESS, degraded_metric
 
 log = logging.getLogger(__name__)
 

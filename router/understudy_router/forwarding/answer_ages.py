@@ -19,7 +19,7 @@ from understudy_shared.base.words import LagInfo, Role
 from understudy_shared.http.problems import Problem, ProblemType
 from understudy_shared.questions.lookup.hop import FOUND, HopOutcome
 from understudy_shared.reads.bounds import NO_BOUND, Bound, refusal
-from understudy_shared.telemetry.histogram import OFFSET_LAG_BOUNDS, STALENESS_BOUNDS_MS, Histogram
+from understudy_shared.telemetry.metrics import OFFSET_LAG_BOUNDS, STALENESS_BOUNDS_MS, Histogram
 
 EXACT = 4096
 """The number of reads without a bound between two readings of the counts that are all looked at."""

@@ -23,8 +23,8 @@ from understudy_router.questions.scan.service import RouterScans
 from understudy_router.questions.watch.service import RouterWatches
 from understudy_router.router import Router
 from understudy_shared.auth.access import Access
+from understudy_shared.http.health import Status
 from understudy_shared.http.openapi.document import add_document
-from understudy_shared.http.status import Status
 from understudy_shared.page.draining import drain_routes
 from understudy_shared.page.routes import page_routes
 from understudy_shared.questions.changes.histories import history_routes
@@ -39,9 +39,8 @@ from understudy_shared.questions.watch.prefix_watches import PrefixWatches
 from understudy_shared.questions.watch.service import watch_routes
 from understudy_shared.questions.watch.streams import WatchStreams
 from understudy_shared.reads.bound_parsing import read_store_bounds
-from understudy_shared.server.app import Framework, answer_with_problems, service_app
+from understudy_shared.server.app import Framework, ProcessReport, answer_with_problems, probe_routes, service_app
 from understudy_shared.server.connection_guard import ConnectionGuard
-from understudy_shared.server.probes import ProcessReport, probe_routes
 from understudy_shared.telemetry.span_export import close_spans, open_spans
 
 

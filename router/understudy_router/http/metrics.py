@@ -17,9 +17,9 @@ from understudy_shared.auth.access import Access
 from understudy_shared.cluster.node_calls import CallKind, CallOutcome
 from understudy_shared.http.health import HealthReport
 from understudy_shared.questions.front import LookupsFirst
+from understudy_shared.server.app import CAUSES_OF_PROCESS, degraded_metric
 from understudy_shared.server.connection_guard import ConnectionGuard
-from understudy_shared.server.probes import CAUSES_OF_PROCESS, degraded_metric
-from understudy_shared.telemetry.metric_families import MS_PER_S, about_the_process, histogram_family
+from understudy_shared.telemetry.metrics import MS_PER_S, about_the_process, histogram_family
 
 CAUSES_OF_APPLICATION = tuple(cause for cause in Cause if cause not in CAUSES_OF_PROCESS)
 

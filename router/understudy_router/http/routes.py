@@ -18,12 +18,11 @@ from understudy_router.router import Router
 from understudy_router.routing.choose import Reason, assignment_of, explain_key, host_fields, host_of, metadata_of
 from understudy_shared.auth.access import authorization_of
 from understudy_shared.auth.audit import note
+from understudy_shared.auth.permissions import require_key
 from understudy_shared.auth.principals import Authorization
-from understudy_shared.auth.redaction import require_key
 from understudy_shared.base.words import HostInfo
 from understudy_shared.bus.messages import Assignment
-from understudy_shared.http.edge import read_flag
-from understudy_shared.http.etags import is_known
+from understudy_shared.http.edge import is_known, read_flag
 from understudy_shared.http.lookup_requests import key_and_params, numbers_as_text, pop_longs
 from understudy_shared.http.target import parse_query, split_path
 from understudy_shared.questions.scan.service import Scans

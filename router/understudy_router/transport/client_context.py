@@ -26,8 +26,7 @@ from understudy_shared.questions.lookup.hop import (
     encode_request,
 )
 from understudy_shared.reads.hop_fields import BadHopError
-from understudy_shared.server.request_counts import DURATION_BOUNDS_MS
-from understudy_shared.telemetry.histogram import Histogram
+from understudy_shared.telemetry.metrics import DURATION_BOUNDS_MS, Histogram
 
 
 class IdleConnections:

@@ -2,6 +2,8 @@
 
 The protocol asks `lookup` and `peer` for requests that it can answer without ASGI. Requests that they do not grant go
 on by ASGI, where `admitted` grants them or answers with the problem: refusing is written once.
+
+A service listens beyond loopback without credentials, or without TLS for them, only by an explicit setting.
 """
 
 from __future__ import annotations
@@ -11,30 +13,35 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from enum import StrEnum
 from functools import partial
 from typing import NamedTuple
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
-from understudy_shared.auth.api_keys import Granted, Presented
-from understudy_shared.auth.audit import APPLICATION, AuditedRequest, AuditLog, peer_of
-from understudy_shared.auth.audit_facts import asked_of
+from understudy_shared.auth.audit import APPLICATION, AuditedRequest, AuditLog, asked_of, peer_of
 from understudy_shared.auth.authentication import KnownCredentials, Refused
-from understudy_shared.auth.binding import Exposure
 from understudy_shared.auth.cluster_secret import ClusterIdentity
 from understudy_shared.auth.credentials import Credentials
 from understudy_shared.auth.permissions import Need, NeedKind, granted, need_of, no_peer, rate_limited
+from understudy_shared.auth.presented import (
+    Granted,
+    Presented,
+    PresentedToken,
+    Session,
+    new_session,
+    presented_in,
+    session_in,
+)
 from understudy_shared.auth.principals import ANONYMOUS, PEER, UNGUARDED, Authorization, Principal
 from understudy_shared.auth.rates import Limited
-from understudy_shared.auth.request_credential import PresentedToken, presented_in
-from understudy_shared.auth.sessions import Session, new_session, session_in
 from understudy_shared.auth.sign_in import PATHS, Signing, asking, signing, wants_page
-from understudy_shared.base.errors import UnderstudyError
-from understudy_shared.base.watched_file import WatchedFile
-from understudy_shared.http.cors import Cors
-from understudy_shared.http.cross_site import why_refused
+from understudy_shared.base.errors import SettingsError, UnderstudyError
+from understudy_shared.base.files import WatchedFile
 from understudy_shared.http.edge import App, Receive, Scope, Send, send_problem, without_body
 from understudy_shared.http.html_pages import is_for_people, send_problem_page
+from understudy_shared.http.opener import is_loopback
+from understudy_shared.http.origins import Cors, why_refused
 from understudy_shared.http.problems import Problem, ProblemType, problem_of
 from understudy_shared.http.target import (
     APPLICATIONS,
@@ -45,6 +52,54 @@ from understudy_shared.http.target import (
 )
 from understudy_shared.tls.service_tls import metrics_of
 from understudy_shared.tls.trouble import NO_CERTIFICATE, PEER_TROUBLE, TlsSide, TlsTrouble
+
+
+class Exposure(StrEnum):
+    """An exposure to other machines that `insecure_bind` allows. The text is for people."""
+
+    UNGUARDED = "it asks for no credential"
+    IN_PLAIN = "credentials come to it without TLS"
+
+
+class Guard(NamedTuple):
+    """The protection of a service's port.
+
+    `asks`: the service answers no unknown client. `takes_credentials`: keys, tokens or the cluster's key are sent to
+    it. `is_encrypted`: the port speaks TLS, or a setting says that something in front of it does.
+    """
+
+    asks: bool
+    takes_credentials: bool
+    is_encrypted: bool
+
+
+def exposure_of(host: str, guard: Guard, *, insecure_bind: bool) -> Exposure | None:
+    """Return what is open to other machines; None: nothing. Raises SettingsError unless `insecure_bind` allows it."""
+    exposure = None if is_loopback(host) else _exposure(guard)
+    if exposure is None or insecure_bind:
+        return exposure
+    where = host or "every interface"
+    if exposure is Exposure.UNGUARDED:
+        raise SettingsError(
+            f"other machines reach {where}, and it asks for no credential",
+            where="host",
+            fix="Give --credentials-file (understudy keys new writes one), or listen on 127.0.0.1. Where the network "
+            "keeps strangers out: --insecure-bind, or UNDERSTUDY_INSECURE_BIND=true",
+        )
+    raise SettingsError(
+        f"other machines reach {where}, and credentials would come to it without TLS, readable on the way",
+        where="host",
+        fix="Give --tls-cert-file and --tls-key-file, or listen on 127.0.0.1. Where an ingress, a proxy or a mesh ends "
+        "TLS in front of this port: --external-tls-termination, or UNDERSTUDY_EXTERNAL_TLS_TERMINATION=true. Where "
+        "no stranger can listen: --insecure-bind",
+    )
+
+
+def _exposure(guard: Guard) -> Exposure | None:
+    if not guard.asks:
+        return Exposure.UNGUARDED
+    return Exposure.IN_PLAIN if guard.takes_credentials and not guard.is_encrypted else None
+
 
 log = logging.getLogger(__name__)
 

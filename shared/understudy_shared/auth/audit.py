@@ -1,12 +1,13 @@
 """The audit log: refusals, looks at the service, changes and sign-ins. Lookups that are granted have no line.
 
-Each event is one structured line of the logger `understudy_shared.auth.audit`. Requests cannot fill a disk: equal
-refusals and equal looks have one line in a minute, and each kind of line has a budget. Lines that are left out are
-counted, in the next line and as a metric.
+Each event is one structured line of the logger `understudy_shared.auth.audit`. It has a mark of a key, never the key.
+Requests cannot fill a disk: equal refusals and equal looks have one line in a minute, and each kind of line has a
+budget. Lines that are left out are counted, in the next line and as a metric.
 """
 
 from __future__ import annotations
 
+import hmac
 import logging
 import secrets
 from collections.abc import Iterator, Mapping, MutableMapping
@@ -15,12 +16,88 @@ from typing import Any, NamedTuple
 
 from prometheus_client.core import CounterMetricFamily, Metric
 
-from understudy_shared.auth.audit_facts import Asked, asked_of, mark_of, name_of, shown
-from understudy_shared.auth.principals import Principal
+from understudy_shared.auth.principals import ANONYMOUS, ANYBODY, Principal
 from understudy_shared.base.clock import Clock, SystemClock
+from understudy_shared.base.errors import UnderstudyError
+from understudy_shared.base.texts import printable
 from understudy_shared.base.throttles import LogThrottle, TokenBucket
-from understudy_shared.http.cross_site import READING
 from understudy_shared.http.edge import App, Receive, Scope, Send
+from understudy_shared.http.origins import READING
+from understudy_shared.http.target import (
+    application_name,
+    application_target,
+    parse_query,
+    refuse_unroutable,
+    split_path,
+)
+
+MAX_SHOWN_CHARS = 200
+"""Limit on the characters of a path or a name in a line, which so has a bounded length."""
+
+_CALLS = frozenset(("keys", "lookup", "history", "metadata", "scan", "count", "export", "watch"))
+_FIXED = frozenset(("livez", "healthz", "readyz", "metrics", "openapi.json", "docs"))
+UNKNOWN_ROUTE = "unknown"
+
+
+class Asked(NamedTuple):
+    """The subject of a request. `key` is its key as it was sent: it goes into no line. `application`: if the path names
+    it.
+    """
+
+    route: str
+    store: str = ""
+    key: str = ""
+    application: str = ""
+
+
+def asked_of(raw_path: bytes, query: bytes = b"") -> Asked:
+    """Read a path. An unknown path is not shown, because it may hold a key."""
+    try:
+        refuse_unroutable(raw_path)
+        named, inner = application_target(raw_path)
+        if named is not None:
+            return asked_of(inner, query)._replace(application=shown(application_name(named)))
+        match split_path(raw_path):
+            case ["v1", "stores" | "read" as call]:
+                return Asked(f"/v1/{call}")
+            case ["v1", "stores", store]:
+                return Asked("/v1/stores/{store}", shown(store))
+            case ["v1", "stores", store, call, *key] if call in _CALLS:
+                rest = "/{key}" if key else ""
+                return Asked(f"/v1/stores/{{store}}/{call}{rest}", shown(store), "/".join(key) or _key_in(query))
+            case ["admin", *rest]:
+                return Asked(shown("/".join(["/admin", *rest])))
+            case ["internal", "v1", call, *_]:
+                return Asked(f"/internal/v1/{shown(call)[:40]}")
+            case [name] if name in _FIXED:
+                return Asked(f"/{name}")
+            case _:
+                return Asked(UNKNOWN_ROUTE)
+    except UnderstudyError:
+        return Asked(UNKNOWN_ROUTE)
+
+
+def _key_in(query: bytes) -> str:
+    try:
+        return parse_query(query).get("key", "")
+    except UnderstudyError:
+        return ""
+
+
+def mark_of(secret: bytes, asked: Asked) -> str:
+    """Return the mark of a key: equal for equal keys of a store, and of no use without the secret."""
+    said = f"{asked.store}\0{asked.key}".encode("utf-8", "surrogatepass")
+    return hmac.digest(secret, said, "sha256")[:16].hex()
+
+
+def shown(text: str) -> str:
+    """Make a text that a client wrote fit for a line."""
+    return printable(text[:MAX_SHOWN_CHARS])
+
+
+def name_of(principal: Principal) -> str:
+    return "anonymous" if principal in (ANONYMOUS, ANYBODY) else shown(principal.name)
+
 
 log = logging.getLogger(__name__)
 

@@ -12,15 +12,13 @@ from collections.abc import Callable
 from enum import StrEnum
 from typing import TYPE_CHECKING, NamedTuple
 
-from understudy_shared.auth.api_keys import ApiKey, Presented
 from understudy_shared.auth.audit import AuditLog
 from understudy_shared.auth.cluster_secret import ClusterIdentity
 from understudy_shared.auth.credentials import Credentials
+from understudy_shared.auth.presented import ApiKey, BadTokenError, Presented, PresentedToken, Session
 from understudy_shared.auth.principals import Principal
 from understudy_shared.auth.rates import RateLimiter, RateLimits
-from understudy_shared.auth.request_credential import BadTokenError, PresentedToken
-from understudy_shared.auth.sessions import Session
-from understudy_shared.base.watched_file import WatchedFile
+from understudy_shared.base.files import WatchedFile
 
 if TYPE_CHECKING:
     from understudy_shared.auth.issuer_keys import TrustedIssuers

@@ -13,10 +13,10 @@ from copy import copy
 from dataclasses import dataclass, field
 from urllib.parse import quote
 
-from understudy_shared.auth.api_keys import ApiKey, derived_key
 from understudy_shared.auth.credentials import CredentialsError
+from understudy_shared.auth.presented import ApiKey, derived_key
 from understudy_shared.auth.principals import PEER
-from understudy_shared.base.watched_file import WatchedFile
+from understudy_shared.base.files import WatchedFile
 from understudy_shared.http.target import APPLICATION_HEADER
 from understudy_shared.tls.service_tls import ServiceTls
 

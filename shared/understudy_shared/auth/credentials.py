@@ -41,15 +41,23 @@ from urllib.parse import urlsplit
 import orjson
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationError
 
-from understudy_shared.auth.api_keys import KEY_ID, ApiKey
-from understudy_shared.auth.binding import is_loopback
 from understudy_shared.auth.issuers import ClaimGrant, Issuer
-from understudy_shared.auth.patterns import EVERY
-from understudy_shared.auth.principals import EVERY_STORE, OF_KEYS, OF_STORES, OF_THE_SERVICE, Action, Grant, Principal
+from understudy_shared.auth.presented import KEY_ID, ApiKey
+from understudy_shared.auth.principals import (
+    EVERY,
+    EVERY_STORE,
+    OF_KEYS,
+    OF_STORES,
+    OF_THE_SERVICE,
+    Action,
+    Grant,
+    Principal,
+)
 from understudy_shared.auth.rates import RateLimits
 from understudy_shared.base.errors import SettingsError
 from understudy_shared.base.extras import install_fix
 from understudy_shared.base.texts import clipped, did_you_mean
+from understudy_shared.http.opener import is_loopback
 
 MAX_KEYS = 10_000
 """Limit on the keys, of a fifth of a kilobyte each; a key is for a program, not for each of its users."""

@@ -26,13 +26,11 @@ import jwt
 import orjson
 from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
 
-from understudy_shared.auth.api_keys import ApiKey
-from understudy_shared.auth.binding import is_loopback
 from understudy_shared.auth.issuers import Issuer
-from understudy_shared.auth.request_credential import BadTokenError, PresentedToken
+from understudy_shared.auth.presented import ApiKey, BadTokenError, PresentedToken
 from understudy_shared.base.errors import UnderstudyError
 from understudy_shared.base.throttles import Reminder
-from understudy_shared.http.opener import url_opener
+from understudy_shared.http.opener import is_loopback, url_opener
 
 log = logging.getLogger(__name__)
 

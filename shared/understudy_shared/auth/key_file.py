@@ -16,8 +16,8 @@ from pathlib import Path
 
 import orjson
 
-from understudy_shared.auth.api_keys import NewKey
 from understudy_shared.auth.credentials import CredentialsError, StoredKey, parse_credentials, parse_file
+from understudy_shared.auth.presented import NewKey
 
 _HEAD = "# Understudy's credentials. docs/security.md says what stands here; understudy keys writes it.\n"
 _KEY_HEAD = "[[keys]]"

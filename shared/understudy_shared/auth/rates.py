@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum, auto
 
-from understudy_shared.auth.patterns import matches
+from understudy_shared.auth.principals import matches
 from understudy_shared.base.throttles import TokenBucket
 
 MAX_BUCKETS = 10_000

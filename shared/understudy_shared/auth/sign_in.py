@@ -7,22 +7,24 @@ from html import escape
 from typing import NamedTuple
 from urllib.parse import parse_qs
 
-from understudy_shared.auth.sessions import COOKIE
+from understudy_shared.auth.presented import COOKIE
 from understudy_shared.base.errors import UnderstudyError
-from understudy_shared.http.cross_site import why_foreign
 from understudy_shared.http.edge import (
+    ROOT_PATH,
     App,
     Receive,
     Scope,
     Send,
+    address_of,
     not_allowed,
     read_body,
     send_reply,
+    to_root,
     without_body,
 )
 from understudy_shared.http.html_pages import CONTENT_TYPE, HEADERS, is_for_people, said_of, small_page
+from understudy_shared.http.origins import why_foreign
 from understudy_shared.http.problems import Problem, problem_of
-from understudy_shared.http.root_path import ROOT_PATH, address_of, to_root
 from understudy_shared.http.target import application_target
 
 LOGIN, LOGOUT = "/admin/login", "/admin/logout"

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from understudy_shared.base.clock import Clock, SystemClock
 from understudy_shared.base.errors import SettingsError
-from understudy_shared.base.watched_file import WatchedFile
+from understudy_shared.base.files import WatchedFile
 from understudy_shared.bus.message_auth import MessageAuth
 from understudy_shared.bus.signing import MAX_KEYS, Keyring, key_id_of
 

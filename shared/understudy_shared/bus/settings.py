@@ -14,7 +14,7 @@ from understudy_shared.base.masking import is_ambiguous, masked
 from understudy_shared.base.service_settings import ServiceSettings
 from understudy_shared.bus.key_file import message_auth
 from understudy_shared.bus.message_auth import MessageAuth
-from understudy_shared.settings.common import BusFields
+from understudy_shared.settings import BusFields
 
 MAX_PASSWORD_BYTES = 4096
 

@@ -19,7 +19,7 @@ from typing import TypeVar
 
 from understudy_shared.base.background import shielded
 from understudy_shared.base.errors import SettingsError
-from understudy_shared.base.private_files import PRIVATE_FOLDER
+from understudy_shared.base.files import PRIVATE_FOLDER
 from understudy_shared.base.words import HostInfo
 from understudy_shared.bus.message_auth import MessageAuth, UnauthenticError
 from understudy_shared.bus.messages import MAX_MESSAGE_BYTES, BadMessageError, Message

@@ -23,9 +23,7 @@ from understudy_shared.auth.key_file import alone_in, replace_file, tables_of
 from understudy_shared.base.errors import SettingsError
 from understudy_shared.base.masking import masked_location, masked_value
 from understudy_shared.base.texts import clipped, did_you_mean
-from understudy_shared.settings.common import ServiceFields
-from understudy_shared.settings.fields import Bytes
-from understudy_shared.settings.services import ClusterNodeFields, NodeFields
+from understudy_shared.settings import Bytes, ClusterNodeFields, NodeFields, ServiceFields
 
 MAX_APPLICATIONS = 10_000
 _HEADER = "[[applications]]"

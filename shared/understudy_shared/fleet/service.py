@@ -23,14 +23,20 @@ from understudy_shared.base.texts import clipped
 from understudy_shared.base.words import HostInfo
 from understudy_shared.fleet.dispatching import APPLICATION, MAX_NAMED, Fleet, Served, judged, not_known
 from understudy_shared.http.edge import App, Scope
+from understudy_shared.http.health import Status
 from understudy_shared.http.lookup_requests import unknown_path
 from understudy_shared.http.openapi.document import Service, add_document
 from understudy_shared.http.problems import Problem, ProblemError, ProblemType
-from understudy_shared.http.status import Status
 from understudy_shared.http.target import unknown_application
-from understudy_shared.server.app import Framework, answer_with_problems, json_response, service_app
+from understudy_shared.server.app import (
+    Framework,
+    ProcessReport,
+    answer_with_problems,
+    json_response,
+    probe_routes,
+    service_app,
+)
 from understudy_shared.server.connection_guard import ConnectionGuard
-from understudy_shared.server.probes import ProcessReport, probe_routes
 from understudy_shared.server.settings import HttpService, HttpServiceSettings
 from understudy_shared.spark.times import utc_text
 

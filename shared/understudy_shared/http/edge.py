@@ -1,17 +1,21 @@
 """Plain ASGI for the hot path of nodes and routers: a framework's routing costs several times as much as a lookup.
 
-It reads a body within its limit, sends an answer, and makes a problem of a bug.
+A proxy may publish a service under a prefix (`root_path`, as ASGI calls it). One that takes the prefix off needs no
+setting: pages link relative to themselves. For one that passes it on the setting names it. Requests are then answered
+with and without it, so probes and nodes do not have to know of it.
 """
 
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from typing import Any, Final
 from urllib.parse import unquote_to_bytes
 
 import orjson
 
+from understudy_shared.base.errors import SettingsError
 from understudy_shared.base.texts import clipped
 from understudy_shared.http.problems import CONTENT_TYPE, Problem, ProblemError, ProblemType
 from understudy_shared.http.target import application_target, refuse_unroutable
@@ -126,3 +130,59 @@ def not_allowed(method: str, allow: str) -> Problem:
     """Return the problem of a method that the path does not accept; `allow` lists the accepted ones."""
     detail = f"{method} is not taken at this path"
     return Problem(ProblemType.METHOD_NOT_ALLOWED, detail, fix=f"Send {allow}", allow=allow)
+
+
+ROOT_PATH: Final = "understudy.root_path"
+"""The key in the scope of a request that holds the setting. ASGI's own key would make the framework take the prefix off
+once more, of a path that was checked without it.
+"""
+
+_ROOT_PATH = re.compile(r"(?:/[A-Za-z0-9._~-]+)*")
+_OUR_OWN = frozenset(("v1", "admin", "internal", "docs", "openapi.json", "metrics", "livez", "readyz", "healthz"))
+_ROOT_FIX = "Write the prefix as the proxy has it: /understudy"
+_INTERNAL = b"/internal/"
+
+
+def parse_root_path(text: str) -> str:
+    """Return the prefix without a slash at its end; "" without one. Raises SettingsError."""
+    path = text.rstrip("/")
+    first = path.partition("/")[2].partition("/")[0]
+    if not _ROOT_PATH.fullmatch(path) or {".", ".."} & set(path.split("/")):
+        why = "is not a path of segments of letters, digits, '-', '.', '_' and '~', each behind a slash"
+    elif first in _OUR_OWN:
+        why = f"begins like the service's own paths below /{first}"
+    else:
+        return path
+    raise SettingsError(f"{text[:200]!r} {why}", where="root_path", fix=_ROOT_FIX)
+
+
+def without_root(target: bytes, root_path: bytes) -> bytes:
+    """Return a target without the prefix, or as it is. Calls between services never have it."""
+    rest = target[len(root_path) :]
+    if not target.startswith(root_path) or rest.startswith(_INTERNAL):
+        return target
+    return rest if rest.startswith(b"/") else b"/" + rest if not rest or rest.startswith(b"?") else target
+
+
+def to_root(scope: Scope) -> str:
+    """Return the relative reference from the page of a request to the root of the service, with a slash at its end."""
+    path: bytes = scope.get(ASKED_PATH, scope["raw_path"])
+    return "../" * (path.count(b"/") - 1) or "./"
+
+
+def address_of(scope: Scope, path: str) -> str:
+    """Return where a browser finds a path of this service, for the header `location`.
+
+    It begins with the prefix if that is set. Else it is relative, so that a proxy may have taken a prefix off.
+    """
+    root_path: str = scope.get(ROOT_PATH, "")
+    return f"{root_path}{path}" if root_path else f"{to_root(scope)}{path[1:]}"
+
+
+def is_known(if_none_match: str, tag: str) -> bool:
+    """Whether a request's `If-None-Match` names the tag of the answer.
+
+    Tags are compared weakly: a compressed answer has the tag of the plain one.
+    """
+    known = {each.strip().removeprefix("W/") for each in if_none_match.split(",")}
+    return "*" in known or tag.removeprefix("W/") in known

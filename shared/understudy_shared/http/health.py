@@ -1,4 +1,4 @@
-"""Health for an operator: the fault, its impact, its cause, and what to do (data).
+"""Readiness for machines, and health for an operator: the fault, its impact, its cause, and what to do (data).
 
 Each indicator looks at one thing; the worst state wins. A fault that readers notice is `hurt`, one that takes away a
 reserve is `attention`. Nodes and routers report alike.
@@ -9,9 +9,26 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import Self
+from typing import NamedTuple, Self
 
 from understudy_shared.spark.times import utc_text
+
+
+class Status(NamedTuple):
+    """The reasons why a service is not ready, empty when it is; and the causes by which it is degraded."""
+
+    reasons: tuple[str, ...] = ()
+    causes: Mapping[str, str] = {}
+
+    @property
+    def http_status(self) -> int:
+        return 503 if self.reasons else 200
+
+    def document(self) -> dict[str, object]:
+        """Return the answer of /readyz."""
+        degraded = "; ".join(self.causes.values()) or None
+        return {"ready": not self.reasons, "reasons": list(self.reasons), "degraded": degraded}
+
 
 MAX_AFFECTED = 100
 

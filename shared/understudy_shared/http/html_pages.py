@@ -6,9 +6,8 @@ import base64
 import hashlib
 from html import escape
 
-from understudy_shared.http.edge import Scope, Send, send_reply
+from understudy_shared.http.edge import Scope, Send, send_reply, to_root
 from understudy_shared.http.problems import Problem, ProblemType
-from understudy_shared.http.root_path import to_root
 
 _STYLE = (
     "body{font:16px/1.5 system-ui,sans-serif;max-width:34rem;margin:15vh auto;padding:0 1rem;color-scheme:light dark}"

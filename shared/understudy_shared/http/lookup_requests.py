@@ -13,7 +13,7 @@ from understudy_shared.base.errors import BadKeyError
 from understudy_shared.http.problems import Problem, ProblemError, ProblemType
 from understudy_shared.http.target import parse_query
 from understudy_shared.reads.bounds import BadBoundError, Bound
-from understudy_shared.settings.common import MAX_KEY_BYTES
+from understudy_shared.settings import MAX_KEY_BYTES
 from understudy_shared.spark.key_codec import KeyCodec, Row
 
 ReadParams = Mapping[str, object]

@@ -7,6 +7,7 @@ of `cluster/node_calls.py`.
 from __future__ import annotations
 
 import ssl
+from ipaddress import ip_address
 from urllib.request import BaseHandler, HTTPHandler, HTTPSHandler, OpenerDirector, ProxyHandler
 
 
@@ -24,3 +25,13 @@ def url_opener(tls: ssl.SSLContext | None, *, uses_proxies: bool) -> OpenerDirec
     for handler in handlers:
         opener.add_handler(handler)
     return opener
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine reaches the address. A name that is not localhost may mean any."""
+    if host == "localhost" or host.endswith(".localhost"):
+        return True
+    try:
+        return ip_address(host.partition("%")[0]).is_loopback
+    except ValueError:
+        return False

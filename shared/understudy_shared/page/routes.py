@@ -19,10 +19,9 @@ from fastapi import APIRouter, Query, Request, Response
 from understudy_shared.auth.access import authorization_of, session_name
 from understudy_shared.auth.principals import ANYBODY, Action
 from understudy_shared.base.background import in_slices
-from understudy_shared.http.etags import is_known
+from understudy_shared.http.edge import address_of, is_known, to_root
 from understudy_shared.http.lookup_requests import unknown_path
 from understudy_shared.http.problems import ProblemError
-from understudy_shared.http.root_path import address_of, to_root
 from understudy_shared.page import assets
 from understudy_shared.page.assets import ASK_AGAIN, FOREVER, Asset, page_assets
 from understudy_shared.page.feed import OverviewDocument

@@ -16,8 +16,8 @@ from urllib.parse import quote
 from understudy_shared.auth.access import AUTHORIZATION, Access, authorization_of
 from understudy_shared.auth.audit import PREFIX as AUDITED
 from understudy_shared.auth.audit import peer_of
+from understudy_shared.auth.permissions import shown_batch, shown_problem
 from understudy_shared.auth.principals import NotingScope
-from understudy_shared.auth.redaction import shown_batch, shown_problem
 from understudy_shared.base.errors import UnderstudyError
 from understudy_shared.http.edge import (
     JSON_TYPE,
@@ -57,8 +57,8 @@ from understudy_shared.server.direct import (
     ReaderLeftError,
     reply_problem,
 )
-from understudy_shared.server.request_counts import NO_STORE, OperationCounts, RequestCounts
-from understudy_shared.settings.common import Compression
+from understudy_shared.settings import Compression
+from understudy_shared.telemetry.metrics import NO_STORE, OperationCounts, RequestCounts
 from understudy_shared.telemetry.spans import RecordedTrace, Spans, Trace, begin_request, end_request, trace_of
 
 INTERNAL = INTERNAL_PREFIX.encode()

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Protocol
 
 from understudy_shared.reads.bounds import Bound
-from understudy_shared.server.request_counts import RequestCounts
+from understudy_shared.telemetry.metrics import RequestCounts
 
 
 class ServiceReads(Protocol):

@@ -15,9 +15,8 @@ from fastapi import APIRouter, Request, Response
 
 from understudy_shared.auth.access import authorization_of
 from understudy_shared.auth.audit import peer_of
-from understudy_shared.auth.permissions import granted_in
+from understudy_shared.auth.permissions import granted_in, shown_batch
 from understudy_shared.auth.principals import Action, NotingScope, Principal
-from understudy_shared.auth.redaction import shown_batch
 from understudy_shared.base.errors import UnderstudyError
 from understudy_shared.base.texts import clipped
 from understudy_shared.http.edge import Receive, Scope, read_body
@@ -29,8 +28,8 @@ from understudy_shared.reads.bound_parsing import VERSION_PARAMETERS
 from understudy_shared.reads.bounds import MAX_BATCH_KEYS, Bound
 from understudy_shared.reads.tokens import Position
 from understudy_shared.server.direct import AsgiExchange, ReaderLeftError
-from understudy_shared.server.request_counts import NO_STORE
 from understudy_shared.spark.times import utc_text
+from understudy_shared.telemetry.metrics import NO_STORE
 
 MAX_READS: Final = 64
 """Limit on the stores of one request."""

@@ -10,9 +10,8 @@ from typing import Any, Final
 from fastapi import Request, Response
 
 from understudy_shared.auth.access import authorization_of
-from understudy_shared.auth.permissions import granted_in
+from understudy_shared.auth.permissions import granted_in, shown_stores
 from understudy_shared.auth.principals import Action, Authorization, Principal
-from understudy_shared.auth.redaction import shown_stores
 from understudy_shared.base.errors import UnderstudyError
 from understudy_shared.http.target import parse_query
 from understudy_shared.questions.scan.question import ScanQuestion, ScanRequest

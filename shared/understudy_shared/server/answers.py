@@ -1,8 +1,8 @@
-"""The parts of a service that every connection needs to answer: access control, direct answers, and CORS.
+"""The parts of a service that every connection needs to answer: access control, direct answers, CORS, and refusals.
 
 OPTIONS, and HEAD at probes, are answered in front of all applications. HAProxy's bare `option httpchk` sends `OPTIONS
 /`: it gets the answer of `/readyz`. Elsewhere OPTIONS is answered with the methods that a path takes. A browser's
-preflight is answered before (`cors.py`).
+preflight is answered before (`http/origins.py`).
 """
 
 from __future__ import annotations
@@ -13,16 +13,74 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from understudy_shared.auth.access import Access
-from understudy_shared.auth.api_keys import Presented
-from understudy_shared.http.cors import Cors, origin_in
-from understudy_shared.http.edge import App, Receive, Scope, Send
+from understudy_shared.auth.presented import Presented
+from understudy_shared.http.edge import App, Receive, Scope, Send, send_problem
+from understudy_shared.http.origins import Cors, origin_in
+from understudy_shared.http.problems import CONTENT_TYPE, Problem, ProblemType
 from understudy_shared.http.target import named_application
 from understudy_shared.server.compression import may_compress
-from understudy_shared.server.direct import AnswersBatches, AnswersBodies, AnswersDirectly, DirectExchange, Headers
-from understudy_shared.server.head_cache import LOOKUP_LINE, ParsedHead
-from understudy_shared.server.parsed_cache import MAX_HEAD_BYTES, ParsedCache
+from understudy_shared.server.connection_limits import MAX_HEADER_BYTES, MAX_REQUEST_TARGET_BYTES, ConnectionRefusal
+from understudy_shared.server.direct import (
+    AnswersBatches,
+    AnswersBodies,
+    AnswersDirectly,
+    DirectExchange,
+    Headers,
+    response,
+)
+from understudy_shared.server.parsed_cache import LOOKUP_LINE, MAX_HEAD_BYTES, ParsedCache, ParsedHead
 from understudy_shared.telemetry.spans import trace_of
 from understudy_shared.tls.trouble import TlsTrouble
+
+_PROBLEMS = {
+    ConnectionRefusal.MALFORMED: Problem(
+        ProblemType.BAD_REQUEST, "this is not HTTP/1.1", fix="Send an HTTP/1.1 request"
+    ),
+    ConnectionRefusal.HOST: Problem(
+        ProblemType.BAD_REQUEST, "the request does not name one host", fix="Send one Host header"
+    ),
+    ConnectionRefusal.HEADER_SIZE: Problem(
+        ProblemType.HEADERS_TOO_LARGE,
+        f"the headers are above {MAX_HEADER_BYTES} bytes",
+        fix="Send fewer or shorter headers",
+    ),
+    ConnectionRefusal.TARGET_SIZE: Problem(
+        ProblemType.TARGET_TOO_LONG,
+        f"the request target is above {MAX_REQUEST_TARGET_BYTES} bytes",
+        fix="Send keys in the body of a batch lookup",
+    ),
+    ConnectionRefusal.HEADER_TIME: Problem(
+        ProblemType.REQUEST_TIMEOUT, "the headers did not come in time", fix="Send them at once"
+    ),
+    ConnectionRefusal.BODY_TIME: Problem(
+        ProblemType.REQUEST_TIMEOUT, "the body did not come in time", fix="Send it at once"
+    ),
+    ConnectionRefusal.CONNECTIONS: Problem(
+        ProblemType.OVERLOADED, "there are too many connections", fix="Retry after a second"
+    ),
+    ConnectionRefusal.MEMORY: Problem(ProblemType.OVERLOADED, "memory is short", fix="Retry after a second"),
+}
+
+
+def says_why(refusal: ConnectionRefusal) -> Problem | None:
+    """Return the problem of a refusal; None if the connection is closed without one."""
+    return _PROBLEMS.get(refusal)
+
+
+def problem_response(problem: Problem) -> bytes:
+    """Return the last response of a connection."""
+    return response(problem.status, CONTENT_TYPE, problem.body(), problem.headers, close=True)
+
+
+def refusing(refusal: ConnectionRefusal) -> App:
+    """Return the application that answers with the problem of a refusal."""
+    problem = _PROBLEMS[refusal]
+
+    async def refuse(_scope: Scope, _receive: Receive, send: Send) -> None:
+        await send_problem(send, problem)
+
+    return refuse
+
 
 _PROBES = frozenset((b"/livez", b"/healthz", b"/readyz"))
 _OF_PROBES = b"GET, HEAD, OPTIONS"

@@ -1,27 +1,39 @@
-"""The common part of every service's FastAPI application: JSON, errors as problems, no calls for other sites."""
+"""The common part of every service's FastAPI application: JSON, errors as problems, no calls for other sites, and the
+routes by which machines look at a service.
+"""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, MutableMapping
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, MutableMapping
 from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
 from typing import Any, Final
 
 import orjson
-from fastapi import Depends, FastAPI, Request, Response
+from fastapi import APIRouter, Depends, FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
+from prometheus_client.registry import Collector
 from starlette.exceptions import HTTPException
 from starlette.responses import StreamingResponse
 
 from understudy_shared.auth.access import authorization_of
-from understudy_shared.auth.redaction import shown_problem
+from understudy_shared.auth.authentication import CREDENTIALS, ISSUERS
+from understudy_shared.auth.permissions import shown_problem, shown_status
 from understudy_shared.base.background import sliced
 from understudy_shared.base.errors import UnderstudyError
-from understudy_shared.http.cross_site import why_refused
 from understudy_shared.http.edge import NOSNIFF, App, Receive, Scope, Send, bug, not_allowed, send_problem, without_body
+from understudy_shared.http.health import Status
 from understudy_shared.http.html_pages import HEADERS, is_for_people, problem_page
 from understudy_shared.http.lookup_requests import unknown_path
+from understudy_shared.http.origins import why_refused
 from understudy_shared.http.problems import CONTENT_TYPE, Problem, ProblemError, ProblemType, problem_of
 from understudy_shared.http.target import refuse_unroutable
+from understudy_shared.server.connection_guard import MEMORY
+from understudy_shared.tls.service_tls import TLS
 
 
 def service_app(title: str, lifespan: Callable[[FastAPI], AbstractAsyncContextManager[None]]) -> FastAPI:
@@ -214,3 +226,77 @@ def _response(request: Request, problem: Problem) -> Response:
         headers |= {name.decode(): value.decode() for name, value in HEADERS}
         return Response(problem_page(request.scope, problem), problem.status, media_type="text/html", headers=headers)
     return Response(problem.body(), problem.status, media_type=CONTENT_TYPE.decode(), headers=headers)
+
+
+def exposition(families: Iterable[Metric]) -> bytes:
+    """Print families for Prometheus. A thousand series take some 10 ms: no event loop should wait for that."""
+    registry = CollectorRegistry()
+    registry.register(_Families(families))
+    return generate_latest(registry)
+
+
+class _Families(Collector):
+    def __init__(self, families: Iterable[Metric]) -> None:
+        self._families = list(families)
+
+    def collect(self) -> Iterable[Metric]:
+        return self._families
+
+
+CAUSES_OF_PROCESS = (MEMORY, CREDENTIALS, ISSUERS, TLS)
+"""The causes by which a whole process is degraded, whatever it serves."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessReport:
+    """The functions that ask this process for its state."""
+
+    status: Callable[[], Status]
+    dead: Callable[[], str | None]
+    """Returns the reason why the process cannot go on."""
+    metrics: Callable[[], Iterable[Metric]]
+    """Returns all families of the process."""
+    of_application: Callable[[], Iterable[Metric]] = tuple
+    """Returns those of the application alone: in a fleet the others are there once."""
+
+    def status_of_application(self) -> Status:
+        """Return the status without the causes of the process: in a fleet it has them once."""
+        found = self.status()
+        causes = {cause: why for cause, why in found.causes.items() if cause not in CAUSES_OF_PROCESS}
+        return Status(found.reasons, causes)
+
+
+def degraded_metric(name: str, known: Iterable[str], causes: Collection[str]) -> Metric:
+    """Return the family that says of each `known` cause whether it is there."""
+    family = GaugeMetricFamily(name, "1: this does not work although lookups do", labels=("cause",))
+    for cause in known:
+        family.add_metric((cause,), cause in causes)
+    return family
+
+
+def probe_routes(report: ProcessReport) -> APIRouter:
+    """Make /livez, /readyz and /metrics."""
+    routes = APIRouter()
+
+    @routes.get("/healthz")
+    @routes.get("/livez")
+    async def livez(request: Request) -> Response:
+        """Report that the event loop turns and no background task died."""
+        dead = report.dead()
+        shown = shown_status(authorization_of(request.scope).principal, {"alive": dead is None, "reason": dead})
+        return json_response(shown, 200 if dead is None else 503)
+
+    @routes.get("/readyz")
+    async def readyz(request: Request) -> Response:
+        """Report whether this process can answer lookups; lag does not matter here."""
+        status = report.status()
+        shown = shown_status(authorization_of(request.scope).principal, status.document())
+        return json_response(shown, status.http_status)
+
+    @routes.get("/metrics")
+    async def prometheus(request: Request) -> Response:
+        """Return the exposition for Prometheus."""
+        text = await asyncio.to_thread(exposition, list(report.metrics()))
+        return Response(text, media_type=CONTENT_TYPE_LATEST)
+
+    return routes

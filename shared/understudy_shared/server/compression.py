@@ -17,9 +17,9 @@ import zlib
 from collections.abc import Iterable, MutableMapping
 from typing import Any
 
-from understudy_shared.http.cross_site import why_foreign
 from understudy_shared.http.edge import Scope, Send
-from understudy_shared.settings.common import Compression
+from understudy_shared.http.origins import why_foreign
+from understudy_shared.settings import Compression
 
 MIN_BYTES = 16 * 1024
 """Least size of a compressed answer, in bytes: a shorter one is a few packets on the wire."""

@@ -17,7 +17,7 @@ from typing import Any
 from understudy_shared.http.edge import App, Scope, send_problem
 from understudy_shared.http.problems import Problem, ProblemType
 from understudy_shared.server.direct import STATUS_LINE
-from understudy_shared.server.flow import Flow
+from understudy_shared.server.incoming import Flow
 
 log = logging.getLogger(__name__)
 

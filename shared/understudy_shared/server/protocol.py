@@ -22,23 +22,20 @@ import httptools
 from uvicorn.config import Config
 from uvicorn.server import ServerState
 
-from understudy_shared.auth.request_credential import presented_in
-from understudy_shared.http.cors import origin_in
-from understudy_shared.http.edge import Scope
-from understudy_shared.http.root_path import ROOT_PATH, without_root
+from understudy_shared.auth.presented import presented_in
+from understudy_shared.http.edge import ROOT_PATH, Scope, without_root
+from understudy_shared.http.origins import origin_in
 from understudy_shared.http.target import APPLICATIONS, STORES
 from understudy_shared.server import connection_limits as limits
 from understudy_shared.server import phases
-from understudy_shared.server.answers import Answers
+from understudy_shared.server.answers import Answers, problem_response, refusing, says_why
 from understudy_shared.server.connection_guard import ConnectionGuard, address_of
 from understudy_shared.server.connection_limits import ConnectionRefusal, ConnectionState, Pressure
 from understudy_shared.server.cycle import Cycle
 from understudy_shared.server.direct import DirectExchange, Headers, response_head
-from understudy_shared.server.flow import Flow
-from understudy_shared.server.head_cache import KnownHeads
-from understudy_shared.server.incoming import END_OF_HEAD, Incoming, RefusedError
+from understudy_shared.server.incoming import END_OF_HEAD, Flow, Incoming, RefusedError
+from understudy_shared.server.parsed_cache import KnownHeads
 from understudy_shared.server.phases import Transition
-from understudy_shared.server.refusals import problem_response, refusing, says_why
 from understudy_shared.telemetry.spans import is_traced
 from understudy_shared.tls.trouble import NO_CERTIFICATE, PEER_TROUBLE, TlsTrouble
 

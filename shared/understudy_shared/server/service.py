@@ -41,7 +41,7 @@ from understudy_shared.http.edge import App
 from understudy_shared.server.answers import Answers
 from understudy_shared.server.connection_guard import ConnectionGuard, raise_file_limit
 from understudy_shared.server.direct import AnswersBatches, AnswersBodies, AnswersDirectly, EndsStreams
-from understudy_shared.server.head_cache import lookup_line
+from understudy_shared.server.parsed_cache import lookup_line
 from understudy_shared.server.protocol import HttpProtocol
 from understudy_shared.server.tls_connection import TlsConnection
 from understudy_shared.tls.service_tls import ServiceTls

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from understudy_shared.auth.access import Access
-from understudy_shared.auth.binding import Guard, exposure_of
+from understudy_shared.auth.access import Access, Guard, exposure_of
 from understudy_shared.auth.cluster_secret import ClusterIdentity, parse_cluster_secrets
 from understudy_shared.auth.credentials import parse_credentials
+from understudy_shared.base.files import WatchedFile
 from understudy_shared.base.service_settings import ServiceSettings
-from understudy_shared.base.watched_file import WatchedFile
-from understudy_shared.http.cors import Cors, parse_origins
-from understudy_shared.http.root_path import parse_root_path
-from understudy_shared.server.connection_guard import ConnectionGuard, file_limit
+from understudy_shared.http.edge import parse_root_path
+from understudy_shared.http.origins import Cors, parse_origins
+from understudy_shared.server.connection_guard import ConnectionGuard, default_limit_bytes, file_limit
 from understudy_shared.server.connection_limits import ConnectionLimits, connections_allowed
-from understudy_shared.server.memory_use import default_limit_bytes
-from understudy_shared.settings.common import HttpFields, ServiceFields
+from understudy_shared.settings import HttpFields, ServiceFields
 from understudy_shared.tls.certificates import tls_plan
 from understudy_shared.tls.service_tls import ServiceTls
 from understudy_shared.tls.trouble import PeerRole

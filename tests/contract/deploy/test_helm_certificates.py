@@ -19,7 +19,7 @@ from tests.support.services.helm_chart import (
 
 from understudy_node.settings import ClusterNodeSettings
 from understudy_router.settings import RouterSettings
-from understudy_shared.auth.binding import Exposure
+from understudy_shared.auth.access import Exposure
 from understudy_shared.fleet.applications_file import FLEET
 from understudy_shared.tls.trouble import PeerRole, parse_name
 

@@ -15,7 +15,7 @@ from understudy_shared.base.texts import size_text
 from understudy_shared.cluster.wire import WireError
 from understudy_shared.http.problems import ProblemType
 from understudy_shared.reads.bounds import Refusal
-from understudy_shared.settings.common import BusFields, HttpFields, ServiceFields
+from understudy_shared.settings import BusFields, HttpFields, ServiceFields
 
 DOCUMENT = (ROOT / "docs" / "operations.md").read_text()
 SETTINGS = (ROOT / "docs" / "reference" / "settings.md").read_text()

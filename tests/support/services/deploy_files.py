@@ -15,7 +15,7 @@ from understudy.commands.group import cli
 from understudy.demo.settings import DemoSettings
 from understudy_node.settings import ClusterNodeSettings
 from understudy_router.settings import RouterSettings
-from understudy_shared.settings.services import AnnouncedFields, FleetFields
+from understudy_shared.settings import AnnouncedFields, FleetFields
 
 DOCKERFILE = ROOT / "deploy" / "Dockerfile"
 COMPOSE = ROOT / "docker-compose.yml"

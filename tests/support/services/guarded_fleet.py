@@ -12,9 +12,9 @@ from tests.support.services.guarded import Keys, bearer
 
 from understudy_shared.auth.access import Access, authorization_of
 from understudy_shared.auth.credentials import parse_credentials
+from understudy_shared.auth.presented import presented_in
 from understudy_shared.auth.principals import Authorization
-from understudy_shared.auth.request_credential import presented_in
-from understudy_shared.base.watched_file import WatchedFile
+from understudy_shared.base.files import WatchedFile
 from understudy_shared.fleet.dispatching import Fleet, Served
 from understudy_shared.http.edge import JSON_TYPE, Receive, Scope, Send, send_reply
 from understudy_shared.server.direct import Exchange

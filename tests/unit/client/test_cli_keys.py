@@ -16,9 +16,8 @@ from tests.support.services.canned_server import Canned, canned_server
 
 from understudy.commands.group import cli
 from understudy.terminal.exits import ExitCode
-from understudy_shared.auth.api_keys import KEY
 from understudy_shared.auth.credentials import parse_credentials
-from understudy_shared.auth.request_credential import presented_in
+from understudy_shared.auth.presented import KEY, presented_in
 
 STORES = Canned(b'{"stores": [], "not_served": []}')
 SHOWN = "usk_" + "0" * 16 + "_" + "A" * 43

@@ -49,8 +49,8 @@ from understudy_shared.reads.bound_parsing import StoreBounds
 from understudy_shared.reads.bounds import Bound, Refusal
 from understudy_shared.reads.tokens import Position, SnapshotLease
 from understudy_shared.server.parsed_cache import MAX_TARGET_BYTES, ParsedCache
-from understudy_shared.server.request_counts import OperationCounts, RequestCounts
 from understudy_shared.spark.key_codec import ANY_PARTITION
+from understudy_shared.telemetry.metrics import OperationCounts, RequestCounts
 from understudy_shared.telemetry.spans import Trace, ids_of
 
 log = logging.getLogger(__name__)

@@ -14,7 +14,7 @@ from understudy_node.questions.lookup.reads import ReadLog, Reads, Request, batc
 from understudy_node.replica.read_views import Reading
 from understudy_node.stores.lookup import LookupAnswer
 from understudy_shared.auth.access import Access
-from understudy_shared.auth.redaction import require_printed_key
+from understudy_shared.auth.permissions import require_printed_key
 from understudy_shared.base.errors import UnderstudyError
 from understudy_shared.http.edge import bug
 from understudy_shared.http.lookup_requests import longs_as_text
@@ -22,9 +22,9 @@ from understudy_shared.http.problems import Problem, problem_of
 from understudy_shared.questions.front import LookupsFirst
 from understudy_shared.questions.lookup.batches import Batch, BatchAnswer
 from understudy_shared.reads.bounds import NO_BOUND, Bound, Refusal
+from understudy_shared.server.app import ProcessReport
 from understudy_shared.server.direct import Exchange
-from understudy_shared.server.probes import ProcessReport
-from understudy_shared.settings.common import Compression
+from understudy_shared.settings import Compression
 
 OPEN_WAIT_MS = 3_000
 """Longest time that a reader of an older version waits for it to be opened: as long as a router's deadline. What is not

@@ -20,8 +20,8 @@ from understudy_router.forwarding.fallback import Result, Results
 from understudy_router.questions.lookup.forward import Done, Forwarder, KeyLookup
 from understudy_router.questions.moments import Moments
 from understudy_shared.auth.access import Access
+from understudy_shared.auth.permissions import require_key
 from understudy_shared.auth.principals import EVERY_KEY, KeyScope
-from understudy_shared.auth.redaction import require_key
 from understudy_shared.base.errors import UnderstudyError
 from understudy_shared.http.edge import JSON_TYPE, App, bug
 from understudy_shared.http.lookup_requests import (
@@ -40,12 +40,12 @@ from understudy_shared.questions.lookup.batches import Batch, BatchAnswer, Batch
 from understudy_shared.questions.lookup.hop import FOUND, HopKey, HopKeys, HopOutcome
 from understudy_shared.reads.bound_parsing import StoreBounds
 from understudy_shared.reads.bounds import NO_BOUND, Bound
+from understudy_shared.server.app import ProcessReport
 from understudy_shared.server.direct import Exchange
 from understudy_shared.server.parsed_cache import MAX_TARGET_BYTES, ParsedCache
-from understudy_shared.server.probes import ProcessReport
-from understudy_shared.server.request_counts import OperationCounts, RequestCounts
-from understudy_shared.settings.common import DEFAULT_KEY_BYTES, Compression
+from understudy_shared.settings import DEFAULT_KEY_BYTES, Compression
 from understudy_shared.spark.key_codec import ANY_PARTITION, Row
+from understudy_shared.telemetry.metrics import OperationCounts, RequestCounts
 from understudy_shared.telemetry.spans import RecordedTrace, Trace
 
 MAX_BOUNDS = 1024

@@ -17,8 +17,8 @@ import orjson
 from fastapi import APIRouter, Request, Response
 
 from understudy_shared.auth.access import authorization_of
+from understudy_shared.auth.permissions import require_key
 from understudy_shared.auth.principals import Authorization
-from understudy_shared.auth.redaction import require_key
 from understudy_shared.base.errors import UnderstudyError
 from understudy_shared.base.plausible import CEILING
 from understudy_shared.base.texts import clipped
@@ -30,8 +30,8 @@ from understudy_shared.questions.service_reads import ServiceReads
 from understudy_shared.reads.bound_parsing import parse_whole
 from understudy_shared.reads.bounds import BadBoundError
 from understudy_shared.reads.hop_fields import BadHopError, StoreOfHop, object_of, store_of_hop, text, whole
-from understudy_shared.server.request_counts import NO_STORE
 from understudy_shared.spark.key_codec import KeyCodec
+from understudy_shared.telemetry.metrics import NO_STORE
 
 PATH: Final = "/internal/v1/history"
 MAX_HISTORY_BYTES: Final = 16 * 1024 * 1024

@@ -18,8 +18,8 @@ from typing import Any, Final, NamedTuple, ParamSpec, TypeVar
 from fastapi import APIRouter, Request, Response
 
 from understudy_shared.auth.access import authorization_of
+from understudy_shared.auth.permissions import shown_problem
 from understudy_shared.auth.principals import Authorization
-from understudy_shared.auth.redaction import shown_problem
 from understudy_shared.base.errors import UnderstudyError
 from understudy_shared.http.edge import Receive, Scope, Send, bug
 from understudy_shared.http.problems import Problem, ProblemError, ProblemType, problem_of

@@ -32,8 +32,7 @@ from starlette.convertors import StringConvertor, register_url_convertor
 from understudy_shared.auth.principals import Authorization
 from understudy_shared.base.extras import install_fix
 from understudy_shared.base.words import ApplicationId, Lineage
-from understudy_shared.http.edge import Scope
-from understudy_shared.http.etags import is_known
+from understudy_shared.http.edge import Scope, is_known
 from understudy_shared.http.problems import Problem, ProblemError, ProblemType
 from understudy_shared.http.target import FILE_ENDINGS, parse_query
 from understudy_shared.questions.export.columns import METADATA

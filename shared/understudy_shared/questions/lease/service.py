@@ -27,8 +27,8 @@ from understudy_shared.reads.bound_parsing import VERSION_PARAMETERS
 from understudy_shared.reads.bounds import WAIT_WITH_POSITION_MS, Bound, Refusal
 from understudy_shared.reads.tokens import DEFAULT_TTL_S, MAX_TTL_S, Position, SnapshotLease, decode_snapshot, new_lease
 from understudy_shared.server.app import json_response
-from understudy_shared.server.request_counts import NO_STORE
 from understudy_shared.spark.times import utc_text
+from understudy_shared.telemetry.metrics import NO_STORE
 
 MAX_LEASED_STORES: Final = 64
 """Limit on the stores that a request names."""

@@ -19,8 +19,8 @@ from typing import Any, Final, NamedTuple
 
 import orjson
 
+from understudy_shared.auth.permissions import require_printed_key
 from understudy_shared.auth.principals import EVERY_KEY, KeyScope
-from understudy_shared.auth.redaction import require_printed_key
 from understudy_shared.base.errors import UnderstudyError
 from understudy_shared.base.texts import clipped
 from understudy_shared.http.lookup_requests import ReadParams, encoded_key, pop_longs

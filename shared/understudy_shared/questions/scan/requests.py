@@ -12,8 +12,8 @@ from typing import Final
 
 import orjson
 
+from understudy_shared.auth.permissions import require_key
 from understudy_shared.auth.principals import Authorization
-from understudy_shared.auth.redaction import require_key
 from understudy_shared.base.errors import BadKeyError
 from understudy_shared.base.texts import clipped
 from understudy_shared.base.words import StoreKind

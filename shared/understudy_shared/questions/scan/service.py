@@ -16,8 +16,8 @@ import orjson
 from fastapi import APIRouter, Request, Response
 
 from understudy_shared.auth.access import authorization_of
+from understudy_shared.auth.permissions import shown_problem
 from understudy_shared.auth.principals import UNGUARDED, Authorization
-from understudy_shared.auth.redaction import shown_problem
 from understudy_shared.base.errors import UnderstudyError
 from understudy_shared.base.words import StoreKind
 from understudy_shared.http.edge import JSON_TYPE, App, Scope, bug, read_body
@@ -53,8 +53,8 @@ from understudy_shared.reads.bounds import Bound, ReadVersion, version_of
 from understudy_shared.reads.tokens import Position
 from understudy_shared.server.app import Answer, without_framework
 from understudy_shared.server.direct import Exchange, reply_problem
-from understudy_shared.server.request_counts import NO_STORE
 from understudy_shared.spark.key_codec import KeyCodec
+from understudy_shared.telemetry.metrics import NO_STORE
 
 CONFINED_MS = 3_000
 """Time of a page for a reader who may not see where other keys are: it ends at its own keys only."""

@@ -18,8 +18,8 @@ import orjson
 from fastapi import APIRouter, Request, Response
 
 from understudy_shared.auth.access import authorization_of, regranted
+from understudy_shared.auth.permissions import require_key
 from understudy_shared.auth.principals import Authorization
-from understudy_shared.auth.redaction import require_key
 from understudy_shared.base.errors import BadKeyError, UnderstudyError
 from understudy_shared.base.texts import clipped
 from understudy_shared.http.edge import Scope, read_body
@@ -55,8 +55,8 @@ from understudy_shared.questions.watch.streams import (
 from understudy_shared.reads.bound_parsing import parse_moment
 from understudy_shared.reads.bounds import BadBoundError, Bound, Refusal, Selection
 from understudy_shared.reads.tokens import POSITION_PREFIX, BadPositionError, Position, decode_position
-from understudy_shared.server.request_counts import NO_STORE, RequestCounts
 from understudy_shared.spark.key_codec import KeyCodec, Row
+from understudy_shared.telemetry.metrics import NO_STORE, RequestCounts
 
 SELECTION_PARAMETERS = ("limit", "include_expired")
 _KNOWN = "from, include_expired, limit and longs"

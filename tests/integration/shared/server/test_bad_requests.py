@@ -11,7 +11,7 @@ from tests.support.checkpoint.handmade import HandmadeCheckpoint
 from tests.support.cluster.served_node import ServedNode, served_node
 from tests.support.spark.counting_query import WORDS
 
-from understudy_shared.settings.common import DEFAULT_KEY_BYTES
+from understudy_shared.settings import DEFAULT_KEY_BYTES
 
 STORE = "/v1/stores/op0"
 

@@ -13,7 +13,7 @@ from understudy_router.admin.trends import LagSample, Pace, trend_of
 from understudy_router.forwarding.answer_ages import ServedReads
 from understudy_shared.cluster.node_calls import CallKind
 from understudy_shared.http.problems import REFUSED_BY_BOUND
-from understudy_shared.server.request_counts import RequestCounts
+from understudy_shared.telemetry.metrics import RequestCounts
 
 
 def seen(lags: Sequence[int | None], *, every_ms: float = 1000, batches: int = 1) -> list[LagSample]:

@@ -17,7 +17,7 @@ from understudy_shared.http.problems import Problem, ProblemType, refused
 from understudy_shared.questions.lookup.hop import FOUND, HopOutcome
 from understudy_shared.reads.bounds import NO_BOUND, Bound, Refusal, UnknownLag
 from understudy_shared.reads.tokens import Position
-from understudy_shared.telemetry.histogram import OFFSET_LAG_BOUNDS, Histogram
+from understudy_shared.telemetry.metrics import OFFSET_LAG_BOUNDS, Histogram
 
 TASK = TaskId(ApplicationId("a"), 0, 3)
 LINEAGE = Lineage("l")

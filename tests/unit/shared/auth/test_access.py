@@ -18,9 +18,9 @@ from uvicorn.server import ServerState
 from understudy_shared.auth.access import Access, authorization_of
 from understudy_shared.auth.cluster_secret import ClusterIdentity, parse_cluster_secrets
 from understudy_shared.auth.credentials import parse_credentials
+from understudy_shared.auth.presented import presented_in
 from understudy_shared.auth.principals import Authorization
-from understudy_shared.auth.request_credential import presented_in
-from understudy_shared.base.watched_file import WatchedFile
+from understudy_shared.base.files import WatchedFile
 from understudy_shared.http.edge import Receive, Scope, Send, send_reply
 from understudy_shared.http.problems import Problem
 from understudy_shared.server.answers import Answers

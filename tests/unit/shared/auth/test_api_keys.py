@@ -6,9 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from understudy_shared.auth.api_keys import KEY, ApiKey, derived_key, digest_of, new_key
+from understudy_shared.auth.presented import KEY, ApiKey, derived_key, digest_of, new_key, presented_in
 from understudy_shared.auth.principals import ANONYMOUS
-from understudy_shared.auth.request_credential import presented_in
 
 HEADER = b"authorization"
 

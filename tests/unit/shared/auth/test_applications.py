@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 from tests.support.services.guarded_fleet import FLEET, World, fleet_world
 
 from understudy_shared.auth.access import authorization_of, regranted
-from understudy_shared.auth.patterns import matches
-from understudy_shared.auth.principals import EVERY_STORE, Action, Grant, Principal
+from understudy_shared.auth.principals import EVERY_STORE, Action, Grant, Principal, matches
 
 LETTERS = st.text("ab*", max_size=8)
 

@@ -16,18 +16,17 @@ from tests.support.clock import ManualClock
 from tests.support.services.guarded import WRONG, Keys
 
 from understudy_shared.auth.access import Access
-from understudy_shared.auth.audit import _OF_STRANGERS, Audited, AuditLog, note
-from understudy_shared.auth.audit_facts import Asked, asked_of, mark_of
+from understudy_shared.auth.audit import _OF_STRANGERS, Asked, Audited, AuditLog, asked_of, mark_of, note
 from understudy_shared.auth.cluster_secret import ClusterIdentity, parse_cluster_secrets
 from understudy_shared.auth.credentials import parse_credentials
-from understudy_shared.auth.redaction import require_key
+from understudy_shared.auth.permissions import require_key
+from understudy_shared.base.files import WatchedFile
 from understudy_shared.base.throttles import REPEAT_MS, TokenBucket
-from understudy_shared.base.watched_file import WatchedFile
 from understudy_shared.questions.front import LookupsFirst
 from understudy_shared.questions.lookup.batches import Batch
 from understudy_shared.server.app import Framework, answer_with_problems, json_response, service_app
 from understudy_shared.server.direct import Exchange
-from understudy_shared.server.request_counts import RequestCounts
+from understudy_shared.telemetry.metrics import RequestCounts
 
 SECRET = b"s" * 32
 

@@ -12,12 +12,11 @@ from tests.support.services.guarded import Keys
 
 from understudy_node.settings import ClusterNodeSettings, NodeSettings
 from understudy_router.settings import RouterSettings
-from understudy_shared.auth.access import Access
+from understudy_shared.auth.access import Access, Exposure, Guard, exposure_of
 from understudy_shared.auth.audit import AuditLog
-from understudy_shared.auth.binding import Exposure, Guard, exposure_of
 from understudy_shared.auth.credentials import parse_credentials
 from understudy_shared.base.errors import SettingsError
-from understudy_shared.base.watched_file import WatchedFile
+from understudy_shared.base.files import WatchedFile
 
 OPEN = Guard(asks=False, takes_credentials=False, is_encrypted=False)
 PLAIN = Guard(asks=True, takes_credentials=True, is_encrypted=False)

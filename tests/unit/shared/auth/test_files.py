@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from understudy_shared.auth.api_keys import new_key
 from understudy_shared.auth.cluster_secret import ClusterIdentity, parse_cluster_secrets
 from understudy_shared.auth.credentials import CredentialsError, parse_credentials
 from understudy_shared.auth.key_file import add_key, revoke_key, stored_keys
-from understudy_shared.base.watched_file import WatchedFile
+from understudy_shared.auth.presented import new_key
+from understudy_shared.base.files import WatchedFile
 
 NOW = datetime(2026, 11, 22, 12, tzinfo=UTC)
 OPERATORS = """# ours

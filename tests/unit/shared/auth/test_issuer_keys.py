@@ -16,8 +16,8 @@ from understudy_shared.auth import access, authentication, issuer_keys
 from understudy_shared.auth.access import Access, authorization_of
 from understudy_shared.auth.credentials import parse_credentials
 from understudy_shared.auth.issuer_keys import COOL_DOWN_S, MAX_AGE_S, REFRESH_S
-from understudy_shared.auth.request_credential import presented_in
-from understudy_shared.base.watched_file import WatchedFile
+from understudy_shared.auth.presented import presented_in
+from understudy_shared.base.files import WatchedFile
 from understudy_shared.http.edge import Receive, Scope, Send, send_reply
 
 PATH = "/v1/stores/words/keys/a"

@@ -12,10 +12,10 @@ from tests.support.services.guarded import Keys, bearer
 from understudy_shared.auth import rates as module
 from understudy_shared.auth.access import Access
 from understudy_shared.auth.credentials import parse_credentials
+from understudy_shared.auth.presented import presented_in
 from understudy_shared.auth.principals import Authorization
 from understudy_shared.auth.rates import Limited, RateLimiter, RateLimits
-from understudy_shared.auth.request_credential import presented_in
-from understudy_shared.base.watched_file import WatchedFile
+from understudy_shared.base.files import WatchedFile
 from understudy_shared.http.problems import Problem
 
 TARGET = b"/v1/stores/words/keys/a"

@@ -7,12 +7,8 @@ from typing import Any
 import orjson
 import pytest
 
-from understudy_shared.auth.permissions import hidden_store
+from understudy_shared.auth.permissions import hidden_store, shown_batch, shown_problem
 from understudy_shared.auth.principals import ANONYMOUS, ANYBODY, Action, Grant, Principal
-from understudy_shared.auth.redaction import (
-    shown_batch,
-    shown_problem,
-)
 from understudy_shared.http.problems import Problem, ProblemType
 
 READER = Principal("r", [Grant(frozenset({Action.POINT}), frozenset({"seen"}))])

@@ -6,9 +6,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from understudy_shared.auth.api_keys import ApiKey, digest_of
+from understudy_shared.auth.presented import COOKIE, LIFETIME_S, ApiKey, digest_of, new_session, session_in
 from understudy_shared.auth.principals import ANONYMOUS
-from understudy_shared.auth.sessions import COOKIE, LIFETIME_S, new_session, session_in
 from understudy_shared.auth.sign_in import sign_in_page
 
 OLD, NEW = b"old secret", b"new secret"

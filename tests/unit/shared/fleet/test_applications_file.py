@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from understudy_shared.base.errors import SettingsError
-from understudy_shared.base.watched_file import WatchedFile
+from understudy_shared.base.files import WatchedFile
 from understudy_shared.fleet.applications_file import (
     ApplicationSpec,
     changes,

@@ -22,7 +22,7 @@ from understudy_shared.base.words import HostInfo
 from understudy_shared.fleet.dispatching import Fleet
 from understudy_shared.fleet.service import ApplicationReport, FleetService, Reported, State, labelled, readiness
 from understudy_shared.http.edge import Receive, Scope, Send, send_reply
-from understudy_shared.http.status import Status
+from understudy_shared.http.health import Status
 from understudy_shared.page.routes import fleet_page_routes
 from understudy_shared.questions.front import LookupsFirst
 from understudy_shared.server.connection_guard import ConnectionGuard

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from understudy_shared.base.errors import SettingsError
-from understudy_shared.http.cors import Cors, parse_origins
+from understudy_shared.http.origins import Cors, parse_origins
 
 APP, LOCAL = b"https://app.example.com", b"http://localhost:3000"
 VARY = (b"vary", b"origin")

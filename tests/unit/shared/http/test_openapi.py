@@ -13,8 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.services.openapi import described_answers, resolved, strict, validator
 
-from understudy_shared.http.openapi.document import Service, document, references
-from understudy_shared.http.openapi.page import page
+from understudy_shared.http.openapi.document import Service, document, page, references
 
 SERVICES: tuple[Service, ...] = ("serve", "node", "router")
 DOCUMENTS: dict[str, Any] = {name: document(name) for name in SERVICES}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from understudy_shared.base.errors import SettingsError
-from understudy_shared.http.root_path import parse_root_path, without_root
+from understudy_shared.http.edge import parse_root_path, without_root
 
 ROOT = b"/understudy"
 

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from understudy_shared.server.connection_guard import default_limit_bytes
 from understudy_shared.server.connection_limits import (
     ConnectionLimits,
     ConnectionState,
@@ -18,7 +19,6 @@ from understudy_shared.server.connection_limits import (
     pressure,
     to_evict,
 )
-from understudy_shared.server.memory_use import default_limit_bytes
 from understudy_shared.server.phases import Phase
 
 LIMITS = ConnectionLimits()

@@ -9,7 +9,7 @@ import pytest
 
 from understudy_shared.http.edge import App, Receive, Scope, Send
 from understudy_shared.server.cycle import MAX_UNREAD_BODY_BYTES, Cycle
-from understudy_shared.server.flow import Flow
+from understudy_shared.server.incoming import Flow
 
 LENGTH = (b"content-length", b"4")
 

@@ -16,8 +16,7 @@ from understudy_shared.http.edge import Receive, Scope, Send, send_reply
 from understudy_shared.server.answers import Answers
 from understudy_shared.server.connection_guard import ConnectionGuard
 from understudy_shared.server.direct import Exchange
-from understudy_shared.server.head_cache import ParsedHead
-from understudy_shared.server.parsed_cache import MAX_HEAD_BYTES, ParsedCache
+from understudy_shared.server.parsed_cache import MAX_HEAD_BYTES, ParsedCache, ParsedHead
 from understudy_shared.server.protocol import HttpProtocol
 
 HOST = b"host: x\r\n"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from understudy_shared.server.request_counts import MAX_LABELLED, NO_STORE, RequestCounts
+from understudy_shared.telemetry.metrics import MAX_LABELLED, NO_STORE, RequestCounts
 
 
 def test_requests_are_counted_by_operation_store_and_outcome() -> None:

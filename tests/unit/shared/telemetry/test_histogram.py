@@ -9,9 +9,8 @@ from prometheus_client import CollectorRegistry
 from prometheus_client import Histogram as Theirs
 from prometheus_client.parser import text_string_to_metric_families
 
-from understudy_shared.server.probes import exposition
-from understudy_shared.telemetry.histogram import Histogram, upper_bound
-from understudy_shared.telemetry.metric_families import histogram_family
+from understudy_shared.server.app import exposition
+from understudy_shared.telemetry.metrics import Histogram, histogram_family, upper_bound
 
 BOUNDS = (1, 2.5, 10, 1000)
 VALUES = st.lists(st.sampled_from([0, 1, 1.0001, 2.5, 9, 10, 11, 1000, 1001]) | st.floats(0, 2000), max_size=30)

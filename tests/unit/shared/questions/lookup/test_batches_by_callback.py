@@ -12,7 +12,7 @@ from understudy_shared.questions.front import MAX_DIRECT_BYTES, LookupsFirst
 from understudy_shared.questions.lookup.batches import Batch
 from understudy_shared.server.answers import Answers
 from understudy_shared.server.direct import Exchange, Headers
-from understudy_shared.server.request_counts import RequestCounts
+from understudy_shared.telemetry.metrics import RequestCounts
 
 BATCH = b"/v1/stores/s/lookup?compact=true"
 PLAIN = [(b"accept-encoding", b"identity"), (b"content-type", b"application/json")]

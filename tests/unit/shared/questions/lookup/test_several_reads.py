@@ -16,7 +16,7 @@ from understudy_shared.questions.several import SeveralStores
 from understudy_shared.reads.bounds import NO_BOUND, Bound
 from understudy_shared.reads.tokens import Position
 from understudy_shared.server.direct import Exchange, ReaderLeftError
-from understudy_shared.server.request_counts import RequestCounts
+from understudy_shared.telemetry.metrics import RequestCounts
 
 BODY = b'{"reads": [{"store": "words", "keys": [["a"]]}]}'
 

@@ -1,16 +1,42 @@
-"""A file that is read again when it changes. Unusable content is logged, and the last good content stays in use."""
+"""Files of a service that are private to its user, and files of an operator that are read again when they change.
+
+A service's files hold state that other users may not be allowed to read. Hard links share the mode of the checkpoint's
+files, which a service must not change: the private folder around them keeps other users out. Of a watched file unusable
+content is logged, and the last good content stays in use.
+"""
 
 from __future__ import annotations
 
 import logging
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Generic, TypeVar
 
 from understudy_shared.base.clock import Clock, SystemClock
 from understudy_shared.base.errors import SettingsError, UnderstudyError
 from understudy_shared.base.throttles import Reminder
+
+PRIVATE_FOLDER = 0o700
+PRIVATE_UMASK = 0o077
+
+
+def keep_files_private() -> None:
+    """Make all later files of this process private, those of libraries too. A service's `main` calls it."""
+    os.umask(PRIVATE_UMASK)
+
+
+def private_folder(folder: Path) -> None:
+    """Make a folder that only this user may enter, and close one that is open to others.
+
+    Only for folders that Understudy names, never for a folder that an operator names. Raises OSError.
+    """
+    folder.mkdir(mode=PRIVATE_FOLDER, parents=True, exist_ok=True)
+    if folder.stat().st_mode & 0o777 != PRIVATE_FOLDER:
+        with suppress(PermissionError):  # another user owns it and lets this user write
+            folder.chmod(PRIVATE_FOLDER)
+
 
 log = logging.getLogger(__name__)
 
