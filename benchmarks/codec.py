@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 import orjson
 
-from understudy_shared.spark.json_values import compile_json_printer
+from understudy_shared.spark.json_printer import compile_json_printer
 from understudy_shared.spark.key_codec import KeyCodec
 from understudy_shared.spark.types import Field, LongType, StringType, StructType, TimestampType
 from understudy_shared.spark.unsafe_row import compile_row_decoder, compile_row_encoder

@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from understudy.client.errors import UsageError as UsageError
     from understudy.client.errors import VersionGoneError as VersionGoneError
     from understudy.client.errors import WrongKeyError as WrongKeyError
-    from understudy.client.events import WatchEvent as WatchEvent
     from understudy.client.results import Result as Result
+    from understudy.client.results import WatchEvent as WatchEvent
     from understudy.client.sync import Client as Client
     from understudy_shared.base.errors import UnderstudyError as UnderstudyError
 
@@ -40,7 +40,7 @@ _HOMES = {
     "Client": "understudy.client.sync",
     "Result": "understudy.client.results",
     "UnderstudyError": "understudy_shared.base.errors",
-    "WatchEvent": "understudy.client.events",
+    "WatchEvent": "understudy.client.results",
     **dict.fromkeys(
         (
             *("AmbiguousKeyError", "AmbiguousStoreError", "UnknownApplicationError"),

@@ -30,7 +30,7 @@ from understudy_node.replica.replica_context import StorePlace
 from understudy_node.stores.stores import StoreAlias, named_operators, read_aliases, served_stores
 from understudy_shared.base.errors import UnderstudyError
 from understudy_shared.base.words import ApplicationId, TaskId
-from understudy_shared.spark.times import utc_text
+from understudy_shared.spark.temporal import utc_text
 
 Aliases = Mapping[str, StoreAlias]
 Finding = dict[str, str]

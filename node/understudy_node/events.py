@@ -24,7 +24,7 @@ from understudy_shared.base.words import (
     WRITES_REFUSED,
     Lineage,
 )
-from understudy_shared.spark.times import utc_text
+from understudy_shared.spark.temporal import utc_text
 
 log = logging.getLogger(__name__)
 

@@ -33,7 +33,7 @@ from understudy_shared.base.words import HostInfo, Lineage, Role
 from understudy_shared.bus.announcement import Announcement
 from understudy_shared.bus.messages import QueryProgress
 from understudy_shared.server.settings import HttpService
-from understudy_shared.spark.times import utc_text
+from understudy_shared.spark.temporal import utc_text
 
 POLL_FLOOR_LOCAL_MS = 5
 """Least time between polls of a local disk: a stat costs 2 us, so polling every 5 ms costs a node 0.1 % of a core."""

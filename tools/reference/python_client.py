@@ -14,14 +14,14 @@ from tools.reference.markdown import GENERATED, code, entries, fence, page, plai
 
 import understudy
 from understudy import Client, Result, WatchEvent
-from understudy.client import pages, results, sync, watch
+from understudy.client import driver, pages, results, sync
 from understudy.client.core import changes, values, watches
 
 _CLASSES: Mapping[str, Sequence[type]] = {
     "Client and stores": (Client, sync.Store, sync.Snapshot),
     "What calls return": (
-        pages.Row, Result, pages.Window, pages.KeyVersion, pages.Count, pages.Page, sync.Pages, watch.Watch, WatchEvent,
-        results.StoreInfo, results.Stores, results.RoutingCounts,
+        pages.Row, Result, pages.Window, pages.KeyVersion, pages.Count, pages.Page, sync.Pages, driver.Watch,
+        WatchEvent, results.StoreInfo, results.Stores, results.RoutingCounts,
     ),
 }  # fmt: skip
 _TIMEOUT = "timeout: 'Duration | None' = None"

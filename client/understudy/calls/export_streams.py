@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 import orjson
 
 from understudy.calls.http_client import ServerProblemError
-from understudy.typed.arrow_records import CutError, arrow_records, require_rows, said_by
+from understudy.typed.frames import CutError, arrow_records, require_rows, said_by
 from understudy_shared.base.errors import UnderstudyError
 
 READ_BYTES = 256 * 1024

@@ -1,4 +1,4 @@
-"""Options that several commands share: which server, how to print, and the bounds of a read."""
+"""Options that several commands share: which server, how to print, the bounds of a read, and which rows."""
 
 from __future__ import annotations
 
@@ -8,10 +8,14 @@ from functools import wraps
 from typing import Any, NamedTuple, TypeVar
 
 import click
+import orjson
 
+from understudy.calls.credentials import trust_options
 from understudy.calls.http_client import Server, ServerProblemError
-from understudy.calls.trust import trust_options
 from understudy.terminal.console import Page, print_json, print_report
+from understudy.terminal.exits import CommandError, ExitCode
+from understudy_shared.base.texts import printable
+from understudy_shared.questions.scan.where import WhereTextError, parse_where_text
 from understudy_shared.reads.bounds import MAX_PAGE_ELEMENTS, WAIT_WITH_POSITION_MS
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -139,3 +143,61 @@ def _all(command: Command, options: tuple[Callable[[Command], Command], ...]) ->
     for option in reversed(options):
         command = option(command)
     return command
+
+
+def question_options(command: Command) -> Command:
+    """Add the options that select rows."""
+    for option in (
+        click.option(
+            "--include-expired/--no-include-expired", default=None,
+            help="Whether to show what the watermark has outlived and Spark has not removed.  [default: the store's, "
+            "else show it]",
+        ),
+        click.option("--cursor", help="Go on behind a page: its `next_cursor`."),
+        click.option("--partition", type=click.IntRange(min=0), help="Only this partition of the store."),
+        click.option("--from", help="The least value of the first key column; of a window, its least start."),
+        click.option("--to", help="The end of the range of the first key column: rows are before it."),
+        click.option("--prefix", help='Values of the first key columns, as JSON: \'["UA"]\'.'),
+        click.option(
+            "--where", "comparisons", multiple=True,
+            help="What must hold: 'flights > 100 and carrier = \"UA\"', or a comparison as JSON: "
+            "'[\"flights\", \">\", 100]'. May be given several times.",
+        ),
+    ):  # fmt: skip
+        command = option(command)
+    return command
+
+
+def question_of(given: dict[str, Any]) -> dict[str, Any]:
+    """Return the members of a question. Raises CommandError for an option that is not JSON."""
+    given = given_bounds(given)
+    prefix, comparisons = given.pop("prefix", None), given.pop("comparisons", ())
+    if prefix is not None:
+        given["prefix"] = json_list(prefix, "--prefix", "'[\"UA\"]'")
+    if comparisons:
+        given["where"] = [term for each in comparisons for term in _terms(each)]
+    return given
+
+
+def _terms(text: str) -> list[Any]:
+    """Return the comparisons of an option. Raises CommandError; it shows where an expression is wrong."""
+    if text.lstrip().startswith("["):
+        return [json_list(text, "--where", '\'["flights", ">", 100]\'')]
+    try:
+        return parse_where_text(text)
+    except WhereTextError as error:
+        click.echo("\n".join(map(printable, error.shown.split("\n"))), err=True)
+        raise CommandError(error.what, where="--where", fix=error.fix, exit_code=ExitCode.USAGE) from None
+
+
+def json_list(text: str, where: str, example: str) -> list[Any]:
+    """Return the list that an option is, as JSON. Raises CommandError."""
+    try:
+        found = orjson.loads(text)
+    except orjson.JSONDecodeError as error:
+        found, why = None, f"{text!r} is not JSON: {error}"
+    else:
+        why = f"{text!r} is not a JSON array"
+    if isinstance(found, list):
+        return found
+    raise CommandError(why, where=where, fix=f"Write for example {where} {example}", exit_code=ExitCode.USAGE)

@@ -9,10 +9,9 @@ from time import monotonic
 from urllib.error import URLError
 from urllib.request import Request, getproxies, proxy_bypass
 
-from understudy.client.core.endpoints import Endpoint
-from understudy.client.core.exchange import Failure, FailureKind, Opened, Reply, Send
+from understudy.client.core.exchange import Endpoint, Failure, FailureKind, Opened, Reply, Send
+from understudy.client.credentials import failure_text
 from understudy.client.transports.base import LATE, MAX_REPLY_BYTES
-from understudy.client.transports.trust import failure_text
 from understudy_shared.http.opener import url_opener
 
 _LOOPBACK = {"127.0.0.1", "localhost", "::1"}

@@ -10,9 +10,7 @@ from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, Unpack, overload
 
-from understudy.client.core import frames as tables
-from understudy.client.core import lookups, scans, snapshots
-from understudy.client.core import stores as listing
+from understudy.client.core import lookups, scans
 from understudy.client.core.changes import ChangesOptions, ChangesQuestion, ReadingChanges
 from understudy.client.core.exchange import Steps
 from understudy.client.core.reader import Reader, StoreReader
@@ -20,11 +18,11 @@ from understudy.client.core.scans import HistoryRange, Question
 from understudy.client.core.state import Duration, Routing, client_state
 from understudy.client.core.values import Bounds, CountQuestion, ScanQuestion, Since, SnapshotBounds, WindowQuestion
 from understudy.client.core.watches import Watching, WatchOptions, WatchQuestion
+from understudy.client.credentials import trust
 from understudy.client.pages import Count, KeyVersion, Page, Reads, Row, Window
 from understudy.client.results import Result, RoutingCounts, StoreInfo, Stores, V
 from understudy.client.transports.base import AsyncTransport
 from understudy.client.transports.streams import StreamTransport
-from understudy.client.transports.trust import trust
 from understudy_shared.base.errors import UnderstudyError
 
 if TYPE_CHECKING:
@@ -42,7 +40,7 @@ from typing import Self
 from understudy.client.core.exchange import Close, Failure, Opened, Outcome, Receive, Send, Step, Tell, Together, Wait
 from understudy.client.core.state import ClientState
 from understudy.client.core.streaming import Streaming
-from understudy.client.events import WatchEvent
+from understudy.client.results import WatchEvent
 from understudy.client.transports.base import AsyncStream
 
 
@@ -199,7 +197,7 @@ class AsyncStore(Generic[V]):
 
     async def info(self, *, timeout: Duration | None = None) -> StoreInfo:
         """Describe the store: its columns, its kind, its lineage."""
-        return await self._driver.run(listing.info(self._store, self._driver.state.deadline_s(timeout)))
+        return await self._driver.run(lookups.info(self._store, self._driver.state.deadline_s(timeout)))
 
     def scan(self, *, timeout: Duration | None = None, **question: Unpack[ScanQuestion]) -> AsyncScan[V]:
         """Iterate over rows, all of one version, or over the first `limit` of them; or take them as a table. `timeout`
@@ -326,22 +324,22 @@ class AsyncScan(AsyncPages[Row[V]]):
 
     async def to_arrow(self) -> pa.Table:
         """Return the rows as a table of pyarrow. Raises MissingExtraError without it."""
-        return await self._driver.run(tables.table(self._asked, self._deadline_s))
+        return await self._driver.run(scans.table(self._asked, self._deadline_s))
 
     async def to_pandas(self) -> pd.DataFrame:
         """Return the rows as a data frame of pandas, with Arrow's types: an integer that may be null stays an integer.
         Raises MissingExtraError without it.
         """
-        return await self._driver.run(tables.frame(self._asked, self._deadline_s, "pandas"))
+        return await self._driver.run(scans.frame(self._asked, self._deadline_s, "pandas"))
 
     async def to_polars(self) -> pl.DataFrame:
         """Return the rows as a data frame of Polars. Raises MissingExtraError without it."""
-        frame: pl.DataFrame = await self._driver.run(tables.frame(self._asked, self._deadline_s, "polars"))
+        frame: pl.DataFrame = await self._driver.run(scans.frame(self._asked, self._deadline_s, "polars"))
         return frame
 
     async def to_dicts(self) -> list[dict[str, Any]]:
         """Return the rows as dicts by column, with JSON's values, and without any package."""
-        return await self._driver.run(tables.dicts(self._asked, self._deadline_s))
+        return await self._driver.run(scans.dicts(self._asked, self._deadline_s))
 
     def _deadline_s(self) -> float:
         return self._driver.state.deadline_s(self._timeout, is_scan=True)
@@ -368,7 +366,7 @@ class AsyncView:
     ) -> Reads:
         """Look keys of several stores up at one version: `read({"aircraft": ["N14228"], "airport": ["JFK"]})`."""
         deadline_s = self._driver.state.deadline_s(timeout)
-        return await self._driver.run(snapshots.read(self._reader, keys, bounds, deadline_s))
+        return await self._driver.run(lookups.read(self._reader, keys, bounds, deadline_s))
 
 
 class AsyncSnapshot(AsyncView):
@@ -413,11 +411,11 @@ class AsyncApplication(AsyncView):
     async def stores(self, *, estimate: bool = False, timeout: Duration | None = None) -> Stores:
         """List the stores that can be asked. `estimate`: with about how many keys each has."""
         deadline_s = self._driver.state.deadline_s(timeout)
-        return await self._driver.run(listing.stores(self._reader, deadline_s, estimate=estimate))
+        return await self._driver.run(lookups.stores(self._reader, deadline_s, estimate=estimate))
 
     async def lag(self, store: str | None = None, *, timeout: Duration | None = None) -> Mapping[str, Any]:
         """Report the lag of each replica, as the server's JSON."""
-        return await self._driver.run(listing.lag(self._reader, store, self._driver.state.deadline_s(timeout)))
+        return await self._driver.run(lookups.lag(self._reader, store, self._driver.state.deadline_s(timeout)))
 
     def at(self, moment: datetime | timedelta | str | int | None = None, *, version: int | None = None) -> AsyncView:
         """Return reads at the version that was committed at a moment or before, or at a version by its number."""
@@ -435,7 +433,7 @@ class AsyncApplication(AsyncView):
         """Lease one version of all stores, or of those named, for the reads of the block. Each use renews it."""
         state = self._driver.state
         lease = await self._driver.run(
-            snapshots.lease(
+            lookups.lease(
                 self._reader,
                 stores=stores,
                 ttl=ttl,
@@ -448,7 +446,7 @@ class AsyncApplication(AsyncView):
             yield held
         finally:
             with suppress(UnderstudyError):  # it ends by itself, too
-                await self._driver.run(snapshots.release(self._reader, held.token, state.deadline_s(timeout)))
+                await self._driver.run(lookups.release(self._reader, held.token, state.deadline_s(timeout)))
 
 
 class AsyncClient(AsyncApplication):

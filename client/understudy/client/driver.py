@@ -1,13 +1,31 @@
-"""The driver of calls for programs that block: it takes the steps of the core by a transport."""
+"""The driver of calls for programs that block: it takes the steps of the core by a transport, and hands events over as
+they come.
+"""
 
 from __future__ import annotations
 
 import time
-from typing import TypeVar
+from collections.abc import Callable
+from types import TracebackType
+from typing import Generic, Self, TypeVar
 
-from understudy.client.core.exchange import Close, Failure, Outcome, Receive, Send, Step, Steps, Together, Wait
+from understudy.client.core.exchange import (
+    Close,
+    Failure,
+    Opened,
+    Outcome,
+    Receive,
+    Send,
+    Step,
+    Steps,
+    Tell,
+    Together,
+    Wait,
+)
 from understudy.client.core.state import ClientState
-from understudy.client.transports.base import Transport
+from understudy.client.core.streaming import Streaming
+from understudy.client.results import V, WatchEvent
+from understudy.client.transports.base import Stream, Transport
 
 T = TypeVar("T")
 
@@ -48,3 +66,76 @@ class Driver:
             case Wait():
                 time.sleep(step.seconds)
         return None
+
+
+class Events(Generic[V]):
+    """Events as they come: iterate over it. Its end closes the connection.
+
+    One thread iterates. `close` may be called by any, and ends the iteration.
+    """
+
+    def __init__(self, take: Callable[[Step], Outcome], streaming: Streaming) -> None:
+        self._take, self._streaming = take, streaming
+        self._steps = streaming.steps()
+        self._stream: Stream | None = None
+        self._is_closed = False
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self._streaming!r})"
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> WatchEvent[V]:
+        """Return the next event, when it comes. Raises the error of what cannot go on."""
+        outcome: Outcome = None
+        try:
+            while not self._is_closed:
+                step = self._steps.send(outcome)
+                if isinstance(step, Tell):
+                    event: WatchEvent[V] = step.event
+                    return event
+                outcome = self._take(step)
+                if isinstance(outcome, Opened):
+                    self._stream = outcome.stream
+                elif isinstance(step, Close):
+                    self._stream = None
+        except BaseException:
+            self.close()
+            raise
+        self._close_stream()  # one that was opened while another thread closed it
+        raise StopIteration
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        self._close_stream()
+
+    @property
+    def position(self) -> str | None:
+        """The position behind all events so far: `position` of another watch goes on there. None before the first."""
+        return self._streaming.position
+
+    def close(self) -> None:
+        """End it, and its connection."""
+        self._is_closed = True
+        self._close_stream()
+
+    def _close_stream(self) -> None:
+        stream, self._stream = self._stream, None
+        if stream is not None:
+            stream.close()
+
+
+class Watch(Events[V]):
+    """The events of a watch. `Store.watch` and `Store.watch_many` make it."""
+
+
+class Changes(Events[V]):
+    """The changes of a store, which end behind the last version. `Store.changes` makes it."""

@@ -10,9 +10,7 @@ from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, Unpack, overload
 
-from understudy.client.core import frames as tables
-from understudy.client.core import lookups, scans, snapshots
-from understudy.client.core import stores as listing
+from understudy.client.core import lookups, scans
 from understudy.client.core.changes import ChangesOptions, ChangesQuestion, ReadingChanges
 from understudy.client.core.exchange import Steps
 from understudy.client.core.reader import Reader, StoreReader
@@ -20,13 +18,12 @@ from understudy.client.core.scans import HistoryRange, Question
 from understudy.client.core.state import Duration, Routing, client_state
 from understudy.client.core.values import Bounds, CountQuestion, ScanQuestion, Since, SnapshotBounds, WindowQuestion
 from understudy.client.core.watches import Watching, WatchOptions, WatchQuestion
-from understudy.client.driver import Driver
+from understudy.client.credentials import trust
+from understudy.client.driver import Changes, Driver, Watch
 from understudy.client.pages import Count, KeyVersion, Page, Reads, Row, Window
 from understudy.client.results import Result, RoutingCounts, StoreInfo, Stores, V
 from understudy.client.transports.base import Transport
 from understudy.client.transports.sockets import SocketTransport
-from understudy.client.transports.trust import trust
-from understudy.client.watch import Changes, Watch
 from understudy_shared.base.errors import UnderstudyError
 
 if TYPE_CHECKING:
@@ -68,7 +65,7 @@ class Store(Generic[V]):
 
     def info(self, *, timeout: Duration | None = None) -> StoreInfo:
         """Describe the store: its columns, its kind, its lineage."""
-        return self._driver.run(listing.info(self._store, self._driver.state.deadline_s(timeout)))
+        return self._driver.run(lookups.info(self._store, self._driver.state.deadline_s(timeout)))
 
     def scan(self, *, timeout: Duration | None = None, **question: Unpack[ScanQuestion]) -> Scan[V]:
         """Iterate over rows, all of one version, or over the first `limit` of them; or take them as a table. `timeout`
@@ -191,22 +188,22 @@ class Scan(Pages[Row[V]]):
 
     def to_arrow(self) -> pa.Table:
         """Return the rows as a table of pyarrow. Raises MissingExtraError without it."""
-        return self._driver.run(tables.table(self._asked, self._deadline_s))
+        return self._driver.run(scans.table(self._asked, self._deadline_s))
 
     def to_pandas(self) -> pd.DataFrame:
         """Return the rows as a data frame of pandas, with Arrow's types: an integer that may be null stays an integer.
         Raises MissingExtraError without it.
         """
-        return self._driver.run(tables.frame(self._asked, self._deadline_s, "pandas"))
+        return self._driver.run(scans.frame(self._asked, self._deadline_s, "pandas"))
 
     def to_polars(self) -> pl.DataFrame:
         """Return the rows as a data frame of Polars. Raises MissingExtraError without it."""
-        frame: pl.DataFrame = self._driver.run(tables.frame(self._asked, self._deadline_s, "polars"))
+        frame: pl.DataFrame = self._driver.run(scans.frame(self._asked, self._deadline_s, "polars"))
         return frame
 
     def to_dicts(self) -> list[dict[str, Any]]:
         """Return the rows as dicts by column, with JSON's values, and without any package."""
-        return self._driver.run(tables.dicts(self._asked, self._deadline_s))
+        return self._driver.run(scans.dicts(self._asked, self._deadline_s))
 
     def _deadline_s(self) -> float:
         return self._driver.state.deadline_s(self._timeout, is_scan=True)
@@ -233,7 +230,7 @@ class View:
     ) -> Reads:
         """Look keys of several stores up at one version: `read({"aircraft": ["N14228"], "airport": ["JFK"]})`."""
         deadline_s = self._driver.state.deadline_s(timeout)
-        return self._driver.run(snapshots.read(self._reader, keys, bounds, deadline_s))
+        return self._driver.run(lookups.read(self._reader, keys, bounds, deadline_s))
 
 
 class Snapshot(View):
@@ -278,11 +275,11 @@ class Application(View):
     def stores(self, *, estimate: bool = False, timeout: Duration | None = None) -> Stores:
         """List the stores that can be asked. `estimate`: with about how many keys each has."""
         deadline_s = self._driver.state.deadline_s(timeout)
-        return self._driver.run(listing.stores(self._reader, deadline_s, estimate=estimate))
+        return self._driver.run(lookups.stores(self._reader, deadline_s, estimate=estimate))
 
     def lag(self, store: str | None = None, *, timeout: Duration | None = None) -> Mapping[str, Any]:
         """Report the lag of each replica, as the server's JSON."""
-        return self._driver.run(listing.lag(self._reader, store, self._driver.state.deadline_s(timeout)))
+        return self._driver.run(lookups.lag(self._reader, store, self._driver.state.deadline_s(timeout)))
 
     def at(self, moment: datetime | timedelta | str | int | None = None, *, version: int | None = None) -> View:
         """Return reads at the version that was committed at a moment or before, or at a version by its number."""
@@ -300,7 +297,7 @@ class Application(View):
         """Lease one version of all stores, or of those named, for the reads of the block. Each use renews it."""
         state = self._driver.state
         lease = self._driver.run(
-            snapshots.lease(
+            lookups.lease(
                 self._reader,
                 stores=stores,
                 ttl=ttl,
@@ -313,7 +310,7 @@ class Application(View):
             yield held
         finally:
             with suppress(UnderstudyError):  # it ends by itself, too
-                self._driver.run(snapshots.release(self._reader, held.token, state.deadline_s(timeout)))
+                self._driver.run(lookups.release(self._reader, held.token, state.deadline_s(timeout)))
 
 
 class Client(Application):

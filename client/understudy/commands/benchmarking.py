@@ -22,7 +22,7 @@ from urllib.parse import urlencode
 import click
 import orjson
 
-from understudy.calls.credentials import authorization
+from understudy.calls.credentials import authorization, client_context
 from understudy.calls.http_client import path_segment, server_endpoint
 from understudy.calls.options import (
     ServerOptions,
@@ -32,7 +32,6 @@ from understudy.calls.options import (
     server_options,
     wait_ms_of,
 )
-from understudy.calls.trust import client_context
 from understudy.client.core.exchange import Request
 from understudy.commands.reading import keys_of_lines
 from understudy.terminal.console import print_json, print_lines

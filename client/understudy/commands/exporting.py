@@ -20,8 +20,14 @@ from understudy.calls.export_streams import (
     read_ndjson,
 )
 from understudy.calls.http_client import Server, path_segment
-from understudy.calls.options import ServerOptions, bound_options, server_options, wait_ms_of
-from understudy.calls.questions import question_of, question_options
+from understudy.calls.options import (
+    ServerOptions,
+    bound_options,
+    question_of,
+    question_options,
+    server_options,
+    wait_ms_of,
+)
 from understudy.commands.reading import longs_option
 from understudy.terminal.exits import EXIT_CODES_HELP, CommandError, ExitCode
 from understudy.terminal.export_files import (
@@ -33,7 +39,7 @@ from understudy.terminal.export_files import (
     require_pyarrow,
     written_whole,
 )
-from understudy.typed.arrow_records import CutError
+from understudy.typed.frames import CutError
 from understudy_shared.base.errors import UnderstudyError
 from understudy_shared.questions.scan.question import decode_scan_cursor
 

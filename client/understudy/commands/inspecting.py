@@ -14,7 +14,7 @@ from understudy.terminal.exits import EXIT_CODES_HELP
 from understudy.terminal.lag_reports import SORTS, STATES, arranged, fleet_lag_page, lag_page
 from understudy.terminal.reports import store_fields, stores_page
 from understudy.typed.columns import read_entry
-from understudy.typed.generated import models_source
+from understudy.typed.models import models_source
 from understudy_shared.base.errors import UnderstudyError
 
 

@@ -19,12 +19,11 @@ import click
 import orjson
 from click.shell_completion import get_completion_class
 
+from understudy.calls.credentials import trust_options
 from understudy.calls.http_client import Server, ServerProblemError
 from understudy.calls.options import DEFAULT_TIMEOUT_S, application_option
-from understudy.calls.trust import trust_options
-from understudy.services.effective_settings import InForce, in_force
 from understudy.services.running import use_config_file
-from understudy.services.settings import FLAGS_OF, given_settings, setting_options, unknown_variables
+from understudy.services.settings import FLAGS_OF, InForce, given_settings, in_force, setting_options, unknown_variables
 from understudy.terminal.console import Lines, Sheet, print_json, print_page, print_report
 from understudy.terminal.exits import EXIT_CODES_HELP, CommandError, ExitCode
 from understudy_shared.base.errors import UnderstudyError

@@ -9,17 +9,17 @@ import click
 import orjson
 
 from understudy.calls.http_client import Server, path_segment
-from understudy.calls.keyed import KeyCall, words_or_json
+from understudy.calls.keyed import KeyCall, entry_of, pages, words_or_json
 from understudy.calls.options import (
     ServerOptions,
     as_parameters,
     bound_options,
     given_bounds,
+    question_of,
+    question_options,
     server_options,
     wait_ms_of,
 )
-from understudy.calls.paging import entry_of, pages
-from understudy.calls.questions import question_of, question_options
 from understudy.commands.reading import KeyCommand, longs_option
 from understudy.commands.row_output import (
     ALL_FORMATS,

@@ -6,10 +6,16 @@ from typing import Any
 
 import click
 
-from understudy.services.flags import NODE_FLAGS, ROUTER_FLAGS, SERVE_FLAGS
-from understudy.services.running import find_service, prepare, run_service, service_options
-from understudy.services.settings import given_settings, setting_options
-from understudy.services.welcome import node_lines, router_lines, welcome_lines
+from understudy.services.running import (
+    find_service,
+    node_lines,
+    prepare,
+    router_lines,
+    run_service,
+    service_options,
+    welcome_lines,
+)
+from understudy.services.settings import NODE_FLAGS, ROUTER_FLAGS, SERVE_FLAGS, given_settings, setting_options
 from understudy.terminal.exits import EXIT_CODES_HELP
 from understudy_shared.telemetry.logs import LogFormat
 

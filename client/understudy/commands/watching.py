@@ -11,16 +11,14 @@ import click
 import orjson
 
 from understudy.calls.http_client import STREAM_TIMEOUT_S, Server
-from understudy.calls.keyed import checked_json
-from understudy.calls.options import ServerOptions, server_options
-from understudy.calls.paging import entry_of
-from understudy.calls.questions import json_list
+from understudy.calls.keyed import checked_json, entry_of
+from understudy.calls.options import ServerOptions, json_list, server_options
 from understudy.client.core.changes import ChangesQuestion, ReadingChanges
 from understudy.client.core.reader import Reader, StoreReader
 from understudy.client.core.streaming import PATIENCE_S
 from understudy.client.core.watches import Watching, WatchQuestion
-from understudy.client.events import WatchEvent
-from understudy.client.watch import Changes, Watch
+from understudy.client.driver import Changes, Watch
+from understudy.client.results import WatchEvent
 from understudy.commands.reading import KeyCommand
 from understudy.commands.row_output import (
     ALL_FORMATS,

@@ -25,7 +25,7 @@ from understudy.terminal.reports import shown
 from understudy_shared.base.clock import SystemClock
 from understudy_shared.base.errors import UnderstudyError
 from understudy_shared.base.texts import printable
-from understudy_shared.spark.times import utc_text
+from understudy_shared.spark.temporal import utc_text
 
 _TIMEOUT_S = 5.0
 

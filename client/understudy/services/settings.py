@@ -1,4 +1,4 @@
-"""Flags to settings: options made from a table, and the values that the user gave.
+"""The settings of services as flags of `understudy serve`, `node` and `router`, and where each value comes from.
 
 Rule: only a flag that was given is passed on, so that UNDERSTUDY_* variables and the file count for all others.
 """
@@ -6,15 +6,91 @@ Rule: only a flag that was given is passed on, so that UNDERSTUDY_* variables an
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeVar
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, TypeVar, get_args
 
 import click
 from pydantic import ValidationError
+from pydantic.fields import FieldInfo
 
-from understudy.services.flags import NODE_FLAGS, ROUTER_FLAGS, SERVE_FLAGS, Flag
 from understudy.terminal.exits import CommandError, ExitCode
-from understudy_shared.base.masking import masked_value
-from understudy_shared.base.texts import BadSizeError, did_you_mean, parse_size
+from understudy_shared.base.masking import masked_location, masked_value
+from understudy_shared.base.texts import BadSizeError, did_you_mean, parse_size, size_text
+from understudy_shared.settings import (
+    AnnouncedFields,
+    BusFields,
+    ClusterNodeFields,
+    Fields,
+    FleetFields,
+    HttpFields,
+    NodeFields,
+    RouterFields,
+    ServiceFields,
+)
+
+Kind = Literal["text", "number", "size", "path", "switch"]
+_KINDS: tuple[tuple[type, Kind], ...] = ((bool, "switch"), (int, "number"), (Path, "path"), (str, "text"))
+
+
+@dataclass(frozen=True, slots=True)
+class Flag:
+    """A setting as a flag. `default` is the service's: a value, or words when it is derived."""
+
+    name: str
+    kind: Kind
+    default: int | str | bool | None
+    help: str
+    is_required: bool = False
+
+    @property
+    def option(self) -> str:
+        return "--" + self.name.replace("_", "-")
+
+    @property
+    def default_text(self) -> str:
+        """The default as the help shows it."""
+        if self.is_required:
+            return "[required]"
+        if self.default is None:
+            return "[default: none]"
+        if self.kind == "switch":
+            return f"[default: {'on' if self.default else 'off'}]"
+        is_size = self.kind == "size" and isinstance(self.default, int)
+        return f"[default: {size_text(int(self.default)) if is_size else self.default}]"
+
+
+def flags_of(*declarations: type[Fields]) -> tuple[Flag, ...]:
+    """Return a flag for each setting, required ones first. What is declared again later has the last declaration.
+
+    The checkpoint is an argument of the commands.
+    """
+    fields: dict[str, FieldInfo] = {}
+    for each in declarations:
+        fields |= each.model_fields
+    flags = [_flag(name, field) for name, field in fields.items() if name != "checkpoint"]
+    return tuple(sorted(flags, key=lambda flag: not flag.is_required))
+
+
+def _flag(name: str, field: FieldInfo) -> Flag:
+    default: Any = None
+    if not field.is_required():
+        more = field.json_schema_extra if isinstance(field.json_schema_extra, dict) else {}
+        default = more.get("derived", None if field.default == "" else field.default)
+    return Flag(name, _kind(name, field.annotation), default, field.description or "", field.is_required())
+
+
+def _kind(name: str, annotation: Any) -> Kind:
+    if "bytes" in name.split("_"):
+        return "size"
+    plain = next(iter(get_args(annotation)), annotation)
+    return next(kind for base, kind in _KINDS if issubclass(plain, base))
+
+
+SERVE_FLAGS = flags_of(FleetFields, ServiceFields, NodeFields, HttpFields)
+NODE_FLAGS = flags_of(BusFields, FleetFields, AnnouncedFields, ServiceFields, ClusterNodeFields, NodeFields, HttpFields)
+ROUTER_FLAGS = flags_of(BusFields, ServiceFields, RouterFields, HttpFields)
+
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -109,3 +185,38 @@ def _bytes(flag: Flag, text: str) -> int:
         return parse_size(text)
     except BadSizeError as error:
         raise CommandError(error.what, where=flag.option, fix=error.fix, exit_code=ExitCode.USAGE) from None
+
+
+class InForce(NamedTuple):
+    """A setting: its value as people may see it (None: not set), and `flag`, `variable`, `file` or `default`."""
+
+    name: str
+    value: object
+    source: str
+    where: str
+
+
+def in_force(
+    table: Sequence[Flag], given: Mapping[str, Any], environ: Mapping[str, str], file: Mapping[str, Any], path: str
+) -> list[InForce]:
+    """List every setting, by the services' precedence: a flag, a variable, the file, the default (pure)."""
+    variables = {name.lower(): (name, value) for name, value in environ.items()}
+    names = ["checkpoint"] if any(flag.name == "checkpoint_wait_ms" for flag in table) else []
+    defaults: dict[str, object] = {flag.name: flag.default for flag in table}
+    found = []
+    for name in [*names, *(flag.name for flag in table)]:
+        variable = variables.get((PREFIX + name).lower())
+        if name in given:
+            option = "CHECKPOINT" if name == "checkpoint" else "--" + name.replace("_", "-")
+            found.append(InForce(name, _shown(given[name]), "flag", option))
+        elif variable is not None:
+            found.append(InForce(name, _shown(variable[1]), "variable", variable[0]))
+        elif name in file:
+            found.append(InForce(name, _shown(file[name]), "file", path))
+        else:
+            found.append(InForce(name, defaults.get(name), "default", ""))
+    return found
+
+
+def _shown(value: object) -> object:
+    return masked_location(value) if isinstance(value, str) else value

@@ -16,10 +16,9 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 import click
 
-from understudy.calls.credentials import FIXES
-from understudy.calls.flag_words import in_flags, place_in_flags
+from understudy.calls.credentials import FIXES, client_context
+from understudy.calls.http_client import in_flags, place_in_flags
 from understudy.calls.options import ServerOptions, given_bounds, server_options
-from understudy.calls.trust import client_context
 from understudy.client.errors import (
     BadRequestError,
     ServerProblemError,

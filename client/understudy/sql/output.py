@@ -12,7 +12,7 @@ from understudy.terminal.console import Sheet, print_page
 from understudy.terminal.export_files import WrittenArrow, WrittenParquet, form_by_ending, written_whole
 from understudy.terminal.reports import shown
 from understudy_shared.base.texts import printable
-from understudy_shared.spark.names import unique_names
+from understudy_shared.spark.types import unique_names
 
 if TYPE_CHECKING:
     from understudy.sql.session import Answer

@@ -32,7 +32,7 @@ from understudy.client.errors import (
 from understudy.client.pages import Page, Row
 from understudy.client.sync import Client, Snapshot, Store
 from understudy.sql.tables import Access, Table
-from understudy.typed.arrow_records import CutError
+from understudy.typed.frames import CutError
 from understudy_shared.base.errors import UnderstudyError
 from understudy_shared.questions.export.columns import PROBLEM
 from understudy_shared.questions.scan.question import MAX_SCAN_ROWS, decode_scan_cursor

@@ -23,7 +23,7 @@ import orjson
 
 from understudy.client.core.values import ScanQuestion
 from understudy.typed.columns import StoreEntry, read_entry
-from understudy.typed.errors import SchemaError
+from understudy.typed.python_types import SchemaError
 from understudy_shared.base.errors import UnderstudyError
 from understudy_shared.questions.export.columns import PARTS, PROBLEM, ExportColumn, ExportColumns
 from understudy_shared.questions.scan.question import MAX_FIELDS

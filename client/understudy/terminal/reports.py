@@ -12,7 +12,7 @@ from typing import Any
 
 import orjson
 
-from understudy.client.events import WatchEvent
+from understudy.client.results import WatchEvent
 from understudy.terminal.console import FieldList, Lines, Page, Sheet
 from understudy_shared.base.texts import duration_text as known_duration_text
 from understudy_shared.base.texts import printable

@@ -10,9 +10,9 @@ It is the service of `understudy serve` over a small checkpoint that it writes, 
 `node`.
 """
 
-from understudy.testing.application import Application as Application
-from understudy.testing.application import Trouble as Trouble
+from understudy.testing.server import Application as Application
 from understudy.testing.server import Server as Server
-from understudy.testing.stores import Store as Store
+from understudy.testing.server import Store as Store
+from understudy.testing.server import Trouble as Trouble
 
 __all__ = ["Application", "Server", "Store", "Trouble"]

@@ -1,24 +1,268 @@
-"""`Server`: a server for tests, of one application or several."""
+"""`Server`: a server for tests, of one application or several, and the stores that a test declares."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+from understudy.client.credentials import trust
 from understudy.client.errors import UsageError
 from understudy.client.transports.sockets import SocketTransport
-from understudy.client.transports.trust import trust
-from understudy.testing.application import Application
-from understudy.testing.stores import DeclaredStore, Store
-from understudy_shared.base.errors import SettingsError
+from understudy.typed.columns import Column
+from understudy.typed.key_writer import KeyWriter
+from understudy.typed.models import columns_of
+from understudy_shared.base.errors import SettingsError, UnsupportedError
 from understudy_shared.base.extras import MissingExtraError
+from understudy_shared.base.texts import clipped
 from understudy_shared.fleet.applications_file import require_id
+from understudy_shared.spark.types import Field, StructType, parse_type_name
 
 if TYPE_CHECKING:
     from understudy.client.aio import AsyncClient
     from understudy.client.sync import Client
-    from understudy.testing.service import LocalService
+    from understudy.testing.service import LocalService, Query
+
+Changes = Mapping[Any, Any] | Iterable[tuple[Any, Any]]
+"""Values by key, or pairs of them where keys are not hashable. None deletes the key."""
+
+Change = tuple[object, object]
+"""The JSON of a key in exact form, and that of its value: an object by column, or None to delete the key."""
+
+
+@dataclass(frozen=True)
+class Store:
+    """A store: the columns of its key and of its value, and the rows that it begins with, key and value in one.
+
+    Types are Spark's, as `GET /v1/stores` prints them. `result` is what the query makes of stored values, as an alias
+    file has it.
+    """
+
+    key: Mapping[str, str]
+    value: Mapping[str, str]
+    rows: Sequence[Any] = ()
+    result: Mapping[str, object] = field(default_factory=dict)
+
+
+class DeclaredStore:
+    """A store as it was declared, checked."""
+
+    def __init__(self, name: str, declared: Store) -> None:
+        """Check it. Raises UsageError."""
+        self.name = name
+        self.key, self.value = _struct(name, "key", declared.key), _struct(name, "value", declared.value)
+        self.result = declared.result
+        twice = [*declared.key.keys() & declared.value.keys()]
+        if twice:
+            raise UsageError(
+                f"a column is in the key and in the value: {', '.join(twice)}",
+                where=f"store {name}",
+                fix="Give each column another name",
+            )
+        self._write_key = KeyWriter(_columns(self.key)).write
+        self._write_value = KeyWriter(_columns(self.value)).write
+        self.rows: Sequence[Change] = [self._row(each) for each in declared.rows]
+
+    def changes(self, changes: Changes) -> list[Change]:
+        """Return changes as JSON. Raises UsageError and BadKeyError for what does not fit."""
+        pairs = changes.items() if isinstance(changes, Mapping) else changes
+        return [(self._write_key(key), None if value is None else self._value(key, value)) for key, value in pairs]
+
+    def _row(self, row: Any) -> Change:
+        columns = self._by_column(row, "a row")
+        key = {name: columns[name] for name in _names(self.key) if name in columns}
+        return self._write_key(key), self._value(key, {name: columns[name] for name in columns if name not in key})
+
+    def _value(self, key: object, value: Any) -> object:
+        columns = self._by_column(value, f"the value of {clipped(key)}")
+        known = _names(self.value)
+        unknown = [name for name in columns if name not in known]
+        if unknown:
+            raise UsageError(
+                f"there is no column {clipped(unknown[0])}",
+                where=f"store {self.name}",
+                fix=f"The value has {', '.join(known)}",
+            )
+        return self._write_value({name: columns.get(name) for name in known})
+
+    def _by_column(self, row: Any, what: str) -> Mapping[str, Any]:
+        columns = columns_of(row)
+        if columns is None:
+            raise UsageError(
+                f"{what} is not given by column: {clipped(row)}",
+                where=f"store {self.name}",
+                fix="Give a dict by column, or a model",
+            )
+        return columns
+
+
+def _struct(store: str, part: str, columns: Mapping[str, str]) -> StructType:
+    if not columns:
+        raise UsageError(f"the {part} has no columns", where=f"store {store}", fix=f'Give {part}={{"name": "string"}}')
+    return StructType(tuple(Field(name, _type(store, name, text)) for name, text in columns.items()))
+
+
+def _type(store: str, column: str, text: str) -> Any:
+    try:
+        return parse_type_name(text)
+    except UnsupportedError:
+        raise UsageError(
+            f"{clipped(text)} is not a type of Spark",
+            where=f"store {store}, column {column}",
+            fix="Write it as GET /v1/stores prints it: long, decimal(12,2), struct<start:timestamp,end:timestamp>",
+        ) from None
+
+
+def _columns(struct: StructType) -> list[Column]:
+    return [Column(each.name, each.type, each.nullable) for each in struct.fields]
+
+
+def _names(struct: StructType) -> list[str]:
+    return [each.name for each in struct.fields]
+
+
+MAX_AGE = timedelta(days=365)
+"""Longest time by which the clock of a server moves at once."""
+
+
+class Trouble:
+    """A fault of a server, until `end`, or until the end of a `with` block."""
+
+    def __init__(self, end: Callable[[], None]) -> None:
+        self._end = end
+
+    def end(self) -> None:
+        """End it; the server is as before when this returns."""
+        self._end()
+
+    def __enter__(self) -> Trouble:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.end()
+
+
+class Application:
+    """One query of a server: its commits, and what goes wrong with it. Others do not notice."""
+
+    def __init__(self, stores: Mapping[str, DeclaredStore], query: Query | None) -> None:
+        """Take the stores. `query` writes them; None where a server has several applications."""
+        self._stores = stores
+        self._only = query
+        self._troubles: set[Trouble] = set()
+
+    @property
+    def _query(self) -> Query:
+        if self._only is None:
+            raise UsageError(
+                "the server has several applications",
+                where="application",
+                fix='Name one: server.application("orders").commit(...)',
+            )
+        return self._only
+
+    # ---- the query
+
+    @property
+    def version(self) -> int:
+        """The version that was committed last."""
+        return self._query.version
+
+    @property
+    def now(self) -> datetime:
+        """The time at the server, which `lag` moves forward."""
+        return datetime.fromtimestamp(self._query.wall_us() / 1e6, UTC)
+
+    def commit(self, changes: Mapping[str, Changes] | None = None) -> int:
+        """Commit the next version, and return it when it can be read.
+
+            server.commit({"aircraft": {"N1": {"flights": 4}, "N2": None}})
+
+        Keys are given as to a client, values by column or as a model; None deletes a key. Raises UsageError and
+        BadKeyError for what does not fit, and commits nothing then.
+        """
+        query, changes = self._query, changes or {}
+        unknown = [name for name in changes if name not in self._stores]
+        if unknown:
+            raise UsageError(
+                f"there is no store {unknown[0]!r}", where="commit", fix=f"The server has {', '.join(self._stores)}"
+            )
+        return query.commit({name: self._stores[name].changes(each) for name, each in changes.items()})
+
+    # ---- what goes wrong
+
+    def lag(self, age: timedelta | None, *, versions: int = 1) -> Trouble:
+        """Let answers be `age` behind: the query commits `versions` more, which are not shown, and that time passes.
+
+        What is committed meanwhile is shown at the end, too. With None the server loses its storage: lag is unknown.
+        """
+        if age is not None and (not isinstance(age, timedelta) or not timedelta(0) <= age <= MAX_AGE):
+            raise UsageError(
+                f"age={age!r} is not a time up to a year", where="age", fix="Give timedelta(seconds=30), or None"
+            )
+        if isinstance(versions, bool) or not isinstance(versions, int) or not 1 <= versions <= 1000:
+            raise UsageError(
+                f"versions={versions!r} is not a number from 1 to 1000", where="versions", fix="Give versions=1"
+            )
+        return self._began(self._query.lag(None if age is None else age.total_seconds() * 1000, versions))
+
+    def fail(
+        self,
+        problem: str = "no-acceptable-replica",
+        *,
+        detail: str = "",
+        store: str | None = None,
+        times: int | None = None,
+    ) -> Trouble:
+        """Answer requests of the API with a problem, named by its type: all of them, those of one store, so many."""
+        return self._trouble(problem=problem, detail=detail, store=store, times=times)
+
+    def slow(self, delay: timedelta, *, store: str | None = None, times: int | None = None) -> Trouble:
+        """Answer requests of the API after a delay."""
+        if not isinstance(delay, timedelta) or delay < timedelta(0):
+            raise UsageError(f"delay={delay!r} is not a time", where="delay", fix="Give timedelta(milliseconds=50)")
+        return self._trouble(delay_s=delay.total_seconds(), store=store, times=times)
+
+    def cut(self, *, store: str | None = None, times: int | None = None) -> Trouble:
+        """Close the connection of a request of the API in the middle of its answer."""
+        return self._trouble(is_cut=True, store=store, times=times)
+
+    def heal(self) -> None:
+        """End all troubles."""
+        for trouble in list(self._troubles):
+            trouble.end()
+
+    def _trouble(
+        self,
+        *,
+        problem: str | None = None,
+        detail: str = "",
+        delay_s: float = 0.0,
+        is_cut: bool = False,
+        store: str | None = None,
+        times: int | None = None,
+    ) -> Trouble:
+        query = self._query
+        if store is not None and store not in self._stores:
+            raise UsageError(f"there is no store {store!r}", where="store", fix=f"Give {', '.join(self._stores)}")
+        if times is not None and (isinstance(times, bool) or not isinstance(times, int) or times < 1):
+            raise UsageError(f"times={times!r} is not a number of requests", where="times", fix="Give times=1, or None")
+        return self._began(
+            query.fault(problem=problem, detail=detail, delay_s=delay_s, is_cut=is_cut, store=store, times=times)
+        )
+
+    def _began(self, end: Callable[[], None]) -> Trouble:
+        def ended() -> None:
+            self._troubles.discard(trouble)
+            end()
+
+        trouble = Trouble(ended)
+        self._troubles.add(trouble)
+        return trouble
 
 
 class Server(Application):

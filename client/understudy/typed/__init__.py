@@ -1,8 +1,7 @@
 """Typed keys and values: the columns of a store as Python values, plain or in models of their readers."""
 
 from understudy.typed.binding import Binding, bind
-from understudy.typed.errors import ModelError, SchemaError, UnfitValueError
-from understudy.typed.intervals import CalendarInterval, YearMonthInterval
+from understudy.typed.python_types import CalendarInterval, ModelError, SchemaError, UnfitValueError, YearMonthInterval
 
 __all__ = [
     "Binding",

@@ -8,15 +8,23 @@ from collections.abc import Callable, Iterable, Mapping, MutableMapping, Mutable
 from typing import Any, Final
 
 from understudy.typed.columns import Column, StoreEntry, read_entry
-from understudy.typed.errors import ModelError, UnfitValueError
 from understudy.typed.key_writer import KeyWriter
 from understudy.typed.models import Model, model_of
-from understudy.typed.plain import MISMATCHES, Convert, list_maker, or_null, pairs_of, to_plain
-from understudy.typed.scalars import fit_scalar, fitting_names
+from understudy.typed.python_types import (
+    MISMATCHES,
+    Convert,
+    ModelError,
+    UnfitValueError,
+    fit_scalar,
+    fitting_names,
+    list_maker,
+    or_null,
+    pairs_of,
+    to_plain,
+)
 from understudy_shared.base.texts import clipped, did_you_mean
 from understudy_shared.base.words import StoreKind
-from understudy_shared.spark.names import unique_names
-from understudy_shared.spark.types import ArrayType, MapType, SparkType, StructType, VoidType
+from understudy_shared.spark.types import ArrayType, MapType, SparkType, StructType, VoidType, unique_names
 
 Read = Callable[[Mapping[str, Any]], Any]
 

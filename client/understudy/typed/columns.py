@@ -6,14 +6,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from understudy.typed.errors import SchemaError
+from understudy.typed.python_types import SchemaError
 from understudy_shared.base.errors import UnsupportedError
 from understudy_shared.base.texts import clipped
 from understudy_shared.base.words import StoreKind
 from understudy_shared.questions.export.columns import StoreColumns
 from understudy_shared.reads.columns import Columns
-from understudy_shared.spark.type_names import parse_type_name
-from understudy_shared.spark.types import Field, SparkType, StructType, TimestampType
+from understudy_shared.spark.types import Field, SparkType, StructType, TimestampType, parse_type_name
 
 _SESSION_WINDOW: Final = "session_window"
 _TIMEOUT: Final = "timeoutTimestamp"

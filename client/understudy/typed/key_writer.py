@@ -12,13 +12,11 @@ from typing import Any, Final
 from uuid import UUID
 
 from understudy.typed.columns import Column
-from understudy.typed.intervals import CalendarInterval, YearMonthInterval
 from understudy.typed.models import columns_of
-from understudy.typed.plain import MISMATCHES
+from understudy.typed.python_types import MISMATCHES, CalendarInterval, YearMonthInterval
 from understudy_shared.base.errors import BadKeyError
 from understudy_shared.spark import temporal
 from understudy_shared.spark.json_values import compile_json_parser, example_of, shown
-from understudy_shared.spark.names import unique_names
 from understudy_shared.spark.types import (
     ArrayType,
     BinaryType,
@@ -35,6 +33,7 @@ from understudy_shared.spark.types import (
     TimestampNtzType,
     TimestampType,
     TimeType,
+    unique_names,
 )
 
 ToJson = Callable[[Any], Any]

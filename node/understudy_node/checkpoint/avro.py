@@ -20,7 +20,6 @@ from types import MappingProxyType
 from typing import Any, Final, cast
 
 from understudy_shared.base.errors import CorruptFileError, UnsupportedError
-from understudy_shared.spark.layout import decimal_of, unscaled_of
 from understudy_shared.spark.types import (
     ArrayType,
     BinaryType,
@@ -38,6 +37,7 @@ from understudy_shared.spark.types import (
     TimestampNtzType,
     TimestampType,
 )
+from understudy_shared.spark.unsafe_row import decimal_of, unscaled_of
 
 AvroDecoder = Callable[[bytes, int], tuple[object, ...]]
 """A function from the bytes of a record, which begins at a position and ends with them, to one value per column."""

@@ -25,7 +25,7 @@ from understudy_shared.bus.commits import SeenCommit
 from understudy_shared.bus.gossip import EXPIRY_HEARTBEATS, AgedHeartbeat
 from understudy_shared.bus.messages import MAX_FORK_CHARACTERS, MAX_FORKS, Heartbeat
 from understudy_shared.cluster.view import refused_forks
-from understudy_shared.spark.times import utc_text
+from understudy_shared.spark.temporal import utc_text
 
 log = logging.getLogger(__name__)
 

@@ -40,7 +40,7 @@ from understudy_shared.http.problems import Problem, ProblemError, ProblemType
 from understudy_shared.http.target import unknown_application
 from understudy_shared.page.routes import fleet_page_routes
 from understudy_shared.server.app import CAUSES_OF_PROCESS, degraded_metric, json_response
-from understudy_shared.spark.times import utc_text
+from understudy_shared.spark.temporal import utc_text
 
 log = logging.getLogger(__name__)
 

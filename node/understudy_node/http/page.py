@@ -47,7 +47,7 @@ from understudy_shared.page.series import (
     worst,
 )
 from understudy_shared.page.words import FRESH_MS
-from understudy_shared.spark.times import utc_text
+from understudy_shared.spark.temporal import utc_text
 from understudy_shared.telemetry.metrics import RequestCounts
 
 log = logging.getLogger(__name__)

@@ -47,7 +47,7 @@ from understudy_shared.questions.scan.service import Scans
 from understudy_shared.questions.store_lists import listed_stores
 from understudy_shared.reads.bounds import NO_BOUND, Refusal, Selection
 from understudy_shared.server.app import json_response
-from understudy_shared.spark.times import utc_text
+from understudy_shared.spark.temporal import utc_text
 
 if TYPE_CHECKING:
     from understudy_node.cluster.member import ClusterMember

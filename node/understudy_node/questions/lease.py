@@ -31,7 +31,7 @@ from understudy_shared.questions.lease.service import Chosen, Snapshots, choose
 from understudy_shared.reads.bounds import NO_BOUND, Bound, Refusal
 from understudy_shared.reads.tokens import Position, SnapshotLease
 from understudy_shared.server.app import json_response
-from understudy_shared.spark.times import utc_text
+from understudy_shared.spark.temporal import utc_text
 
 
 class NodeSnapshots(Snapshots):

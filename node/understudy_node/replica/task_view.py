@@ -20,7 +20,7 @@ from understudy_shared.base.words import HostInfo, LagInfo, Lineage, ReplicaStat
 from understudy_shared.http.problems import LAYOUT_SINCE, RETAINED, Problem, refused
 from understudy_shared.reads.bounds import ReadVersion, Refusal
 from understudy_shared.reads.tokens import Position
-from understudy_shared.spark.times import utc_text
+from understudy_shared.spark.temporal import utc_text
 
 
 class Retained(NamedTuple):

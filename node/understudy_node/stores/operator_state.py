@@ -32,12 +32,11 @@ from understudy_node.stores.results import ResultPrinter
 from understudy_node.stores.row_forms import split_values
 from understudy_shared.base.errors import CorruptFileError
 from understudy_shared.reads.bounds import Selection
-from understudy_shared.spark.json_values import compile_json_printer
-from understudy_shared.spark.layout import bitmap_words, fixed_bytes
-from understudy_shared.spark.normalise import Normaliser, compile_normaliser
+from understudy_shared.spark.json_printer import compile_json_printer
+from understudy_shared.spark.key_codec import Normaliser, compile_normaliser
 from understudy_shared.spark.temporal import timestamp_text
 from understudy_shared.spark.types import LongType, StructType
-from understudy_shared.spark.unsafe_row import compile_row_decoder, compile_row_encoder
+from understudy_shared.spark.unsafe_row import bitmap_words, compile_row_decoder, compile_row_encoder, fixed_bytes
 
 SEEN: Final = b'"found":true,'
 """The member for a key of a set without an expiry."""

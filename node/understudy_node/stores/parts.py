@@ -57,9 +57,8 @@ from understudy_shared.base.clock import wall_ms
 from understudy_shared.base.errors import UnderstudyError
 from understudy_shared.base.words import StoreKind
 from understudy_shared.bus.messages import MAX_SCHEMAS
-from understudy_shared.spark.json_values import compile_json_printer
-from understudy_shared.spark.names import unique_names
-from understudy_shared.spark.types import StructType, parse_schema
+from understudy_shared.spark.json_printer import compile_json_printer
+from understudy_shared.spark.types import StructType, parse_schema, unique_names
 
 Column = dict[str, str | bool]
 

@@ -21,7 +21,6 @@ from typing import cast
 from understudy_shared.base.errors import UnderstudyError
 from understudy_shared.bus.messages import MAX_COLUMNS
 from understudy_shared.spark.json_printer import compile_json_printer
-from understudy_shared.spark.layout import DECIMAL_CONTEXT
 from understudy_shared.spark.types import (
     MAX_LONG_DIGITS,
     ArrayType,
@@ -35,6 +34,7 @@ from understudy_shared.spark.types import (
     SparkType,
     StructType,
 )
+from understudy_shared.spark.unsafe_row import DECIMAL_CONTEXT
 
 Printed = Mapping[str, object]
 """A value as an answer prints it, by column."""

@@ -28,8 +28,8 @@ from understudy_node.stores.results import ResultPrinter
 from understudy_node.stores.row_forms import Columns, RowForm
 from understudy_shared.base.errors import CorruptFileError
 from understudy_shared.reads.bounds import Selection
-from understudy_shared.spark.json_values import compile_json_printer
-from understudy_shared.spark.map_keys import WHOLE_MAP, is_of_whole_map
+from understudy_shared.spark.json_printer import compile_json_printer
+from understudy_shared.spark.store_keys import WHOLE_MAP, is_of_whole_map
 from understudy_shared.spark.temporal import timestamp_text
 from understudy_shared.spark.types import Field, StructType
 from understudy_shared.spark.unsafe_row import compile_row_decoder, compile_row_encoder

@@ -39,7 +39,7 @@ from understudy_shared.page.series import (
 )
 from understudy_shared.reads.bound_parsing import StoreBounds
 from understudy_shared.reads.bounds import Bound
-from understudy_shared.spark.times import utc_text
+from understudy_shared.spark.temporal import utc_text
 from understudy_shared.telemetry.metrics import RequestCounts
 
 log = logging.getLogger(__name__)

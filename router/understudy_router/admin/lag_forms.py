@@ -19,7 +19,7 @@ from understudy_router.admin.node_reports import node_row
 from understudy_router.admin.snapshot import Snapshot
 from understudy_router.cluster.catalogue import StoreRoute
 from understudy_router.cluster.degraded import bus_document
-from understudy_shared.spark.times import utc_text
+from understudy_shared.spark.temporal import utc_text
 
 EVERY = Query()
 

@@ -36,7 +36,7 @@ from understudy_router.cluster.catalogue import StoreRoute
 from understudy_router.cluster.degraded import bus_document
 from understudy_shared.base.extras import PACKAGE
 from understudy_shared.page.series import Number
-from understudy_shared.spark.times import utc_text
+from understudy_shared.spark.temporal import utc_text
 
 SCHEMA = 1
 

@@ -26,7 +26,7 @@ from understudy_shared.auth.access import Exposure
 from understudy_shared.base.words import HostInfo
 from understudy_shared.bus.messages import Assignment, Heartbeat
 from understudy_shared.http.health import HealthReport
-from understudy_shared.spark.times import utc_text
+from understudy_shared.spark.temporal import utc_text
 
 Document = dict[str, Any]
 

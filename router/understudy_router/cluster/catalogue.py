@@ -12,8 +12,7 @@ from understudy_shared.base.texts import did_you_mean
 from understudy_shared.base.words import KeyPlacement
 from understudy_shared.bus.messages import Catalogue, CatalogueStore
 from understudy_shared.spark.key_codec import KeyCodec
-from understudy_shared.spark.key_encoding import NOT_ENCODABLE, KeyEncoding
-from understudy_shared.spark.map_keys import described_key
+from understudy_shared.spark.store_keys import NOT_ENCODABLE, KeyEncoding, described_key
 
 MAX_CATALOGUE_COLUMNS = 4096
 """Most key columns of all stores together."""

@@ -23,7 +23,7 @@ from understudy_shared.http.target import unknown_application
 from understudy_shared.page.routes import fleet_page_routes
 from understudy_shared.page.series import STEP_MS
 from understudy_shared.server.app import json_response
-from understudy_shared.spark.times import utc_text
+from understudy_shared.spark.temporal import utc_text
 
 Document = Mapping[str, Any]
 

@@ -38,7 +38,7 @@ from understudy_shared.server.app import (
 )
 from understudy_shared.server.connection_guard import ConnectionGuard
 from understudy_shared.server.settings import HttpService, HttpServiceSettings
-from understudy_shared.spark.times import utc_text
+from understudy_shared.spark.temporal import utc_text
 
 LABEL = "application"
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import NamedTuple, Self
 
-from understudy_shared.spark.times import utc_text
+from understudy_shared.spark.temporal import utc_text
 
 
 class Status(NamedTuple):

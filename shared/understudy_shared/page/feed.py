@@ -22,7 +22,7 @@ from understudy_shared.base.clock import Clock
 from understudy_shared.http.problems import Problem, ProblemError, ProblemType
 from understudy_shared.server.app import is_head
 from understudy_shared.server.connection_limits import ENDLESS
-from understudy_shared.spark.times import utc_text
+from understudy_shared.spark.temporal import utc_text
 
 log = logging.getLogger(__name__)
 

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from understudy_shared.http.problems import Problem, ProblemError, ProblemType
-from understudy_shared.spark.times import utc_text
+from understudy_shared.spark.temporal import utc_text
 
 STEP_MS = 10_000
 HISTORY_MINUTES = 60

@@ -28,7 +28,7 @@ from understudy_shared.reads.bound_parsing import VERSION_PARAMETERS
 from understudy_shared.reads.bounds import MAX_BATCH_KEYS, Bound
 from understudy_shared.reads.tokens import Position
 from understudy_shared.server.direct import AsgiExchange, ReaderLeftError
-from understudy_shared.spark.times import utc_text
+from understudy_shared.spark.temporal import utc_text
 from understudy_shared.telemetry.metrics import NO_STORE
 
 MAX_READS: Final = 64

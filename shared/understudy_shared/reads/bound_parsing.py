@@ -34,8 +34,7 @@ from understudy_shared.reads.tokens import (
     decode_position,
     decode_snapshot,
 )
-from understudy_shared.spark.temporal import parse_timestamp
-from understudy_shared.spark.times import utc_text
+from understudy_shared.spark.temporal import parse_timestamp, utc_text
 
 MAX_MOMENT_MS = 253_402_300_799_999
 """The last millisecond of the year 9999."""

@@ -11,8 +11,7 @@ from typing import Literal, NamedTuple
 
 from understudy_shared.base.texts import clipped
 from understudy_shared.reads.bounds import BadBoundError
-from understudy_shared.spark.names import unique_names
-from understudy_shared.spark.types import SparkType, StructType
+from understudy_shared.spark.types import SparkType, StructType, unique_names
 
 Part = Literal["key", "value", "result"]
 

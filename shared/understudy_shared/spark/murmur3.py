@@ -15,7 +15,6 @@ from typing import cast
 
 import mmh3
 
-from understudy_shared.spark.layout import Source, fixed_code, signed_big_endian, unscaled_of
 from understudy_shared.spark.types import (
     ArrayType,
     BinaryType,
@@ -30,6 +29,7 @@ from understudy_shared.spark.types import (
     StructType,
     VoidType,
 )
+from understudy_shared.spark.unsafe_row import Source, fixed_code, signed_big_endian, unscaled_of
 
 RowHash = Callable[[Sequence[object]], int]
 Fold = Callable[..., int]

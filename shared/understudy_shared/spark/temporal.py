@@ -232,3 +232,8 @@ def _civil_from_days(days: int) -> tuple[int, int, int]:
     shifted = (5 * day_of_year + 2) // 153
     month = shifted + 3 if shifted < 10 else shifted - 9
     return year_of_era + era * 400 + (month <= 2), month, day_of_year - (153 * shifted + 2) // 5 + 1
+
+
+def utc_text(moment_us: int | None) -> str | None:
+    """Print microseconds since the epoch as text, None as None."""
+    return None if moment_us is None else timestamp_text(moment_us)

@@ -1,18 +1,19 @@
-"""Spark SQL types as frozen values, read from the schema JSON that Spark writes.
+"""Spark SQL types as frozen values, read from Spark's schema JSON or from their names; and unique names of columns.
 
-Pure. A type this release cannot read is refused by name when the schema is parsed, never half-read.
-`name` is the readable name of a type; two types are equal when equal bytes mean equal values.
+Pure. A type this release cannot read is refused by name when it is parsed, never half-read. `name` is the readable name
+of a type, as `GET /v1/stores` shows it; two types are equal when equal bytes mean equal values.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
 from understudy_shared.base.errors import CorruptFileError, UnsupportedError
+from understudy_shared.base.texts import clipped
 
 BINARY_COLLATION = "UTF8_BINARY"
 MAX_SCHEMA_DEPTH = 192
@@ -411,3 +412,146 @@ def _is_opaque(spark_type: SparkType) -> bool:
 
 def _clip(text: str, limit: int = 80) -> str:
     return text if len(text) <= limit else text[:limit] + "..."
+
+
+MAX_NAME_DEPTH = 64
+"""Limit on the types inside each other: as many structs as a schema may nest."""
+
+MAX_COLONS = 16
+"""Limit on the colons in the name of a field: each is a place where the name might end."""
+
+_ATOM = re.compile(r"[A-Za-z_][A-Za-z_0-9 ]*(?:\([A-Za-z_0-9:, -]*\))?(?: collate [A-Za-z_.0-9]+)?")
+
+_Found = tuple[SparkType, int]
+"""A type, and where its name ends."""
+
+
+def parse_type_name(text: str) -> SparkType:
+    """Parse a type by its name. Raises UnsupportedError for a name that this release does not know."""
+    try:
+        found = _Names(text).type_at(0, 0)
+    except RecursionError:
+        found = None
+    if found is None or found[1] != len(text):
+        raise UnsupportedError(
+            f"type {clipped(text)} is not known",
+            where="the description of a store",
+            fix="Use an understudy as new as that of the server",
+        )
+    return found[0]
+
+
+class _Names:
+    """A reader of one text. Each place is read once, so that a long name takes no more than linear time."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._known: dict[int, _Found | None] = {}
+
+    def type_at(self, start: int, depth: int) -> _Found | None:
+        """Return the type whose name begins here; None where no type does."""
+        if start not in self._known:
+            self._known[start] = None if depth > MAX_NAME_DEPTH else self._read(start, depth)
+        return self._known[start]
+
+    def _read(self, start: int, depth: int) -> _Found | None:
+        readers: tuple[tuple[str, Callable[[int, int], _Found | None]], ...] = (
+            ("struct<", self._struct),
+            ("array<", self._array),
+            ("map<", self._map),
+        )
+        for word, read in readers:
+            if self._text.startswith(word, start):
+                return read(start + len(word), depth + 1)
+        return self._atom(start)
+
+    def _atom(self, start: int) -> _Found | None:
+        matched = _ATOM.match(self._text, start)
+        if matched is None:
+            return None
+        try:
+            return parse_atom(matched[0]), matched.end()
+        except UnsupportedError:
+            return None
+
+    def _array(self, start: int, depth: int) -> _Found | None:
+        element = self.type_at(start, depth)
+        if element is None or not self._text.startswith(">", element[1]):
+            return None
+        return ArrayType(element[0]), element[1] + 1
+
+    def _map(self, start: int, depth: int) -> _Found | None:
+        key = self.type_at(start, depth)
+        if key is None or not self._text.startswith(",", key[1]):
+            return None
+        value = self.type_at(key[1] + 1, depth)
+        if value is None or not self._text.startswith(">", value[1]):
+            return None
+        return MapType(key[0], value[0]), value[1] + 1
+
+    def _struct(self, start: int, depth: int) -> _Found | None:
+        fields: list[Field] = []
+        if self._text.startswith(">", start):
+            return StructType(), start + 1
+        while True:
+            found = self._field(start, depth)
+            if found is None:
+                return None
+            field, end = found
+            fields.append(field)
+            if self._text[end] == ">":
+                return StructType(tuple(fields)), end + 1
+            start = end + 1
+
+    def _field(self, start: int, depth: int) -> tuple[Field, int] | None:
+        """Return the field that begins here, by the shortest name behind which there is a type and an end."""
+        colon = start - 1
+        for _ in range(MAX_COLONS):
+            colon = self._text.find(":", colon + 1)
+            if colon < 0:
+                return None
+            found = self.type_at(colon + 1, depth)
+            if found is not None and self._text[found[1] : found[1] + 1] in {",", ">"}:
+                return Field(self._text[start:colon], found[0]), found[1]
+        return None
+
+
+def schema_json(schema: StructType) -> bytes:
+    """Return the JSON of a schema, in ASCII. Elements of arrays and maps may be null: types do not say whether."""
+    return json.dumps(_type(schema)).encode("ascii")
+
+
+def _type(spark_type: SparkType) -> object:
+    match spark_type:
+        case StructType(fields):
+            return {"type": "struct", "fields": [_field(each) for each in fields]}
+        case ArrayType(element):
+            return {"type": "array", "elementType": _type(element), "containsNull": True}
+        case MapType(key, value):
+            return {"type": "map", "keyType": _type(key), "valueType": _type(value), "valueContainsNull": True}
+        case _:
+            return spark_type.name
+
+
+def _field(field: Field) -> object:
+    return {"name": field.name, "type": _type(field.type), "nullable": field.nullable, "metadata": {}}
+
+
+def unique_names(names: Iterable[str]) -> tuple[str, ...]:
+    """Make names unique: the first of equal names stays, later ones get `_2`, `_3`, ... and skip every name that exists
+    already.
+    """
+    originals = tuple(names)
+    taken = set(originals)
+    seen: set[str] = set()
+    unique: list[str] = []
+    for original in originals:
+        name = original
+        if original in seen:
+            suffix = 2
+            while (name := f"{original}_{suffix}") in taken:
+                suffix += 1
+            taken.add(name)
+        seen.add(original)
+        unique.append(name)
+    return tuple(unique)

@@ -16,7 +16,7 @@ from tests.support.services.bad_servers import BadServer, bad_server, sending
 from tests.support.services.canned_server import PROBLEM, Canned, canned_server
 from tests.support.services.certificates import Signer
 
-from understudy.client.core import metadata as refreshing
+from understudy.client.core import direct as refreshing
 
 KEY = "usk_secret"
 ANSWER = Canned(orjson.dumps(node_answer("word-1")))

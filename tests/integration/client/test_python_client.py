@@ -24,7 +24,7 @@ from understudy import (
     UsageError,
     VersionGoneError,
 )
-from understudy.client.core import metadata
+from understudy.client.core import direct
 from understudy.client.results import RoutingCounts
 from understudy_shared.reads.tokens import decode_position
 
@@ -71,7 +71,7 @@ def client(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> I
     else:
         urls = [f"http://127.0.0.1:{each.port}" for each in request.getfixturevalue("known").routers]
     is_direct = servers == "nodes directly"
-    monkeypatch.setattr(metadata, "JITTER_S", 0.0)
+    monkeypatch.setattr(direct, "JITTER_S", 0.0)
     with asking(kind, urls, routing="direct" if is_direct else "routers") as asked:
         yield asked
 
@@ -306,7 +306,7 @@ def test_the_answers_of_a_session_never_go_back_between_servers(kind: str, known
 def test_lookups_go_to_the_nodes_that_hold_the_keys_and_say_the_same(
     kind: str, known: Cluster, module_checkpoint: HandmadeCheckpoint, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(metadata, "JITTER_S", 0.0)
+    monkeypatch.setattr(direct, "JITTER_S", 0.0)
     counts = module_checkpoint.counts(VERSION)
     urls = [f"http://127.0.0.1:{each.port}" for each in known.routers]
     with asking(kind, urls, routing="direct", session=True) as client:

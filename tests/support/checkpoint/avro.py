@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from decimal import Decimal
 from typing import Any
 
-from understudy_shared.spark.layout import DECIMAL_CONTEXT
 from understudy_shared.spark.types import (
     ArrayType,
     BinaryType,
@@ -20,6 +19,7 @@ from understudy_shared.spark.types import (
     StringType,
     StructType,
 )
+from understudy_shared.spark.unsafe_row import DECIMAL_CONTEXT
 
 
 def record(columns: StructType, row: Sequence[object]) -> bytes:

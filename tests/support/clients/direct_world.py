@@ -12,10 +12,10 @@ import orjson
 from tests.support.clients.steps import World, answer, found
 from tests.support.router.tables import APPLICATION, LINEAGE, assigned, beat, port_of, route, task
 
-from understudy.client.core.addresses import NodeAddresses
 from understudy.client.core.direct import Direct
 from understudy.client.core.exchange import Outcome, Reply, Send
 from understudy.client.core.lookups import get, get_many
+from understudy.client.core.placement import NodeAddresses
 from understudy.client.core.reader import Reader, StoreReader
 from understudy.client.core.state import ClientState
 from understudy_router.cluster.tables import Tables

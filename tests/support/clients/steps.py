@@ -9,7 +9,6 @@ from typing import Any, TypeVar
 
 import orjson
 
-from understudy.client.core.endpoints import parse_endpoint
 from understudy.client.core.exchange import (
     Close,
     Failure,
@@ -25,6 +24,7 @@ from understudy.client.core.exchange import (
     Tell,
     Together,
     Wait,
+    parse_endpoint,
 )
 from understudy.client.core.state import ClientState, Settings
 from understudy.client.credentials import Credential

@@ -8,8 +8,7 @@ from contextlib import contextmanager
 from types import ModuleType
 from typing import Any
 
-from understudy_shared.spark.names import unique_names
-from understudy_shared.spark.types import Field, SparkType, StructType
+from understudy_shared.spark.types import Field, SparkType, StructType, unique_names
 
 
 def entry_of(value: StructType, key: StructType | None = None, kind: str = "value", **others: Any) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from tests.support.typed.entries import module_of
 
 from understudy.typed import bind
 from understudy.typed.columns import read_entry
-from understudy.typed.generated import models_source
+from understudy.typed.models import models_source
 
 
 def assert_typed(entry: dict[str, Any], rows: list[dict[str, Any]]) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 def follow_an_old_assignment() -> None:
     """Keep the first placement of a store, as if each partition had moved since from the next one's node."""
-    from understudy.client.core.metadata import Metadata
+    from understudy.client.core.direct import Metadata
 
     take = Metadata._take
 

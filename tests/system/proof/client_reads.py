@@ -23,9 +23,9 @@ from tests.system.proof.sessions import Asked, Replied
 from understudy import AsyncClient, Client, DeadlineError, ServerProblemError, UnderstudyError
 from understudy.client.core.exchange import Failure, Reply, Send
 from understudy.client.core.state import Routing
+from understudy.client.credentials import Trust
 from understudy.client.transports.sockets import SocketTransport
 from understudy.client.transports.streams import StreamTransport
-from understudy.client.transports.trust import Trust
 from understudy_shared.reads.tokens import decode_position
 
 TIMEOUT_S: Final = 5.0

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 import orjson
 import pytest
 
-from understudy.services.welcome import example_target
+from understudy.services.running import example_target
 from understudy_shared.http.target import parse_query, split_path
 
 

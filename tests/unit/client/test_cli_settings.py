@@ -10,9 +10,8 @@ import pytest
 from pydantic_settings import BaseSettings
 from tests.support.services.command_line import ask
 
-from understudy.services.flags import NODE_FLAGS, ROUTER_FLAGS, SERVE_FLAGS, Flag
 from understudy.services.running import use_config_file
-from understudy.services.settings import given_settings, settings_error
+from understudy.services.settings import NODE_FLAGS, ROUTER_FLAGS, SERVE_FLAGS, Flag, given_settings, settings_error
 from understudy.terminal.exits import ExitCode
 from understudy_node.settings import ClusterNodeSettings, NodeSettings
 from understudy_router.settings import RouterSettings

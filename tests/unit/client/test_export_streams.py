@@ -11,7 +11,7 @@ import pytest
 
 from understudy.calls.export_streams import Piece, ReadStream, read_arrow, read_csv, read_ndjson
 from understudy.calls.http_client import ServerProblemError
-from understudy.typed.arrow_records import CutError
+from understudy.typed.frames import CutError
 from understudy_shared.questions.export.service import ARROW_BROKEN
 
 SCHEMA = pa.schema([pa.field("n", pa.int64())])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from understudy.calls.flag_words import in_flags, place_in_flags
+from understudy.calls.http_client import in_flags, place_in_flags
 
 
 @pytest.mark.parametrize(

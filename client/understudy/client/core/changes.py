@@ -15,8 +15,7 @@ from understudy.client.core.state import Duration, seconds
 from understudy.client.core.streaming import MAY_PASS, PATIENCE_S, BadStreamError, Streaming, object_of
 from understudy.client.core.values import Since, SinceTime, json_value, query_of
 from understudy.client.errors import LineageChangedError, UsageError, problem_error
-from understudy.client.events import EventKind, WatchEvent, event_error
-from understudy.client.results import Binding
+from understudy.client.results import Binding, EventKind, WatchEvent, event_error
 
 MEDIA_TYPE: Final = "application/x-ndjson"
 SILENCE_S: Final = 60.0

@@ -1,7 +1,7 @@
 """The placement of a store's keys: what a router's metadata says, checked before it is used (pure).
 
 Everything in it may be wrong: a router that lags, a proxy's page, a lie. A placement with any such fault is not used,
-and the routers answer.
+and the routers answer. A node that is asked gets the client's credential, so an address in doubt is not used either.
 
 Keys are encoded by the types of their columns where their text is not enough: for values that must be sent as JSON, and
 to find the partition of a key. That imports the codec of Spark's keys, which most calls do not need.
@@ -9,27 +9,86 @@ to find the partition of a key. That imports the codec of Spark's keys, which mo
 
 from __future__ import annotations
 
+import re
 import struct
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import lru_cache
+from ipaddress import ip_address
 from typing import Any
 
 import orjson
 
-from understudy.client.core.addresses import NodeAddresses
-from understudy.client.core.endpoints import Endpoint
-from understudy.client.core.exchange import Reply
+from understudy.client.core.exchange import Endpoint, Reply, parse_endpoint
 from understudy.client.core.values import are_segments, is_printed, json_of, key_json, parts_of
+from understudy.client.errors import UsageError
 from understudy_shared.base.errors import UnderstudyError
 from understudy_shared.base.words import StoreKind
 from understudy_shared.questions.lookup.windows import window_key
 from understudy_shared.reads.tokens import decode_position
 from understudy_shared.spark.key_codec import KeyCodec, Row
-from understudy_shared.spark.key_encoding import parse_encoding
-from understudy_shared.spark.map_keys import key_codec
-from understudy_shared.spark.type_names import parse_type_name
-from understudy_shared.spark.types import Field, StructType
+from understudy_shared.spark.store_keys import key_codec, parse_encoding
+from understudy_shared.spark.types import Field, StructType, parse_type_name
+
+_NAME = re.compile(r"(?:[a-z0-9_-]{1,63}\.)*(?!0x)[a-z0-9_-]*[a-z_-][a-z0-9_-]*")
+"""A name in lower case. One whose last part is a number is an address in disguise: `127.1`."""
+
+
+class NodeAddresses:
+    """The way to nodes: by the scheme of the routers, to the addresses that they advertise or are mapped to.
+
+    Rule: with a mapping only nodes that it names are asked. Certificates have the name that the node advertises.
+    """
+
+    def __init__(self, routers: Sequence[Endpoint], mapping: Mapping[str, str] | None) -> None:
+        """Take the mapping of advertised addresses to those that are reached from here. Raises UsageError."""
+        schemes = {each.scheme for each in routers}
+        if len(schemes) > 1:
+            what = "nodes would be asked by the scheme of their router, and the routers have two"
+            raise UsageError(what, where="urls", fix="Name all routers by https, or leave routing='direct' out")
+        (self._scheme,) = schemes
+        self._mapping = None if mapping is None else {_parsed(name): _parsed(to) for name, to in mapping.items()}
+
+    def __repr__(self) -> str:
+        return f"NodeAddresses({self._scheme}, {self._mapping})"
+
+    def endpoint(self, host: str, port: int, router: Endpoint) -> Endpoint | None:
+        """Return where a node is asked that metadata of this router names; None where it is not."""
+        host = host.lower()
+        if not 0 < port < 65536 or len(host) > 253:
+            return None
+        is_loopback = _is_loopback(host)
+        if is_loopback is None:
+            return None
+        if self._mapping is not None:
+            found = self._mapping.get((host, port))
+            return None if found is None else Endpoint(self._scheme, *found, "" if found[0] == host else host)
+        if is_loopback and not _is_loopback(router.host):
+            return None  # on this machine it is another's
+        return Endpoint(self._scheme, host, port)
+
+
+def _is_loopback(host: str) -> bool | None:
+    """Whether a host is this machine. None: it cannot be asked at all, such as `0.0.0.0`."""
+    try:
+        address = ip_address(host)
+    except ValueError:
+        return host == "localhost" or host.endswith(".localhost") if _NAME.fullmatch(host) else None
+    return None if address.is_unspecified or address.is_multicast else address.is_loopback
+
+
+def _parsed(address: object) -> tuple[str, int]:
+    """Return host and port of an address. Raises UsageError."""
+    try:
+        if isinstance(address, str) and "/" not in address:
+            found = parse_endpoint(f"http://{address}")
+            if address.endswith(f":{found.port}"):
+                return found.host, found.port
+    except UsageError:
+        pass
+    what = f"{address!r} is not the address of a node"
+    raise UsageError(what, where="addresses", fix="Write {'node-1:8081': 'localhost:18081'}")
+
 
 MAX_METADATA_BYTES = 16 * 1024 * 1024
 MAX_PARTITIONS = 65_536

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import os
 import random
+import sys
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
@@ -17,22 +19,16 @@ from importlib import import_module
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Literal
 
-from understudy.client.core.endpoints import Endpoint, Servers, parse_endpoint
-from understudy.client.core.exchange import Headers, Request
+from understudy.client.core.exchange import Endpoint, Headers, Request, Servers, parse_endpoint
 from understudy.client.core.values import application_segment
 from understudy.client.credentials import Credential, credential
 from understudy.client.errors import UsageError
-from understudy.client.tracing import traceparent
+from understudy_shared.base.errors import UnderstudyError
 from understudy_shared.base.throttles import FADE_MS, RetryBudget
+from understudy_shared.reads.tokens import LineageChangedError, Position, decode_position
 
 if TYPE_CHECKING:
     from understudy.client.core.direct import Direct
-
-
-import threading
-
-from understudy_shared.base.errors import UnderstudyError
-from understudy_shared.reads.tokens import LineageChangedError, Position, decode_position
 
 URL = "UNDERSTUDY_URL"
 DEFAULT_URL = "http://127.0.0.1:8080"
@@ -147,9 +143,9 @@ class ClientState:
 
     def route_directly(self, mapping: Mapping[str, str] | None) -> None:
         """Ask nodes for keys. The part that does it brings Spark's keys, which other clients do not need."""
-        core = "understudy.client.core"
-        addresses = import_module(f"{core}.addresses").NodeAddresses(self.servers.endpoints, mapping)
-        self._addresses, self.direct = mapping, import_module(f"{core}.direct").Direct(addresses, self)
+        direct = import_module("understudy.client.core.direct")
+        addresses = direct.NodeAddresses(self.servers.endpoints, mapping)
+        self._addresses, self.direct = mapping, direct.Direct(addresses, self)
 
     def named(self, request: Request) -> Request:
         """Return a request whose path names the application."""
@@ -235,3 +231,14 @@ def client_state(
         fix = "Give routing='direct', too, or leave addresses out"
         raise UsageError("addresses of nodes are only used with direct routing", where="addresses", fix=fix)
     return state if application is None else state.within(application)
+
+
+def traceparent() -> str | None:
+    """Return the header of the active span; None without one. OpenTelemetry is asked only where it is loaded."""
+    current, api = sys.modules.get("opentelemetry.context"), sys.modules.get("opentelemetry.trace")
+    if current is None or api is None or not current.get_current():  # an empty context has no span
+        return None
+    context = api.get_current_span().get_span_context()
+    if not context.is_valid:
+        return None
+    return f"00-{context.trace_id:032x}-{context.span_id:016x}-{context.trace_flags:02x}"

@@ -12,8 +12,7 @@ from typing import Any, Final
 import orjson
 
 from understudy.client.core.call import OTHER_URL, Call
-from understudy.client.core.endpoints import Endpoint
-from understudy.client.core.exchange import Close, Failure, Opened, Receive, Request, Steps, Wait
+from understudy.client.core.exchange import Close, Endpoint, Failure, Opened, Receive, Request, Steps, Wait
 from understudy.client.core.reader import StoreReader
 from understudy.client.errors import (
     Attempt,

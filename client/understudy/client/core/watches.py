@@ -41,8 +41,7 @@ from understudy.client.core.values import (
     query_of,
 )
 from understudy.client.errors import UsageError, WrongKeyError
-from understudy.client.events import EventKind, WatchEvent, event_error
-from understudy.client.results import Binding
+from understudy.client.results import Binding, EventKind, WatchEvent, event_error
 from understudy_shared.base.errors import UnderstudyError
 from understudy_shared.reads.tokens import decode_position
 

@@ -14,11 +14,17 @@ from collections import deque
 from time import monotonic
 from typing import Any
 
-from understudy.client.core.endpoints import Endpoint
-from understudy.client.core.exchange import Failure, FailureKind, Opened, Reply, Send
-from understudy.client.transports.base import LATE, MAX_REPLY_BYTES, BlockingStream
-from understudy.client.transports.trust import Trust, failure_text
-from understudy.client.transports.wire import KnownHeads, ReplyParser, StreamParser, request_bytes
+from understudy.client.core.exchange import Endpoint, Failure, FailureKind, Opened, Reply, Send
+from understudy.client.credentials import Trust, failure_text
+from understudy.client.transports.base import (
+    LATE,
+    MAX_REPLY_BYTES,
+    BlockingStream,
+    KnownHeads,
+    ReplyParser,
+    StreamParser,
+    request_bytes,
+)
 
 MAX_IDLE = 64
 """Connections to one server that are kept; more may be in use."""

@@ -18,11 +18,16 @@ from contextlib import suppress
 from time import monotonic
 from typing import cast
 
-from understudy.client.core.endpoints import Endpoint
-from understudy.client.core.exchange import Failure, FailureKind, Opened, Reply, Send
-from understudy.client.transports.base import LATE, MAX_REPLY_BYTES
-from understudy.client.transports.trust import Trust, failure_text
-from understudy.client.transports.wire import KnownHeads, ReplyParser, StreamParser, request_bytes
+from understudy.client.core.exchange import Endpoint, Failure, FailureKind, Opened, Reply, Send
+from understudy.client.credentials import Trust, failure_text
+from understudy.client.transports.base import (
+    LATE,
+    MAX_REPLY_BYTES,
+    KnownHeads,
+    ReplyParser,
+    StreamParser,
+    request_bytes,
+)
 
 MAX_IDLE = 64
 """Connections to one server that are kept; more may be in use."""

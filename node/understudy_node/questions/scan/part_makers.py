@@ -34,8 +34,7 @@ from understudy_shared.reads.bounds import BadBoundError, Selection
 from understudy_shared.reads.columns import Column
 from understudy_shared.spark.json_values import compile_segment_parser
 from understudy_shared.spark.key_codec import Row
-from understudy_shared.spark.temporal import timestamp_text
-from understudy_shared.spark.times import utc_text
+from understudy_shared.spark.temporal import timestamp_text, utc_text
 from understudy_shared.spark.types import LongType, TimestampType
 
 MAX_COUNTED: Final = 1_000_000

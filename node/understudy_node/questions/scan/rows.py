@@ -27,9 +27,8 @@ from understudy_shared.questions.scan.requests import KeyPrefix, parse_prefix, r
 from understudy_shared.questions.scan.where import OrderBytes, Term, compile_order, compile_range, compile_where
 from understudy_shared.reads.bounds import EVERYTHING, BadBoundError, Selection
 from understudy_shared.reads.columns import Column, Columns, walk, walk_row
-from understudy_shared.spark.json_values import compile_json_parser
+from understudy_shared.spark.json_values import compile_json_parser, is_scalar
 from understudy_shared.spark.key_codec import Row, is_window
-from understudy_shared.spark.scalar_parser import is_scalar
 from understudy_shared.spark.types import Field, StructType
 
 PASSED_BEFORE_SEEK: Final = 16

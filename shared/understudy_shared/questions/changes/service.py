@@ -44,7 +44,7 @@ from understudy_shared.reads.export_format import MEDIA_TYPES, ExportFormat, ndj
 from understudy_shared.reads.hop_fields import BadHopError, cut, object_of, optional_whole, whole
 from understudy_shared.reads.tokens import LineageChangedError, Position
 from understudy_shared.server.app import is_head
-from understudy_shared.spark.times import utc_text
+from understudy_shared.spark.temporal import utc_text
 
 PATH: Final = "/internal/v1/changes"
 

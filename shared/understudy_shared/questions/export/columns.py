@@ -15,8 +15,7 @@ import orjson
 
 from understudy_shared.base.words import StoreKind
 from understudy_shared.reads.columns import walk
-from understudy_shared.spark.arrow_types import arrow_type
-from understudy_shared.spark.arrow_values import Convert, converter
+from understudy_shared.spark.arrow import Convert, arrow_type, converter
 from understudy_shared.spark.types import (
     ArrayType,
     BooleanType,

@@ -27,7 +27,7 @@ from understudy_shared.reads.bound_parsing import VERSION_PARAMETERS
 from understudy_shared.reads.bounds import WAIT_WITH_POSITION_MS, Bound, Refusal
 from understudy_shared.reads.tokens import DEFAULT_TTL_S, MAX_TTL_S, Position, SnapshotLease, decode_snapshot, new_lease
 from understudy_shared.server.app import json_response
-from understudy_shared.spark.times import utc_text
+from understudy_shared.spark.temporal import utc_text
 from understudy_shared.telemetry.metrics import NO_STORE
 
 MAX_LEASED_STORES: Final = 64

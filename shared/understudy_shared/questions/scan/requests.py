@@ -36,9 +36,9 @@ from understudy_shared.reads.bounds import BadBoundError, Bound
 from understudy_shared.reads.export_format import ExportFormat, parse_format
 from understudy_shared.reads.tokens import BadCursorError
 from understudy_shared.spark.key_codec import ANY_PARTITION, KeyCodec, Row
-from understudy_shared.spark.layout import bitmap_words, fixed_bytes, fixed_code
-from understudy_shared.spark.map_keys import WHOLE_MAP, MapKeyCodec
+from understudy_shared.spark.store_keys import WHOLE_MAP, MapKeyCodec
 from understudy_shared.spark.types import DoubleType, FloatType, StructType
+from understudy_shared.spark.unsafe_row import bitmap_words, fixed_bytes, fixed_code
 
 MAX_CODECS = 256
 """Number of compiled codecs of prefixes."""

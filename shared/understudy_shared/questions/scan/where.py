@@ -18,9 +18,7 @@ from understudy_shared.base.errors import BadKeyError
 from understudy_shared.base.texts import clipped
 from understudy_shared.reads.bounds import BadBoundError
 from understudy_shared.reads.columns import Column, Columns
-from understudy_shared.spark.json_values import compile_json_parser, compile_segment_parser, example_of
-from understudy_shared.spark.layout import unscaled_of
-from understudy_shared.spark.scalar_parser import is_scalar
+from understudy_shared.spark.json_values import compile_json_parser, compile_segment_parser, example_of, is_scalar
 from understudy_shared.spark.types import (
     BINARY_COLLATION,
     BinaryType,
@@ -34,6 +32,7 @@ from understudy_shared.spark.types import (
     StructType,
     VoidType,
 )
+from understudy_shared.spark.unsafe_row import unscaled_of
 
 MAX_TERMS: Final = 32
 MAX_WHERE_BYTES: Final = 8 * 1024

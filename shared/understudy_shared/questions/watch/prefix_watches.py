@@ -43,7 +43,7 @@ from understudy_shared.questions.watch.streams import (
 )
 from understudy_shared.reads.bounds import NO_BOUND, BadBoundError, Bound, ReadVersion, Refusal
 from understudy_shared.reads.tokens import Position
-from understudy_shared.spark.times import utc_text
+from understudy_shared.spark.temporal import utc_text
 
 MAX_PRESENT: Final = 1_000
 """Limit on the keys that are there when a watch of a prefix begins, as on the keys of a watch."""

@@ -14,7 +14,7 @@ import pytest
 from pyspark.sql import SparkSession
 from tests.support.spark.values import same
 
-from understudy_shared.spark.json_values import compile_json_printer
+from understudy_shared.spark.json_printer import compile_json_printer
 from understudy_shared.spark.key_codec import KeyCodec
 from understudy_shared.spark.murmur3 import compile_row_hash
 from understudy_shared.spark.types import (

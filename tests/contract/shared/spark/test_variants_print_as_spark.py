@@ -8,7 +8,7 @@ import random
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # PySpark's own convention
 
-from understudy_shared.spark.variant import variant_json
+from understudy_shared.spark.json_printer import variant_json
 
 DOCUMENTS = 400
 WORDS = [

@@ -22,7 +22,7 @@ from understudy.client.errors import OverloadedError
 from understudy.sql import dataset, reads
 from understudy.sql.session import SqlSession
 from understudy.sql.tables import Access, Combined, narrowed
-from understudy.typed.arrow_records import CutError
+from understudy.typed.frames import CutError
 
 SEED = 20261126
 

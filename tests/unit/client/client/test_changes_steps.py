@@ -17,7 +17,7 @@ from understudy.client.core.changes import MEDIA_TYPE, ChangesQuestion, ReadingC
 from understudy.client.core.exchange import Failure, Opened, Outcome, Send
 from understudy.client.core.reader import Reader, StoreReader
 from understudy.client.errors import BadReplyError, UsageError
-from understudy.client.events import WatchEvent
+from understudy.client.results import WatchEvent
 from understudy_shared.base.errors import UnderstudyError
 
 AWAY = {"type": "no-acceptable-replica", "status": 503, "detail": "away"}

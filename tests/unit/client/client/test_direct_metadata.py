@@ -18,7 +18,7 @@ from tests.support.clients.direct_world import (
 )
 from tests.support.clients.steps import answer, problem
 
-from understudy.client.core import metadata as refreshing
+from understudy.client.core import direct as refreshing
 from understudy.client.core.exchange import Failure, FailureKind, Outcome, Reply
 from understudy.client.core.reader import StoreReader
 

@@ -12,7 +12,7 @@ import pytest
 from tests.support.clients.steps import CUT, World
 
 from understudy import DeadlineError, VersionGoneError
-from understudy.client.core import frames
+from understudy.client.core import scans
 from understudy.client.core.exchange import Opened, Outcome, Reply, Send
 from understudy.client.core.reader import Reader, StoreReader
 from understudy.client.core.scans import Question
@@ -55,7 +55,7 @@ def pieces(body: bytes) -> Iterator[Any]:
 def read(world: World, **question: Any) -> Any:
     state = world.state()
     asked = Question(StoreReader(Reader(state), "s"), "scan", question)
-    return world.run(frames.table(asked, lambda: state.deadline_s(None, is_scan=True)))
+    return world.run(scans.table(asked, lambda: state.deadline_s(None, is_scan=True)))
 
 
 def cursor_of(send: Send) -> int:
@@ -69,7 +69,7 @@ def test_an_export_that_is_cut_at_any_byte_becomes_a_table_of_every_row_once(has
 
         def served(send: Send, world: World, size: int = size) -> Outcome:
             body = stream(cursor_of(send), has_cursors=has_cursors)
-            return Opened(frames.MEDIA_TYPE, {}, pieces(body[:size] if len(world.sent) == 1 else body))
+            return Opened(scans.MEDIA_TYPE, {}, pieces(body[:size] if len(world.sent) == 1 else body))
 
         table = read(World(served))
         assert table.to_pydict() == {"n": ROWS}
@@ -79,7 +79,7 @@ def test_a_server_that_breaks_each_export_off_gives_no_table() -> None:
     problem = {"type": "no-acceptable-replica", "status": 503, "title": "t", "detail": "gone"}
 
     def served(send: Send, world: World) -> Outcome:
-        return Opened(frames.MEDIA_TYPE, {}, pieces(stream(cursor_of(send), last={"error": problem})[:-8]))
+        return Opened(scans.MEDIA_TYPE, {}, pieces(stream(cursor_of(send), last={"error": problem})[:-8]))
 
     with pytest.raises(DeadlineError, match="gone"):
         read(World(served))

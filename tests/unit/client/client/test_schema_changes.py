@@ -13,7 +13,7 @@ from understudy.client.core.exchange import Outcome, Send
 from understudy.client.core.lookups import get
 from understudy.client.core.reader import Reader, StoreReader
 from understudy.client.results import Result
-from understudy.typed.errors import ModelError, UnfitValueError
+from understudy.typed.python_types import ModelError, UnfitValueError
 from understudy_shared.spark import types as spark
 
 OLD = entry_of(struct(count=spark.LongType()), struct(word=spark.StringType()))

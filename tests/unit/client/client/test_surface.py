@@ -11,8 +11,8 @@ import pytest
 import understudy
 from understudy.client import aio, sync
 from understudy.client.aio import AsyncChanges, AsyncWatch
+from understudy.client.driver import Changes, Watch
 from understudy.client.errors import UsageError
-from understudy.client.watch import Changes, Watch
 
 PAIRS = [
     (sync.Client, aio.AsyncClient),

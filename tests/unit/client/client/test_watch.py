@@ -18,9 +18,9 @@ from tests.unit.client.client.test_watch_steps import event, token
 
 from understudy import AsyncClient, Client, VersionGoneError
 from understudy.client.core.exchange import Failure
+from understudy.client.transports.base import StreamParser
 from understudy.client.transports.sockets import SocketStream
 from understudy.client.transports.streams import MAX_HELD_BYTES, LiveStream
-from understudy.client.transports.wire import StreamParser
 
 HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
 GONE = b'{"type":"version-gone","title":"t","status":410,"detail":"d"}'

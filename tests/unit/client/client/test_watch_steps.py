@@ -20,7 +20,7 @@ from understudy.client.errors import (
     UsageError,
     VersionGoneError,
 )
-from understudy.client.events import WatchEvent
+from understudy.client.results import WatchEvent
 from understudy_shared.base.errors import UnderstudyError
 from understudy_shared.base.words import ApplicationId, Lineage
 from understudy_shared.questions.watch.events import version_event

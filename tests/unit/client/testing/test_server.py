@@ -18,9 +18,7 @@ from understudy import BadRequestError, UnderstudyError, UsageError
 from understudy.testing import Server, Store
 from understudy.typed import bind
 from understudy_shared.base.errors import BadKeyError
-from understudy_shared.spark.schema_json import schema_json
-from understudy_shared.spark.type_names import parse_type_name
-from understudy_shared.spark.types import StructType, parse_schema
+from understudy_shared.spark.types import StructType, parse_schema, parse_type_name, schema_json
 
 FIVE = datetime(2013, 1, 1, 5, tzinfo=UTC)
 HOUR = (FIVE, FIVE + timedelta(hours=1))

@@ -16,9 +16,10 @@ from tests.support.typed.entries import entry_of, module_of, struct
 
 from understudy.typed import CalendarInterval, SchemaError, UnfitValueError, YearMonthInterval, bind
 from understudy.typed.columns import read_entry
-from understudy.typed.generated import models_source
+from understudy.typed.models import models_source
 from understudy_shared.base.errors import BadKeyError
-from understudy_shared.spark.json_values import compile_json_parser, compile_json_printer
+from understudy_shared.spark.json_printer import compile_json_printer
+from understudy_shared.spark.json_values import compile_json_parser
 from understudy_shared.spark.types import (
     ArrayType,
     BinaryType,

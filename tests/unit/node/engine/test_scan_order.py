@@ -11,9 +11,8 @@ from tests.support.checkpoint import bytes as spark
 
 from understudy_node.engine.scans import ScanOrder, after_prefix
 from understudy_shared.base.errors import CorruptFileError
-from understudy_shared.spark.layout import fixed_bytes
 from understudy_shared.spark.types import DecimalType, Field, IntType, LongType, StringType, StructType
-from understudy_shared.spark.unsafe_row import compile_row_encoder
+from understudy_shared.spark.unsafe_row import compile_row_encoder, fixed_bytes
 
 KEY = StructType(
     (

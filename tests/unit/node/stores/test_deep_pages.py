@@ -37,7 +37,7 @@ from understudy_node.stores.finder import Finder
 from understudy_node.stores.operator_state import TimedJoinSide, row_printer
 from understudy_node.stores.row_forms import UnsafeRows, split_values
 from understudy_node.stores.state_variables import ListVariable, MapVariable
-from understudy_shared.spark.map_keys import WHOLE_MAP
+from understudy_shared.spark.store_keys import WHOLE_MAP
 
 KEY = ("a", 1)
 OTHERS = (("a", 0), ("a", 2), ("b", 1))

@@ -8,7 +8,7 @@ import pytest
 
 from understudy_node.stores.lookup import as_pandas_keeps
 from understudy_shared.spark.key_codec import KeyCodec, Row
-from understudy_shared.spark.map_keys import MapKeyCodec
+from understudy_shared.spark.store_keys import MapKeyCodec
 from understudy_shared.spark.types import DoubleType, Field, LongType, StringType, StructType
 
 KEY = StructType((Field("name", StringType()), Field("level", DoubleType()), Field("n", LongType())))

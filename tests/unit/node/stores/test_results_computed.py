@@ -21,7 +21,6 @@ from understudy_node.stores.result_functions import (
     words_of,
 )
 from understudy_node.stores.results import ResultAlias, compile_results
-from understudy_shared.spark.layout import DECIMAL_CONTEXT
 from understudy_shared.spark.types import (
     ArrayType,
     BinaryType,
@@ -35,7 +34,7 @@ from understudy_shared.spark.types import (
     StringType,
     StructType,
 )
-from understudy_shared.spark.unsafe_row import compile_row_encoder
+from understudy_shared.spark.unsafe_row import DECIMAL_CONTEXT, compile_row_encoder
 
 COLUMNS: dict[str, SparkType] = {
     "n": LongType(),

@@ -22,7 +22,7 @@ from understudy_node.stores.state_variables import ListVariable, MapVariable, Va
 from understudy_shared.base.errors import CorruptFileError
 from understudy_shared.base.words import StoreKind
 from understudy_shared.reads.bounds import EVERYTHING
-from understudy_shared.spark.map_keys import WHOLE_MAP
+from understudy_shared.spark.store_keys import WHOLE_MAP
 from understudy_shared.spark.types import Field, IntType, LongType, StringType, StructType
 from understudy_shared.spark.unsafe_row import compile_row_encoder
 

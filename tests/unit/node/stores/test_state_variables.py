@@ -23,7 +23,7 @@ from understudy_node.stores.state_variables import ListVariable, MapVariable, Ti
 from understudy_shared.base.errors import CorruptFileError
 from understudy_shared.base.words import StoreKind
 from understudy_shared.reads.bounds import EVERYTHING, Selection
-from understudy_shared.spark.map_keys import WHOLE_MAP
+from understudy_shared.spark.store_keys import WHOLE_MAP
 from understudy_shared.spark.types import Field, LongType, StringType, StructType, VoidType
 from understudy_shared.spark.unsafe_row import compile_row_encoder
 

@@ -21,7 +21,7 @@ from understudy_router.cluster.tables import Tables
 from understudy_router.http.routes import StoreMetadata
 from understudy_router.routing.choose import explain_key
 from understudy_shared.reads.bounds import NO_BOUND, Bound
-from understudy_shared.spark.key_encoding import parse_encoding
+from understudy_shared.spark.store_keys import parse_encoding
 
 
 def explained(tables: Tables, bound: Bound = NO_BOUND, *, now_ms: float = 0) -> dict[str, Any]:

@@ -10,9 +10,9 @@ from hypothesis import given
 from tests.support.spark.values import schemas_and_rows, struct_of
 
 from understudy_shared.base.errors import BadKeyError
+from understudy_shared.spark.json_printer import compile_json_printer
 from understudy_shared.spark.json_values import (
     compile_json_parser,
-    compile_json_printer,
     compile_segment_parser,
 )
 from understudy_shared.spark.types import (

@@ -11,7 +11,7 @@ from tests.support.spark.values import same, schemas_and_rows, struct_of
 from understudy_shared.base.errors import BadKeyError
 from understudy_shared.base.words import KeyPlacement
 from understudy_shared.spark.key_codec import ANY_PARTITION, KeyCodec
-from understudy_shared.spark.map_keys import key_codec
+from understudy_shared.spark.store_keys import key_codec
 from understudy_shared.spark.types import (
     ArrayType,
     DoubleType,

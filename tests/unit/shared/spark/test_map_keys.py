@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from understudy_shared.base.errors import BadKeyError
 from understudy_shared.spark.key_codec import KeyCodec
-from understudy_shared.spark.map_keys import MapKeyCodec, is_of_whole_map
+from understudy_shared.spark.store_keys import MapKeyCodec, is_of_whole_map
 from understudy_shared.spark.types import DoubleType, Field, LongType, StringType, StructType
 
 GROUPING = (Field("word", StringType()), Field("d", DoubleType()))

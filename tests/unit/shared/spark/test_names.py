@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from understudy_shared.spark.names import unique_names
+from understudy_shared.spark.types import unique_names
 
 
 @pytest.mark.parametrize(

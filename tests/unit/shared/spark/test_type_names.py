@@ -7,7 +7,6 @@ from hypothesis import given
 from tests.support.spark.values import types
 
 from understudy_shared.base.errors import UnsupportedError
-from understudy_shared.spark.type_names import parse_type_name
 from understudy_shared.spark.types import (
     ArrayType,
     DayTimeIntervalType,
@@ -19,6 +18,7 @@ from understudy_shared.spark.types import (
     StructType,
     TimeType,
     YearMonthIntervalType,
+    parse_type_name,
 )
 
 

@@ -7,7 +7,7 @@ from base64 import b64decode
 from hypothesis import given
 from hypothesis import strategies as st
 
-from understudy_shared.spark.variant import OPAQUE, variant_json
+from understudy_shared.spark.json_printer import OPAQUE, variant_json
 
 NAMES = bytes([0x11, 1, 0, 1]) + b"x"
 """A dictionary of one name."""

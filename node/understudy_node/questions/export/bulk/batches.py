@@ -30,7 +30,7 @@ from understudy_node.questions.export.bulk.part import (
     values_of,
 )
 from understudy_shared.questions.export.columns import PROBLEM, ExportColumns, arrow_schema
-from understudy_shared.spark.arrow_types import arrow_type
+from understudy_shared.spark.arrow import arrow_type
 from understudy_shared.spark.json_printer import compile_json_cell
 from understudy_shared.spark.temporal import NANOS_PER_DAY
 from understudy_shared.spark.types import (

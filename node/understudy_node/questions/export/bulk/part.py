@@ -24,8 +24,8 @@ from understudy_shared.base.errors import CorruptFileError
 from understudy_shared.base.words import StoreKind
 from understudy_shared.questions.export.columns import PROBLEM, ExportColumns
 from understudy_shared.questions.scan.page import Room
-from understudy_shared.spark.layout import bitmap_words, fixed_bytes, fixed_code
 from understudy_shared.spark.types import SparkType, StructType, VoidType
+from understudy_shared.spark.unsafe_row import bitmap_words, fixed_bytes, fixed_code
 
 U8 = npt.NDArray[np.uint8]
 I64 = npt.NDArray[np.int64]

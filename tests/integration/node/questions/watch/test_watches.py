@@ -21,7 +21,7 @@ from tests.support.spark.queries import wait_until
 
 from understudy_shared.reads.tokens import decode_position
 from understudy_shared.server.connection_limits import ConnectionLimits
-from understudy_shared.spark.times import utc_text
+from understudy_shared.spark.temporal import utc_text
 
 FIRST = 3
 WORD = WORDS[0]

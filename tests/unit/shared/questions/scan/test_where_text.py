@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from understudy.calls.questions import question_of
+from understudy.calls.options import question_of
 from understudy.terminal.exits import CommandError
 from understudy_shared.questions.scan.requests import parse_scan
 from understudy_shared.questions.scan.where import WhereTextError, parse_where_text
