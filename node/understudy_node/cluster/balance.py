@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter, deque
-from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Set
+from collections.abc import Callable, Container, Iterable, Mapping, Set
 from dataclasses import dataclass
 from functools import partial
 from hashlib import blake2b
@@ -141,6 +141,13 @@ class Placed:
         self.tasks_of[node].remove(task)
         self.withdraw(task, node)
 
+    def move(self, task: str, giver: str, taker: str) -> None:
+        self.take(task, giver)
+        self.give(task, taker)
+
+    def standbys_at(self, node: str) -> int:
+        return len(self.tasks_of[node]) - len(self.active_at[node])
+
     def withdraw(self, task: str, node: str) -> None:
         """Take a task from a node that may be away."""
         self.touched.add(task)
@@ -210,116 +217,14 @@ Step = tuple[str, str, str]
 """A giver, a task, and the node that takes it."""
 
 
-Move = tuple[str, str, str]
-"""A task, the node that gives up a replica of it, the node that takes it."""
-
-
-def spread(
-    zones: Mapping[str, str],
-    nodes_of: Mapping[str, Set[str]],
-    active: Mapping[str, str],
-    worth: Callable[[str, str], int],
-) -> Iterator[Move]:
-    """Yield moves of standbys after which as few tasks as possible are crowded.
-
-    `nodes_of` and `active` are the placement, all of it on nodes in `zones`. `worth(task, node)` is the loss with
-    the task's replica at the node: the replica with the least loss moves, preferably to a node that has part of it.
-    """
-    return _Spread(zones, nodes_of, active, worth).moves()
-
-
-class _Spread:
-    """The placement while standbys are moved."""
-
-    def __init__(
-        self,
-        zones: Mapping[str, str],
-        nodes_of: Mapping[str, Set[str]],
-        active: Mapping[str, str],
-        worth: Callable[[str, str], int],
-    ) -> None:
-        self._zones = zones
-        self._active = active
-        self._worth = worth
-        self._nodes_of = {task: set(nodes) for task, nodes in nodes_of.items()}
-        self._replicas = Counter(dict.fromkeys(zones, 0))
-        self._standbys = Counter(dict.fromkeys(zones, 0))
-        for task, nodes in nodes_of.items():
-            self._replicas.update(nodes)
-            self._standbys.update(nodes - {active[task]})
-
-    def moves(self) -> Iterator[Move]:
-        crowded = {task: zone for task in self._nodes_of if (zone := self._crowded_in(task)) is not None}
-        for zone in sorted(set(crowded.values())):
-            # Partners for an exchange, crowded tasks of other zones last, so that they are taken first: both profit.
-            others = [task for task in self._nodes_of if len(self._outside(task, zone)) > 1]
-            others.sort(key=lambda task: (task not in crowded, task), reverse=True)
-            for task in [each for each, where in crowded.items() if where == zone]:
-                if self._crowded_in(task) is not None:
-                    for moved in self._exchange(task, zone, others) or self._hand_over(task, zone):
-                        self._move(*moved)
-                        yield moved
-
-    def _exchange(self, task: str, zone: str, others: list[str]) -> list[Move]:
-        """Exchange a standby with the last of `others` that still has two replicas outside the zone."""
-        while others:
-            other = others[-1]
-            outside = self._outside(other, zone)
-            mine = self._standbys_of(task) - self._nodes_of[other]
-            theirs = (self._standbys_of(other) & outside) - self._nodes_of[task]
-            if len(outside) > 1 and mine and theirs:
-                giver = min(mine, key=lambda node: (self._worth(task, node) - self._worth(other, node), node))
-                taker = min(theirs, key=lambda node: (self._worth(other, node) - self._worth(task, node), node))
-                return [(task, giver, taker), (other, taker, giver)]
-            others.pop()
-        return []
-
-    def _hand_over(self, task: str, zone: str) -> list[Move]:
-        """Move a standby to a node of another zone with fewer replicas and fewer standbys."""
-        pairs = [
-            (self._worth(task, giver) - self._worth(task, taker), giver, taker)
-            for giver in self._standbys_of(task)
-            for taker in self._zones
-            if self._zones[taker] != zone
-            and self._replicas[taker] < self._replicas[giver]
-            and self._standbys[taker] < self._standbys[giver]
-        ]
-        return [(task, giver, taker) for _, giver, taker in sorted(pairs)[:1]]
-
-    def _move(self, task: str, giver: str, taker: str) -> None:
-        self._nodes_of[task].remove(giver)
-        self._nodes_of[task].add(taker)
-        for counts in (self._replicas, self._standbys):
-            counts[giver] -= 1
-            counts[taker] += 1
-
-    def _crowded_in(self, task: str) -> str | None:
-        """Return the zone of all replicas of a crowded task; None for other tasks."""
-        nodes = self._nodes_of[task]
-        found = {self._zones[node] for node in nodes}
-        return found.pop() if len(nodes) > 1 and len(found) == 1 else None
-
-    def _outside(self, task: str, zone: str) -> set[str]:
-        return {node for node in self._nodes_of[task] if self._zones[node] != zone}
-
-    def _standbys_of(self, task: str) -> set[str]:
-        return self._nodes_of[task] - {self._active[task]}
-
-
-class FoundPath(NamedTuple):
-    """The shortest chain from a node to an end; empty without one. `reached` are the nodes that were looked at."""
-
-    steps: list[Step]
-    reached: Collection[str]
-
-
 def find_path(
     start: str,
     is_end: Callable[[str], bool],
     gives: Callable[[str], Iterable[str]],
     takes: Callable[[str], Iterable[str]],
-) -> FoundPath:
-    """Find a chain from `start`, breadth first.
+) -> tuple[list[Step], Set[str]]:
+    """Find the shortest chain from `start` to an end, breadth first. Return it, and the nodes that were reached if
+    there is none.
 
     It stops at the first end in sight: checking the nodes before it in the queue would mean checking nearly all tasks
     for each role that moves.
@@ -333,9 +238,9 @@ def find_path(
                 if taker != start and taker not in came:
                     came[taker] = (node, task)
                     if is_end(taker):
-                        return FoundPath(_chain(came, start, taker), came)
+                        return _chain(came, start, taker), frozenset()
                     queue.append(taker)
-    return FoundPath([], {start, *came})
+    return [], frozenset({start, *came})
 
 
 def _chain(came: Mapping[str, tuple[str, str]], start: str, end: str) -> list[Step]:
@@ -492,8 +397,7 @@ class Balance:
             if self._pass_on_new(most, len(placed.tasks_of[most]) - 2):
                 continue
             task = self._cheapest(placed.tasks_of[most] - placed.tasks_of[least], most, least)
-            placed.take(task, most)
-            placed.give(task, least)
+            placed.move(task, most, least)
 
     def _choose_actives(self, tasks: Iterable[str]) -> None:
         """Keep actives that can stay; else choose caught-up nodes with few actives and other nodes as standbys.
@@ -554,15 +458,66 @@ class Balance:
         placed = self._placed
         unjudged, self._unjudged = self._unjudged | placed.touched, set()
         self._crowded = {task for task in self._crowded | unjudged if placed.is_crowded(task)}
-        if self._crowded and placed.has_zones and self._copies > 1:
-            for task, giver, taker in spread(placed.zones, placed.nodes_of, placed.active, placed.worth):
-                placed.take(task, giver)
-                placed.give(task, taker)
+        if not (self._crowded and placed.has_zones and self._copies > 1):
+            return
+        crowded = {task: zone for task in placed.nodes_of if (zone := self._crowded_in(task)) is not None}
+        for zone in sorted(set(crowded.values())):
+            # Partners for an exchange, crowded tasks of other zones last, so that they are taken first: both profit.
+            others = [task for task in placed.nodes_of if len(self._outside(task, zone)) > 1]
+            others.sort(key=lambda task: (task not in crowded, task), reverse=True)
+            for task in [each for each, where in crowded.items() if where == zone]:
+                if self._crowded_in(task) is not None and not self._exchange_standbys(task, zone, others):
+                    self._hand_over(task, zone)
+
+    def _exchange_standbys(self, task: str, zone: str, others: list[str]) -> bool:
+        """Exchange a standby with the last of `others` that still has two replicas outside the zone. Of a task moves
+        the replica with the least loss, preferably to a node that has part of it.
+        """
+        placed = self._placed
+        while others:
+            other = others[-1]
+            outside = self._outside(other, zone)
+            mine = self._standbys_of(task) - placed.nodes_of[other]
+            theirs = (self._standbys_of(other) & outside) - placed.nodes_of[task]
+            if len(outside) > 1 and mine and theirs:
+                giver = min(mine, key=lambda node: (placed.worth(task, node) - placed.worth(other, node), node))
+                taker = min(theirs, key=lambda node: (placed.worth(other, node) - placed.worth(task, node), node))
+                placed.move(task, giver, taker)
+                placed.move(other, taker, giver)
+                return True
+            others.pop()
+        return False
+
+    def _hand_over(self, task: str, zone: str) -> None:
+        """Move a standby to a node of another zone with fewer replicas and fewer standbys."""
+        placed = self._placed
+        pairs = [
+            (placed.worth(task, giver) - placed.worth(task, taker), giver, taker)
+            for giver in self._standbys_of(task)
+            for taker in placed.zones
+            if placed.zones[taker] != zone
+            and len(placed.tasks_of[taker]) < len(placed.tasks_of[giver])
+            and placed.standbys_at(taker) < placed.standbys_at(giver)
+        ]
+        if pairs:
+            _, giver, taker = min(pairs)
+            placed.move(task, giver, taker)
+
+    def _crowded_in(self, task: str) -> str | None:
+        """Return the zone of all replicas of a crowded task; None for other tasks."""
+        placed = self._placed
+        return placed.zones[min(placed.nodes_of[task])] if placed.is_crowded(task) else None
+
+    def _outside(self, task: str, zone: str) -> set[str]:
+        return {node for node in self._placed.nodes_of[task] if self._placed.zones[node] != zone}
+
+    def _standbys_of(self, task: str) -> set[str]:
+        return self._placed.nodes_of[task] - {self._placed.active[task]}
 
     def _level_a_standby(self) -> bool:
         """Take a standby from a node with many; False when no such change keeps the rest even."""
         placed = self._placed
-        standbys = {node: len(tasks) - len(placed.active_at[node]) for node, tasks in placed.tasks_of.items()}
+        standbys = {node: placed.standbys_at(node) for node in placed.tasks_of}
         fewest = min(standbys.values(), default=0)
         many = sorted((node for node in standbys if standbys[node] >= fewest + 2), key=lambda node: -standbys[node])
         for most in many:
@@ -578,8 +533,7 @@ class Balance:
                 movable = placed.tasks_of[most] - placed.active_at[most] - placed.tasks_of[least]
                 if movable and len(placed.tasks_of[least]) < len(placed.tasks_of[most]):
                     task = self._cheapest(movable, most, least)
-                    placed.take(task, most)
-                    placed.give(task, least)
+                    placed.move(task, most, least)
                     return True
         return False
 
@@ -589,24 +543,25 @@ class Balance:
         Return the nodes that can be reached if there is no end among them; else nothing.
         """
         placed = self._placed
-        found = find_path(start, is_end, placed.active_at.__getitem__, lambda task: placed.nodes_of[task] - placed.away)
-        for giver, task, taker in found.steps:
+        steps, reached = find_path(
+            start, is_end, placed.active_at.__getitem__, lambda task: placed.nodes_of[task] - placed.away
+        )
+        for giver, task, taker in steps:
             placed.pass_role(task, giver, taker)
-        return frozenset() if found.steps else frozenset(found.reached)
+        return reached
 
     def _pass_on_new(self, start: str, most: int) -> bool:
         """Move planned replicas, which no node has yet, along a path to a node with at most `most` replicas."""
         placed = self._placed
-        found = find_path(
+        steps, _ = find_path(
             start,
             lambda node: len(placed.tasks_of[node]) <= most,
             lambda node: {task for task in placed.tasks_of[node] if node not in placed.standings[task].everyone},
             lambda task: placed.tasks_of.keys() - placed.nodes_of[task],
         )
-        for giver, task, taker in found.steps:
-            placed.take(task, giver)
-            placed.give(task, taker)
-        return bool(found.steps)
+        for giver, task, taker in steps:
+            placed.move(task, giver, taker)
+        return bool(steps)
 
     def _pop_least(self, order: list[tuple[int, Rank]], task: str) -> str:
         """Pop the node with fewest replicas among those without the task.

@@ -12,7 +12,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily as Total
+from prometheus_client.core import GaugeMetricFamily as Gauge
+from prometheus_client.core import Metric
 
 from understudy_node.counters import During
 from understudy_node.engine.rocksdb_base import BlockCache
@@ -51,7 +53,7 @@ def replica_metrics(readers: Mapping[StoreName, StoreReader], max_partitions: in
     ]
     yield from _by_store(readers, held)
     yield from _by_partition(list(islice(held, max_partitions)))
-    yield GaugeMetricFamily(
+    yield Gauge(
         "understudy_replica_series_left_out",
         "Replicas without series of their own: there are more than metrics_max_partitions",
         max(0, len(held) - max_partitions),
@@ -68,13 +70,13 @@ def _lag_of(replica: TaskReplica, known: dict[TaskReplica, LagInfo | None]) -> L
 
 def _by_store(readers: Mapping[StoreName, StoreReader], held: list[_Held]) -> Iterator[Metric]:
     labels = ("store",)
-    partitions = GaugeMetricFamily("understudy_store_partitions", "Partitions, held here or not", labels=labels)
-    counts = GaugeMetricFamily(
+    partitions = Gauge("understudy_store_partitions", "Partitions, held here or not", labels=labels)
+    counts = Gauge(
         "understudy_replicas",
         "Replicas of store partitions by store, role and state",
         labels=("store", "role", "state"),
     )
-    sizes = GaugeMetricFamily(
+    sizes = Gauge(
         "understudy_store_stored_bytes", "Size of the records of the replicas that show a version", labels=labels
     )
     alike = Counter((each.store, each.replica.role, each.replica.state) for each in held)
@@ -91,13 +93,11 @@ def _by_store(readers: Mapping[StoreName, StoreReader], held: list[_Held]) -> It
 
 def _lags_by_store(stores: Iterable[StoreName], held: list[_Held]) -> Iterator[Metric]:
     labels = ("store",)
-    unknown = GaugeMetricFamily(
-        "understudy_store_lag_unknown", "Replicas that show a version, of unknown lag", labels=labels
-    )
-    batches = GaugeMetricFamily(
+    unknown = Gauge("understudy_store_lag_unknown", "Replicas that show a version, of unknown lag", labels=labels)
+    batches = Gauge(
         "understudy_store_lag_batches", "Versions that the last replica is behind; absent if unknown", labels=labels
     )
-    seconds = GaugeMetricFamily(
+    seconds = Gauge(
         "understudy_store_lag_seconds", "Time that the last replica is behind; absent if unknown", labels=labels
     )
     shown: dict[str, list[LagInfo]] = {}
@@ -118,15 +118,11 @@ def _lags_by_store(stores: Iterable[StoreName], held: list[_Held]) -> Iterator[M
 
 def _by_partition(held: list[_Held]) -> Iterator[Metric]:
     labels = ("store", "partition")
-    info = GaugeMetricFamily(
-        "understudy_replica_info", "1: role and state of the replica", labels=(*labels, "role", "state")
-    )
-    position = GaugeMetricFamily("understudy_replica_position", "Version on show", labels=labels)
-    batches = GaugeMetricFamily("understudy_replica_lag_batches", "Versions behind; absent if unknown", labels=labels)
-    seconds = GaugeMetricFamily("understudy_replica_lag_seconds", "Time behind; absent if unknown", labels=labels)
-    unknown = GaugeMetricFamily(
-        "understudy_replica_lag_unknown", "1: it shows a version, and its lag is unknown", labels=labels
-    )
+    info = Gauge("understudy_replica_info", "1: role and state of the replica", labels=(*labels, "role", "state"))
+    position = Gauge("understudy_replica_position", "Version on show", labels=labels)
+    batches = Gauge("understudy_replica_lag_batches", "Versions behind; absent if unknown", labels=labels)
+    seconds = Gauge("understudy_replica_lag_seconds", "Time behind; absent if unknown", labels=labels)
+    unknown = Gauge("understudy_replica_lag_unknown", "1: it shows a version, and its lag is unknown", labels=labels)
     for store, partition, replica, lag in held:
         place = (store, str(partition))
         info.add_metric((*place, replica.role, replica.state), 1)
@@ -185,7 +181,7 @@ class NodeMetrics:
         yield from self._lookups.requests.metrics()
         yield from self._lookups.long_reads.metrics()
         yield from self._lookups.watch_streams.metrics()
-        yield GaugeMetricFamily(
+        yield Gauge(
             "understudy_node_in_flight",
             "Batches that are being answered, and lookups that wait",
             self._lookups.in_flight,
@@ -204,24 +200,22 @@ class NodeMetrics:
             "Lag of the versions that reads were answered from, as far as it is known",
             lags.offset_lag,
         )
-        yield CounterMetricFamily(
-            "understudy_node_read_lag_unknown", "Reads answered from a version of unknown lag", lags.unknown
-        )
+        yield Total("understudy_node_read_lag_unknown", "Reads answered from a version of unknown lag", lags.unknown)
 
     def _memory(self) -> Iterator[Metric]:
         generation = self._node.generation
         overlay_bytes = sum(replica.overlay_bytes for replica in generation.replicas) if generation else 0
-        yield GaugeMetricFamily("understudy_overlay_bytes", "Changes kept in memory above the snapshots", overlay_bytes)
+        yield Gauge("understudy_overlay_bytes", "Changes kept in memory above the snapshots", overlay_bytes)
 
     def _following(self) -> Iterator[Metric]:
         node = self._node
         end, measures = node.end, node.measures
-        yield GaugeMetricFamily("understudy_end_offset_position", "Last committed version that was seen", end.version)
-        yield GaugeMetricFamily(
+        yield Gauge("understudy_end_offset_position", "Last committed version that was seen", end.version)
+        yield Gauge(
             "understudy_end_confirmed", "Whether the end of the history is confirmed", end.confirmed_ms is not None
         )
         if end.confirmed_ms is not None:
-            yield GaugeMetricFamily(
+            yield Gauge(
                 "understudy_end_age_seconds",
                 "Time since the end was confirmed; absent if it is not",
                 max(0.0, node.now_ms() - end.confirmed_ms) / 1000,
@@ -232,7 +226,7 @@ class NodeMetrics:
             measures.visible.histogram,
             per=MS_PER_S,
         )
-        errors = CounterMetricFamily(
+        errors = Total(
             "understudy_storage_errors", "Looks at the commit log and steps of replicas that failed", labels=("during",)
         )
         for during in During:
@@ -242,23 +236,19 @@ class NodeMetrics:
     def _leases(self) -> Iterator[Metric]:
         leases, pinned = self._node.leases, self._node.pinned.by_version()
         of_leases = [pinned[version] for version in leases.until_ms if version in pinned]
-        yield GaugeMetricFamily("understudy_snapshot_leases", "Snapshot leases that are held", len(leases))
-        yield GaugeMetricFamily(
-            "understudy_snapshot_lease_versions", "Versions that snapshot leases are of", len(leases.until_ms)
-        )
-        yield GaugeMetricFamily(
+        yield Gauge("understudy_snapshot_leases", "Snapshot leases that are held", len(leases))
+        yield Gauge("understudy_snapshot_lease_versions", "Versions that snapshot leases are of", len(leases.until_ms))
+        yield Gauge(
             "understudy_snapshot_lease_extra_bytes",
             "Memory that leased versions hold beyond those on show",
             sum(each.extra_bytes for each in of_leases),
         )
-        yield GaugeMetricFamily(
+        yield Gauge(
             "understudy_snapshot_lease_disk_bytes",
             "Files of leased versions that were opened from the checkpoint",
             sum(each.disk_bytes for each in of_leases),
         )
-        changes = CounterMetricFamily(
-            "understudy_snapshot_lease_changes", "What became of snapshot leases", labels=("change",)
-        )
+        changes = Total("understudy_snapshot_lease_changes", "What became of snapshot leases", labels=("change",))
         for change in CHANGES:
             changes.add_metric((change,), leases.counts[change])
         yield changes
@@ -267,33 +257,33 @@ class NodeMetrics:
         generation = self._node.generation
         found = [replica.restore for replica in generation.replicas] if generation else []
         restores = [restore for restore in found if restore is not None]
-        yield GaugeMetricFamily("understudy_restores", "Tasks that restore now", len(restores))
-        yield GaugeMetricFamily(
+        yield Gauge("understudy_restores", "Tasks that restore now", len(restores))
+        yield Gauge(
             "understudy_tasks_stalled",
             "Tasks whose replica is behind the end and cannot advance",
             len(self._node.stalled()),
         )
-        yield GaugeMetricFamily(
+        yield Gauge(
             "understudy_restore_done_bytes",
             "Bytes of these tasks' snapshots that are on the local disk",
             sum(restore.done_bytes for restore in restores),
         )
-        yield GaugeMetricFamily(
+        yield Gauge(
             "understudy_restore_size_bytes",
             "Bytes of these tasks' snapshots, as far as they are known",
             sum(restore.total_bytes or 0 for restore in restores),
         )
-        yield CounterMetricFamily(
+        yield Total(
             "understudy_restored_bytes",
             "Bytes of snapshots that were linked, copied or downloaded",
             self._node.measures.restored_bytes,
         )
-        yield CounterMetricFamily(
+        yield Total(
             "understudy_bases_replaced",
             "Times that a store partition moved onto a newer snapshot",
             self._node.measures.replaced_bases,
         )
-        yield CounterMetricFamily(
+        yield Total(
             "understudy_local_copies_damaged",
             "Times that the local copy of a task was found damaged and was built again",
             self._node.measures.damaged_copies,
@@ -302,19 +292,13 @@ class NodeMetrics:
 
 def _cluster_metrics(cluster: ClusterMember, *, is_connected: bool) -> Iterator[Metric]:
     term, epoch = (0, 0) if cluster.assignment is None else cluster.assignment.order
-    yield GaugeMetricFamily("understudy_assignment_term", "Term of the followed assignment; 0: no assignment", term)
-    yield GaugeMetricFamily("understudy_assignment_epoch", "Epoch of the followed assignment; 0: no assignment", epoch)
-    yield GaugeMetricFamily("understudy_node_has_lease", "1: this node assigns the tasks", cluster.has_lease)
-    yield GaugeMetricFamily(
-        "understudy_node_draining", "1: this node asked for its tasks to move away", cluster.draining
-    )
-    yield GaugeMetricFamily(
-        "understudy_node_standbys_wanted", "num_standby_replicas as configured", cluster.num_standby_replicas
-    )
-    yield GaugeMetricFamily("understudy_node_bus_connected", "Whether Redis is heard and takes writes", is_connected)
-    refused = CounterMetricFamily(
-        "understudy_node_refused_messages", "Documents from Redis that were not used", labels=("kind",)
-    )
+    yield Gauge("understudy_assignment_term", "Term of the followed assignment; 0: no assignment", term)
+    yield Gauge("understudy_assignment_epoch", "Epoch of the followed assignment; 0: no assignment", epoch)
+    yield Gauge("understudy_node_has_lease", "1: this node assigns the tasks", cluster.has_lease)
+    yield Gauge("understudy_node_draining", "1: this node asked for its tasks to move away", cluster.draining)
+    yield Gauge("understudy_node_standbys_wanted", "num_standby_replicas as configured", cluster.num_standby_replicas)
+    yield Gauge("understudy_node_bus_connected", "Whether Redis is heard and takes writes", is_connected)
+    refused = Total("understudy_node_refused_messages", "Documents from Redis that were not used", labels=("kind",))
     for kind, count in sorted(cluster.refused.items()):
         refused.add_metric((kind,), count)
     yield refused
@@ -323,18 +307,14 @@ def _cluster_metrics(cluster: ClusterMember, *, is_connected: bool) -> Iterator[
 def process_metrics(guard: ConnectionGuard, access: Access, cache: BlockCache) -> Iterator[Metric]:
     """Yield the metrics of the process, whatever it serves."""
     yield from about_the_process()
-    yield GaugeMetricFamily(
+    yield Gauge(
         "understudy_cache_size_bytes",
         "Bytes in the block cache that all stores share (KIP-770 cache-size-bytes-total)",
         cache.used_bytes,
     )
-    yield GaugeMetricFamily(
-        "understudy_cache_capacity_bytes", "statestore_cache_max_bytes as configured", cache.capacity_bytes
-    )
-    yield GaugeMetricFamily(
-        "understudy_row_cache_bytes",
-        "Rows asked for lately, as they are stored and as printed",
-        cache.rows.used_bytes,
+    yield Gauge("understudy_cache_capacity_bytes", "statestore_cache_max_bytes as configured", cache.capacity_bytes)
+    yield Gauge(
+        "understudy_row_cache_bytes", "Rows asked for lately, as they are stored and as printed", cache.rows.used_bytes
     )
     yield from guard.metrics()
     yield from access.metrics()
