@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Final, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 from pydantic import ValidationError
 
@@ -19,12 +19,13 @@ from understudy_node.follow.end import End
 from understudy_node.generations import Generation
 from understudy_node.node import Node
 from understudy_node.replica.task import TaskReplica
+from understudy_node.settings import NodeSettings
 from understudy_node.stores.lookup import StoreReader
 from understudy_shared.base.errors import UnderstudyError
 from understudy_shared.base.masking import masked_location
 from understudy_shared.base.plausible import Order, Succession, succession
-from understudy_shared.base.words import ReplicaState
-from understudy_shared.bus.gossip import Gossip, digest_of
+from understudy_shared.base.words import HostInfo, Lineage, ReplicaState
+from understudy_shared.bus.gossip import digest_of
 from understudy_shared.bus.messages import (
     Applied,
     Catalogue,
@@ -199,7 +200,7 @@ def heartbeat_of(
         node_id=member_id.node_id,
         incarnation=member_id.incarnation,
         sequence=sequence,
-        endpoint=_endpoint(node),
+        endpoint=Endpoint(host=node.host.host, port=node.host.port),
         zone=zone,
         state=status.state,
         leaving=status.leaving,
@@ -225,27 +226,33 @@ def heartbeat_of(
     )
 
 
-def least_heartbeat(node: Node, member_id: MemberId, state: State, *, sequence: int, heartbeat_ms: int) -> Heartbeat:
-    """Return a heartbeat without positions, for when the full heartbeat does not validate: the node lives."""
+def least_heartbeat(
+    settings: NodeSettings,
+    host: HostInfo,
+    member_id: MemberId,
+    *,
+    state: State,
+    sequence: int,
+    lineage: Lineage | None,
+    **more: Any,
+) -> Heartbeat:
+    """Return a heartbeat without positions: of a node that holds nothing yet, or whose full one does not validate."""
     return Heartbeat(
-        application_id=node.settings.application,
+        application_id=settings.application,
         node_id=member_id.node_id,
         incarnation=member_id.incarnation,
         sequence=sequence,
-        endpoint=_endpoint(node),
+        endpoint=Endpoint(host=host.host, port=host.port),
         state=state,
-        heartbeat_ms=heartbeat_ms,
-        lineage=node.lineage,
+        heartbeat_ms=settings.lag_refresh_ms,
+        lineage=lineage,
         end_version=0,
         end_age_ms=None,
         applied=_NOTHING.applied(),
         term=0,
         epoch=0,
+        **more,
     )
-
-
-def _endpoint(node: Node) -> Endpoint:
-    return Endpoint(host=node.host.host, port=node.host.port)
 
 
 def _kind(replica: TaskReplica) -> _Kind:
@@ -316,45 +323,6 @@ def within_limits(stores: list[CatalogueStore]) -> list[CatalogueStore]:
     return kept
 
 
-class CatalogueWriter:
-    """The catalogue of the generation that a node serves, made once for each generation, and published on the bus."""
-
-    def __init__(self, node: Node, gossip: Gossip) -> None:
-        self._node = node
-        self._gossip = gossip
-        self._made: tuple[Generation, str, Catalogue] | None = None
-        self._published: tuple[str, float] | None = None
-
-    def now(self) -> tuple[str, Catalogue] | None:
-        """Return the digest and the catalogue of the serving generation; None before there is one."""
-        generation = self._node.generation
-        if generation is None:
-            return None
-        if self._made is None or self._made[0] is not generation:
-            catalogue = catalogue_of(generation, self._gossip.application_id)
-            self._made = (generation, digest_of(catalogue), catalogue)
-        return self._made[1], self._made[2]
-
-    def bus_came_back(self) -> None:
-        """Have the catalogue published again: the bus may have lost it."""
-        self._published = None
-
-    async def tell(self, now_ms: float) -> None:
-        """Write the catalogue if it is new on the bus, and every `CATALOGUE_EVERY_MS`. Raises BusError."""
-        catalogue = self.now()
-        if catalogue is None:
-            return
-        digest, document = catalogue
-        published = self._published
-        if published is None or published[0] != digest:  # of many nodes that start together, only one has to write it
-            if await self._gossip.catalogue(digest) is None:
-                await self._gossip.write_catalogue(digest, document)
-            self._published = (digest, now_ms)
-        elif now_ms - published[1] > CATALOGUE_EVERY_MS:
-            await self._gossip.write_catalogue(digest, document)
-            self._published = (digest, now_ms)
-
-
 class OwnMessages:
     """The messages of one node, with their sequence numbers."""
 
@@ -369,7 +337,10 @@ class OwnMessages:
         self._heartbeat_ms = context.heartbeat_ms
         self._clock = context.clock
         self._sequence = 0
-        self._catalogue = CatalogueWriter(context.node, context.gossip)
+        self._made: tuple[Generation, str, Catalogue] | None = None
+        """The catalogue of a generation, made once for each, after its digest."""
+        self._published: tuple[str, float] | None = None
+        """The digest of the catalogue that is on the bus, and the time of its writing."""
 
     def causes(self) -> dict[str, str]:
         """Return why the node is degraded by its own messages, by cause."""
@@ -393,12 +364,14 @@ class OwnMessages:
             )
         except ValidationError as error:
             self.cannot_say("heartbeat", error)
+            node = self._node
             return least_heartbeat(
-                self._node,
+                node.settings,
+                node.host,
                 self._member_id,
-                status.state,
+                state=status.state,
                 sequence=self._sequence,
-                heartbeat_ms=self._heartbeat_ms,
+                lineage=node.lineage,
             )
 
     def farewell(self) -> Farewell:
@@ -408,18 +381,32 @@ class OwnMessages:
 
     def catalogue(self) -> tuple[str, Catalogue] | None:
         """Return the digest and the catalogue of the served generation; None before there is one."""
-        return self._catalogue.now()
+        generation = self._node.generation
+        if generation is None:
+            return None
+        if self._made is None or self._made[0] is not generation:
+            catalogue = catalogue_of(generation, self._gossip.application_id)
+            self._made = (generation, digest_of(catalogue), catalogue)
+        return self._made[1], self._made[2]
 
     async def write_catalogue(self, now_ms: float) -> None:
-        """Write the catalogue to the bus when it is due. Raises BusError."""
+        """Write the catalogue if it is new on the bus, and every `CATALOGUE_EVERY_MS`. Raises BusError."""
         try:
-            await self._catalogue.tell(now_ms)
+            if (catalogue := self.catalogue()) is None:
+                return
+            digest, document = catalogue
+            is_new = self._published is None or self._published[0] != digest
+            if self._published is None or is_new or now_ms - self._published[1] > CATALOGUE_EVERY_MS:
+                # Of many nodes that start together, only one has to write it.
+                if not is_new or await self._gossip.catalogue(digest) is None:
+                    await self._gossip.write_catalogue(digest, document)
+                self._published = (digest, now_ms)
         except ValidationError as error:
             self.cannot_say("catalogue", error)
 
     def bus_came_back(self) -> None:
         """Have the catalogue written again: the bus may have lost it."""
-        self._catalogue.bus_came_back()
+        self._published = None
 
     def cannot_say(self, kind: str, error: ValidationError) -> None:
         """Note and count a message of this node that does not validate: no other process would accept it."""

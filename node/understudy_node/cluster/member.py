@@ -15,7 +15,7 @@ from collections.abc import AsyncIterator, Callable, Collection, Mapping
 from contextlib import asynccontextmanager
 
 from understudy_node.cluster.context import BusState, MemberContext, MemberId, Neighbours
-from understudy_node.cluster.heartbeat import LoadMeter, MemberStatus, OwnMessages, ProcessLoad, State
+from understudy_node.cluster.heartbeat import LoadMeter, MemberStatus, OwnMessages, ProcessLoad, State, least_heartbeat
 from understudy_node.cluster.heartbeat_loop import AssignmentFollower, Beat
 from understudy_node.cluster.history_check import HistoryCheck
 from understudy_node.cluster.leader import Placement
@@ -34,7 +34,7 @@ from understudy_shared.bus.applications import Applications, named
 from understudy_shared.bus.base import Bus, BusError
 from understudy_shared.bus.gossip import EXPIRY_HEARTBEATS, AgedHeartbeat, Gossip, Spoken
 from understudy_shared.bus.message_auth import MessageAuth
-from understudy_shared.bus.messages import Applied, Assignment, Catalogue, CommitHint, Endpoint, Farewell, Heartbeat
+from understudy_shared.bus.messages import Assignment, Catalogue, CommitHint, Farewell, Heartbeat
 from understudy_shared.bus.redis_bus import RedisBus
 from understudy_shared.cluster.follower import ClusterFollower, Polls, SilentNodes
 from understudy_shared.cluster.node_calls import NodeCalls
@@ -554,23 +554,15 @@ class Membership:
         self, member_id: MemberId, *, sequence: int = 0, lineage: Lineage | None = None, waits_for: str | None = None
     ) -> Heartbeat:
         """Return the heartbeat of a node that holds nothing yet."""
-        settings = self.settings
-        return Heartbeat(
-            application_id=settings.application,
-            node_id=member_id.node_id,
-            incarnation=member_id.incarnation,
-            sequence=sequence,
-            endpoint=Endpoint(host=self._host.host, port=self._host.port),
-            zone=settings.zone or None,
+        return least_heartbeat(
+            self.settings,
+            self._host,
+            member_id,
             state="starting",
-            heartbeat_ms=settings.lag_refresh_ms,
+            sequence=sequence,
             lineage=lineage,
-            end_version=0,
-            end_age_ms=None,
-            applied=Applied(version=None, state="CREATED"),
-            term=0,
-            epoch=0,
-            checkpoint=masked_location(settings.checkpoint),
+            zone=self.settings.zone or None,
+            checkpoint=masked_location(self.settings.checkpoint),
             waits_for=waits_for,
         )
 
