@@ -85,61 +85,46 @@ class NodeHealth:
 
 def indicators(status: Status, query: Mapping[str, Any]) -> tuple[Indicator, ...]:
     """Judge by the status of /readyz, and by `Node.query_status` (pure)."""
-    return (_reads(status), _degraded(status), _checkpoint(query), _query(query))
-
-
-def _reads(status: Status) -> Indicator:
-    if not status.reasons:
-        return Indicator("reads")
-    return Indicator(
-        "reads",
-        State.HURT,
-        f"Not ready: {status.reasons[0]}",
-        "some keys are not answered here",
-        "; ".join(status.reasons[1:]),
-        "wait while it restores; if it does not end, look at its log",
-    )
-
-
-def _checkpoint(query: Mapping[str, Any]) -> Indicator:
-    if query["state"] != "unknown":
-        return Indicator("checkpoint")
-    return Indicator(
-        "checkpoint",
-        State.ATTENTION,
-        "The end of the query is not confirmed",
-        "no lag is known: readers with a bound on it are refused",
-        "the storage of the checkpoint does not answer, or was not asked yet",
-        "check the checkpoint's storage",
-    )
-
-
-def _query(query: Mapping[str, Any]) -> Indicator:
-    if query["state"] != "idle":
-        return Indicator("query")
-    return Indicator(
-        "query",
-        State.ATTENTION,
-        "The query has not committed for longer than it usually takes",
-        "answers stay what they are",
-        "it was stopped, waits for its trigger, or has no input",
-        "look at the query; lookups go on",
-    )
-
-
-def _degraded(status: Status) -> Indicator:
-    if not status.causes:
-        return Indicator("degraded")
-    why = list(status.causes.values())
-    return Indicator(
-        "degraded",
-        State.ATTENTION,
-        why[0],
-        "lookups go on",
-        "; ".join(why[1:]),
-        "see its runbook",
-        tuple(status.causes),
-    )
+    found = {name: Indicator(name) for name in INDICATORS}
+    if status.reasons:
+        found["reads"] = Indicator(
+            "reads",
+            State.HURT,
+            f"Not ready: {status.reasons[0]}",
+            "some keys are not answered here",
+            "; ".join(status.reasons[1:]),
+            "wait while it restores; if it does not end, look at its log",
+        )
+    if status.causes:
+        first, *others = status.causes.values()
+        found["degraded"] = Indicator(
+            "degraded",
+            State.ATTENTION,
+            first,
+            "lookups go on",
+            "; ".join(others),
+            "see its runbook",
+            tuple(status.causes),
+        )
+    if query["state"] == "unknown":
+        found["checkpoint"] = Indicator(
+            "checkpoint",
+            State.ATTENTION,
+            "The end of the query is not confirmed",
+            "no lag is known: readers with a bound on it are refused",
+            "the storage of the checkpoint does not answer, or was not asked yet",
+            "check the checkpoint's storage",
+        )
+    if query["state"] == "idle":
+        found["query"] = Indicator(
+            "query",
+            State.ATTENTION,
+            "The query has not committed for longer than it usually takes",
+            "answers stay what they are",
+            "it was stopped, waits for its trigger, or has no input",
+            "look at the query; lookups go on",
+        )
+    return tuple(found.values())
 
 
 Document = dict[str, Any]
