@@ -71,6 +71,12 @@ class Node(HttpService):
         self.settings = settings
         self.host = host
         self.node_id: str | None = None
+        self.files = files
+        self.cache = cache or BlockCache(settings.statestore_cache_max_bytes)
+        self.measures = Measures()
+        self.past = PastVersions(settings.data_directory / PAST_FOLDER)
+        """The opener of older versions."""
+        self.leases = LeaseTable()
         self.events = NodeEvents(clock)
         self.on_published: Callable[[], None] = _nobody
         self._clock = clock
@@ -87,28 +93,20 @@ class Node(HttpService):
             files=files,
             history=CommitHistory(files),
             disk=LocalBases(settings.data_directory),
-            cache=cache or BlockCache(settings.statestore_cache_max_bytes),
+            cache=self.cache,
             overlay_max_bytes=settings.overlay_max_bytes,
             ceiling=lambda: self._ceiling,
-            pinned=PinnedViews(LeaseTable()),
-            past=PastVersions(settings.data_directory / PAST_FOLDER),
+            measures=self.measures,
+            pinned=PinnedViews(self.leases),
+            past=self.past,
         )
         workers = workers or Workers(count=settings.workers)
         self._schedule = WorkSchedule(workers, retry_ms=settings.lag_refresh_ms)
         self._generations = Generations(workers, aliases, event=self.events.note)
         self._cadence = Cadence()
+        self._is_local = isinstance(files, LocalFiles)  # a stat costs microseconds
         floor_ms = POLL_FLOOR_LOCAL_MS if self._is_local else POLL_FLOOR_REMOTE_MS
         self._loop = PollLoop(self._turn, files, floor_ms=floor_ms, clock=clock)
-
-    @property
-    def measures(self) -> Measures:
-        """The measures of this process, for the metrics."""
-        return self._around.measures
-
-    @property
-    def cache(self) -> BlockCache:
-        """The cache that all replicas share."""
-        return self._around.cache
 
     @property
     def error(self) -> UnderstudyError | None:
@@ -140,28 +138,13 @@ class Node(HttpService):
         return self._poller.lineage
 
     @property
-    def past(self) -> PastVersions:
-        """The opener of older versions."""
-        return self._around.past
-
-    @property
     def pinned(self) -> PinnedViews:
         """The older versions that readers use."""
         return self._around.pinned
 
-    @property
-    def leases(self) -> LeaseTable:
-        """The leases of snapshots that this node holds."""
-        return self._around.pinned.leases
-
     def describe(self) -> CheckpointDescription:
         """Read the description of the checkpoint as it is now. Raises UnderstudyError."""
         return describe(self.files, self._named)
-
-    @property
-    def files(self) -> CheckpointFiles:
-        """The files of the checkpoint."""
-        return self._around.files
 
     @property
     def history(self) -> CommitHistory:
@@ -208,7 +191,7 @@ class Node(HttpService):
         """Stop following, after the steps in flight; local files stay for the next start."""
         self._loop.stop(timeout_s=STOP_TIMEOUT_S)
         self._generations.close()
-        self._around.past.close()
+        self.past.close()
         self._schedule.workers.stop(timeout_s=STOP_TIMEOUT_S)
         self._around.disk.release()
 
@@ -292,7 +275,7 @@ class Node(HttpService):
             self._handle(poll)
             self.events.polled()
         except UnderstudyError as error:  # the storage failed: this poll does not confirm the end
-            self._around.measures.storage_errors[During.FOLLOW] += 1
+            self.measures.storage_errors[During.FOLLOW] += 1
             self.events.failed(error)
         if self._generations.refit(self._wiring()):
             self.on_published()
@@ -341,7 +324,7 @@ class Node(HttpService):
             case Verdict.GONE:
                 raise NotACheckpointError(
                     "the checkpoint is gone",
-                    where=self._around.files.url,
+                    where=self.files.url,
                     fix="Answers go on, with unknown lag; restore it",
                 )
             case Verdict.AHEAD:
@@ -361,11 +344,10 @@ class Node(HttpService):
         record = self.history.record(end.version) if end.version else None
         if record is None:
             return
-        files = self._around.files
-        is_new = self._generations.open(lambda: describe(files, self._named), layout_of(record), self._wiring())
+        is_new = self._generations.open(self.describe, layout_of(record), self._wiring())
         newest = self._generations.newest
         if not is_new and newest is not None and self._schemas.to_read(newest.description, end.version - 1):
-            description = describe(files, self._named)
+            description = self.describe()
             is_new = self._generations.renew(description, self._wiring())
             self._schemas.were_read(description)
             self.events.error = None
@@ -390,21 +372,15 @@ class Node(HttpService):
         self.events.note(what, detail)
         self._generations.drop()
         before, lineage = self.history, self.lineage
-        files = self._around.files
-        self._poller = Poller(files, self._clock)
+        self._poller = Poller(self.files, self._clock)
         taken_back = before.known_above(self.end.version) if self.lineage == lineage else {}
         self.leases.clear()
-        pinned = PinnedViews(self.leases)
-        self._around = replace(self._around, history=CommitHistory(files, taken_back), pinned=pinned)
+        history = CommitHistory(self.files, taken_back)
+        self._around = replace(self._around, history=history, pinned=PinnedViews(self.leases))
         self.on_published()
 
     def _published(self) -> None:
         self.on_published()
-
-    @property
-    def _is_local(self) -> bool:
-        """Whether a stat costs microseconds."""
-        return isinstance(self._around.files, LocalFiles)
 
 
 def _nobody() -> None:
