@@ -1,10 +1,7 @@
-"""The counts of a node at work, for its metrics: the ages of its answers, failures, restored bytes.
+"""The counts of a node at work, for its metrics: the ages of its answers, failures, restored bytes, and the time from
+a commit to the moment when this node can serve it.
 
 Figures that the node's state shows when the metrics are asked for are not counted here.
-
-Time from a commit to the moment when this node can serve it: for the metrics, and of the last minute for heartbeats.
-
-Several workers publish versions, so `CommitToVisible` has a lock; it is taken once per version and task.
 """
 
 from __future__ import annotations
@@ -12,6 +9,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections import Counter, deque
+from copy import deepcopy
 from enum import StrEnum
 from threading import Lock
 
@@ -38,66 +36,44 @@ def _fine_bounds() -> tuple[int, ...]:
 FINE_BOUNDS_MS = _fine_bounds()
 
 
-class RecentDelays:
-    """Delays of the last minute (pure: time is passed in)."""
+class CommitToVisible:
+    """The delays of one node: all of them, and those of the last minute (time is passed in)."""
 
     def __init__(self) -> None:
+        self._histogram = Histogram(BOUNDS_MS)
         self._slices: deque[tuple[int, list[int]]] = deque(maxlen=SLICES)
-        """Number and counts of each part in which something was observed."""
+        """Number and counts of each part of the minute in which something was observed."""
+        self._lock = Lock()
 
     def observe(self, delay_ms: float, now_ms: float) -> None:
-        """Count a delay that ended now."""
+        """Count a version that became visible now, so long after its commit. Called from any thread."""
         number = int(now_ms // SLICE_MS)
-        if not self._slices or self._slices[-1][0] < number:
-            self._slices.append((number, [0] * (len(FINE_BOUNDS_MS) + 1)))
-        counts = self._slices[-1][1]
-        counts[bisect_left(FINE_BOUNDS_MS, delay_ms)] += 1
+        with self._lock:
+            self._histogram.observe(delay_ms)
+            if not self._slices or self._slices[-1][0] < number:
+                self._slices.append((number, [0] * (len(FINE_BOUNDS_MS) + 1)))
+            self._slices[-1][1][bisect_left(FINE_BOUNDS_MS, delay_ms)] += 1
 
     def freshness(self, now_ms: float) -> Freshness | None:
         """Return median and 99th percentile of the last minute, rounded up; None if nothing was observed."""
         oldest = int(now_ms // SLICE_MS) - SLICES + 1
-        parts = [counts for number, counts in self._slices if number >= oldest]
-        counts = [sum(column) for column in zip(*parts, strict=True)]
+        with self._lock:
+            parts = [counts for number, counts in self._slices if number >= oldest]
+            counts = [sum(column) for column in zip(*parts, strict=True)]
         p50_ms, p99_ms = (upper_bound(FINE_BOUNDS_MS, counts, share) for share in (0.5, 0.99))
         if p50_ms is None or p99_ms is None:
             return None
         return Freshness(p50_ms=_whole(p50_ms), p99_ms=_whole(p99_ms))
 
-
-def _whole(ms: float) -> int:
-    return CEILING if ms == math.inf else int(ms)
-
-
-class CommitToVisible:
-    """The delays of one node."""
-
-    def __init__(self) -> None:
-        self._histogram = Histogram(BOUNDS_MS)
-        self._recent = RecentDelays()
-        self._lock = Lock()
-
-    def observe(self, delay_ms: float, now_ms: float) -> None:
-        """Count a version that became visible so long after its commit. Called from any thread."""
-        with self._lock:
-            self._histogram.observe(delay_ms)
-            self._recent.observe(delay_ms, now_ms)
-
-    def freshness(self, now_ms: float) -> Freshness | None:
-        """Return how fresh the versions of the last minute were; None when no version became visible."""
-        with self._lock:
-            return self._recent.freshness(now_ms)
-
     @property
     def histogram(self) -> Histogram:
         """All delays since the start, copied."""
         with self._lock:
-            return _copied(self._histogram)
+            return deepcopy(self._histogram)
 
 
-def _copied(histogram: Histogram) -> Histogram:
-    copied = Histogram(histogram.bounds)
-    copied.counts, copied.sum = list(histogram.counts), histogram.sum
-    return copied
+def _whole(ms: float) -> int:
+    return CEILING if ms == math.inf else int(ms)
 
 
 class During(StrEnum):

@@ -7,7 +7,7 @@ import math
 from hypothesis import given
 from hypothesis import strategies as st
 
-from understudy_node.counters import FINE_BOUNDS_MS, SLICE_MS, SLICES, RecentDelays
+from understudy_node.counters import FINE_BOUNDS_MS, SLICE_MS, SLICES, CommitToVisible
 
 MINUTE_MS = SLICE_MS * SLICES
 delays = st.floats(0, FINE_BOUNDS_MS[-1])
@@ -20,7 +20,7 @@ def true_quantile(values: list[float], share: float) -> float:
 
 @given(values=st.lists(delays, min_size=1, max_size=50))
 def test_quantiles_are_never_below_the_true_ones_and_at_most_a_tenth_above(values: list[float]) -> None:
-    recent = RecentDelays()
+    recent = CommitToVisible()
     for value in values:
         recent.observe(value, 1_000)
     found = recent.freshness(1_000)
@@ -34,7 +34,7 @@ def test_quantiles_are_never_below_the_true_ones_and_at_most_a_tenth_above(value
 def test_what_is_older_than_a_minute_does_not_count_and_what_is_younger_than_55_seconds_does(
     steps: list[tuple[float, float]],
 ) -> None:
-    recent, now_ms = RecentDelays(), 0.0
+    recent, now_ms = CommitToVisible(), 0.0
     seen: list[tuple[float, float]] = []
     for later_ms, delay_ms in steps:
         now_ms += later_ms
