@@ -19,7 +19,7 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from enum import StrEnum
 from time import monotonic
-from typing import Final, NamedTuple, TypeVar
+from typing import Final, TypeVar
 from urllib.parse import quote
 from weakref import WeakValueDictionary
 
@@ -130,11 +130,6 @@ class BadReplyError(NodeCallError):
     """A node answered with something that no Understudy node sends, or too much of it. The reply was not used."""
 
     reason = WireError.BAD_REPLY
-
-
-class _Reply(NamedTuple):
-    status: int
-    body: bytes
 
 
 class KeptConnections:
@@ -275,10 +270,9 @@ class NodeCalls:
 
         Raises NodeTimeoutError when it takes longer than `limit_s`.
         """
-        reply = await self._exchange(
+        return await self._exchange(
             kind, host, "POST", path, content, max_bytes=max_bytes, limit_s=limit_s, accept=accept
         )
-        return reply.status, reply.body
 
     async def begin(
         self, host: HostInfo, path: str, content: bytes, *, accept: str, limit_s: float
@@ -317,24 +311,24 @@ class NodeCalls:
 
     async def _get(self, document: type[M], host: HostInfo, path: str) -> M:
         url = self._url(host, path)
-        reply = await self._exchange(CallKind.MEMBERSHIP, host, "GET", path, None, max_bytes=MAX_MESSAGE_BYTES)
-        if reply.status in (401, 403):
-            raise NodeCallError(f"the node answers {reply.status}: {UNKNOWN_HERE}", where=url, fix=SAME_FILE)
-        if reply.status != 200:
-            raise NodeCallError(f"the node answers {reply.status}", where=url)
-        return await decode(document, reply.body, application_id=self._application_id, where=url, give=_give)
+        status, body = await self._exchange(CallKind.MEMBERSHIP, host, "GET", path, None, max_bytes=MAX_MESSAGE_BYTES)
+        if status in (401, 403):
+            raise NodeCallError(f"the node answers {status}: {UNKNOWN_HERE}", where=url, fix=SAME_FILE)
+        if status != 200:
+            raise NodeCallError(f"the node answers {status}", where=url)
+        return await decode(document, body, application_id=self._application_id, where=url, give=_give)
 
     async def _object(
         self, kind: CallKind, host: HostInfo, method: str, path: str, content: bytes | None
     ) -> tuple[int, dict[str, object]]:
-        reply, url = await self._exchange(kind, host, method, path, content), self._url(host, path)
+        (status, body), url = await self._exchange(kind, host, method, path, content), self._url(host, path)
         try:
-            document = orjson.loads(reply.body)
+            document = orjson.loads(body)
         except orjson.JSONDecodeError as error:
             raise BadReplyError(f"the node's reply is not JSON: {error}", where=url) from None
         if not isinstance(document, dict):
             raise BadReplyError("the node's reply is not a JSON object", where=url)
-        return reply.status, document
+        return status, document
 
     async def _exchange(
         self,
@@ -347,7 +341,7 @@ class NodeCalls:
         max_bytes: int = MAX_SMALL_REPLY_BYTES,
         limit_s: float | None = None,
         accept: str = "",
-    ) -> _Reply:
+    ) -> tuple[int, bytes]:
         """Return the status and the body of a reply. Raises NodeCallError."""
         where, lines = self._url(host, path), _head_lines(accept or "application/json")
         until_s, part_s = monotonic() + (limit_s or DEADLINE_S), limit_s or TIMEOUT_S
@@ -370,7 +364,7 @@ class NodeCalls:
                 finally:
                     self._kept.give_back(connection)
         self.counts[kind, CallOutcome.WAITED if has_waited else CallOutcome.ANSWERED] += 1
-        return _Reply(head.status, body)
+        return head.status, body
 
     async def _connected(self, host: HostInfo, where: str) -> WireConnection:
         connection = await connect(host, TIMEOUT_S, self.identity)

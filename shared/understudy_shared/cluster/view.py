@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Collection, Container, Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from understudy_shared.base.plausible import (
     MAX_JUMP,
@@ -162,49 +162,15 @@ LOOK_AGAIN_MS = 100
 """Least time between two searches for a silent stranger: thousands of strangers may come in a second."""
 
 
-def sanitized(heartbeat: Heartbeat, *, order: Order, end_version: int, lineage: str | None) -> tuple[Heartbeat, str]:
-    """Return the heartbeat without the impossible numbers, and a text that names these; "" if all are possible.
-
-    `order` is (term, epoch) of the last known assignment, `end_version` the newest known end of `lineage`; 0:
-    unknown.
-    """
-    wrong: dict[str, object] = {}
-    why = []
-    if not is_plausible_order((heartbeat.term, heartbeat.epoch), order):
-        wrong |= {"term": 0, "epoch": 0}
-        why.append(f"assignment {heartbeat.term}.{heartbeat.epoch}, where {order[0]}.{order[1]} is known")
-    if heartbeat.lineage == lineage and not is_plausible(heartbeat.end_version, end_version):
-        wrong |= {"end_version": 0, "end_age_ms": None}
-        why.append(f"end {heartbeat.end_version}, where {end_version} is known")
-    if not wrong:
-        return heartbeat, ""
-    return heartbeat.model_copy(update=wrong), f"a heartbeat of {heartbeat.node_id} with {' and '.join(why)}"
-
-
-class Said(Protocol):
-    """The last heartbeat of a node."""
-
-    @property
-    def said_ms(self) -> float: ...
-
-
-class Admission(NamedTuple):
-    """The decision whether a heartbeat is accepted, and the id of the node to forget to make room for it."""
-
-    admitted: bool
-    leaves: str | None = None
-
-
 def limit_beside(known: int) -> int:
     """Return how many nodes are admitted in all beside so many known ones, dead or alive."""
     return known + max(MIN_STRANGERS, STRANGERS_PER_KNOWN_NODE * known) if known else MAX_NODES
 
 
 class MemberAdmission:
-    """The admission of nodes. `refused` counts the heartbeats for which there was no room."""
+    """The admission of nodes."""
 
     def __init__(self, *, max_nodes: int = MAX_NODES) -> None:
-        self.refused = 0
         self._max_nodes = max_nodes
         self._tasks: dict[str, int] = {}
         """The number of tasks that each stranger names."""
@@ -212,9 +178,9 @@ class MemberAdmission:
         self._looked_ms = float("-inf")
 
     def admit(
-        self, heartbeat: Heartbeat, nodes: Mapping[str, Said], known: Collection[str], now_ms: float
-    ) -> Admission:
-        """Decide on one heartbeat.
+        self, heartbeat: Heartbeat, nodes: Mapping[str, NodeReport], known: Collection[str], now_ms: float
+    ) -> tuple[bool, str | None]:
+        """Decide on one heartbeat. Return whether it is accepted, and the node to forget to make room for it.
 
         `nodes` are the admitted ones, in the order of arrival; `known` are the assigned ones.
         """
@@ -222,32 +188,28 @@ class MemberAdmission:
         if node_id in known:
             self.forget(node_id)
             if node_id in nodes or len(nodes) < self._max_nodes:
-                return Admission(True)
+                return True, None
             newest = next((each for each in reversed(list(nodes)) if each not in known), None)
-            return Admission(True, newest)
+            return True, newest
         tasks = len(heartbeat.exceptions) + len(heartbeat.held or ())
         if self._sum - self._tasks.get(node_id, 0) + tasks > MAX_STRANGERS_TASKS:
-            return self._refuse()
+            return False, None
         leaves = None
         if node_id not in nodes and len(nodes) >= min(self._max_nodes, limit_beside(len(known))):
             leaves = self._quiet(nodes, known, now_ms)
             if leaves is None:
-                return self._refuse()
+                return False, None
         self.forget(node_id)
         if tasks:
             self._tasks[node_id] = tasks
             self._sum += tasks
-        return Admission(True, leaves)
+        return True, leaves
 
     def forget(self, node_id: str) -> None:
         """Free the room of a node that is gone."""
         self._sum -= self._tasks.pop(node_id, 0)
 
-    def _refuse(self) -> Admission:
-        self.refused += 1
-        return Admission(False)
-
-    def _quiet(self, nodes: Mapping[str, Said], known: Container[str], now_ms: float) -> str | None:
+    def _quiet(self, nodes: Mapping[str, NodeReport], known: Container[str], now_ms: float) -> str | None:
         """Return the stranger that was silent longest, if it was silent for QUIET_MS."""
         if now_ms - self._looked_ms < LOOK_AGAIN_MS:
             return None
@@ -368,12 +330,12 @@ class ClusterView:
         node_id, said_ms = heartbeat.node_id, now_ms - age_ms
         if age_ms > heartbeat.heartbeat_ms * EXPIRY_HEARTBEATS or self._is_old(heartbeat, said_ms):
             return None
-        admission = self._admission.admit(heartbeat, self.nodes, self.holders, now_ms)
-        if not admission.admitted:
+        is_admitted, leaves = self._admission.admit(heartbeat, self.nodes, self.holders, now_ms)
+        if not is_admitted:
             self._refuse("stranger", f"a heartbeat of {node_id}: too many nodes that no assignment names")
             return None
         why = "there are too many nodes that no assignment names"
-        left_out = None if admission.leaves is None else self._mark_dead(admission.leaves, now_ms, "left out", why)
+        left_out = None if leaves is None else self._mark_dead(leaves, now_ms, "left out", why)
         before, taken = self.nodes.get(node_id), self._sanitized(heartbeat)
         goes_on = before is not None and before.heartbeat.incarnation == heartbeat.incarnation
         beats = min(PROVEN_BEATS, before.beats + 1) if before is not None and goes_on else 1
@@ -487,13 +449,23 @@ class ClusterView:
 
     def _sanitized(self, heartbeat: Heartbeat) -> Heartbeat:
         """Return the heartbeat without impossible numbers."""
-        if heartbeat.end_version <= MAX_JUMP and is_plausible_order((heartbeat.term, heartbeat.epoch), self.order):
+        order = (heartbeat.term, heartbeat.epoch)
+        is_order_possible = is_plausible_order(order, self.order)
+        if heartbeat.end_version <= MAX_JUMP and is_order_possible:
             return heartbeat  # the usual case, without a search for the end among all nodes
+        wrong: dict[str, object] = {}
+        why = []
+        if not is_order_possible:
+            wrong |= {"term": 0, "epoch": 0}
+            why.append("assignment {}.{}, where {}.{} is known".format(*order, *self.order))
         lineage, end_version = self._history()
-        taken, why = sanitized(heartbeat, order=self.order, end_version=end_version, lineage=lineage)
-        if why:
-            self._refuse("heartbeat", why)
-        return taken
+        if heartbeat.lineage == lineage and not is_plausible(heartbeat.end_version, end_version):
+            wrong |= {"end_version": 0, "end_age_ms": None}
+            why.append(f"end {heartbeat.end_version}, where {end_version} is known")
+        if not wrong:
+            return heartbeat
+        self._refuse("heartbeat", f"a heartbeat of {heartbeat.node_id} with {' and '.join(why)}")
+        return heartbeat.model_copy(update=wrong)
 
     def _mark_dead(self, node_id: str, now_ms: float, how: str, why: str) -> Death:
         node = self.nodes[node_id]
