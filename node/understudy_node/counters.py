@@ -67,7 +67,6 @@ class CommitToVisible:
 
     @property
     def histogram(self) -> Histogram:
-        """All delays since the start, copied."""
         with self._lock:
             return deepcopy(self._histogram)
 
@@ -97,11 +96,9 @@ class ReadLags:
 
     @property
     def total(self) -> int:
-        """The number of reads."""
         return self.offset_lag.total + self.unknown
 
     def read(self, lag: LagInfo, times: int) -> None:
-        """Count reads that were answered at this lag."""
         if lag.offset_lag is None:
             self.unknown += times
         else:

@@ -81,7 +81,6 @@ def clock_check(skew_s: float | None, host: str) -> Check:
 
 
 def list_check(names: list[str] | None, took_ms: float) -> Check:
-    """Judge the listing of the checkpoint's folder."""
     if names is None:
         fix = "Check the path: it is the query's checkpointLocation, and names are case-sensitive"
         return _check("list", "fail", "the listing worked, and there is nothing at this path", fix)

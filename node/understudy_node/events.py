@@ -65,7 +65,6 @@ class NodeEvents:
         return iter(tuple(self._events))  # a copy: readers iterate while the polling thread appends
 
     def note(self, what: str, detail: str) -> None:
-        """Keep and log an event."""
         self._events.append(NodeEvent(self._clock.wall_us(), what, detail))
         log.log(logging.INFO if what in _GOOD_NEWS else logging.WARNING, "%s: %s", what, detail, extra={"action": what})
 

@@ -76,12 +76,10 @@ class Generation:
 
     @property
     def ready(self) -> bool:
-        """Whether every task that is held can answer."""
         return all(replica.view is not None for replica in self.replicas)
 
     @property
     def held(self) -> dict[str, TaskReplica]:
-        """The replicas by task key."""
         return {replica.key: replica for replica in self.replicas}
 
     def not_served(self) -> list[dict[str, str | int]]:
@@ -116,7 +114,6 @@ class Wiring:
     published: Callable[[], None]
 
     def replica(self, places: list[StorePlace], role: Role) -> TaskReplica:
-        """Make a new replica of the task that `places` belong to."""
         return TaskReplica(
             places,
             self.around,
@@ -181,7 +178,6 @@ def build_generation(
 
 
 def places_of(operator: OperatorDescription, task: TaskId, lineage: Lineage, layout: Layout) -> list[StorePlace]:
-    """List the stores of a task."""
     return [
         StorePlace(
             task,
@@ -213,12 +209,10 @@ def with_new_schemas(
 
 
 def read_alike(one: CheckpointDescription, other: CheckpointDescription) -> bool:
-    """Whether both have the same operators, schemas and variables."""
     return [_read_by(each) for each in one.operators] == [_read_by(each) for each in other.operators]
 
 
 def _why_others(was: OperatorDescription, now: OperatorDescription) -> str | None:
-    """Return why the replicas of an operator cannot stay."""
     if _stores(was) != _stores(now) or was.partitions != now.partitions:
         reasons = [str(reason) for _, reason in now.refusals]
         return f"it has other stores ({'; '.join(reasons)})" if reasons else "it has other stores"
@@ -278,15 +272,12 @@ class Generations:
 
     @property
     def newest(self) -> Generation | None:
-        """The generation of the newest layout."""
         return self.pending or self.serving
 
     def all(self) -> list[Generation]:
-        """Return the serving and the pending generation, as far as they exist."""
         return [generation for generation in (self.serving, self.pending) if generation is not None]
 
     def replicas(self) -> list[TaskReplica]:
-        """Return the replicas of both generations."""
         return [replica for generation in self.all() for replica in generation.replicas]
 
     def assign(self, duties: Duties) -> None:
@@ -427,7 +418,6 @@ class Generations:
         return naming.aliases
 
     def _report_names(self) -> None:
-        """Report new names once they are served."""
         naming, self._unreported = self._unreported, None
         if naming is None:
             return

@@ -78,7 +78,7 @@ class Node(HttpService):
         """The opener of older versions."""
         self.leases = LeaseTable()
         self.events = NodeEvents(clock)
-        self.on_published: Callable[[], None] = _nobody
+        self.on_published: Callable[[], None] = lambda: None
         self._clock = clock
         aliases = {} if settings.aliases is None else read_aliases(settings.aliases)
         self._named = named_operators(aliases)
@@ -110,7 +110,6 @@ class Node(HttpService):
 
     @property
     def error(self) -> UnderstudyError | None:
-        """The error of the last poll; None after a poll that worked."""
         return self.events.error
 
     @property
@@ -139,7 +138,6 @@ class Node(HttpService):
 
     @property
     def pinned(self) -> PinnedViews:
-        """The older versions that readers use."""
         return self._around.pinned
 
     def describe(self) -> CheckpointDescription:
@@ -183,7 +181,6 @@ class Node(HttpService):
         return [] if newest is None else list(newest.tasks)
 
     def start(self) -> None:
-        """Start to follow the checkpoint."""
         self._schedule.workers.start()
         self._loop.start()
 
@@ -241,7 +238,6 @@ class Node(HttpService):
         return causes_of(self.error, self.end, replicas, full_disk=full_disk, now_ms=now_ms, end_expiry_ms=expiry_ms)
 
     def stalled(self) -> list[TaskReplica]:
-        """Return the replicas that are behind and cannot advance."""
         return [replica for replica in self._generations.replicas() if replica.stalled]
 
     def now_ms(self) -> float:
@@ -249,7 +245,6 @@ class Node(HttpService):
         return self._clock.monotonic_ms()
 
     def wall_us(self) -> int:
-        """Return the wall time, for what is printed."""
         return self._clock.wall_us()
 
     def query_status(self) -> dict[str, object]:
@@ -265,11 +260,9 @@ class Node(HttpService):
         }
 
     def query_progress(self) -> QueryProgress:
-        """Return the state of the query in short, for heartbeats."""
         return self._cadence.progress(self._clock.monotonic_ms())
 
     def _turn(self) -> float:
-        """Poll once, and act on the result. Return the time until the next poll, in ms."""
         try:
             poll = self._poller.poll()
             self._handle(poll)
@@ -323,9 +316,7 @@ class Node(HttpService):
                 )
             case Verdict.GONE:
                 raise NotACheckpointError(
-                    "the checkpoint is gone",
-                    where=self.files.url,
-                    fix="Answers go on, with unknown lag; restore it",
+                    "the checkpoint is gone", where=self.files.url, fix="Answers go on, with unknown lag; restore it"
                 )
             case Verdict.AHEAD:
                 self.events.note(
@@ -338,7 +329,6 @@ class Node(HttpService):
                 self._follow_layout(poll.end)
 
     def _follow_layout(self, end: End) -> None:
-        """Make sure there is a generation for the layout of the newest version."""
         if self._generations.swap_if_ready():
             self.on_published()
         record = self.history.record(end.version) if end.version else None
@@ -381,7 +371,3 @@ class Node(HttpService):
 
     def _published(self) -> None:
         self.on_published()
-
-
-def _nobody() -> None:
-    """Do nothing: the default of `on_published`."""

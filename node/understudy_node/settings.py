@@ -62,7 +62,6 @@ class NodeSettings(FleetFields, NodeFields, HttpServiceSettings):
 
     @property
     def is_fleet(self) -> bool:
-        """Whether the process serves several applications."""
         return self.applications is not None or len(self.checkpoints) > 1
 
     def require_usable(self) -> None:
@@ -76,7 +75,6 @@ class NodeSettings(FleetFields, NodeFields, HttpServiceSettings):
                 )
 
     def own_access(self) -> Access:
-        """Return the access control of the process. Raises SettingsError."""
         return self.access(FLEET if self.is_fleet else self.application, self.host, is_node=True)
 
     def address(self, port: int) -> HostInfo:
@@ -99,7 +97,6 @@ class NodeSettings(FleetFields, NodeFields, HttpServiceSettings):
     # ---- one application
 
     def within(self, spec: ApplicationSpec) -> Self:
-        """Return the settings of one application of several."""
         folder = {} if self.data_dir is None else {"data_dir": self.data_dir / _folder_of(spec.id)}
         return self.model_copy(update={**spec.overrides(), **folder})
 
@@ -163,12 +160,10 @@ class ClusterNodeSettings(AnnouncedFields, ClusterNodeFields, BusSettings, NodeS
 
     @property
     def roots(self) -> tuple[CheckpointRoot, ...]:
-        """The roots of announced checkpoints. Raises SettingsError."""
         return parse_roots(self.checkpoint_root)
 
     @property
     def advertised_host(self) -> str:
-        """The host that other processes connect to."""
         return self.advertise_host or self.host
 
     def address(self, port: int) -> HostInfo:
@@ -187,6 +182,5 @@ class ClusterNodeSettings(AnnouncedFields, ClusterNodeFields, BusSettings, NodeS
 
 
 def _folder_of(application_id: str) -> str:
-    """Return the name of an application's folder below that of the process."""
     name = quote(application_id, safe=" ")
     return name if len(name) <= MAX_NAME_BYTES else hashlib.sha256(name.encode()).hexdigest()

@@ -131,7 +131,6 @@ class _Search:
         changed: Set[str],
         spare: int,
     ) -> dict[str, AssignedTask]:
-        """Return the next assignment. `changed` are the tasks whose reported replicas are others."""
         away = zones_away.keys()
         moved = (alive ^ self._alive) | (away ^ self._places[1].keys())
         again = self._restless | changed | self._take_previous(previous) | self._balance.leaving(zones)
@@ -201,7 +200,6 @@ def assign(
     application_id: str = "",
     weighed: Weighed = UNWEIGHED,
 ) -> dict[str, AssignedTask]:
-    """Return the next assignment by a new assignor."""
     assignor = Assignor(
         num_standby_replicas=num_standby_replicas,
         max_warmup_replicas=max_warmup_replicas,
@@ -333,7 +331,6 @@ class Holdings:
         """The version from which a replica is caught up."""
 
     def follow(self, assignment: Assignment) -> None:
-        """Remember an assignment that nodes may follow."""
         before, self._followed = self._followed, assignment.tasks
         given = dict(self._given[-1][1]) if self._given else {}
         gains: dict[str, list[str]] = {}

@@ -91,7 +91,6 @@ class Placed:
         """Number of tasks that two nodes have in common."""
 
     def take_nodes(self, zones: Mapping[str, str], away: Mapping[str, str], weights: Weights) -> None:
-        """Take the nodes of this search, live and away, and the weights. No node that goes has a task left."""
         self.zones = {**away, **zones}
         self.has_zones = len(set(self.zones.values())) > 1
         self.away = frozenset(away)
@@ -117,7 +116,6 @@ class Placed:
             self.give(task, node)
 
     def put_away(self, task: str) -> None:
-        """Take all nodes from a task."""
         for node in tuple(self.nodes_of[task]):
             if node in self.tasks_of:
                 self.take(task, node)
@@ -223,8 +221,7 @@ def find_path(
     gives: Callable[[str], Iterable[str]],
     takes: Callable[[str], Iterable[str]],
 ) -> tuple[list[Step], Set[str]]:
-    """Find the shortest chain from `start` to an end, breadth first. Return it, and the nodes that were reached if
-    there is none.
+    """Find the shortest chain from `start` to an end, breadth first. Return it; without one, the nodes reached.
 
     It stops at the first end in sight: checking the nodes before it in the queue would mean checking nearly all tasks
     for each role that moves.
@@ -319,7 +316,6 @@ class Balance:
         return {task: Target(frozenset(placed.nodes_of[task]), placed.active[task]) for task in placed.touched}
 
     def _place(self, zones: Mapping[str, str], away: Mapping[str, str], weights: Weights) -> None:
-        """Take the nodes of this search, and the weights."""
         placed = self._placed
         before = placed.zones
         placed.take_nodes(zones, away, weights)

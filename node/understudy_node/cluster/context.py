@@ -43,7 +43,6 @@ class Neighbours(ClusterView):
         refuse: Callable[[str, str], None] = lambda kind, why: None,
         history: Callable[[], tuple[str | None, int]] = lambda: (None, 0),
     ) -> None:
-        """Set the callbacks, which are those of `ClusterView`. The history is that of this node."""
         super().__init__(refuse, history)
         self._own_id = own_id
 
@@ -170,5 +169,4 @@ class MemberContext:
         return self.member_id.node_id
 
     def heard(self, heartbeat: Heartbeat) -> None:
-        """Take in a heartbeat that arrived now."""
         self.neighbours.heard(heartbeat, age_ms=0, now_ms=self.clock.monotonic_ms())

@@ -66,7 +66,6 @@ class ProcessLoad:
             self._borne[application_id] = borne
 
     def of_others(self, application_id: str) -> Borne:
-        """Return the load of all applications but one."""
         others = [borne for each, borne in self._borne.items() if each != application_id]
         return Borne(sum(each.held_bytes for each in others), sum(each.reads_per_s for each in others))
 
@@ -84,7 +83,6 @@ class LoadMeter:
         self._answered = 0
 
     def read(self, now_ms: float) -> Load:
-        """Return the load as of the last measurement, and that of the other applications."""
         if self._measured_ms is None or now_ms - self._measured_ms >= MEASURE_AGAIN_MS or not self._operator_bytes:
             self._measure(now_ms)
         others = self._process.of_others(self._application_id)
@@ -96,7 +94,6 @@ class LoadMeter:
         )
 
     def stop(self) -> None:
-        """Bear nothing from now on."""
         self._process.note(self._application_id, None)
 
     def _measure(self, now_ms: float) -> None:
@@ -270,7 +267,6 @@ def _standing(kind: _Kind, replica: TaskReplica, end: End, now_ms: float) -> _Re
 
 
 def _held(node: Node, held: list[str]) -> list[str] | None:
-    """Return every task held, if these are not the assigned ones."""
     duties = node.duties
     return None if duties is not None and duties.keys() == set(held) else sorted(held)
 
@@ -343,7 +339,6 @@ class OwnMessages:
         """The digest of the catalogue that is on the bus, and the time of its writing."""
 
     def causes(self) -> dict[str, str]:
-        """Return why the node is degraded by its own messages, by cause."""
         return {} if self.unsaid is None else {OWN_MESSAGE: self.unsaid}
 
     def heartbeat(self, status: MemberStatus) -> Heartbeat:
@@ -375,7 +370,6 @@ class OwnMessages:
             )
 
     def farewell(self) -> Farewell:
-        """Return the last message of this process."""
         node_id, incarnation = self._member_id
         return Farewell(application_id=self._gossip.application_id, node_id=node_id, incarnation=incarnation)
 
@@ -405,7 +399,6 @@ class OwnMessages:
             self.cannot_say("catalogue", error)
 
     def bus_came_back(self) -> None:
-        """Have the catalogue written again: the bus may have lost it."""
         self._published = None
 
     def cannot_say(self, kind: str, error: ValidationError) -> None:

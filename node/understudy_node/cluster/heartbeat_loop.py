@@ -54,7 +54,6 @@ class AssignmentFollower:
         """The time at which this node's assignment first looked too far ahead of all others."""
 
     def follow(self, assignment: Assignment) -> None:
-        """Follow an assignment, unless this node follows a later one already."""
         if self._neighbours.follow(assignment):
             self._memory.note(assignment)
             self.apply()
@@ -127,14 +126,7 @@ def _rank(node_id: str) -> tuple[int, str]:
 class HeartbeatListening:
     """The part of one node in it. Only the node's beat calls it."""
 
-    def __init__(
-        self,
-        context: MemberContext,
-        cluster: ClusterFollower,
-        *,
-        needs_all: Callable[[], bool],
-    ) -> None:
-        """Set the parts. A node that `needs_all` hears all heartbeats, whatever its rank."""
+    def __init__(self, context: MemberContext, cluster: ClusterFollower, *, needs_all: Callable[[], bool]) -> None:
         self._context = context
         self._neighbours = context.neighbours
         self._cluster = cluster

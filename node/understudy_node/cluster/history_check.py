@@ -108,7 +108,6 @@ class ForkFinder:
         return sorted(named, reverse=True)[:MAX_UNREAD]
 
     def compare(self, nodes: Sequence[AgedHeartbeat], own: OwnHistory, now_ms: float) -> None:
-        """Compare the live nodes' newest heartbeats with this node's history."""
         if own.life is not self._life:
             self._life = own.life
             self._cases.clear()
@@ -201,11 +200,9 @@ class HistoryCheck:
 
     @property
     def may_hold(self) -> bool:
-        """Whether this node may hold tasks."""
         return self.is_admitted and self.refused is None
 
     def causes(self) -> dict[str, str]:
-        """List why forks degrade the node, by cause."""
         if self.refused is not None:
             return {FORKED: self.refused}
         return {FORK_FOUND: "; ".join(self.others.values())} if self.others else {}
@@ -280,7 +277,6 @@ class HistoryCheck:
         return next(filter(None, doubts), None)
 
     def _comparable(self, nodes: Sequence[AgedHeartbeat]) -> list[str]:
-        """List the nodes of the assignment whose commits can be compared."""
         lineage, holders = self._node.lineage, self._neighbours.holders - {self._node_id}
         beats = (each.heartbeat for each in nodes)
         return [beat.node_id for beat in beats if beat.node_id in holders and beat.lineage == lineage and beat.commits]

@@ -236,7 +236,6 @@ class Placement:
 
     @property
     def _has_stored_known(self) -> bool:
-        """Whether Redis has the last known assignment."""
         return self._stored is not None and self._stored.order == self._order
 
     def _learn(self, assignment: Assignment | None) -> None:
@@ -245,7 +244,6 @@ class Placement:
             self._holdings.follow(assignment)
 
     def _who_is_away(self, members: Sequence[Member], nodes: Sequence[AgedHeartbeat]) -> list[Member]:
-        """Return the members that are away and keep their places in the known assignment."""
         if self._known is None:
             return []
         return self._away.of(self._known, members, nodes, self._clock.monotonic_ms())
@@ -321,7 +319,6 @@ class Placement:
         *,
         meanwhile: Callable[[], Awaitable[None]] | None,
     ) -> Assignment | None:
-        """Write the next assignment, if Redis does not have it already."""
         fence = self.fence
         assert fence is not None, "only the holder of the lease assigns"
         epoch = max(self._order[1], highest[1]) + 1
@@ -432,6 +429,5 @@ def _said(heartbeat: Heartbeat) -> tuple[object, ...]:
 
 
 def says_the_same(one: Assignment, other: Assignment) -> bool:
-    """Whether two assignments are equal apart from term, epoch and writer."""
     said = Assignment.model_fields.keys() - {"term", "epoch", "written_by"}
     return all(getattr(one, name) == getattr(other, name) for name in said)

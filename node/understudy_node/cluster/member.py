@@ -48,14 +48,8 @@ class Remembering:
     """The assignment that one node gets without the bus. `take` receives assignments, and may refuse them."""
 
     def __init__(
-        self,
-        context: MemberContext,
-        memory: Memory,
-        *,
-        seeds: Collection[HostInfo],
-        take: Callable[[Assignment], None],
+        self, context: MemberContext, memory: Memory, *, seeds: Collection[HostInfo], take: Callable[[Assignment], None]
     ) -> None:
-        """Set the sources: `memory` and the seeds."""
         self._node = context.node
         self._neighbours = context.neighbours
         self._memory = memory
@@ -186,7 +180,6 @@ class NodeListener:
         self._bus_came_back = bus_came_back
 
     def hear(self, heard: Spoken) -> None:
-        """Take in a message of the bus."""
         context = self._context
         match heard:
             case Heartbeat():
@@ -204,11 +197,9 @@ class NodeListener:
                 context.node.announce(heard)
 
     def take_nodes(self, seen: list[AgedHeartbeat]) -> None:
-        """Start again from the nodes whose keys are on the bus."""
         self._context.neighbours.read(seen, now_ms=self._context.clock.monotonic_ms())
 
     async def take_keys(self, seen: list[AgedHeartbeat], assignment: Assignment | None) -> None:
-        """Take in the assignment and the announcement. Raises BusError."""
         context = self._context
         announcement = await context.gossip.announcement()
         self._bus_came_back()
@@ -223,7 +214,6 @@ class NodeListener:
         context.changed.set()
 
     def bus_lost(self, why: str) -> None:
-        """Note that messages do not arrive."""
         self._context.bus_state.subscribed(why)
 
 
@@ -308,7 +298,6 @@ class ClusterMember:
         )
 
     def start(self) -> None:
-        """Start the background tasks, on the running loop."""
         self._loop = asyncio.get_running_loop()
         self._tasks.start("listen", self.cluster.run())
         self._tasks.start("beat", self.beat.run())
@@ -342,32 +331,23 @@ class ClusterMember:
 
     @property
     def assignment(self) -> Assignment | None:
-        """The assignment that this node follows; None before there is one."""
         return self._neighbours.assignment
 
     @property
     def has_lease(self) -> bool:
-        """Whether this node has the lease to assign."""
         return self._placement.fence is not None
 
     @property
     def refused(self) -> Mapping[str, int]:
-        """Documents from Redis that were not used, by kind."""
         return self.gossip.refused
 
     @property
     def dead(self) -> str | None:
-        """The reason why this process cannot go on, None while it can."""
         return self._tasks.dead
 
     def causes(self) -> Mapping[str, str]:
         """Return which functions of the cluster fail although lookups work, and why, by cause."""
-        return {
-            **self._bus_state.causes,
-            **self._own.causes(),
-            **self._check.causes(),
-            **self.gossip.auth.causes(),
-        }
+        return {**self._bus_state.causes, **self._own.causes(), **self._check.causes(), **self.gossip.auth.causes()}
 
     def not_ready(self) -> list[str]:
         """Return why this node should not get requests, beyond the reasons of the node itself."""
@@ -401,20 +381,17 @@ class ClusterMember:
         self._changed.set()
 
     def drain(self, draining: bool) -> None:
-        """Have the cluster move this node's tasks away, or cancel that."""
         if draining != self.draining:
             log.warning("draining" if draining else "draining no more", extra={"action": "drain", "drain": draining})
         self.draining = draining
         self._changed.set()
 
     def heartbeat(self) -> Heartbeat:
-        """Return the next heartbeat, of the present state."""
         degraded = sorted({**self.node.causes(), **self.causes()})
         status = MemberStatus(self._state(), self._neighbours.order, self.beat.leaving, degraded, self._check.found)
         return self._own.heartbeat(status)
 
     def catalogue(self) -> tuple[str, Catalogue] | None:
-        """Return the digest and the catalogue of the served generation; None before there is one."""
         return self._own.catalogue()
 
     def _state(self) -> State:
@@ -446,7 +423,6 @@ class Clusters:
         """Whether all applications drain, those that come later, too."""
 
     def membership(self, settings: NodeSettings, host: HostInfo, identity: ClusterIdentity, clock: Clock) -> Membership:
-        """Return the part of one application."""
         assert isinstance(settings, ClusterNodeSettings), "as those of the process"
         return Membership(settings, host, self, identity, clock)
 
@@ -457,12 +433,7 @@ class Membership:
     """
 
     def __init__(
-        self,
-        settings: ClusterNodeSettings,
-        host: HostInfo,
-        clusters: Clusters,
-        identity: ClusterIdentity,
-        clock: Clock,
+        self, settings: ClusterNodeSettings, host: HostInfo, clusters: Clusters, identity: ClusterIdentity, clock: Clock
     ) -> None:
         self.member: ClusterMember | None = None
         self.settings = settings
@@ -484,9 +455,7 @@ class Membership:
         finally:
             await tasks.stop()
             farewell = Farewell(
-                application_id=self.settings.application,
-                node_id=member_id.node_id,
-                incarnation=member_id.incarnation,
+                application_id=self.settings.application, node_id=member_id.node_id, incarnation=member_id.incarnation
             )
             with contextlib.suppress(BusError, TimeoutError):
                 async with asyncio.timeout(1):
@@ -553,7 +522,6 @@ class Membership:
     def _heartbeat(
         self, member_id: MemberId, *, sequence: int = 0, lineage: Lineage | None = None, waits_for: str | None = None
     ) -> Heartbeat:
-        """Return the heartbeat of a node that holds nothing yet."""
         return least_heartbeat(
             self.settings,
             self._host,

@@ -197,7 +197,6 @@ def _exchanges(held: _Held, weights: Weights, giver: str, taker: str, gap: float
 
 
 def _movable(held: _Held, weights: Weights, giver: str, taker: str, is_active: bool) -> dict[int, str]:
-    """Return a replica of each weight that may move."""
     return {
         weights.bytes_of(task): task
         for task in sorted(held.of_role(giver, is_active) - held.tasks[taker], reverse=True)

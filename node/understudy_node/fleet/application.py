@@ -74,7 +74,6 @@ class Opening:
         build: Callable[[CheckpointFiles], Node],
         clock: Clock,
     ) -> None:
-        """Take what reaches the storage, and what makes the node."""
         self._application_id = application_id
         self._open_files = open_files
         self._build = build
@@ -95,7 +94,6 @@ class Opening:
 
     @property
     def standing(self) -> Standing:
-        """The state now."""
         since_ms = self._asks_since_ms
         if since_ms is not None and (waited_ms := self._clock.monotonic_ms() - since_ms) > HANGS_AFTER_MS:
             return Standing(
@@ -302,7 +300,6 @@ class NodeApplication:
         return None if self._report is None else self._report.dead()
 
     def status(self) -> Status:
-        """Return its readiness."""
         if self._report is None:
             return Status((self._why_not(),))
         status = self._report.status_of_application()
@@ -313,7 +310,6 @@ class NodeApplication:
         return () if self._report is None else self._report.of_application()
 
     def report(self) -> ApplicationReport:
-        """Return what the list of applications shows."""
         standing, idle = self._standing(), self._source.idle()
         if idle is not None:
             found = standing.state if standing.reason is None else f"{standing.state}, {standing.reason}"

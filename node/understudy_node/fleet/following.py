@@ -51,12 +51,7 @@ class Announcements:
     """The reader of announcements. `queries` has what was read, and `news` is set when there may be something new."""
 
     def __init__(
-        self,
-        bus: Bus,
-        auth: MessageAuth,
-        queries: AnnouncedQueries,
-        clock: Clock,
-        remembered: Remembered | None = None,
+        self, bus: Bus, auth: MessageAuth, queries: AnnouncedQueries, clock: Clock, remembered: Remembered | None = None
     ) -> None:
         """Take the parts. `auth` is of the fleet; `remembered` keeps the locations for a start without the bus."""
         self.queries = queries
@@ -78,7 +73,6 @@ class Announcements:
         """The revision of what was saved last."""
 
     async def run(self) -> None:
-        """Look for ever: when something is announced, and at intervals."""
         while True:
             try:
                 await self.look()
@@ -104,7 +98,6 @@ class Announcements:
                     await self._wake.wait()
 
     async def listen(self) -> None:
-        """Listen for ever to which queries are announced."""
         async for heard in self._bus.listen(ANNOUNCED):
             if isinstance(heard, Back):
                 self.queries.hear_all(now_ms=self._clock.monotonic_ms())
@@ -114,7 +107,6 @@ class Announcements:
             self._wake.set()
 
     async def remember(self) -> None:
-        """Save what changes, for ever."""
         await self._memory.keep()
 
     async def look(self) -> None:
@@ -266,7 +258,6 @@ class Following:
         self._logged: set[tuple[str, str]] = set()
 
     def work(self) -> dict[str, Coroutine[Any, Any, None]]:
-        """Return what runs as long as the process, by name."""
         found: dict[str, Coroutine[Any, Any, None]] = {"follow the list of applications": self.run()}
         if self.announcing is not None:
             announcements = self.announcing.announcements
@@ -278,7 +269,6 @@ class Following:
         return found
 
     async def run(self) -> None:
-        """Take changes for ever."""
         while True:
             await self.step()
             if self.announcing is None:
@@ -290,7 +280,6 @@ class Following:
                     await self.announcing.announcements.news.wait()
 
     async def step(self) -> None:
-        """Look once."""
         is_changed = self._revision < 0
         if self._file is not None:
             before = self._file.value

@@ -79,7 +79,6 @@ class FleetProcess(FleetService[NodeApplication]):
         )
 
     def members(self) -> list[ClusterMember]:
-        """Return the memberships of the applications that are in their clusters."""
         found = [each.membership.member for each in self.applications.values() if each.membership is not None]
         return [member for member in found if member is not None]
 
@@ -214,7 +213,6 @@ class Lives:
 
 
 def operator_routes(process: FleetProcess) -> APIRouter:
-    """Make the calls of a node in the clusters of its applications."""
     routes = APIRouter()
 
     @routes.post("/admin/v1/drain")
@@ -252,11 +250,7 @@ async def let_go(following: Following, application_id: str) -> None:
     except UnderstudyError as error:
         what = f"the announcement of {clipped(application_id)} cannot be changed: {error.what}"
         raise ProblemError(Problem(ProblemType.NOT_INITIALISED, what, error.where, error.fix or "Retry")) from None
-    log.warning(
-        "application %s is removed: an operator asked for it",
-        clipped(application_id),
-        extra=ACTION,
-    )
+    log.warning("application %s is removed: an operator asked for it", clipped(application_id), extra=ACTION)
 
 
 _WORST_FIRST = (State.FAILED, State.WAITING, State.OPENING, State.RESTORING, State.IDLE, State.SERVING)

@@ -161,7 +161,6 @@ def _reading_routes(  # noqa: PLR0917  # the parts of an application, in the ord
 
 
 def _report(node: Node, member: ClusterMember | None, lookups: LookupsFirst, guard: ConnectionGuard) -> ProcessReport:
-    """Return the functions that report this process' state."""
 
     def causes() -> Mapping[str, str]:
         cluster = {} if member is None else member.causes()

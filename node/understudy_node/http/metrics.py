@@ -44,7 +44,6 @@ class _Held(NamedTuple):
 
 
 def replica_metrics(readers: Mapping[StoreName, StoreReader], max_partitions: int) -> Iterator[Metric]:
-    """Yield all families of the replicas of these stores."""
     lags: dict[TaskReplica, LagInfo | None] = {}
     held = [
         _Held(name, partition, replica, _lag_of(replica, lags))
@@ -158,7 +157,6 @@ class NodeMetrics:
         self._causes = causes
 
     def collect(self) -> Iterator[Metric]:
-        """Yield the metrics at each scrape."""
         yield from process_metrics(self._guard, self._lookups.access, self._node.cache)
         yield from self.of_application((*CAUSES, *CAUSES_OF_PROCESS))
 
@@ -305,7 +303,6 @@ def _cluster_metrics(cluster: ClusterMember, *, is_connected: bool) -> Iterator[
 
 
 def process_metrics(guard: ConnectionGuard, access: Access, cache: BlockCache) -> Iterator[Metric]:
-    """Yield the metrics of the process, whatever it serves."""
     yield from about_the_process()
     yield Gauge(
         "understudy_cache_size_bytes",

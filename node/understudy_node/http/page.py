@@ -65,7 +65,6 @@ class NodeHealth:
         self._last: HealthReport | None = None
 
     def look(self) -> HealthReport:
-        """Judge again, by /readyz and by what is known of the query."""
         found = indicators(self._status(), self._node.query_status())
         self._last = HealthReport.after(self._last, found, SystemClock().wall_us())
         return self._last
@@ -411,21 +410,17 @@ class NodePage:
         self._tasks = Supervisor()
 
     def routes(self) -> Iterator[APIRouter]:
-        """Yield the routes of the page, and of the history that it shows."""
         yield history_routes(self._history)
         yield page_routes(self._document, self._history, self._feed.respond)
 
     def end(self) -> None:
-        """End the streams of all viewers: the service stops."""
         self._feed.end()
 
     def start(self) -> None:
-        """Begin to keep the last hour, and to look at the node for viewers."""
         self._tasks.start("look at the node for viewers", self._feed.run())
         self._tasks.start("keep the last hour", self._keep_history())
 
     async def stop(self) -> None:
-        """End all looks."""
         await self._tasks.stop()
 
     async def _document(self) -> dict[str, Any]:

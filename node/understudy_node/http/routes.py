@@ -105,7 +105,6 @@ def lag_report(node: Node, store: str | None) -> dict[str, object]:
 
 
 def hints(node: Node) -> list[str]:
-    """Advice on how to make this checkpoint cheaper to follow."""
     generation = node.generation
     if generation is None:
         return []
@@ -165,7 +164,6 @@ class NodeChanges(Changes):
         return read
 
     async def part_for_router(self, hop: ChangesHop) -> tuple[VersionLines, ...]:
-        """Return the part that a router asks for. Raises its problem."""
         scan = hop.scan
         reader = reader_asked(self._reads, scan)
         require_changes(reader)
@@ -194,7 +192,6 @@ class NodeChanges(Changes):
 
 
 def changes_hop_routes(changes: NodeChanges) -> APIRouter:
-    """Make the call by which routers ask for changes."""
     routes = APIRouter()
 
     @routes.post(PATH)
@@ -223,7 +220,6 @@ def read_routes(node: Node, reads: Reads, scans: Scans) -> APIRouter:
 
     @router.get("/v1/stores/{store}")
     async def store_schema(store: str) -> Response:
-        """Return one store's schema, and its history."""
         reader = reads.reader(store)
         return json_response({**_described(reader, reads, node), "schemas": reader.store.schemas})
 
@@ -238,7 +234,6 @@ def internal_routes(reads: Reads) -> APIRouter:
 
     @router.get("/internal/v1/position")
     async def position(at_us: int) -> Response:
-        """Return the position of the newest version that was committed at a moment or before."""
         return json_response({"position": (await reads.position_at(at_us)).encode()})
 
     @router.get("/internal/v1/stores/{store}/key")
@@ -256,7 +251,6 @@ def admin_routes(node: Node, reads: Reads, health: NodeHealth) -> APIRouter:
 
     @router.get("/admin/v1/lag")
     async def lag(store: str | None = None) -> Response:
-        """Return the lag of every store partition, and what is known of the query."""
         return json_response(lag_report(node, None if store is None else reads.reader(store).store.name))
 
     @router.get("/admin/v1/health")
@@ -299,7 +293,6 @@ def cluster_routes(member: ClusterMember) -> APIRouter:
 
     @router.get("/internal/v1/catalogue")
     async def catalogue() -> Response:
-        """Return the catalogue: the stores, with all that is needed to encode and place keys."""
         found = member.catalogue()
         if found is None:
             raise _not_yet("no batch has been committed yet")
@@ -307,7 +300,6 @@ def cluster_routes(member: ClusterMember) -> APIRouter:
 
     @router.get("/internal/v1/assignment")
     async def assignment() -> Response:
-        """Return the assignment that this node follows."""
         if member.assignment is None:
             raise _not_yet("no assignment is known yet")
         return _json(await asyncio.to_thread(member.assignment.encode))  # it may have four megabytes

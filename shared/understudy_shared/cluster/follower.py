@@ -43,7 +43,6 @@ class Polls:
         assigned: Callable[[Assignment], object],
         at_once: int = MAX_POLLS,
     ) -> None:
-        """Set the callbacks. At most `at_once` nodes are polled at the same time."""
         self._calls = calls
         self._view = view
         self._heard = heard
@@ -246,12 +245,10 @@ class ClusterFollower:
                 self._away.clear()
 
     async def read_nodes(self) -> None:
-        """Read the keys of the nodes alone. Raises BusError."""
         async with self._reading:
             self._delegate.take_nodes(await self._gossip.nodes(known=self._view.holders))
 
     async def run(self) -> None:
-        """Listen until cancelled."""
         while True:
             self._switched.clear()
             self.is_subscribed, self.hears_heartbeats = False, self._wants_heartbeats

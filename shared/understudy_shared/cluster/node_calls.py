@@ -28,13 +28,7 @@ import orjson
 from understudy_shared.auth.cluster_secret import ClusterIdentity
 from understudy_shared.base.errors import UnderstudyError
 from understudy_shared.base.words import HostInfo
-from understudy_shared.bus.messages import (
-    MAX_MESSAGE_BYTES,
-    Assignment,
-    Catalogue,
-    Heartbeat,
-    Message,
-)
+from understudy_shared.bus.messages import MAX_MESSAGE_BYTES, Assignment, Catalogue, Heartbeat, Message
 from understudy_shared.bus.sliced_assignment import decode
 from understudy_shared.cluster.wire import (
     HopFailure,
@@ -163,7 +157,6 @@ class KeptConnections:
             self._close_oldest()
 
     def close(self) -> None:
-        """Close all."""
         while self._kept:
             self._close_oldest()
 
@@ -217,10 +210,7 @@ class NodeCalls:
     """
 
     def __init__(
-        self,
-        application_id: str,
-        identity: ClusterIdentity | None = None,
-        kept: KeptConnections | None = None,
+        self, application_id: str, identity: ClusterIdentity | None = None, kept: KeptConnections | None = None
     ) -> None:
         """Set who calls. `identity` authenticates this process to the nodes. `kept`: connections that others use too,
         and close.
@@ -242,7 +232,6 @@ class NodeCalls:
         return await self._get(Assignment, host, "/internal/v1/assignment")
 
     async def drain(self, host: HostInfo, *, drain: bool) -> tuple[int, dict[str, object]]:
-        """Return the status and the JSON object of the node's reply."""
         return await self._object(CallKind.MEMBERSHIP, host, "POST", "/admin/v1/drain", orjson.dumps({"drain": drain}))
 
     async def let_go(self, host: HostInfo) -> tuple[int, dict[str, object]]:
@@ -342,7 +331,6 @@ class NodeCalls:
         limit_s: float | None = None,
         accept: str = "",
     ) -> tuple[int, bytes]:
-        """Return the status and the body of a reply. Raises NodeCallError."""
         where, lines = self._url(host, path), _head_lines(accept or "application/json")
         until_s, part_s = monotonic() + (limit_s or DEADLINE_S), limit_s or TIMEOUT_S
         with self._failures_counted(kind), _errors(where):

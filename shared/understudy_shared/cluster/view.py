@@ -106,16 +106,13 @@ class Silence:
         return sorted(due, key=lambda node_id: (self.is_unanswered(node_id), last[node_id], node_id))
 
     def asked(self, node_id: str, now_ms: float) -> None:
-        """Note that a request was sent to this node."""
         known = self._asked.setdefault(node_id, _Asked(now_ms))
         known.asked_ms = now_ms
 
     def answered(self, node_id: str) -> None:
-        """Note that a heartbeat of this node arrived, as an answer or on the bus."""
         self._asked.pop(node_id, None)
 
     def did_not_answer(self, node_id: str, now_ms: float) -> None:
-        """Note that a request to this node got no answer."""
         known = self._asked.setdefault(node_id, _Asked(now_ms))
         if known.unanswered_since_ms is None:
             known.unanswered_since_ms = now_ms
@@ -206,7 +203,6 @@ class MemberAdmission:
         return True, leaves
 
     def forget(self, node_id: str) -> None:
-        """Free the room of a node that is gone."""
         self._sum -= self._tasks.pop(node_id, 0)
 
     def _quiet(self, nodes: Mapping[str, NodeReport], known: Container[str], now_ms: float) -> str | None:
@@ -291,7 +287,6 @@ class ClusterView:
 
     @property
     def holders(self) -> frozenset[str]:
-        """The nodes that the assignment names."""
         return frozenset() if self.assignment is None else self.assignment.holders
 
     def highest(self) -> Order:
@@ -303,7 +298,6 @@ class ClusterView:
         return self.assignment is None or node_id in self.holders or node_id in self.assignment.members
 
     def is_silent(self, node: NodeReport, now_ms: float) -> bool:
-        """Whether a node was silent for its expiry."""
         return now_ms - max(node.said_ms, self._ages_reset_ms) > node.heartbeat.heartbeat_ms * EXPIRY_HEARTBEATS
 
     def is_heard_of(self, node_id: str, now_ms: float) -> bool:
@@ -448,7 +442,6 @@ class ClusterView:
         return found is Succession.NEWER
 
     def _sanitized(self, heartbeat: Heartbeat) -> Heartbeat:
-        """Return the heartbeat without impossible numbers."""
         order = (heartbeat.term, heartbeat.epoch)
         is_order_possible = is_plausible_order(order, self.order)
         if heartbeat.end_version <= MAX_JUMP and is_order_possible:
@@ -480,7 +473,6 @@ class ClusterView:
 
 
 def orders(nodes: Iterable[NodeReport]) -> list[Order]:
-    """Return the (term, epoch) of each node's assignment."""
     return [(node.heartbeat.term, node.heartbeat.epoch) for node in nodes]
 
 

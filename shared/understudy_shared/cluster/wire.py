@@ -166,7 +166,6 @@ class WireConnection(asyncio.Protocol):
 
     @property
     def is_idle(self) -> bool:
-        """Whether it is open and owes no reply."""
         return self._done is None and not self._is_asked and self.is_open
 
     def give_up(self, error: WireError, detail: str) -> None:
@@ -339,7 +338,6 @@ class WireConnection(asyncio.Protocol):
     # ---- the ends of a reply
 
     def _finish(self, outcome: WireReply | HopFailure) -> None:
-        """End the request in flight, if there is one."""
         done, self._done = self._done, None
         if isinstance(outcome, HopFailure):
             if self._is_asked and (self._is_given_up or not self._complete):
@@ -359,7 +357,6 @@ class WireConnection(asyncio.Protocol):
             self._close()
 
     def _begin(self) -> None:
-        """Reset the state for the next reply."""
         self._heard = self._has_head = self._complete = self._is_paused = False
         self._status = self._size_bytes = self._head_bytes = self._messages = 0
         self._headers = {}

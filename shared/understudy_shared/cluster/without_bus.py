@@ -149,7 +149,6 @@ class Memory:
         self._writing: asyncio.Future[None] | None = None
 
     def note(self, document: Message) -> None:
-        """Save a document soon, in place of a waiting one of its kind."""
         if self._remembered is not None:
             self._waiting[type(document)] = document
             self._told.set()
@@ -159,7 +158,6 @@ class Memory:
         return None if self._remembered is None else await asyncio.to_thread(self._remembered.load, kind)
 
     async def keep(self) -> None:
-        """Save noted documents, until it is cancelled."""
         while True:
             await self._told.wait()
             await self._write()

@@ -50,12 +50,10 @@ class CheckpointRoot(NamedTuple):
 
     @property
     def is_local(self) -> bool:
-        """Whether it is a folder of a mounted file system."""
         return not self.place
 
     @property
     def location(self) -> str:
-        """Its own location."""
         return f"{self.beginning}{self.path or '/'}"
 
 
@@ -158,7 +156,6 @@ class AnnouncedSpec(ApplicationSpec):
     """The folder that no symbolic link of its checkpoint may leave; None in a store without such links."""
 
     def overrides(self) -> dict[str, Any]:
-        """Return the settings that are its own, by name."""
         return {name: value for name, value in super().overrides().items() if name != "root"}
 
 
@@ -300,17 +297,14 @@ class AnnouncedQueries:
             known.announced_ms = now_ms
 
     def forget(self, application_ids: Iterable[str]) -> None:
-        """Forget queries that were closed."""
         for application_id in application_ids:
             self.revision += self._known.pop(application_id, None) is not None
 
     def locations(self) -> AnnouncedLocations:
-        """Return what is worth keeping."""
         found = {application_id: known.location for application_id, known in self._known.items()}
         return AnnouncedLocations(application_id=FLEET, locations=found)
 
     def queries(self, *, now_ms: float) -> list[Query]:
-        """Return what is known now."""
         return [self._query(application_id, known, now_ms) for application_id, known in self._known.items()]
 
     def _query(self, application_id: str, known: _Known, now_ms: float) -> Query:

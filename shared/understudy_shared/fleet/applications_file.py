@@ -80,7 +80,6 @@ class ApplicationSpec(BaseModel):
     overlay_max_bytes: Annotated[Bytes | None, Field(strict=False)] = None
 
     def overrides(self) -> dict[str, Any]:
-        """Return the settings that are its own, by name."""
         own = self.model_dump(exclude={"id", "checkpoint"}, exclude_none=True)
         return {"application_id": self.id, "checkpoint": self.checkpoint, **own}
 
@@ -184,7 +183,6 @@ def _normal_path(path: str) -> str:
 
 
 def changes(before: Sequence[ApplicationSpec], after: Sequence[ApplicationSpec]) -> Changes:
-    """Compare two contents of the file."""
     old, new = {each.id: each for each in before}, {each.id: each for each in after}
     added = tuple([each for each in after if each.id not in old])
     removed = tuple([each.id for each in before if each.id not in new])

@@ -70,7 +70,6 @@ class SharedThreads(ThreadPoolExecutor):
         return call.future
 
     def waiting(self, application: str) -> int:
-        """Return how many calls of an application wait for a thread."""
         return len(self._waiting.get(application, ()))
 
     def _begin_what_may(self) -> None:
@@ -138,7 +137,6 @@ class Chosen(NamedTuple):
 
 
 def everything(_application: str, _store: str) -> bool:
-    """See every store of every application."""
     return True
 
 
@@ -201,7 +199,6 @@ def judged(problem: Problem, unknown_why: str | None) -> Problem:
 
 
 def not_known(why: str) -> Problem:
-    """Return the problem of a fleet that does not know its applications."""
     return Problem(ProblemType.NOT_INITIALISED, why, "path", "Retry when /readyz says so")
 
 
@@ -252,7 +249,6 @@ class Fleet(Generic[AnyServed]):
         access.applications.choose = self._application
 
     def add(self, application_id: str, application: AnyServed) -> None:
-        """Serve one more application from now on."""
         self.applications[application_id] = application
         self._apps[application_id] = application.app
 
@@ -368,7 +364,6 @@ class Fleet(Generic[AnyServed]):
             raise ProblemError(judged(error.problem, self._unknown_why())) from None
 
     def _named(self, named: bytes | None) -> str:
-        """Return the application that an internal call names. Raises ProblemError."""
         try:
             return application_of(named, self._apps)
         except ProblemError as error:

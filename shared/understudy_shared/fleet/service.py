@@ -224,11 +224,9 @@ class FleetService(HttpService, Generic[AnyReported]):
         return self.starting()
 
     def own_causes(self) -> Mapping[str, str]:
-        """Return why the process is degraded, by cause, beyond what every process checks."""
         return {}
 
     def metrics(self) -> Iterable[Metric]:
-        """Return the metrics of the process."""
         return ()
 
     # ---- its life, and its state
@@ -243,7 +241,6 @@ class FleetService(HttpService, Generic[AnyReported]):
             await self.stop()
 
     async def leave(self) -> None:
-        """Announce that the process stops, while it still answers."""
         self.is_leaving = True
         await asyncio.gather(*[each.leave() for each in self.applications.values()])
 
@@ -252,11 +249,9 @@ class FleetService(HttpService, Generic[AnyReported]):
         return list(self.status().reasons)
 
     def causes(self) -> Mapping[str, str]:
-        """Return why the process is degraded, by cause."""
         return {**self.own_causes(), **self.guard.causes(), **self.access.causes()}
 
     def status(self) -> Status:
-        """Return what /readyz says."""
         found, starting = readiness(self.applications), self.starting()
         reasons = found.reasons if starting is None else (starting, *found.reasons)
         return Status(reasons, {**found.causes, **self.causes()})
@@ -329,7 +324,6 @@ class FleetService(HttpService, Generic[AnyReported]):
         )
 
     def _seen(self, principal: Principal) -> Mapping[str, Reported]:
-        """Return the applications that a principal sees."""
         return {each: held for each, held in sorted(self.applications.items()) if principal.sees_application(each)}
 
 
