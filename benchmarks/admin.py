@@ -23,12 +23,11 @@ from tests.support.bus.local_bus import LocalBus
 from benchmarks.loop_pauses import PauseMeter
 from benchmarks.scale_parts import Cluster
 from benchmarks.simulated import APPLICATION
+from understudy_router.admin.facts import index_replicas
 from understudy_router.admin.indicators import health_of
-from understudy_router.admin.lag_forms import lag_tree
-from understudy_router.admin.lag_page import Query, page_of
+from understudy_router.admin.lag_report import LagQuery, lag_tree, page_of
 from understudy_router.admin.overview import Overview, overview_of
-from understudy_router.admin.read_rates import Rates
-from understudy_router.admin.replica_index import index_replicas
+from understudy_router.admin.rates import Rates
 from understudy_router.admin.safe_to_stop import losses_of, losses_of_all
 from understudy_router.admin.sampling import points_of
 from understudy_router.admin.snapshot import About, Observed, Snapshot, gather
@@ -133,7 +132,12 @@ def costs(world: World) -> Iterator[Cost]:
     yield cost
     cost, snapshot = least("look at the cluster, once a tick", lambda: gather(tables, stores, world.about(1), index))
     yield cost
-    for query in (Query(), Query(sort="-lag"), Query(sort="-lag", limit=1000), Query(sort="age", role="standby")):
+    for query in (
+        LagQuery(),
+        LagQuery(sort="-lag"),
+        LagQuery(sort="-lag", limit=1000),
+        LagQuery(sort="age", role="standby"),
+    ):
         what = f"a page of {query.limit:,} replicas by {query.sort}" + (f", {query.role}" if query.role else "")
         yield least(what, lambda query=query: page_of(snapshot, query))[0]  # type: ignore[misc]
     yield least("the whole tree", lambda: tree(snapshot))[0]

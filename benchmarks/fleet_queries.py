@@ -21,7 +21,7 @@ from tests.support.spark.counting_query import WORDS
 from tests.support.spark.queries import wait_until
 
 from benchmarks.servers import fetch
-from understudy_shared.bus.announcement import Announcement
+from understudy_shared.bus.messages import Announcement
 from understudy_shared.bus.redis_sync import SyncPublisher
 
 PARTITIONS = 4

@@ -19,8 +19,8 @@ from tests.support.page.browser import CHROMIUM, NO_CHROMIUM, chromium, shown
 from tests.support.page.fake_router import FakeRouter, fake_router
 from tests.support.page.overviews import Overview, history, large
 
-from understudy_shared.page.page_query import PageQuery
 from understudy_shared.page.render import page_pieces
+from understudy_shared.page.replicas import PageQuery
 
 PAINTED = """() => ({
   paint: performance.getEntriesByName("first-contentful-paint")[0]?.startTime ?? null,

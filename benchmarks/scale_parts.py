@@ -20,10 +20,9 @@ from understudy_router.cluster.candidates import candidates_of
 from understudy_router.cluster.catalogue import stores_of
 from understudy_router.cluster.tables import Tables
 from understudy_router.routing.choose import choose, key_hash
-from understudy_shared.bus.message_auth import MessageAuth
+from understudy_shared.bus.assignments import decode_slices
+from understudy_shared.bus.message_auth import Keyring, MessageAuth
 from understudy_shared.bus.messages import AssignedTask, Assignment, Endpoint, Heartbeat
-from understudy_shared.bus.signing import Keyring
-from understudy_shared.bus.sliced_assignment import decode_slices
 from understudy_shared.reads.bounds import NO_BOUND
 
 RUNS = 3

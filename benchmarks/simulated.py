@@ -17,9 +17,8 @@ from understudy_node.cluster.heartbeat import MemberStatus, catalogue_of, heartb
 from understudy_node.follow.end import End
 from understudy_node.node import Node
 from understudy_shared.base.words import HostInfo, KeyPlacement, LagInfo, Lineage, ReplicaState, Role, StoreKind
-from understudy_shared.bus.commits import NEWEST, SeenCommit
 from understudy_shared.bus.gossip import digest_of
-from understudy_shared.bus.messages import Catalogue, Heartbeat, Load, QueryProgress
+from understudy_shared.bus.messages import NEWEST, Catalogue, Heartbeat, Load, QueryProgress, SeenCommit
 
 APPLICATION = "scale"
 LINEAGE = Lineage("5c41e000-0000-4000-8000-000000000000")

@@ -30,8 +30,7 @@ from understudy_node.stores.parts import has_families, scan_order_of
 from understudy_node.stores.stores import Naming, StoreAlias, naming_of
 from understudy_shared.base.clock import Clock
 from understudy_shared.base.words import ApplicationId, HostInfo, KeyPlacement, Lineage, Role, StoreName, TaskId
-from understudy_shared.bus.announcement import Announcement
-from understudy_shared.bus.messages import task_key
+from understudy_shared.bus.messages import Announcement, task_key
 
 ROW_PREFIX: dict[Provider, bytes] = {"rocksdb": b"\x00", "hdfs": b""}
 """RocksDB keys and values begin with the encoding's version byte; the HDFS-backed provider stores bare rows."""

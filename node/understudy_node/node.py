@@ -30,8 +30,7 @@ from understudy_shared.base.clock import Clock
 from understudy_shared.base.errors import NotACheckpointError, UnderstudyError
 from understudy_shared.base.masking import masked_location
 from understudy_shared.base.words import HostInfo, Lineage, Role
-from understudy_shared.bus.announcement import Announcement
-from understudy_shared.bus.messages import QueryProgress
+from understudy_shared.bus.messages import Announcement, QueryProgress
 from understudy_shared.server.settings import HttpService
 from understudy_shared.spark.temporal import utc_text
 

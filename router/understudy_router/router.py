@@ -11,11 +11,9 @@ import logging
 from collections.abc import Callable, Mapping
 
 from understudy_router.cluster.catalogue import Stores
-from understudy_router.cluster.degraded import bus_document
-from understudy_router.cluster.readiness import Readiness
-from understudy_router.cluster.saved_state import RouterMemory
+from understudy_router.cluster.readiness import Readiness, bus_document
 from understudy_router.cluster.tables import Tables
-from understudy_router.cluster.watching import Watcher
+from understudy_router.cluster.watching import RouterMemory, Watcher
 from understudy_router.forwarding.answer_ages import ServedReads
 from understudy_router.forwarding.context import ReadContext
 from understudy_router.questions.lookup.forward import Forwarder

@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-from understudy_router.fleet.held import HeldApplication, Shared
-from understudy_router.fleet.routers import RouterFleet, parse_patterns
+from understudy_router.fleet import HeldApplication, RouterFleet, Shared, parse_patterns
 from understudy_router.router import Router
 from understudy_router.settings import RouterSettings
 from understudy_shared.base.clock import SystemClock

@@ -5,9 +5,10 @@ from __future__ import annotations
 from tests.support.bus.documents import APPLICATION, enveloped, heartbeat
 from tests.support.cluster.fake_cluster import catalogue
 
-from understudy_shared.bus.announcement import AnnouncedStore, Announcement, ResultColumn
 from understudy_shared.bus.gossip import digest_of
 from understudy_shared.bus.messages import (
+    AnnouncedStore,
+    Announcement,
     Applied,
     AssignedTask,
     Assignment,
@@ -16,6 +17,7 @@ from understudy_shared.bus.messages import (
     Endpoint,
     Farewell,
     Message,
+    ResultColumn,
 )
 
 CATALOGUE: Catalogue = catalogue(partitions=2)

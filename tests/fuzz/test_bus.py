@@ -22,8 +22,7 @@ from understudy_node.cluster.context import MemberId
 from understudy_node.cluster.member import ClusterMember
 from understudy_node.node import Node
 from understudy_node.settings import ClusterNodeSettings
-from understudy_router.admin.lag_forms import lag_tree
-from understudy_router.admin.lag_page import Query
+from understudy_router.admin.lag_report import LagQuery, lag_tree
 from understudy_router.admin.sampling import Looking
 from understudy_router.cluster.catalogue import stores_of
 from understudy_router.router import Router
@@ -105,7 +104,7 @@ async def router_hears(payloads: Sequence[bytes]) -> None:
     watcher.catalogue.stores = stores
     for store in (None, "words"):
         snapshot = await Looking(router).snapshot()
-        orjson.loads(b"".join(lag_tree(snapshot, Query(store=store))))
+        orjson.loads(b"".join(lag_tree(snapshot, LagQuery(store=store))))
     assert router.dead is None
     await router.nodes.close()
 

@@ -17,7 +17,7 @@ from tests.fuzz.hunting import hunt, sizes
 from tests.fuzz.mutation import bad_bytes, bad_document
 from tests.support.bus.documents import APPLICATION
 
-from understudy_router.cluster.saved_state import RouterMemory
+from understudy_router.cluster.watching import RouterMemory
 from understudy_shared.base.errors import UnderstudyError
 from understudy_shared.base.words import HostInfo
 from understudy_shared.bus.messages import Assignment, Catalogue, Heartbeat, Message

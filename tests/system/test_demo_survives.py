@@ -25,7 +25,7 @@ from tests.support.services.demo_process import END_LIMIT_S, DemoPart, DemoProce
 from tests.support.services.process_table import is_there
 from tests.support.spark.queries import committed_batches, wait_until
 
-from understudy_shared.bus.assignment_changes import AssignmentChange
+from understudy_shared.bus.assignments import AssignmentChange
 from understudy_shared.bus.gossip import Names
 from understudy_shared.bus.messages import Assignment
 

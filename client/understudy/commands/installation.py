@@ -30,7 +30,7 @@ from understudy_shared.base.errors import UnderstudyError
 from understudy_shared.base.extras import PACKAGE, MissingExtraError
 from understudy_shared.base.texts import did_you_mean, printable
 from understudy_shared.base.words import KeyPlacement
-from understudy_shared.bus.applications import named
+from understudy_shared.bus.gossip import named
 
 
 def _service(name: str) -> click.Command:

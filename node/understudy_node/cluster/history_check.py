@@ -21,9 +21,8 @@ from typing import NamedTuple
 from understudy_node.cluster.context import MemberContext
 from understudy_shared.base.masking import masked_location
 from understudy_shared.base.words import FORK_FOUND, FORKED
-from understudy_shared.bus.commits import SeenCommit
 from understudy_shared.bus.gossip import EXPIRY_HEARTBEATS, AgedHeartbeat
-from understudy_shared.bus.messages import MAX_FORK_CHARACTERS, MAX_FORKS, Heartbeat
+from understudy_shared.bus.messages import MAX_FORK_CHARACTERS, MAX_FORKS, Heartbeat, SeenCommit
 from understudy_shared.cluster.view import refused_forks
 from understudy_shared.spark.temporal import utc_text
 

@@ -29,12 +29,10 @@ from understudy_shared.base.masking import masked, masked_location
 from understudy_shared.base.plausible import is_later
 from understudy_shared.base.texts import did_you_mean
 from understudy_shared.base.words import HostInfo, Lineage
-from understudy_shared.bus.announcement import Announcement
-from understudy_shared.bus.applications import Applications, named
 from understudy_shared.bus.base import Bus, BusError
-from understudy_shared.bus.gossip import EXPIRY_HEARTBEATS, AgedHeartbeat, Gossip, Spoken
+from understudy_shared.bus.gossip import EXPIRY_HEARTBEATS, AgedHeartbeat, Applications, Gossip, Spoken, named
 from understudy_shared.bus.message_auth import MessageAuth
-from understudy_shared.bus.messages import Assignment, Catalogue, CommitHint, Farewell, Heartbeat
+from understudy_shared.bus.messages import Announcement, Assignment, Catalogue, CommitHint, Farewell, Heartbeat
 from understudy_shared.bus.redis_bus import RedisBus
 from understudy_shared.cluster.follower import ClusterFollower, Polls, SilentNodes
 from understudy_shared.cluster.node_calls import NodeCalls

@@ -22,11 +22,10 @@ from understudy_shared.base.files import WatchedFile
 from understudy_shared.base.texts import clipped
 from understudy_shared.base.throttles import Reminder
 from understudy_shared.base.words import HostInfo
-from understudy_shared.bus.announcement import Announcement
-from understudy_shared.bus.applications import ANNOUNCED, MAX_ID_CHARS
 from understudy_shared.bus.base import MAX_KEYS_VISITED, Back, Bus, BusError
-from understudy_shared.bus.gossip import announcement_on, applications_on, let_go
+from understudy_shared.bus.gossip import ANNOUNCED, MAX_ID_CHARS, announcement_on, applications_on, let_go
 from understudy_shared.bus.message_auth import MessageAuth
+from understudy_shared.bus.messages import Announcement
 from understudy_shared.cluster.without_bus import Memory, Remembered
 from understudy_shared.fleet.announced_applications import (
     MAX_ANNOUNCED,

@@ -24,7 +24,7 @@ from understudy_node.checkpoint.logs import (
     parse_offsets,
 )
 from understudy_shared.base.errors import CorruptFileError, UnderstudyError, VanishedError
-from understudy_shared.bus.commits import NEWEST, SeenCommit
+from understudy_shared.bus.messages import NEWEST, SeenCommit
 
 MAX_RECORDS = 4096
 """Number of cached versions. Spark retains 100 commits by default; a record is about 1 KiB plus its unique ids."""

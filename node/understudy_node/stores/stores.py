@@ -44,7 +44,7 @@ from understudy_node.stores.results import (
 )
 from understudy_shared.base.errors import SettingsError
 from understudy_shared.base.words import RESULT_FUNCTIONS, KeyPlacement, ResultFunction, StoreKind, StoreName
-from understudy_shared.bus.announcement import AnnouncedStore, Announcement, ResultColumn
+from understudy_shared.bus.messages import AnnouncedStore, Announcement, ResultColumn
 from understudy_shared.spark.key_codec import KeyCodec
 from understudy_shared.spark.store_keys import described_key, key_codec
 from understudy_shared.spark.types import SparkType, StructType, VoidType, parse_schema, unique_names

@@ -24,9 +24,9 @@ from understudy_shared.base.clock import Clock, SystemClock
 from understudy_shared.base.errors import SettingsError
 from understudy_shared.base.masking import masked_location
 from understudy_shared.base.words import ApplicationId, Lineage
-from understudy_shared.bus.announcement import Announcement
 from understudy_shared.bus.base import BusError
-from understudy_shared.bus.key_file import message_auth
+from understudy_shared.bus.message_auth import message_auth
+from understudy_shared.bus.messages import Announcement
 from understudy_shared.bus.redis_sync import SyncPublisher
 from understudy_shared.reads.tokens import Position
 

@@ -14,8 +14,7 @@ from dataclasses import dataclass
 from itertools import islice
 
 from understudy_shared.base.words import ResultFunction
-from understudy_shared.bus.announcement import MAX_TYPE_CHARACTERS, AnnouncedStore, ResultColumn
-from understudy_shared.bus.messages import MAX_COLUMNS
+from understudy_shared.bus.messages import MAX_COLUMNS, MAX_TYPE_CHARACTERS, AnnouncedStore, ResultColumn
 from understudy_shared.spark.types import unique_names
 
 log = logging.getLogger(__name__)

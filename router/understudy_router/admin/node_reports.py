@@ -10,8 +10,7 @@ from __future__ import annotations
 from collections.abc import Generator, Iterator, Mapping
 from typing import NamedTuple
 
-from understudy_router.admin.facts import NodeView
-from understudy_router.admin.replica_index import ROLES
+from understudy_router.admin.facts import ROLES, NodeView
 from understudy_router.admin.safe_to_stop import Losses
 from understudy_router.admin.snapshot import Document, Snapshot
 from understudy_router.cluster.health import Health

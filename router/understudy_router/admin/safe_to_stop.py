@@ -16,9 +16,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from understudy_router.admin.facts import Facts, NodeView, Standing
-from understudy_router.admin.faults import named
-from understudy_router.admin.replica_index import ACTIVE
+from understudy_router.admin.facts import ACTIVE, Facts, NodeView, Standing
+from understudy_router.admin.indicators import named
 from understudy_router.admin.snapshot import Document, Snapshot
 from understudy_shared.base.plausible import is_later
 from understudy_shared.base.words import HostInfo, LagInfo, Role

@@ -23,17 +23,13 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Se
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
-from understudy_router.admin.facts import Facts
-from understudy_router.admin.faults import blind_nodes, named
-from understudy_router.admin.indicators import health_of
+from understudy_router.admin.facts import WARMUP, Facts, ReplicaIndex
+from understudy_router.admin.indicators import blind_nodes, health_of, named, quiet_query
 from understudy_router.admin.node_reports import Disagreements, RestoreTracker
-from understudy_router.admin.read_rates import Rates, ReadRates
-from understudy_router.admin.reader_faults import quiet_query
-from understudy_router.admin.replica_index import WARMUP, ReplicaIndex
+from understudy_router.admin.rates import Pace, Rates, ReadRates, Trends
 from understudy_router.admin.snapshot import About, Document, Observed, Snapshot, gather
-from understudy_router.admin.trends import Pace, Trends
 from understudy_router.cluster.catalogue import StoreRoute, Stores
-from understudy_router.cluster.degraded import Cause
+from understudy_router.cluster.readiness import Cause
 from understudy_router.cluster.tables import MAX_EVENTS, TableEvent
 from understudy_router.forwarding.answer_ages import ServedReads
 from understudy_router.router import Router

@@ -16,10 +16,17 @@ from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any, NamedTuple
 
-from understudy_router.admin.facts import RUNNING, Facts, NodeReader, NodeView, Standing
-from understudy_router.admin.read_rates import Rates, StoreServed
-from understudy_router.admin.replica_index import WARMUP, ReplicaIndex, index_replicas
-from understudy_router.admin.trends import Trend
+from understudy_router.admin.facts import (
+    RUNNING,
+    WARMUP,
+    Facts,
+    NodeReader,
+    NodeView,
+    ReplicaIndex,
+    Standing,
+    index_replicas,
+)
+from understudy_router.admin.rates import Rates, StoreServed, Trend
 from understudy_router.cluster.catalogue import Stores
 from understudy_router.cluster.tables import TableEvent, Tables
 from understudy_shared.auth.access import Exposure

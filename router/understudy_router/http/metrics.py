@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
-from understudy_router.cluster.degraded import Cause
 from understudy_router.cluster.health import RANK, Health
+from understudy_router.cluster.readiness import Cause
 from understudy_router.forwarding.fallback import Step
 from understudy_router.router import Router
 from understudy_shared.auth.access import Access

@@ -1,5 +1,10 @@
 """Signs the messages that this process sends and remembers, and judges those that it hears, reads and remembered.
-One object per process.
+
+A signature is HMAC-SHA-256 under a key that the processes of a cluster share: the first key of a file signs, all of
+them are accepted. A signed document goes with a line: `signed1 key mac sender life number`. The MAC is of the other
+parts of that line, the application, the kind of the document, and the hash of its bytes as they are sent. Each part is
+one line of text without a line end in it, so no two messages are signed by the same bytes, and JSON needs no canonical
+form. A MAC for one application or kind is not valid for another.
 
 Without a key nothing is signed, and signatures of others are ignored: processes get their key one by one. With a key
 every unsigned, forged or replayed message is refused, unless unsigned documents are accepted for a while.
@@ -11,29 +16,236 @@ may be repeated to it: Redis is trusted to hand on what is new (docs/threat-mode
 
 from __future__ import annotations
 
+import hashlib
+import hmac
 import itertools
 import logging
+import re
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from copy import copy
-from typing import NamedTuple, Protocol
+from functools import lru_cache
+from pathlib import Path
+from typing import NamedTuple
+from urllib.parse import quote, unquote
 
 from understudy_shared.base.clock import Clock, SystemClock
-from understudy_shared.base.errors import UnderstudyError
+from understudy_shared.base.errors import SettingsError, UnderstudyError
+from understudy_shared.base.files import WatchedFile
 from understudy_shared.base.throttles import Reminder
 from understudy_shared.base.words import GOSSIP_KEY_MISSING, LEASE_HELD_BY_UNSIGNED, UNSIGNED_ACCEPTED
-from understudy_shared.bus.signing import (
-    MARK,
-    Keyring,
-    MalformedSignatureError,
-    Signature,
-    SignedContent,
-    Stamp,
-    parse_line,
-    split,
-)
 
 log = logging.getLogger(__name__)
+
+MARK = b"signed1 "
+MAX_LINE_BYTES = 4096
+"""Limit on a signature's line: an encoded sender takes at most 3,072 bytes; the other parts have fixed lengths."""
+
+MAX_KEYS = 2
+"""Limit on the keys: one to sign with, and one that is being replaced."""
+
+MAX_NAMES = 4096
+"""Number of names whose quoted form is cached: senders, and the application."""
+
+_DOMAIN = b"understudy-signature-1"
+_LINE = re.compile(
+    rb"signed1 (?P<key>[0-9a-f]{16}) (?P<mac>[0-9a-f]{64}) (?P<sender>[A-Za-z0-9%._~-]{1,3072}) "
+    rb"(?P<life>[0-9a-f]{32}) (?P<number>0|[1-9][0-9]{0,15})"
+)
+
+
+class MalformedSignatureError(UnderstudyError):
+    """A line begins as a signature does, but is malformed."""
+
+
+class Stamp(NamedTuple):
+    """The stamp of a message: its sender, the life of that process, and the message's number in it."""
+
+    sender: str
+    life: str
+    number: int
+
+    def line(self) -> bytes:
+        return f"{_quoted(self.sender)} {self.life} {self.number}".encode()
+
+
+class Signature(NamedTuple):
+    """The parts of a signature's line."""
+
+    key_id: bytes
+    mac: bytes
+    stamp: Stamp
+    stamped: bytes
+    """The stamp as it was sent: there is one way to write it."""
+
+
+class SignedContent(NamedTuple):
+    """The signed content beside the stamp: the application, and the document as it is sent."""
+
+    application_id: str
+    kind: bytes
+    document: bytes
+
+
+class Keyring:
+    """The keys of a cluster: the first one signs, all of them are accepted."""
+
+    def __init__(self, secrets: Sequence[bytes]) -> None:
+        assert 1 <= len(secrets) <= MAX_KEYS, "a key file is checked when it is read"
+        self._secrets = {key_id_of(secret): secret for secret in secrets}
+        self._signing_id = key_id_of(secrets[0])
+
+    def __repr__(self) -> str:
+        return f"Keyring({', '.join(key_id.decode() for key_id in self._secrets)})"
+
+    @property
+    def key_ids(self) -> list[str]:
+        """The names of the keys, which reveal nothing of them; the one that signs first."""
+        return [key_id.decode() for key_id in self._secrets]
+
+    def current(self) -> Keyring:
+        """Return itself: these keys do not change."""
+        return self
+
+    def knows(self, key_id: bytes) -> bool:
+        return key_id in self._secrets
+
+    def sign(self, stamp: Stamp, content: SignedContent) -> bytes:
+        """Return the signature's line, without a line end."""
+        stamped = stamp.line()
+        mac = self._mac(self._signing_id, stamped, content)
+        return b"%b%b %b %b" % (MARK, self._signing_id, mac, stamped)
+
+    def is_valid(self, signature: Signature, content: SignedContent) -> bool:
+        """Whether a known key has signed exactly this."""
+        if not self.knows(signature.key_id):
+            return False
+        mac = self._mac(signature.key_id, signature.stamped, content)
+        return hmac.compare_digest(mac, signature.mac)
+
+    def _mac(self, key_id: bytes, stamped: bytes, content: SignedContent) -> bytes:
+        application = _quoted(content.application_id).encode()
+        digest = (
+            hashlib.sha256(content.document).hexdigest().encode()
+        )  # hashes a large document without the interpreter's lock
+        signed = b"\n".join((_DOMAIN, key_id, application, stamped, content.kind, digest))
+        return hmac.digest(self._secrets[key_id], signed, "sha256").hex().encode()
+
+
+def key_id_of(secret: bytes) -> bytes:
+    """Return a key's public name."""
+    return hmac.digest(secret, b"understudy-key-id-1", "sha256").hex()[:16].encode()
+
+
+def split(payload: bytes) -> tuple[Signature | None, bytes]:
+    """Split a payload into signature (None if unsigned) and document. Raises MalformedSignatureError."""
+    if not payload.startswith(MARK):
+        return None, payload
+    end = payload.find(b"\n", 0, MAX_LINE_BYTES)
+    if end < 0:
+        raise MalformedSignatureError("the signature has no line end")
+    return parse_line(payload[:end]), payload[end + 1 :]
+
+
+def parse_line(line: bytes) -> Signature:
+    """Parse a signature's line. Raises MalformedSignatureError."""
+    found = _LINE.fullmatch(line)
+    if found is None:
+        raise MalformedSignatureError(f"the signature does not parse: {line[:80]!r}")
+    key_id, mac, sender, life, number = found.groups()
+    stamp = Stamp(_sender_of(sender), life.decode(), int(number))
+    return Signature(key_id, mac, stamp, line[found.start("sender") :])
+
+
+@lru_cache(maxsize=MAX_NAMES)
+def _quoted(text: str) -> str:
+    return quote(text, safe="")
+
+
+@lru_cache(maxsize=MAX_NAMES)
+def _sender_of(quoted: bytes) -> str:
+    """Unquote the sender. Raises MalformedSignatureError for a name that is not quoted as `stamp` quotes it."""
+    sender = unquote(quoted.decode(), errors="replace")
+    if quote(sender, safe="").encode() != quoted:
+        raise MalformedSignatureError("the signature's sender is not quoted in the canonical form")
+    return sender
+
+
+MIN_KEY_CHARS, MAX_KEY_CHARS = 32, 512
+"""Limits on a key: 32 random hexadecimal digits are 128 bits; `openssl rand -hex 32` makes 64."""
+
+LOOK_EVERY_MS = 1000
+
+MAX_FILE_BYTES = 8192
+_MAKE_ONE = "Make one with: openssl rand -hex 32"
+_READABLE_BY_OTHERS = 0o004
+
+
+class KeyFile:
+    """The keys in a file. It must be on a disk that answers: reading it blocks the loop that judges messages."""
+
+    def __init__(self, path: Path, clock: Clock) -> None:
+        """Read the file. Raises SettingsError for a file that cannot be used."""
+        self._clock = clock
+        self._looked_ms = clock.monotonic_ms()
+        self._file = WatchedFile(path, lambda data: Keyring(parse_keys(data)), max_bytes=MAX_FILE_BYTES, clock=clock)
+        if path.stat().st_mode & _READABLE_BY_OTHERS:
+            log.warning("every user of this machine may read %s", path, extra={"action": "key-file-open"})
+
+    def current(self) -> Keyring:
+        """Return the keys in the file, or the last ones that could be used."""
+        now_ms = self._clock.monotonic_ms()
+        if now_ms - self._looked_ms >= LOOK_EVERY_MS:
+            self._looked_ms = now_ms
+            if self._file.look():
+                _say_signed(self._file.value)
+        return self._file.value
+
+
+def message_auth(
+    application_id: str, key_file: Path | None, *, accept_unsigned: bool, sender: str, clock: Clock | None = None
+) -> MessageAuth:
+    """Make the signatures of one process by its settings. Raises SettingsError for a file that cannot be used."""
+    clock = clock or SystemClock()
+    if key_file is None:
+        if accept_unsigned:
+            what = "gossip_accept_unsigned is set without a key: everything is unsigned and accepted"
+            raise SettingsError(what, where="gossip_key_file", fix="Name the file with the key, or drop the setting")
+        return MessageAuth(application_id, sender=sender, clock=clock)
+    keys = KeyFile(key_file, clock)
+    made = MessageAuth(application_id, keys, sender=sender, accepts_unsigned=accept_unsigned, clock=clock)
+    _say_signed(keys.current())
+    shouted = made.accepting_unsigned()
+    if shouted is not None:
+        log.warning("%s", shouted, extra={"action": "unsigned-accepted"})
+    return made
+
+
+def _say_signed(keys: Keyring) -> None:
+    log.info("gossip is signed with key %s", keys.key_ids[0], extra={"action": "gossip-signed"})
+
+
+def parse_keys(content: bytes) -> list[bytes]:
+    """Parse the keys in the content of a file (pure): one per line; empty lines, and those with a `#` first, are left
+    out.
+
+    Raises SettingsError, which shows no part of a key.
+    """
+    lines = [line.strip() for line in content.splitlines()]
+    keys = [line for line in lines if line and not line.startswith(b"#")]
+    if not keys:
+        raise SettingsError("there is no key in it", fix=_MAKE_ONE)
+    if len(keys) > MAX_KEYS:
+        what = f"{len(keys)} keys, above {MAX_KEYS}"
+        raise SettingsError(what, fix="Keep the one that signs, and one that is being replaced")
+    for number, key in enumerate(keys, 1):
+        if not MIN_KEY_CHARS <= len(key) <= MAX_KEY_CHARS or len(key.split()) > 1:
+            what = f"key {number} has no {MIN_KEY_CHARS} to {MAX_KEY_CHARS} characters without blanks"
+            raise SettingsError(what, fix=_MAKE_ONE)
+    if len({key_id_of(key) for key in keys}) < len(keys):
+        raise SettingsError("the same key is in it twice", fix="Write each key once")
+    return keys
+
 
 KEPT_MS = 60_000
 """Time for which the service reports that a process without the key held the lease."""
@@ -69,12 +281,6 @@ class Authentic(NamedTuple):
     stamp: Stamp | None
 
 
-class KeySource(Protocol):
-    """The current keys: a `Keyring`, or a file that is read again when it changes."""
-
-    def current(self) -> Keyring: ...
-
-
 Refuse = Callable[[UnauthenticError, str], None]
 """A function that counts and logs a refusal, and where the document was found."""
 
@@ -89,7 +295,7 @@ class MessageAuth:
     def __init__(
         self,
         application_id: str,
-        keys: KeySource | None = None,
+        keys: Keyring | KeyFile | None = None,
         *,
         sender: str = "nobody",
         accepts_unsigned: bool = False,

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Final, Literal, Self
 
 import orjson
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
@@ -18,7 +18,43 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints, Validation
 from understudy_shared.base.errors import UnderstudyError
 from understudy_shared.base.plausible import CEILING
 from understudy_shared.base.words import HostInfo, KeyPlacement, StoreKind, TaskId
-from understudy_shared.bus.commits import SeenCommit
+
+NEWEST: Final = 2
+"""Number of commits in a heartbeat: a node that has not seen the newest one yet can compare the one before."""
+
+MAX_TIME_US: Final = 2**62
+_GRAINS_US: Final = (1_000_000, 1_000)
+
+
+class SeenCommit(BaseModel):
+    """A version, the modification time of its commit file, and a digest of that file's content ("" if not known)."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore", strict=True)
+
+    version: Annotated[int, Field(ge=1, le=CEILING)]
+    committed_at_us: Annotated[int, Field(ge=1, le=MAX_TIME_US)]
+    digest: str = Field(default="", max_length=16)
+
+    def is_same_as(self, other: SeenCommit) -> bool:
+        """Whether both are one commit, as far as they can tell."""
+        if self.digest and other.digest and self.digest != other.digest:
+            return False
+        return is_same_time(self.committed_at_us, other.committed_at_us)
+
+
+def is_same_time(one_us: int, other_us: int) -> bool:
+    """Whether two readings of one file's time may be equal: they are compared at the coarser of their resolutions.
+
+    Storage keeps nanoseconds, milliseconds or whole seconds, and mounts of one storage may differ. What a reading is
+    cut to shows in itself: a time that ends in six zeros is compared in seconds.
+    """
+    grain_us = max(_grain_us(one_us), _grain_us(other_us))
+    return one_us // grain_us == other_us // grain_us
+
+
+def _grain_us(time_us: int) -> int:
+    return next((grain_us for grain_us in _GRAINS_US if time_us % grain_us == 0), 1)
+
 
 FORMAT: Literal[1] = 1
 """The major format of every document here. A reader accepts its own format and older ones."""
@@ -386,3 +422,48 @@ def _first_of(error: ValidationError) -> str:
 def task_key(task: TaskId) -> str:
     """Return the task's name within its application."""
     return f"{task.operator_id}_{task.partition}"
+
+
+MAX_TYPE_CHARACTERS = 65_536
+"""Limit on the type of a result: an array of structs of some hundred columns."""
+
+MAX_ANNOUNCED = 256
+"""Limit on the stores of one announcement; each is tried against the checkpoint."""
+
+MAX_LOCATION_CHARACTERS = 4096
+
+
+class ResultColumn(BaseModel):
+    """One output column that can be computed exactly from the stored buffers of an aggregate."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore", strict=True)
+
+    name: Name
+    function: Name
+    """One of `ResultFunction`, or of a later release: a node leaves out the columns of those that it does not know."""
+    buffers: list[Count] = Field(min_length=1, max_length=MAX_COLUMNS)
+    """Indexes of the value columns it is made of, in Spark's order."""
+    type: Annotated[str, StringConstraints(min_length=1, max_length=MAX_TYPE_CHARACTERS)]
+    """Spark's name of the output type; for an array its JSON."""
+
+
+class AnnouncedStore(BaseModel):
+    """Names that the job's author chose for one store, by its operator."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore", strict=True)
+
+    operator_id: Count
+    name: Name | None = None
+    key: list[Name] | None = Field(default=None, max_length=MAX_COLUMNS)
+    value: list[Name] | None = Field(default=None, max_length=MAX_COLUMNS)
+    result: list[ResultColumn] = Field(default_factory=list, max_length=MAX_COLUMNS)
+
+
+class Announcement(Message):
+    """The names that the pipeline announces for its query, by one call in the user's job. Never needed to answer."""
+
+    query_id: Name
+    """The lineage it is about; ignored by nodes that follow another."""
+    stores: list[AnnouncedStore] = Field(max_length=MAX_ANNOUNCED)
+    checkpoint: str | None = Field(default=None, min_length=1, max_length=MAX_LOCATION_CHARACTERS)
+    """The location of its checkpoint, as Spark resolved it; None where it cannot be told, or was taken out."""

@@ -29,11 +29,11 @@ from understudy_shared.bus.base import (
     Back,
     BusError,
     Fence,
+    Inbox,
     ListedKeys,
     Lost,
     Stored,
 )
-from understudy_shared.bus.inbox import Inbox
 from understudy_shared.bus.redis_connection import (
     FAILURES,
     OTHER_SHAPE,

@@ -31,8 +31,13 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import RedisError, ResponseError
 from redis.retry import Retry
 
-from understudy_shared.bus.redis_connection import Parse, SentinelPlace, connection_options, sentinel_place
-from understudy_shared.bus.redis_tls import refuse_bad_files
+from understudy_shared.bus.redis_connection import (
+    Parse,
+    SentinelPlace,
+    connection_options,
+    refuse_bad_files,
+    sentinel_place,
+)
 
 PRIMARY_CHECK_MS = 2000
 """Longest time that an open connection may stay with a server that is no longer the primary."""

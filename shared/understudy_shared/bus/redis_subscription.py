@@ -18,8 +18,7 @@ from redis.asyncio.connection import AbstractConnection
 from redis.exceptions import InvalidResponse, RedisError, ResponseError
 
 from understudy_shared.base.background import Supervisor
-from understudy_shared.bus.base import Back, BusError, Lost
-from understudy_shared.bus.inbox import Inbox
+from understudy_shared.bus.base import Back, BusError, Inbox, Lost
 from understudy_shared.bus.redis_connection import FAILURES, closed_transport_as_os_error
 from understudy_shared.bus.redis_pools import PRIMARY_CHECK_MS, TaskPool, is_primary
 

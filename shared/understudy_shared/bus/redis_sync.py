@@ -16,12 +16,10 @@ import redis
 from redis.exceptions import RedisError
 
 from understudy_shared.base.masking import masked
-from understudy_shared.bus.announcement import Announcement
-from understudy_shared.bus.applications import ANNOUNCED
 from understudy_shared.bus.base import BusError
-from understudy_shared.bus.gossip import Names, sealed
+from understudy_shared.bus.gossip import ANNOUNCED, Names, sealed
 from understudy_shared.bus.message_auth import MessageAuth
-from understudy_shared.bus.messages import CommitHint
+from understudy_shared.bus.messages import Announcement, CommitHint
 from understudy_shared.bus.redis_connection import bus_error, checked, leaves
 from understudy_shared.bus.redis_pools import leave_replica, thread_pool
 from understudy_shared.bus.redis_scripts import PUT

@@ -12,8 +12,7 @@ from urllib.parse import parse_qsl, quote, urlencode, urlsplit
 from understudy_shared.base.errors import SettingsError
 from understudy_shared.base.masking import is_ambiguous, masked
 from understudy_shared.base.service_settings import ServiceSettings
-from understudy_shared.bus.key_file import message_auth
-from understudy_shared.bus.message_auth import MessageAuth
+from understudy_shared.bus.message_auth import MessageAuth, message_auth
 from understudy_shared.settings import BusFields
 
 MAX_PASSWORD_BYTES = 4096

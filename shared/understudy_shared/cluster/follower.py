@@ -18,7 +18,7 @@ from understudy_shared.base.clock import Clock
 from understudy_shared.base.errors import UnderstudyError
 from understudy_shared.base.plausible import is_later
 from understudy_shared.base.words import HostInfo
-from understudy_shared.bus.assignment_changes import AssignmentChange, apply_change
+from understudy_shared.bus.assignments import AssignmentChange, apply_change
 from understudy_shared.bus.base import Back, BusError, Lost
 from understudy_shared.bus.gossip import BACK_SPREAD_HEARTBEATS, AgedHeartbeat, Gossip, Spoken
 from understudy_shared.bus.messages import Assignment, Heartbeat

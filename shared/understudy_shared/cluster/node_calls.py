@@ -28,8 +28,8 @@ import orjson
 from understudy_shared.auth.cluster_secret import ClusterIdentity
 from understudy_shared.base.errors import UnderstudyError
 from understudy_shared.base.words import HostInfo
+from understudy_shared.bus.assignments import decode
 from understudy_shared.bus.messages import MAX_MESSAGE_BYTES, Assignment, Catalogue, Heartbeat, Message
-from understudy_shared.bus.sliced_assignment import decode
 from understudy_shared.cluster.wire import (
     HopFailure,
     WireConnection,

@@ -21,9 +21,8 @@ from understudy_shared.base.background import shielded
 from understudy_shared.base.errors import SettingsError
 from understudy_shared.base.files import PRIVATE_FOLDER
 from understudy_shared.base.words import HostInfo
-from understudy_shared.bus.message_auth import MessageAuth, UnauthenticError
+from understudy_shared.bus.message_auth import MAX_LINE_BYTES, MessageAuth, UnauthenticError
 from understudy_shared.bus.messages import MAX_MESSAGE_BYTES, BadMessageError, Message
-from understudy_shared.bus.signing import MAX_LINE_BYTES
 
 log = logging.getLogger(__name__)
 

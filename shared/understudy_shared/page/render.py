@@ -15,20 +15,30 @@ from markupsafe import Markup
 
 from understudy_shared.auth.principals import EVERY_STORE
 from understudy_shared.base.background import sliced
-from understudy_shared.page.assets import page_assets
-from understudy_shared.page.cells import ReplicaRow, cell_text, kind_of
-from understudy_shared.page.drawing import CURVE_HEIGHT, CURVE_WIDTH, curve_path, spark_path, top_of
-from understudy_shared.page.fleet_views import FLEET_STATES, FleetQuery, fleet_row, fleet_summary, fleet_title
-from understudy_shared.page.page_query import KINDS, VIEWS, PageQuery
-from understudy_shared.page.replicas import facts_of, find_replica, grid_view
-from understudy_shared.page.runbooks import Runbook
+from understudy_shared.page.files import Runbook, page_assets
+from understudy_shared.page.replicas import (
+    KINDS,
+    VIEWS,
+    PageQuery,
+    ReplicaRow,
+    cell_text,
+    facts_of,
+    find_replica,
+    grid_view,
+    kind_of,
+)
 from understudy_shared.page.views import (
+    FLEET_STATES,
     MARKS,
     Document,
+    FleetQuery,
     disagreement_slots,
     event_anchor,
     event_slots,
     figure_slots,
+    fleet_row,
+    fleet_summary,
+    fleet_title,
     health_slots,
     indicator_slots,
     is_of_a_cluster,
@@ -39,7 +49,7 @@ from understudy_shared.page.views import (
     store_slots,
     unwell,
 )
-from understudy_shared.page.words import batches, duration
+from understudy_shared.page.words import CURVE_HEIGHT, CURVE_WIDTH, batches, curve_path, duration, spark_path, top_of
 
 Histories = Mapping[str, Document]
 """History documents: of `all`, of the `store` that is chosen, and of the partition of the replica that is `open`."""

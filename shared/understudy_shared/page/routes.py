@@ -1,5 +1,5 @@
-"""The routes of `/admin/`: the page, its files, and the runbooks. The page shows the overview and its histories, and
-reads no other data.
+"""The routes of `/admin/`: the page, its files, the runbooks, and the form that drains a node for browsers without
+scripts. The page shows the overview and its histories, and reads no other data.
 
 For readers with scripts the page is drawn here at each change, and the parts that differ are sent. Viewers with the
 same choices share a drawing. A viewer has no queue: it remembers which version of each part it has.
@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping
+from html import escape
 from time import monotonic
 from typing import Annotated, Any, NamedTuple, Protocol
 
@@ -17,16 +18,15 @@ import orjson
 from fastapi import APIRouter, Query, Request, Response
 
 from understudy_shared.auth.access import authorization_of, session_name
+from understudy_shared.auth.audit import note
 from understudy_shared.auth.principals import ANYBODY, Action
 from understudy_shared.base.background import in_slices
-from understudy_shared.http.edge import address_of, is_known, to_root
+from understudy_shared.http.edge import address_of, is_known, read_body, to_root
+from understudy_shared.http.html_pages import HEADERS, small_page
 from understudy_shared.http.lookup_requests import unknown_path
-from understudy_shared.http.problems import ProblemError
-from understudy_shared.page import assets
-from understudy_shared.page.assets import ASK_AGAIN, FOREVER, Asset, page_assets
+from understudy_shared.http.problems import Problem, ProblemError, ProblemType
 from understudy_shared.page.feed import OverviewDocument
-from understudy_shared.page.fleet_views import read_fleet_query
-from understudy_shared.page.page_query import PageQuery, read_query
+from understudy_shared.page.files import ASK_AGAIN, FOREVER, INDEX, LIVE, PAGE, SECURITY, Asset, page_assets, runbooks
 from understudy_shared.page.render import (
     NO_HISTORY,
     PageReader,
@@ -39,8 +39,9 @@ from understudy_shared.page.render import (
     page_title,
     runbook_page,
 )
-from understudy_shared.page.runbooks import INDEX, runbooks
+from understudy_shared.page.replicas import PageQuery, read_query
 from understudy_shared.page.series import HISTORY_MINUTES
+from understudy_shared.page.views import read_fleet_query
 from understudy_shared.server.app import json_response
 
 Document = Mapping[str, Any]
@@ -177,7 +178,7 @@ def page_routes(overview: LoadOverview, history: History, changes: Changes, *, h
             explored=tuple(sorted(principal.stores_of(Action.SCAN))) if has_explore else None,
         )
         pieces = page_pieces(shown, histories, query, to_root(request.scope), reader)
-        return Response(await joined(pieces), media_type="text/html", headers=assets.LIVE)
+        return Response(await joined(pieces), media_type="text/html", headers=LIVE)
 
     @routes.get("/admin/changes")
     async def page_changes(request: Request) -> Response:
@@ -197,7 +198,7 @@ def fleet_page_routes(overview: Callable[[Request], Awaitable[Document]]) -> API
         query, found = read_fleet_query(request.query_params), await overview(request)
         rows = [row for row in found["applications"] if query.lets_through(row)]
         reader = PageReader(session_name(request.scope))
-        return Response(fleet_page(found, rows, query, reader), media_type="text/html", headers=assets.LIVE)
+        return Response(fleet_page(found, rows, query, reader), media_type="text/html", headers=LIVE)
 
     routes.include_router(file_routes())
     return routes
@@ -211,7 +212,7 @@ def file_routes() -> APIRouter:
     @routes.get("/admin")
     async def to_page(request: Request) -> Response:
         """Redirect a person who typed only the host to the page."""
-        return Response(status_code=307, headers={**assets.SECURITY, "location": address_of(request.scope, "/admin/")})
+        return Response(status_code=307, headers={**SECURITY, "location": address_of(request.scope, "/admin/")})
 
     @routes.get("/admin/runbooks/")
     @routes.get("/admin/runbooks/{name}")
@@ -220,7 +221,7 @@ def file_routes() -> APIRouter:
         found = (await asyncio.to_thread(runbooks)).get(name)
         if found is None:
             raise ProblemError(unknown_path(request.scope["raw_path"]))
-        return Response(runbook_page(found, to_root(request.scope)), media_type="text/html", headers=assets.PAGE)
+        return Response(runbook_page(found, to_root(request.scope)), media_type="text/html", headers=PAGE)
 
     @routes.get("/admin/static/{path:path}")
     async def static(path: str, request: Request) -> Response:
@@ -258,7 +259,55 @@ async def _last_hour(history: History, store: str | None, partition: int | None)
 
 
 def _file(asset: Asset, if_none_match: str, cache_control: str) -> Response:
-    known = {"etag": asset.etag, "cache-control": cache_control, **assets.SECURITY}
+    known = {"etag": asset.etag, "cache-control": cache_control, **SECURITY}
     if is_known(if_none_match, asset.etag):
         return Response(status_code=304, headers=known)
     return Response(asset.body, media_type=asset.media_type, headers=known)
+
+
+Cost = Callable[[str], Awaitable[Mapping[str, Any]]]
+"""The function that returns the cost of a stop of a node: the document of `GET /admin/v1/nodes/{id}/safe-to-stop`."""
+
+MAX_FORM_BYTES = 64
+_WANTED = {b"drain=true": True, b"drain=false": False}
+
+
+def drain_routes(cost: Cost, drain: Callable[[str, bool], Awaitable[object]]) -> APIRouter:
+    """Make the routes of the form: one shows it, one takes its answer."""
+    routes = APIRouter()
+
+    @routes.get("/admin/nodes/{node_id}/drain")
+    async def ask(node_id: str) -> Response:
+        """Show what the action would cost, and its buttons."""
+        return Response(drain_page(await cost(node_id)), media_type="text/html", headers=_headers())
+
+    @routes.post("/admin/nodes/{node_id}/drain")
+    async def take(node_id: str, request: Request) -> Response:
+        """Drain the node, or undo that, and show the page."""
+        wanted = _WANTED.get(await read_body(request.receive, max_bytes=MAX_FORM_BYTES))
+        if wanted is None:
+            problem = Problem(
+                ProblemType.BAD_REQUEST, "the form does not say whether to drain", "body", "Use its buttons"
+            )
+            raise ProblemError(problem)
+        note(request.scope, drain=wanted)
+        await drain(node_id, wanted)
+        return Response(status_code=303, headers={**_headers(), "location": "../../#nodes-title"})
+
+    return routes
+
+
+def drain_page(document: Mapping[str, Any]) -> bytes:
+    """Return the form of one node."""
+    safe = "It is safe to stop" if document["safe"] else "It is not safe to stop now"
+    body = (
+        f"<p>{safe}: {escape(str(document['why']))}.</p>"
+        "<p>Draining moves its replicas to other nodes, then it can be stopped. It answers meanwhile.</p>"
+        '<form method="post"><button name="drain" value="true">Drain</button> '
+        '<button name="drain" value="false">Undo drain</button></form><p><a href="../../">Back to the page</a></p>'
+    )
+    return small_page(f"Drain {document['node_id']}?", body)
+
+
+def _headers() -> dict[str, str]:
+    return {name.decode(): value.decode() for name, value in HEADERS}

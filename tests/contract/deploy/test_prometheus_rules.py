@@ -14,7 +14,7 @@ from tests.support.services.prometheus import promtool
 from tests.support.services.quick_rules import quicker
 from tests.system.alerts.causes import CAUSES, OF_CERTIFICATES, OF_FLEETS, OF_OTHER_READS, OF_THE_SOURCE
 
-from understudy_router.admin.read_rates import FAILED_OUTCOMES, KIND_OF
+from understudy_router.admin.rates import FAILED_OUTCOMES, KIND_OF
 
 DEPLOY = ROOT / "deploy" / "prometheus"
 ALERTS = (DEPLOY / "alerts.yml").read_text()

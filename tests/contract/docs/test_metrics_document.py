@@ -22,8 +22,8 @@ from tests.support.services.expositions import (
 
 from understudy_node.events import CAUSES as NODE_CAUSES
 from understudy_node.fleet.following import CAUSES as FLEET_CAUSES
-from understudy_router.cluster.degraded import Cause
-from understudy_router.fleet.routers import CAUSES as ROUTER_FLEET_CAUSES
+from understudy_router.cluster.readiness import Cause
+from understudy_router.fleet import CAUSES as ROUTER_FLEET_CAUSES
 
 DOCUMENT = (ROOT / "docs" / "reference" / "metrics.md").read_text()
 ALERTS = ROOT / "deploy" / "prometheus" / "alerts.yml"

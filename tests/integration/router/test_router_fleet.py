@@ -16,7 +16,7 @@ from tests.support.bus.redis_server import RedisServer, redis_server
 from tests.support.cluster.fake_node import fake_nodes
 from tests.support.cluster.fleet import by_store, speak
 
-from understudy_shared.bus.applications import ANNOUNCED
+from understudy_shared.bus.gossip import ANNOUNCED
 from understudy_shared.bus.redis_bus import RedisBus
 
 CODE = """

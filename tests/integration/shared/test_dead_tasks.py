@@ -25,8 +25,8 @@ from tests.support.spark.counting_query import WORDS
 from tests.support.spark.queries import wait_until
 
 from understudy_node.checkpoint.files import DEFAULT_MAX_READ_BYTES, FileStat, LocalFiles
-from understudy_shared.bus.announcement import Announcement
 from understudy_shared.bus.gossip import Gossip
+from understudy_shared.bus.messages import Announcement
 from understudy_shared.bus.redis_bus import RedisBus
 
 

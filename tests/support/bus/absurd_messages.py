@@ -11,8 +11,8 @@ import orjson
 import redis
 
 from understudy_shared.bus.gossip import Names
+from understudy_shared.bus.message_auth import split
 from understudy_shared.bus.redis_scripts import PUT, opened
-from understudy_shared.bus.signing import split
 
 ABSURD = (2**53 + 1, 2**53, 2**52, 2**48 + 1, 2**48, 2**47)
 FORGED = "forged-"

@@ -20,11 +20,11 @@ from understudy_shared.bus.base import (
     Back,
     BusError,
     Fence,
+    Inbox,
     ListedKeys,
     Lost,
     Stored,
 )
-from understudy_shared.bus.inbox import Inbox
 
 
 @dataclass(frozen=True, slots=True)

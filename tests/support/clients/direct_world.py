@@ -19,7 +19,7 @@ from understudy.client.core.placement import NodeAddresses
 from understudy.client.core.reader import Reader, StoreReader
 from understudy.client.core.state import ClientState
 from understudy_router.cluster.tables import Tables
-from understudy_router.http.routes import StoreMetadata
+from understudy_router.http.app import StoreMetadata
 from understudy_shared.base.words import ApplicationId, Lineage
 from understudy_shared.reads.tokens import Position
 

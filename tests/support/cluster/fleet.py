@@ -15,8 +15,7 @@ from tests.support.bus.local_bus import LocalBus
 from tests.support.cluster.fake_cluster import PATIENT, catalogue, until
 from tests.support.cluster.fake_node import FakeNode, fake_nodes, found
 
-from understudy_router.fleet.held import Shared
-from understudy_router.fleet.routers import RouterFleet
+from understudy_router.fleet import RouterFleet, Shared
 from understudy_router.http.app import create_app
 from understudy_router.router import Router
 from understudy_router.settings import RouterSettings

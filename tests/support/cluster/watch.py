@@ -14,7 +14,7 @@ from tests.support.cluster.served_node import Reply, Served
 from tests.support.spark.counting_query import WORDS, why_mixed
 from tests.support.spark.queries import wait_until
 
-from understudy_shared.bus.assignment_changes import AssignmentChange, apply_change
+from understudy_shared.bus.assignments import AssignmentChange, apply_change
 from understudy_shared.bus.base import Back
 from understudy_shared.bus.gossip import Gossip
 from understudy_shared.bus.messages import Assignment

@@ -12,9 +12,8 @@ from tests.support.bus.documents import APPLICATION, assignment, heartbeat
 from understudy_aligned.inputs.records import Cursor, TopicPartition
 from understudy_aligned.offset import SourceOffset
 from understudy_shared.base.words import ApplicationId, Lineage
-from understudy_shared.bus.announcement import AnnouncedStore, Announcement
-from understudy_shared.bus.messages import Catalogue, CatalogueStore, CommitHint, Message
-from understudy_shared.bus.signing import Keyring, SignedContent, Stamp, parse_line
+from understudy_shared.bus.message_auth import Keyring, SignedContent, Stamp, parse_line
+from understudy_shared.bus.messages import AnnouncedStore, Announcement, Catalogue, CatalogueStore, CommitHint, Message
 from understudy_shared.questions.changes.histories import HistoryHop, HistoryRange, decode_history_hop
 from understudy_shared.questions.changes.service import ChangesHop, decode_changes_hop
 from understudy_shared.questions.export.hop import ExportHop, ResumePoint, decode_export_hop

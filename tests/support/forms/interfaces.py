@@ -31,8 +31,8 @@ from understudy.terminal.exits import ExitCode
 from understudy_node.engine import arena_files
 from understudy_shared.auth.credentials import CredentialsFile
 from understudy_shared.bus import messages
-from understudy_shared.bus.announcement import Announcement
-from understudy_shared.bus.assignment_changes import AssignmentChange
+from understudy_shared.bus.assignments import AssignmentChange
+from understudy_shared.bus.messages import Announcement
 from understudy_shared.cluster import without_bus
 
 

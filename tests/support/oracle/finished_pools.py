@@ -19,7 +19,7 @@ from tests.support.spark.queries import InputFolder, QueryOptions, read_folder, 
 from understudy_node.stores.stores import naming_of, served_stores
 from understudy_pipeline.announcing.query_plan import announced_stores
 from understudy_pipeline.announcing.spark_query import SparkQuery
-from understudy_shared.bus.announcement import AnnouncedStore, Announcement
+from understudy_shared.bus.messages import AnnouncedStore, Announcement
 from understudy_shared.spark.json_printer import compile_json_printer
 from understudy_shared.spark.types import parse_schema
 

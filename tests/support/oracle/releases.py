@@ -27,7 +27,7 @@ from tests.support.spark.formats import (
 )
 from tests.support.spark.kinds import BRANCHES
 
-from understudy_shared.bus.announcement import AnnouncedStore
+from understudy_shared.bus.messages import AnnouncedStore
 
 RELEASES = {"4.0": "4.0.5", "4.1": "4.1.4", "4.2": "4.2.1"}
 """The newest of a release line."""

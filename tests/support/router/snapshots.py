@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 from hypothesis import strategies as st
 from tests.support.router.tables import APPLICATION, END_EXPIRY_MS, HEARTBEAT_MS, LINEAGE, assigned, beat, expire
 
-from understudy_router.admin.replica_index import ReplicaIndex
+from understudy_router.admin.facts import ReplicaIndex
 from understudy_router.admin.snapshot import About, Snapshot, gather
 from understudy_router.cluster.catalogue import Stores, stores_of
 from understudy_router.cluster.tables import Tables

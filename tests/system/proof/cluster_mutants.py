@@ -5,7 +5,7 @@ from __future__ import annotations
 
 def believe_that_all_histories_agree() -> None:
     """Take any two commits for the same one."""
-    from understudy_shared.bus.commits import SeenCommit
+    from understudy_shared.bus.messages import SeenCommit
 
     SeenCommit.is_same_as = lambda self, other: True  # type: ignore[method-assign]
 

@@ -1,4 +1,4 @@
-// The state of the page that its address holds; page_query.py reads the same. Each change is a step in the history.
+// The state of the page that its address holds; replicas.py reads the same. Each change is a step in the history.
 
 const EXPLORED = { explore: "", prefix: "", where: "", order: "", row: "" };
 const DEFAULTS = { store: "", state: "", view: "grid", page: 1, open: "", ask: "", key: "", ...EXPLORED };

@@ -12,6 +12,7 @@ from tests.support.bus.leases import CHANNEL, LEASE, LONG_MS, SHORT_MS, TERM, la
 
 from understudy_shared.bus import redis_bus
 from understudy_shared.bus.base import (
+    MAX_MESSAGES,
     MAX_VALUE_BYTES,
     Back,
     Bus,
@@ -20,7 +21,6 @@ from understudy_shared.bus.base import (
     Lost,
     Stored,
 )
-from understudy_shared.bus.inbox import MAX_MESSAGES
 
 KEY = "us:{flights}:key"
 

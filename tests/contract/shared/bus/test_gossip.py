@@ -9,10 +9,17 @@ import orjson
 import pytest
 from tests.support.bus.documents import APPLICATION, assignment, enveloped, eventually, heartbeat, listening
 
-from understudy_shared.bus.announcement import AnnouncedStore, Announcement
 from understudy_shared.bus.base import Bus
 from understudy_shared.bus.gossip import Gossip, digest_of
-from understudy_shared.bus.messages import MAX_MESSAGE_BYTES, Catalogue, CommitHint, Farewell, Message
+from understudy_shared.bus.messages import (
+    MAX_MESSAGE_BYTES,
+    AnnouncedStore,
+    Announcement,
+    Catalogue,
+    CommitHint,
+    Farewell,
+    Message,
+)
 
 CHANNEL = "us:{flights}:events"
 LONG_MS, SHORT_MS = 600_000, 20

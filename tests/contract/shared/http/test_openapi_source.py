@@ -9,10 +9,10 @@ import pytest
 from tests.support.services.openapi import resolved
 
 from understudy_node.http.page import INDICATORS as OF_NODES
+from understudy_router.admin.facts import ROLES
 from understudy_router.admin.indicators import INDICATORS as OF_ROUTERS
-from understudy_router.admin.lag_page import MAX_LIMIT as MAX_ROWS
-from understudy_router.admin.lag_page import SORTS, STATES
-from understudy_router.admin.replica_index import ROLES
+from understudy_router.admin.lag_report import MAX_LIMIT as MAX_ROWS
+from understudy_router.admin.lag_report import SORTS, STATES
 from understudy_router.routing.choose import Reason
 from understudy_shared.base.plausible import CEILING
 from understudy_shared.base.words import ReplicaState, Role, StoreKind

@@ -20,8 +20,8 @@ from tests.support.spark.session import java_environment
 
 from understudy.demo.flights import Flight, flights_file, load_flights
 from understudy_node.stores.stores import naming_of
-from understudy_shared.bus.announcement import Announcement
 from understudy_shared.bus.gossip import Names
+from understudy_shared.bus.messages import Announcement
 from understudy_shared.spark.unsafe_row import compile_row_decoder
 
 FLIGHTS = 3000

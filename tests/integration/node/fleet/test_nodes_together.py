@@ -19,8 +19,8 @@ from tests.support.spark.counting_query import WORDS
 from tests.support.spark.queries import wait_until
 
 from understudy_node.settings import ClusterNodeSettings
-from understudy_shared.bus.announcement import Announcement
 from understudy_shared.bus.base import BusError
+from understudy_shared.bus.messages import Announcement
 from understudy_shared.bus.redis_sync import SyncPublisher
 
 APPLICATIONS = ("orders", "clicks", "visits")

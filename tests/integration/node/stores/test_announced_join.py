@@ -14,7 +14,7 @@ from tests.support.spark.queries import stream_feeder, wait_until
 from understudy_node.stores.stores import naming_of, served_stores
 from understudy_pipeline.announcing.query_plan import StatefulJoin, announced_stores
 from understudy_pipeline.announcing.spark_query import SparkQuery
-from understudy_shared.bus.announcement import Announcement
+from understudy_shared.bus.messages import Announcement
 
 
 def paired(rows: DataFrame) -> DataFrame:

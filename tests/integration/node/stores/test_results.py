@@ -19,7 +19,7 @@ from tests.support.spark.queries import InputFolder, QueryOptions, read_folder, 
 
 from understudy_node.cluster.heartbeat import catalogue_of
 from understudy_shared.base.words import Role
-from understudy_shared.bus.announcement import AnnouncedStore, Announcement, ResultColumn
+from understudy_shared.bus.messages import AnnouncedStore, Announcement, ResultColumn
 from understudy_shared.spark.json_printer import compile_json_printer
 from understudy_shared.spark.types import parse_schema
 from understudy_shared.spark.unsafe_row import compile_row_encoder

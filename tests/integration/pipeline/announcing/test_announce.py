@@ -34,8 +34,8 @@ from tests.support.spark.queries import (
 )
 
 from understudy_pipeline import announce
-from understudy_shared.bus.announcement import AnnouncedStore, Announcement, ResultColumn
 from understudy_shared.bus.gossip import Gossip
+from understudy_shared.bus.messages import AnnouncedStore, Announcement, ResultColumn
 from understudy_shared.bus.redis_bus import RedisBus
 from understudy_shared.fleet.applications_file import normal_location
 from understudy_shared.spark.unsafe_row import compile_row_decoder

@@ -17,7 +17,7 @@ from tests.support.services.raw_http import RawClient
 from tests.support.spark.counting_query import WORDS
 from tests.support.spark.queries import wait_until
 
-from understudy_router.admin.admin import Admin
+from understudy_router.admin.api import Admin
 from understudy_router.admin.indicators import INDICATORS
 from understudy_router.cluster.tables import TableEvent
 from understudy_shared.page.feed import Feed

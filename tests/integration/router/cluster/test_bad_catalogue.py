@@ -10,7 +10,7 @@ from tests.support.bus.documents import enveloped, eventually
 from tests.support.bus.local_bus import LocalBus
 from tests.support.router.tables import TASK, assigned, beat, task
 
-from understudy_router.cluster import catalogue_follower
+from understudy_router.cluster import catalogue as module
 from understudy_router.cluster.catalogue import Stores, stores_of
 from understudy_router.router import Router
 from understudy_router.settings import RouterSettings
@@ -50,7 +50,7 @@ async def test_a_bad_catalogue_leaves_the_last_good_one_in_use_and_is_reported(
         compiled.append(digest)
         return stores_of(each, digest)
 
-    monkeypatch.setattr(catalogue_follower, "stores_of", counted)
+    monkeypatch.setattr(module, "stores_of", counted)
     bus = LocalBus()
     gossip = Gossip(bus, APPLICATION)
     good = catalogue(SCHEMA, "c0")

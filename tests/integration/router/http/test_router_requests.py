@@ -92,7 +92,7 @@ def test_a_bug_in_a_route_is_an_internal_problem_and_the_connection_lives_on(
         raise ZeroDivisionError("a bug of the test")
 
     with monkeypatch.context() as patched:
-        patched.setattr("understudy_router.admin.routes.lag_tree", broken)
+        patched.setattr("understudy_router.admin.api.lag_tree", broken)
         connection = http.client.HTTPConnection("127.0.0.1", router.port, timeout=LIMIT_S)
         try:
             for method in ("GET", "HEAD"):

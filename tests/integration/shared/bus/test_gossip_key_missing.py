@@ -15,9 +15,8 @@ from tests.support.spark.queries import wait_until
 
 from understudy_shared.base.clock import SystemClock
 from understudy_shared.bus.gossip import Gossip
-from understudy_shared.bus.message_auth import MessageAuth
+from understudy_shared.bus.message_auth import Keyring, MessageAuth
 from understudy_shared.bus.redis_bus import RedisBus
-from understudy_shared.bus.signing import Keyring
 
 
 @pytest.fixture

@@ -21,10 +21,9 @@ from tests.support.cluster.watch import reading
 from tests.support.spark.queries import wait_until
 
 from understudy_shared.base.errors import SettingsError
-from understudy_shared.bus.announcement import Announcement
 from understudy_shared.bus.base import BusError
 from understudy_shared.bus.gossip import Gossip
-from understudy_shared.bus.messages import CommitHint
+from understudy_shared.bus.messages import Announcement, CommitHint
 from understudy_shared.bus.redis_bus import RedisBus
 from understudy_shared.bus.redis_sync import SyncPublisher
 

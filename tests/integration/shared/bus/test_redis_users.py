@@ -23,9 +23,9 @@ from tests.support.spark.queries import wait_until
 
 from understudy.demo.local_redis import find_server
 from understudy_shared.base.processes import tied_command
-from understudy_shared.bus.announcement import AnnouncedStore, Announcement
 from understudy_shared.bus.base import Back, BusRefusedError, Lost
 from understudy_shared.bus.gossip import Gossip, sealed
+from understudy_shared.bus.messages import AnnouncedStore, Announcement
 from understudy_shared.bus.redis_bus import RedisBus
 from understudy_shared.bus.redis_sync import SyncPublisher
 

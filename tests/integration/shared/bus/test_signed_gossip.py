@@ -22,14 +22,12 @@ from tests.support.cluster.in_process import APPLICATION, LIMIT_S, VERSION, Clus
 from tests.support.cluster.watch import reading
 from tests.support.spark.queries import wait_until
 
-from understudy_shared.bus.announcement import Announcement
 from understudy_shared.bus.gossip import Gossip, Names, digest_of
-from understudy_shared.bus.message_auth import MessageAuth
-from understudy_shared.bus.messages import Catalogue, CommitHint, Farewell
+from understudy_shared.bus.message_auth import Keyring, MessageAuth
+from understudy_shared.bus.messages import Announcement, Catalogue, CommitHint, Farewell
 from understudy_shared.bus.redis_bus import RedisBus
 from understudy_shared.bus.redis_scripts import owned
 from understudy_shared.bus.redis_sync import SyncPublisher
-from understudy_shared.bus.signing import Keyring
 from understudy_shared.cluster.without_bus import MAGIC
 
 KEY, OLD = b"k" * 32, b"o" * 32

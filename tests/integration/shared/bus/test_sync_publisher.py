@@ -11,10 +11,9 @@ from tests.support.bus.documents import APPLICATION, listening
 from tests.support.bus.redis_server import RedisServer, redis_server
 from tests.support.spark.queries import wait_until
 
-from understudy_shared.bus.announcement import AnnouncedStore, Announcement
 from understudy_shared.bus.base import BusError
 from understudy_shared.bus.gossip import Gossip
-from understudy_shared.bus.messages import CommitHint
+from understudy_shared.bus.messages import AnnouncedStore, Announcement, CommitHint
 from understudy_shared.bus.redis_bus import RedisBus
 from understudy_shared.bus.redis_sync import SyncPublisher
 

@@ -16,7 +16,7 @@ from understudy_node.checkpoint.state_variables import StateVariable, state_vari
 from understudy_node.stores.stores import StoreAlias, naming_of, served_stores
 from understudy_shared.base.errors import CorruptFileError, UnsupportedError
 from understudy_shared.base.words import StoreKind, StoreName
-from understudy_shared.bus.announcement import AnnouncedStore, Announcement
+from understudy_shared.bus.messages import AnnouncedStore, Announcement
 from understudy_shared.spark.types import parse_schema
 
 PLAIN = '{"keyStateEncoderType":"NoPrefixKeyStateEncoderSpec"}'

@@ -8,9 +8,8 @@ import pytest
 from tests.unit.shared.cluster.test_forks import beat
 
 from understudy_node.cluster.history_check import MAX_UNREAD, ForkFinder, OwnHistory
-from understudy_shared.bus.commits import SeenCommit
 from understudy_shared.bus.gossip import AgedHeartbeat
-from understudy_shared.bus.messages import Heartbeat
+from understudy_shared.bus.messages import Heartbeat, SeenCommit
 
 T_US = 1_795_000_000_000_001
 

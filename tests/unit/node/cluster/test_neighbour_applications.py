@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from understudy_node.cluster.member import alone_text
-from understudy_shared.bus.applications import Applications
+from understudy_shared.bus.gossip import Applications
 
 
 @pytest.mark.parametrize(

@@ -15,11 +15,9 @@ from tests.support.cluster.fake_cluster import until
 from understudy_node.fleet import following
 from understudy_node.fleet.following import Announcements, Announcing, Following
 from understudy_node.fleet.process import let_go
-from understudy_shared.bus.announcement import Announcement
-from understudy_shared.bus.applications import ANNOUNCED
-from understudy_shared.bus.gossip import Gossip, Names
-from understudy_shared.bus.message_auth import MessageAuth
-from understudy_shared.bus.signing import Keyring
+from understudy_shared.bus.gossip import ANNOUNCED, Gossip, Names
+from understudy_shared.bus.message_auth import Keyring, MessageAuth
+from understudy_shared.bus.messages import Announcement
 from understudy_shared.cluster.without_bus import Remembered
 from understudy_shared.fleet.announced_applications import AnnouncedQueries, parse_roots
 from understudy_shared.fleet.applications_file import FLEET, ApplicationSpec

@@ -20,7 +20,7 @@ from understudy_node.stores.results import ResultAlias
 from understudy_node.stores.stores import AliasError, StoreAlias, naming_of, served_stores
 from understudy_shared.base.errors import UnsupportedError
 from understudy_shared.base.words import StoreName
-from understudy_shared.bus.announcement import AnnouncedStore, Announcement, ResultColumn
+from understudy_shared.bus.messages import AnnouncedStore, Announcement, ResultColumn
 
 
 @pytest.fixture

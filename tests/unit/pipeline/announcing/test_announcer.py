@@ -20,8 +20,8 @@ from understudy_pipeline.announcing.query_plan import (
     StatefulAggregate,
     WrittenAggregate,
 )
-from understudy_shared.bus.announcement import Announcement
 from understudy_shared.bus.base import BusError
+from understudy_shared.bus.messages import Announcement
 
 COUNT = PlanColumn(10, "count", "long")
 PLAN = QueryPlan(

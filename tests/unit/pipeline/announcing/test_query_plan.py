@@ -18,7 +18,7 @@ from understudy_pipeline.announcing.query_plan import (
     WrittenAggregate,
     announced_stores,
 )
-from understudy_shared.bus.announcement import AnnouncedStore, ResultColumn
+from understudy_shared.bus.messages import AnnouncedStore, ResultColumn
 
 KEY = PlanColumn(1, "k", "string")
 COUNT = PlanColumn(10, "count", "long")

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from tests.support.router.snapshots import snapshot_of, stores_named, tables_with
 from tests.support.router.tables import assigned, beat, task
 
-from understudy_router.admin.faults import attention
+from understudy_router.admin.indicators import attention
 from understudy_router.admin.sampling import _ENDINGS, EVENTS, MAX_SHOWN, EventLog, Known, Line, changes
 from understudy_router.admin.snapshot import Snapshot
-from understudy_router.cluster.degraded import Cause
+from understudy_router.cluster.readiness import Cause
 from understudy_router.cluster.tables import Tables
 from understudy_shared.bus.messages import Heartbeat
 from understudy_shared.http.health import Indicator

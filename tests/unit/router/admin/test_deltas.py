@@ -13,7 +13,7 @@ from tests.support.router.snapshots import APPLIED, NODES, assignments, finished
 from tests.support.router.tables import assigned, beat, task
 from tests.support.services.event_streams import applied
 
-from understudy_router.admin import grid
+from understudy_router.admin import overview as module
 from understudy_router.admin.indicators import health_of
 from understudy_router.admin.overview import Overview, overview_of
 from understudy_router.admin.safe_to_stop import losses_of_all
@@ -91,16 +91,16 @@ CAME_AND_WENT: list[Any] = [{}, {"0_2": task(None, warmups=("a", "b"))}]
 
 @settings(max_examples=60)
 @example(CAME_AND_WENT, 3, 1)
-@given(changes, st.sampled_from([grid.MAX_REPLICAS, 3]), st.integers(1, 4))
+@given(changes, st.sampled_from([module.MAX_REPLICAS, 3]), st.integers(1, 4))
 def test_a_viewer_that_applies_every_delta_sees_what_one_that_just_came_sees(
     what: list[Any], max_replicas: int, rows: int
 ) -> None:
-    kept = (grid.MAX_REPLICAS, grid.WORST_ROWS)
-    grid.MAX_REPLICAS, grid.WORST_ROWS = max_replicas, rows
+    kept = (module.MAX_REPLICAS, module.WORST_ROWS)
+    module.MAX_REPLICAS, module.WORST_ROWS = max_replicas, rows
     try:
         overviews = history_of(what)
     finally:
-        grid.MAX_REPLICAS, grid.WORST_ROWS = kept
+        module.MAX_REPLICAS, module.WORST_ROWS = kept
     for place, first in enumerate(overviews):
         for now in overviews[place:]:
             assert now.tick == first.tick or first.tick in now.known
@@ -125,11 +125,11 @@ def test_in_a_large_cluster_the_grid_has_the_worst_partitions() -> None:
         partitions=8,
     )
     stores = stores_named({"one": 0}, partitions=8)
-    kept = (grid.MAX_REPLICAS, grid.WORST_ROWS)
-    grid.MAX_REPLICAS, grid.WORST_ROWS = 10, 2
+    kept = (module.MAX_REPLICAS, module.WORST_ROWS)
+    module.MAX_REPLICAS, module.WORST_ROWS = 10, 2
     try:
         found = orjson.loads(overview(snapshot_of(tables, stores)).whole())["grid"]
     finally:
-        grid.MAX_REPLICAS, grid.WORST_ROWS = kept
+        module.MAX_REPLICAS, module.WORST_ROWS = kept
     assert (found["order"], found["total"]) == ("worst", 8)
     assert [row["partition"] for row in found["rows"]] == [6, 5]

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from tests.support.router.snapshots import finished, snapshot_of, stores_named, tables_with, worlds
 from tests.support.router.tables import beat, task
 
-from understudy_router.admin.read_rates import Rates
+from understudy_router.admin.rates import Rates
 from understudy_router.admin.sampling import points_of
 from understudy_router.cluster.catalogue import Stores
 from understudy_router.cluster.tables import Tables

@@ -10,10 +10,10 @@ from tests.support.router.snapshots import finished, kill, snapshot_of, stores_n
 from tests.support.router.tables import beat, task
 
 from understudy_router.admin.indicators import INDICATORS, health_of
-from understudy_router.admin.read_rates import Rates
+from understudy_router.admin.rates import Rates
 from understudy_router.admin.snapshot import Observed, Snapshot
 from understudy_router.cluster.catalogue import Stores
-from understudy_router.cluster.degraded import Cause
+from understudy_router.cluster.readiness import Cause
 from understudy_router.cluster.tables import Tables
 from understudy_shared.cluster.node_calls import CallKind
 from understudy_shared.http.health import HealthReport, Indicator, State

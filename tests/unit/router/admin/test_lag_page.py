@@ -19,19 +19,19 @@ from tests.support.router.snapshots import (
 )
 from tests.support.router.tables import assigned, beat, task
 
-from understudy_router.admin.lag_page import (
+from understudy_router.admin.facts import ROLES
+from understudy_router.admin.lag_report import (
     SORTS,
     STATES,
     BadLagCursorError,
     LagCursor,
+    LagQuery,
     Page,
-    Query,
     decoded,
     encoded,
     every_row,
     page_of,
 )
-from understudy_router.admin.replica_index import ROLES
 from understudy_router.admin.snapshot import Snapshot
 from understudy_router.cluster.catalogue import Stores
 from understudy_router.cluster.tables import Tables
@@ -43,7 +43,7 @@ BY_PLACE = ["store", "-store", "node", "-node"]
 Place = tuple[str, int, str]
 
 queries = st.builds(
-    Query,
+    LagQuery,
     store=st.none() | st.sampled_from(["one", "two", "three"]),
     node=st.none() | st.sampled_from("abz"),
     state=st.none() | st.sampled_from(STATES),
@@ -53,12 +53,12 @@ queries = st.builds(
 )
 
 
-def page(snapshot: Snapshot, query: Query, cursor: LagCursor | None = None) -> Page:
-    filled = Query(query.store, query.node, query.state, query.role, query.sort, query.limit, cursor)
+def page(snapshot: Snapshot, query: LagQuery, cursor: LagCursor | None = None) -> Page:
+    filled = LagQuery(query.store, query.node, query.state, query.role, query.sort, query.limit, cursor)
     return finished(page_of(snapshot, filled))
 
 
-def walk(snapshot: Snapshot, query: Query) -> list[dict[str, Any]]:
+def walk(snapshot: Snapshot, query: LagQuery) -> list[dict[str, Any]]:
     """All pages of one snapshot."""
     rows: list[dict[str, Any]] = []
     cursor: LagCursor | None = None
@@ -82,11 +82,11 @@ def value(row: dict[str, Any], key: str) -> float:
 
 @given(worlds(), queries)
 def test_the_pages_of_a_list_have_every_row_that_is_meant_once_and_in_order(
-    world: tuple[Tables, Stores, float], query: Query
+    world: tuple[Tables, Stores, float], query: LagQuery
 ) -> None:
     tables, stores, now_ms = world
     snapshot = snapshot_of(tables, stores, now_ms=now_ms)
-    every = walk(snapshot, Query(limit=7))
+    every = walk(snapshot, LagQuery(limit=7))
     assert [place(row) for row in every] == sorted(map(place, every))
     assert len(every) == sum(len(snapshot.index.of_store(route)) for route in snapshot.index.routes)
     rows = walk(snapshot, query)
@@ -125,9 +125,9 @@ def test_a_row_that_is_there_throughout_is_on_one_page_whatever_happens_meanwhil
     for number, tasks in enumerate(changes[1:], 2):
         tables.assigned(assigned(tasks, order=(1, number), partitions=PARTITIONS), 0)
         snapshots.append(snapshot_of(tables, STORES, tick=number))
-    throughout = set.intersection(*({place(row) for row in walk(each, Query(limit=9))} for each in snapshots))
+    throughout = set.intersection(*({place(row) for row in walk(each, LagQuery(limit=9))} for each in snapshots))
     seen: list[Place] = []
-    cursor, query, later = None, Query(sort=sort, limit=limit), iter(snapshots)
+    cursor, query, later = None, LagQuery(sort=sort, limit=limit), iter(snapshots)
     snapshot = next(later)
     while True:
         found = page(snapshot, query, cursor)
@@ -149,14 +149,14 @@ def large(tasks: int) -> Snapshot:
 
 def test_a_cursor_is_good_for_its_list_alone() -> None:
     snapshot = large(4)
-    cursor = page(snapshot, Query(limit=2)).next
+    cursor = page(snapshot, LagQuery(limit=2)).next
     assert cursor is not None
     assert cursor.tick == 0
-    for other in (Query(limit=2, node="a"), Query(limit=2, sort="-store"), Query(limit=2, store="one")):
+    for other in (LagQuery(limit=2, node="a"), LagQuery(limit=2, sort="-store"), LagQuery(limit=2, store="one")):
         with pytest.raises(BadLagCursorError, match="other filters"):
             page(snapshot, other, cursor)
-    by_value = page(snapshot, Query(sort="-lag", limit=2)).next
+    by_value = page(snapshot, LagQuery(sort="-lag", limit=2)).next
     assert by_value is not None
     assert by_value.tick == snapshot.tick
     with pytest.raises(BadLagCursorError):
-        page(snapshot, Query(sort="-lag", limit=2), by_value._replace(node_id="z"))
+        page(snapshot, LagQuery(sort="-lag", limit=2), by_value._replace(node_id="z"))

@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 from tests.support.router.snapshots import NODES, finished, snapshot_of, worlds
 from tests.support.router.tables import HEARTBEAT_MS, assigned, beat, catalogue, expire, tables_of, task
 
-from understudy_router.admin.lag_forms import lag_tree
-from understudy_router.admin.lag_page import Query
-from understudy_router.admin.replica_index import ROLES
+from understudy_router.admin.facts import ROLES
+from understudy_router.admin.lag_report import LagQuery, lag_tree
 from understudy_router.admin.snapshot import About, gather
 from understudy_router.cluster.candidates import candidates_of
 from understudy_router.cluster.catalogue import Stores, stores_of
@@ -22,7 +21,7 @@ from understudy_shared.base.words import HostInfo
 
 World = tuple[Tables, Stores, float]
 FILTERS = st.builds(
-    Query,
+    LagQuery,
     node=st.none() | st.sampled_from(NODES),
     state=st.none() | st.sampled_from(["RUNNING", "CREATED", "DEAD", "UNKNOWN"]),
     role=st.none() | st.sampled_from(ROLES),
@@ -35,7 +34,7 @@ def reported(tables: Tables, *, now_ms: float = 0) -> dict[str, Any]:
     return dict(orjson.loads(b"".join(lag_tree(snapshot))))
 
 
-def replicas_of(tables: Tables, stores: Stores, now_ms: float, query: Query) -> Iterator[dict[str, Any]]:
+def replicas_of(tables: Tables, stores: Stores, now_ms: float, query: LagQuery) -> Iterator[dict[str, Any]]:
     """Every store's replicas, by what a choice would know of each."""
     end = tables.end_version if tables.end_confirmed(now_ms) else None
     for name, route in stores.by_name.items():
@@ -66,7 +65,7 @@ def replicas_of(tables: Tables, stores: Stores, now_ms: float, query: Query) -> 
 
 @given(worlds(), FILTERS)
 def test_the_tree_says_of_each_replica_what_a_choice_would_know_in_the_order_of_a_choice(
-    world: World, query: Query
+    world: World, query: LagQuery
 ) -> None:
     tables, stores, now_ms = world
     tree = orjson.loads(b"".join(lag_tree(snapshot_of(tables, stores, now_ms=now_ms), query)))

@@ -5,8 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from tests.support.router.snapshots import snapshot_of, worlds
 
-from understudy_router.admin.facts import DEAD, Standing
-from understudy_router.admin.replica_index import ROLES, WARMUP
+from understudy_router.admin.facts import DEAD, ROLES, WARMUP, Standing
 from understudy_router.cluster.candidates import candidates_of
 from understudy_router.cluster.catalogue import Stores
 from understudy_router.cluster.tables import Tables

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from understudy_router.admin.read_rates import (
+from understudy_router.admin.rates import (
     StoreReadRates,
     StoreServed,
 )

@@ -8,8 +8,7 @@ from typing import Any, cast
 
 import pytest
 
-from understudy_router.admin.read_rates import MIN_FAILED_CALLS, ReadRates
-from understudy_router.admin.trends import LagSample, Pace, trend_of
+from understudy_router.admin.rates import MIN_FAILED_CALLS, LagSample, Pace, ReadRates, trend_of
 from understudy_router.forwarding.answer_ages import ServedReads
 from understudy_shared.cluster.node_calls import CallKind
 from understudy_shared.http.problems import REFUSED_BY_BOUND

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tests.support.cluster.fake_cluster import catalogue
 from tests.support.router.tables import APPLICATION, TASK, assigned, beat, expire, port_of, tables_of, task
 
-from understudy_router.cluster.saved_state import RouterMemory, is_from_previous_cluster
+from understudy_router.cluster.watching import RouterMemory, is_from_previous_cluster
 from understudy_router.settings import RouterSettings
 from understudy_shared.base.plausible import FIRST_SIGHT
 from understudy_shared.bus.gossip import digest_of

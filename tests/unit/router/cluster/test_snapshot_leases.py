@@ -10,7 +10,7 @@ import pytest
 from tests.support.clock import ManualClock
 from tests.support.router.tables import APPLICATION, LINEAGE, beat, port_of, tables_of, task
 
-from understudy_router.admin.snapshot_leases import MAX_SHOWN, overview_part
+from understudy_router.admin.overview import MAX_SHOWN, overview_part
 from understudy_router.questions.moments import SnapshotLeases, listing_document
 from understudy_shared.base.words import ApplicationId, HostInfo, Lineage
 from understudy_shared.cluster.node_calls import CallKind, NodeCallError, NodeCalls, NodeTimeoutError

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from understudy_router.fleet.routers import wanted
+from understudy_router.fleet import wanted
 from understudy_router.settings import RouterSettings
 
 NAMES = st.text("ab-", min_size=1, max_size=6)

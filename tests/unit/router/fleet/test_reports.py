@@ -8,7 +8,7 @@ import pytest
 from tests.support.cluster.fake_cluster import until
 from tests.support.cluster.fleet import FleetWorld, fleet_of
 
-from understudy_router.admin.admin import Admin
+from understudy_router.admin.api import Admin
 
 SAFE = "/admin/v1/nodes/a/safe-to-stop"
 

@@ -11,11 +11,10 @@ from tests.support.clock import ManualClock
 from tests.support.cluster.fake_cluster import until
 from tests.support.cluster.fleet import FleetWorld, fleet_of
 
-from understudy_router.fleet import held, routers
+from understudy_router import fleet
 from understudy_router.http import app
 from understudy_shared.base.errors import UnderstudyError
-from understudy_shared.bus.applications import ANNOUNCED
-from understudy_shared.bus.gossip import Gossip
+from understudy_shared.bus.gossip import ANNOUNCED, Gossip
 from understudy_shared.bus.messages import Farewell
 
 
@@ -33,14 +32,14 @@ async def test_an_application_that_is_announced_is_served_when_it_has_nodes_and_
 async def test_an_application_without_nodes_is_idle_then_let_go_and_found_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(routers, "LOOK_EVERY_MS", 10)
+    monkeypatch.setattr(fleet, "LOOK_EVERY_MS", 10)
     async with fleet_of({"a": ["words"], "b": ["more"]}) as world:
-        monkeypatch.setattr(held, "IDLE_AFTER_MS", 0)
+        monkeypatch.setattr(fleet, "IDLE_AFTER_MS", 0)
         await Gossip(world.bus, "a").leave(Farewell(application_id="a", node_id="a", incarnation="i1"))
         await until(lambda: not world.fleet.applications["a"].router.tables.nodes)
         listed = (await world.get("/v1/applications")).json()["applications"]
         assert {each["application"]: each["state"] for each in listed} == {"a": "idle", "b": "serving"}
-        monkeypatch.setattr(routers, "LET_GO_AFTER_MS", 0)
+        monkeypatch.setattr(fleet, "LET_GO_AFTER_MS", 0)
         await until(lambda: "a" not in world.fleet.applications)
         assert (await world.get("/v1/stores/words/keys/x")).json()["type"].endswith("unknown-store")
         await world.add("a", "words")
@@ -54,7 +53,7 @@ async def said(world: FleetWorld, cause: str) -> bool:
 
 
 async def test_a_bus_that_is_away_takes_no_application_away(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(routers, "LOOK_EVERY_MS", 10)
+    monkeypatch.setattr(fleet, "LOOK_EVERY_MS", 10)
     bus = FragileBus()
     async with fleet_of({"a": ["words"]}, bus=bus) as world:
         bus.turn(away=True)
@@ -71,7 +70,7 @@ LISTS = ("/v1/applications", "/v1/stores")
 async def test_a_router_that_could_not_list_applications_yet_calls_none_unknown(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(routers, "LOOK_EVERY_MS", 10)
+    monkeypatch.setattr(fleet, "LOOK_EVERY_MS", 10)
     bus = FragileBus(away=True)
     async with fleet_of({}, bus=bus) as world:
         for path in (*UNKNOWN, *LISTS, "/readyz", "/admin/v1/nodes/a/safe-to-stop"):
@@ -102,7 +101,7 @@ async def test_an_application_that_cannot_be_made_leaves_the_others_alone_and_is
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async with fleet_of({"a": ["words"]}) as world:
-        monkeypatch.setattr(routers, "LOOK_EVERY_MS", 10)
+        monkeypatch.setattr(fleet, "LOOK_EVERY_MS", 10)
         made, failing = app.create_app, True
 
         def create(*arguments: Any, **options: Any) -> object:
@@ -110,7 +109,7 @@ async def test_an_application_that_cannot_be_made_leaves_the_others_alone_and_is
                 raise UnderstudyError("it cannot be")
             return made(*arguments, **options)
 
-        monkeypatch.setattr(held, "create_app", create)
+        monkeypatch.setattr(fleet, "create_app", create)
         await world.add("b", "more")
         await world.bus.publish(ANNOUNCED, b"")
         assert (await world.get("/v1/stores/words/keys/x")).status_code == 200
@@ -126,6 +125,6 @@ async def test_an_application_without_an_answer_holds_the_process_up_for_a_while
         await Gossip(world.bus, "b").beat(heartbeat("x", application_id="b"))  # it has no assignment
         await world.fleet._discovery.look()
         assert (await world.get("/readyz")).status_code == 503
-        clock.advance(held.HOLDS_UP_MS + 1)
+        clock.advance(fleet.HOLDS_UP_MS + 1)
         assert (await world.get("/readyz")).status_code == 200
         assert (await world.get("/v1/applications/b")).json()["state"] == "waiting"

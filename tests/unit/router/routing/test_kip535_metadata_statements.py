@@ -24,7 +24,7 @@ from tests.support.router.tables import (
 from understudy_router.cluster.candidates import candidates_of
 from understudy_router.cluster.catalogue import stores_of
 from understudy_router.cluster.tables import Tables
-from understudy_router.http.routes import StoreMetadata
+from understudy_router.http.app import StoreMetadata
 from understudy_router.routing.choose import choose, explain_key, resolve
 from understudy_shared.base.errors import UnknownStoreError
 from understudy_shared.base.words import HostInfo, KeyQueryMetadata

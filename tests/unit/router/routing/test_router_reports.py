@@ -18,7 +18,7 @@ from tests.support.router.tables import (
 )
 
 from understudy_router.cluster.tables import Tables
-from understudy_router.http.routes import StoreMetadata
+from understudy_router.http.app import StoreMetadata
 from understudy_router.routing.choose import explain_key
 from understudy_shared.reads.bounds import NO_BOUND, Bound
 from understudy_shared.spark.store_keys import parse_encoding

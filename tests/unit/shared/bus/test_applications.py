@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from understudy_shared.bus.applications import MAX_NAMED, Applications, unheard_fix, unheard_text
-from understudy_shared.bus.gossip import Names
+from understudy_shared.bus.gossip import MAX_NAMED, Applications, Names, unheard_fix, unheard_text
 
 
 @given(st.sets(st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=50), max_size=5))

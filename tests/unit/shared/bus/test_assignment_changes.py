@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from understudy_shared.bus.assignment_changes import AssignmentChange, apply_change, change_between
+from understudy_shared.bus.assignments import AssignmentChange, apply_change, change_between
 from understudy_shared.bus.messages import AssignedTask, Assignment, Endpoint
 
 TASKS = [f"0_{number}" for number in range(6)]

@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from understudy_shared.bus.base import Back, Lost
-from understudy_shared.bus.inbox import Heard, Inbox
+from understudy_shared.bus.base import Back, Heard, Inbox, Lost
 
 MAX_MESSAGES, MAX_BYTES = 4, 30
 

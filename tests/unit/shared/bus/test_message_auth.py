@@ -11,9 +11,15 @@ from tests.support.clock import ManualClock
 from understudy_shared.base.errors import SettingsError
 from understudy_shared.base.throttles import FIRST_GAP_MS
 from understudy_shared.bus import message_auth as module
-from understudy_shared.bus.key_file import LOOK_EVERY_MS, KeyFile, message_auth, parse_keys
-from understudy_shared.bus.message_auth import MessageAuth, UnauthenticError
-from understudy_shared.bus.signing import Keyring
+from understudy_shared.bus.message_auth import (
+    LOOK_EVERY_MS,
+    KeyFile,
+    Keyring,
+    MessageAuth,
+    UnauthenticError,
+    message_auth,
+    parse_keys,
+)
 
 KEY, OTHER = b"k" * 32, b"o" * 32
 DOCUMENT = b'{"x":1}'

@@ -12,11 +12,12 @@ from hypothesis import strategies as st
 from tests.support.bus.documents import APPLICATION, assignment, heartbeat
 
 from understudy_shared.base.words import ApplicationId, HostInfo, TaskId
-from understudy_shared.bus.announcement import AnnouncedStore, Announcement, ResultColumn
 from understudy_shared.bus.gossip import digest_of
 from understudy_shared.bus.messages import (
     FORMAT,
     MAX_MESSAGE_BYTES,
+    AnnouncedStore,
+    Announcement,
     Applied,
     AssignedTask,
     Assignment,
@@ -28,6 +29,7 @@ from understudy_shared.bus.messages import (
     Farewell,
     Heartbeat,
     Message,
+    ResultColumn,
     task_key,
 )
 

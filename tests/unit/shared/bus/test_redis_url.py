@@ -13,8 +13,7 @@ from redis.connection import parse_url
 
 from understudy_shared.base.errors import SettingsError
 from understudy_shared.base.masking import masked
-from understudy_shared.bus.redis_connection import Parse
-from understudy_shared.bus.redis_tls import RedisTlsTrouble, refuse_bad_files, tls_trouble
+from understudy_shared.bus.redis_connection import Parse, RedisTlsTrouble, refuse_bad_files, tls_trouble
 from understudy_shared.bus.settings import BusSettings, with_password_file, with_tls_files
 
 READ: Parse = parse_url

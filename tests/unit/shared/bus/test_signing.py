@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from understudy_shared.bus.signing import (
+from understudy_shared.bus.message_auth import (
     MARK,
     MAX_LINE_BYTES,
     Keyring,

@@ -11,9 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from understudy_shared.bus import messages, sliced_assignment
+from understudy_shared.bus import assignments as module
+from understudy_shared.bus import messages
+from understudy_shared.bus.assignments import decode, decode_slices
 from understudy_shared.bus.messages import AssignedTask, Assignment, BadMessageError, Endpoint, Heartbeat
-from understudy_shared.bus.sliced_assignment import decode, decode_slices
 
 APPLICATION = "flights"
 AWKWARD = ['"tasks":{', ',"tasks":{', ']},"', ']}},"', "]},", "\\", '\\"', "tasks", '"tasks":{}', "ü", "a"]
@@ -41,8 +42,8 @@ assignments = st.builds(
 
 @pytest.fixture(autouse=True)
 def _small_slices(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sliced_assignment, "MIN_BYTES", 1)
-    monkeypatch.setattr(sliced_assignment, "SLICE_BYTES", 1)
+    monkeypatch.setattr(module, "MIN_BYTES", 1)
+    monkeypatch.setattr(module, "SLICE_BYTES", 1)
     monkeypatch.setattr(messages, "SLICE_TASKS", 2)
 
 

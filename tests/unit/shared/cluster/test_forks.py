@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from understudy_shared.base.words import FORKED
-from understudy_shared.bus.commits import SeenCommit, is_same_time
-from understudy_shared.bus.messages import Applied, Endpoint, Heartbeat
+from understudy_shared.bus.messages import Applied, Endpoint, Heartbeat, SeenCommit, is_same_time
 from understudy_shared.cluster.view import refused_forks
 
 

@@ -13,9 +13,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.support.bus.documents import APPLICATION, assignment, heartbeat
 
-from understudy_shared.bus.message_auth import MessageAuth
+from understudy_shared.bus.message_auth import Keyring, MessageAuth
 from understudy_shared.bus.messages import Assignment, Heartbeat, Message
-from understudy_shared.bus.signing import Keyring
 from understudy_shared.cluster.without_bus import Memory, Remembered
 
 

@@ -8,8 +8,8 @@ from typing import Any
 from tests.support.cluster.fake_cluster import until
 from tests.support.cluster.fleet import fleet_of
 
-from understudy_shared.page.fleet_views import FleetQuery
 from understudy_shared.page.render import PageReader, fleet_page
+from understudy_shared.page.views import FleetQuery
 
 
 def row(application: str, state: str = "ok", **fields: Any) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from tests.support.page.overviews import cell
 
-from understudy_shared.page.cells import cell_view
+from understudy_shared.page.replicas import cell_view
 
 WELL, ATTENTION, HURT, MOVING, UNKNOWN, OFF = "well", "attention", "hurt", "moving", "unknown", "off"
 

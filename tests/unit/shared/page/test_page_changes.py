@@ -12,8 +12,8 @@ from tests.support.page.overviews import SHOWN, Overview, degraded, healthy
 from tests.unit.shared.page.test_page_served import Words, rendered
 
 from understudy_shared.page import routes
-from understudy_shared.page.page_query import PageQuery
 from understudy_shared.page.render import drawn_parts
+from understudy_shared.page.replicas import PageQuery
 from understudy_shared.page.routes import Drawings, Viewer
 
 ALL = PageQuery()

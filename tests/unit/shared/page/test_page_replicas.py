@@ -6,9 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from understudy_shared.page.page_query import PageQuery, read_query
 from understudy_shared.page.replicas import (
+    PageQuery,
     page_bounds,
+    read_query,
 )
 
 

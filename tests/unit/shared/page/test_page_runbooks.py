@@ -17,7 +17,7 @@ from tests.support.page.fake_router import fake_app
 from tests.support.repository import ROOT
 
 from understudy_router.admin.indicators import INDICATORS
-from understudy_shared.page.runbooks import INDEX, _page, runbooks
+from understudy_shared.page.files import INDEX, _page, runbooks
 from understudy_shared.page.views import runbook_link
 
 ALERTS = YAML(typ="safe").load((ROOT / "deploy" / "prometheus" / "alerts.yml").read_text())

@@ -13,8 +13,8 @@ from tests.support.page.fake_router import fake_app
 from tests.support.page.overviews import SHOWN, Overview, degraded, history, node
 
 import understudy_shared.page
-from understudy_shared.page.page_query import PageQuery
 from understudy_shared.page.render import page_pieces
+from understudy_shared.page.replicas import PageQuery
 
 STATIC = Path(understudy_shared.page.__file__).parent / "static"
 HOSTILE = """<img src=x onerror=alert(1)>"'`{{7*7}}</script>"""
@@ -135,7 +135,7 @@ async def test_a_person_who_types_the_host_only_gets_to_the_page(client: httpx.A
         assert (reply.status_code, reply.headers["location"]) == (307, "./admin/")
 
 
-@pytest.mark.parametrize("path", ["", "nothing.js", "../assets.py", "..%2fassets.py", "vendor", "vendor/CHECKSUMS"])
+@pytest.mark.parametrize("path", ["", "nothing.js", "../files.py", "..%2ffiles.py", "vendor", "vendor/CHECKSUMS"])
 async def test_nothing_but_the_pages_files_is_served(client: httpx.AsyncClient, path: str) -> None:
     reply = await client.get(f"/admin/static/{path}")
     assert reply.status_code in {400, 404}

@@ -15,7 +15,7 @@ from tests.support.spark.counting_query import WORDS
 from tests.support.spark.queries import wait_until
 
 from understudy_node.questions.scan.service import NodeScans
-from understudy_router.admin.read_rates import MIN_FAILED_CALLS
+from understudy_router.admin.rates import MIN_FAILED_CALLS
 from understudy_shared.http.problems import Problem, ProblemError, ProblemType
 from understudy_shared.questions.scan.page import PartPage
 
