@@ -38,7 +38,7 @@ from benchmarks.big_checkpoint import BigCheckpoint, session, write
 from benchmarks.load import WARM_UP_S, run_load
 from benchmarks.servers import CLUSTER_NODE, LOAD_CORE, ROUTER, SERVER_CORE, Server, pin_load, server
 from understudy.demo.local_redis import local_redis
-from understudy_shared.auth.key_file import add_key
+from understudy_shared.auth.credentials import add_key
 from understudy_shared.auth.presented import new_key
 
 SAMPLED_KEYS = 1_000

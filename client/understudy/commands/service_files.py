@@ -17,8 +17,7 @@ from understudy.calls.http_client import path_segment
 from understudy.calls.options import Command, ServerOptions, server_options
 from understudy.terminal.console import FieldList, Page, Sheet, print_json, print_lines, print_page
 from understudy.terminal.exits import EXIT_CODES_HELP, CommandError, ExitCode
-from understudy_shared.auth.credentials import CredentialsError, StoredKey
-from understudy_shared.auth.key_file import add_key, revoke_key, stored_keys
+from understudy_shared.auth.credentials import CredentialsError, StoredKey, add_key, revoke_key, stored_keys
 from understudy_shared.auth.presented import new_key
 from understudy_shared.base.errors import SettingsError, UnderstudyError
 from understudy_shared.base.texts import printable

@@ -129,13 +129,6 @@ _STORES_BELOW = STORES.removeprefix(b"/v1")
 _ENCODED = frozenset("%?#")
 
 
-class StoreTarget(NamedTuple):
-    """A target below a store: its application, and where the name of the store begins."""
-
-    application: str
-    store_at: int
-
-
 class ServedApplications:
     """The applications of a service, as the access check looks at them."""
 
@@ -157,16 +150,15 @@ class ServedApplications:
         is_here = named is None or (name == self.own and principal.sees_application(name))
         return name if is_here else unknown_application(name)
 
-    def of_store(self, target: bytes, *, is_needed: bool) -> StoreTarget | None:
-        """Return what a target of a store says as it stands; None where it has to be decoded or chosen first.
-
-        `is_needed`: what is granted depends on the application.
+    def of_store(self, target: bytes, *, is_needed: bool) -> tuple[str, int] | None:
+        """Return the application of a target below a store, and where the name of the store begins; None where the
+        target has to be decoded or chosen first. `is_needed`: what is granted depends on the application.
         """
         if target.startswith(STORES):
             is_known = self.choose is None and bool(self.own)
             if is_needed and not is_known:
                 return None
-            return StoreTarget("" if self.choose is not None else self.own, len(STORES))
+            return "" if self.choose is not None else self.own, len(STORES)
         if not target.startswith(APPLICATIONS):
             return None
         end = target.find(b"/", _NAME_AT)
@@ -175,11 +167,7 @@ class ServedApplications:
         is_here = self.choose is not None or name == self.own
         if end <= _NAME_AT or not (is_plain and is_here) or not target.startswith(_STORES_BELOW, end):
             return None
-        return StoreTarget(name, end + len(_STORES_BELOW))
-
-    def of_probes(self, principal: Principal) -> Principal:
-        """Return a principal as probes see it, which are of the whole service."""
-        return principal if self.choose is not None else principal.within(self.own)
+        return name, end + len(_STORES_BELOW)
 
 
 class Access:
@@ -255,12 +243,12 @@ class Access:
         if principal is None or presented.proven is None:
             return None
         is_needed = principal.is_limited or (rates is not None and bool(rates.limits.applications))
-        of = self.applications.of_store(target, is_needed=is_needed)
-        end = -1 if of is None else target.find(b"/", of.store_at)
-        if of is None or end < 0:
+        application, at = self.applications.of_store(target, is_needed=is_needed) or ("", -1)
+        end = target.find(b"/", at) if at >= 0 else -1
+        if end < 0:
             return None
-        found = principal.within(of.application).points(target[of.store_at : end])
-        return None if found is None else Granted(presented.proven, target[: end + 1], found, of.application)
+        found = principal.within(application).points(target[at:end])
+        return None if found is None else Granted(presented.proven, target[: end + 1], found, application)
 
     def _held(self, principal: Principal, application: str | None) -> Problem | None:
         """Return the problem of a principal or application that is above its rate; None counts as a request of now."""
@@ -309,7 +297,9 @@ class Access:
         if trouble is not None and self.tls is not None and decided == no_peer(trouble):
             self.tls.note(TlsSide.ACCEPT, trouble, peer_of(scope))
         if isinstance(decided, Authorization) and isinstance(presented, Session):
-            decided = _unless_foreign(decided, scope)  # a page of another site can make a browser send its cookie
+            headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
+            # A page of another site can make a browser send its cookie.
+            decided = why_refused(scope["method"], headers) or decided
         if isinstance(decided, Authorization):
             scope[AUTHORIZATION], scope[APPLICATION] = decided, application
             if presented is not None:
@@ -380,7 +370,8 @@ class Access:
             need = problem_of(error)
         principal = self._known.known(presented)
         if isinstance(need, Need) and need.kind is NeedKind.NOTHING:
-            return Authorization(self.applications.of_probes(principal or ANONYMOUS)), None
+            principal, served = principal or ANONYMOUS, self.applications
+            return Authorization(principal if served.choose is not None else principal.within(served.own)), None
         if self._asks_certificates:
             is_internal = isinstance(need, Need) and need.kind is NeedKind.PEER
             if trouble is not None and (is_internal or (principal is not None and principal.is_peer)):
@@ -392,15 +383,17 @@ class Access:
             return self._unauthenticated(presented), None
         if isinstance(need, Problem):
             return need, None
-        application = self.applications.of(raw_path, principal)
-        held = self._held(principal, None if isinstance(application, Problem) else application)
+        found = self.applications.of(raw_path, principal)
+        application = None if isinstance(found, Problem) else found
+        held = self._held(principal, application)
         if held is not None:
             self.refused[Refused.RATE_LIMITED] += 1
             return held, None
-        decided = application if isinstance(application, Problem) else _within(principal, application, need, raw_path)
+        there = principal if application is None else principal.within(application)
+        decided = found if isinstance(found, Problem) else granted(there, need, raw_path)
         if isinstance(decided, Problem):
             self.refused[Refused.NOT_GRANTED] += 1
-        return decided, None if isinstance(application, Problem) else application
+        return decided, application
 
     def _unauthenticated(self, presented: Presented | None) -> Problem:
         why = self._known.why_unknown(presented)
@@ -492,17 +485,6 @@ def regranted(scope: Scope, before: Authorization) -> Authorization | None:
     """
     regrant: Callable[[Authorization], Authorization | None] | None = scope.get(REGRANT)
     return before if regrant is None else regrant(before)
-
-
-def _within(principal: Principal, application: str | None, need: Need, raw_path: bytes) -> Authorization | Problem:
-    """Return what a principal is granted in an application; None: in all of them."""
-    return granted(principal if application is None else principal.within(application), need, raw_path)
-
-
-def _unless_foreign(authorization: Authorization, scope: Scope) -> Authorization | Problem:
-    """Return the problem of a change that a page of another site sends by a session."""
-    headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
-    return why_refused(scope["method"], headers) or authorization
 
 
 def _answering(problem: Problem) -> App:

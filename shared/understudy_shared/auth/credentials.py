@@ -1,4 +1,4 @@
-"""The file of credentials (pure): roles with their grants, and keys by their digests. TOML, of the operator's.
+"""The file of credentials: roles with their grants, and keys by their digests. TOML, of the operator's.
 
     [roles.support]
     grants = [
@@ -26,23 +26,29 @@
     principals = {nightly-export = 50}
     applications = {"orders-*" = 2000}
 
-A principal may have two keys at a time, so that one replaces the other without a pause.
+A principal may have two keys at a time, so that one replaces the other without a pause. An operator maps an issuer's
+claims to roles. A claim that is missing, or of another type than expected, grants nothing.
+
+A key is added at the end of the file, or cut out. All else stays as the operator wrote it.
 """
 
 from __future__ import annotations
 
 import math
+import re
 import tomllib
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Annotated, Literal, NamedTuple
 from urllib.parse import urlsplit
 
 import orjson
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationError
 
-from understudy_shared.auth.issuers import ClaimGrant, Issuer
-from understudy_shared.auth.presented import KEY_ID, ApiKey
+from understudy_shared.auth.presented import KEY_ID, ApiKey, NewKey
 from understudy_shared.auth.principals import (
     EVERY,
     EVERY_STORE,
@@ -56,8 +62,81 @@ from understudy_shared.auth.principals import (
 from understudy_shared.auth.rates import RateLimits
 from understudy_shared.base.errors import SettingsError
 from understudy_shared.base.extras import install_fix
+from understudy_shared.base.files import alone_in, replace_file
 from understudy_shared.base.texts import clipped, did_you_mean
 from understudy_shared.http.opener import is_loopback
+
+MAX_ROLE_VALUES = 1000
+"""Limit on the roles or groups of a claim that are looked at."""
+
+MAX_CLAIM_CHARS = 256
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimGrant:
+    """A grant whose key prefix comes from claims: each user reads his own keys."""
+
+    actions: frozenset[Action]
+    stores: frozenset[str]
+    key_prefix_claims: tuple[str, ...]
+    applications: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Issuer:
+    """One issuer. `name` is ours; `issuer` is the `iss` of its tokens."""
+
+    name: str
+    issuer: str
+    audience: tuple[str, ...]
+    algorithms: tuple[str, ...]
+    key_source: str
+    """The URL of its key set, or the path of a file with it."""
+    leeway_s: float = 30.0
+    principal_claim: str = "sub"
+    roles_claim: tuple[str, ...] = ()
+    """The path to the claim with roles or groups: names of members, outermost first."""
+    roles: Mapping[str, tuple[Grant, ...]] = field(default_factory=dict)
+    """Grants of each value of that claim."""
+    grants: tuple[ClaimGrant, ...] = ()
+    """Grants of every token."""
+
+    def principal_of(self, claims: Mapping[str, object]) -> Principal | None:
+        """Return the principal of a valid token's claims; None when they name no principal."""
+        who = claims.get(self.principal_claim)
+        if not isinstance(who, str) or not 0 < len(who) <= MAX_CLAIM_CHARS:
+            return None
+        granted = [grant for value in self._roles_in(claims) for grant in self.roles.get(value, ())]
+        granted += [grant for each in self.grants for grant in _granted(each, claims)]
+        return Principal(f"{self.name}:{who}", dict.fromkeys(granted))
+
+    def _roles_in(self, claims: Mapping[str, object]) -> list[str]:
+        if not self.roles_claim:
+            return []
+        found: object = claims
+        for member in self.roles_claim:
+            found = found.get(member) if isinstance(found, Mapping) else None
+        if isinstance(found, str):
+            return found.split(" ")[:MAX_ROLE_VALUES]  # `scope` separates its values by spaces (RFC 8693)
+        return [value for value in found[:MAX_ROLE_VALUES] if isinstance(value, str)] if isinstance(found, list) else []
+
+
+def _granted(grant: ClaimGrant, claims: Mapping[str, object]) -> Iterator[Grant]:
+    """Yield the grant with the values of the claims, if each of them has one."""
+    values = [_json_of(claims.get(name)) for name in grant.key_prefix_claims]
+    if all(values):
+        yield Grant(grant.actions, grant.stores, tuple(values), grant.applications)
+
+
+def _json_of(value: object) -> bytes:
+    """Return a text, a whole number or a boolean as JSON; empty for values that no key can hold."""
+    is_fit = isinstance(value, str) and len(value) <= MAX_CLAIM_CHARS
+    is_fit = is_fit or (isinstance(value, int) and -(2**63) <= value < 2**63)
+    try:
+        return orjson.dumps(value) if is_fit else b""
+    except orjson.JSONEncodeError:  # a lone surrogate
+        return b""
+
 
 MAX_KEYS = 10_000
 """Limit on the keys, of a fifth of a kilobyte each; a key is for a program, not for each of its users."""
@@ -286,3 +365,99 @@ def _grant(where: str, grant: RoleGrant) -> Grant:
         raise CredentialsError(what, where=where, fix=fix)
     prefix = tuple([orjson.dumps(value) for value in grant.key_prefix])
     return Grant(actions, frozenset(grant.stores), prefix, _patterns(grant.applications))
+
+
+_HEAD = "# Understudy's credentials. docs/security.md says what stands here; understudy keys writes it.\n"
+_KEY_HEAD = "[[keys]]"
+_IS_KEY = re.compile(r"(?m)^\[\[keys\]\]")
+
+
+def stored_keys(path: Path) -> list[StoredKey]:
+    """Read the keys of a file, in its order. Raises CredentialsError."""
+    return parse_file(_bytes_of(path)).keys
+
+
+def add_key(
+    path: Path, key: NewKey, *, principal: str, roles: Sequence[str], now: datetime, expires_at: datetime | None
+) -> None:
+    """Write a key's digest to the end of a file, which is made if it is not there. Raises CredentialsError."""
+    times = {"created_at": now, **({} if expires_at is None else {"expires_at": expires_at})}
+    lines = [
+        _KEY_HEAD,
+        f"id = {_toml_text(key.key_id)}",
+        f"principal = {_toml_text(principal)}",
+        f"roles = [{', '.join(map(_toml_text, roles))}]",
+        f"sha256 = {_toml_text(key.sha256)}",
+        *(f"{name} = {time.isoformat(timespec='seconds')}" for name, time in times.items()),
+    ]
+
+    def added(text: str) -> str:
+        return f"{text.rstrip()}\n\n{chr(10).join(lines)}\n".lstrip()
+
+    _change(path, added, may_be_new=True)
+
+
+def revoke_key(path: Path, key_id: str) -> None:
+    """Cut a key out of a file. Raises CredentialsError when it is not there."""
+
+    def without(text: str) -> str:
+        before = parse_file(text.encode()).keys
+        if key_id not in {key.id for key in before}:
+            known = ", ".join(key.id for key in before) or "none"
+            raise CredentialsError(f"there is no key {key_id!r}", where=str(path), fix=f"Keys: {known}")
+        parts = list(tables_of(text))
+        at = [key.id for key in before].index(key_id)
+        keys = [number for number, part in enumerate(parts) if _IS_KEY.search(part)]
+        if len(keys) != len(before):
+            raise _by_hand(path)
+        left = "".join(part for number, part in enumerate(parts) if number != keys[at])
+        if parse_file(left.encode()).keys != [key for key in before if key.id != key_id]:
+            raise _by_hand(path)
+        return left
+
+    _change(path, without)
+
+
+def _by_hand(path: Path) -> CredentialsError:
+    fix = "Remove the key by hand, with its whole table"
+    return CredentialsError("the keys are not written as tables of their own", where=str(path), fix=fix)
+
+
+def tables_of(text: str) -> Iterator[str]:
+    """Yield the text in pieces: each is a table, with the comment right above it."""
+    piece: list[str] = []
+    for line in text.splitlines(keepends=True):
+        if line.startswith("["):
+            end = len(piece)
+            while end and piece[end - 1].startswith("#"):
+                end -= 1
+            yield "".join(piece[:end])
+            piece = piece[end:]
+        piece.append(line)
+    yield "".join(piece)
+
+
+def _change(path: Path, changed: Callable[[str], str], *, may_be_new: bool = False) -> None:
+    """Replace a file by its changed text, unless services would refuse the result."""
+    try:
+        with alone_in(path.absolute().parent):
+            is_new = may_be_new and not path.exists()
+            text = changed(_HEAD if is_new else _bytes_of(path).decode())
+            parse_credentials(text.encode())
+            replace_file(path, text)
+    except OSError as error:
+        what = f"the file cannot be written: {error.strerror or error}"
+        raise CredentialsError(what, where=str(path), fix="Check the path and who may write there") from None
+
+
+def _bytes_of(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        what = f"the file cannot be read: {error.strerror or error}"
+        raise CredentialsError(what, where=str(path), fix="Check the path; understudy keys new makes a file") from None
+
+
+def _toml_text(value: str) -> str:
+    """Write a text as TOML: JSON's form is valid, except for DEL."""
+    return orjson.dumps(value).decode().replace("\x7f", "\\u007f")

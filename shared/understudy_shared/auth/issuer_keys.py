@@ -26,7 +26,7 @@ import jwt
 import orjson
 from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
 
-from understudy_shared.auth.issuers import Issuer
+from understudy_shared.auth.credentials import Issuer
 from understudy_shared.auth.presented import ApiKey, BadTokenError, PresentedToken
 from understudy_shared.base.errors import UnderstudyError
 from understudy_shared.base.throttles import Reminder

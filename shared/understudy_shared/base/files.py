@@ -7,10 +7,12 @@ content is logged, and the last good content stays in use.
 
 from __future__ import annotations
 
+import fcntl
 import logging
 import os
-from collections.abc import Callable
-from contextlib import suppress
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Generic, TypeVar
 
@@ -36,6 +38,34 @@ def private_folder(folder: Path) -> None:
     if folder.stat().st_mode & 0o777 != PRIVATE_FOLDER:
         with suppress(PermissionError):  # another user owns it and lets this user write
             folder.chmod(PRIVATE_FOLDER)
+
+
+@contextmanager
+def alone_in(folder: Path) -> Iterator[None]:
+    """Hold a lock, so that only one change in a folder runs at a time: two at once would lose one."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def replace_file(path: Path, text: str, *, mode: int = 0o600) -> None:
+    """Write a file anew, whole or not at all; a symbolic link stays one."""
+    target = path.resolve()
+    descriptor, name = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)  # it is private from the start
+    try:
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fchmod(file.fileno(), mode)
+            os.fsync(file.fileno())
+        Path(name).replace(target)
+    except BaseException:
+        with suppress(OSError):
+            Path(name).unlink()
+        raise
 
 
 log = logging.getLogger(__name__)

@@ -111,7 +111,11 @@ def words_of(error: BaseException, url: str) -> str:
 
 def repeats(text: str, url: str) -> bool:
     """Whether a text contains any part of a URL that `masked` hides."""
-    return _repeats(text, url, masked(url))
+    shown = masked(url)
+    if url == shown:
+        return False
+    known, folded = set(_pieces(shown)), text.casefold()
+    return any(piece in folded for piece in _pieces(url) if piece not in known)
 
 
 def masked_text(text: str) -> str:
@@ -165,13 +169,6 @@ def _option(text: str) -> str:
         return HIDDEN
     form = _OPTION_VALUES.get(name.lower().removeprefix("sentinel_"))
     return f"{name}={value if form is not None and form.fullmatch(value) else HIDDEN}"
-
-
-def _repeats(text: str, url: str, shown: str) -> bool:
-    if url == shown:
-        return False
-    known, folded = set(_pieces(shown)), text.casefold()
-    return any(piece in folded for piece in _pieces(url) if piece not in known)
 
 
 def _pieces(text: str) -> list[str]:

@@ -19,8 +19,9 @@ from typing import Annotated, Any
 import orjson
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
-from understudy_shared.auth.key_file import alone_in, replace_file, tables_of
+from understudy_shared.auth.credentials import tables_of
 from understudy_shared.base.errors import SettingsError
+from understudy_shared.base.files import alone_in, replace_file
 from understudy_shared.base.masking import masked_location, masked_value
 from understudy_shared.base.texts import clipped, did_you_mean
 from understudy_shared.settings import Bytes, ClusterNodeFields, NodeFields, ServiceFields

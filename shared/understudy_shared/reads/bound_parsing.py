@@ -75,7 +75,8 @@ def parse_bound(parameters: Mapping[str, object]) -> Bound:
             f"unknown bound {clipped(unknown[0])}", where="bounds", fix=f"Known are: {', '.join(sorted(known))}"
         )
     _require_one_version(parameters)
-    position, (snapshot, lease) = _position(parameters), _snapshot(parameters)
+    token, (snapshot, lease) = _token(parameters, "min_position"), _snapshot(parameters)
+    position = None if token is None else decode_position(token)
     version, at_us = parse_whole(parameters, "version", unit="batches"), parse_moment("at", parameters.get("at"))
     selection = _selection(parameters)
     bound = Bound(
@@ -131,11 +132,6 @@ def _require_same_version(of_cursor: int, named: int | None) -> None:
             where="cursor",
             fix="Go on with the version of the first page, or begin again without the cursor",
         )
-
-
-def _position(parameters: Mapping[str, object]) -> Position | None:
-    token = _token(parameters, "min_position")
-    return None if token is None else decode_position(token)
 
 
 def _snapshot(parameters: Mapping[str, object]) -> tuple[Position | None, SnapshotLease | None]:
@@ -280,7 +276,8 @@ class StoreBounds:
             defaults = self.of(store)
             if any(name in params for name in VERSION_PARAMETERS):
                 defaults = {name: value for name, value in defaults.items() if name not in LAG_PARAMETERS}
-            return parse_bound({**defaults, **{name: _taken_back(value) for name, value in params.items()}})
+            given = {name: None if value == "none" else value for name, value in params.items()}
+            return parse_bound({**defaults, **given})
         known = self._defaults.get(store)
         if known is None:
             defaults = self.of(store)
@@ -326,7 +323,3 @@ def read_store_bounds(path: Path | None) -> StoreBounds:
         except BadBoundError as error:
             raise SettingsError(error.what, where=where, fix=error.fix) from None
     return StoreBounds(tables)
-
-
-def _taken_back(value: object) -> object:
-    return None if value == "none" else value

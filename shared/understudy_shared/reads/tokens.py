@@ -48,11 +48,6 @@ def encode_token(prefix: str, fields: Sequence[object], *, has_checksum: bool = 
     return prefix + base64.urlsafe_b64encode(text.encode()).decode().rstrip("=")
 
 
-def fields_of(body: str) -> object:
-    """Return the JSON in a token behind its prefix. Raises ValueError and RecursionError."""
-    return json.loads(base64.b64decode(body + "=" * (-len(body) % 4), altchars=b"-_", validate=True))
-
-
 def decode_token(
     token: object,
     prefix: str,
@@ -64,7 +59,8 @@ def decode_token(
     if not isinstance(token, str) or not token.startswith(prefix) or len(token) > max_chars:
         raise bad(f"it does not begin with {prefix!r}, or is longer than {max_chars} characters")
     try:
-        found = parse(fields_of(token[len(prefix) :]))
+        body = token[len(prefix) :]
+        found = parse(json.loads(base64.b64decode(body + "=" * (-len(body) % 4), altchars=b"-_", validate=True)))
         is_exact = found is not None and found.encode() == token
     except (ValueError, RecursionError) as error:  # bad base64, UTF-8 or JSON are all ValueErrors
         raise bad(f"its body does not decode ({error})") from None
@@ -96,7 +92,6 @@ class Position:
     committed_at_us: int | None
 
     def encode(self) -> str:
-        """Return the token: `us1.` and URL-safe base64 of a JSON array."""
         fields = [self.application_id, self.lineage, self.version, self.committed_at_us]
         return encode_token(POSITION_PREFIX, fields)
 
@@ -121,28 +116,20 @@ class Position:
 
 def decode_position(token: str) -> Position:
     """Parse a token; `BadPositionError` says why it is not one."""
-    if not token.startswith(POSITION_PREFIX) or len(token) > MAX_TOKEN_CHARS:
-        raise _bad_position(
-            token, f"it does not start with {POSITION_PREFIX!r} or is longer than {MAX_TOKEN_CHARS} characters"
-        )
-    try:
-        match fields_of(token[len(POSITION_PREFIX) :]):
-            case [str(application), str(lineage), int(version), int() | None as committed_at_us] if version >= 0:
-                position = Position(ApplicationId(application), Lineage(lineage), version, committed_at_us)
-                if position.encode() == token and bool not in (type(version), type(committed_at_us)):
-                    return position
-    except (ValueError, RecursionError) as error:  # bad base64, UTF-8 or JSON are all ValueErrors
-        raise _bad_position(token, f"its body does not decode ({error})") from None
-    raise _bad_position(token, "its fields are not (application, lineage, version, commit time) as they were issued")
+    return decode_token(token, POSITION_PREFIX, MAX_TOKEN_CHARS, _position_of, partial(_bad_position, token))
+
+
+def _position_of(fields: object) -> Position | None:
+    match fields:
+        case [str(application), str(lineage), int(version), int() | None as time_us] if version >= 0:
+            if bool not in map(type, fields):
+                return Position(ApplicationId(application), Lineage(lineage), version, time_us)
+    return None
 
 
 def _bad_position(token: str, why: str) -> BadPositionError:
-    shown = token if len(token) <= 40 else token[:37] + "..."
-    return BadPositionError(
-        f"{shown!r} is not a position token: {why}",
-        where="min_position",
-        fix="Send the `position` of an earlier answer, unchanged",
-    )
+    fix = "Send the `position` of an earlier answer, unchanged"
+    return BadPositionError(f"{clipped(token)} is not a position token: {why}", where="min_position", fix=fix)
 
 
 CURSOR_PREFIX: Final = "uc1."
@@ -171,7 +158,6 @@ class PageCursor:
     place: str = ""
 
     def encode(self) -> str:
-        """Return the token: `uc1.` and URL-safe base64 of a JSON array."""
         fields = [self.store, self.lineage, self.key, self.version, self.committed_at_us, self.offset]
         fields += [self.place] if self.place else []
         return encode_token(CURSOR_PREFIX, fields)
@@ -237,7 +223,6 @@ class SnapshotLease:
     ttl_s: int
 
     def encode(self) -> str:
-        """Return the token: `ul1.` and URL-safe base64 of a JSON array."""
         at = self.position
         fields = [at.application_id, at.lineage, at.version, at.committed_at_us, self.lease_id, self.ttl_s]
         return encode_token(LEASE_PREFIX, fields, has_checksum=True)

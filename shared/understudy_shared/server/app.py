@@ -111,7 +111,7 @@ class Framework:
 
     def __init__(self, http: FastAPI) -> None:
         self._http = http
-        self.in_front: Callable[[Scope], App | None] = _no_route
+        self.in_front: Callable[[Scope], App | None] = lambda _: None
         """A function that returns the application which answers a request in front of FastAPI; None for most."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -149,10 +149,6 @@ def _with_nosniff(message: MutableMapping[str, Any]) -> MutableMapping[str, Any]
 
 _ASKED = "understudy.method"
 """The key in the scope of a HEAD request, which is routed as GET, that holds the original method."""
-
-
-def _no_route(_: Scope) -> App | None:
-    return None
 
 
 Answer = Callable[[Request], Awaitable[Response]]

@@ -179,9 +179,8 @@ class Service(uvicorn.Server):
         places = [(each, *each.getsockname()[:2]) for each in sockets or ()]
         await super().startup(None if sockets is None else [each for one in sockets for each in accepting(one)])
         for each, host, port in places:
-            if (
-                each.fileno() < 0
-            ):  # uvloop closes it, without an error, if another socket began to listen there after the bind
+            if each.fileno() < 0:
+                # uvloop closes it, without an error, if another socket began to listen there after the bind.
                 await self.lifespan.shutdown()
                 raise cannot_listen(OSError(errno.EADDRINUSE, ""), host, port)
         self._guard.start()
@@ -257,11 +256,9 @@ def accepting(listener: socket.socket) -> list[socket.socket]:
     libuv accepts one connection of a socket in a turn of the loop: where turns are long (a busy machine, a flood on the
     bus), connections that come together would wait for one turn each, the last of 100 for 100 turns.
     """
-    return [listener, *(_dup_above(listener, listener.fileno()) for _ in range(ACCEPTED_IN_A_TURN - 1))]
-
-
-def _dup_above(listener: socket.socket, lowest: int) -> socket.socket:
-    return socket.socket(fileno=fcntl.fcntl(listener.fileno(), fcntl.F_DUPFD_CLOEXEC, lowest))
+    number = listener.fileno()
+    more = [fcntl.fcntl(number, fcntl.F_DUPFD_CLOEXEC, number) for _ in range(ACCEPTED_IN_A_TURN - 1)]
+    return [listener, *(socket.socket(fileno=each) for each in more)]
 
 
 def bound_socket(host: str, port: int) -> socket.socket:

@@ -77,13 +77,8 @@ _PROCESS = ProcessCollector(registry=None)
 
 
 def about_the_process() -> Iterator[Metric]:
-    """Yield the release, and the system's figures of this process."""
+    """Yield the release, and the system's figures of this process: CPU time, memory, open files, start time."""
     yield InfoMetricFamily("understudy_build", "The running release", {"version": version(PACKAGE)})
-    yield from used_by_the_process()
-
-
-def used_by_the_process() -> Iterator[Metric]:
-    """Yield the system's figures of this process: CPU time, memory, open files, start time."""
     yield from _PROCESS.collect()
 
 

@@ -214,9 +214,11 @@ def load(plan: TlsPlan) -> TlsMaterial:
     lifetimes: dict[Path, Lifetime] = {}
     server = None
     if plan.server is not None:
-        server = _used(plan.server, lambda pair: server_context(pair, plan.peer_ca if plan.asks_peers else None))
-        trust = _trusting(plan.server, plan.peer_ca if plan.asks_peers else None)
-        lifetimes[plan.server.certificate] = _tried(plan.server, server, trust)
+        asked_ca = plan.peer_ca if plan.asks_peers else None
+        server = _used(plan.server, lambda pair: server_context(pair, asked_ca))
+        trust = _trusting(plan.server, asked_ca)
+        seen, _ = _handshake(plan.server, server, trust)
+        lifetimes[plan.server.certificate] = _lifetime(seen)
     if plan.peer is None or plan.peer_ca is None:
         return TlsMaterial(server, None, None, lifetimes)
     own = _own_name(plan, plan.peer, lifetimes)
@@ -242,7 +244,7 @@ def _own_name(plan: TlsPlan, pair: Pair, lifetimes: dict[Path, Lifetime]) -> Pee
     shows = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     shows.check_hostname, shows.verify_mode = False, ssl.CERT_NONE
     shows.load_cert_chain(pair.certificate, pair.key)
-    shown = _handshake(pair, asks, shows).accepted
+    _, shown = _handshake(pair, asks, shows)
     lifetimes[pair.certificate] = _lifetime(shown)
     found = name_in(shown)
     application = application_in_names(plan.application_id)
@@ -254,10 +256,6 @@ def _own_name(plan: TlsPlan, pair: Pair, lifetimes: dict[Path, Lifetime]) -> Pee
             fix=f"Issue one whose only URI is {PeerName('YOUR.DOMAIN', application, plan.role)}",
         )
     return found
-
-
-def _tried(pair: Pair, server: ssl.SSLContext, trust: ssl.SSLContext) -> Lifetime:
-    return _lifetime(_handshake(pair, server, trust).connected)
 
 
 def _lifetime(certificate: Mapping[str, Any]) -> Lifetime:
@@ -313,15 +311,13 @@ def _used(pair: Pair, make: Callable[[Pair], Made]) -> Made:
         raise SettingsError(error.what, where=error.where or str(pair.key_file), fix=error.fix) from None
 
 
-class _Handshake(NamedTuple):
-    """The facts that either side has seen of the other in a handshake."""
+def _handshake(
+    pair: Pair, server: ssl.SSLContext, client: ssl.SSLContext
+) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+    """Do a handshake in memory. Return the certificate that the client saw, and that the server saw.
 
-    connected: Mapping[str, Any]
-    accepted: Mapping[str, Any]
-
-
-def _handshake(pair: Pair, server: ssl.SSLContext, client: ssl.SSLContext) -> _Handshake:
-    """Do a handshake in memory. Raises SettingsError, about the pair, when a side refuses the other."""
+    Raises SettingsError, about the pair, when a side refuses the other.
+    """
     to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
     accepts = server.wrap_bio(to_server, to_client, server_side=True)
     connects = client.wrap_bio(to_client, to_server, server_side=False, server_hostname="self.invalid")
@@ -338,7 +334,7 @@ def _handshake(pair: Pair, server: ssl.SSLContext, client: ssl.SSLContext) -> _H
         ) from None
     if waiting:
         raise SettingsError("the certificate cannot be tried", where=str(pair.certificate), fix=_PEM)
-    return _Handshake(connects.getpeercert() or {}, accepts.getpeercert() or {})
+    return connects.getpeercert() or {}, accepts.getpeercert() or {}
 
 
 _MAX_FLIGHTS = 8

@@ -52,11 +52,12 @@ class ServiceTls:
         """The signature of the files at the last look. They may have been refused then."""
         self._again_s = math.inf
         """The time at which files that have not changed are read again."""
-        self._material = load(plan)
+        self.material = load(plan)
         self._reminder = Reminder()
         # Lines about peers that connect must not use up the room of those that this service connects to.
         self._throttles = {side: LogThrottle() for side in TlsSide}
-        self._peers = None if self._material.client is None else CurrentContext.giving(self._client)
+        self.peers = None if self.material.client is None else CurrentContext.giving(self._client)
+        """The context for connections to nodes, with the newest certificates; None: nodes are called by plain HTTP."""
 
     def __repr__(self) -> str:
         return f"ServiceTls({self.plan.role}, {self.refused or 'used'})"
@@ -66,11 +67,11 @@ class ServiceTls:
     @property
     def server(self) -> ssl.SSLContext | None:
         """The context for the next connection that is accepted; None: this port speaks plain HTTP."""
-        return self._material.server
+        return self.material.server
 
     def why_no_peer(self, certificate: Mapping[str, Any] | None, version: str | None) -> TlsTrouble | None:
         """Return why a client's certificate does not make it a peer; None when it does, or where no peer is needed."""
-        peers = self._material.peers
+        peers = self.material.peers
         if peers is None:
             return None
         trouble = peers.why_not(certificate)
@@ -80,14 +81,9 @@ class ServiceTls:
 
     # ---- what the service opens to nodes
 
-    @property
-    def peers(self) -> ssl.SSLContext | None:
-        """The context for connections to nodes, with the newest certificates; None: nodes are called by plain HTTP."""
-        return self._peers
-
     def _client(self) -> ssl.SSLContext:
-        assert self._material.client is not None, "the files are the same all the time"
-        return self._material.client
+        assert self.material.client is not None, "the files are the same all the time"
+        return self.material.client
 
     def failed_to_connect(self, host: str, error: BaseException | None) -> str | None:
         """Note that a connection to a node failed, and return the TLS trouble behind it, if any."""
@@ -104,12 +100,9 @@ class ServiceTls:
         self.refusals[side, trouble.reason] += 1
         left_out = self._throttles[side].admit((trouble.reason, host), self._now_s() * 1000)
         if left_out is not None:
-            log.warning(
-                "%s was refused: %s",
-                f"node {host}" if side is TlsSide.CONNECT else f"a connection of {host}",
-                trouble.why,
-                extra={"action": "tls-refused", "side": side, "reason": trouble.reason, "peer": host, **left_out},
-            )
+            who = f"node {host}" if side is TlsSide.CONNECT else f"a connection of {host}"
+            extra = {"action": "tls-refused", "side": side, "reason": trouble.reason, "peer": host, **left_out}
+            log.warning("%s was refused: %s", who, trouble.why, extra=extra)
 
     def look(self) -> None:
         """Read the files again when one changed; log now and then those that cannot be used. It blocks."""
@@ -125,7 +118,7 @@ class ServiceTls:
             return
         if signature != _signature_of(self.plan):
             return  # The files change right now: the next look reads them whole.
-        self._seen, self._material, self.refused, self._again_s = signature, material, None, math.inf
+        self._seen, self.material, self.refused, self._again_s = signature, material, None, math.inf
         self._reminder.reset()
         self.reloads["used"] += 1
         log.warning("certificates were read again", extra={"action": "audit-config", "outcome": "used"})
@@ -148,18 +141,13 @@ class ServiceTls:
         if self.refused is not None:
             return {TLS: f"certificates are as they were: {self.refused}"}
         now_s = self._now_s()
-        ending = [(life, path) for path, life in self._material.lifetimes.items() if ends_soon(life, now_s)]
+        ending = [(life, path) for path, life in self.material.lifetimes.items() if ends_soon(life, now_s)]
         if not ending:
             return {}
         life, path = min(ending)
         left_s = life.ends_s - now_s
         when = f"expires in {left_s / 3600:.0f} hours" if left_s > 0 else "has expired"
         return {TLS: f"the certificate {path} {when}: renew it"}
-
-    @property
-    def first_end_s(self) -> float:
-        """The time at which the first certificate in use expires, in seconds since 1970."""
-        return min(life.ends_s for life in self._material.lifetimes.values())
 
 
 def metrics_of(tls: ServiceTls | None) -> Iterator[Metric]:
@@ -169,7 +157,7 @@ def metrics_of(tls: ServiceTls | None) -> Iterator[Metric]:
         "When the first certificate in use expires, in seconds since 1970",
     )
     if tls is not None:
-        ends.add_metric((), tls.first_end_s)
+        ends.add_metric((), min(life.ends_s for life in tls.material.lifetimes.values()))
     yield ends
     reloads = CounterMetricFamily(
         "understudy_tls_reloads", "Certificates that changed, by whether they are used", labels=("outcome",)

@@ -161,11 +161,6 @@ def application_in_names(application_id: str) -> str:
     return quote(application_id, safe="")
 
 
-def uris_in(certificate: Mapping[str, Any] | None) -> list[str]:
-    """List the URIs among the subjectAltNames of a certificate, as `getpeercert` gives it."""
-    return [str(value) for kind, value in (certificate or {}).get("subjectAltName", ()) if kind == "URI"]
-
-
 def parse_name(uri: str) -> PeerName | None:
     """Parse the name in a URI; None when it is not a name of Understudy."""
     if not uri.startswith(_SCHEME):
@@ -178,10 +173,10 @@ def parse_name(uri: str) -> PeerName | None:
 
 
 def name_in(certificate: Mapping[str, Any] | None) -> PeerName | TlsTrouble:
-    """Return the name in a certificate that was verified; or the reason why it has no name."""
+    """Return the name in a verified certificate, as `getpeercert` gives it; or the reason why it has no name."""
     if not certificate:
         return NO_CERTIFICATE
-    uris = uris_in(certificate)
+    uris = [str(value) for kind, value in certificate.get("subjectAltName", ()) if kind == "URI"]
     found = parse_name(uris[0]) if len(uris) == 1 else None
     if found is None:
         shown = ", ".join(uris)[:MAX_SHOWN] or "no URI"

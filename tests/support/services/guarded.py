@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 
-from understudy_shared.auth.key_file import add_key, revoke_key
+from understudy_shared.auth.credentials import add_key, revoke_key
 from understudy_shared.auth.presented import NewKey, new_key
 
 WRONG = "usk_" + "0" * 16 + "_" + "A" * 43

@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from understudy_shared.auth.cluster_secret import ClusterIdentity, parse_cluster_secrets
-from understudy_shared.auth.credentials import CredentialsError, parse_credentials
-from understudy_shared.auth.key_file import add_key, revoke_key, stored_keys
+from understudy_shared.auth.credentials import CredentialsError, add_key, parse_credentials, revoke_key, stored_keys
 from understudy_shared.auth.presented import new_key
 from understudy_shared.base.files import WatchedFile
 

@@ -17,9 +17,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.support.services.issuer import SigningKey, TokenIssuer, token_issuer
 
-from understudy_shared.auth.credentials import CredentialsError, parse_credentials
+from understudy_shared.auth.credentials import CredentialsError, Issuer, parse_credentials
 from understudy_shared.auth.issuer_keys import COOL_DOWN_S, MAX_AGE_S, KeySetAge, check_token, issuer_of, parse_key_set
-from understudy_shared.auth.issuers import Issuer
 from understudy_shared.auth.presented import MAX_TOKEN_BYTES, BadTokenError, PresentedToken, presented_in
 from understudy_shared.auth.principals import Action
 
