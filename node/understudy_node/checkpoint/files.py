@@ -12,13 +12,14 @@ import os
 import shutil
 import stat
 import uuid
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
 from hashlib import blake2b
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Literal
 
 from understudy_shared.base.errors import CheckpointError, CorruptFileError, LocalDiskError, VanishedError
 
@@ -72,13 +73,13 @@ def hashed_tag(tag: str | None) -> int:
     return int.from_bytes(blake2b(tag.encode(), digest_size=7).digest(), "big") if tag else 0
 
 
-class CheckpointFiles(Protocol):
+class CheckpointFiles(ABC):
     """A checkpoint's files. Calls block; every method may be called from any thread."""
 
-    @property
-    def url(self) -> str:
-        """The checkpoint's location, fit for messages (no credentials)."""
+    url: str
+    """The checkpoint's location, fit for messages (no credentials)."""
 
+    @abstractmethod
     def stat(self, path: str) -> FileStat | None:
         """Return the file's stat; `None` when absent."""
 
@@ -86,9 +87,11 @@ class CheckpointFiles(Protocol):
         """Return the stats of several files: at once where each costs a round trip, else one after the other."""
         return [self.stat(path) for path in paths]
 
+    @abstractmethod
     def list(self, path: str) -> list[str] | None:
         """Return names in a directory, unordered; `None` when there is no such directory."""
 
+    @abstractmethod
     def read(self, path: str, max_bytes: int = DEFAULT_MAX_READ_BYTES) -> bytes:
         """Read the whole file; `VanishedError` when absent, `CheckpointError` when larger than `max_bytes`."""
 
@@ -99,6 +102,7 @@ class CheckpointFiles(Protocol):
         """
         return [_read_unchanged(self, path, max_bytes) for path in paths]
 
+    @abstractmethod
     def fetch(self, path: str, destination: Path) -> FetchMethod:
         """Bring the file to `destination` on local disk, whole or not at all; return by which method."""
 
@@ -107,16 +111,11 @@ class LocalFiles(CheckpointFiles):
     """A checkpoint on a mounted file system, by plain system calls (a stat costs about 2 us)."""
 
     def __init__(self, root: str | Path) -> None:
-        self._root = str(Path(root).expanduser().absolute())
-        self._prefix = self._root.rstrip("/") + "/"
+        self.url = str(Path(root).expanduser().absolute())
+        self._prefix = self.url.rstrip("/") + "/"
 
     def __repr__(self) -> str:
-        return f"LocalFiles({self._root!r})"
-
-    @property
-    def url(self) -> str:
-        """The absolute path."""
-        return self._root
+        return f"LocalFiles({self.url!r})"
 
     def stat(self, path: str) -> FileStat | None:
         refuse_escape(path)

@@ -17,19 +17,18 @@ from functools import cache
 from pathlib import Path
 from threading import Thread
 from time import monotonic
-from typing import Any, BinaryIO, Protocol, TypeVar
+from typing import Any, BinaryIO, TypeVar
 from xml.etree import ElementTree
 
 from hdfs_native import AsyncClient
 
 from understudy_node.checkpoint.files import FileStat, refuse_escape, rewritten, too_large_to_read, vanished
 from understudy_node.checkpoint.store_files import (
+    Download,
     Failure,
     Meaning,
     ReadFile,
     RepeatBudget,
-    Store,
-    StoreCalls,
     StoreFiles,
     StoreLimits,
     text_of,
@@ -44,85 +43,40 @@ RENEW_MS = 10_000.0
 """Time between two connections. A client of the library has a thread for each core, and is kept for a while."""
 
 
-@dataclass(frozen=True, slots=True)
-class HadoopStatus:
-    """The status of a path, as HDFS reports it. `file_id` is 0 where the client does not tell it."""
-
-    modified_ms: int
-    size: int
-    file_id: int
-    is_folder: bool
-
-    def stat(self) -> FileStat:
-        """Return the identity of the file."""
-        return FileStat(self.modified_ms * 1_000_000, self.size, self.file_id, COARSE_NS)
-
-
-class HadoopClient(Protocol):
-    """A connection to HDFS. Paths are absolute; FileNotFoundError is an answer, everything else a failure."""
-
-    def status(self, path: str) -> HadoopStatus:
-        """Return the status of a file or folder."""
-
-    def names(self, path: str) -> list[str] | None:
-        """List a folder; None if it is a file."""
-
-    def read(self, path: str, offset: int, size: int) -> Iterator[bytes]:
-        """Read the file of that size from `offset` to its end, piece by piece."""
-
-
-class HadoopStore(Store, Protocol):
-    """The place at which HDFS is asked. `endpoint` is empty: HDFS tells no time."""
-
-    root: str
-    """The checkpoint's absolute path; empty for all of the file system."""
-
-    def open(self, limits: StoreLimits) -> HadoopClient:
-        """Open a connection with the present credentials. The next one may be to another NameNode."""
-
-    def failure_of(self, error: Exception) -> Failure:
-        """Decide what an exception of a connection means."""
-
-
-class HadoopFiles(StoreFiles[HadoopStore]):
+class HadoopFiles(StoreFiles["HadoopClient"]):
     """A checkpoint in HDFS. A read makes four requests for each file: stat, open, read, stat."""
 
-    def __init__(
-        self, store: HadoopStore, *, limits: StoreLimits | None = None, budget: RepeatBudget | None = None
-    ) -> None:
+    def __init__(self, store: Hdfs, *, limits: StoreLimits | None = None, budget: RepeatBudget | None = None) -> None:
         """Ask nothing yet."""
-        super().__init__(store)
-        limits = limits or StoreLimits(renew_ms=RENEW_MS)
-        self._calls = StoreCalls[HadoopClient](
-            store.url,
-            lambda: store.open(limits),
-            store.failure_of,
-            answers=(FileNotFoundError,),
-            limits=limits,
-            budget=budget,
-        )
+        self._store = store
+        super().__init__(store.url, limits or StoreLimits(renew_ms=RENEW_MS), budget)
+
+    def _open(self) -> HadoopClient:
+        return self._store.open(self._limits)
+
+    def _failure_of(self, error: Exception) -> Failure:
+        return self._store.failure_of(error)
 
     def stat(self, path: str) -> FileStat | None:
         """Make one request."""
         full = self._full(path)
         try:
-            found = self._calls.call("Cannot stat", path, lambda client: client.status(full))
+            return self._call("Cannot stat", path, lambda client: client.stat(full))
         except FileNotFoundError:
             return None
-        return None if found.is_folder else found.stat()
 
     def list(self, path: str) -> list[str] | None:
         """Make one request for each thousand names."""
         full = self._full(path)
         try:
-            return self._calls.call("Cannot list", path, lambda client: client.names(full))
+            return self._call("Cannot list", path, lambda client: client.names(full))
         except FileNotFoundError:
             return None
 
     def _download(self, path: str, file: BinaryIO, max_bytes: int | None) -> FileStat:
         download = _Download(self._full(path), file, max_bytes, self._where(path))
         try:
-            return self._calls.call("Cannot read", path, download.go_on, progress=download)
+            return self._call("Cannot read", path, download.go_on, download)
         except FileNotFoundError:
             raise vanished(self._where(path)) from None
 
@@ -132,17 +86,9 @@ class HadoopFiles(StoreFiles[HadoopStore]):
 
 
 @dataclass(slots=True)
-class _Download:
-    """One file on its way into `file`. `where` is for messages."""
-
-    path: str
-    file: BinaryIO
-    max_bytes: int | None
-    where: str
-    done: int = 0
-    """The bytes that are in the file."""
-    found: HadoopStatus | None = None
-    """The status of the file when the download began."""
+class _Download(Download):
+    found: FileStat | None = None
+    """The stat of the file when the download began."""
 
     def go_on(self, client: HadoopClient) -> FileStat:
         """Begin, or go on where the try before was cut. Return the stat of the file, which is whole."""
@@ -157,13 +103,11 @@ class _Download:
         found = self._same(client)
         if self.done != found.size:
             raise ConnectionError("there were more or fewer bytes")
-        return found.stat()
+        return found
 
-    def _same(self, client: HadoopClient) -> HadoopStatus:
-        """Return the status of the file, which must be the one whose download began."""
-        found = client.status(self.path)
-        if found.is_folder:
-            raise FileNotFoundError(self.path)
+    def _same(self, client: HadoopClient) -> FileStat:
+        """Return the stat of the file, which must be the one whose download began."""
+        found = client.stat(self.path)
         if self.found is None:
             self.found = found
         elif found != self.found:
@@ -331,8 +275,6 @@ def services_in(conf: Mapping[str, str]) -> list[str]:
 class Hdfs:
     """A checkpoint in HDFS: the files below `root`, as the URL says."""
 
-    endpoint = ""
-
     def __init__(self, url: str, environ: Mapping[str, str] | None = None, read_file: ReadFile = text_of) -> None:
         """Parse the URL. `environ` is by default this process's."""
         location = _LOCATION.fullmatch(url)
@@ -375,10 +317,10 @@ class Hdfs:
             ) from None
         KEPT.keep(client, instead_of=self._client, now_s=monotonic())
         self._client = client
-        return _Native(client, _loop(), limits.stalled_ms / 1000)
+        return HadoopClient(client, _loop(), limits.stalled_ms / 1000)
 
     def failure_of(self, error: Exception) -> Failure:
-        """See `HadoopStore.failure_of`."""
+        """Decide what an exception of a client means."""
         return hadoop_failure(error, places_of(self._environ, _CREDENTIALS), self._away)
 
     def _authority(self, conf: Mapping[str, str]) -> tuple[str, str]:
@@ -456,19 +398,25 @@ def _loop() -> _Loop:
     return _Loop()
 
 
-class _Native:
-    """A client of the library. Each call ends when nothing has come for `stalled_s`."""
+class HadoopClient:
+    """A connection to HDFS. Paths are absolute. FileNotFoundError is an answer, everything else a failure.
+
+    Each call ends when nothing has come for `stalled_s`.
+    """
 
     def __init__(self, client: AsyncClient, loop: _Loop, stalled_s: float) -> None:
         self._client, self._loop, self._stalled_s = client, loop, stalled_s
 
-    def status(self, path: str) -> HadoopStatus:
-        return self._answered(self._status(path))
+    def stat(self, path: str) -> FileStat:
+        """Return the stat of a file. A folder is no file."""
+        return self._answered(self._stat(path))
 
     def names(self, path: str) -> list[str] | None:
+        """List a folder; None if it is a file."""
         return self._answered(self._names(path))
 
     def read(self, path: str, offset: int, size: int) -> Iterator[bytes]:
+        """Read the file of that size from `offset` to its end, piece by piece."""
         parts = self._answered(self._opened(path, offset, size))
         while piece := self._answered(self._piece(parts)):
             yield piece
@@ -481,10 +429,12 @@ class _Native:
                 raise FileNotFoundError from None
             raise
 
-    async def _status(self, path: str) -> HadoopStatus:
+    async def _stat(self, path: str) -> FileStat:
         async with asyncio.timeout(self._stalled_s):
             found = await self._client.get_file_info(path)
-        return HadoopStatus(found.modification_time, found.length, 0, found.isdir)
+        if found.isdir:
+            raise FileNotFoundError(path)
+        return FileStat(found.modification_time * 1_000_000, found.length, 0, COARSE_NS)
 
     async def _names(self, path: str) -> list[str] | None:
         names, now_s = [], asyncio.get_running_loop().time

@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, BinaryIO, Literal, Protocol
+from typing import Any, BinaryIO, Literal
 
 import obstore
 from obstore.exceptions import BaseError, PermissionDeniedError, PreconditionError, UnauthenticatedError
@@ -30,19 +30,21 @@ from understudy_node.checkpoint.store_files import (
     CREDENTIALS,
     PROVIDER,
     THROTTLED,
+    Download,
     Failure,
     Meaning,
     RepeatBudget,
-    Store,
-    StoreCalls,
     StoreFiles,
     StoreLimits,
 )
-from understudy_shared.base.errors import CheckpointError, NotACheckpointError, SettingsError
+from understudy_shared.base.errors import CheckpointError, NotACheckpointError, SettingsError, UnderstudyError
 from understudy_shared.base.masking import masked_location
 
-if TYPE_CHECKING:
-    from obstore.store import RetryConfig
+COARSE_NS = 999_999_999
+"""Replies give the time of the last write in whole seconds, cut off."""
+
+PIECE_BYTES = 1 << 18
+"""Bytes of a download that are handed over at once. A broken connection loses the rest of a piece."""
 
 _STATUS = re.compile(r"status code: (\d{3})\b")
 _CODE = re.compile(r"<Code>(\w{1,64})</Code>")
@@ -154,10 +156,6 @@ class StoreAccess:
     endpoint: str = field(default="", repr=False)
     """The URL at which the store is asked; empty if it is not known here."""
 
-    def client(self, deadlines: dict[str, Any]) -> Any:
-        """Return the options of the library's HTTP client."""
-        return {**deadlines, "allow_http": True} if self.allow_http else deadlines
-
 
 class StoreFolder:
     """A checkpoint in a bucket or a container: the objects below `prefix`, or all with "", as the URL says. `access`
@@ -174,18 +172,23 @@ class StoreFolder:
         self.looked_in = self.endpoint = ""
         self._access = access
 
-    def open(self, client: dict[str, Any], retry: RetryConfig) -> Any:
+    def open(self, limits: StoreLimits) -> Any:
         """Open the library's store of the folder, with the present credentials."""
         access = self._access()
         self.looked_in, self.endpoint = access.looked_in, access.endpoint
-        others = {} if access.provider is None else {"credential_provider": access.provider}
+        client: dict[str, Any] = {
+            "connect_timeout": timedelta(milliseconds=limits.connect_ms),
+            "read_timeout": timedelta(milliseconds=limits.stalled_ms),
+            "timeout": timedelta(milliseconds=limits.request_ms),
+        }
         return self.library(
             self.bucket,
             prefix=self.prefix or None,
             config=access.config,
-            client_options=access.client(client),
-            retry_config=retry,
-            **others,
+            client_options={**client, "allow_http": True} if access.allow_http else client,
+            # The library would repeat each request for itself: the budget here is for all calls together.
+            retry_config={"max_retries": 0},
+            **({} if access.provider is None else {"credential_provider": access.provider}),
         )
 
 
@@ -207,41 +210,98 @@ def refuse_empty(environ: Mapping[str, str], variables: Iterable[str]) -> None:
             )
 
 
-COARSE_NS = 999_999_999
-"""Replies give the time of the last write in whole seconds, cut off."""
+class ObjectStoreFiles(StoreFiles[Any]):
+    """A checkpoint in one store. A read makes one GET for each file, and another where that was cut."""
 
+    answers = (FileNotFoundError, PreconditionError, UnderstudyError)
 
-PIECE_BYTES = 1 << 18
-"""Bytes of a download that are handed over at once. A broken connection loses the rest of a piece."""
+    def __init__(
+        self, store: StoreFolder, *, limits: StoreLimits | None = None, budget: RepeatBudget | None = None
+    ) -> None:
+        """Ask nothing yet. `store` is opened again when it refuses the credentials."""
+        self._store, self._terms = store, store.terms
+        super().__init__(store.url, limits or StoreLimits(), budget)
+
+    @property
+    def endpoint(self) -> str:
+        """The URL at which the store is asked, which may hold secrets; empty if it is not known."""
+        return self._store.endpoint
+
+    def stat(self, path: str) -> FileStat | None:
+        """Make one HEAD."""
+        refuse_escape(path)
+        try:
+            return self._stat_of(self._call("Cannot stat", path, lambda client: self._head(client, path)))
+        except FileNotFoundError:
+            return None
+
+    def list(self, path: str) -> list[str] | None:
+        """Make one request for each thousand names."""
+        refuse_escape(path)
+        found: Any = self._call("Cannot list", path, lambda client: obstore.list_with_delimiter(client, path or None))
+        paths = [*found["common_prefixes"], *(each["path"] for each in found["objects"])]
+        # An empty object that is called like its directory marks it, there and in the directory above.
+        names = dict.fromkeys(each.rpartition("/")[2] for each in paths if each.strip("/") != path.strip("/"))
+        return [*names] if paths else None
+
+    def _download(self, path: str, file: BinaryIO, max_bytes: int | None) -> FileStat:
+        refuse_escape(path)
+        where = self._where(path)
+        download = _Download(path, file, max_bytes, where, terms=self._terms)
+        error = vanished(where)
+        try:
+            return self._stat_of(self._call("Cannot read", path, download.go_on, download))
+        except FileNotFoundError:
+            pass
+        except PreconditionError:
+            error = rewritten(where)
+        raise error  # not from the library's error, whose text has the request's URL
+
+    def _head(self, client: Any, path: str) -> Any:
+        if self._terms.folder_mark is None:
+            return obstore.head(client, path)
+        found = obstore.get(client, path, options={"head": True})  # the same request, and the reply's attributes
+        refuse_folder(found, self._terms)
+        return found.meta
+
+    def _open(self) -> Any:
+        try:
+            return self._store.open(self._limits)
+        except (BaseError, ValueError):  # whose text may have any setting in it
+            raise CheckpointError(
+                "Cannot open the checkpoint's storage: the path in its URL, or a setting, is not understood",
+                where=self.url,
+                fix=self._terms.settings,
+            ) from None
+
+    def _failure_of(self, error: Exception) -> Failure:
+        return failure_of(error, self._terms, self._store.looked_in)
+
+    def _stat_of(self, meta: Mapping[str, Any]) -> FileStat:
+        tag = hashed_tag(meta[self._terms.tag])
+        return FileStat(mtime_ns(meta["last_modified"]), meta["size"], tag, COARSE_NS)
 
 
 @dataclass(slots=True)
-class Download:
-    """One file on its way into `file`, piece by piece. `where` is for messages."""
+class _Download(Download):
+    """The same from an object store. `meta` is the object's metadata, as the download began."""
 
-    path: str
-    file: BinaryIO
-    max_bytes: int | None
-    where: str
-    terms: StoreTerms
-    done: int = 0
-    """The bytes that are in the file."""
+    terms: StoreTerms = field(kw_only=True)
     meta: Any = None
-    """The object's metadata, as the download began."""
 
-    def go_on(self, store: Any) -> Any:
+    def go_on(self, client: Any) -> Any:
         """Begin, or go on where the try before was cut. The object's metadata, once the file is whole."""
         if self.meta is None or self.done != self.meta["size"]:
-            self._ask(store)
+            self._ask(client)
         return self.meta
 
-    def _ask(self, store: Any) -> None:
+    def _ask(self, client: Any) -> None:
         options: Any = {}
         if self.done:
             if not (tag := self.meta[self.terms.tag]):
                 raise CheckpointError("The download was cut, and the store names no versions", where=self.where)
             options = {self.terms.condition: tag, "range": {"offset": self.done}}
-        result = obstore.get(store, self.path, options=options)
+        result = obstore.get(client, self.path, options=options)
         refuse_folder(result, self.terms)
         if not self.done:
             self.meta = result.meta
@@ -259,93 +319,3 @@ def refuse_folder(found: Any, terms: StoreTerms) -> None:
     """Raise FileNotFoundError if the object only marks a folder."""
     if terms.folder_mark is not None and terms.folder_mark in found.attributes:
         raise FileNotFoundError
-
-
-class ObjectStore(Store, Protocol):
-    """The part of a reader that is specific to one kind of store. `endpoint` is known once it was opened."""
-
-    terms: StoreTerms
-    looked_in: str
-    """The places where credentials were looked for when it was opened."""
-
-    def open(self, client: dict[str, Any], retry: RetryConfig) -> Any:
-        """Open the library's store of the checkpoint's folder, with the present credentials."""
-
-
-class ObjectStoreFiles(StoreFiles[ObjectStore]):
-    """A checkpoint in one store. A read makes one GET for each file, and another where that was cut."""
-
-    def __init__(
-        self, store: ObjectStore, *, limits: StoreLimits | None = None, budget: RepeatBudget | None = None
-    ) -> None:
-        """Ask nothing yet. `store` is opened again when it refuses the credentials."""
-        super().__init__(store)
-        self._limits = limits or StoreLimits()
-        self._calls = StoreCalls(
-            self.url,
-            self._open,
-            lambda error: failure_of(error, store.terms, store.looked_in),
-            answers=(FileNotFoundError, PreconditionError),
-            limits=self._limits,
-            budget=budget,
-        )
-
-    def stat(self, path: str) -> FileStat | None:
-        """Make one HEAD."""
-        refuse_escape(path)
-        try:
-            return self._stat_of(self._calls.call("Cannot stat", path, lambda opened: self._head(opened, path)))
-        except FileNotFoundError:
-            return None
-
-    def list(self, path: str) -> list[str] | None:
-        """Make one request for each thousand names."""
-        refuse_escape(path)
-        found: Any = self._calls.call(
-            "Cannot list", path, lambda opened: obstore.list_with_delimiter(opened, path or None)
-        )
-        paths = [*found["common_prefixes"], *(each["path"] for each in found["objects"])]
-        # An empty object that is called like its directory marks it, there and in the directory above.
-        names = dict.fromkeys(each.rpartition("/")[2] for each in paths if each.strip("/") != path.strip("/"))
-        return [*names] if paths else None
-
-    def _download(self, path: str, file: BinaryIO, max_bytes: int | None) -> FileStat:
-        refuse_escape(path)
-        where = self._where(path)
-        download = Download(path, file, max_bytes, where, self._store.terms)
-        error = vanished(where)
-        try:
-            return self._stat_of(self._calls.call("Cannot read", path, download.go_on, progress=download))
-        except FileNotFoundError:
-            pass
-        except PreconditionError:
-            error = rewritten(where)
-        raise error  # not from the library's error, whose text has the request's URL
-
-    def _head(self, opened: Any, path: str) -> Any:
-        if self._store.terms.folder_mark is None:
-            return obstore.head(opened, path)
-        found = obstore.get(opened, path, options={"head": True})  # the same request, and the reply's attributes
-        refuse_folder(found, self._store.terms)
-        return found.meta
-
-    def _open(self) -> Any:
-        limits = self._limits
-        deadlines = {
-            "connect_timeout": timedelta(milliseconds=limits.connect_ms),
-            "read_timeout": timedelta(milliseconds=limits.stalled_ms),
-            "timeout": timedelta(milliseconds=limits.request_ms),
-        }
-        try:
-            # The library repeats each request for itself: the budget here is for all calls together.
-            return self._store.open(deadlines, {"max_retries": 0})
-        except (BaseError, ValueError):  # whose text may have any setting in it
-            raise CheckpointError(
-                "Cannot open the checkpoint's storage: the path in its URL, or a setting, is not understood",
-                where=self.url,
-                fix=self._store.terms.settings,
-            ) from None
-
-    def _stat_of(self, meta: Mapping[str, Any]) -> FileStat:
-        tag = hashed_tag(meta[self._store.terms.tag])
-        return FileStat(mtime_ns(meta["last_modified"]), meta["size"], tag, COARSE_NS)

@@ -11,12 +11,12 @@ import time
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import Enum
 from io import BytesIO
 from pathlib import Path
 from threading import Lock
-from typing import BinaryIO, Generic, Protocol, TypeVar
+from typing import BinaryIO, Generic, TypeVar
 
 from understudy_node.checkpoint.files import (
     DEFAULT_MAX_READ_BYTES,
@@ -29,6 +29,12 @@ from understudy_node.checkpoint.files import (
 from understudy_shared.base.errors import CheckpointError, UnderstudyError
 from understudy_shared.base.throttles import TokenBucket
 
+T = TypeVar("T")
+Client = TypeVar("Client")
+
+ReadFile = Callable[[Path], str | None]
+"""A function that returns the text of a file; None if the file does not exist."""
+
 CONNECTION = "Check that the node can reach the endpoint; it asks again by itself"
 THROTTLED = "The node asks again by itself, more slowly; if it persists, raise the store's limits or use fewer nodes"
 PROVIDER = "Check that the node can reach it, and the files that the identity names; it asks again by itself"
@@ -36,6 +42,12 @@ CREDENTIALS = (
     "Renew the credentials where they come from: files and roles are read again by themselves, the environment needs a "
     "restart"
 )
+
+MIN_PROGRESS_BYTES = 1 << 16
+"""A try that brought less than this counts as one that brought nothing."""
+
+PARALLEL = 8
+"""Requests of one call that are under way at once; a commit needs four."""
 
 
 class Meaning(Enum):
@@ -59,20 +71,25 @@ class Failure:
 
 
 @dataclass(frozen=True, slots=True)
-class RepeatLimits:
-    """The limits of one call: its tries, its time, and the waits between its tries."""
+class StoreLimits:
+    """Deadlines of one request, the tries and waits of a call, and how often a client may be opened again."""
 
+    connect_ms: int = 3_000
+    stalled_ms: int = 5_000
+    """No byte for so long ends a request: S3 answers within 200 ms nearly always."""
+    request_ms: int = 60_000
+    """All of a request; a download that was cut by it goes on where it was."""
+    renew_ms: float = 5_000.0
     max_tries: int = 4
     call_ms: float = 15_000.0
     """After this time a call is not tried again; a try in flight has a deadline of its own."""
     first_wait_ms: float = 100.0
     max_wait_ms: float = 2_000.0
 
-
-def wait_ms(tries: int, limits: RepeatLimits, random: Callable[[], float]) -> float:
-    """Return the wait after the try of that number (from 1): exponential, with full jitter."""
-    longest_ms: float = min(limits.max_wait_ms, limits.first_wait_ms * 2.0 ** (tries - 1))
-    return random() * longest_ms
+    def wait_ms(self, tries: int, random: Callable[[], float]) -> float:
+        """Return the wait after the try of that number (from 1): exponential, with full jitter."""
+        longest_ms: float = min(self.max_wait_ms, self.first_wait_ms * 2.0 ** (tries - 1))
+        return random() * longest_ms
 
 
 class RepeatBudget:
@@ -94,148 +111,34 @@ class RepeatBudget:
             return self._bucket.take(now_ms / 1000)
 
 
-S = TypeVar("S")
-T = TypeVar("T")
+@dataclass(slots=True)
+class Download:
+    """One file on its way into `file`, of which `done` bytes are there. `where` is for messages."""
 
-MIN_PROGRESS_BYTES = 1 << 16
-"""A try that brought less than this counts as one that brought nothing."""
-
-
-@dataclass(frozen=True, slots=True)
-class StoreLimits:
-    """Deadlines of one request, how calls are repeated, and how often a client may be opened again."""
-
-    connect_ms: int = 3_000
-    stalled_ms: int = 5_000
-    """No byte for so long ends a request: S3 answers within 200 ms nearly always."""
-    request_ms: int = 60_000
-    """All of a request; a download that was cut by it goes on where it was."""
-    renew_ms: float = 5_000.0
-    repeat: RepeatLimits = field(default_factory=RepeatLimits)
+    path: str
+    file: BinaryIO
+    max_bytes: int | None
+    where: str
+    done: int = 0
 
 
-class Progress(Protocol):
-    """A download that goes on where it was cut."""
+class StoreFiles(CheckpointFiles, Generic[Client]):
+    """A checkpoint in a store. `client` is the library's present one. A reader adds how one file is asked for."""
 
-    @property
-    def done(self) -> int:
-        """The bytes that are there."""
+    answers: tuple[type[Exception], ...] = (FileNotFoundError, UnderstudyError)
+    """The errors of a request that answer the question, so that they pass."""
 
-
-class StoreCalls(Generic[S]):
-    """The calls of one reader. `opened` is the library's present client of the store."""
-
-    def __init__(
-        self,
-        url: str,
-        open_: Callable[[], S],
-        failure_of: Callable[[Exception], Failure],
-        *,
-        answers: tuple[type[Exception], ...],
-        limits: StoreLimits,
-        budget: RepeatBudget | None,
-    ) -> None:
-        """Open the store. `answers` are the library's errors that answer the question, so that they pass."""
-        self._url, self._open, self._failure_of = url, open_, failure_of
-        self._answers: tuple[type[Exception], ...] = (*answers, UnderstudyError)
+    def __init__(self, url: str, limits: StoreLimits, budget: RepeatBudget | None) -> None:
+        """Open the store, and ask nothing yet. `url` has no secrets."""
+        self.url = url
         self._limits, self._budget = limits, budget or RepeatBudget()
+        self._pool = ThreadPoolExecutor(PARALLEL, thread_name_prefix="store")
         self._renewing = Lock()
         self._renewed_ms = _now_ms()
-        self.opened = open_()
-
-    def call(self, what: str, path: str, attempt: Callable[[S], T], progress: Progress | None = None) -> T:
-        """Make a request until it works, its limits are reached, or its failure is final.
-
-        What is an answer passes, and errors of ours. Everything else becomes a CheckpointError.
-        """
-        # One loop, because each way out of it reads the counts that the others change.
-        limits, began_ms, tries, is_renewed = self._limits.repeat, _now_ms(), 0, False
-        self._budget.called()
-        while True:
-            tries, opened, before = tries + 1, self.opened, 0 if progress is None else progress.done
-            try:
-                return attempt(opened)
-            except self._answers:
-                raise
-            except Exception as error:  # the library has classes of its own
-                if isinstance(error, OSError) and error.errno is not None:
-                    raise  # of this machine's disk
-                failure = self._failure_of(error)
-            now_ms = _now_ms()
-            if progress is not None and progress.done - before >= MIN_PROGRESS_BYTES:
-                tries, began_ms = 1, now_ms
-            if failure.meaning is Meaning.REFUSED and not is_renewed and self._renew(opened, now_ms):
-                is_renewed = True
-                continue
-            if failure.meaning is Meaning.OPEN_AGAIN:
-                self._renew(opened, now_ms)
-            if (
-                failure.meaning not in (Meaning.TRY_AGAIN, Meaning.OPEN_AGAIN)
-                or tries >= limits.max_tries
-                or now_ms - began_ms >= limits.call_ms
-                or not self._budget.take(now_ms)
-            ):
-                raise CheckpointError(f"{what}: {failure.reason}", where=f"{self._url}/{path}", fix=failure.fix)
-            time.sleep(wait_ms(tries, limits, random.random) / 1000)  # jitter
-
-    def _renew(self, failed: object, now_ms: float) -> bool:
-        """Open the store again, with new credentials; False where that was done a moment ago, and by this store's."""
-        with self._renewing:
-            if self.opened is not failed:
-                return True
-            if now_ms - self._renewed_ms < self._limits.renew_ms:
-                return False
-            self._renewed_ms = now_ms
-            self.opened = self._open()
-            return True
-
-
-def _now_ms() -> float:
-    return time.monotonic() * 1000
-
-
-PARALLEL = 8
-"""Requests of one call that are under way at once; a commit needs four."""
-
-ReadFile = Callable[[Path], str | None]
-"""A function that returns the text of a file; None if the file does not exist."""
-
-R = TypeVar("R")
-
-
-class Store(Protocol):
-    """The part of a reader that is specific to one kind of store."""
-
-    url: str
-    """The URL of the checkpoint, which has no secrets."""
-
-    @property
-    def endpoint(self) -> str:
-        """The URL at which the store is asked, which may hold secrets; empty if it is not known."""
-
-
-AnyStore = TypeVar("AnyStore", bound=Store)
-
-
-class StoreFiles(CheckpointFiles, Generic[AnyStore]):
-    """A checkpoint in a store. A reader adds how one file is asked for."""
-
-    def __init__(self, store: AnyStore) -> None:
-        self._store = store
-        self._pool = ThreadPoolExecutor(PARALLEL, thread_name_prefix="store")
+        self.client = self._open()
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.url!r})"
-
-    @property
-    def url(self) -> str:
-        """The URL, which holds no secrets."""
-        return self._store.url
-
-    @property
-    def endpoint(self) -> str:
-        """See `Store.endpoint`."""
-        return self._store.endpoint
 
     def stats(self, paths: Sequence[str]) -> list[FileStat | None]:
         return self._at_once(self.stat, paths)
@@ -253,6 +156,14 @@ class StoreFiles(CheckpointFiles, Generic[AnyStore]):
         return "download"
 
     @abstractmethod
+    def _open(self) -> Client:
+        """Open a client with the present credentials."""
+
+    @abstractmethod
+    def _failure_of(self, error: Exception) -> Failure:
+        """Decide what an exception of the client means."""
+
+    @abstractmethod
     def _download(self, path: str, file: BinaryIO, max_bytes: int | None) -> FileStat:
         """Write the whole file, or raise. Return its stat."""
 
@@ -261,7 +172,7 @@ class StoreFiles(CheckpointFiles, Generic[AnyStore]):
         stat = self._download(path, file, max_bytes)
         return Content(file.getvalue(), stat)
 
-    def _at_once(self, call: Callable[[str], R], paths: Sequence[str]) -> list[R]:
+    def _at_once(self, call: Callable[[str], T], paths: Sequence[str]) -> list[T]:
         """Call for each path and return the results in their order. The first call runs in this thread."""
         others = [self._pool.submit(call, path) for path in paths[1:]]
         first = [call(path) for path in paths[:1]]
@@ -269,6 +180,56 @@ class StoreFiles(CheckpointFiles, Generic[AnyStore]):
 
     def _where(self, path: str) -> str:
         return f"{self.url}/{path}"
+
+    def _call(self, what: str, path: str, attempt: Callable[[Client], T], download: Download | None = None) -> T:
+        """Make a request until it works, its limits are reached, or its failure is final.
+
+        What is an answer passes, and errors of ours. Everything else becomes a CheckpointError.
+        """
+        # One loop, because each way out of it reads the counts that the others change.
+        limits, began_ms, tries, is_renewed = self._limits, _now_ms(), 0, False
+        self._budget.called()
+        while True:
+            tries, client, before = tries + 1, self.client, download.done if download else 0
+            try:
+                return attempt(client)
+            except self.answers:
+                raise
+            except Exception as error:  # the library has classes of its own
+                if isinstance(error, OSError) and error.errno is not None:
+                    raise  # of this machine's disk
+                failure = self._failure_of(error)
+            now_ms = _now_ms()
+            if download is not None and download.done - before >= MIN_PROGRESS_BYTES:
+                tries, began_ms = 1, now_ms
+            if failure.meaning is Meaning.REFUSED and not is_renewed and self._renew(client, now_ms):
+                is_renewed = True
+                continue
+            if failure.meaning is Meaning.OPEN_AGAIN:
+                self._renew(client, now_ms)
+            if (
+                failure.meaning not in (Meaning.TRY_AGAIN, Meaning.OPEN_AGAIN)
+                or tries >= limits.max_tries
+                or now_ms - began_ms >= limits.call_ms
+                or not self._budget.take(now_ms)
+            ):
+                raise CheckpointError(f"{what}: {failure.reason}", where=self._where(path), fix=failure.fix)
+            time.sleep(limits.wait_ms(tries, random.random) / 1000)
+
+    def _renew(self, failed: object, now_ms: float) -> bool:
+        """Open the store again, with new credentials; False where that was done a moment ago, and by this store's."""
+        with self._renewing:
+            if self.client is not failed:
+                return True
+            if now_ms - self._renewed_ms < self._limits.renew_ms:
+                return False
+            self._renewed_ms = now_ms
+            self.client = self._open()
+            return True
+
+
+def _now_ms() -> float:
+    return time.monotonic() * 1000
 
 
 def text_of(path: Path) -> str | None:

@@ -23,7 +23,7 @@ from tests.support.object_store.bucket import Bucket, new_name, running
 from tests.support.repository import ROOT
 
 from understudy_node.checkpoint.azure import Azure, azure_access
-from understudy_node.checkpoint.object_store import ObjectStore, StoreAccess
+from understudy_node.checkpoint.object_store import StoreAccess, StoreFolder
 from understudy_shared.base.sockets import free_port
 
 ACCOUNT = "understudytests"
@@ -72,7 +72,7 @@ class AzureServer:
     def url(self, bucket: str, path: str) -> str:
         return f"abfss://{bucket}@{ACCOUNT}.dfs.core.windows.net/{path}"
 
-    def reader(self, bucket: str, path: str, endpoint: str | None = None, *, secret: str | None = None) -> ObjectStore:
+    def reader(self, bucket: str, path: str, endpoint: str | None = None, *, secret: str | None = None) -> StoreFolder:
         return Azure(self.url(bucket, path), lambda: access_to(endpoint or self.endpoint, key=secret or KEY))
 
     def environment(self, endpoint: str | None = None) -> dict[str, str]:

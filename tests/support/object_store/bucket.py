@@ -14,7 +14,7 @@ from typing import Any, Protocol
 import obstore
 from tests.support.spark.queries import wait_until
 
-from understudy_node.checkpoint.object_store import ObjectStore
+from understudy_node.checkpoint.object_store import StoreFolder
 
 _names = itertools.count()
 
@@ -97,7 +97,7 @@ class StoreServer(Protocol):
     def url(self, bucket: str, path: str) -> str:
         """Return the URL of a checkpoint, as a user writes it."""
 
-    def reader(self, bucket: str, path: str, endpoint: str | None = None, *, secret: str | None = None) -> ObjectStore:
+    def reader(self, bucket: str, path: str, endpoint: str | None = None, *, secret: str | None = None) -> StoreFolder:
         """Return the reader's part for this store, which may ask at another endpoint and with another secret."""
 
     def environment(self, endpoint: str | None = None) -> dict[str, str]:

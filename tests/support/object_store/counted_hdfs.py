@@ -6,30 +6,31 @@ from collections.abc import Iterator
 
 from tests.support.object_store.faulty_proxy import Asked, RequestLog
 
-from understudy_node.checkpoint.hdfs import HadoopClient, HadoopFiles, HadoopStatus
+from understudy_node.checkpoint.files import FileStat
+from understudy_node.checkpoint.hdfs import HadoopClient, HadoopFiles
 
 
-class CountedHdfs(RequestLog):
+class CountedHdfs(RequestLog, HadoopClient):
     """A client in front of another. To read is to open, at the NameNode, and to read from a DataNode."""
 
     def __init__(self, client: HadoopClient) -> None:
-        super().__init__()
-        self._client = client
+        RequestLog.__init__(self)
+        self._counted = client
 
-    def status(self, path: str) -> HadoopStatus:
+    def stat(self, path: str) -> FileStat:
         self.note(Asked("STAT", path, None))
-        return self._client.status(path)
+        return self._counted.stat(path)
 
     def names(self, path: str) -> list[str] | None:
         self.note(Asked("LIST", path, None))
-        return self._client.names(path)
+        return self._counted.names(path)
 
     def read(self, path: str, offset: int, size: int) -> Iterator[bytes]:
         self.note(Asked("OPEN", path, None))
-        return self._client.read(path, offset, size)
+        return self._counted.read(path, offset, size)
 
 
 def count_requests(files: HadoopFiles) -> CountedHdfs:
     """Return the count of what the reader asks from now on, as long as it keeps its connection."""
-    files._calls.opened = counted = CountedHdfs(files._calls.opened)
+    files.client = counted = CountedHdfs(files.client)
     return counted

@@ -19,7 +19,7 @@ from tests.support.object_store.bucket import Bucket, new_name, running
 from tests.support.repository import ROOT
 
 from understudy_node.checkpoint.gcs import GCS
-from understudy_node.checkpoint.object_store import ObjectStore, StoreAccess
+from understudy_node.checkpoint.object_store import StoreAccess, StoreFolder
 from understudy_shared.base.sockets import free_port
 
 TOKEN = "tests-token-7c31"
@@ -71,7 +71,7 @@ class GcsServer:
     def url(self, bucket: str, path: str) -> str:
         return f"gs://{bucket}/{path}"
 
-    def reader(self, bucket: str, path: str, endpoint: str | None = None, *, secret: str | None = None) -> ObjectStore:
+    def reader(self, bucket: str, path: str, endpoint: str | None = None, *, secret: str | None = None) -> StoreFolder:
         return GCS(self.url(bucket, path), lambda: access_to(endpoint or self.endpoint, secret or TOKEN))
 
     def environment(self, endpoint: str | None = None) -> dict[str, str]:

@@ -20,7 +20,7 @@ from obstore.store import S3Store
 from tests.support.kafka.maven import fetched_jars
 from tests.support.object_store.bucket import Bucket, new_name, running
 
-from understudy_node.checkpoint.object_store import ObjectStore, StoreAccess
+from understudy_node.checkpoint.object_store import StoreAccess, StoreFolder
 from understudy_node.checkpoint.s3 import S3
 from understudy_shared.base.sockets import free_port
 
@@ -71,7 +71,7 @@ class S3Server:
     def url(self, bucket: str, path: str) -> str:
         return f"s3://{bucket}/{path}"
 
-    def reader(self, bucket: str, path: str, endpoint: str | None = None, *, secret: str | None = None) -> ObjectStore:
+    def reader(self, bucket: str, path: str, endpoint: str | None = None, *, secret: str | None = None) -> StoreFolder:
         return S3(self.url(bucket, path), lambda: access_to(endpoint or self.endpoint, secret=secret or SECRET_KEY))
 
     def environment(self, endpoint: str | None = None) -> dict[str, str]:

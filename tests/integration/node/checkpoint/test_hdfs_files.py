@@ -11,21 +11,21 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from tests.support.object_store.hdfs_server import Door, Folder, HdfsServer, Role, write_conf
 
 from understudy_node.checkpoint.hdfs import HadoopClient, HadoopFiles, Hdfs
-from understudy_node.checkpoint.store_files import RepeatLimits, StoreLimits
+from understudy_node.checkpoint.store_files import StoreLimits
 from understudy_shared.base.errors import CheckpointError, VanishedError
 
-QUICK = StoreLimits(renew_ms=0, repeat=RepeatLimits(max_tries=3, first_wait_ms=1, max_wait_ms=5))
+QUICK = StoreLimits(renew_ms=0, max_tries=3, first_wait_ms=1, max_wait_ms=5)
 HASTY = replace(QUICK, connect_ms=1_000, stalled_ms=1_000)
 LARGE = bytes(range(256)) * 4096 * 4
 """4 MiB: several pieces."""
 
-PATIENT = replace(QUICK, repeat=replace(QUICK.repeat, max_tries=60, max_wait_ms=2_000, call_ms=100_000))
+PATIENT = replace(QUICK, max_tries=60, max_wait_ms=2_000, call_ms=100_000)
 """For a server that is coming back."""
 
 
@@ -63,7 +63,7 @@ class Interrupted:
 
 
 def interrupt(files: HadoopFiles, happening: Callable[[], object], at: int = 1) -> None:
-    files._calls.opened = Interrupted(files._calls.opened, happening, at)
+    files.client = cast(HadoopClient, Interrupted(files.client, happening, at))
 
 
 @pytest.mark.parametrize("at", [0, 1], ids=["before the read", "within the read"])
@@ -89,7 +89,7 @@ def test_a_read_that_was_cut_goes_on_in_the_same_file(files: HadoopFiles, bucket
             raise ConnectionError("cut")
 
     interrupt(files, cut)
-    files._calls._renew = lambda *_: True  # type: ignore[method-assign]  # the client stays
+    files._renew = lambda *_: True  # type: ignore[method-assign]  # the client stays
     assert files.fetch("8.sst", tmp_path / "8.local") == "download"
     assert (tmp_path / "8.local").read_bytes() == LARGE
     assert next(cuts, None) is None

@@ -15,12 +15,12 @@ from tests.support.object_store.kerberos import Kerberos, kerberos
 from tests.support.spark.queries import wait_until
 
 from understudy_node.checkpoint.hdfs import HadoopFiles
-from understudy_node.checkpoint.store_files import RepeatLimits, StoreLimits
+from understudy_node.checkpoint.store_files import StoreLimits
 from understudy_shared.base.errors import CheckpointError
 
 pytestmark = pytest.mark.full
 
-QUICK = StoreLimits(renew_ms=0, repeat=RepeatLimits(max_tries=2, first_wait_ms=1, max_wait_ms=5))
+QUICK = StoreLimits(renew_ms=0, max_tries=2, first_wait_ms=1, max_wait_ms=5)
 CONTENT = bytes(range(256)) * 4096 * 3
 """3 MiB: several packets of a DataNode, each encrypted."""
 

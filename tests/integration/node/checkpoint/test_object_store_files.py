@@ -22,10 +22,10 @@ from tests.support.object_store.s3_server import S3Server, access_to
 from understudy_node.checkpoint.files import CheckpointFiles
 from understudy_node.checkpoint.object_store import ObjectStoreFiles
 from understudy_node.checkpoint.s3 import S3
-from understudy_node.checkpoint.store_files import RepeatBudget, RepeatLimits, StoreLimits
+from understudy_node.checkpoint.store_files import RepeatBudget, StoreLimits
 from understudy_shared.base.errors import CheckpointError, VanishedError
 
-QUICK = StoreLimits(renew_ms=0, repeat=RepeatLimits(max_tries=3, first_wait_ms=1, max_wait_ms=5))
+QUICK = StoreLimits(renew_ms=0, max_tries=3, first_wait_ms=1, max_wait_ms=5)
 LARGE = bytes(range(256)) * 4096
 """1 MiB: more than a socket holds."""
 
@@ -195,7 +195,7 @@ def test_a_store_that_goes_on_throttling_is_named_after_a_bounded_number_of_trie
     with pytest.raises(CheckpointError, match=rf"asks for fewer requests \(503 {store.busy}\)") as error:
         files.read("metadata")
     assert "raise the store's limits" in error.value.fix
-    assert proxy.kinds() == {"GET": QUICK.repeat.max_tries}
+    assert proxy.kinds() == {"GET": QUICK.max_tries}
 
 
 def test_all_calls_share_one_budget_of_repeats(store: StoreServer, reader: Reader, proxy: FaultyProxy) -> None:
@@ -277,7 +277,7 @@ def test_a_connection_that_says_nothing_ends_at_its_deadline(  # noqa: PLR0917  
     bucket: Bucket, reader: Reader, proxy: FaultyProxy, never: threading.Event, tmp_path: Path, after: int
 ) -> None:
     # Many tries: on a slow machine the real reply may be late, too.
-    limits = replace(QUICK, stalled_ms=500, repeat=replace(QUICK.repeat, max_tries=20, call_ms=100_000))
+    limits = replace(QUICK, stalled_ms=500, max_tries=20, call_ms=100_000)
     files = reader(limits)
     put(bucket, "8.sst", LARGE)
     proxy.fault = once(lambda: Stall(never, after))
@@ -288,7 +288,7 @@ def test_a_connection_that_says_nothing_ends_at_its_deadline(  # noqa: PLR0917  
     hasty = reader(replace(QUICK, stalled_ms=200))
     with pytest.raises(CheckpointError, match="did not answer in time"):
         hasty.stat("8.sst")
-    assert proxy.kinds() == {"HEAD": QUICK.repeat.max_tries}
+    assert proxy.kinds() == {"HEAD": QUICK.max_tries}
 
 
 def test_an_expired_token_is_named_and_new_credentials_are_taken_up(s3: S3Server) -> None:

@@ -22,13 +22,13 @@ from tests.support.spark.formats import HDFS_V1, ROCKSDB_CHANGELOG_V2, StateForm
 from tests.support.spark.queries import QueryOptions, wait_until
 
 from understudy_node.checkpoint.object_store import ObjectStoreFiles
-from understudy_node.checkpoint.store_files import RepeatLimits, StoreLimits
+from understudy_node.checkpoint.store_files import StoreLimits
 from understudy_node.follow.end import Verdict
 from understudy_node.follow.poll_loop import Poller
 from understudy_shared.base.clock import SystemClock
 from understudy_shared.base.errors import CheckpointError
 
-QUICK = StoreLimits(renew_ms=0, repeat=RepeatLimits(max_tries=2, first_wait_ms=1, max_wait_ms=5))
+QUICK = StoreLimits(renew_ms=0, max_tries=2, first_wait_ms=1, max_wait_ms=5)
 
 FULL = [pytest.param(name, marks=pytest.mark.full) for name in ("azure", "gcs", "minio")]
 each_store = pytest.mark.parametrize("store", ["s3", *FULL], indirect=True)

@@ -5,13 +5,13 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from understudy_node.checkpoint.store_files import RepeatBudget, RepeatLimits, wait_ms
+from understudy_node.checkpoint.store_files import RepeatBudget, StoreLimits
 
 
 def test_waits_double_up_to_the_limit_and_are_jittered_from_zero() -> None:
-    limits = RepeatLimits(first_wait_ms=100, max_wait_ms=300)
-    assert [wait_ms(tries, limits, lambda: 1.0) for tries in (1, 2, 3, 9)] == [100, 200, 300, 300]
-    assert wait_ms(3, limits, lambda: 0.0) == 0
+    limits = StoreLimits(first_wait_ms=100, max_wait_ms=300)
+    assert [limits.wait_ms(tries, lambda: 1.0) for tries in (1, 2, 3, 9)] == [100, 200, 300, 300]
+    assert limits.wait_ms(3, lambda: 0.0) == 0
 
 
 def test_a_budget_starts_full_and_is_filled_by_time_and_by_calls() -> None:

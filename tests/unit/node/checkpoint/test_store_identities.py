@@ -14,12 +14,12 @@ from tests.support.spark.queries import wait_until
 from understudy_node.checkpoint import gcs
 from understudy_node.checkpoint.azure import Azure
 from understudy_node.checkpoint.gcs import GCS
-from understudy_node.checkpoint.object_store import ObjectStore, ObjectStoreFiles
+from understudy_node.checkpoint.object_store import ObjectStoreFiles, StoreFolder
 from understudy_node.checkpoint.s3 import S3
-from understudy_node.checkpoint.store_files import RepeatLimits, StoreLimits
+from understudy_node.checkpoint.store_files import StoreLimits
 from understudy_shared.base.errors import CheckpointError
 
-PLACES: dict[str, Callable[[], ObjectStore]] = {
+PLACES: dict[str, Callable[[], StoreFolder]] = {
     "instance": lambda: S3("s3://bucket/x"),
     "container": lambda: S3("s3://bucket/x"),
     "web": lambda: S3("s3://bucket/x"),
@@ -53,7 +53,7 @@ def files(provider: Identities, identity: str, monkeypatch: pytest.MonkeyPatch, 
     for name, value in {"HOME": str(tmp_path), **provider.environment(identity)}.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(gcs, "IDENTITY_TIMEOUT_S", 0.5)
-    limits = StoreLimits(stalled_ms=500, renew_ms=0, repeat=RepeatLimits(max_tries=1))
+    limits = StoreLimits(stalled_ms=500, renew_ms=0, max_tries=1)
     return ObjectStoreFiles(PLACES[identity](), limits=limits)
 
 

@@ -13,9 +13,9 @@ import pytest
 
 from understudy_node.checkpoint.azure import Azure
 from understudy_node.checkpoint.gcs import GCS
-from understudy_node.checkpoint.object_store import ObjectStore, ObjectStoreFiles, StoreAccess
+from understudy_node.checkpoint.object_store import ObjectStoreFiles, StoreAccess, StoreFolder
 from understudy_node.checkpoint.s3 import S3
-from understudy_node.checkpoint.store_files import RepeatLimits, StoreLimits
+from understudy_node.checkpoint.store_files import StoreLimits
 from understudy_shared.base.errors import CheckpointError
 
 PAGE = 1_000
@@ -87,7 +87,7 @@ def _azure(page: int) -> str:
     )
 
 
-PLACES: dict[str, Callable[[str], ObjectStore]] = {
+PLACES: dict[str, Callable[[str], StoreFolder]] = {
     "s3": lambda url: S3("s3://bucket/x", _access(endpoint=url, region="r", access_key_id="a", secret_access_key="b")),
     "azure": lambda url: Azure(
         "abfss://box@team.dfs.core.windows.net/x", _access(endpoint=url, account_name="team", skip_signature="true")
@@ -113,7 +113,7 @@ def pages() -> Iterator[Pages]:
 
 @pytest.fixture(params=["s3", "azure", pytest.param("gcs", marks=pytest.mark.full)])  # GCS answers as S3 does
 def files(request: pytest.FixtureRequest, pages: Pages) -> ObjectStoreFiles:
-    limits = StoreLimits(repeat=RepeatLimits(max_tries=2, first_wait_ms=1, max_wait_ms=2))
+    limits = StoreLimits(max_tries=2, first_wait_ms=1, max_wait_ms=2)
     return ObjectStoreFiles(PLACES[request.param](pages.url), limits=limits)
 
 
