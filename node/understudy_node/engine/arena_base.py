@@ -48,7 +48,7 @@ from understudy_node.engine.arena_files import (
     sums_path,
     write_sealed,
 )
-from understudy_node.engine.base import NO_FAMILIES
+from understudy_node.engine.base import Base
 from understudy_shared.base.errors import CorruptFileError
 
 _FIRST_RECORDS: Final = 16
@@ -245,14 +245,13 @@ def _last_words(data: U8, position: int, offsets: Offsets) -> U64:
     return words
 
 
-class ArenaBase:
+class ArenaBase(Base):
     """A finished arena, mapped. Dropping the last reference unmaps it; readers in flight keep it mapped."""
 
-    families = NO_FAMILIES
+    damage: CorruptFileError | None = None
 
     def __init__(self, directory: Path, header: Header, records: FileCheck, index: FileCheck) -> None:
         self.directory = directory
-        self.damage: CorruptFileError | None = None
         self.is_unchecked = True
         """Whether there are blocks that were not compared with their sums."""
         self._is_cut_off = False

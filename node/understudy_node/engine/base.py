@@ -6,53 +6,65 @@ generations: a row that is read again while it is in the older one moves to the 
 dropped when the younger one is full.
 """
 
+# ruff: noqa: B027 -- a base does nothing where it has nothing to do
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from enum import Enum
 from itertools import count
 from types import MappingProxyType
-from typing import Final, Literal, Protocol
+from typing import Final, Literal
 
 from understudy_shared.base.errors import CorruptFileError
 
 NO_FAMILIES: Final[Mapping[str, int]] = MappingProxyType({})
 
 
-class Base(Protocol):
-    """An ordered map of raw keys to raw values at one version. Keys order as bytes; `end` is exclusive."""
+class Base(ABC):
+    """An ordered map of raw keys to raw values at one version. Keys order as bytes; `end` is exclusive.
 
+    What is not abstract is for a base without local files, or one whose library compares sums at each read.
+    """
+
+    families: Mapping[str, int] = NO_FAMILIES
+    """Ids of Spark's virtual column families, with which keys begin. Spark writes them beside its files."""
+
+    @abstractmethod
     def get(self, key: bytes) -> bytes | None: ...
 
+    @abstractmethod
     def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]: ...
 
+    @abstractmethod
     def scan(self, start: bytes | None = None, end: bytes | None = None) -> Iterator[tuple[bytes, bytes]]: ...
 
-    def prepare_scan(self) -> object:
-        """Do in this thread what the first scan would have to do."""
-
+    @abstractmethod
     def count(self) -> int:
         """Count the keys; an estimate where counting would mean reading them all."""
 
     @property
-    def families(self) -> Mapping[str, int]:
-        """Ids of Spark's virtual column families, with which their keys begin; empty for a store without them."""
-
-    @property
+    @abstractmethod
     def resident_bytes(self) -> int:
         """Its own memory, without the shared block cache."""
 
     @property
+    @abstractmethod
     def stored_bytes(self) -> int:
         """Size of its records, in files or memory."""
 
     @property
     def damage(self) -> CorruptFileError | None:
         """The damage of its local files, once it was seen: they have to be made again."""
+        return None
 
     @property
     def has_background_work(self) -> bool:
         """Whether `work_in_background` has something left to do."""
+        return False
+
+    def prepare_scan(self) -> object:
+        """Do in this thread what the first scan would have to do."""
 
     def work_in_background(self) -> None:
         """Compare some of its local files with their sums, or sort some of its keys, in one step; set `damage`."""
@@ -67,24 +79,12 @@ class Base(Protocol):
         """Delete its local files once the last view and reader of this base is gone."""
 
 
-class SelfCheckingBase:
-    """A base without local files, or one whose library compares sums at each read."""
-
-    damage = None
-    has_background_work = False
-
-    def work_in_background(self) -> None:
-        """Do nothing: nothing is left to compare or to sort."""
-
-    def look_for_damage(self) -> None:
-        """Do nothing: each read compares sums itself."""
-
-
-class WrappingBase:
+class WrappingBase(Base):
     """A base over another one, with the calls that it hands down."""
 
     def __init__(self, base: Base) -> None:
         self._base = base
+        self.families = base.families
 
     @property
     def wrapped(self) -> Base:
@@ -133,12 +133,10 @@ def innermost(base: Base) -> Base:
     return base
 
 
-class EmptyBase(SelfCheckingBase):
+class EmptyBase(Base):
     """A base at version 0, before a store's first batch."""
 
-    resident_bytes = 0
-    stored_bytes = 0
-    families = NO_FAMILIES
+    resident_bytes = stored_bytes = 0
 
     def get(self, key: bytes) -> bytes | None:
         return None
@@ -149,17 +147,8 @@ class EmptyBase(SelfCheckingBase):
     def scan(self, start: bytes | None = None, end: bytes | None = None) -> Iterator[tuple[bytes, bytes]]:
         return iter(())
 
-    def prepare_scan(self) -> None:
-        """Do nothing: there is nothing to sort."""
-
     def count(self) -> int:
         return 0
-
-    def close(self) -> None:
-        """Do nothing: there is no file or memory to release."""
-
-    def remove_when_unused(self) -> None:
-        """Do nothing: there are no files."""
 
 
 Place = tuple[int, bytes]

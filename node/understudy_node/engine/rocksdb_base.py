@@ -22,10 +22,9 @@ from rocksdict import AccessType, Cache, Env, Options, Rdict, ReadOptions
 
 from understudy_node.engine.base import (
     MAX_ROW_CACHE_BYTES,
-    NO_FAMILIES,
     SHARE_OF_BLOCK_CACHE,
+    Base,
     RowCache,
-    SelfCheckingBase,
 )
 from understudy_shared.base.errors import CorruptFileError, UnsupportedError
 from understudy_shared.settings import DEFAULT_CACHE_BYTES
@@ -54,11 +53,8 @@ class BlockCache:
         return self.shared.get_usage()
 
 
-class RocksBase(SelfCheckingBase):
+class RocksBase(Base):
     """Spark's own files, opened. Dropping the last reference closes it; readers in flight keep it open."""
-
-    families = NO_FAMILIES
-    """Ids of column families. Spark writes them beside its files: the opener of these sets them."""
 
     def __init__(self, database: Rdict, directory: Path, expected_keys: int | None) -> None:
         self.directory = directory
@@ -140,9 +136,6 @@ class RocksBase(SelfCheckingBase):
             last = records[-2]
             yield records
         self._check_end(last, start, bounds)
-
-    def prepare_scan(self) -> None:
-        """Do nothing: its tables are sorted."""
 
     def count(self) -> int:
         """Count the keys: exactly if the snapshot has the number, else an estimate that counts overwritten ones too."""

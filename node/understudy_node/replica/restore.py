@@ -10,7 +10,7 @@ checksum is an error, never an answer.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -94,10 +94,6 @@ class ChecksumBase(WrappingBase):
             value = self._strip(key, stored)
             if value is not None:
                 yield key, value
-
-    @property
-    def families(self) -> Mapping[str, int]:
-        return self._base.families
 
     def _strip(self, key: bytes, stored: bytes | None) -> bytes | None:
         if stored is None:
