@@ -18,11 +18,10 @@ import re
 import struct
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
-from typing import Literal, Protocol, Self
+from typing import Literal
 
 import cramjam
 import xxhash
@@ -58,16 +57,6 @@ _ZSTD_MAX_BLOCK_BYTES = 128 << 10
 _RECOVERY = "Spark would not read this file either: restore it, or start again from a newer snapshot"
 
 
-class Compressed(Protocol):
-    """Compressed bytes, `size` of them."""
-
-    @property
-    def size(self) -> int: ...
-
-    def read(self, position: int, size: int) -> bytes | memoryview:
-        """Read up to `size` bytes from `position` on; fewer only at the end."""
-
-
 class CompressedBytes:
     """All bytes in memory; reading does not copy them."""
 
@@ -90,10 +79,7 @@ class CompressedFile:
         self._file = path.open("rb", buffering=0)
         self.size = os.fstat(self._file.fileno()).st_size
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def close(self) -> None:
         self._file.close()
 
     def read(self, position: int, size: int) -> bytes:
@@ -103,14 +89,7 @@ class CompressedFile:
             raise storage_error("Cannot read", self._name, error) from error
 
 
-class Block(Protocol):
-    """A block whose content takes `raw_bytes`."""
-
-    @property
-    def raw_bytes(self) -> int: ...
-
-    def unpack_into(self, target: memoryview, *, name: str) -> None:
-        """Decompress into `target`, which has exactly that size."""
+Compressed = CompressedBytes | CompressedFile
 
 
 def corrupt(what: str, *, name: str, at_byte: int) -> CorruptFileError:
@@ -130,20 +109,17 @@ class _Lz4Block:
         if self.stored:
             target[:] = self.packed
         else:
-            self._decompress_into(target, name=name)
+            try:
+                written = cramjam.lz4.decompress_block_into(self.packed, target, output_len=len(target))
+            except (cramjam.DecompressionError, OSError, ValueError) as error:
+                raise corrupt(f"an LZ4 block does not decompress ({error})", name=name, at_byte=self.start) from error
+            if written != len(target):
+                raise corrupt(f"an LZ4 block holds {written} bytes, not {len(target)}", name=name, at_byte=self.start)
         if xxhash.xxh32_intdigest(target, _LZ4_SEED) & _LZ4_CHECKSUM_BITS != self.checksum:
             raise corrupt("an LZ4 block does not match its checksum", name=name, at_byte=self.start)
 
-    def _decompress_into(self, target: memoryview, *, name: str) -> None:
-        try:
-            written = cramjam.lz4.decompress_block_into(self.packed, target, output_len=len(target))
-        except (cramjam.DecompressionError, OSError, ValueError) as error:
-            raise corrupt(f"an LZ4 block does not decompress ({error})", name=name, at_byte=self.start) from error
-        if written != len(target):
-            raise corrupt(f"an LZ4 block holds {written} bytes, not {len(target)}", name=name, at_byte=self.start)
 
-
-def lz4_blocks(source: Compressed, *, name: str) -> Iterator[Block]:
+def lz4_blocks(source: Compressed, *, name: str) -> Iterator[_Lz4Block]:
     """Yield the blocks up to the empty one that ends a stream; another stream may follow, as in Spark's own reader."""
     position, ended = 0, False
     head = source.read(0, _LZ4_HEADER.size)
@@ -192,7 +168,7 @@ class _SnappyChunk:
             raise corrupt(f"a snappy chunk does not decompress ({error})", name=name, at_byte=self.start) from error
 
 
-def snappy_blocks(source: Compressed, *, name: str) -> Iterator[Block]:
+def snappy_blocks(source: Compressed, *, name: str) -> Iterator[_SnappyChunk]:
     """Yield the chunks of Xerial framing: a 16-byte header, then (int32 BE length, raw snappy). No end mark."""
     size = source.size
     if size < _SNAPPY_HEADER_BYTES:
@@ -304,7 +280,7 @@ def decompressed_pieces(
     The content is never in memory as a whole. A piece is overwritten by the next one that this thread decompresses: use
     it, or copy it, before anything else.
     """
-    with CompressedFile(path, name=name) as source:
+    with closing(CompressedFile(path, name=name)) as source:
         codec = sniff_codec(source.read(0, _MAGIC_BYTES), name=name)
         if codec == "zstd":
             yield from _zstd_pieces(path, name=name, max_bytes=max_bytes, piece_bytes=piece_bytes)
@@ -325,9 +301,8 @@ def _pieces(
     source: Compressed, codec: Literal["lz4", "snappy"], *, name: str, max_bytes: int, piece_bytes: int
 ) -> Iterator[memoryview]:
     """Decompress neighbouring blocks into pieces of about `piece_bytes`."""
-    blocks = lz4_blocks(source, name=name) if codec == "lz4" else snappy_blocks(source, name=name)
     piece, filled, total = _buffers.of(piece_bytes), 0, 0
-    for block in blocks:
+    for block in lz4_blocks(source, name=name) if codec == "lz4" else snappy_blocks(source, name=name):
         size = block.raw_bytes
         total += size
         # By the headers, before memory is taken for the block.

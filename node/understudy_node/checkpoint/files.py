@@ -118,27 +118,26 @@ class LocalFiles(CheckpointFiles):
         return f"LocalFiles({self.url!r})"
 
     def stat(self, path: str) -> FileStat | None:
-        refuse_escape(path)
+        full = self._full(path)
         try:
-            found = os.stat(self._prefix + path)  # noqa: PTH116 -- Path.stat costs four times as much, on every poll
+            found = os.stat(full)  # noqa: PTH116 -- Path.stat costs four times as much, on every poll
         except (FileNotFoundError, NotADirectoryError):
             return None
         except OSError as error:
-            raise storage_error("Cannot stat", self._prefix + path, error) from error
+            raise storage_error("Cannot stat", full, error) from error
         return FileStat(found.st_mtime_ns, found.st_size, found.st_ino)
 
     def list(self, path: str) -> list[str] | None:
-        refuse_escape(path)
+        full = self._full(path)
         try:
-            return os.listdir(self._prefix + path)  # noqa: PTH208 -- names are wanted, not paths
+            return os.listdir(full)  # noqa: PTH208 -- names are wanted, not paths
         except (FileNotFoundError, NotADirectoryError):
             return None
         except OSError as error:
-            raise storage_error("Cannot list", self._prefix + path, error) from error
+            raise storage_error("Cannot list", full, error) from error
 
     def read(self, path: str, max_bytes: int = DEFAULT_MAX_READ_BYTES) -> bytes:
-        refuse_escape(path)
-        full = self._prefix + path
+        full = self._full(path)
         try:
             with open(full, "rb", buffering=0, opener=_open_without_waiting) as file:
                 found = os.fstat(file.fileno())
@@ -155,8 +154,7 @@ class LocalFiles(CheckpointFiles):
 
     def fetch(self, path: str, destination: Path) -> FetchMethod:
         """Make a hard link, which also outlives Spark's clean-up; copy where links are refused."""
-        refuse_escape(path)
-        source = self._prefix + path
+        source = self._full(path)
         with arriving_file(destination) as arriving:
             try:
                 _require_regular(os.stat(source), source)  # noqa: PTH116 -- as in `stat`
@@ -165,6 +163,10 @@ class LocalFiles(CheckpointFiles):
                 if Path(source).exists():
                     raise
                 raise vanished(source) from error
+
+    def _full(self, path: str) -> str:
+        refuse_escape(path)
+        return self._prefix + path
 
 
 def _read_unchanged(files: CheckpointFiles, path: str, max_bytes: int) -> Content:
@@ -275,34 +277,22 @@ def storage_error(what: str, where: str, error: OSError) -> CheckpointError:
 
 
 class RootedFiles(LocalFiles):
-    """A checkpoint on a mounted file system. Each call resolves the symbolic links of its path, and of the root."""
+    """A checkpoint below a folder that its links may not leave: another process chose its location.
+
+    Each call resolves the symbolic links of its path, and of the root.
+    """
 
     def __init__(self, root: str, location: str) -> None:
         super().__init__(location)
         self._allowed = root
 
-    def stat(self, path: str) -> FileStat | None:
-        self._require_inside(path)
-        return super().stat(path)
-
-    def list(self, path: str) -> list[str] | None:
-        self._require_inside(path)
-        return super().list(path)
-
-    def read(self, path: str, max_bytes: int = DEFAULT_MAX_READ_BYTES) -> bytes:
-        self._require_inside(path)
-        return super().read(path, max_bytes)
-
-    def fetch(self, path: str, destination: Path) -> FetchMethod:
-        self._require_inside(path)
-        return super().fetch(path, destination)
-
-    def _require_inside(self, path: str) -> None:
-        refuse_escape(path)
-        allowed, found = os.path.realpath(self._allowed), os.path.realpath(self._prefix + path)
+    def _full(self, path: str) -> str:
+        full = super()._full(path)
+        allowed, found = os.path.realpath(self._allowed), os.path.realpath(full)
         if os.path.commonpath((allowed, found)) != allowed:
             raise CheckpointError(
                 "The file is outside of the checkpoint root: a symbolic link leads there",
-                where=self._prefix + path,
+                where=full,
                 fix="Name the folder that it leads to with --checkpoint-root, or list the application",
             )
+        return full

@@ -22,17 +22,11 @@ Json = Mapping[str, Any]
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
-class Document:
-    """A parsed file: its version tag, its JSON object, the lines after it."""
+def parse_document(data: bytes, *, name: str, tags: Sequence[str]) -> Json:
+    """Parse a line `v<number>`, which is one of `tags`, and the JSON object behind it.
 
-    tag: str
-    body: Json
-    rest: tuple[str, ...]
-
-
-def parse_document(data: bytes, *, name: str, tags: Sequence[str]) -> Document:
-    """Parse a document whose tag is one of `tags`; a newer tag is unsupported, anything else is corrupt."""
+    A newer tag is unsupported, anything else is corrupt.
+    """
     _refuse_empty(data, name=name)
     try:
         tag, _, remainder = data.decode().partition("\n")
@@ -46,8 +40,7 @@ def parse_document(data: bytes, *, name: str, tags: Sequence[str]) -> Document:
             where=name,
             fix=f"Supported: {', '.join(tags)}. A newer Spark wrote it: use a newer Understudy",
         )
-    body, _, rest = remainder.partition("\n")
-    return Document(tag, parse_object(body.encode(), name=name), tuple(rest.split("\n")) if rest else ())
+    return parse_object(remainder.partition("\n")[0].encode(), name=name)
 
 
 def parse_object(data: bytes, *, name: str) -> Json:
@@ -179,7 +172,7 @@ def parse_query_id(data: bytes, *, name: str = "metadata") -> Lineage:
 def parse_commit(data: bytes, batch_id: int) -> Commit:
     """Parse `commits/<batch_id>`. Spark 2.3 and older write an empty object."""
     name = f"commits/{batch_id}"
-    body = parse_document(data, name=name, tags=("v1", "v2", "v3")).body
+    body = parse_document(data, name=name, tags=("v1", "v2", "v3"))
     return Commit(
         batch_id=batch_id,
         next_watermark_ms=field({"nextBatchWatermarkMs": 0, **body}, "nextBatchWatermarkMs", int, name=name),
@@ -217,7 +210,7 @@ def _unique_ids(body: Json, *, name: str) -> UniqueIds | None:
 def parse_offsets(data: bytes, batch_id: int) -> OffsetEntry:
     """Parse `offsets/<batch_id>`, but not the sources' own offsets."""
     name = f"offsets/{batch_id}"
-    body = parse_document(data, name=name, tags=("v1", "v2")).body
+    body = parse_document(data, name=name, tags=("v1", "v2"))
     if body.get("conf") is None:
         raise UnsupportedError(
             "The offset log of Spark 2.1 and older has no settings, so the number of partitions is not known",
@@ -324,7 +317,7 @@ def choose_metadata_batch(names: Iterable[str], *, at_most_batch_id: int) -> int
 
 def parse_operator_metadata(data: bytes, *, name: str) -> OperatorMetadata:
     """Parse a v1 or v2 operator metadata file."""
-    body = parse_document(data, name=name, tags=("v1", "v2")).body
+    body = parse_document(data, name=name, tags=("v1", "v2"))
     operator = field(body, "operatorInfo", dict, name=name)
     stores = field(body, "stateStoreInfo", list, name=name)
     if not stores:

@@ -8,7 +8,7 @@ turns the JSON into types. Pure.
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from understudy_node.checkpoint.logs import parse_object
 from understudy_shared.base.errors import CorruptFileError, UnsupportedError
@@ -84,14 +84,7 @@ def _column_family(reader: _DataInput) -> ColumnFamilySchema:
     if parse_object((family.user_key_schema or "").encode(), name=reader.name):
         return family
     # Spark writes an empty object where there is no schema.
-    return ColumnFamilySchema(
-        family.name,
-        family.key_schema_id,
-        family.key_schema,
-        family.value_schema_id,
-        family.value_schema,
-        family.key_encoder,
-    )
+    return replace(family, user_key_schema=None)
 
 
 class _DataInput:

@@ -60,22 +60,6 @@ class StateFile:
 
 
 @dataclass(frozen=True, slots=True)
-class LeftOut:
-    """A snapshot that was not chosen, and why."""
-
-    file: StateFile
-    reason: LeftOutReason
-
-
-@dataclass(frozen=True, slots=True)
-class SnapshotChoice:
-    """The snapshot to start from (`None`: start empty, at version 0) and those that were not chosen."""
-
-    chosen: StateFile | None
-    left_out: tuple[LeftOut, ...]
-
-
-@dataclass(frozen=True, slots=True)
 class SstFile:
     """A table file: `dfs_name` in the partition's `SSTs/`, `local_name` beside the manifest."""
 
@@ -125,13 +109,15 @@ def choose_snapshot(
     at_most_version: int,
     wanted_unique_ids: Mapping[int, str] | None = None,
     mtimes_ns: Mapping[str, int] | None = None,
-) -> SnapshotChoice:
-    """Choose the newest usable snapshot not above `at_most_version`, the last committed version or a pinned one.
+) -> tuple[StateFile | None, dict[StateFile, LeftOutReason]]:
+    """Choose the newest usable snapshot not above `at_most_version`; return it, and why each other one was left out.
+
+    Without any the store starts empty, at version 0.
 
     `wanted_unique_ids`: the committed attempt per version (format v2), `None` in format v1. `mtimes_ns`: by file name,
     for the stale-snapshot rule; without the times of both files that rule is not applied.
     """
-    left_out: list[LeftOut] = []
+    left_out: dict[StateFile, LeftOutReason] = {}
     chosen: StateFile | None = None
     # From the newest on: the first without a reason against it is chosen.
     known = sorted(set(files), key=lambda file: (file.version, file.name), reverse=True)
@@ -142,8 +128,8 @@ def choose_snapshot(
         if reason is None and chosen is None:
             chosen = file
         else:
-            left_out.append(LeftOut(file, reason or "older"))
-    return SnapshotChoice(chosen, tuple(left_out))
+            left_out[file] = reason or "older"
+    return chosen, left_out
 
 
 def _reason_against(
@@ -175,7 +161,7 @@ def parse_snapshot_zip(
     if "metadata" not in members or "CURRENT" not in members:
         raise CorruptFileError("The zip lacks 'metadata' or 'CURRENT'", where=name)
     inside = f"{name}!metadata"
-    body = parse_document(members.pop("metadata"), name=inside, tags=("v1",)).body
+    body = parse_document(members.pop("metadata"), name=inside, tags=("v1",))
     return SnapshotManifest(
         members=MappingProxyType(
             {

@@ -222,16 +222,15 @@ class BaseChoice:
         names = self.files.list(self.place.directory) or []
         listed = parse_state_files(names)
         found = [file for file in listed if file.version > above and file.name not in self._damaged]
-        choice = choose_snapshot(
+        chosen, left_out = choose_snapshot(
             found,
             at_most_version=target,
             wanted_unique_ids=self._committed_ids(found, target),
             mtimes_ns=self._mtimes_ns(found, listed),
         )
-        chosen = choice.chosen
         if chosen is not None and not self.place.fits(self.history.nearest(chosen.version)):
             chosen = None  # An older one does not fit either: the layout changed between it and the target.
-        return SnapshotSearch(chosen, any(left.reason == "stale-snapshot" for left in choice.left_out))
+        return SnapshotSearch(chosen, "stale-snapshot" in left_out.values())
 
     def local(self, bases: Iterable[LocalBase], target: int, *, newest_snapshot: int) -> LocalBase | None:
         """Return the newest of the local bases that may be used again and is not far behind the newest snapshot."""

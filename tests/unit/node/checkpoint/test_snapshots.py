@@ -12,7 +12,6 @@ from tests.support.checkpoint import bytes as spark
 from understudy_node.checkpoint.changelog import LineageItem
 from understudy_node.checkpoint.logs import parse_commit
 from understudy_node.checkpoint.snapshots import (
-    LeftOut,
     StateFile,
     choose_snapshot,
     committed_unique_ids,
@@ -51,9 +50,9 @@ def test_only_state_files_are_taken_from_a_listing(name: str, file: StateFile | 
 
 def test_the_newest_snapshot_not_above_the_last_commit_is_chosen() -> None:
     files = parse_state_files(["2.snapshot", "4.snapshot", "6.snapshot", "5.delta"])
-    choice = choose_snapshot(files, at_most_version=5)
-    assert choice.chosen == parse_state_file_name("4.snapshot")
-    assert [(out.file.name, out.reason) for out in choice.left_out] == [
+    chosen, left_out = choose_snapshot(files, at_most_version=5)
+    assert chosen == parse_state_file_name("4.snapshot")
+    assert [(file.name, reason) for file, reason in left_out.items()] == [
         ("6.snapshot", "above-last-commit"),
         ("2.snapshot", "older"),
     ]
@@ -65,18 +64,18 @@ def test_a_snapshot_older_than_the_changes_of_its_version_is_stale_and_left_out(
 ) -> None:
     files = parse_state_files([f"2.{snapshot}", f"4.{snapshot}", f"4.{changes}"])
     times = {f"2.{snapshot}": 20, f"4.{snapshot}": 40, f"4.{changes}": 41}
-    choice = choose_snapshot(files, at_most_version=4, mtimes_ns=times)
-    assert choice.chosen == parse_state_file_name(f"2.{snapshot}")
-    assert choice.left_out == (LeftOut(StateFile(4, None, snapshot, f"4.{snapshot}"), "stale-snapshot"),)
-    fresh = choose_snapshot(files, at_most_version=4, mtimes_ns={**times, f"4.{changes}": 40})
-    assert fresh.chosen == parse_state_file_name(f"4.{snapshot}")
+    chosen, left_out = choose_snapshot(files, at_most_version=4, mtimes_ns=times)
+    assert chosen == parse_state_file_name(f"2.{snapshot}")
+    assert left_out == {StateFile(4, None, snapshot, f"4.{snapshot}"): "stale-snapshot"}
+    fresh, _ = choose_snapshot(files, at_most_version=4, mtimes_ns={**times, f"4.{changes}": 40})
+    assert fresh == parse_state_file_name(f"4.{snapshot}")
 
 
 def test_only_the_committed_attempts_snapshot_is_chosen() -> None:
     files = parse_state_files([f"2_{A}.zip", f"4_{B}.zip", f"4_{C}.zip", f"3_{C}.zip", "4.zip"])
-    choice = choose_snapshot(files, at_most_version=4, wanted_unique_ids={4: C, 2: A})
-    assert choice.chosen == parse_state_file_name(f"4_{C}.zip")
-    assert {out.file.name: out.reason for out in choice.left_out} == {
+    chosen, left_out = choose_snapshot(files, at_most_version=4, wanted_unique_ids={4: C, 2: A})
+    assert chosen == parse_state_file_name(f"4_{C}.zip")
+    assert {file.name: reason for file, reason in left_out.items()} == {
         f"4_{B}.zip": "not-the-committed-attempt",
         "4.zip": "not-the-committed-attempt",
         f"3_{C}.zip": "attempt-unknown",
@@ -97,12 +96,12 @@ def test_a_chosen_snapshot_is_always_committed_and_nothing_disappears(
         if ids is None
         else [f"{v}_{unique_id}.zip" for v in versions for unique_id in (A, B)]
     )
-    choice = choose_snapshot(files, at_most_version=at_most, wanted_unique_ids=ids)
+    chosen, left_out = choose_snapshot(files, at_most_version=at_most, wanted_unique_ids=ids)
     usable = [v for v in versions if v <= at_most and (ids is None or v in ids)]
-    assert (choice.chosen.version if choice.chosen else None) == max(usable, default=None)
-    if choice.chosen and ids is not None:
-        assert choice.chosen.unique_id == ids[choice.chosen.version]
-    assert sorted([out.file for out in choice.left_out] + ([choice.chosen] if choice.chosen else [])) == sorted(files)
+    assert (chosen.version if chosen else None) == max(usable, default=None)
+    if chosen and ids is not None:
+        assert chosen.unique_id == ids[chosen.version]
+    assert sorted([*left_out, *([chosen] if chosen else [])]) == sorted(files)
 
 
 def test_a_zip_says_which_tables_to_bring_under_which_names() -> None:
