@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Final
@@ -63,17 +63,14 @@ TIMED_ROWS, TIMES = "keyWithTsToValues", "tsWithKey"
 """The same in format 4: rows by key and event time, and an index by which Spark removes them."""
 EVENT_TIME: Final = "__event_time"
 """The last column of their keys: microseconds."""
+JOIN_SIDES: Final = ("left", "right")
 
-
-_MATCHED: Final = [("matched", BooleanType)]
+_Columns = list[tuple[str, type[SparkType]]]
 
 
 def side_table(side: str, table: str) -> str:
     """Return the name of a table of a join."""
     return f"{side}-{table}"
-
-
-JOIN_SIDES: Final = ("left", "right")
 
 
 def join_tables(state_format: str | None) -> frozenset[str]:
@@ -95,47 +92,38 @@ def has_shape_of(
     state_format: str | None = None,
     table: str = "",
 ) -> bool:
-    """Whether columns are those that the operator writes in this state format, or into this table of a join."""
-    variant = table.partition("-")[2] if operator_name == JOIN else state_format
-    if variant == ROWS and state_format == UNMATCHED_FORMAT:
-        return _is_indexed(key)
-    fits = _SHAPES.get((operator_name, variant), _SHAPES.get((operator_name, None)))
-    return fits is None or fits(key, value)
+    """Whether columns are those that the operator writes in this state format, or into this table of a join.
 
-
-def prefix_columns(operator_name: str, key: StructType) -> int:
-    """Return how many key columns the operator scans by: RocksDB stores these apart."""
-    return len(key.fields) - 1 if operator_name == SESSIONS else 0
-
-
-def _is_seen_set(key: StructType, value: StructType) -> bool:
-    """Whether values are one void column. Up to Spark 3.3 the schema has all columns of the input instead, though what
-    is stored is the same; later releases leave that file as it is.
+    Aggregations store what functions need.
     """
-    every = {(field.name, field.type) for field in value.fields}
-    is_input = all((field.name, field.type) in every for field in key.fields)
-    return bool(key.fields) and (is_input or [type(field.type) for field in value.fields] == [VoidType])
+    keys, values = _columns(key), _columns(value)
+    match operator_name:
+        case "dedupe":
+            # Values are one void column. Up to Spark 3.3 the schema has all columns of the input instead, though what
+            # is stored is the same; later releases leave that file as it is.
+            every = {(field.name, field.type) for field in value.fields}
+            is_input = all((field.name, field.type) in every for field in key.fields)
+            return bool(keys) and (is_input or [kind for _, kind in values] == [VoidType])
+        case "dedupeWithinWatermark":
+            return bool(keys) and values == [(EXPIRY, LongType)]
+        case "applyInPandasWithState" | "flatMapGroupsWithState" if state_format == "2":
+            return values in ([("groupState", StructType)], [("groupState", StructType), (TIMEOUT, LongType)])
+        case "applyInPandasWithState" | "flatMapGroupsWithState":
+            # The columns of the user's state. Spark declares the timeout an int, though it is a long.
+            return all(kind is IntType for name, kind in values[-1:] if name == TIMEOUT)
+        case "globalLimit":
+            return ([kind for _, kind in keys], [kind for _, kind in values]) == ([VoidType], [LongType])
+        case "sessionWindowStateStoreSaveExec":
+            # Keys are the grouping columns and the start, and values whole rows with their window.
+            windows = [field.type for field in value.fields if field.name == SESSION_WINDOW]
+            return len(keys) > 1 and keys[-1][1] is TimestampType and list(map(_is_span, windows)) == [True]
+        case "symmetricHashJoin":
+            return _fits_table(table.partition("-")[2], state_format, keys, values)
+    return True
 
 
-def _is_expiring_set(key: StructType, value: StructType) -> bool:
-    return bool(key.fields) and [(field.name, type(field.type)) for field in value.fields] == [(EXPIRY, LongType)]
-
-
-def _is_group_state(key: StructType, value: StructType) -> bool:
-    columns = [(field.name, type(field.type)) for field in value.fields]
-    return columns in ([("groupState", StructType)], [("groupState", StructType), (TIMEOUT, LongType)])
-
-
-def _is_flat_group_state(key: StructType, value: StructType) -> bool:
-    """Whether these are the columns of the user's state; Spark declares the timeout an int, though it is a long."""
-    return all(isinstance(field.type, IntType) for field in value.fields[-1:] if field.name == TIMEOUT)
-
-
-def _is_sessions(key: StructType, value: StructType) -> bool:
-    """Whether keys are the grouping columns and the start, and values whole rows with their window."""
-    windows = [field.type for field in value.fields if field.name == SESSION_WINDOW]
-    has_start = len(key.fields) > 1 and isinstance(key.fields[-1].type, TimestampType)
-    return has_start and list(map(_is_span, windows)) == [True]
+def _columns(struct: StructType) -> _Columns:
+    return [(field.name, type(field.type)) for field in struct.fields]
 
 
 def _is_span(kind: SparkType) -> bool:
@@ -146,58 +134,26 @@ def _is_span(kind: SparkType) -> bool:
     )
 
 
-def _is_row_count(key: StructType, value: StructType) -> bool:
-    return ([type(field.type) for field in key.fields], [type(field.type) for field in value.fields]) == (
-        [VoidType],
-        [LongType],
-    )
-
-
-def _is_counts(key: StructType, value: StructType) -> bool:
-    return bool(key.fields) and [type(field.type) for field in value.fields] == [LongType]
-
-
-def _is_rows(key: StructType, value: StructType) -> bool:
-    """Whether keys end with the index, and rows with whether they found a match."""
-    return _is_indexed(key) and [(field.name, type(field.type)) for field in value.fields[-1:]] == _MATCHED
-
-
-def _is_indexed(key: StructType) -> bool:
-    return len(key.fields) > 1 and (key.fields[-1].name, type(key.fields[-1].type)) == ("index", LongType)
-
-
-def _is_timed_rows(key: StructType, value: StructType) -> bool:
-    """Whether keys end with the event time, and rows with whether they found a match."""
-    ends = [(part.fields[-1].name, type(part.fields[-1].type)) for part in (key, value) if part.fields]
-    return len(key.fields) > 1 and ends == [(EVENT_TIME, LongType), ("matched", BooleanType)]
-
-
-def _is_times(key: StructType, value: StructType) -> bool:
-    return bool(key.fields) and key.fields[-1].name == EVENT_TIME
-
-
-def _is_no_table(key: StructType, value: StructType) -> bool:
+def _fits_table(table: str, state_format: str | None, keys: _Columns, values: _Columns) -> bool:
+    """Whether keys end with an index or the event time, and rows with whether they found a match."""
+    is_matched = values[-1:] == [("matched", BooleanType)]
+    match table:
+        case "keyToNumValues":
+            return bool(keys) and [kind for _, kind in values] == [LongType]
+        case "keyWithIndexToValue":
+            is_indexed = len(keys) > 1 and keys[-1] == ("index", LongType)
+            return is_indexed and (is_matched or state_format == UNMATCHED_FORMAT)
+        case "keyWithTsToValues":
+            return len(keys) > 1 and keys[-1] == (EVENT_TIME, LongType) and is_matched
+        case "tsWithKey":
+            return bool(keys) and keys[-1][0] == EVENT_TIME
     return False
 
 
-_SHAPES: Final[Mapping[tuple[str, str | None], Callable[[StructType, StructType], bool]]] = MappingProxyType(
-    {
-        ("dedupe", None): _is_seen_set,
-        ("dedupeWithinWatermark", None): _is_expiring_set,
-        ("applyInPandasWithState", "2"): _is_group_state,
-        ("flatMapGroupsWithState", "2"): _is_group_state,
-        ("applyInPandasWithState", None): _is_flat_group_state,
-        ("flatMapGroupsWithState", None): _is_flat_group_state,
-        ("globalLimit", None): _is_row_count,
-        (SESSIONS, None): _is_sessions,
-        (JOIN, COUNTS): _is_counts,
-        (JOIN, ROWS): _is_rows,
-        (JOIN, TIMED_ROWS): _is_timed_rows,
-        (JOIN, TIMES): _is_times,
-        (JOIN, None): _is_no_table,
-    }
-)
-"""Tests of columns by operator and state format, for a join by table. Aggregations store what functions need."""
+def prefix_columns(operator_name: str, key: StructType) -> int:
+    """Return how many key columns the operator scans by: RocksDB stores these apart."""
+    return len(key.fields) - 1 if operator_name == SESSIONS else 0
+
 
 _AS_THEY_ARE: Final = "NoPrefixKeyStateEncoder"
 _ENCODERS: Final[Mapping[str, str]] = MappingProxyType(
@@ -415,9 +371,6 @@ def refuse_codec(codec: str, *, where: str) -> None:
         )
 
 
-Columns = tuple[StructType, StructType]
-"""The columns of a store's keys and values."""
-
 _FIX: Final = (
     "Name it in a file for --aliases (below [op{0}] the line operator = {1}), or continue the query on Spark 4.0 or "
     "later, whose first batch on this checkpoint records it"
@@ -443,7 +396,12 @@ def stores_of(names: Collection[str]) -> tuple[str, ...]:
 
 
 def infer_operator(
-    operator_id: int, stores: Mapping[str, Columns], conf: Mapping[str, str], *, named: str | None = None, where: str
+    operator_id: int,
+    stores: Mapping[str, tuple[StructType, StructType]],
+    conf: Mapping[str, str],
+    *,
+    named: str | None = None,
+    where: str,
 ) -> OperatorMetadata:
     """Return what the metadata would say. Raises UnsupportedError where several operators fit, and none of them is
     `named`.

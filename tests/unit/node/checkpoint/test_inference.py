@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from tests.unit.node.checkpoint.test_shapes import EXPIRY, KEY, LIMIT, NO_KEY, SEEN, SESSION, SPAN, STATE, struct
 
-from understudy_node.checkpoint.operators import Columns, infer_operator, stores_of
+from understudy_node.checkpoint.operators import infer_operator, stores_of
 from understudy_shared.base.errors import UnsupportedError
-from understudy_shared.spark.types import IntType, LongType, StringType
+from understudy_shared.spark.types import IntType, LongType, StringType, StructType
 
 _SPARK = "spark.sql.streaming"
 AGGREGATIONS, GROUPS = f"{_SPARK}.aggregation.stateFormatVersion", f"{_SPARK}.flatMapGroupsWithState.stateFormatVersion"
@@ -32,7 +32,9 @@ ROW = struct(k=StringType(), n=LongType())
         ((KEY, struct(n=LongType())), OF_3 | {AGGREGATIONS: "1"}, "none that is known"),
     ],
 )
-def test_columns_and_settings_say_the_operator(columns: Columns, conf: dict[str, str], operator: str) -> None:
+def test_columns_and_settings_say_the_operator(
+    columns: tuple[StructType, StructType], conf: dict[str, str], operator: str
+) -> None:
     if operator == "none that is known":
         with pytest.raises(UnsupportedError, match=operator):
             infer_operator(3, {"default": columns}, conf, where="here")
@@ -55,7 +57,7 @@ def test_columns_and_settings_say_the_operator(columns: Columns, conf: dict[str,
     ],
 )
 def test_where_several_operators_fit_each_is_named_and_none_taken(
-    columns: Columns, conf: dict[str, str], operators: list[str]
+    columns: tuple[StructType, StructType], conf: dict[str, str], operators: list[str]
 ) -> None:
     with pytest.raises(UnsupportedError) as refusal:
         infer_operator(0, {"default": columns}, conf, where="here")
