@@ -1,14 +1,18 @@
-"""A target is split before it is decoded, and nothing in it is guessed."""
+"""Targets of requests, with and without a prefix, and whole numbers as text."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from urllib.parse import quote, quote_plus
 
+import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from understudy_shared.base.errors import SettingsError
+from understudy_shared.http.edge import parse_root_path, without_root
+from understudy_shared.http.lookup_requests import longs_as_text
 from understudy_shared.http.problems import ProblemError, ProblemType
 from understudy_shared.http.target import MAX_TARGET_BYTES, parse_query, refuse_unroutable, split_path
 
@@ -121,3 +125,61 @@ def test_a_target_above_the_limit_is_refused_unparsed(parse: Callable[[bytes], o
     assert refusal.value.problem.type is ProblemType.TOO_LARGE
     assert refusal.value.where == where
     assert refusal.value.fix
+
+
+ROOT = b"/understudy"
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["understudy", "//a", "/a//b", "/a b", "/%61", "/a?b", "/a/..", "/./a", "/v1", "/admin/x", "/internal", "/é"],
+)
+def test_a_prefix_that_is_no_path_or_could_be_one_of_ours_is_refused_by_name(text: str) -> None:
+    with pytest.raises(SettingsError) as refused:
+        parse_root_path(text)
+    assert refused.value.where == "root_path"
+    assert repr(text) in refused.value.what
+
+
+@pytest.mark.parametrize(
+    ("target", "taken"),
+    [
+        (b"/understudy/v1/stores", b"/v1/stores"),
+        (b"/understudy/", b"/"),
+        (b"/understudy", b"/"),
+        (b"/understudy?a=b", b"/?a=b"),
+        (b"/v1/stores", b"/v1/stores"),
+        (b"/understudyx/v1", b"/understudyx/v1"),
+        (b"/understudy/understudy/v1", b"/understudy/v1"),
+        (b"/understudy//internal/v1/lookup", b"//internal/v1/lookup"),
+        (b"/understudy/internal/v1/lookup", b"/understudy/internal/v1/lookup"),
+        (b"/Understudy/v1", b"/Understudy/v1"),
+        (b"/understudy/v1/stores/s/keys/%2F%2Fa", b"/v1/stores/s/keys/%2F%2Fa"),
+    ],
+)
+def test_the_prefix_is_taken_off_once_and_never_before_a_call_between_services(target: bytes, taken: bytes) -> None:
+    assert without_root(target, ROOT) == taken
+
+
+LARGE = 2**63 - 1
+
+
+@pytest.mark.parametrize(
+    ("said", "texts"),
+    [
+        ({"value": {"n": LARGE}}, {"value": {"n": str(LARGE)}}),
+        ({"values": [{"value": {"n": LARGE}}]}, {"values": [{"value": {"n": str(LARGE)}}]}),
+        (
+            {"entries": [{"key": {"day": LARGE}, "value": {"n": 1.0}}]},
+            {"entries": [{"key": {"day": str(LARGE)}, "value": {"n": 1.0}}]},
+        ),
+        ({"timers": ["2024-03-01T00:00:00.000000Z"]}, {"timers": ["2024-03-01T00:00:00.000000Z"]}),
+    ],
+    ids=["value", "list", "map", "timers"],
+)
+def test_whole_numbers_of_what_was_found_are_texts(said: dict[str, object], texts: dict[str, object]) -> None:
+    answer = {"key": {"k": LARGE}, "found": True, "version": 7}
+    expected = {**answer, "key": {"k": str(LARGE)}, **texts}
+    assert orjson.loads(longs_as_text(orjson.dumps({**answer, **said}))) == expected
+    batch = {"results": [{**answer, **said}]}
+    assert orjson.loads(longs_as_text(orjson.dumps(batch))) == {"results": [expected]}

@@ -1,13 +1,24 @@
-"""What is kept of requests' bytes: only what was put there, never more than fits, the latest rather than the oldest."""
+"""Caches of parsed requests: bounded, and never an answer to another request."""
 
 from __future__ import annotations
 
-import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+import asyncio
+from collections.abc import Sequence
+from typing import Any
 
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from uvicorn.config import Config
+from uvicorn.server import ServerState
+
+from understudy_shared.http.edge import Receive, Scope, Send, send_reply
 from understudy_shared.server import parsed_cache
-from understudy_shared.server.parsed_cache import ParsedCache
+from understudy_shared.server.answers import Answers
+from understudy_shared.server.connection_guard import ConnectionGuard
+from understudy_shared.server.direct import Exchange
+from understudy_shared.server.parsed_cache import MAX_HEAD_BYTES, ParsedCache, ParsedHead
+from understudy_shared.server.protocol import HttpProtocol
 
 
 def entries(cache: ParsedCache[int]) -> int:
@@ -48,3 +59,159 @@ def test_what_is_used_again_outlives_what_is_not(monkeypatch: pytest.MonkeyPatch
         cache.keep(b"%d" % number, number)
         cache.keep(b"used", -1) if number == 0 else cache.get(b"used")
     assert (cache.get(b"used"), cache.get(b"1"), cache.get(b"99")) == (-1, None, 99)
+
+
+HOST = b"host: x\r\n"
+HEADERS = [HOST, HOST + b"accept: */*\r\n", HOST + b"connection: close\r\n", HOST + b"content-length: 0\r\n", b""]
+BROKEN_HEADERS = [HOST + b"a b: c\r\n", HOST + b"connection: upgrade\r\nupgrade: h2c\r\n", b"\r\nGET /x HTTP/1.1\r\n"]
+KEYS = st.one_of(
+    st.text(st.sampled_from("ab0/%?&=:,'()~-_.@$"), max_size=12).map(str.encode),
+    st.text(st.sampled_from(' #\t\r\n\\"<>^`{|}é\x7f\0ab/%'), max_size=6).map(str.encode),
+    st.binary(max_size=6),
+)
+REQUESTS = st.tuples(
+    st.sampled_from([b"GET", b"GET", b"GET", b"HEAD", b"get", b"POST"]),
+    st.sampled_from([b"/v1/stores/e/keys/", b"/v1/stores/e/keys/", b"/v1/stores/e/metadata/", b"/livez"]),
+    KEYS,
+    st.sampled_from([b"HTTP/1.1", b"HTTP/1.1", b"HTTP/1.0"]),
+    st.sampled_from(HEADERS * 3 + BROKEN_HEADERS),
+)
+
+
+class Asked:
+    """An application that answers GETs of keys directly, and says what it was asked."""
+
+    def __init__(self) -> None:
+        self.direct: list[bytes] = []
+
+    def answer_directly(self, target: bytes, exchange: Exchange) -> bool:
+        if b"/keys/" not in target:
+            return False
+        self.direct.append(target)
+        exchange.reply(200, b"text/plain", target)
+        return True
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await send_reply(send, 200, b"%b %b" % (scope["method"].encode(), scope["raw_path"]), b"text/plain")
+
+
+class Written(asyncio.Transport):
+    """A transport that keeps what is written to it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.data = b""
+        self.closed = False
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        self.data += data
+
+    def close(self) -> None:
+        self.closed = True
+
+    abort = close
+
+    def is_closing(self) -> bool:
+        return self.closed
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        return default
+
+    def pause_reading(self) -> None: ...
+
+    def resume_reading(self) -> None: ...
+
+    def can_write_eof(self) -> bool:
+        return False
+
+
+class Connections:
+    """Connections of one service, which remembers heads or none."""
+
+    def __init__(self, *, remembers: bool) -> None:
+        self.app = Asked()
+        self._config = Config(self.app, lifespan="off", log_config=None, access_log=False)
+        self._config.load()
+        self.heads = ParsedCache[ParsedHead](max_key_bytes=MAX_HEAD_BYTES if remembers else 0)
+        self._answers = Answers(direct=self.app, heads=self.heads)
+        self._guard = ConnectionGuard()
+
+    def open(self) -> tuple[HttpProtocol, Written]:
+        transport = Written()
+        protocol = HttpProtocol(self._config, ServerState(), {}, guard=self._guard, answers=self._answers)
+        protocol.connection_made(transport)
+        return protocol, transport
+
+    async def answers(self, requests: Sequence[bytes], *, on_one: bool = False) -> list[tuple[bytes, bool]]:
+        """What is written for each request, and whether its connection was closed then. Each has a connection of its
+        own, or all have `on_one`, until it is closed.
+        """
+        found = []
+        protocol, transport = self.open()
+        for request in requests:
+            if transport.closed or not on_one:
+                protocol, transport = self.open()
+            before = len(transport.data)
+            protocol.data_received(request)
+            for _ in range(3):  # a request that is answered by ASGI has a task
+                await asyncio.sleep(0)
+            found.append((transport.data[before:], transport.closed))
+        return found
+
+
+def request(method: bytes, path: bytes, key: bytes, version: bytes, headers: bytes) -> bytes:
+    return b"%b %b%b %b\r\n%b\r\n" % (method, path, key, version, headers)
+
+
+def get(key: bytes, headers: bytes = HOST) -> bytes:
+    return request(b"GET", b"/v1/stores/e/keys/", key, b"HTTP/1.1", headers)
+
+
+class NoParser:
+    """Stands where a parser would be asked."""
+
+    def feed_data(self, data: bytes) -> None:
+        raise AssertionError(f"{data!r} is parsed")
+
+
+@pytest.mark.parametrize("key", [b"b", b"a%2Fb", b"a/b?max_lag=3", b"~(x)'"])
+def test_a_lookup_is_not_parsed_when_its_headers_were(key: bytes) -> None:
+    async def run() -> None:
+        connections = Connections(remembers=True)
+        protocol, transport = connections.open()
+        protocol.data_received(get(b"a"))
+        protocol.parser = NoParser()  # type: ignore[assignment]
+        protocol.data_received(get(key))
+        assert connections.app.direct == [b"/v1/stores/e/keys/a", b"/v1/stores/e/keys/" + key]
+        assert transport.data.endswith(key)
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("headers", [HOST + b"connection: close\r\n", HOST + b"content-length: 0\r\n"])
+def test_headers_that_change_how_a_request_is_answered_are_always_parsed(headers: bytes) -> None:
+    async def run() -> None:
+        connections = Connections(remembers=True)
+        await connections.answers([get(b"a"), get(b"a", headers), get(b"a", headers)])
+        protocol, _ = connections.open()
+        protocol.parser = NoParser()  # type: ignore[assignment]
+        with pytest.raises(AssertionError, match="is parsed"):
+            protocol.data_received(get(b"b", headers))
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("on_one", [False, True])
+@settings(deadline=None, max_examples=150)
+@given(parts=st.lists(REQUESTS, min_size=1, max_size=6))
+@example(parts=[(b"GET", b"/v1/stores/e/keys/", b"a HTTP/1.1\r\n\r\nGET /x", b"HTTP/1.1", HOST)])
+@example(parts=[(b"GET", b"/v1/stores/e/metadata/", b"a", b"HTTP/1.1", HOST)])
+def test_known_headers_change_no_answer(on_one: bool, parts: list[tuple[bytes, bytes, bytes, bytes, bytes]]) -> None:
+    requests = [get(b"known", headers) for headers in HEADERS] + [request(*each) for each in parts]
+
+    async def run() -> None:
+        knowing, parsing = Connections(remembers=True), Connections(remembers=False)
+        assert await knowing.answers(requests, on_one=on_one) == await parsing.answers(requests, on_one=on_one)
+        assert knowing.app.direct == parsing.app.direct
+
+    asyncio.run(run())

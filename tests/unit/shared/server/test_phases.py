@@ -6,7 +6,7 @@ import asyncio
 import logging
 
 import pytest
-from tests.unit.shared.server.test_head_cache import Connections, get
+from tests.unit.shared.server.test_parsed_cache import Connections, get
 
 from understudy_shared.server import phases
 from understudy_shared.server.direct import DirectExchange

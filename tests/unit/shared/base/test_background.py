@@ -1,17 +1,18 @@
-"""Background tasks have an owner: a task that fails, or merely ends, is known by name."""
+"""Background tasks have an owner, and long work leaves turns of the loop to others."""
 
 from __future__ import annotations
 
 import asyncio
 import gc
 import logging
+from collections.abc import Generator
 from contextlib import suppress
 
 import pytest
 from tests.support.bus.documents import eventually
 
 from understudy_shared.base import background
-from understudy_shared.base.background import Supervisor, shielded
+from understudy_shared.base.background import Supervisor, in_slices, shielded
 
 
 async def forever() -> None:
@@ -142,3 +143,35 @@ async def test_a_shielded_task_goes_on_without_its_waiter_and_what_it_raises_the
     del task
     gc.collect()
     assert (waiter.cancelled(), steps, logged) == (True, ["went on"], [])
+
+
+def work(steps: int) -> Generator[None, None, int]:
+    for _ in range(steps):
+        yield
+    return steps
+
+
+class Others:
+    """A task that counts its turns."""
+
+    turns = 0
+
+    async def run(self) -> None:
+        while True:
+            self.turns += 1
+            await asyncio.sleep(0)
+
+
+async def turns_during(steps: int) -> int:
+    others = Others()
+    task = asyncio.get_running_loop().create_task(others.run())
+    assert await in_slices(work(steps)) == steps
+    task.cancel()
+    return others.turns
+
+
+async def test_other_tasks_run_once_between_two_slices(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(background, "SLICE_S", 0)
+    assert await turns_during(50) == 50
+    monkeypatch.setattr(background, "SLICE_S", 3600)
+    assert await turns_during(50) == 0

@@ -1,4 +1,4 @@
-"""A histogram loses no value, puts each where Prometheus would, and its quantiles are never below the true ones."""
+"""Histograms, their families of metrics, and counts of requests."""
 
 from __future__ import annotations
 
@@ -10,7 +10,14 @@ from prometheus_client import Histogram as Theirs
 from prometheus_client.parser import text_string_to_metric_families
 
 from understudy_shared.server.app import exposition
-from understudy_shared.telemetry.metrics import Histogram, histogram_family, upper_bound
+from understudy_shared.telemetry.metrics import (
+    MAX_LABELLED,
+    NO_STORE,
+    Histogram,
+    RequestCounts,
+    histogram_family,
+    upper_bound,
+)
 
 BOUNDS = (1, 2.5, 10, 1000)
 VALUES = st.lists(st.sampled_from([0, 1, 1.0001, 2.5, 9, 10, 11, 1000, 1001]) | st.floats(0, 2000), max_size=30)
@@ -50,3 +57,27 @@ def test_a_quantile_is_the_first_bound_that_keeps_its_share(values: list[float],
     kept = sum(value <= found for value in values)
     assert kept >= share * len(values)
     assert all(sum(value <= bound for value in values) < share * len(values) for bound in BOUNDS if bound < found)
+
+
+def test_requests_are_counted_by_operation_store_and_outcome() -> None:
+    counts = RequestCounts()
+    lookups = counts.of("lookup", "words")
+    lookups.outcomes["found"] += 2
+    lookups.count("deadline")
+    counts.of("batch", "words").count("answered")
+    assert counts.of("lookup", "words") is lookups
+    assert counts.outcomes == {
+        ("batch", "words", "answered"): 1,
+        ("lookup", "words", "deadline"): 1,
+        ("lookup", "words", "found"): 2,
+    }
+
+
+def test_names_that_change_for_ever_make_a_bounded_number_of_series() -> None:
+    counts = RequestCounts()
+    for number in range(MAX_LABELLED + 100):
+        counts.of("lookup", f"store-{number}").count("found")
+    labelled = {store for _, store, _ in counts.outcomes}
+    assert len(labelled) <= MAX_LABELLED + 1
+    assert counts.outcomes["lookup", NO_STORE, "found"] == 100
+    assert sum(counts.outcomes.values()) == MAX_LABELLED + 100
