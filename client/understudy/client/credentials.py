@@ -28,9 +28,6 @@ class Credential:
         self._file, self._where = file, where
         self.key = checked_key(key, where) if file is None else self._read()
 
-    def __repr__(self) -> str:
-        return f"Credential({'none' if not self.key else 'shown'}, {self._file or 'given'})"
-
     def is_renewed(self, shown: str) -> bool:
         """Whether the file has another key than the one that was shown. It is used from now on."""
         if self._file is not None and self.key == shown:

@@ -14,11 +14,12 @@ import threading
 import tomllib
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from importlib.metadata import entry_points
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
+from typing import Any, Protocol, TypeVar, runtime_checkable
 from urllib.parse import quote
 
 import click
@@ -35,11 +36,8 @@ from understudy_shared.base.errors import SettingsError, UnderstudyError
 from understudy_shared.base.extras import MissingExtraError
 from understudy_shared.base.processes import without_collections
 from understudy_shared.base.texts import printable
-from understudy_shared.base.words import HostInfo, ReplicaState, TaskId
+from understudy_shared.base.words import HostInfo, ReplicaState
 from understudy_shared.telemetry.logs import LogFormat, configure_logging
-
-if TYPE_CHECKING:
-    from rich.console import Console
 
 MAX_EXAMPLES = 20
 """Stores for which a welcome has an example, and asks for a key that exists."""
@@ -153,33 +151,6 @@ def _segments(examples: list[Any]) -> list[str] | None:
 LOOK_EVERY_S = 0.1
 
 
-class ShownVersion(Protocol):
-    """The version of a task that readers see."""
-
-    @property
-    def version(self) -> int: ...
-
-
-class RestoringReplica(Protocol):
-    """A task's replica."""
-
-    @property
-    def task(self) -> TaskId: ...
-    @property
-    def state(self) -> ReplicaState: ...
-    @property
-    def view(self) -> ShownVersion | None: ...
-    @property
-    def target(self) -> int: ...
-
-
-class ServedGeneration(Protocol):
-    """The replicas of the served generation."""
-
-    @property
-    def replicas(self) -> Sequence[RestoringReplica]: ...
-
-
 class RunningService(Protocol):
     """The interface that every started service shows of itself."""
 
@@ -190,10 +161,10 @@ class RunningService(Protocol):
 
 @runtime_checkable
 class RunningNode(RunningService, Protocol):
-    """A service that restores."""
+    """A service that restores: `generation`, None at first, has `replicas`, each with task, state, view and target."""
 
     @property
-    def generation(self) -> ServedGeneration | None: ...
+    def generation(self) -> Any: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,36 +197,16 @@ class ServiceProgress:
         return max((task.versions_behind for task in self.tasks.values()), default=0)
 
 
-def observe(service: RunningService) -> ServiceProgress:
-    """Read the service once."""
-    reasons = tuple(service.not_ready())  # first: a task that is restored after it makes the next look ready
+def observe(service: RunningService, server: Server) -> ServiceProgress:
+    """Read the service once. It is ready when its /readyz says so, too: a node may wait for other nodes."""
+    # First: a task that is restored after it makes the next look ready.
+    reasons = tuple(service.not_ready() or server.not_ready())
     generation = service.generation if isinstance(service, RunningNode) else None
     tasks = {}
     for replica in generation.replicas if generation is not None else ():
-        view = replica.view
-        version = None if view is None else view.version
+        version = None if replica.view is None else replica.view.version
         tasks[str(replica.task)] = TaskProgress(replica.state, version, replica.target)
     return ServiceProgress(tasks, reasons)
-
-
-def changed_tasks(before: ServiceProgress, after: ServiceProgress) -> list[tuple[str, TaskProgress]]:
-    """List the tasks whose state has changed, or that can be asked now."""
-    return [
-        (name, task)
-        for name, task in after.tasks.items()
-        if (old := before.tasks.get(name)) is None
-        or (old.state, old.version is None) != (task.state, task.version is None)
-    ]
-
-
-class Display(Protocol):
-    """A display that shows the progress while it is open."""
-
-    def __enter__(self) -> Display: ...
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None: ...
-    def show(self, progress: ServiceProgress) -> None: ...
 
 
 class LogDisplay:
@@ -264,22 +215,12 @@ class LogDisplay:
     def __init__(self) -> None:
         self._last = ServiceProgress()
 
-    def __enter__(self) -> LogDisplay:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Do nothing: it holds no terminal."""
-
     def show(self, progress: ServiceProgress) -> None:
-        for name, task in changed_tasks(self._last, progress):
-            log.info(
-                "%s is %s",
-                name,
-                task.state,
-                extra={"action": "task-state", "version": task.version, "versions_behind": task.versions_behind},
-            )
+        for name, task in progress.tasks.items():
+            old = self._last.tasks.get(name)
+            if old is None or (old.state, old.version is None) != (task.state, task.version is None):
+                figures = {"version": task.version, "versions_behind": task.versions_behind}
+                log.info("%s is %s", name, task.state, extra={"action": "task-state", **figures})
         if progress.reasons and not progress.tasks and progress.reasons != self._last.reasons:
             log.info("waiting: %s", "; ".join(progress.reasons), extra={"action": "waiting"})
         self._last = progress
@@ -288,7 +229,7 @@ class LogDisplay:
 class BarDisplay:
     """A bar on the terminal, gone when it is closed."""
 
-    def __init__(self, console: Console | None = None) -> None:
+    def __init__(self) -> None:
         from rich import console as rich_console  # noqa: PLC0415  # slow to import, and --help of a service has no bar
         from rich import progress as bars  # noqa: PLC0415
 
@@ -298,7 +239,7 @@ class BarDisplay:
             bars.BarColumn(bar_width=30),
             bars.TextColumn("{task.fields[figures]}", markup=False),
             bars.TimeElapsedColumn(),
-            console=console or rich_console.Console(stderr=True),
+            console=rich_console.Console(stderr=True),
             transient=True,
         )
         self._bar = self._progress.add_task("starting", total=None, figures="")
@@ -324,21 +265,16 @@ class BarDisplay:
             figures=figures,
         )
 
-    def refresh(self) -> None:
-        """Draw now; it draws by itself a few times a second."""
-        self._progress.refresh()
 
-
-def watch(service: RunningService, display: Display, stopping: threading.Event) -> bool:
+def watch(service: RunningService, server: Server, display: LogDisplay | BarDisplay, stopping: threading.Event) -> bool:
     """Show the progress until the service is ready (True) or `stopping` is set (False)."""
-    with display:
-        while True:
-            progress = observe(service)
-            display.show(progress)
-            if not progress.reasons:
-                return True
-            if stopping.wait(LOOK_EVERY_S):
-                return False
+    while True:
+        progress = observe(service, server)
+        display.show(progress)
+        if not progress.reasons:
+            return True
+        if stopping.wait(LOOK_EVERY_S):
+            return False
 
 
 log = logging.getLogger(__name__)
@@ -424,23 +360,6 @@ def find_service(name: str, *, extras: str) -> ServiceEntryPoint:
     raise MissingExtraError(f"{missing} is not installed", extras=extras)
 
 
-class _ReadyOverHttp:
-    """A service that is ready when its /readyz says so, too: a node may wait for other nodes."""
-
-    def __init__(self, service: RunningService, server: Server) -> None:
-        self._service = service
-        self._server = server
-        self.host = service.host
-
-    @property
-    def generation(self) -> ServedGeneration | None:
-        return self._service.generation if isinstance(self._service, RunningNode) else None
-
-    def not_ready(self) -> list[str]:
-        """Return why the service is not ready, as far as it knows itself, or as its /readyz says."""
-        return self._service.not_ready() or self._server.not_ready()
-
-
 def add_keys(server: Server, document: Mapping[str, Any]) -> None:
     """Put a key that exists beside each store of `/v1/stores`, as `existing_key`, where the node finds one at once."""
     for store in document["stores"][:MAX_EXAMPLES]:
@@ -478,8 +397,9 @@ class Welcome:
         url = url_of(service.host, is_tls=is_tls)
         try:
             with Server(url, timeout_s=FIRST_REPLY_TIMEOUT_S, is_own=True) as server:
-                display = BarDisplay() if self._on_terminal else LogDisplay()
-                if watch(_ReadyOverHttp(service, server), display, self._stopping):
+                with BarDisplay() if self._on_terminal else nullcontext(LogDisplay()) as display:
+                    is_ready = watch(service, server, display, self._stopping)
+                if is_ready:
                     self._greet(url, _shown_stores(service, server))
         except UnderstudyError as error:
             if not self._stopping.is_set():

@@ -169,66 +169,6 @@ MIN_ATTEMPT_S = 0.02
 """Time that has to be left for another attempt to be worth its cost."""
 
 
-class Where(Enum):
-    """The server of the next attempt."""
-
-    SAME = auto()
-    NEXT = auto()
-
-
-class Again(NamedTuple):
-    """The decision to try again, after a pause. `is_paid`: a unit of the budget was needed."""
-
-    where: Where
-    pause_s: float = 0.0
-    is_paid: bool = False
-
-
-class Tries(NamedTuple):
-    """The attempts of a call so far. `untried` is the number of servers that it has not asked."""
-
-    paid: int
-    max_paid: int
-    not_sent: int
-    servers: int
-    untried: int
-    has_resent: bool
-    has_new_credential: bool
-    left_s: float
-
-
-def decide(judged: Judged, tries: Tries, *, jitter: float) -> Again | None:
-    """Return the next attempt, or None to give up. `jitter` is from 0 to 1."""
-    if tries.left_s < MIN_ATTEMPT_S:
-        return None
-    match judged.meaning:
-        case Meaning.STALE if not tries.has_resent:
-            return Again(Where.SAME)
-        case Meaning.UNAUTHENTICATED if tries.has_new_credential:
-            return Again(Where.SAME)
-        case Meaning.NOT_SENT if tries.untried:
-            return Again(Where.NEXT)
-        case Meaning.NOT_SENT if tries.not_sent < tries.servers + tries.max_paid:
-            return _within(_backoff_s(tries.not_sent - tries.servers, jitter), Where.NEXT, tries)
-        case Meaning.BUSY | Meaning.FAILED | Meaning.STALE if tries.untried and tries.paid < tries.max_paid:
-            return Again(Where.NEXT, is_paid=True)
-        case Meaning.BUSY | Meaning.FAILED | Meaning.STALE | Meaning.LIMITED if tries.paid < tries.max_paid:
-            where = Where.SAME if judged.meaning is Meaning.LIMITED else Where.NEXT
-            pause_s = judged.retry_after_s + _backoff_s(tries.paid, jitter)
-            return _within(pause_s, where, tries, is_paid=True)
-    return None
-
-
-def _within(pause_s: float, where: Where, tries: Tries, *, is_paid: bool = False) -> Again | None:
-    """Return a pause and an attempt after it; None where the deadline would be over."""
-    return Again(where, pause_s, is_paid) if pause_s + MIN_ATTEMPT_S < tries.left_s else None
-
-
-def _backoff_s(count: int, jitter: float) -> float:
-    pause_s: float = FIRST_PAUSE_S * 2.0 ** min(max(count, 0), 16)
-    return min(LONGEST_PAUSE_S, pause_s) * (0.5 + jitter / 2)
-
-
 def attempt_s(left_s: float, wait_s: float) -> float:
     """Return the time of an attempt while another server is untried, for which half of what is left is kept: a server
     that hangs must not use up the call. The time that a server was asked to wait is its own.
@@ -283,24 +223,34 @@ class Call:
         """Return how long to wait, and whom to ask then. Raises the error of a call that ends here."""
         state, now_s = self._state, self._state.now_s()
         self._note(endpoint, judged, now_s)
-        tries = Tries(
-            paid=self._paid,
-            max_paid=state.settings.retries,
-            not_sent=self._not_sent,
-            servers=len(state.servers.endpoints),
-            untried=len(state.servers.endpoints) - len(self._tried),
-            has_resent=self._has_resent,
-            has_new_credential=judged.meaning is Meaning.UNAUTHENTICATED and self._is_renewed(shown),
-            left_s=self._deadline_s - now_s,
-        )
-        again = decide(judged, tries, jitter=state.rng.random())
-        if again is None or (again.is_paid and not state.budget.try_spend(1, now_s * 1000)):
-            raise self._error(judged, tries.left_s)
-        self._paid += again.is_paid
-        self._has_resent |= judged.meaning is Meaning.STALE
-        if again.where is Where.SAME:
-            return again.pause_s, endpoint
-        return again.pause_s, state.servers.best(now_s + again.pause_s, self._tried)
+        left_s, servers, retries = self._deadline_s - now_s, len(state.servers.endpoints), state.settings.retries
+        is_untried = len(self._tried) < servers
+        pause_s, is_same, is_paid = 0.0, False, False
+        match judged.meaning:
+            case Meaning.STALE if not self._has_resent:
+                is_same = self._has_resent = True
+            case Meaning.UNAUTHENTICATED if self._is_renewed(shown):
+                is_same = True
+            case Meaning.NOT_SENT if is_untried:
+                pass
+            case Meaning.NOT_SENT if self._not_sent < servers + retries:
+                pause_s = self._backoff_s(self._not_sent - servers)
+            case Meaning.BUSY | Meaning.FAILED | Meaning.STALE if is_untried and self._paid < retries:
+                is_paid = True
+            case Meaning.BUSY | Meaning.FAILED | Meaning.STALE | Meaning.LIMITED if self._paid < retries:
+                pause_s = judged.retry_after_s + self._backoff_s(self._paid)
+                is_same, is_paid = judged.meaning is Meaning.LIMITED, True
+            case _:
+                raise self._error(judged, left_s)
+        is_too_late = left_s < MIN_ATTEMPT_S or (pause_s > 0 and pause_s + MIN_ATTEMPT_S >= left_s)
+        if is_too_late or (is_paid and not state.budget.try_spend(1, now_s * 1000)):
+            raise self._error(judged, left_s)
+        self._paid += is_paid
+        return pause_s, endpoint if is_same else state.servers.best(now_s + pause_s, self._tried)
+
+    def _backoff_s(self, count: int) -> float:
+        pause_s: float = FIRST_PAUSE_S * 2.0 ** min(max(count, 0), 16)
+        return min(LONGEST_PAUSE_S, pause_s) * (0.5 + self._state.rng.random() / 2)
 
     def _note(self, endpoint: Endpoint, judged: Judged, now_s: float) -> None:
         self._tried |= {endpoint}

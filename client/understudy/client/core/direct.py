@@ -4,7 +4,7 @@ Metadata of a router names the nodes. A call that finds it due fetches it on its
 is known. No call fetches at once when something changes: a random part of `JITTER_S` passes first, so that many clients
 do not come together.
 
-Before: `NodeChoice` names the node, or the reason to ask a router. A node or a partition that failed is left alone for
+Before: metadata names the node, or the reason to ask a router. A node or a partition that failed is left alone for
 a pause that grows. Failures are paid from a budget: while it is empty every read goes to a router, so direct routing
 adds few requests however much is wrong.
 
@@ -75,9 +75,6 @@ class StoreMetadata:
         self.is_change_expected = False
         self._fetchers: dict[int, object] = {}
 
-    def __repr__(self) -> str:
-        return f"StoreMetadata({self.store}, {self.placement!r})"
-
     def usable(self, now_s: float) -> Placement | None:
         """Return the placement, unless it is too old."""
         return self.placement if now_s - self.confirmed_s < EXPIRY_S else None
@@ -101,9 +98,6 @@ class Metadata:
         self._addresses, self._state = addresses, state
         self._confirmed_s = float("-inf")
         self._stores: dict[str, StoreMetadata] = {}
-
-    def __repr__(self) -> str:
-        return f"Metadata(term and epoch {self.order}, {len(self._stores)} stores)"
 
     def of(self, store: str, now_s: float) -> StoreMetadata:
         """Return what is known of a store; of a new one that is nothing, and it is fetched soon."""
@@ -211,120 +205,6 @@ class NodeRead(NamedTuple):
     partitions: Mapping[int, int]
 
 
-class NodeChoice:
-    """The choice of one client, and what it remembers of nodes."""
-
-    def __init__(self, state: ClientState) -> None:
-        self._state = state
-        self._nodes: Pauses[Endpoint] = Pauses(state.rng)
-        self._partitions: Pauses[tuple[Endpoint, StoreMetadata, int]] = Pauses(state.rng)
-        self._all: Pauses[None] = Pauses(state.rng)
-        # Its own, so that nodes that fail never cost a call its retries at routers.
-        self._budget = RetryBudget(percent=RETRY_PERCENT, per_s=RETRY_PER_S, now_ms=state.now_s() * 1000 - FADE_MS)
-        self._answered = 0
-        self._routed: Counter[Why] = Counter()
-
-    def __repr__(self) -> str:
-        return f"NodeChoice({len(self._nodes.failing)} nodes and {len(self._partitions.failing)} partitions fail)"
-
-    def counts(self, fetched: int) -> RoutingCounts:
-        """Return the keys that nodes answered, and those of routers by the reason."""
-        return RoutingCounts(self._answered, {str(why): keys for why, keys in self._routed.items()}, fetched)
-
-    def by_router(self, why: Why, keys: int = 1) -> None:
-        """Count keys that a router is asked for."""
-        self._routed[why] += keys
-
-    # ---- before a node is asked
-
-    def read_of(self, entry: StoreMetadata, parts: Sequence[Any], given: Members, now_s: float) -> NodeRead | Why:
-        """Return the read of one key, or why a router is asked."""
-        placement = entry.usable(now_s)
-        if placement is None:
-            return Why.NO_METADATA
-        bounds = _bounds(placement, given)
-        if isinstance(bounds, Why):
-            return bounds
-        partition = placement.partition(parts)
-        if partition is None:
-            return Why.KEY
-        node = self._node_of(entry, placement, partition, now_s)
-        return node if isinstance(node, Why) else NodeRead(entry, placement, node, *bounds, {0: partition})
-
-    def reads_of(self, entry: StoreMetadata, keys: Sequence[Any], given: Members) -> list[NodeRead]:
-        """Return a read for each node that is asked for some of the keys, and count those of routers."""
-        now_s = self._state.now_s()
-        placement = entry.usable(now_s)
-        if placement is None:
-            self.by_router(Why.NO_METADATA, len(keys))
-            return []
-        bounds = _bounds(placement, given)
-        if isinstance(bounds, Why):
-            self.by_router(bounds, len(keys))
-            return []
-        found = placement.partitions(keys)
-        asked: dict[Endpoint | Why, dict[int, Any]] = {}
-        by_partition = {
-            each: asked.setdefault(Why.KEY if each is None else self._node_of(entry, placement, each, now_s), {})
-            for each in set(found)
-        }
-        for at, partition in enumerate(found):
-            by_partition[partition][at] = partition
-        reads = []
-        for node, partition_of in asked.items():
-            if isinstance(node, Why):
-                self.by_router(node, len(partition_of))
-            else:
-                reads.append(NodeRead(entry, placement, node, *bounds, partition_of))
-        return reads
-
-    def _node_of(self, entry: StoreMetadata, placement: Placement, partition: int, now_s: float) -> Endpoint | Why:
-        """Return the node to ask for a partition, or why a router is asked."""
-        endpoint = placement.actives[partition]
-        if endpoint is None:
-            return Why.NO_ACTIVE
-        is_paused = (
-            (self._all.failing and self._all.left_s(None, now_s))
-            or (self._nodes.failing and self._nodes.left_s(endpoint, now_s))
-            or (self._partitions.failing and self._partitions.left_s((endpoint, entry, partition), now_s))
-        )
-        return Why.PAUSED if is_paused else endpoint
-
-    # ---- after it was asked
-
-    def succeeded(self, read: NodeRead, places: Collection[int]) -> None:
-        """Note that a node gave the answers to the keys at these places."""
-        self._answered += len(places)
-        self._state.budget.asked(1)
-        self._budget.asked(1)
-        if self._nodes.failing:
-            self._nodes.succeeded(read.endpoint)
-        if self._all.failing:
-            self._all.succeeded(None)
-        if self._partitions.failing:
-            for partition in {read.partitions[at] for at in places}:
-                self._partitions.succeeded((read.endpoint, read.entry, partition))
-
-    def failed(self, read: NodeRead, judged: Judged, places: Collection[int]) -> bool:
-        """Note that a node gave no answer to the keys at these places that can be used: routers are asked for them.
-
-        Return whether the assignment may be another by now.
-        """
-        now_s = self._state.now_s()
-        why = _why(judged)
-        self.by_router(why, len(places))
-        if judged.meaning is Meaning.UNAUTHENTICATED:
-            self._nodes.failed(read.endpoint, now_s, _CREDENTIAL_PAUSE_S)
-        elif judged.kind is not None or judged.blames_server or judged.meaning is Meaning.LIMITED:
-            self._nodes.failed(read.endpoint, now_s, judged.retry_after_s)
-        else:
-            for partition in {read.partitions[at] for at in places}:
-                self._partitions.failed((read.endpoint, read.entry, partition), now_s)
-        if judged.meaning is not Meaning.NOT_SENT and not self._budget.try_spend(1, now_s * 1000):
-            self._all.failed(None, now_s)
-        return why is not Why.FAILED or judged.kind is not None
-
-
 def _why(judged: Judged) -> Why:
     if judged.meaning is Meaning.ANSWER:
         return Why.DOUBT
@@ -356,13 +236,6 @@ Found = dict[int, tuple[Answer, Answer]]
 """The results of a batch by the places of their keys, each with the read that it shares with others."""
 
 
-class BatchAnswer(NamedTuple):
-    """The answer to a compact batch: what its results share, and the results."""
-
-    reads: Sequence[Answer]
-    results: Sequence[Answer]
-
-
 def lookup_of(document: Any, store: str) -> Answer | None:
     """Return a document if it is the answer to a lookup in that store."""
     if (
@@ -376,20 +249,19 @@ def lookup_of(document: Any, store: str) -> Answer | None:
     return None
 
 
-def batch_of(document: Any, store: str, number: int) -> BatchAnswer | None:
-    """Return a document if it is the answer to a compact batch of so many keys of that store."""
+def batch_of(document: Any, store: str, number: int) -> tuple[Sequence[Answer], Sequence[Answer]] | None:
+    """Return the shared reads and the results of a document if it is the answer to a compact batch of so many keys."""
     match document:
         case {"store": str(name), "reads": [*reads], "results": [*results]} if name == store and len(results) == number:
             if {*map(type, reads), *map(type, results)} <= {dict}:
-                return BatchAnswer(reads, results)
+                return reads, results
     return None
 
 
 def usable_results(
-    answer: BatchAnswer, places: Sequence[int], keys: Sequence[Any], placement: Placement
+    reads: Sequence[Answer], results: Sequence[Answer], places: Sequence[int], keys: Sequence[Any], placement: Placement
 ) -> tuple[Found, Sequence[Answer]]:
     """Return the results that can be used, which are those of the keys, and the reads that they share."""
-    reads, results = answer
     trusted = [is_trusted(each, placement) for each in reads]
     shared: list[Any] = [
         each.get("read") if is_of_key and type(each["found"]) is bool else None
@@ -418,26 +290,25 @@ def is_trusted(read: Answer, placement: Placement) -> bool:
     )
 
 
-def is_by_active(read: Answer) -> bool:
-    """Whether the active replica gave an answer that is trusted; another one has become active if not."""
-    return bool(read["served_by"].get("role") == "active")
-
-
 class Direct:
-    """The direct routing of one client."""
+    """The direct routing of one client, and what it remembers of nodes."""
 
     def __init__(self, addresses: NodeAddresses, state: ClientState) -> None:
         self._state = state
         self._metadata = Metadata(addresses, state)
-        self._choice = NodeChoice(state)
-
-    def __repr__(self) -> str:
-        return f"Direct({self._metadata!r}, {self._choice!r})"
+        self._nodes: Pauses[Endpoint] = Pauses(state.rng)
+        self._partitions: Pauses[tuple[Endpoint, StoreMetadata, int]] = Pauses(state.rng)
+        self._all: Pauses[None] = Pauses(state.rng)
+        # Its own, so that nodes that fail never cost a call its retries at routers.
+        self._budget = RetryBudget(percent=RETRY_PERCENT, per_s=RETRY_PER_S, now_ms=state.now_s() * 1000 - FADE_MS)
+        self._answered = 0
+        self._routed: Counter[Why] = Counter()
 
     @property
     def counts(self) -> RoutingCounts:
-        """The keys that nodes answered, those of routers, and the requests for metadata."""
-        return self._choice.counts(self._metadata.fetched)
+        """The keys that nodes answered, those of routers by the reason, and the requests for metadata."""
+        routed = {str(why): keys for why, keys in self._routed.items()}
+        return RoutingCounts(self._answered, routed, self._metadata.fetched)
 
     def get(
         self, store: str, parts: Sequence[Any], given: Members, target: Target, end_s: float
@@ -451,9 +322,9 @@ class Direct:
         if entry.due_s <= now_s:
             yield from self._metadata.fetch(entry, end_s)
             now_s = self._state.now_s()
-        read = self._choice.read_of(entry, parts, given, now_s)
+        read = self._read_of(entry, parts, given, now_s)
         if isinstance(read, Why):
-            self._choice.by_router(read)
+            self._routed[read] += 1
             return None
         request = Request("GET", target(read.members), None, read.wait_s)
         judged = judge((yield self._attempt(read, request, end_s, LOOKUP_S)))
@@ -472,7 +343,7 @@ class Direct:
         entry = self._metadata.of(store, now_s)
         if entry.due_s <= now_s:
             yield from self._metadata.fetch(entry, end_s)
-        reads = self._choice.reads_of(entry, keys, given)
+        reads = self._reads_of(entry, keys, given)
         calls = [self._ask_many(read, store, keys, batch, end_s) for read in reads]
         if len(calls) == 1:
             return (yield from calls[0])
@@ -493,7 +364,7 @@ class Direct:
             judged = judge((yield self._attempt(read, request, end_s, end_s)))
         answer = batch_of(judged.document, store, len(places))
         asked = [keys[at] for at in places]
-        found, shared = ({}, []) if answer is None else usable_results(answer, places, asked, read.placement)
+        found, shared = ({}, []) if answer is None else usable_results(*answer, places, asked, read.placement)
         if found:
             self._succeeded(read, shared, [*found])
         if len(found) < len(places):
@@ -506,13 +377,93 @@ class Direct:
         until_s = now_s + read.wait_s + min(limit_s, max(0.0, end_s - now_s) / 2)
         return Send(read.endpoint, self._state.named(request), self._state.headers(request), until_s)
 
-    def _succeeded(self, read: NodeRead, shared: Sequence[Answer], places: Sequence[int]) -> None:
-        self._choice.succeeded(read, places)
+    # ---- before a node is asked
+
+    def _read_of(self, entry: StoreMetadata, parts: Sequence[Any], given: Members, now_s: float) -> NodeRead | Why:
+        """Return the read of one key, or why a router is asked."""
+        placement = entry.usable(now_s)
+        if placement is None:
+            return Why.NO_METADATA
+        bounds = _bounds(placement, given)
+        if isinstance(bounds, Why):
+            return bounds
+        partition = placement.partition(parts)
+        if partition is None:
+            return Why.KEY
+        node = self._node_of(entry, placement, partition, now_s)
+        return node if isinstance(node, Why) else NodeRead(entry, placement, node, *bounds, {0: partition})
+
+    def _reads_of(self, entry: StoreMetadata, keys: Sequence[Any], given: Members) -> list[NodeRead]:
+        """Return a read for each node that is asked for some of the keys, and count those of routers."""
+        now_s = self._state.now_s()
+        placement = entry.usable(now_s)
+        if placement is None:
+            self._routed[Why.NO_METADATA] += len(keys)
+            return []
+        bounds = _bounds(placement, given)
+        if isinstance(bounds, Why):
+            self._routed[bounds] += len(keys)
+            return []
+        found = placement.partitions(keys)
+        asked: dict[Endpoint | Why, dict[int, Any]] = {}
+        by_partition = {
+            each: asked.setdefault(Why.KEY if each is None else self._node_of(entry, placement, each, now_s), {})
+            for each in set(found)
+        }
+        for at, partition in enumerate(found):
+            by_partition[partition][at] = partition
+        reads = []
+        for node, partition_of in asked.items():
+            if isinstance(node, Why):
+                self._routed[node] += len(partition_of)
+            else:
+                reads.append(NodeRead(entry, placement, node, *bounds, partition_of))
+        return reads
+
+    def _node_of(self, entry: StoreMetadata, placement: Placement, partition: int, now_s: float) -> Endpoint | Why:
+        """Return the node to ask for a partition, or why a router is asked."""
+        endpoint = placement.actives[partition]
+        if endpoint is None:
+            return Why.NO_ACTIVE
+        is_paused = (
+            (self._all.failing and self._all.left_s(None, now_s))
+            or (self._nodes.failing and self._nodes.left_s(endpoint, now_s))
+            or (self._partitions.failing and self._partitions.left_s((endpoint, entry, partition), now_s))
+        )
+        return Why.PAUSED if is_paused else endpoint
+
+    # ---- after it was asked
+
+    def _succeeded(self, read: NodeRead, shared: Sequence[Answer], places: Collection[int]) -> None:
+        """Note that a node gave the answers to the keys at these places."""
+        self._answered += len(places)
+        self._state.budget.asked(1)
+        self._budget.asked(1)
+        if self._nodes.failing:
+            self._nodes.succeeded(read.endpoint)
+        if self._all.failing:
+            self._all.succeeded(None)
+        if self._partitions.failing:
+            for partition in {read.partitions[at] for at in places}:
+                self._partitions.succeeded((read.endpoint, read.entry, partition))
         for each in shared:
             self._state.position.observe(each["position"])
-            if not is_by_active(each):  # another node has become active
+            if each["served_by"].get("role") != "active":  # another node has become active
                 self._metadata.changed(read.entry)
 
-    def _failed(self, read: NodeRead, judged: Judged, places: Sequence[int]) -> None:
-        if self._choice.failed(read, judged, places):
+    def _failed(self, read: NodeRead, judged: Judged, places: Collection[int]) -> None:
+        """Note that a node gave no answer to the keys at these places that can be used: routers are asked for them."""
+        now_s = self._state.now_s()
+        why = _why(judged)
+        self._routed[why] += len(places)
+        if judged.meaning is Meaning.UNAUTHENTICATED:
+            self._nodes.failed(read.endpoint, now_s, _CREDENTIAL_PAUSE_S)
+        elif judged.kind is not None or judged.blames_server or judged.meaning is Meaning.LIMITED:
+            self._nodes.failed(read.endpoint, now_s, judged.retry_after_s)
+        else:
+            for partition in {read.partitions[at] for at in places}:
+                self._partitions.failed((read.endpoint, read.entry, partition), now_s)
+        if judged.meaning is not Meaning.NOT_SENT and not self._budget.try_spend(1, now_s * 1000):
+            self._all.failed(None, now_s)
+        if why is not Why.FAILED or judged.kind is not None:  # the assignment may be another by now
             self._metadata.changed(read.entry)

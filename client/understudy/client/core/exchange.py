@@ -41,7 +41,8 @@ class Pauses(Generic[K]):
     def failed(self, thing: K, now_s: float, at_least_s: float = 0.0) -> None:
         """Leave it alone for a while."""
         if len(self.failing) >= MAX_PAUSES:
-            self.clear()
+            self.failing.clear()
+            self._until_s.clear()
         count = self.failing[thing] = min(self.failing.get(thing, 0) + 1, 16)
         pause_s = min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2 ** (count - 1)) * self._rng.uniform(0.5, 1.0)
         self._until_s[thing] = now_s + max(pause_s, at_least_s)
@@ -50,11 +51,6 @@ class Pauses(Generic[K]):
         """Forget its failures."""
         self.failing.pop(thing, None)
         self._until_s.pop(thing, None)
-
-    def clear(self) -> None:
-        """Forget all failures."""
-        self.failing.clear()
-        self._until_s.clear()
 
 
 class Endpoint(NamedTuple):

@@ -49,9 +49,6 @@ class NodeAddresses:
         (self._scheme,) = schemes
         self._mapping = None if mapping is None else {_parsed(name): _parsed(to) for name, to in mapping.items()}
 
-    def __repr__(self) -> str:
-        return f"NodeAddresses({self._scheme}, {self._mapping})"
-
     def endpoint(self, host: str, port: int, router: Endpoint) -> Endpoint | None:
         """Return where a node is asked that metadata of this router names; None where it is not."""
         host = host.lower()
@@ -170,9 +167,6 @@ class Placement:
         self._history, self._codec = history, codec
         self._own: dict[str, bool] = {}
         self._partition_of_parts = lru_cache(KNOWN_KEYS, typed=True)(self._placed)  # 1 and True are two keys
-
-    def __repr__(self) -> str:
-        return f"Placement(term and epoch {self.order}, {len(self.actives)} partitions)"
 
     def partition(self, parts: Sequence[Any]) -> int | None:
         """Return the partition of a key as `get` takes it, None for one that only a server can refuse."""

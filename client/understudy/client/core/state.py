@@ -54,9 +54,6 @@ class SessionPosition:
         self._position: Position | None = None
         self._locks: dict[int, threading.Lock] = {}
 
-    def __repr__(self) -> str:
-        return f"SessionPosition({self._position})"
-
     def observe(self, token: object) -> None:
         """Take the position of an answer into account. Anything else is left out."""
         if token == self.token or not isinstance(token, str):

@@ -99,9 +99,6 @@ class EventParser:
         self._is_first_line = True
         self._ended_by_cr = False
 
-    def __repr__(self) -> str:
-        return f"EventParser({self._held} bytes wait)"
-
     def feed(self, data: bytes) -> list[ServerEvent]:
         """Return what ended in these bytes, in order. Raises BadStreamError."""
         if not data:
