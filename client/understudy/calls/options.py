@@ -57,6 +57,13 @@ application_option = click.option(
 )  # fmt: skip
 
 
+include_expired_option = click.option(
+    "--include-expired/--no-include-expired", default=None,
+    help="Whether to show what the watermark has outlived and Spark has not removed.  [default: the store's, "
+    "else show it]",
+)  # fmt: skip
+
+
 def server_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add --url, --application, --timeout-s and --json, which the command gets as `options`, and the files for TLS."""
 
@@ -112,11 +119,7 @@ def selection_options(command: Command) -> Command:
             help=f"At most so many elements of a key's list.  [default: {MAX_PAGE_ELEMENTS}]",
         ),
         click.option("--cursor", help="The next page of a list: the `next_cursor` of the page before."),
-        click.option(
-            "--include-expired/--no-include-expired", default=None,
-            help="Whether to show what the watermark has outlived and Spark has not removed.  [default: the store's, "
-            "else show it]",
-        ),
+        include_expired_option,
     )  # fmt: skip
     return _all(command, options)
 
@@ -148,11 +151,7 @@ def _all(command: Command, options: tuple[Callable[[Command], Command], ...]) ->
 def question_options(command: Command) -> Command:
     """Add the options that select rows."""
     for option in (
-        click.option(
-            "--include-expired/--no-include-expired", default=None,
-            help="Whether to show what the watermark has outlived and Spark has not removed.  [default: the store's, "
-            "else show it]",
-        ),
+        include_expired_option,
         click.option("--cursor", help="Go on behind a page: its `next_cursor`."),
         click.option("--partition", type=click.IntRange(min=0), help="Only this partition of the store."),
         click.option("--from", help="The least value of the first key column; of a window, its least start."),

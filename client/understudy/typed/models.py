@@ -68,11 +68,10 @@ def _model_of_class(cls: Any) -> Model | None:
     pydantic = sys.modules.get("pydantic")  # who defines such a model has imported it
     if pydantic is not None and issubclass(cls, pydantic.BaseModel):
         return Model(name, _pydantic(cls), cls.model_validate)
-    return Model(name, _dataclass(cls), _maker(cls)) if dataclasses.is_dataclass(cls) else None
-
-
-def _maker(cls: Any) -> Callable[[dict[str, Any]], Any]:
-    return lambda given: cls(**given)
+    if not dataclasses.is_dataclass(cls):
+        return None
+    make: Any = cls
+    return Model(name, _dataclass(cls), lambda given: make(**given))
 
 
 def columns_of(instance: object) -> Mapping[str, Any] | None:

@@ -84,10 +84,6 @@ def _scalars() -> Mapping[type[SparkType], Callable[[], Any]]:
 Convert = Callable[[Any], object]
 
 
-class _UnfitError(ValueError):
-    """A value that its Arrow type cannot hold."""
-
-
 def converter(spark_type: SparkType) -> Convert:
     """Return a function from a printed value to one of which pyarrow makes an array; nulls do not come to it."""
     # One case for each type: the rule of a type is read at one place.
@@ -127,7 +123,7 @@ def _or_null(spark_type: SparkType) -> Convert:
 
 def _text(value: object) -> str:
     if not isinstance(value, str):
-        raise _UnfitError("it is not UTF-8")
+        raise ValueError("it is not UTF-8")
     return value
 
 

@@ -33,7 +33,7 @@ from understudy_shared.spark.json_values import (
     refuse_whole_key,
     refuse_whole_path,
 )
-from understudy_shared.spark.murmur3 import SEED, compile_row_hash, hash_bytes, partition_of
+from understudy_shared.spark.murmur3 import SEED, compile_row_hash, hash_bytes
 from understudy_shared.spark.types import (
     ArrayType,
     BooleanType,
@@ -145,24 +145,19 @@ class KeyColumns:
     Each method returns None where the keys have to be taken one by one.
     """
 
-    def __init__(
-        self,
-        key: StructType,
-        names: Sequence[str],
-        *,
-        encode: Callable[[Row], bytes],
-        place: Callable[[Row, int], int],
-        num_hash_columns: int,
-    ) -> None:
-        """Compile what prints them. `encode` and `place` take a single row."""
-        self._kinds = [field.type for field in key.fields]
-        self._names = names
-        self._encode, self._place = encode, place
-        self._is_taken = bool(self._kinds) and all(map(_is_plain, self._kinds))
+    def __init__(self, codec: KeyCodec) -> None:
+        """Compile what prints them."""
+        self._kinds = [field.type for field in codec.key.fields]
+        self._names = codec.names
+        self._encode, self._place = codec.encode, codec.partition
+        # Others are not parsed, normalised and printed as what they are.
+        are_plain = all(isinstance(kind, StringType | BooleanType | IntegralType) for kind in self._kinds)
+        self._is_taken = bool(self._kinds) and are_plain
         if self._is_taken:
-            self._print = _printer(names)
-            self._head = b'{%b:"' % orjson.dumps(names[0])
-            self._is_one_text = isinstance(self._kinds[0], StringType) and len(self._kinds) == num_hash_columns == 1
+            self._print = _printer(self._names)
+            self._head = b'{%b:"' % orjson.dumps(self._names[0])
+            is_placed_by_one = not codec.is_scattered and codec.num_hash_columns == 1
+            self._is_one_text = isinstance(self._kinds[0], StringType) and len(self._kinds) == 1 and is_placed_by_one
 
     def encode(self, keys: Sequence[object], partitions: int) -> EncodedKeys | None:
         """Parse, encode, place and print keys, of so many partitions."""
@@ -202,11 +197,6 @@ class KeyColumns:
         columns = list(zip(*rows, strict=True))
         are_fit = all(_fits(kind, column) for kind, column in zip(self._kinds, columns, strict=True))
         return (rows, columns) if are_fit else (None, ())
-
-
-def _is_plain(kind: SparkType) -> bool:
-    """Whether a value is parsed, normalised and printed as what it is."""
-    return isinstance(kind, StringType | BooleanType | IntegralType)
 
 
 def _rows(keys: Sequence[object], names: Sequence[str]) -> Sequence[Sequence[object]] | None:
@@ -266,7 +256,7 @@ def _text_partitions(texts: Sequence[bytes], partitions: int) -> list[int]:
     if not any(size & 3 for size in set(map(len, texts))):
         return [_signed_murmur3(text, SEED) % partitions for text in texts]
     hashes = [hash_bytes(text, SEED) for text in texts]
-    return [partition_of(h - 0x100000000 if h & 0x80000000 else h, partitions) for h in hashes]
+    return [(h - 0x100000000 if h & 0x80000000 else h) % partitions for h in hashes]
 
 
 Row = tuple[object, ...]
@@ -362,7 +352,8 @@ class KeyCodec:
         """Return the store partition of a key; 0 when no column is hashed, and `ANY_PARTITION` in a scattered store."""
         if self.is_scattered:
             return ANY_PARTITION
-        return partition_of(self._hash(row), partitions) if self.num_hash_columns else 0
+        # Spark's `pmod`: Python's remainder has the divisor's sign already.
+        return self._hash(row) % partitions if self.num_hash_columns else 0
 
     def layout(self, partitions: int) -> str:
         """Name the layout: everything that decides how a key is encoded and where it is. Two codecs of one layout never
@@ -400,13 +391,7 @@ class KeyCodec:
     @cached_property
     def key_columns(self) -> KeyColumns:
         """The keys, many at once."""
-        return KeyColumns(
-            self.key,
-            self.names,
-            encode=self.encode,
-            place=self.partition,
-            num_hash_columns=0 if self.is_scattered else self.num_hash_columns,
-        )
+        return KeyColumns(self)
 
     @cached_property
     def _decode(self) -> RowDecoder:

@@ -60,11 +60,6 @@ def compile_row_hash(struct_type: StructType) -> RowHash:
     return cast(RowHash, source.compile())
 
 
-def partition_of(row_hash: int, partitions: int) -> int:
-    """Compute Spark's `pmod`: Python's remainder has the divisor's sign already."""
-    return row_hash % partitions
-
-
 def hash_bytes(data: bytes, seed: int) -> int:
     """Compute Spark's `Murmur3_x86_32.hashUnsafeBytes`, unsigned."""
     size = len(data)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -28,7 +28,7 @@ MAX_LONG_DIGITS = 18
 
 @dataclass(frozen=True)
 class SparkType:
-    """A Spark SQL type. Types without parameters get their name from `NAME`."""
+    """A Spark SQL type. Types without parameters get their name from `NAME`, and are equal to those of their class."""
 
     NAME: ClassVar[str] = ""
 
@@ -37,53 +37,44 @@ class SparkType:
         return self.NAME
 
 
-@dataclass(frozen=True)
 class VoidType(SparkType):
     NAME = "void"
 
 
-@dataclass(frozen=True)
 class BooleanType(SparkType):
     NAME = "boolean"
 
 
-@dataclass(frozen=True)
 class IntegralType(SparkType):
     """A signed integer; `BITS` bounds it."""
 
     BITS: ClassVar[int] = 0
 
 
-@dataclass(frozen=True)
 class ByteType(IntegralType):
     NAME = "byte"
     BITS = 8
 
 
-@dataclass(frozen=True)
 class ShortType(IntegralType):
     NAME = "short"
     BITS = 16
 
 
-@dataclass(frozen=True)
 class IntType(IntegralType):
     NAME = "int"
     BITS = 32
 
 
-@dataclass(frozen=True)
 class LongType(IntegralType):
     NAME = "long"
     BITS = 64
 
 
-@dataclass(frozen=True)
 class FloatType(SparkType):
     NAME = "float"
 
 
-@dataclass(frozen=True)
 class DoubleType(SparkType):
     NAME = "double"
 
@@ -124,24 +115,20 @@ class BinaryType(SparkType):
         return self.opaque_as or "binary"
 
 
-@dataclass(frozen=True)
 class VariantType(SparkType):
     """Values of any type, stored as bytes and shown as JSON."""
 
     NAME = "variant"
 
 
-@dataclass(frozen=True)
 class DateType(SparkType):
     NAME = "date"
 
 
-@dataclass(frozen=True)
 class TimestampType(SparkType):
     NAME = "timestamp"
 
 
-@dataclass(frozen=True)
 class TimestampNtzType(SparkType):
     NAME = "timestamp_ntz"
 
@@ -173,7 +160,6 @@ class DayTimeIntervalType(SparkType):
         return f"interval {self.fields}"
 
 
-@dataclass(frozen=True)
 class CalendarIntervalType(SparkType):
     NAME = "interval"
 
@@ -273,12 +259,38 @@ def _fields_in(spark_type: SparkType) -> int:
 
 def opaque_columns(struct: StructType) -> tuple[str, ...]:
     """List the columns that hold, at any depth, values that have no order and no equality: these cannot be keys."""
-    return tuple(field.name for field in struct.fields if _is_opaque(field.type))
+    return tuple(
+        field.name
+        for field in struct.fields
+        if any(
+            isinstance(each, VariantType) or (isinstance(each, BinaryType) and each.opaque_as)
+            for each in _atoms_in(field.type)
+        )
+    )
 
 
 def collated_columns(struct: StructType) -> tuple[str, ...]:
     """List the columns that hold, at any depth, strings not compared by their bytes: these cannot be keys."""
-    return tuple(field.name for field in struct.fields if _is_collated(field.type))
+    return tuple(
+        field.name
+        for field in struct.fields
+        if any(isinstance(each, StringType) and each.collation != BINARY_COLLATION for each in _atoms_in(field.type))
+    )
+
+
+def _atoms_in(spark_type: SparkType) -> Iterator[SparkType]:
+    """Yield the types at every depth that hold no other types."""
+    match spark_type:
+        case StructType(fields):
+            for field in fields:
+                yield from _atoms_in(field.type)
+        case ArrayType(element):
+            yield from _atoms_in(element)
+        case MapType(key, value):
+            yield from _atoms_in(key)
+            yield from _atoms_in(value)
+        case _:
+            yield spark_type
 
 
 _ATOMS: dict[str, SparkType] = {
@@ -378,36 +390,6 @@ def _unsupported(type_name: str, path: str) -> UnsupportedError:
         where=f"column {path}" if path else "schema",
         fix="Cast the column to a supported type (for variant: to string, with to_json) before the stateful operator",
     )
-
-
-def _is_collated(spark_type: SparkType) -> bool:
-    match spark_type:
-        case StringType(collation):
-            return collation != BINARY_COLLATION
-        case StructType(fields):
-            return any(_is_collated(field.type) for field in fields)
-        case ArrayType(element):
-            return _is_collated(element)
-        case MapType(key, value):
-            return _is_collated(key) or _is_collated(value)
-        case _:
-            return False
-
-
-def _is_opaque(spark_type: SparkType) -> bool:
-    match spark_type:
-        case BinaryType(opaque_as):
-            return bool(opaque_as)
-        case VariantType():
-            return True
-        case StructType(fields):
-            return any(_is_opaque(field.type) for field in fields)
-        case ArrayType(element):
-            return _is_opaque(element)
-        case MapType(key, value):
-            return _is_opaque(key) or _is_opaque(value)
-        case _:
-            return False
 
 
 def _clip(text: str, limit: int = 80) -> str:

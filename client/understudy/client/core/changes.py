@@ -150,14 +150,22 @@ class ReadingChanges(Streaming):
         return None  # lines that this release does not know are left out
 
     def _take_head(self, said: Mapping[str, Any]) -> None:
-        lineage, first, last = said.get("lineage"), said.get("from"), said.get("to")
+        lineage: Any = said.get("lineage")
+        first: Any = said.get("from")
+        last: Any = said.get("to")
         is_asked = said.get("store") == self._store.name and first == (self._next or first)
-        if not is_asked or type(first) is not int or type(last) is not int or self._last not in (None, last):
-            raise BadStreamError("the changes are others than those that were asked for")
-        if type(lineage) is not str:
+        are_versions = type(first) is int and type(last) is int and self._last in (None, last)
+        if not is_asked or not are_versions or type(lineage) is not str:
             raise BadStreamError("the changes are others than those that were asked for")
         if lineage != (self._lineage or lineage):
-            raise _anew()
+            raise LineageChangedError(
+                {
+                    "type": "lineage-changed",
+                    "status": 409,
+                    "detail": "the query's history was created anew, or rewound, while its changes were read",
+                    "fix": "Drop what was read of the old history, and begin anew, with an export for example",
+                }
+            )
         self._has_head = True
         if self._lineage is None:  # later it is known: a stream may break at each place
             self._has_news()
@@ -204,14 +212,3 @@ def _why_it_broke(said: Mapping[str, Any]) -> str:
     if isinstance(error, MAY_PASS):
         return f"{error.type}: {error.detail}"
     raise error
-
-
-def _anew() -> LineageChangedError:
-    return LineageChangedError(
-        {
-            "type": "lineage-changed",
-            "status": 409,
-            "detail": "the query's history was created anew, or rewound, while its changes were read",
-            "fix": "Drop what was read of the old history, and begin anew, with an export for example",
-        }
-    )
