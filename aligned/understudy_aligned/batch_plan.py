@@ -50,11 +50,8 @@ class Queue(NamedTuple):
         return self.rank, self.partition.partition
 
 
-class _MergePosition(NamedTuple):
-    """The position in merge order just behind the last record with this time and this tie-breaker."""
-
-    time_ms: int
-    tie_breaker: tuple[int, int]
+_Position = tuple[int, tuple[int, int]]
+"""A position in merge order: just behind the last record with this time and this tie-breaker."""
 
 
 def ready_counts(queues: Sequence[Queue], may_pass: Set[TopicPartition]) -> Mapping[TopicPartition, int]:
@@ -111,17 +108,18 @@ def count_enforced(queues: Sequence[Queue], counts: Mapping[TopicPartition, int]
     return sum(max(0, counts[queue.partition] - _count_up_to(first, queue)) for queue in queues)
 
 
-def _last_position(queue: Queue) -> _MergePosition:
-    return _MergePosition(int(queue.times_ms[-1]), queue.tie_breaker)
+def _last_position(queue: Queue) -> _Position:
+    return int(queue.times_ms[-1]), queue.tie_breaker
 
 
-def _count_up_to(position: _MergePosition, queue: Queue) -> int:
+def _count_up_to(position: _Position, queue: Queue) -> int:
     """Count the records of the queue before `position`.
 
     Records with exactly its time come before it if the queue's tie-breaker is not greater.
     """
-    side: Literal["left", "right"] = "right" if queue.tie_breaker <= position.tie_breaker else "left"
-    return int(queue.times_ms.searchsorted(position.time_ms, side))
+    time_ms, tie_breaker = position
+    side: Literal["left", "right"] = "right" if queue.tie_breaker <= tie_breaker else "left"
+    return int(queue.times_ms.searchsorted(time_ms, side))
 
 
 def _time_of_nth(number: int, heads: Sequence[NDArray[np.int64]]) -> int:
@@ -427,37 +425,35 @@ def plan_batch(
     passed: Set[TopicPartition] = before.may_pass
     if options.max_drift_ms is None:
         ready = {task: ready_counts(queues, before.may_pass) for task, queues in tasks.items()}
-        shared = _share(tasks, ready, options.max_poll_records, ring)
+        taken, next_first = _share(tasks, ready, options.max_poll_records, ring)
     else:
-        shared, held_back = _within_drift(tasks, before.may_pass, options.max_drift_ms, options.max_poll_records, ring)
-        passed = shared.taken.keys()
+        taken, next_first, held_back = _within_drift(
+            tasks, before.may_pass, options.max_drift_ms, options.max_poll_records, ring
+        )
+        passed = taken.keys()
     passed = {tp for tp in passed if topic_idle_ms.get(tp.topic, max_task_idle_ms) != NEVER_WAIT}
-    after = decide(before.deadlines, shared.taken)
+    after = decide(before.deadlines, taken)
     return Batch(
-        taken={partition: count for partition, count in shared.taken.items() if count},
-        enforced={task: count_enforced(queues, shared.taken, passed) for task, queues in tasks.items()},
-        ring=shared.next_first,
+        taken={partition: count for partition, count in taken.items() if count},
+        enforced={task: count_enforced(queues, taken, passed) for task, queues in tasks.items()},
+        ring=next_first,
         deadlines=after.deadlines,
         may_pass=after.may_pass,
         held_back=held_back,
     )
 
 
-class _Shared(NamedTuple):
-    taken: Mapping[TopicPartition, int]
-    """By every partition."""
-    next_first: int
-
-
 def _share(
     tasks: Mapping[int, Sequence[Queue]], ready: Mapping[int, Mapping[TopicPartition, int]], budget: int, ring: int
-) -> _Shared:
-    """Share the budget among tasks. Each takes the first records of what is `ready`."""
+) -> tuple[Mapping[TopicPartition, int], int]:
+    """Share the budget among tasks. Each takes the first records of what is `ready`. Return what is taken of every
+    partition, and the task that is served first in the next batch.
+    """
     shares = share({task: sum(counts.values()) for task, counts in ready.items()}, budget=budget, first=ring)
     taken: dict[TopicPartition, int] = {}
     for task, queues in tasks.items():
         taken.update(limit_counts(queues, ready[task], shares.allowed[task]))
-    return _Shared(taken, shares.next_first)
+    return taken, shares.next_first
 
 
 def _within_drift(
@@ -466,7 +462,7 @@ def _within_drift(
     max_drift_ms: int,
     budget: int,
     ring: int,
-) -> tuple[_Shared, HeldBack]:
+) -> tuple[Mapping[TopicPartition, int], int, HeldBack]:
     """Share what leaves no input more than `max_drift_ms` ahead of the slowest.
 
     Which input is the slowest depends on the shares. So the bound begins behind every record, and moves back until the
@@ -477,10 +473,10 @@ def _within_drift(
     bound_ms = END_OF_TIME_MS
     while True:
         ready = {task: counts_until(queues, bound_ms) for task, queues in tasks.items()}
-        shared = _share(tasks, ready, budget, ring)
-        slowest = find_slowest(every, shared.taken, may_pass)
+        taken, next_first = _share(tasks, ready, budget, ring)
+        slowest = find_slowest(every, taken, may_pass)
         if slowest.progress_ms + max_drift_ms >= bound_ms:
-            return shared, find_held_back(every, shared.taken, slowest, max_drift_ms=max_drift_ms)
+            return taken, next_first, find_held_back(every, taken, slowest, max_drift_ms=max_drift_ms)
         bound_ms = slowest.progress_ms + max_drift_ms
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from operator import itemgetter
-from typing import NamedTuple, TypeVar, get_args
+from typing import TypeVar, get_args
 
 from understudy_aligned.inputs.records import NO_TIME_MS, Cursor, TopicPartition
 from understudy_aligned.options import AlignedOptions, Undecodable, rule_texts
@@ -291,18 +291,12 @@ _KAFKA = "kafka:"
 """The prefix of Kafka's topics in a fingerprint."""
 
 
-class NewTopics(NamedTuple):
-    """The topics that a pattern found and that were not read before."""
+def join_topics(
+    topics: Collection[str], counts: Mapping[str, int], *, is_global: bool
+) -> tuple[tuple[str, ...], Mapping[str, int]]:
+    """Decide which of the topics that were found, by their `counts`, are read beside `topics` from now on.
 
-    joined: tuple[str, ...]
-    """New topics that are read from now on."""
-
-    waiting: Mapping[str, int]
-    """The partition counts of topics that do not fit."""
-
-
-def join_topics(topics: Collection[str], counts: Mapping[str, int], *, is_global: bool) -> NewTopics:
-    """Decide which of the topics that were found, by their `counts`, are read beside `topics`.
+    Return them, and the partition counts of new topics that do not fit.
 
     Partitions of one number are merged, so a topic joins when it has as many as there are tasks. While no topic is
     read, the first by name decides.
@@ -310,7 +304,7 @@ def join_topics(topics: Collection[str], counts: Mapping[str, int], *, is_global
     new = sorted(counts.keys() - set(topics))
     common = min((counts[topic] for topic in topics if topic in counts), default=counts[new[0]] if new else 0)
     joined = tuple(topic for topic in new if is_global or counts[topic] == common)
-    return NewTopics(joined, {topic: counts[topic] for topic in new if topic not in joined})
+    return joined, {topic: counts[topic] for topic in new if topic not in joined}
 
 
 def with_topics(

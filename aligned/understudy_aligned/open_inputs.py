@@ -170,11 +170,8 @@ def _is_writable(folder: Path) -> bool:
     return False
 
 
-class Positions(NamedTuple):
-    """Positions in the partitions that exist, and the partition count of each topic."""
-
-    cursors: Mapping[TopicPartition, Cursor]
-    counts: Mapping[str, int]
+Positions = tuple[Mapping[TopicPartition, Cursor], Mapping[str, int]]
+"""Positions in the partitions that exist, and the partition count of each topic."""
 
 
 def first_positions(options: AlignedOptions, inputs: OpenInputs, *, timeout_ms: int) -> Positions:
@@ -196,7 +193,7 @@ def first_positions(options: AlignedOptions, inputs: OpenInputs, *, timeout_ms: 
 
 def current_ends(options: AlignedOptions, inputs: OpenInputs, *, timeout_ms: int) -> Mapping[TopicPartition, Cursor]:
     """Ask every server where its logs end. Raises InputError when one does not answer within `timeout_ms`."""
-    return _current_ends(options, inputs, timeout_ms).cursors
+    return _current_ends(options, inputs, timeout_ms)[0]
 
 
 def _current_ends(options: AlignedOptions, inputs: OpenInputs, timeout_ms: int) -> Positions:
@@ -217,7 +214,7 @@ def _ask(
             counted = asked.partitions(timeout_ms=timeout_ms)
             cursors.update(find(asked, options.partitions(counted)))
             counts.update(counted)
-    return Positions(cursors, counts)
+    return cursors, counts
 
 
 def is_at(cursor: Cursor, end: Cursor) -> bool:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Container, Iterator, Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Literal, NamedTuple, TypeVar, cast
+from typing import Literal, TypeVar, cast
 from urllib.parse import unquote, urlsplit
 
 from understudy_aligned.inputs.kafka_topics import StartPositions, TopicsPattern
@@ -187,13 +187,6 @@ def local_path(name: str, text: str) -> Path:
     return Path(text).absolute()
 
 
-class _Entry(NamedTuple):
-    """A rule as it is given; without `topic` it is that of all topics."""
-
-    topic: str | None
-    rule: str
-
-
 def parse_timestamps(text: str) -> TimestampRules:
     """Parse the option's value, and read the schemas that it names. Raises SettingsError."""
     default, own = TimestampRule(), dict[str, TimestampRule]()
@@ -233,16 +226,12 @@ def rule_texts(text: str) -> Mapping[str | None, str]:
     return dict(_entries(text))
 
 
-def _entries(text: str) -> Iterator[_Entry]:
+def _entries(text: str) -> Iterator[tuple[str | None, str]]:
+    """Yield the topic and the text of each rule; None is the topic of the rule for all."""
     for index, entry in enumerate(_NEXT.split(text.strip())):
-        yield _entry(entry.strip(), may_be_for_all=index == 0)
-
-
-def _entry(text: str, *, may_be_for_all: bool) -> _Entry:
-    if may_be_for_all and re.match(_KINDS, text):
-        return _Entry(None, text)
-    own = _OWN.fullmatch(text)
-    return _Entry(None, text) if own is None else _Entry(own["topic"], own["rule"])
+        is_for_all = index == 0 and re.match(_KINDS, entry.strip())
+        own = None if is_for_all else _OWN.fullmatch(entry.strip())
+        yield (None, entry.strip()) if own is None else (own["topic"], own["rule"])
 
 
 def _parse_rule(text: str) -> TimestampRule:

@@ -18,7 +18,6 @@ from collections import Counter
 from collections.abc import Mapping, Sequence, Set
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
-from typing import NamedTuple
 
 import pyarrow as pa
 
@@ -144,14 +143,6 @@ def _stream_time_ms(ahead: ReadAhead, batch: Batch) -> int:
     return min(counting) if counting else max(held.cursor.time_ms for held in ahead.retained.values())
 
 
-class _Poison(NamedTuple):
-    """A poison record at index `place` of its queue. `before` records of the batch precede it in its task's order."""
-
-    before: int
-    partition: TopicPartition
-    place: int
-
-
 def before_poison(
     batch: Batch, tasks: Mapping[int, Sequence[Queue]], retained: Mapping[TopicPartition, Retained]
 ) -> Batch:
@@ -165,21 +156,23 @@ def before_poison(
         found = _first_poison(queues, counts, retained)
         if found is None:
             continue
-        if found.before == 0:
-            raise _undecodable_error(retained[found.partition], found.place)
-        taken.update(limit_counts(queues, counts, found.before))
-        enforced[task] = min(enforced[task], found.before)
+        before, partition, place = found
+        if before == 0:
+            raise _undecodable_error(retained[partition], place)
+        taken.update(limit_counts(queues, counts, before))
+        enforced[task] = min(enforced[task], before)
     return batch._replace(taken={tp: count for tp, count in taken.items() if count}, enforced=enforced)
 
 
 def _first_poison(
     queues: Sequence[Queue], counts: Mapping[TopicPartition, int], retained: Mapping[TopicPartition, Retained]
-) -> _Poison | None:
+) -> tuple[int, TopicPartition, int] | None:
+    """Return how many records of the batch precede the first poison record of a task, its partition, and its index."""
     found = []
     for queue in queues:
         place = retained[queue.partition].first_refused(counts[queue.partition])
         if place is not None:
-            found.append(_Poison(_records_before(queues, counts, queue, place), queue.partition, place))
+            found.append((_records_before(queues, counts, queue, place), queue.partition, place))
     return min(found, default=None)
 
 

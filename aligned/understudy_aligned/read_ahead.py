@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Container, Iterable, Mapping, Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from understudy_aligned.batch_plan import NOT_HELD_BACK, is_filling
 from understudy_aligned.inputs.protocol import Fetched
@@ -83,30 +83,8 @@ class Lags:
         return {tp: records for tp, (records, asked_ms) in self._answers.items() if asked_ms >= oldest_ms}
 
 
-class Held(Protocol):
-    """Size of the records of a partition that are fetched and in no batch yet."""
-
-    @property
-    def bytes(self) -> int: ...
-
-    @property
-    def records(self) -> int: ...
-
-
-class Buffered(NamedTuple):
-    """The size as numbers."""
-
-    bytes: int
-    records: int
-
-
-def share_bytes(max_bytes: int, tasks: int) -> int:
-    """Return each task's equal share of the bound, whatever it holds (KIP-770 shares equally between threads)."""
-    return max_bytes // max(1, tasks)
-
-
 def paused_partitions(
-    held: Mapping[TopicPartition, Held],
+    held: Mapping[TopicPartition, Retained],
     tasks: Mapping[int, Sequence[TopicPartition]],
     *,
     max_bytes: int,
@@ -118,7 +96,7 @@ def paused_partitions(
     A task that holds exactly its share is not paused. `max_records_per_partition` (the deprecated bound) also pauses
     each partition that has more records than that.
     """
-    share = share_bytes(max_bytes, len(tasks))
+    share = max_bytes // max(1, len(tasks))  # equal, whatever each holds, as KIP-770 shares between threads
     is_full = sum([each.bytes for each in held.values()]) > max_bytes
     paused = list[TopicPartition]()
     for partitions in tasks.values():
@@ -239,18 +217,18 @@ class ReadAhead:
         """Read the topics that a pattern found and that fit, from now on. Return the counts of all that are read."""
         if self._options.pattern is None:
             return counts
-        found = join_topics(self.ranks, counts, is_global=self._options.merge == "global")
-        if found.waiting and found.waiting != self.waiting:
+        joined, waiting = join_topics(self.ranks, counts, is_global=self._options.merge == "global")
+        if waiting and waiting != self.waiting:
             log.warning(
                 "topics that the pattern found are not read: a topic needs as many partitions as the others (%s)",
                 _counts_text(counts),
                 extra={"action": "uneven-topics"},
             )
-        if found.joined:
-            log.info("the pattern found topics: %s", ", ".join(found.joined), extra={"action": "topics-found"})
+        if joined:
+            log.info("the pattern found topics: %s", ", ".join(joined), extra={"action": "topics-found"})
         elif not self.ranks and not self.is_counted:
             log.warning("the pattern finds no topic yet; the query waits for one", extra={"action": "no-topics"})
-        self.ranks, self.waiting = _ranks([*self.ranks, *found.joined]), found.waiting
+        self.ranks, self.waiting = _ranks([*self.ranks, *joined]), waiting
         return {topic: counts.get(topic, 0) for topic in self.ranks}
 
     def set_partition_counts(self, counts: Mapping[str, int]) -> None:

@@ -60,16 +60,7 @@ class Columns(NamedTuple):
     headers_bytes: NDArray[np.int64] | None
 
 
-class GroupedMessages(NamedTuple):
-    """Messages of one poll, grouped."""
-
-    records: dict[TopicPartition, list[Message]]
-    """Records of each partition, in log order."""
-
-    events: list[Event]
-
-
-def group_messages(messages: list[Message]) -> GroupedMessages:
+def group_messages(messages: list[Message]) -> tuple[dict[TopicPartition, list[Message]], list[Event]]:
     """Group records by partition and separate events. Records of one fetch are adjacent, so whole runs are copied."""
     errors = list(map(Message.error, messages))
     events: list[Event] = []
@@ -85,7 +76,7 @@ def group_messages(messages: list[Message]) -> GroupedMessages:
         starts = _run_starts(messages)
         for start, end in zip(starts, [*starts[1:], len(messages)], strict=True):
             records.setdefault(partition_of(messages[start]), []).extend(messages[start:end])
-    return GroupedMessages(records, events)
+    return records, events
 
 
 def partition_of(message: Message) -> TopicPartition:

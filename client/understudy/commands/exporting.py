@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Mapping
-from types import TracebackType
 from typing import Any, BinaryIO
 
 import click
@@ -33,7 +32,6 @@ from understudy.terminal.exits import EXIT_CODES_HELP, CommandError, ExitCode
 from understudy.terminal.export_files import (
     Written,
     WrittenArrow,
-    WrittenBytes,
     WrittenParquet,
     form_by_ending,
     require_pyarrow,
@@ -44,8 +42,8 @@ from understudy_shared.base.errors import UnderstudyError
 from understudy_shared.questions.scan.question import decode_scan_cursor
 
 FORMATS: Mapping[str, tuple[str, ReadStream, Callable[[BinaryIO], Written]]] = {
-    "ndjson": ("ndjson", read_ndjson, WrittenBytes),
-    "csv": ("csv", read_csv, WrittenBytes),
+    "ndjson": ("ndjson", read_ndjson, Written),
+    "csv": ("csv", read_csv, Written),
     "arrow": ("arrow", read_arrow, WrittenArrow),
     "parquet": ("arrow", read_arrow, WrittenParquet),
 }
@@ -173,9 +171,8 @@ class _Export:
             return
         if self._file is None:
             raise _told(error) from None
-        if self._file is not None:
-            self._file.seek(0)
-            self._file.truncate()
+        self._file.seek(0)
+        self._file.truncate()
         self._written.restart()
         self._progress.restart()
         for name in ("version", "at", "min_position", "cursor"):
@@ -208,9 +205,7 @@ class ExportProgress:
     def __enter__(self) -> ExportProgress:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._bar is not None:
             self._bar.stop()
 

@@ -6,9 +6,10 @@ The columns of all but the first are those of an export. Rows come page by page,
 from __future__ import annotations
 
 import sys
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import suppress
-from typing import Any, Protocol
+from typing import Any
 
 import click
 import orjson
@@ -31,13 +32,14 @@ Rows = Sequence[Mapping[str, Any]]
 Path = tuple[str, ...]
 
 
-class RowOutput(Protocol):
+class RowOutput(ABC):
     """A form of rows on the standard output."""
 
+    @abstractmethod
     def print_rows(self, rows: Rows) -> None:
         """Print some rows."""
 
-    def finish(self) -> None:
+    def finish(self) -> None:  # noqa: B027  # most forms have nothing there
         """Print what stands behind the rows."""
 
 
@@ -61,19 +63,15 @@ def checked_format(form: str | None, *, as_json: bool) -> str:
     return form or "ndjson"
 
 
-class JsonLines:
+class JsonLines(RowOutput):
     """A JSON object per line."""
 
     def print_rows(self, rows: Rows) -> None:
-        """See `RowOutput`."""
         for row in rows:
             print_json(orjson.dumps(row))
 
-    def finish(self) -> None:
-        """See `RowOutput`."""
 
-
-class Columned:
+class Columned(RowOutput):
     """A table, or CSV. `columns` are names, each with where a row has it."""
 
     def __init__(self, form: str, columns: Mapping[str, Path]) -> None:
@@ -82,7 +80,6 @@ class Columned:
         self._has_head = False
 
     def print_rows(self, rows: Rows) -> None:
-        """See `RowOutput`."""
         cells = [[walk(row, path) for path in self._paths] for row in rows]
         if self._is_csv:
             self._print_head()
@@ -92,7 +89,6 @@ class Columned:
             print_page((Sheet([printable(name) for name in self._names], shown_cells),))
 
     def finish(self) -> None:
-        """See `RowOutput`."""
         if self._is_csv:
             self._print_head()
 
@@ -107,7 +103,7 @@ def output_of(form: str, columns: Callable[[], Mapping[str, Path]]) -> RowOutput
     return JsonLines() if form == "ndjson" else Columned(form, columns())
 
 
-class Batched:
+class Batched(RowOutput):
     """An Arrow stream, or a Parquet file."""
 
     def __init__(self, form: str, store: str, columns: ExportColumns) -> None:
@@ -120,11 +116,9 @@ class Batched:
         self.print_rows(())  # the schema, also where there are no rows
 
     def print_rows(self, rows: Rows) -> None:
-        """See `RowOutput`."""
         self._written.write([_ended(self._batches.steps(rows))])
 
     def finish(self) -> None:
-        """See `RowOutput`."""
         self._written.finish()
         with suppress(ValueError):  # pyarrow has closed it
             sys.stdout.buffer.flush()
@@ -142,20 +136,17 @@ def item_columns(entry: StoreEntry, heads: Sequence[str], *, has_key: bool = Fal
     """Return the columns of what is listed about a key, by their names: `heads`, and what the store has of a key. Those
     of value and result have their part before them where two names are equal.
     """
-    paths: list[Path] = [(head,) for head in heads]
-    paths += [each.path for each in entry.exported().columns().columns if _is_listed(each.path, has_key=has_key)]
-    names = [path[-1] for path in paths]
-    is_flat = len(set(names)) == len(names)
-    return {path[-1] if is_flat else ".".join(path): path for path in paths}
+    listed = (each.path for each in entry.exported().columns().columns)
+    return _by_name([*((head,) for head in heads), *(path for path in listed if has_key or path[0] != "key")])
 
 
 def window_columns(entry: StoreEntry) -> dict[str, Path]:
     """Return the columns of windows: sessions are several of a key, and each has one value."""
-    paths: list[Path] = [("start",), ("end",), ("state",)]
-    paths += [("value", each.name) for each in entry.value] + [("result", each.name) for each in entry.result]
+    of_store = [("value", each.name) for each in entry.value] + [("result", each.name) for each in entry.result]
+    return _by_name([("start",), ("end",), ("state",), *of_store])
+
+
+def _by_name(paths: Sequence[Path]) -> dict[str, Path]:
+    paths = [path for path in paths if path != (PROBLEM,)]
     is_flat = len({path[-1] for path in paths}) == len(paths)
     return {path[-1] if is_flat else ".".join(path): path for path in paths}
-
-
-def _is_listed(path: Path, *, has_key: bool) -> bool:
-    return path != (PROBLEM,) and (has_key or path[0] != "key")

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import click
 import orjson
 
 from understudy.calls.http_client import Server, path_segment
-from understudy.calls.keyed import KeyCall, entry_of, pages, words_or_json
+from understudy.calls.keyed import KeyCall, Listed, entry_of, pages, words_or_json
 from understudy.calls.options import (
     ServerOptions,
     as_parameters,
@@ -75,24 +75,32 @@ def scan(
       understudy scan aircraft --where '["flights", ">", 100]' --format csv > busy.csv
       understudy scan aircraft --json > aircraft.jsonl
     """
-    question = {**question_of(given), **({"fields": fields.split(",")} if fields else {}), **_longs(longs)}
-    question |= {**({"order": order} if order else {}), **({"reverse": True} if reverse else {})}
+    question = {**question_of(given), **({"fields": fields.split(",")} if fields else {})}
+    question |= given_bounds({"order": order or None, "reverse": reverse or None, "longs": longs})
     form = checked_format(form, as_json=options.as_json)
     with options.server() as server, RowProgress() as progress:
-        output = None if options.as_json else _output(form, server, store, question.get("fields"))
-        for listed in pages(_asking(server, store), question, "rows", limit):
-            if output is None:
-                print_json(listed.body)
-            else:
-                output.print_rows(listed.items)
-            progress.add(len(listed.items), listed.page["version"])
-        if output is not None:
-            output.finish()
+        path = f"/v1/stores/{path_segment(store)}/scan"
+
+        def ask(asked: dict[str, Any]) -> bytes:
+            return server.post(path, orjson.dumps(asked), wait_ms=wait_ms_of(asked))
+
+        def counted() -> Iterator[Listed]:
+            for listed in pages(ask, question, "rows", limit):
+                yield listed
+                progress.add(len(listed.items), listed.page["version"])
+
+        _print_pages(counted(), _output(form, server, store, question.get("fields")), as_json=options.as_json)
 
 
-def _asking(server: Server, store: str) -> Callable[[dict[str, Any]], bytes]:
-    path = f"/v1/stores/{path_segment(store)}/scan"
-    return lambda asked: server.post(path, orjson.dumps(asked), wait_ms=wait_ms_of(asked))
+def _print_pages(found: Iterable[Listed], output: RowOutput, *, as_json: bool) -> None:
+    """Print the pages of the server, or what they list."""
+    for listed in found:
+        if as_json:
+            print_json(listed.body)
+        else:
+            output.print_rows(listed.items)
+    if not as_json:
+        output.finish()
 
 
 def _output(form: str, server: Server, store: str, fields: list[str] | None) -> RowOutput:
@@ -132,7 +140,9 @@ def count(store: str, *, estimate: bool, options: ServerOptions, **given: Any) -
 def _counts(server: Server, store: str, question: dict[str, Any], progress: RowProgress) -> Iterator[bytes]:
     """Yield what the server answers until the count is whole."""
     while True:
-        asked = {name: _as_text(value) for name, value in question.items()}
+        asked = {
+            name: orjson.dumps(value).decode() if isinstance(value, list) else value for name, value in question.items()
+        }
         body = server.get(f"/v1/stores/{path_segment(store)}/count", as_parameters(asked), wait_ms=wait_ms_of(question))
         yield body
         answer = orjson.loads(body)
@@ -140,14 +150,6 @@ def _counts(server: Server, store: str, question: dict[str, Any], progress: RowP
         if answer.get("next_cursor") is None:
             return
         question["cursor"] = answer["next_cursor"]
-
-
-def _as_text(value: object) -> object:
-    return orjson.dumps(value).decode() if isinstance(value, list) else value
-
-
-def _longs(longs: str | None) -> dict[str, str]:
-    return {} if longs is None else {"longs": longs}
 
 
 @click.command(cls=KeyCommand, epilog=EXIT_CODES_HELP)
@@ -174,7 +176,6 @@ def windows(
     *,
     limit: int | None,
     form: str | None,
-    longs: str | None,
     options: ServerOptions,
     **given: Any,
 ) -> None:
@@ -190,7 +191,7 @@ def windows(
       understudy windows airport_hours JFK --format table --limit 20
       understudy windows visits visitor-7 --by overlap --from 2013-01-01T05:00:00Z
     """
-    asked = {**given_bounds(given), **({} if longs is None else {"longs": longs})}
+    asked = given_bounds(given)
     form = checked_format(form, as_json=options.as_json)
     with options.server() as server:
         output = output_of(form, lambda: window_columns(entry_of(server, store)))
@@ -200,13 +201,7 @@ def windows(
         def ask(asked: dict[str, Any]) -> bytes:
             return call.get(as_parameters(asked), wait_ms=wait_ms_of(asked))
 
-        for listed in pages(ask, asked, "windows", limit):
-            if options.as_json:
-                print_json(listed.body)
-            else:
-                output.print_rows(listed.items)
-        if not options.as_json:
-            output.finish()
+        _print_pages(pages(ask, asked, "windows", limit), output, as_json=options.as_json)
 
 
 @click.command(cls=KeyCommand, epilog=EXIT_CODES_HELP)
@@ -229,7 +224,6 @@ def history(
     *,
     limit: int | None,
     form: str | None,
-    longs: str | None,
     options: ServerOptions,
     **given: Any,
 ) -> None:
@@ -245,7 +239,7 @@ def history(
       understudy history aircraft N14228 --from 400 --to 418 --format table
       understudy history aircraft '[null]' --format csv > changes.csv
     """
-    asked = {**given_bounds(given), **({} if longs is None else {"longs": longs})}
+    asked = given_bounds(given)
     form = checked_format(form, as_json=options.as_json)
     with options.server() as server:
         heads = ("version", "committed_at", "found")
@@ -256,10 +250,5 @@ def history(
         def ask(members: dict[str, Any]) -> bytes:
             return call.get(as_parameters({name: members[name] for name in members if name != "limit"}))
 
-        for listed in pages(ask, asked, "versions", limit, ("from", "next_from")):
-            if options.as_json:
-                print_json(listed.body)
-            else:
-                output.print_rows(listed.items)
-        if not options.as_json:
-            output.finish()
+        found = pages(ask, asked, "versions", limit, ("from", "next_from"))
+        _print_pages(found, output, as_json=options.as_json)

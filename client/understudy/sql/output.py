@@ -71,20 +71,17 @@ def _plain(value: Any) -> Any:
             return str(value)
 
 
+def _micros(scalar: Any) -> int:
+    micros: int = scalar.value // 1_000 if scalar.type.unit == "ns" else scalar.value * _MICROS[scalar.type.unit]
+    return micros
+
+
 def _timestamp(scalar: Any) -> str:
-    unit = scalar.type.unit
-    micros = scalar.value // 1_000 if unit == "ns" else scalar.value * _MICROS[unit]
-    return (timestamp_text if scalar.type.tz else timestamp_ntz_text)(micros)
+    return (timestamp_text if scalar.type.tz else timestamp_ntz_text)(_micros(scalar))
 
 
 def _time(scalar: Any) -> str:
     return time_text(scalar.value if scalar.type.unit == "ns" else scalar.value * _MICROS[scalar.type.unit] * 1_000)
-
-
-def _duration(scalar: Any) -> str:
-    return day_time_text(
-        scalar.value // 1_000 if scalar.type.unit == "ns" else scalar.value * _MICROS[scalar.type.unit]
-    )
 
 
 def _interval(scalar: Any) -> str:
@@ -93,10 +90,6 @@ def _interval(scalar: Any) -> str:
     text = day_time_text(nanos // 1_000) if nanos or not (months or days) else ""
     said = f"P{f'{months}M' if months else ''}{f'{days}D' if days else ''}"
     return text if said == "P" else said + text.removeprefix("P")
-
-
-def _struct(scalar: Any) -> dict[str, Any]:
-    return {name: json_of(value) for name, value in scalar.items()}
 
 
 def _map(scalar: Any) -> Any:
@@ -114,9 +107,9 @@ _BY_SCALAR: Final[Mapping[str, Callable[[Any], Any]]] = {
     "TimestampScalar": _timestamp,
     "Date32Scalar": lambda scalar: date_text(scalar.value),
     "Time64Scalar": _time,
-    "DurationScalar": _duration,
+    "DurationScalar": lambda scalar: day_time_text(_micros(scalar)),
     "MonthDayNanoIntervalScalar": _interval,
-    "StructScalar": _struct,
+    "StructScalar": lambda scalar: {name: json_of(value) for name, value in scalar.items()},
     "MapScalar": _map,
     **dict.fromkeys(("ListScalar", "LargeListScalar", "FixedSizeListScalar"), _list),
 }
@@ -193,12 +186,8 @@ def _write_columns(written: WrittenArrow | WrittenParquet, answer: Answer) -> in
     return rows
 
 
-def _write_table(answer: Answer, file: BinaryIO) -> int:
-    return _write_csv(answer, file)
-
-
 _WRITERS: Final[Mapping[str, Callable[[Answer, BinaryIO], int]]] = {
-    "table": _write_table,
+    "table": _write_csv,
     "csv": _write_csv,
     "json": _write_json,
     "parquet": lambda answer, file: _write_columns(WrittenParquet(file), answer),

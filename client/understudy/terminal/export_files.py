@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, BinaryIO, Protocol
+from typing import Any, BinaryIO
 
 from understudy.terminal.exits import CommandError, ExitCode
 from understudy_shared.base.extras import install_fix
@@ -27,45 +27,31 @@ def form_by_ending(out: str, forms: Mapping[str, str]) -> str | None:
     return forms.get(suffix)
 
 
-class Written(Protocol):
-    """A file that rows are written into."""
-
-    def write(self, content: Any) -> None:
-        """Write a piece."""
-
-    def finish(self) -> None:
-        """Write what stands behind the rows."""
-
-    def restart(self) -> None:
-        """Forget what was written; the file is empty."""
-
-
-class WrittenBytes:
-    """Bytes as they come."""
-
-    def __init__(self, file: BinaryIO) -> None:
-        self._file = file
-
-    def write(self, content: Any) -> None:
-        """See `Written`."""
-        self._file.write(content)
-
-    def finish(self) -> None:
-        """See `Written`."""
-
-    def restart(self) -> None:
-        """See `Written`."""
-
-
-class WrittenArrow:
-    """An Arrow IPC stream."""
+class Written:
+    """A file that rows are written into: here bytes, as they come."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
         self._writer: Any = None
 
     def write(self, content: Any) -> None:
-        """See `Written`."""
+        """Write a piece."""
+        self._file.write(content)
+
+    def finish(self) -> None:
+        """Write what stands behind the rows."""
+        if self._writer is not None:
+            self._writer.close()
+
+    def restart(self) -> None:
+        """Forget what was written; the file is empty."""
+        self._writer = None
+
+
+class WrittenArrow(Written):
+    """An Arrow IPC stream."""
+
+    def write(self, content: Any) -> None:
         import pyarrow as pa  # noqa: PLC0415
 
         for batch in content:
@@ -74,39 +60,26 @@ class WrittenArrow:
             if batch.num_rows:
                 self._writer.write_batch(batch)
 
-    def finish(self) -> None:
-        """See `Written`."""
-        if self._writer is not None:
-            self._writer.close()
 
-    def restart(self) -> None:
-        """See `Written`."""
-        self._writer = None
-
-
-class WrittenParquet:
+class WrittenParquet(Written):
     """A Parquet file, compressed with zstd."""
 
     def __init__(self, file: BinaryIO) -> None:
-        self._file = file
-        self._writer: Any = None
+        super().__init__(file)
         self._held: list[Any] = []
 
     def write(self, content: Any) -> None:
-        """See `Written`."""
         self._held += content
         if sum(batch.nbytes for batch in self._held) >= GROUP_BYTES:
             self._write_group()
 
     def finish(self) -> None:
-        """See `Written`."""
         self._write_group()
-        if self._writer is not None:
-            self._writer.close()
+        super().finish()
 
     def restart(self) -> None:
-        """See `Written`."""
-        self._writer, self._held = None, []
+        super().restart()
+        self._held = []
 
     def _write_group(self) -> None:
         import pyarrow as pa  # noqa: PLC0415

@@ -10,58 +10,64 @@ from hypothesis import strategies as st
 from tests.support.spark.prefetch_bench import Bench
 
 from understudy_aligned.inputs.kafka_reader import records_in_all
-from understudy_aligned.inputs.records import TopicPartition
+from understudy_aligned.inputs.records import Cursor, TopicPartition
 from understudy_aligned.options import MIB, AlignedOptions
+from understudy_aligned.partition_buffer import Retained
 from understudy_aligned.read_ahead import (
     FETCHES_PER_BOUND,
-    Buffered,
     fetch_bytes,
     fetch_records,
     paused_partitions,
-    share_bytes,
 )
 
 A0, A1, B0, B1 = (TopicPartition(topic, p) for topic in "ab" for p in range(2))
 TASKS = {0: (A0, B0), 1: (A1, B1)}
 
 
+def holding(size_bytes: int, records: int) -> Retained:
+    held = Retained(A0, Cursor())
+    held.bytes, held.records = size_bytes, records
+    return held
+
+
 def paused(
-    held: Mapping[TopicPartition, Buffered], *, max_bytes: int = 200, records: int | None = None
+    held: Mapping[TopicPartition, Retained], *, max_bytes: int = 200, records: int | None = None
 ) -> frozenset[TopicPartition]:
     return paused_partitions(held, TASKS, max_bytes=max_bytes, max_records_per_partition=records)
 
 
 def test_statement_39_a_partition_goes_on_at_the_bound_or_anywhere_below_it() -> None:
-    assert paused({A0: Buffered(1, 1_001)}, records=1_000) == {A0}
-    assert paused({A0: Buffered(1, 1_000)}, records=1_000) == frozenset()
-    assert paused({A0: Buffered(1, 990)}, records=1_000) == frozenset(), "stepped over the bound itself"
+    assert paused({A0: holding(1, 1_001)}, records=1_000) == {A0}
+    assert paused({A0: holding(1, 1_000)}, records=1_000) == frozenset()
+    assert paused({A0: holding(1, 990)}, records=1_000) == frozenset(), "stepped over the bound itself"
 
 
 def test_statement_56_the_bound_is_512_mib_and_shared_evenly_between_tasks() -> None:
     assert AlignedOptions(inputs=(), topics=()).input_buffer_max_bytes == 512 * MIB
-    assert share_bytes(300, 3) == 100
-    assert share_bytes(300, 0) == 300, "while no task is known"
+    three = {**TASKS, 2: (TopicPartition("a", 2),)}
+    assert paused_partitions({A0: holding(100, 1), A1: holding(101, 1)}, three, max_bytes=300) == {A1}
+    assert paused_partitions({A0: holding(100, 1)}, {}, max_bytes=300) == frozenset(), "while no task is known"
 
 
 def test_statement_56_the_share_is_another_once_there_are_other_tasks() -> None:
-    held = {A0: Buffered(150, 1)}
+    held = {A0: holding(150, 1)}
     assert paused_partitions(held, {0: (A0,)}, max_bytes=200) == frozenset()
     assert paused_partitions(held, {0: (A0,), 1: (A1,)}, max_bytes=200) == {A0}
 
 
 def test_statement_58_more_than_the_share_pauses_and_just_the_share_does_not() -> None:
-    assert paused({A0: Buffered(60, 1), B0: Buffered(40, 1)}) == frozenset()
-    assert paused({A0: Buffered(60, 1), B0: Buffered(41, 1)}) == {A0, B0}
+    assert paused({A0: holding(60, 1), B0: holding(40, 1)}) == frozenset()
+    assert paused({A0: holding(60, 1), B0: holding(41, 1)}) == {A0, B0}
 
 
 def test_statement_58_only_partitions_that_hold_data_are_paused() -> None:
-    assert paused({A0: Buffered(900, 9), B0: Buffered(0, 0)}) == {A0}
+    assert paused({A0: holding(900, 9), B0: holding(0, 0)}) == {A0}
 
 
 def test_statement_59_a_partition_that_became_empty_or_is_no_more_is_not_paused() -> None:
-    assert paused({A0: Buffered(900, 9), B0: Buffered(5, 1)}) == {A0, B0}
-    assert paused({A0: Buffered(900, 9), B0: Buffered(0, 0)}) == {A0}
-    assert paused_partitions({A0: Buffered(900, 9)}, {1: (A1, B1)}, max_bytes=200) == frozenset()
+    assert paused({A0: holding(900, 9), B0: holding(5, 1)}) == {A0, B0}
+    assert paused({A0: holding(900, 9), B0: holding(0, 0)}) == {A0}
+    assert paused_partitions({A0: holding(900, 9)}, {1: (A1, B1)}, max_bytes=200) == frozenset()
 
 
 @given(
@@ -77,7 +83,7 @@ def test_all_tasks_hold_at_most_the_bound_and_one_fetch_whichever_partition_a_fe
     of_task = {p: (TopicPartition("a", p), TopicPartition("b", p)) for p in range(tasks)}
     records = dict.fromkeys((tp for partitions in of_task.values() for tp in partitions), 0)
     for chosen, going in turns:
-        held = {tp: Buffered(count * size, count) for tp, count in records.items()}
+        held = {tp: holding(count * size, count) for tp, count in records.items()}
         wanted = sorted(records.keys() - paused_partitions(held, of_task, max_bytes=bound))
         room = fetch_bytes(bound, held=sum(each.bytes for each in held.values())) / len(records)
         counts = [fetch_records(room=room, record_bytes=size, held=0, max_poll_records=-1) for _ in wanted]

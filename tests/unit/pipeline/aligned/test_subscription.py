@@ -44,18 +44,18 @@ def test_topics_are_only_appended_and_each_one_that_exists_is_read_or_waits(
     topics: list[str] = []
     for counts in turns:
         before = list(topics)
-        found = join_topics(topics, counts, is_global=is_global)
-        topics += found.joined
+        joined, waiting = join_topics(topics, counts, is_global=is_global)
+        topics += joined
         assert topics[: len(before)] == before
-        assert list(found.joined) == sorted(found.joined)
+        assert list(joined) == sorted(joined)
         assert len(set(topics)) == len(topics)
-        assert counts.keys() <= set(topics) | found.waiting.keys()
-        assert not set(topics) & found.waiting.keys()
-        assert not (is_global and found.waiting)
-        if not is_global and found.joined:
+        assert counts.keys() <= set(topics) | waiting.keys()
+        assert not set(topics) & waiting.keys()
+        assert not (is_global and waiting)
+        if not is_global and joined:
             tasks = min(counts[topic] for topic in topics if topic in counts)
-            assert {counts[topic] for topic in found.joined} == {tasks}
-            assert all(count != tasks for count in found.waiting.values())
+            assert {counts[topic] for topic in joined} == {tasks}
+            assert all(count != tasks for count in waiting.values())
 
 
 def topics_of(offset: SourceOffset) -> object:

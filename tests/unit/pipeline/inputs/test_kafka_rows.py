@@ -134,7 +134,7 @@ def test_partitions_of_one_fetch_become_the_chunks_that_each_becomes_alone(
         for number, (topic, partition, value) in enumerate(records)
     ]
     rules = TimestampRules(own=(("a", TimestampRule("header", "at")), ("b", TimestampRule("json", "at"))))
-    found = group_messages(messages).records
+    found, _ = group_messages(messages)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("understudy_aligned.inputs.kafka_rows.MOST_COLUMN_BYTES", most)
         together = to_chunks(found, rules, include_headers=True)
