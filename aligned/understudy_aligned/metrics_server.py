@@ -74,12 +74,13 @@ def _inputs(metrics: PlannerMetrics) -> Iterator[Metric]:
             "librdkafka_queue_bytes", "Bytes of values that librdkafka has read ahead", metrics.client_queue.bytes
         )
         yield _gauge("librdkafka_queue_records", "Records that librdkafka has read ahead", metrics.client_queue.records)
-    yield _counter("data_losses", "How often the source went on although records were lost", metrics.run_losses)
-    if metrics.run_compacted is not None:
-        yield _counter("compacted_records", "Records of planned batches that compaction removed", metrics.run_compacted)
+    yield _counter("data_losses", "How often the source went on although records were lost", metrics.losses)
+    if (compacted := metrics.counts.compacted) is not None:
+        yield _counter("compacted_records", "Records of planned batches that compaction removed", compacted)
 
 
 def _order(metrics: PlannerMetrics) -> Iterator[Metric]:
+    offset, counts = metrics.offset, metrics.counts
     times = [(_place(tp), time_ms / 1000) for tp, time_ms in metrics.partition_times_ms.items()]
     yield _series("partition_time_seconds", "Greatest timestamp of a partition in a batch, Unix time", _PLACE, times)
     reached = [((str(task),), time_ms / 1000) for task, time_ms in metrics.stream_times_ms.items()]
@@ -90,27 +91,29 @@ def _order(metrics: PlannerMetrics) -> Iterator[Metric]:
     yield _series(
         "held_back_seconds", "How far a partition that waits for the slowest input is ahead of it", _PLACE, ahead
     )
-    yield _counter("enforced_processing", "Records taken although an input of their task was empty", metrics.enforced)
-    late = metrics.run_lateness
+    yield _counter("enforced_processing", "Records taken although an input of their task was empty", offset.enforced)
+    late = counts.lateness
     yield _summary("record_lateness_seconds", "How far records were behind stream time", late.records, late.total_ms)
-    greatest = [] if not metrics.lateness.records else [((), metrics.lateness.max_ms / 1000)]
+    recent = metrics.lateness
+    greatest = [((), recent.max_ms / 1000)] if recent.records else []
     yield _series(
         "record_lateness_max_seconds", "How far the latest record of the last 30 s was behind stream time", [], greatest
     )
-    yield _counter("undecodable", "Records without a usable timestamp", metrics.undecodable)
-    yield _counter("dead_letters", "Records that were written aside", metrics.run_dead_letters)
+    yield _counter("undecodable", "Records without a usable timestamp", offset.undecodable)
+    yield _counter("dead_letters", "Records that were written aside", counts.dead_letters)
 
 
 def _batches(metrics: PlannerMetrics) -> Iterator[Metric]:
+    offset, counts = metrics.offset, metrics.counts
     put_off = int(metrics.put_off is not None)
     yield _gauge("waits_for_records", "1 while a batch is put off because it has too few records, else 0", put_off)
-    yield _counter("batches", "Micro-batches", metrics.batches)
-    yield _counter("records", "Records in micro-batches", metrics.run_records)
-    most = [] if metrics.poll_records_max is None else [((), metrics.poll_records_max)]
+    yield _counter("batches", "Micro-batches", offset.batches)
+    yield _counter("records", "Records in micro-batches", counts.records)
+    most = [((), max(sample.records for sample in metrics.samples))] if metrics.samples else []
     yield _series("poll_records_max", "Records of the largest micro-batch of the last 30 s", [], most)
-    yield _counter("empty_plans", "How often Spark asked for a batch in vain", metrics.run_empty_plans)
-    yield _summary("plan_seconds", "Time to plan a micro-batch", metrics.run_batches, metrics.run_plan_ms)
-    yield _counter("spooled_ahead", "Micro-batches that were in the spool when Spark asked", metrics.run_spooled_ahead)
+    yield _counter("empty_plans", "How often Spark asked for a batch in vain", counts.empty_plans)
+    yield _summary("plan_seconds", "Time to plan a micro-batch", counts.batches, counts.plan_ms)
+    yield _counter("spooled_ahead", "Micro-batches that were in the spool when Spark asked", counts.spooled_ahead)
 
 
 _PLACE = ("topic", "partition")

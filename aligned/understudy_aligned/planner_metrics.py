@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -84,32 +84,10 @@ class Sample(NamedTuple):
     """The time to plan it, without waiting for records."""
 
 
-class Window:
-    """Batches of the last 30 s."""
-
-    def __init__(self) -> None:
-        self._samples: deque[Sample] = deque(maxlen=MAX_SAMPLES)
-
-    def add(self, sample: Sample) -> None:
-        """Add a planned batch."""
-        self._samples.append(sample)
-
-    def samples(self, now_ms: float) -> Sequence[Sample]:
-        """Return the batches of the last 30 s. Older ones are removed."""
-        while self._samples and now_ms - self._samples[0].at_ms > WINDOW_MS:
-            self._samples.popleft()
-        return tuple(self._samples)
-
-    def enforced_rate(self, now_ms: float) -> float:
-        """Return enforced records per second: those taken after the wait for an empty input ran out."""
-        return sum(sample.enforced for sample in self.samples(now_ms)) * 1000 / WINDOW_MS
-
-
 @dataclass(slots=True)
 class RunCounts:
     """Only the thread that plans changes them."""
 
-    window: Window = field(default_factory=Window)
     batches: int = 0
     records: int = 0
     plan_ms: float = 0.0
@@ -126,22 +104,39 @@ class RunCounts:
     spooled_ahead: int = 0
     """Batches whose spool file was there when Spark asked for them."""
 
+    recent: deque[Sample] = field(default_factory=lambda: deque(maxlen=MAX_SAMPLES))
+
     def add(self, sample: Sample, *, dead_letters: int) -> None:
         """Count a planned batch."""
-        self.window.add(sample)
+        self.recent.append(sample)
         self.batches += 1
         self.records += sample.records
         self.plan_ms += sample.plan_ms
         self.lateness += sample.lateness
         self.dead_letters += dead_letters
 
+    def samples(self, now_ms: float) -> Sequence[Sample]:
+        """Return the batches of the last 30 s. Older ones are removed."""
+        while self.recent and now_ms - self.recent[0].at_ms > WINDOW_MS:
+            self.recent.popleft()
+        return tuple(self.recent)
+
 
 @dataclass(frozen=True, slots=True)
 class PlannerMetrics:
-    """Counts are since the beginning of the checkpoint, or with `run_` since the planner's process started.
+    """What a planner stands at, and what it holds."""
 
-    Averages, maxima and rates cover the last 30 s. They are None if no batch was planned in them.
-    """
+    offset: SourceOffset
+    """Its counts are since the beginning of the checkpoint."""
+
+    counts: RunCounts
+    """The counts since the planner's process started."""
+
+    samples: Sequence[Sample]
+    """The batches of the last 30 s, of which averages, maxima and rates are made."""
+
+    losses: int
+    """The number of times that reading continued behind lost records, since then."""
 
     input_buffer_bytes: int
     """KIP-770: bytes of records that are fetched and in no batch."""
@@ -152,34 +147,6 @@ class PlannerMetrics:
     input_buffer_records: int
     client_queue: ClientQueue | None
     """The records that librdkafka holds for the planner. None: there is no Kafka, or it has not said yet."""
-
-    batches: int
-    enforced: int
-    undecodable: int
-    run_batches: int
-    run_records: int
-    run_empty_plans: int
-    run_plan_ms: float
-    run_lateness: Lateness
-    run_dead_letters: int
-    run_spooled_ahead: int
-    run_losses: int
-    """The number of times that reading continued behind lost records."""
-
-    run_compacted: int | None
-    """Records that compaction removed between the plan of a batch and its reading. None if unknown."""
-
-    enforced_rate: float
-    """Enforced records per second."""
-
-    plan_avg_ms: float | None
-    plan_max_ms: float | None
-    poll_records_avg: float | None
-    """Records of a micro-batch."""
-
-    poll_records_max: int | None
-    lateness: Lateness
-    """Without records if no batch was planned."""
 
     partitions: Sequence[TopicPartition]
     """Those that are read. Empty until the partitions of every topic are known."""
@@ -221,9 +188,9 @@ class PlannerMetrics:
     """Partition counts of topics that a pattern found and that are not read, as they do not fit the others."""
 
     @property
-    def unknown_lags(self) -> Sequence[TopicPartition]:
-        """Partitions whose lag is unknown."""
-        return [tp for tp in self.partitions if tp not in self.lags]
+    def lateness(self) -> Lateness:
+        """The lateness in the last 30 s; without records if no batch was planned."""
+        return sum((sample.lateness for sample in self.samples), start=Lateness())
 
     def as_json(self) -> dict[str, object]:
         """Make JSON for `reportLatestOffset`. Spark shows it in the query's progress as `sources[].latestOffset`."""
@@ -231,15 +198,15 @@ class PlannerMetrics:
             "input-buffer-bytes-total": self.input_buffer_bytes,
             "input-buffer-max-bytes": self.input_buffer_max_bytes,
             "input-buffer-records": self.input_buffer_records,
-            "enforced-processing-total": self.enforced,
-            "enforced-processing-rate": self.enforced_rate,
-            "undecodable-total": self.undecodable,
-            "dead-letters-total": self.run_dead_letters,
-            "data-losses-total": self.run_losses,
-            "batches-total": self.batches,
-            "records-total": self.run_records,
-            "empty-plans-total": self.run_empty_plans,
-            "spooled-ahead-total": self.run_spooled_ahead,
+            "enforced-processing-total": self.offset.enforced,
+            "enforced-processing-rate": sum(sample.enforced for sample in self.samples) * 1000 / WINDOW_MS,
+            "undecodable-total": self.offset.undecodable,
+            "dead-letters-total": self.counts.dead_letters,
+            "data-losses-total": self.losses,
+            "batches-total": self.offset.batches,
+            "records-total": self.counts.records,
+            "empty-plans-total": self.counts.empty_plans,
+            "spooled-ahead-total": self.counts.spooled_ahead,
             "partitions": len(self.partitions),
             "topics": list(self.topics),
             "unread-partitions": _texts(self.unread),
@@ -249,7 +216,7 @@ class PlannerMetrics:
             "held-back-by": _texts(sorted(self.held_back.slowest)),
             "waits-for-records": {} if self.put_off is None else _put_off(self.put_off),
             "current-lag": {str(tp): lag.records for tp, lag in self.lags.items()},
-            "unknown-lag": _texts(self.unknown_lags),
+            "unknown-lag": _texts([tp for tp in self.partitions if tp not in self.lags]),
             "partition-time": {str(tp): time_ms for tp, time_ms in self.partition_times_ms.items()},
             "stream-time": {str(task): time_ms for task, time_ms in self.stream_times_ms.items()},
             "starting": list(self.starting),
@@ -263,16 +230,18 @@ class PlannerMetrics:
         return metrics | {name: value for name, value in self._known().items() if value is not None}
 
     def _known(self) -> Mapping[str, float | None]:
+        queue, records = self.client_queue, [sample.records for sample in self.samples]
+        plans_ms, lateness = [sample.plan_ms for sample in self.samples], self.lateness
         return {
-            "librdkafka-queue-bytes": None if self.client_queue is None else self.client_queue.bytes,
-            "librdkafka-queue-records": None if self.client_queue is None else self.client_queue.records,
-            "compacted-records-total": self.run_compacted,
-            "poll-records-avg": self.poll_records_avg,
-            "poll-records-max": self.poll_records_max,
-            "plan-latency-avg": self.plan_avg_ms,
-            "plan-latency-max": self.plan_max_ms,
-            "record-lateness-avg": self.lateness.avg_ms,
-            "record-lateness-max": self.lateness.max_ms if self.lateness.records else None,
+            "librdkafka-queue-bytes": None if queue is None else queue.bytes,
+            "librdkafka-queue-records": None if queue is None else queue.records,
+            "compacted-records-total": self.counts.compacted,
+            "poll-records-avg": sum(records) / len(records) if records else None,
+            "poll-records-max": max(records, default=None),
+            "plan-latency-avg": sum(plans_ms) / len(plans_ms) if plans_ms else None,
+            "plan-latency-max": max(plans_ms, default=None),
+            "record-lateness-avg": lateness.avg_ms,
+            "record-lateness-max": lateness.max_ms if lateness.records else None,
         }
 
 
@@ -286,34 +255,20 @@ def measure(
     now_ms: float,
 ) -> PlannerMetrics:
     """Collect the metrics of a planner that stands at `offset`. The caller holds `shared.changed`."""
-    ahead, samples = shared.ahead, counts.window.samples(now_ms)
+    ahead = shared.ahead
     lags = {tp: ahead.lags.current(tp, now_ms) for tp in ahead.retained}
     partition_times_ms = {
         tp: cursor.time_ms for tp, cursor in sorted(offset.cursors.items()) if cursor.time_ms > NO_TIME_MS
     }
     return PlannerMetrics(
+        offset=offset,
+        counts=replace(counts),
+        samples=counts.samples(now_ms),
+        losses=shared.losses(),
         input_buffer_bytes=sum(held.bytes for held in ahead.retained.values()),
         input_buffer_max_bytes=options.input_buffer_max_bytes,
         input_buffer_records=sum(len(held) for held in ahead.retained.values()),
         client_queue=shared.client_queue(),
-        batches=offset.batches,
-        enforced=offset.enforced,
-        undecodable=offset.undecodable,
-        run_batches=counts.batches,
-        run_records=counts.records,
-        run_empty_plans=counts.empty_plans,
-        run_plan_ms=counts.plan_ms,
-        run_lateness=counts.lateness,
-        run_dead_letters=counts.dead_letters,
-        run_spooled_ahead=counts.spooled_ahead,
-        run_losses=shared.losses(),
-        run_compacted=counts.compacted,
-        enforced_rate=counts.window.enforced_rate(now_ms),
-        plan_avg_ms=sum(sample.plan_ms for sample in samples) / len(samples) if samples else None,
-        plan_max_ms=max((sample.plan_ms for sample in samples), default=None),
-        poll_records_avg=sum(sample.records for sample in samples) / len(samples) if samples else None,
-        poll_records_max=max((sample.records for sample in samples), default=None),
-        lateness=sum((sample.lateness for sample in samples), start=Lateness()),
         partitions=sorted(ahead.retained),
         lags={tp: lag for tp, lag in lags.items() if lag is not None},
         paused=sorted(ahead.paused()),

@@ -11,15 +11,14 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from types import TracebackType
-from typing import TYPE_CHECKING, Protocol, Self
+from typing import TYPE_CHECKING, Self
 
 from pydantic import ValidationError
 
 from understudy_pipeline.announcing.query_plan import QueryPlan, announced_stores
-from understudy_pipeline.announcing.spark_query import OnCommit, OnEnd, SparkQuery
+from understudy_pipeline.announcing.spark_query import SparkQuery
 from understudy_shared.base.clock import Clock, SystemClock
 from understudy_shared.base.errors import SettingsError
 from understudy_shared.base.masking import masked_location
@@ -48,26 +47,6 @@ MAX_PLANS = 20
 
 _STOP_S = 3.0
 """Time for which `close` waits for the last messages to be sent. Each call to Redis has a shorter deadline."""
-
-
-class Publisher(Protocol):
-    """The sender of hints and announcements. Implemented by `understudy_shared.bus.redis_sync.SyncPublisher`."""
-
-    def hint(self, version: int) -> None: ...
-    def announce(self, announcement: Announcement, *, if_absent: bool = False) -> None: ...
-    def close(self) -> None: ...
-
-
-class AnnouncedQuery(Protocol):
-    """The running query. Implemented by `SparkQuery`."""
-
-    query_id: str
-
-    def checkpoint(self) -> str: ...
-    def last_version(self) -> int | None: ...
-    def plan(self) -> QueryPlan | None: ...
-    def is_active(self) -> bool: ...
-    def listen(self, on_commit: OnCommit, on_end: OnEnd) -> Callable[[], None]: ...
 
 
 def announce(
@@ -109,8 +88,8 @@ class Announced:
 
     def __init__(
         self,
-        query: AnnouncedQuery,
-        publisher: Publisher,
+        query: SparkQuery,
+        publisher: SyncPublisher,
         *,
         application_id: str,
         names: Mapping[int, str],
@@ -159,9 +138,7 @@ class Announced:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _on_commit(self, version: int) -> None:

@@ -10,27 +10,23 @@ recognised by their class names, which are the same in all of Spark 4.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
-
-from understudy_pipeline.announcing.query_plan import QueryPlan
-from understudy_shared.base.errors import UnderstudyError
-
-if TYPE_CHECKING:
-    from pyspark.sql.streaming.query import StreamingQuery
-
-
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
 from understudy_pipeline.announcing.query_plan import (
     Function,
     Output,
     PlanColumn,
+    QueryPlan,
     StatefulAggregate,
     StatefulJoin,
     WrittenAggregate,
 )
+from understudy_shared.base.errors import UnderstudyError
+
+if TYPE_CHECKING:
+    from pyspark.sql.streaming.query import StreamingQuery
 
 OnCommit = Callable[[int], None]
 """Called with the committed version. Must return at once: all listeners of a session share a thread."""

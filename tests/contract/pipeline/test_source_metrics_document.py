@@ -15,7 +15,8 @@ from understudy_aligned.batch_plan import HeldBack, PutOff
 from understudy_aligned.inputs.protocol import ClientQueue
 from understudy_aligned.inputs.records import TopicPartition
 from understudy_aligned.metrics_server import PlannerCollector
-from understudy_aligned.planner_metrics import Lateness, PlannerMetrics
+from understudy_aligned.offset import SourceOffset
+from understudy_aligned.planner_metrics import Lateness, PlannerMetrics, RunCounts, Sample
 from understudy_aligned.read_ahead import Lag
 from understudy_aligned.shared_read_ahead import Outage
 
@@ -24,28 +25,14 @@ REFERENCE, SOURCE = ((DOCS / name).read_text() for name in ("reference/metrics.m
 KNOWN, UNKNOWN = TopicPartition("weather", 0), TopicPartition("flights", 0)
 
 EVERYTHING = PlannerMetrics(
+    offset=SourceOffset({}, batches=4, enforced=5, undecodable=6),
+    counts=RunCounts(7, 8, 10, Lateness(1, 2, 3), empty_plans=9, dead_letters=11, compacted=27, spooled_ahead=12),
+    samples=[Sample(0, 17, 14, Lateness(4, 5, 6), plan_ms=16)],
+    losses=13,
     input_buffer_bytes=1,
     input_buffer_max_bytes=2,
     input_buffer_records=3,
     client_queue=ClientQueue(28, 29),
-    batches=4,
-    enforced=5,
-    undecodable=6,
-    run_batches=7,
-    run_records=8,
-    run_empty_plans=9,
-    run_plan_ms=10,
-    run_lateness=Lateness(1, 2, 3),
-    run_dead_letters=11,
-    run_spooled_ahead=12,
-    run_losses=13,
-    run_compacted=27,
-    enforced_rate=14,
-    plan_avg_ms=15,
-    plan_max_ms=16,
-    poll_records_avg=17,
-    poll_records_max=18,
-    lateness=Lateness(4, 5, 6),
     partitions=[UNKNOWN, KNOWN],
     lags={KNOWN: Lag(19, 0)},
     paused=[KNOWN],

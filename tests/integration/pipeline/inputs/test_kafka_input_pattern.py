@@ -132,7 +132,7 @@ def test_a_topic_that_is_deleted_ends_the_query_or_is_left_out_where_data_may_be
             with pytest.raises(DataLostError, match=f"do not exist any more: {prefix}-a-0"):
                 query.until_lost()
         else:
-            wait_until(lambda: planner.snapshot().run_losses == 1, what="the loss")
+            wait_until(lambda: planner.snapshot().losses == 1, what="the loss")
             put(broker, f"{prefix}-b", b"b1")
             query.until(b"b1")
             wait_until(lambda: not planner.snapshot().outages, what="an input that is well")

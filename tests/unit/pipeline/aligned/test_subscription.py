@@ -166,7 +166,7 @@ def test_a_topic_that_is_deleted_is_lost_data(
             assert batch is not None
             assert ordinals(batch) == {B: [1]}
             assert topics_of(batch.end) == ["kafka:a", "kafka:b"], "ranks stay"
-            wait_until(lambda: planner.snapshot().run_losses == 1, what="the loss")
+            wait_until(lambda: planner.snapshot().losses == 1, what="the loss")
             assert [record.__dict__["action"] for record in caplog.records] == ["data-lost"]
     finally:
         planner.stop()

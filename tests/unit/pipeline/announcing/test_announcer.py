@@ -7,6 +7,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import cast
 
 from tests.support.clock import ManualClock
 from tests.support.spark.queries import wait_until
@@ -20,8 +21,10 @@ from understudy_pipeline.announcing.query_plan import (
     StatefulAggregate,
     WrittenAggregate,
 )
+from understudy_pipeline.announcing.spark_query import SparkQuery
 from understudy_shared.bus.base import BusError
 from understudy_shared.bus.messages import Announcement
+from understudy_shared.bus.redis_sync import SyncPublisher
 
 COUNT = PlanColumn(10, "count", "long")
 PLAN = QueryPlan(
@@ -103,8 +106,9 @@ class FakePublisher:
 def announcing(
     query: FakeQuery, publisher: FakePublisher, *, listen: bool = True, clock: ManualClock | None = None
 ) -> Iterator[Announced]:
+    spark_query, sender = cast(SparkQuery, query), cast(SyncPublisher, publisher)
     with Announced(
-        query, publisher, application_id="a", names={}, listen=listen, clock=clock or ManualClock()
+        spark_query, sender, application_id="a", names={}, listen=listen, clock=clock or ManualClock()
     ) as announced:
         yield announced
 
