@@ -124,7 +124,7 @@ class RunCounts:
 
 @dataclass(frozen=True, slots=True)
 class PlannerMetrics:
-    """What a planner stands at, and what it holds."""
+    """The position of a planner, its counts, and what it holds."""
 
     offset: SourceOffset
     """Its counts are since the beginning of the checkpoint."""

@@ -140,7 +140,7 @@ def history(number: int) -> History:
     if chance.random() < 0.2:
         own = {topic: chance.choice((-1, 0, 10, 60)) for topic in story.topics if chance.random() < 0.5}
         story = story._replace(topic_idle_ms=own)
-    # Which input is the slowest is a matter of all tasks: tests/unit/pipeline/aligned/test_drift.py has several.
+    # Which input is the slowest is a matter of all tasks: tests/unit/pipeline/aligned/test_batch_cut.py has several.
     if (story.merge == "global" or story.partitions == 1) and story.idle_ms != -1 and chance.random() < 0.3:
         story = story._replace(max_drift_ms=chance.choice((0, 2, 5, 20)))
     return story

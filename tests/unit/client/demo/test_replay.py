@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from tests.support.spark.offset_logs import write_batch
 
-from understudy.demo.flights import LAND_EVERY_MS, busy_flights, flights_file, load_flights, planned
+from understudy.demo.flights import LAND_EVERY_MS, Flight, busy_flights, flights_file, load_flights, planned
 from understudy_aligned.inputs.records import Cursor
 from understudy_aligned.offset import OffsetError
 
@@ -36,3 +36,31 @@ def test_a_checkpoint_of_another_source_is_reported(tmp_path: Path) -> None:
     (tmp_path / "offsets" / "0").write_text('v1\n{}\n{"logOffset":3}')
     with pytest.raises(OffsetError, match="an offset of a file source"):
         planned(tmp_path)
+
+
+FIRST_DEPARTURE = 1_357_034_400 + 15 * 60
+"""2013-01-01T10:15:00Z: 05:15 in New York."""
+
+
+@pytest.fixture(scope="module")
+def flights() -> list[Flight]:
+    return load_flights(flights_file())
+
+
+@pytest.mark.full
+def test_every_flight_and_every_null_of_the_table_is_there(flights: list[Flight]) -> None:
+    assert len(flights) == 336_776
+    assert sum(flight.dep_time is None for flight in flights) == 8255
+    assert sum(flight.tailnum is None for flight in flights) == 2512
+    assert sum(flight.dep_delay is None for flight in flights) == 8255
+    assert {flight.origin for flight in flights} == {"EWR", "JFK", "LGA"}
+
+
+def test_flights_are_in_order_of_event_time_and_those_of_one_minute_in_the_tables_order(flights: list[Flight]) -> None:
+    times = [flight.event_time for flight in flights]
+    assert times == sorted(times)
+    assert times[0] == FIRST_DEPARTURE
+    # The departures of six o'clock: lines 6, 8, 9 and 10 of the table, and line 843.
+    numbers = [flight.flight for flight in flights if flight.event_time == FIRST_DEPARTURE + 45 * 60]
+    assert numbers[:4] == [461, 507, 5708, 79]
+    assert numbers[-1] == 125

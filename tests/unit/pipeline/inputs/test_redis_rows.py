@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Sequence
 
 import pyarrow as pa
@@ -24,7 +25,9 @@ from understudy_aligned.inputs.redis_rows import (
     stream_info,
     with_known_counts,
 )
-from understudy_aligned.inputs.timestamps import TimestampRule
+from understudy_aligned.inputs.redis_streams import RedisConfig
+from understudy_aligned.inputs.timestamps import TimestampRule, TimestampRules
+from understudy_shared.base.errors import SettingsError
 
 FIELDS = EntryFields(b"key", b"value", TimestampRule())
 
@@ -197,3 +200,22 @@ def test_the_time_in_the_value_is_null_where_there_is_none() -> None:
     rows = entry_rows(entries, fields, ordinal=0)
     assert rows.column("timestamp_ms").equals(pa.array([5, None, None], pa.int64()))
     assert rows.column("key").to_pylist() == [None, None, b"a"]
+
+
+def test_the_configuration_travels_to_executors_and_shows_no_secret() -> None:
+    rules = TimestampRules(TimestampRule("json", "t"))
+    of = RedisConfig("rediss://me:secret@host:1/0?ssl_password=secret", ("weather",), timestamp=rules)
+    assert pickle.loads(pickle.dumps(of)) == of
+    assert hash(of) == hash(pickle.loads(pickle.dumps(of)))
+    assert "secret" not in f"{of!r} {of.server}"
+    assert "host" in of.server
+
+
+@pytest.mark.parametrize(
+    ("url", "partitions"),
+    [("redis+cluster://host", None), ("http://host", None), ("redis+sentinel://host", None), ("redis://host", 0)],
+    ids=["cluster", "no-redis", "no-service", "no-partitions"],
+)
+def test_a_configuration_that_cannot_work_is_refused_at_once(url: str, partitions: int | None) -> None:
+    with pytest.raises(SettingsError):
+        RedisConfig(url, ("weather",), partitions)
