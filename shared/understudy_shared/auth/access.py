@@ -293,7 +293,7 @@ class Access:
 
     def _decided(self, scope: Scope, presented: Presented | None, app: App) -> App:
         trouble = scope.get(PEER_TROUBLE, NO_CERTIFICATE) if self._asks_certificates else None
-        decided, application = self._decide(scope["method"], scope["raw_path"], presented, trouble)
+        decided, application = self.decide(scope["method"], scope["raw_path"], presented, trouble)
         if trouble is not None and self.tls is not None and decided == no_peer(trouble):
             self.tls.note(TlsSide.ACCEPT, trouble, peer_of(scope))
         if isinstance(decided, Authorization) and isinstance(presented, Session):
@@ -353,16 +353,10 @@ class Access:
 
     def decide(
         self, method: str, raw_path: bytes, presented: Presented | None, trouble: TlsTrouble | None = NO_CERTIFICATE
-    ) -> Authorization | Problem:
-        """Decide what a request is granted, or why it is refused. A refusal is counted. `trouble`: why the certificate
-        of the connection is not a peer's; it does not count where no certificates are required.
-        """
-        return self._decide(method, raw_path, presented, trouble)[0]
-
-    def _decide(
-        self, method: str, raw_path: bytes, presented: Presented | None, trouble: TlsTrouble | None
     ) -> tuple[Authorization | Problem, str | None]:
-        """Decide it, and return the application of the request with it."""
+        """Return what a request is granted, or why it is refused, and its application. A refusal is counted. `trouble`:
+        why the certificate of the connection is not a peer's; it does not count where no certificates are required.
+        """
         # One function, so that the order of the refusals is seen: no answer may say more than the one before it.
         try:
             need: Need | Problem = need_of(method, raw_path)

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tests.support.services.guarded import WRONG, Keys, bearer
+from tests.support.services.wire import NoParser, Wire
 from uvicorn.config import Config
 from uvicorn.server import ServerState
 
@@ -53,7 +54,7 @@ def access_of(keys: Keys, *, secret: Path | None = None, now_s: Any = None) -> A
 def asked(access: Access, key: str | None, target: str, method: str = "GET") -> str:
     """Who was let in, or the type of the problem."""
     headers = [] if key is None else [bearer(key)]
-    decided = access.decide(method, target.encode(), presented_in(headers))
+    decided, _ = access.decide(method, target.encode(), presented_in(headers))
     return decided.type.slug if isinstance(decided, Problem) else decided.principal.name
 
 
@@ -88,7 +89,7 @@ def test_a_key_ends_at_its_time_on_requests_that_were_answered_before(tmp_path: 
     assert access.lookup(b"/v1/stores/a/keys/k", presented) is not None
     now[0] += 0.001
     assert access.lookup(b"/v1/stores/a/keys/k", presented) is None
-    decided = access.decide("GET", b"/v1/stores/a/keys/k", presented)
+    decided, _ = access.decide("GET", b"/v1/stores/a/keys/k", presented)
     assert isinstance(decided, Problem)
     assert "expired" in decided.detail
 
@@ -152,38 +153,6 @@ class Named:
         await send_reply(send, 200, authorization_of(scope).principal.name.encode(), b"text/plain")
 
 
-class Written(asyncio.Transport):
-    """A transport that keeps what is written to it."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.data = b""
-
-    def write(self, data: Any) -> None:
-        self.data += bytes(data)
-
-    def is_closing(self) -> bool:
-        return False
-
-    def get_extra_info(self, name: str, default: Any = None) -> Any:
-        return default
-
-    def pause_reading(self) -> None: ...
-
-    def resume_reading(self) -> None: ...
-
-    @property
-    def bodies(self) -> list[bytes]:
-        """The body of each response, whose length its head says."""
-        found, rest = [], self.data
-        while rest:
-            head, _, rest = rest.partition(b"\r\n\r\n")
-            size = int(head.lower().partition(b"content-length: ")[2].partition(b"\r\n")[0])
-            found.append(rest[:size])
-            rest = rest[size:]
-        return found
-
-
 class Connections:
     """Connections of one guarded service, which share heads that were parsed."""
 
@@ -191,7 +160,7 @@ class Connections:
         app = Named()
         config = Config(app, lifespan="off", log_config=None, access_log=False)
         config.load()
-        guard, self.wires = ConnectionGuard(), [Written() for _ in range(count)]
+        guard, self.wires = ConnectionGuard(), [Wire() for _ in range(count)]
         answers = Answers(direct=app, bodies=app, access=access)
         self.heads = answers.heads
         self.protocols = [HttpProtocol(config, ServerState(), {}, guard=guard, answers=answers) for _ in self.wires]
@@ -287,10 +256,6 @@ async def ask_all(world: World, steps: Sequence[Step], revoked_at: int) -> None:
 
 
 def test_a_known_head_is_answered_without_parsing_and_still_decided(keys: Keys) -> None:
-    class NoParser:
-        def feed_data(self, data: bytes) -> None:
-            raise AssertionError(f"{data!r} is parsed")
-
     async def run() -> None:
         access = access_of(keys)
         connections = Connections(access, 2)

@@ -38,7 +38,7 @@ class World:
         return self.access.lookup(target, presented_in([bearer(self.keys[who])])) is not None
 
     def by_asgi(self, who: str, path: bytes = TARGET) -> Authorization | Problem:
-        return self.access.decide("GET", path, presented_in([bearer(self.keys[who])]))
+        return self.access.decide("GET", path, presented_in([bearer(self.keys[who])]))[0]
 
 
 def test_who_asks_too_often_is_told_when_to_ask_again_and_nobody_else_waits(tmp_path: Path) -> None:

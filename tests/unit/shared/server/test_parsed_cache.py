@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from typing import Any
 
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from tests.support.services.wire import NoParser, Wire
 from uvicorn.config import Config
 from uvicorn.server import ServerState
 
@@ -95,36 +95,6 @@ class Asked:
         await send_reply(send, 200, b"%b %b" % (scope["method"].encode(), scope["raw_path"]), b"text/plain")
 
 
-class Written(asyncio.Transport):
-    """A transport that keeps what is written to it."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.data = b""
-        self.closed = False
-
-    def write(self, data: bytes | bytearray | memoryview) -> None:
-        self.data += data
-
-    def close(self) -> None:
-        self.closed = True
-
-    abort = close
-
-    def is_closing(self) -> bool:
-        return self.closed
-
-    def get_extra_info(self, name: str, default: Any = None) -> Any:
-        return default
-
-    def pause_reading(self) -> None: ...
-
-    def resume_reading(self) -> None: ...
-
-    def can_write_eof(self) -> bool:
-        return False
-
-
 class Connections:
     """Connections of one service, which remembers heads or none."""
 
@@ -136,8 +106,8 @@ class Connections:
         self._answers = Answers(direct=self.app, heads=self.heads)
         self._guard = ConnectionGuard()
 
-    def open(self) -> tuple[HttpProtocol, Written]:
-        transport = Written()
+    def open(self) -> tuple[HttpProtocol, Wire]:
+        transport = Wire()
         protocol = HttpProtocol(self._config, ServerState(), {}, guard=self._guard, answers=self._answers)
         protocol.connection_made(transport)
         return protocol, transport
@@ -149,13 +119,13 @@ class Connections:
         found = []
         protocol, transport = self.open()
         for request in requests:
-            if transport.closed or not on_one:
+            if transport.is_closed or not on_one:
                 protocol, transport = self.open()
             before = len(transport.data)
             protocol.data_received(request)
             for _ in range(3):  # a request that is answered by ASGI has a task
                 await asyncio.sleep(0)
-            found.append((transport.data[before:], transport.closed))
+            found.append((transport.data[before:], transport.is_closed))
         return found
 
 
@@ -165,13 +135,6 @@ def request(method: bytes, path: bytes, key: bytes, version: bytes, headers: byt
 
 def get(key: bytes, headers: bytes = HOST) -> bytes:
     return request(b"GET", b"/v1/stores/e/keys/", key, b"HTTP/1.1", headers)
-
-
-class NoParser:
-    """Stands where a parser would be asked."""
-
-    def feed_data(self, data: bytes) -> None:
-        raise AssertionError(f"{data!r} is parsed")
 
 
 @pytest.mark.parametrize("key", [b"b", b"a%2Fb", b"a/b?max_lag=3", b"~(x)'"])

@@ -40,13 +40,13 @@ def test_an_illegal_transition_closes_its_connection_and_is_logged(caplog: pytes
         protocol.data_received(get(b"a"))
         with caplog.at_level(logging.ERROR):
             DirectExchange(protocol._reply).reply(200, b"text/plain", b"of nobody")
-        assert transport.closed
+        assert transport.is_closed
         assert b"of nobody" not in transport.data
         protocol.data_received(get(b"b"))
         assert connections.app.direct == [b"/v1/stores/e/keys/a"]
         other.data_received(get(b"c"))
         assert its_transport.data.endswith(b"c")
-        assert not its_transport.closed
+        assert not its_transport.is_closed
 
     asyncio.run(run())
     assert [record.getMessage() for record in caplog.records] == [

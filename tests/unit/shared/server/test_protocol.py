@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
 
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from tests.support.services.wire import Wire
 from uvicorn.config import Config
 from uvicorn.server import ServerState
 
@@ -73,26 +73,6 @@ class Later:
         if self.open:
             exchange, text = self.open.pop(0)
             exchange.reply(200, b"text/plain", text)
-
-
-class Written(asyncio.Transport):
-    """Keeps the body of each response."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.bodies: list[bytes] = []
-
-    def write(self, data: Any) -> None:
-        self.bodies.append(bytes(data).partition(b"\r\n\r\n")[2])
-
-    def is_closing(self) -> bool:
-        return False
-
-    def close(self) -> None: ...
-
-    def pause_reading(self) -> None: ...
-
-    def resume_reading(self) -> None: ...
 
 
 sends = st.tuples(st.integers(0, CONNECTIONS - 1), st.sampled_from(list(ANSWERS)), st.integers(1, 200))
@@ -171,12 +151,12 @@ async def never(scope: Scope, receive: Receive, send: Send) -> None:
     await asyncio.Event().wait()
 
 
-def opened() -> tuple[Later, list[Written], list[HttpProtocol]]:
+def opened() -> tuple[Later, list[Wire], list[HttpProtocol]]:
     """Connections of one service, and where their answers go."""
     app, guard = Later(), ConnectionGuard()
     config = Config(app, lifespan="off", log_config=None, access_log=False)
     config.load()
-    wires = [Written() for _ in range(CONNECTIONS)]
+    wires = [Wire() for _ in range(CONNECTIONS)]
     answers = Answers(direct=app, bodies=app, batches=app)
     connections = [HttpProtocol(config, ServerState(), {}, guard=guard, answers=answers) for _ in wires]
     for connection, wire in zip(connections, wires, strict=True):

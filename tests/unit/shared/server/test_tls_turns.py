@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from tests.support.services.certificates import Signer
+from tests.support.services.wire import Wire
 
 from understudy_shared.server.connection_guard import ConnectionGuard
 from understudy_shared.server.tls_connection import TlsConnection
@@ -17,31 +18,6 @@ from understudy_shared.tls.service_tls import ServiceTls
 from understudy_shared.tls.trouble import PeerRole
 
 PEERS = 8
-
-
-class Wire(asyncio.Transport):
-    """A connection whose peer the test is."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.sent = b""
-        self.reads = True
-        self.is_gone = False
-
-    def write(self, data: bytes | bytearray | memoryview) -> None:
-        self.sent += bytes(data)
-
-    def pause_reading(self) -> None:
-        self.reads = False
-
-    def resume_reading(self) -> None:
-        self.reads = True
-
-    def is_reading(self) -> bool:
-        return self.reads
-
-    def is_closing(self) -> bool:
-        return self.is_gone
 
 
 def greeting(signer: Signer) -> bytes:
@@ -68,12 +44,12 @@ async def test_a_turn_of_the_loop_takes_one_step_of_one_handshake_however_many_a
         connection.connection_made(wire)
         connection.data_received(greeting(signer))
     assert not any(wire.reads for wire in wires), "nothing more is taken in before the turn comes"
-    wires[1].is_gone = True
+    wires[1].is_closed = True
     answered = [0]
     while answered[-1] < PEERS - 1:
         await asyncio.sleep(0)
-        answered.append(sum(bool(wire.sent) for wire in wires))
+        answered.append(sum(bool(wire.data) for wire in wires))
         assert answered[-1] <= answered[-2] + 1
         assert len(answered) < 4 * PEERS
-    assert not wires[1].sent, "its peer has left"
-    assert all(wire.reads for wire in wires if not wire.is_gone)
+    assert not wires[1].data, "its peer has left"
+    assert all(wire.reads for wire in wires if not wire.is_closed)
