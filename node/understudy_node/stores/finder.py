@@ -8,11 +8,12 @@ import base64
 import json
 import secrets
 import struct
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from hashlib import blake2b
 from hmac import compare_digest
-from typing import Final, NamedTuple, Protocol, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 from understudy_node.checkpoint.operators import JOIN
 from understudy_node.replica.task_view import TaskView
@@ -23,8 +24,6 @@ from understudy_shared.reads.tokens import PageCursor
 _DELAY: Final = "spark.watermarkDelayMs"
 """Key in the metadata of a column that has a watermark."""
 
-EXPIRED_JSON: Final = {True: b"true", False: b"false", None: b"null"}
-
 
 @dataclass(frozen=True, slots=True)
 class Expiry:
@@ -33,7 +32,8 @@ class Expiry:
     Spark removes in the next batch, by the watermark that this version left to it. Three facts decide: whether the
     watermark reaches the operator's rows at all, which the schema of its state shows; the watermark that the version
     left; and whether the operator may stand behind a join, which holds the watermark back by an amount that only the
-    plan knows. `is_watermarked`: a watermark reaches them. `may_lag`: it may be behind the query's."""
+    plan knows. `is_watermarked`: a watermark reaches them. `may_lag`: it may be behind the query's.
+    """
 
     is_watermarked: bool = True
     may_lag: bool = False
@@ -78,61 +78,74 @@ class Found(NamedTuple):
     place: ElementPlace = FIRST_PLACE
 
 
-class Finder(Protocol):
+class KeyRecords:
+    """The records of a store's keys. By default each key has one, found by the row of the key behind `row_prefix`."""
+
+    __slots__ = ()
+    row_prefix: bytes
+
+    def key_row(self, kept: bytes) -> bytes:
+        """Return the row bytes of the key by which a record of the store is found. `kept` is the record's key."""
+        return kept[len(self.row_prefix) :]
+
+    def first_bytes(self, view: TaskView) -> bytes | None:
+        """Return the bytes with which the keys of these records begin, in a store that has others, too; None where no
+        record can exist.
+        """
+        return b""
+
+    def own_bytes(self, kept: bytes) -> bytes:
+        """Return the bytes with which the keys of all records of one key begin, and of no other. `kept` is the key of
+        one of them.
+        """
+        return kept
+
+    def start_bytes(self, start: bytes, row_bytes: int | None) -> bytes | None:
+        """Return the bytes, behind `first_bytes`, with which the keys of records begin whose key's row begins with
+        `start`; None where other keys lie between them. `row_bytes` is the size of these rows; None: it differs.
+        """
+        return self.row_prefix + start
+
+
+class Finder(KeyRecords, ABC):
     """A finder of what a version of a task holds for a key."""
 
+    def __init__(self, row_prefix: bytes) -> None:
+        self.row_prefix = row_prefix
+
+    @abstractmethod
     def find(self, view: TaskView, stored: bytes, selection: Selection) -> Found | None:
         """Find a key, with the elements that `selection` asks for; None for an absent key.
 
         `stored` is the key as the provider would store it: its prefix, then the row.
         """
 
-    def key_row(self, kept: bytes) -> bytes:
-        """Return the row bytes of the key by which a record of the store is found. `kept` is the record's key."""
 
-    def first_bytes(self, view: TaskView) -> bytes | None:
-        """Return the bytes with which the keys of these records begin, in a store that has others, too; None where no
-        record can exist.
-        """
+class ByVersion(Finder):
+    """A finder that uses the finder of each version: columns may have changed between two, those of keys never do.
 
-    def own_bytes(self, kept: bytes) -> bytes:
-        """Return the bytes with which the keys of all records of one key begin, and of no other. `kept` is the key of
-        one of them.
-        """
-
-    def start_bytes(self, start: bytes, row_bytes: int | None) -> bytes | None:
-        """Return the bytes, behind `first_bytes`, with which the keys of records begin whose key's row begins with
-        `start`; None where other keys lie between them. `row_bytes` is the size of these rows; None: it differs.
-        """
-
-
-class ByVersion:
-    """A finder that uses the finder of each version: columns may have changed between two."""
+    `earlier`, oldest first, are the finders of earlier columns, each with its last version.
+    """
 
     def __init__(self, newest: Finder, earlier: Sequence[tuple[int, Finder]]) -> None:
-        """Take the finders. `earlier`, oldest first, are those of earlier columns, each with its last version."""
+        super().__init__(newest.row_prefix)
         self._newest = newest
         self._earlier = earlier
 
     def find(self, view: TaskView, stored: bytes, selection: Selection) -> Found | None:
-        """See `Finder`."""
         of_version = (finder for last_version, finder in self._earlier if view.version <= last_version)
         return next(of_version, self._newest).find(view, stored, selection)
 
     def key_row(self, kept: bytes) -> bytes:
-        """See `Finder`. Keys never change their columns."""
         return self._newest.key_row(kept)
 
     def first_bytes(self, view: TaskView) -> bytes | None:
-        """See `Finder`."""
         return self._newest.first_bytes(view)
 
     def own_bytes(self, kept: bytes) -> bytes:
-        """See `Finder`. Keys never change their columns."""
         return self._newest.own_bytes(kept)
 
     def start_bytes(self, start: bytes, row_bytes: int | None) -> bytes | None:
-        """See `Finder`. Keys never change their columns."""
         return self._newest.start_bytes(start, row_bytes)
 
 

@@ -19,7 +19,7 @@ from understudy_node.engine.base import RowCache
 from understudy_node.replica.read_views import Reading
 from understudy_node.replica.task import TaskReplica
 from understudy_node.replica.task_view import Retained, TaskView
-from understudy_node.stores.finder import OWN_PLACES, Finder, Found
+from understudy_node.stores.finder import OWN_PLACES, Finder, Found, KeyRecords
 from understudy_node.stores.stores import ServedStore, StoreAlias, served_stores
 from understudy_shared.base.errors import UnderstudyError
 from understudy_shared.base.words import ApplicationId, Lineage, ReplicaState, StoreName
@@ -60,7 +60,7 @@ class ResolvedKey(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class StoreReader:
+class StoreReader(KeyRecords):
     """The reader of one store from this node's replicas.
 
     `row_prefix` is what the provider puts before a row: RocksDB a version byte, the HDFS-backed provider nothing.
@@ -156,24 +156,6 @@ class StoreReader:
         printed = self.store.print_found(stored[len(self.row_prefix) :])
         self.printed.keep(place, printed)
         return printed
-
-    def key_row(self, kept: bytes) -> bytes:
-        """Return the row bytes of the key by which a record of the store is found. `kept` is the record's key."""
-        return kept[len(self.row_prefix) :]
-
-    def first_bytes(self, view: TaskView) -> bytes | None:
-        """Return the bytes with which the keys of these records begin, in a store that has others, too; None where no
-        record can exist.
-        """
-        return b""
-
-    def own_bytes(self, kept: bytes) -> bytes:
-        """Return the bytes with which the keys of all records of one key begin, and of no other."""
-        return kept
-
-    def start_bytes(self, start: bytes, row_bytes: int | None) -> bytes | None:
-        """See `Finder`."""
-        return self.row_prefix + start
 
     def _named_version(
         self, replica: TaskReplica, shown: TaskView, bound: Bound, wanted: ReadVersion

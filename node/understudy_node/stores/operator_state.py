@@ -19,9 +19,9 @@ from understudy_node.engine.scans import SLOT_BYTES, ScanOrder, after_prefix
 from understudy_node.engine.view import FAMILY_BYTES, Table, View
 from understudy_node.replica.task_view import TaskView
 from understudy_node.stores.finder import (
-    EXPIRED_JSON,
     MAX_SORTED,
     Expiry,
+    Finder,
     Found,
     MakeFinder,
     by_number,
@@ -42,32 +42,7 @@ SEEN: Final = b'"found":true,'
 """The member for a key of a set without an expiry."""
 
 
-class _Set:
-    """A finder of the keys that a state store has behind `row_prefix`."""
-
-    def __init__(self, store_name: str, row_prefix: bytes) -> None:
-        self._store_name = store_name
-        self._row_prefix = row_prefix
-        self._skip = len(row_prefix)
-
-    def key_row(self, kept: bytes) -> bytes:
-        """See `Finder`."""
-        return kept[self._skip :]
-
-    def first_bytes(self, view: TaskView) -> bytes:
-        """See `Finder`."""
-        return b""
-
-    def own_bytes(self, kept: bytes) -> bytes:
-        """See `Finder`."""
-        return kept
-
-    def start_bytes(self, start: bytes, row_bytes: int | None) -> bytes:
-        """See `Finder`."""
-        return self._row_prefix + start
-
-
-class ExpiringSet(_Set):
+class ExpiringSet(Finder):
     """A finder of a key of `dropDuplicatesWithinWatermark` and its expiry.
 
     Spark removes a key in the first batch whose watermark has reached its expiry. The watermark that a version leaves
@@ -76,16 +51,16 @@ class ExpiringSet(_Set):
     """
 
     def __init__(self, store_name: str, value: StructType, expiry: Expiry, row_prefix: bytes) -> None:
-        super().__init__(store_name, row_prefix)
+        super().__init__(row_prefix)
+        self._store_name = store_name
         self._expiry = expiry
         self._decode = compile_row_decoder(value)
 
     def find(self, view: TaskView, stored: bytes, selection: Selection) -> Found | None:
-        """See `Finder`."""
         kept = view.stores[self._store_name].get(stored)
         if kept is None:
             return None
-        (expires_us,) = self._decode(kept[self._skip :])
+        (expires_us,) = self._decode(kept[len(self.row_prefix) :])
         if not isinstance(expires_us, int):
             raise CorruptFileError("a key of a set has no expiry", where=f"store {self._store_name}")
         expired = self._expiry.is_expired(expires_us, view)
@@ -93,20 +68,23 @@ class ExpiringSet(_Set):
         members = b'"found":%b,"expires_at":"%b","expired":%b,' % (
             b"false" if is_hidden else b"true",
             timestamp_text(expires_us).encode(),
-            EXPIRED_JSON[expired],
+            orjson.dumps(expired),
         )
         return Found(members, is_hidden)
 
 
-class SeenSet(_Set):
+class SeenSet(Finder):
     """A finder of a key that is stored for ever."""
 
+    def __init__(self, store_name: str, row_prefix: bytes) -> None:
+        super().__init__(row_prefix)
+        self._store_name = store_name
+
     def find(self, view: TaskView, stored: bytes, selection: Selection) -> Found | None:
-        """See `Finder`."""
         return None if view.stores[self._store_name].get(stored) is None else Found(SEEN)
 
 
-class EitherZero:
+class EitherZero(Finder):
     """A finder of a key with floats as it is, else as Spark 4.3 normalises it.
 
     Up to 4.1 Spark stores -0.0 in the keys of a deduplication beside 0.0. Later it stores 0.0 for both, and a
@@ -114,33 +92,16 @@ class EitherZero:
     """
 
     def __init__(self, make_finder: MakeFinder, key: StructType, normalise: Normaliser, row_prefix: bytes) -> None:
+        super().__init__(row_prefix)
         self._finder = make_finder(row_prefix)
-        self._row_prefix = row_prefix
         self._decode, self._encode, self._normalise = compile_row_decoder(key), compile_row_encoder(key), normalise
 
     def find(self, view: TaskView, stored: bytes, selection: Selection) -> Found | None:
-        """See `Finder`."""
         found = self._finder.find(view, stored, selection)
         if found is not None:
             return found
-        normal = self._row_prefix + self._encode(self._normalise(self._decode(stored[len(self._row_prefix) :])))
+        normal = self.row_prefix + self._encode(self._normalise(self._decode(stored[len(self.row_prefix) :])))
         return None if normal == stored else self._finder.find(view, normal, selection)
-
-    def key_row(self, kept: bytes) -> bytes:
-        """See `Finder`."""
-        return self._finder.key_row(kept)
-
-    def first_bytes(self, view: TaskView) -> bytes | None:
-        """See `Finder`."""
-        return self._finder.first_bytes(view)
-
-    def own_bytes(self, kept: bytes) -> bytes:
-        """See `Finder`."""
-        return self._finder.own_bytes(kept)
-
-    def start_bytes(self, start: bytes, row_bytes: int | None) -> bytes | None:
-        """See `Finder`."""
-        return self._finder.start_bytes(start, row_bytes)
 
 
 def either_zero(make_finder: MakeFinder, key: StructType) -> MakeFinder | None:
@@ -188,7 +149,7 @@ class StoredSession(NamedTuple):
     expired: bool | None
 
 
-class Sessions:
+class Sessions(Finder):
     """A finder of a key's sessions, in the order of their starts, by a scan over the key without a start.
 
     Each session is a record of its own. RocksDB keys are `int32 length, prefix row, row of the start`; the HDFS-backed
@@ -199,11 +160,11 @@ class Sessions:
     def __init__(
         self, store_name: str, key: StructType, expiry: Expiry, print_session: PrintSession, row_prefix: bytes
     ) -> None:
+        super().__init__(row_prefix)
         self._store_name = store_name
         self.expiry = expiry
         self.start_type = key.fields[-1].type
         self._print = print_session
-        self._row_prefix = row_prefix
         prefix_type = StructType(key.fields[:-1])
         self._encode_prefix, self._decode_prefix = compile_row_encoder(prefix_type), compile_row_decoder(prefix_type)
         self._encode, self._decode = compile_row_encoder(key), compile_row_decoder(key)
@@ -212,10 +173,16 @@ class Sessions:
         self._has_same_bitmap = bitmap_words(len(prefix_type.fields)) == bitmap_words(len(key.fields))
 
     def find(self, view: TaskView, stored: bytes, selection: Selection) -> Found | None:
-        """See `Finder`."""
         found = self.records(view, stored)
         rows = by_number(value for _, value in found[selection.offset :])
-        return found_page("sessions", rows, self._printer(view, selection), selection, first=selection.offset)
+
+        def print_value(value: bytes) -> bytes | None:
+            session = self.read(value, view)
+            if session.expired and not selection.include_expired:
+                return None
+            return orjson.dumps({**session.members, "expired": session.expired})
+
+        return found_page("sessions", rows, print_value, selection, first=selection.offset)
 
     def records(self, view: TaskView, stored: bytes) -> list[tuple[int, bytes]]:
         """Return start and record of each session of a key, in the order of their starts. Raises the problem of a key
@@ -231,48 +198,31 @@ class Sessions:
 
     def read(self, record: bytes, view: TaskView) -> StoredSession:
         """Read the record of a session."""
-        session, end_us = self._print(record[len(self._row_prefix) :])
+        session, end_us = self._print(record[len(self.row_prefix) :])
         return StoredSession(session, end_us, self.expiry.is_expired(end_us, view))
 
     def key_row(self, kept: bytes) -> bytes:
-        """See `Finder`."""
-        if self._row_prefix:
+        if self.row_prefix:
             (length,) = _LENGTH.unpack_from(kept)
-            return kept[_LENGTH.size + len(self._row_prefix) : _LENGTH.size + length]
+            return kept[_LENGTH.size + len(self.row_prefix) : _LENGTH.size + length]
         return self._encode_prefix(self._decode(self._order.original(kept))[:-1])
 
-    def first_bytes(self, view: TaskView) -> bytes:
-        """See `Finder`."""
-        return b""
-
     def own_bytes(self, kept: bytes) -> bytes:
-        """See `Finder`. All but the start."""
         return kept[: -self._rest_bytes]
 
     def start_bytes(self, start: bytes, row_bytes: int | None) -> bytes | None:
-        """See `Finder`. RocksDB's keys begin with the length of the row; the other provider's rows have one column
+        """See `KeyRecords`. RocksDB's keys begin with the length of the row; the other provider's rows have one column
         more, which takes a bit where there is room for it.
         """
-        if not self._row_prefix:
+        if not self.row_prefix:
             return start if self._has_same_bitmap else None
         if row_bytes is None:
             return None
-        return _LENGTH.pack(len(self._row_prefix) + row_bytes) + self._row_prefix + start
-
-    def _printer(self, view: TaskView, selection: Selection) -> Callable[[bytes], bytes | None]:
-        """Return a function that prints a session; None for one that is left out."""
-
-        def print_value(value: bytes) -> bytes | None:
-            session = self.read(value, view)
-            if session.expired and not selection.include_expired:
-                return None
-            return orjson.dumps({**session.members, "expired": session.expired})
-
-        return print_value
+        return _LENGTH.pack(len(self.row_prefix) + row_bytes) + self.row_prefix + start
 
     def _prefix_of(self, stored: bytes) -> bytes:
         """Return the bytes with which the keys of all sessions begin."""
-        if self._row_prefix:
+        if self.row_prefix:
             return _LENGTH.pack(len(stored)) + stored
         row = (*self._decode_prefix(stored), 0)
         return self._order.kept(self._encode(row))[:-SLOT_BYTES]
@@ -329,7 +279,7 @@ def row_printer(
     return print_row
 
 
-class JoinSide:
+class JoinSide(Finder):
     """A finder of a key's rows on one side, in the order in which Spark added or moved them
     (`SymmetricHashJoinStateManager`).
 
@@ -338,16 +288,15 @@ class JoinSide:
     """
 
     def __init__(self, tables: SideTables, print_row: PrintRow, row_prefix: bytes) -> None:
+        super().__init__(row_prefix)
         self._tables = tables
         self._print = print_row
-        self._row_prefix = row_prefix
         self._decode_key, self._encode_indexed = compile_row_decoder(tables.key), compile_row_encoder(tables.indexed)
         self._decode_count = compile_row_decoder(tables.count)
         self._slot = len(row_prefix) + fixed_bytes(tables.indexed) - SLOT_BYTES
 
     def find(self, view: TaskView, stored: bytes, selection: Selection) -> Found | None:
-        """See `Finder`."""
-        tables, skip = self._tables, len(self._row_prefix)
+        tables, skip = self._tables, len(self.row_prefix)
         counts, rows = view.stores[tables.counts.store], view.stores[tables.rows.store]
         kept = counts.get(tables.counts.first_bytes(counts) + stored)
         if kept is None:
@@ -359,27 +308,17 @@ class JoinSide:
         return found_page("rows", found, self._printed, selection, first=selection.offset)
 
     def key_row(self, kept: bytes) -> bytes:
-        """See `Finder`."""
-        return kept[len(self._row_prefix) + (0 if self._tables.counts.family is None else FAMILY_BYTES) :]
+        return kept[len(self.row_prefix) + (0 if self._tables.counts.family is None else FAMILY_BYTES) :]
 
     def first_bytes(self, view: TaskView) -> bytes:
-        """See `Finder`."""
         return self._tables.counts.first_bytes(view.stores[self._tables.counts.store])
-
-    def own_bytes(self, kept: bytes) -> bytes:
-        """See `Finder`."""
-        return kept
-
-    def start_bytes(self, start: bytes, row_bytes: int | None) -> bytes:
-        """See `Finder`."""
-        return self._row_prefix + start
 
     def _printed(self, row: bytes) -> bytes:
         return orjson.dumps({**self._print(row), "expired": self._tables.expired})
 
     def _from(self, rows: View, stored: bytes, indexes: range) -> Iterator[bytes]:
         """Yield the rows of a key from an index on, read as they are asked for."""
-        key_of, skip = self._keys(self._tables.rows.first_bytes(rows), stored), len(self._row_prefix)
+        key_of, skip = self._keys(self._tables.rows.first_bytes(rows), stored), len(self.row_prefix)
         for start in range(0, len(indexes), _ROWS_AT_ONCE):
             part = indexes[start : start + _ROWS_AT_ONCE]
             for index, row in zip(part, rows.get_many([key_of(index) for index in part]), strict=True):
@@ -390,13 +329,13 @@ class JoinSide:
 
     def _keys(self, family: bytes, stored: bytes) -> Callable[[int], bytes]:
         """Return a function from an index to the key of a key's row. The keys differ only in the index, a slot."""
-        skip, slot = len(self._row_prefix), len(family) + self._slot
+        skip, slot = len(self.row_prefix), len(family) + self._slot
         first = family + stored[:skip] + self._encode_indexed((*self._decode_key(stored[skip:]), 0))
         head, tail = first[:slot], first[slot + SLOT_BYTES :]
         return lambda index: head + _INDEX.pack(index) + tail
 
 
-class TimedJoinSide:
+class TimedJoinSide(Finder):
     """A finder of a key's rows on one side, by their event time, and within one time in order of arrival. From state
     format 4 on one table has lists of rows, under the key and their event time.
 
@@ -404,31 +343,23 @@ class TimedJoinSide:
     """
 
     def __init__(self, table: Table, expired: bool | None, print_row: PrintRow, row_prefix: bytes) -> None:
+        super().__init__(row_prefix)
         self._table = table
         self._expired = expired
         self._print = print_row
-        self._row_prefix = row_prefix
 
     def find(self, view: TaskView, stored: bytes, selection: Selection) -> Found | None:
-        """See `Finder`."""
         rows, first = self._rows(view, stored, selection.place.start), selection.place.number
         return found_page("rows", rows, self._printed, selection, first=first)
 
     def key_row(self, kept: bytes) -> bytes:
-        """See `Finder`."""
-        return kept[FAMILY_BYTES + len(self._row_prefix) : -_TIME_BYTES]
+        return kept[FAMILY_BYTES + len(self.row_prefix) : -_TIME_BYTES]
 
     def first_bytes(self, view: TaskView) -> bytes:
-        """See `Finder`."""
         return self._table.first_bytes(view.stores[self._table.store])
 
     def own_bytes(self, kept: bytes) -> bytes:
-        """See `Finder`. All but the event time."""
         return kept[:-_TIME_BYTES]
-
-    def start_bytes(self, start: bytes, row_bytes: int | None) -> bytes:
-        """See `Finder`."""
-        return self._row_prefix + start
 
     def _printed(self, row: bytes) -> bytes:
         return orjson.dumps({**self._print(row), "expired": self._expired})
@@ -445,7 +376,7 @@ class TimedJoinSide:
                 raise CorruptFileError("a key of a join has another length than its columns", where=where)
             begins = key[-_TIME_BYTES:]
             for position, row in split_values(
-                kept, prefix=self._row_prefix, where=where, at=int.from_bytes(at) if begins == time else 0
+                kept, prefix=self.row_prefix, where=where, at=int.from_bytes(at) if begins == time else 0
             ):
                 yield begins + position.to_bytes(_POSITION_BYTES), row
 

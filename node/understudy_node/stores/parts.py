@@ -130,7 +130,7 @@ _SCANNED = frozenset({StoreKind.MAP, StoreKind.TIMERS})
 _TIMED_TABLES = frozenset(side_table(side, TIMED_ROWS) for side in JOIN_SIDES)
 """The tables of a join that have its rows by event time."""
 
-_BY_KEY, _BY_TIME = "keyToTimestamp", "timestampToKey"
+_GROUPS = frozenset({"applyInPandasWithState", "flatMapGroupsWithState"})
 _TIME_FIRST = {"keyStateEncoderType": "RangeKeyScanStateEncoderSpec", "orderingOrdinals": [0]}
 """The encoder of keys that begin with a time."""
 
@@ -138,12 +138,16 @@ PrintFound = Callable[[bytes], bytes]
 """A function from a stored row to the members of an answer for it, with a comma behind them."""
 
 
+def _never(row: bytes) -> bytes:
+    raise AssertionError("a finder prints what is found")
+
+
 class Way(NamedTuple):
     """The way in which a part is read: `print_found` prints what is stored under a key; with `make_finder` a finder
     reads it.
     """
 
-    print_found: PrintFound
+    print_found: PrintFound = _never
     make_finder: MakeFinder | None = None
 
 
@@ -180,7 +184,8 @@ def parts_of(operator: OperatorDescription, *, may_lag: bool = False) -> Iterato
     if support is None:
         return
     if support.kind is StoreKind.JOIN_SIDE:
-        yield from (_side(operator, side) for side in JOIN_SIDES if operator.served)
+        describe = _timed_side if operator.state_format == TIMED_FORMAT else _indexed_side
+        yield from (describe(operator, side) for side in JOIN_SIDES if operator.served)
         return
     for store in operator.served:
         if operator.operator_name in TRANSFORM:
@@ -208,35 +213,35 @@ def has_families(operator: OperatorDescription) -> bool:
 
 
 def _part(operator: OperatorDescription, store: StoreDescription, *, may_lag: bool) -> Part:
-    support = SUPPORTED_OPERATORS[operator.operator_name]
+    support, name = SUPPORTED_OPERATORS[operator.operator_name], operator.operator_name
     (family,) = store.column_families
-    stored = parse_schema(family.value_schema)
-    value, key_json = stored, family.key_schema
-    way: MakeWay
-    match operator.operator_name:
-        case "dedupe":
-            seen = either_zero(partial(SeenSet, store.name), parse_schema(family.key_schema))
-            value, way = StructType(), lambda keys, names, print_result: Way(lambda row: SEEN, seen)
-        case "dedupeWithinWatermark":
-            expiring = partial(ExpiringSet, store.name, stored, Expiry(may_lag=may_lag))
-            finder = either_zero(expiring, parse_schema(family.key_schema)) or expiring
-            value, way = StructType(), lambda keys, names, print_result: Way(lambda row: SEEN, finder)
-        case "applyInPandasWithState" | "flatMapGroupsWithState":
-            value = stored_state(stored)
-            way = partial(_group_state_way, value)
-        case "sessionWindowStateStoreSaveExec":
-            key = parse_schema(family.key_schema)
-            key_json = _without_last(family.key_schema)
-            expiry = Expiry(is_watermarked(family.value_schema), may_lag)
-            way = partial(_session_way, partial(Sessions, store.name, key, expiry), stored)
-        case _:
-            way = partial(_value_way, stored)
+    key, stored = parse_schema(family.key_schema), parse_schema(family.value_schema)
+    value = stored
+    if support.kind is StoreKind.SET:
+        value = StructType()
+    elif name in _GROUPS:
+        value = stored_state(stored)
+
+    def way(keys: tuple[str, ...], names: tuple[str, ...], print_result: ResultPrinter | None) -> Way:
+        match name:
+            case "dedupe":
+                return Way(lambda row: SEEN, either_zero(partial(SeenSet, store.name), key))
+            case "dedupeWithinWatermark":
+                expiring = partial(ExpiringSet, store.name, stored, Expiry(may_lag=may_lag))
+                return Way(make_finder=either_zero(expiring, key) or expiring)
+            case "sessionWindowStateStoreSaveExec":
+                expiry = Expiry(is_watermarked(family.value_schema), may_lag)
+                print_session = session_printer(stored, names, print_result)
+                return Way(make_finder=partial(Sessions, store.name, key, expiry, print_session))
+        print_found = _found_printer(value, names, print_result)
+        return Way(with_timeout(value, print_found) if name in _GROUPS and has_timeout(value) else print_found)
+
     return Part(
         default_name=operator.default_name(store),
         kind=support.kind,
         is_normalised=support.is_normalised,
         store_name=store.name,
-        key_json=key_json,
+        key_json=_without_last(family.key_schema) if support.kind is StoreKind.SESSION else family.key_schema,
         value=value,
         way=way,
         schemas=schema_history(store, family.name),
@@ -244,9 +249,19 @@ def _part(operator: OperatorDescription, store: StoreDescription, *, may_lag: bo
     )
 
 
-def _side(operator: OperatorDescription, side: str) -> Part:
-    """Describe one side of a join."""
-    return (_timed_side if operator.state_format == TIMED_FORMAT else _indexed_side)(operator, side)
+def _found_printer(stored: StructType, names: tuple[str, ...], print_result: ResultPrinter | None) -> PrintFound:
+    """Print the value as Spark stored it, and the result where that is known."""
+    print_value = compile_json_printer(stored, names)
+
+    def print_found(row: bytes) -> bytes:
+        return b'"found":true,"value":%b,' % orjson.dumps(print_value(row))
+
+    def with_result(row: bytes) -> bytes:
+        assert print_result is not None, "used only where results are known"
+        value = print_value(row)
+        return b'"found":true,"value":%b,"result":%b,' % (orjson.dumps(value), orjson.dumps(print_result(value)))
+
+    return print_found if print_result is None else with_result
 
 
 def _timed_side(operator: OperatorDescription, side: str) -> Part:
@@ -258,6 +273,11 @@ def _timed_side(operator: OperatorDescription, side: str) -> Part:
     every_row = [family.value_schema for family in store.column_families if family.name in _TIMED_TABLES]
     expired = None if is_watermarked(*every_row) else False
     stored = parse_schema(rows.value_schema)
+
+    def way(keys: tuple[str, ...], names: tuple[str, ...], print_result: ResultPrinter | None) -> Way:
+        print_row = row_printer(stored, names, print_result)
+        return Way(make_finder=partial(TimedJoinSide, Table(store.name, table), expired, print_row))
+
     return Part(
         default_name=f"op{operator.operator_id}.{side}",
         kind=support.kind,
@@ -265,7 +285,7 @@ def _timed_side(operator: OperatorDescription, side: str) -> Part:
         store_name=store.name,
         key_json=_without_last(rows.key_schema),
         value=StructType(stored.fields[:-1]),
-        way=partial(_timed_side_way, Table(store.name, table), expired, stored),
+        way=way,
         schemas=schema_history(store, table),
     )
 
@@ -291,6 +311,11 @@ def _indexed_side(operator: OperatorDescription, side: str) -> Part:
         None if is_watermarked(*every_row) else False,
     )
     has_matched = operator.state_format != UNMATCHED_FORMAT
+
+    def way(keys: tuple[str, ...], names: tuple[str, ...], print_result: ResultPrinter | None) -> Way:
+        print_row = row_printer(stored, names, print_result, has_matched=has_matched)
+        return Way(make_finder=partial(JoinSide, tables, print_row))
+
     return Part(
         default_name=f"op{operator.operator_id}.{side}",
         kind=support.kind,
@@ -298,118 +323,53 @@ def _indexed_side(operator: OperatorDescription, side: str) -> Part:
         store_name=counts_table.store,
         key_json=counts.key_schema,
         value=StructType(stored.fields[:-1]) if has_matched else stored,
-        way=partial(_side_way, tables, stored, has_matched),
+        way=way,
         schemas=schema_history(described[rows_table.store], rows.name),
     )
 
 
 def _variable(operator: OperatorDescription, store: StoreDescription, variable: StateVariable) -> Part:
     """Describe a state variable, or the timers of an operator."""
-    is_map = variable.kind is StoreKind.MAP
+    table, is_timers = Table(store.name, variable.name), variable.kind is StoreKind.TIMERS
+
+    def way(keys: tuple[str, ...], names: tuple[str, ...], print_result: ResultPrinter | None) -> Way:
+        if is_timers:
+            by_time = _times_of(store, variable)
+            return Way(make_finder=lambda prefix: Timers(table, variable.key, row_form(variable, prefix), by_time))
+        make = _variable_finder(table, variable, keys, names, print_result)
+        if not variable.earlier:
+            return Way(make_finder=make)
+        shown = {column.name: name for column, name in zip(variable.value.fields, names, strict=True)}
+        before = []
+        for each in variable.earlier:
+            names_then = unique_names([shown.get(column.name, column.name) for column in each.variable.value.fields])
+            # Results are of the newest columns, whose buffers may be missing here.
+            before.append((each.last_version, _variable_finder(table, each.variable, keys, names_then, None)))
+        return Way(
+            make_finder=lambda prefix: ByVersion(make(prefix), [(last, of_then(prefix)) for last, of_then in before])
+        )
+
     return Part(
         default_name=operator.variable_name(variable),
         kind=variable.kind,
         is_normalised=SUPPORTED_OPERATORS[operator.operator_name].is_normalised,
         store_name=store.name,
         key_json=variable.key_json,
-        value=StructType() if variable.kind is StoreKind.TIMERS else variable.value,
-        way=partial(_variable_way, Table(store.name, variable.name), variable, by_time=_times_of(store, variable)),
+        value=StructType() if is_timers else variable.value,
+        way=way,
         schemas=schema_history(store, variable.name),
-        short_name="" if variable.kind is StoreKind.TIMERS else variable.name,
-        num_group_columns=len(variable.key.fields) if is_map else None,
+        short_name="" if is_timers else variable.name,
+        num_group_columns=len(variable.key.fields) if variable.kind is StoreKind.MAP else None,
     )
 
 
 def _times_of(store: StoreDescription, variable: StateVariable) -> Table | None:
     """Return the table of the same timers by time; None where its bytes do not sort by time, as those of Avro."""
-    name = variable.name.replace(_BY_KEY, _BY_TIME)
+    name = variable.name.replace("keyToTimestamp", "timestampToKey")
     family = next((each for each in store.column_families if each.name == name), None)
-    if variable.kind is not StoreKind.TIMERS or variable.avro is not None or family is None:
+    if variable.avro is not None or family is None:
         return None
     return Table(store.name, name) if json.loads(family.key_encoder or "{}") == _TIME_FIRST else None
-
-
-def _value_way(
-    stored: StructType, keys: tuple[str, ...], names: tuple[str, ...], print_result: ResultPrinter | None
-) -> Way:
-    """Read the value as Spark stored it, and the result where that is known."""
-    print_value = compile_json_printer(stored, names)
-
-    def with_result(row: bytes) -> bytes:
-        assert print_result is not None, "used only where results are known"
-        value = print_value(row)
-        return b'"found":true,"value":%b,"result":%b,' % (orjson.dumps(value), orjson.dumps(print_result(value)))
-
-    if print_result is not None:
-        return Way(with_result)
-    return Way(lambda row: b'"found":true,"value":%b,' % orjson.dumps(print_value(row)))
-
-
-def _group_state_way(
-    stored: StructType, keys: tuple[str, ...], names: tuple[str, ...], print_result: ResultPrinter | None
-) -> Way:
-    """Read the same, and the group's timeout."""
-    print_found, _ = _value_way(stored, keys, names, print_result)
-    return Way(with_timeout(stored, print_found) if has_timeout(stored) else print_found)
-
-
-def _session_way(
-    make: Callable[..., Sessions],
-    stored: StructType,
-    keys: tuple[str, ...],
-    names: tuple[str, ...],
-    print_result: ResultPrinter | None,
-) -> Way:
-    """Read the sessions of a key, each with its value and result."""
-    print_session = session_printer(stored, names, print_result)
-    return Way(_never, partial(make, print_session))
-
-
-def _side_way(  # noqa: PLR0917  # what is stored, and what of it is shown
-    tables: SideTables,
-    stored: StructType,
-    has_matched: bool,
-    keys: tuple[str, ...],
-    names: tuple[str, ...],
-    print_result: ResultPrinter | None,
-) -> Way:
-    """Read the rows of a key on a side, each with whether it found a match."""
-    print_row = row_printer(stored, names, print_result, has_matched=has_matched)
-    return Way(_never, partial(JoinSide, tables, print_row))
-
-
-def _timed_side_way(  # noqa: PLR0917  # what is stored, and what of it is shown
-    table: Table,
-    expired: bool | None,
-    stored: StructType,
-    keys: tuple[str, ...],
-    names: tuple[str, ...],
-    print_result: ResultPrinter | None,
-) -> Way:
-    """Read the same, by their event time."""
-    return Way(_never, partial(TimedJoinSide, table, expired, row_printer(stored, names, print_result)))
-
-
-def _variable_way(
-    table: Table,
-    variable: StateVariable,
-    keys: tuple[str, ...],
-    names: tuple[str, ...],
-    print_result: ResultPrinter | None,
-    *,
-    by_time: Table | None,
-) -> Way:
-    """Read the records under a key, by the columns that the variable has in the version that is read."""
-    make = _variable_finder(table, variable, keys, names, print_result, by_time=by_time)
-    if not variable.earlier:
-        return Way(_never, make)
-    shown = {column.name: name for column, name in zip(variable.value.fields, names, strict=True)}
-    before = []
-    for each in variable.earlier:
-        names_then = unique_names([shown.get(column.name, column.name) for column in each.variable.value.fields])
-        # Results are of the newest columns, whose buffers may be missing here.
-        before.append((each.last_version, _variable_finder(table, each.variable, keys, names_then, None)))
-    return Way(_never, lambda prefix: ByVersion(make(prefix), [(last, of_then(prefix)) for last, of_then in before]))
 
 
 def _variable_finder(
@@ -418,22 +378,14 @@ def _variable_finder(
     keys: tuple[str, ...],
     names: tuple[str, ...],
     print_result: ResultPrinter | None,
-    *,
-    by_time: Table | None = None,
 ) -> MakeFinder:
-    """Make the finder of a variable, by its kind. `by_time`: see `Timers`."""
-    if variable.kind is StoreKind.TIMERS:
-        return lambda prefix: Timers(table, variable.key, prefix, row_form(variable, prefix), by_time)
+    """Make the finder of a variable's records, by the columns that it has in the version that is read."""
     print_value = value_printer(variable, names, print_result, wall_ms)
     if variable.kind is StoreKind.MAP:
         user_names = keys[len(variable.key.fields) :]
-        return lambda prefix: MapVariable(table, variable, user_names, print_value, prefix, row_form(variable, prefix))
+        return lambda prefix: MapVariable(table, variable, user_names, print_value, row_form(variable, prefix))
     finder = ListVariable if variable.kind is StoreKind.LIST else ValueVariable
     return lambda prefix: finder(table, print_value, row_form(variable, prefix))
-
-
-def _never(row: bytes) -> bytes:
-    raise AssertionError("a finder prints what is found")
 
 
 def _without_last(schema_json: str) -> str:

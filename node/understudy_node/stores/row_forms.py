@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
-from typing import Final, Protocol, cast
+from typing import Final, cast
 
 from understudy_node.checkpoint.avro import NoSuchKeyError, compile_avro_decoder, compile_avro_encoder
 from understudy_node.checkpoint.state_variables import AvroRows, StateVariable
@@ -82,51 +82,10 @@ _WRAPPED: Final = struct.Struct("<qii")
 """The bytes before the grouping key in a row of which it is the only column: null bits, its size, its offset."""
 
 
-class RowForm(Protocol):
-    """The conversion between rows and stored bytes. A key that cannot be stored is None."""
-
-    def key(self, asked: bytes) -> bytes | None:
-        """Return the stored form of a key, which is given as a row, with the provider's prefix."""
-
-    def key_row(self, kept: bytes) -> bytes:
-        """Return the row of a stored key."""
-
-    def first(self, grouping: Columns) -> bytes | None:
-        """Return the stored form of the first part of a key with two parts."""
-
-    def start(self, row_start: bytes) -> bytes | None:
-        """Return how the stored forms of keys begin whose rows begin so; None where that says nothing of them."""
-
-    def first_start(self, row_start: bytes, row_bytes: int) -> bytes | None:
-        """Return how the first parts, with their length, of keys with two parts begin whose grouping keys are rows of
-        that size which begin so; None where that says nothing of them.
-        """
-
-    def grouping(self, kept: bytes) -> Columns:
-        """Return the grouping key in the first part."""
-
-    def rest(self, second: Columns) -> bytes | None:
-        """Return the stored form of the second part."""
-
-    def rest_row(self, kept: bytes) -> bytes:
-        """Return the row of the second part."""
-
-    def value_row(self, kept: bytes) -> bytes:
-        """Return the row of a value."""
-
-    def list_records(self, kept: bytes, at: int) -> Iterator[tuple[int, bytes]]:
-        """Yield where each value of a list begins, and its record, from the value on that begins at `at`. Raises
-        CorruptFileError where the bytes are not a list.
-        """
-
-    def list_row(self, record: bytes) -> bytes:
-        """Return the row of a value of a list."""
-
-
 def row_form(variable: StateVariable, row_prefix: bytes) -> RowForm:
     """Return how a variable is encoded. `row_prefix` is the provider's prefix of a row, or a record."""
     if variable.avro is None:
-        return UnsafeRows(variable, row_prefix)
+        return RowForm(variable, row_prefix)
     return AvroRecords(variable, variable.avro, row_prefix)
 
 
@@ -137,137 +96,133 @@ def _second_columns(variable: StateVariable) -> StructType:
     return StructType((Field("userKey", variable.user_key),))
 
 
-class UnsafeRows:
-    """Keys and values are rows. Each begins with the provider's prefix."""
+class RowForm:
+    """The conversion between rows and stored bytes. A key that cannot be stored is None.
+
+    Here keys and values are stored as rows, each behind the provider's prefix.
+    """
 
     def __init__(self, variable: StateVariable, row_prefix: bytes) -> None:
         wrapped = StructType((Field("key", variable.key),))
+        self.prefix = row_prefix
         self._where = f"variable {variable.name}"
-        self._prefix = row_prefix
-        self._decode_first, self._encode_first = compile_row_decoder(wrapped), compile_row_encoder(wrapped)
-        self._encode_rest = compile_row_encoder(_second_columns(variable))
+        self._decode_wrapped, self._encode_wrapped = compile_row_decoder(wrapped), compile_row_encoder(wrapped)
+        self._encode_rest_row = compile_row_encoder(_second_columns(variable))
 
-    def key(self, asked: bytes) -> bytes:
-        """See `RowForm`."""
+    def key(self, asked: bytes) -> bytes | None:
+        """Return the stored form of a key, which is given as a row, with the provider's prefix."""
         return asked
 
     def key_row(self, kept: bytes) -> bytes:
-        """See `RowForm`."""
-        return kept[len(self._prefix) :]
+        """Return the row of a stored key."""
+        return kept[len(self.prefix) :]
 
-    def first(self, grouping: Columns) -> bytes:
-        """See `RowForm`."""
-        return self._prefix + self._encode_first((grouping,))
+    def first(self, grouping: Columns) -> bytes | None:
+        """Return the stored form of the first part of a key with two parts."""
+        return self.prefix + self._encode_wrapped((grouping,))
 
-    def start(self, row_start: bytes) -> bytes:
-        """See `RowForm`."""
-        return self._prefix + row_start
+    def start(self, row_start: bytes) -> bytes | None:
+        """Return how the stored forms of keys begin whose rows begin so; None where that says nothing of them."""
+        return self.prefix + row_start
 
-    def first_start(self, row_start: bytes, row_bytes: int) -> bytes:
-        """See `RowForm`. The grouping key is the one column of a row."""
-        length = len(self._prefix) + _WRAPPED.size + row_bytes
-        return _LENGTH.pack(length) + self._prefix + _WRAPPED.pack(0, row_bytes, _WRAPPED.size) + row_start
+    def first_start(self, row_start: bytes, row_bytes: int) -> bytes | None:
+        """Return how the first parts, with their length, of keys with two parts begin whose grouping keys are rows of
+        that size which begin so; None where that says nothing of them. The grouping key is the one column of a row.
+        """
+        length = len(self.prefix) + _WRAPPED.size + row_bytes
+        return _LENGTH.pack(length) + self.prefix + _WRAPPED.pack(0, row_bytes, _WRAPPED.size) + row_start
 
     def grouping(self, kept: bytes) -> Columns:
-        """See `RowForm`."""
-        return cast(Columns, self._decode_first(self.value_row(kept))[0])
+        """Return the grouping key in the first part."""
+        return cast(Columns, self._decode_wrapped(self.value_row(kept))[0])
 
-    def rest(self, second: Columns) -> bytes:
-        """See `RowForm`."""
-        return self._prefix + self._encode_rest(second)
+    def rest(self, second: Columns) -> bytes | None:
+        """Return the stored form of the second part."""
+        return self.prefix + self._encode_rest_row(second)
 
     def rest_row(self, kept: bytes) -> bytes:
-        """See `RowForm`."""
+        """Return the row of the second part."""
         return self.value_row(kept)
 
     def value_row(self, kept: bytes) -> bytes:
-        """See `RowForm`."""
-        if not kept.startswith(self._prefix):
+        """Return the row of a value."""
+        if not kept.startswith(self.prefix):
             raise CorruptFileError("a record is not encoded as a row", where=self._where)
-        return kept[len(self._prefix) :]
+        return kept[len(self.prefix) :]
 
     def list_records(self, kept: bytes, at: int) -> Iterator[tuple[int, bytes]]:
-        """See `RowForm`. The records are without the provider's prefix."""
-        return split_values(kept, prefix=self._prefix, where=self._where, at=at)
+        """Yield where each value of a list begins, and its record, from the value on that begins at `at`. Raises
+        CorruptFileError where the bytes are not a list. The records are without the provider's prefix.
+        """
+        return split_values(kept, prefix=self.prefix, where=self._where, at=at)
 
     def list_row(self, record: bytes) -> bytes:
-        """See `RowForm`."""
+        """Return the row of a value of a list."""
         return record
 
 
 _SCHEMA_ID: Final = struct.Struct("<h")
 
 
-class AvroRecords:
+class AvroRecords(RowForm):
     """Keys and values are Avro records. Each begins with the provider's prefix, and the number of its schema; but the
     first part of a key with two parts has no number.
     """
 
     def __init__(self, variable: StateVariable, avro: AvroRows, row_prefix: bytes) -> None:
-        self._where = f"variable {variable.name}"
+        super().__init__(variable, row_prefix)
         self._separator = avro.separator
-        self._prefix = row_prefix
         self._key_prefix = row_prefix + _SCHEMA_ID.pack(avro.key_schema_id)
         self._first, self._decode_first = compile_avro_encoder(avro.first), compile_avro_decoder(avro.first, avro.first)
         self._encode_key_row, self._decode_key_row = compile_row_encoder(avro.first), compile_row_decoder(avro.first)
         if avro.rest.fields:
             self._rest, self._decode_rest = compile_avro_encoder(avro.rest), compile_avro_decoder(avro.rest, avro.rest)
-            self._encode_rest_row = compile_row_encoder(_second_columns(variable))
         self._decoders = {
             number: compile_avro_decoder(columns, variable.stored) for number, columns in avro.written.items()
         }
         self._encode_row = compile_row_encoder(variable.stored)
 
     def key(self, asked: bytes) -> bytes | None:
-        """See `RowForm`."""
         try:
-            return self._key_prefix + self._first(self._decode_key_row(asked[len(self._prefix) :]))
+            return self._key_prefix + self._first(self._decode_key_row(asked[len(self.prefix) :]))
         except NoSuchKeyError:
             return None
 
     def key_row(self, kept: bytes) -> bytes:
-        """See `RowForm`."""
         self._require(kept, self._key_prefix)
         return self._encode_key_row(self._decode_first(kept, len(self._key_prefix)))
 
     def first(self, grouping: Columns) -> bytes | None:
-        """See `RowForm`."""
         try:
-            return self._prefix + self._first((grouping,))
+            return self.prefix + self._first((grouping,))
         except NoSuchKeyError:
             return None
 
     def start(self, row_start: bytes) -> None:
-        """See `RowForm`."""
-        return
+        return None
 
     def first_start(self, row_start: bytes, row_bytes: int) -> None:
-        """See `RowForm`."""
-        return
+        return None
 
     def grouping(self, kept: bytes) -> Columns:
-        """See `RowForm`."""
-        self._require(kept, self._prefix)
-        return cast(Columns, self._decode_first(kept, len(self._prefix))[0])
+        self._require(kept, self.prefix)
+        return cast(Columns, self._decode_first(kept, len(self.prefix))[0])
 
     def rest(self, second: Columns) -> bytes | None:
-        """See `RowForm`."""
         try:
             return self._key_prefix + self._rest(second)
         except NoSuchKeyError:
             return None
 
     def rest_row(self, kept: bytes) -> bytes:
-        """See `RowForm`."""
         self._require(kept, self._key_prefix)
         return self._encode_rest_row(self._decode_rest(kept, len(self._key_prefix)))
 
     def value_row(self, kept: bytes) -> bytes:
-        """See `RowForm`."""
-        start = len(self._prefix) + _SCHEMA_ID.size
-        if not kept.startswith(self._prefix) or len(kept) < start:
+        start = len(self.prefix) + _SCHEMA_ID.size
+        if not kept.startswith(self.prefix) or len(kept) < start:
             raise CorruptFileError("a record is not encoded as Avro", where=self._where)
-        (number,) = _SCHEMA_ID.unpack_from(kept, len(self._prefix))
+        (number,) = _SCHEMA_ID.unpack_from(kept, len(self.prefix))
         decode = self._decoders.get(number)
         if decode is None:
             known = ", ".join(map(str, sorted(self._decoders)))
@@ -283,11 +238,9 @@ class AvroRecords:
             raise CorruptFileError(error.what, where=f"{self._where}, {error.where}", fix=error.fix) from None
 
     def list_records(self, kept: bytes, at: int) -> Iterator[tuple[int, bytes]]:
-        """See `RowForm`."""
         return split_records(kept, separator=self._separator, where=self._where, at=at)
 
     def list_row(self, record: bytes) -> bytes:
-        """See `RowForm`."""
         return self.value_row(record)
 
     def _require(self, kept: bytes, start: bytes) -> None:

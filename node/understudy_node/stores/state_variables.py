@@ -23,7 +23,15 @@ from understudy_node.checkpoint.state_variables import StateVariable
 from understudy_node.engine.scans import after_prefix
 from understudy_node.engine.view import FAMILY_BYTES, Table
 from understudy_node.replica.task_view import TaskView
-from understudy_node.stores.finder import MAX_SORTED, MAX_START_BYTES, Found, by_number, found_page, require_sortable
+from understudy_node.stores.finder import (
+    MAX_SORTED,
+    MAX_START_BYTES,
+    Finder,
+    Found,
+    by_number,
+    found_page,
+    require_sortable,
+)
 from understudy_node.stores.results import ResultPrinter
 from understudy_node.stores.row_forms import Columns, RowForm
 from understudy_shared.base.errors import CorruptFileError
@@ -54,7 +62,8 @@ class TimesTable(NamedTuple):
     """The table of timers in the order of their times, which Spark keeps beside that by key.
 
     Its keys begin with a time in bytes that sort as times do (`RangeKeyScanStateEncoder`): a marker, and the number
-    with the greatest byte first. `grouping` reads the grouping key behind the time."""
+    with the greatest byte first. `grouping` reads the grouping key behind the time.
+    """
 
     table: Table
     row_prefix: bytes
@@ -121,34 +130,34 @@ def value_printer(
     return print_expiring
 
 
-class ValueVariable:
+class _Variable(Finder):
+    """A finder of a variable's records, in its own table."""
+
+    def __init__(self, table: Table, form: RowForm) -> None:
+        super().__init__(form.prefix)
+        self._table = table
+        self._form = form
+
+    def first_bytes(self, view: TaskView) -> bytes | None:
+        state = view.stores[self._table.store]
+        return self._table.first_bytes(state) if self._table.is_in(state) else None
+
+
+class ValueVariable(_Variable):
     """A finder of a key's value."""
 
     def __init__(self, table: Table, print_value: PrintValue, form: RowForm) -> None:
-        self._table = table
+        super().__init__(table, form)
         self._print = print_value
-        self._form = form
 
     def find(self, view: TaskView, stored: bytes, selection: Selection) -> Found | None:
-        """See `Finder`."""
         kept = self._kept(view, stored)
         return None if kept is None else _found(self._print(self._form.value_row(kept)), selection)
 
     def key_row(self, kept: bytes) -> bytes:
-        """See `Finder`."""
         return self._form.key_row(kept[FAMILY_BYTES:])
 
-    def first_bytes(self, view: TaskView) -> bytes | None:
-        """See `Finder`."""
-        state = view.stores[self._table.store]
-        return self._table.first_bytes(state) if self._table.is_in(state) else None
-
-    def own_bytes(self, kept: bytes) -> bytes:
-        """See `Finder`."""
-        return kept
-
     def start_bytes(self, start: bytes, row_bytes: int | None) -> bytes | None:
-        """See `Finder`."""
         return self._form.start(start)
 
     def _kept(self, view: TaskView, stored: bytes) -> bytes | None:
@@ -160,40 +169,31 @@ class ListVariable(ValueVariable):
     """A finder of a key's values, in the order in which the query put them there."""
 
     def find(self, view: TaskView, stored: bytes, selection: Selection) -> Found | None:
-        """See `Finder`."""
         kept = self._kept(view, stored)
         if kept is None:
             return None
         place = selection.place
         records = self._form.list_records(kept, int.from_bytes(place.start))
         elements = ((position.to_bytes(_POSITION_BYTES), record) for position, record in records)
-        return found_page("values", elements, self._printer(selection), selection, first=place.number)
 
-    def _printer(self, selection: Selection) -> Callable[[bytes], bytes | None]:
-        """Return a function that prints a value; None for one that is left out."""
-        return lambda record: _element(self._print(self._form.list_row(record)), selection)
+        def print_element(record: bytes) -> bytes | None:
+            return _element(self._print(self._form.list_row(record)), selection)
+
+        return found_page("values", elements, print_element, selection, first=place.number)
 
 
-class _ByPrefix:
+class _ByPrefix(_Variable):
     """A finder of a grouping key's records, whose keys have a second part."""
 
     def __init__(self, table: Table, key: StructType, form: RowForm) -> None:
-        self._table = table
-        self._form = form
+        super().__init__(table, form)
         self._decode, self._encode = compile_row_decoder(key), compile_row_encoder(key)
 
-    def first_bytes(self, view: TaskView) -> bytes | None:
-        """See `Finder`."""
-        state = view.stores[self._table.store]
-        return self._table.first_bytes(state) if self._table.is_in(state) else None
-
     def own_bytes(self, kept: bytes) -> bytes:
-        """See `Finder`. All but the second part."""
         (length,) = _LENGTH.unpack_from(kept, FAMILY_BYTES)
         return kept[: FAMILY_BYTES + _LENGTH.size + length]
 
     def start_bytes(self, start: bytes, row_bytes: int | None) -> bytes | None:
-        """See `Finder`."""
         return None if row_bytes is None else self._form.first_start(start, row_bytes)
 
     def _prefix(self, view: TaskView, grouping: tuple[object, ...]) -> bytes | None:
@@ -224,13 +224,12 @@ class _ByPrefix:
 class MapVariable(_ByPrefix):
     """A finder of the map of a grouping key, in the order of its keys' bytes, or of one entry."""
 
-    def __init__(  # noqa: PLR0917  # what is stored, and how it is shown
+    def __init__(
         self,
         table: Table,
         variable: StateVariable,
         user_names: tuple[str, ...],
         print_value: PrintValue,
-        row_prefix: bytes,
         form: RowForm,
     ) -> None:
         super().__init__(table, variable.key, form)
@@ -238,24 +237,27 @@ class MapVariable(_ByPrefix):
         named = StructType(
             tuple(replace(each, name=name) for each, name in zip(user_key.fields, user_names, strict=True))
         )
-        self._row_prefix = row_prefix
         self._columns = len(variable.key.fields)
         self._decode_entry = compile_row_decoder(StructType((*variable.key.fields, *user_key.fields)))
         self._print_user = compile_json_printer(StructType((Field("userKey", named, nullable=True),)))
         self._print = print_value
 
     def find(self, view: TaskView, stored: bytes, selection: Selection) -> Found | None:
-        """See `Finder`."""
-        row = stored[len(self._row_prefix) :]
+        row = stored[len(self.row_prefix) :]
         if not is_of_whole_map(row):
             return self._entry(view, self._decode_entry(row), selection)
         place = selection.place
         records = self._records(view, self._decode(row[: -len(WHOLE_MAP)]), place.start)
         elements = ((record[0][:MAX_START_BYTES], record) for record in records)
-        return found_page("entries", elements, self._printer(selection), selection, first=place.number)
+
+        def print_entry(record: tuple[bytes, bytes]) -> bytes | None:
+            rest, kept = record
+            members = self._print(self._form.value_row(kept))
+            return _element({"key": self._print_user(self._form.rest_row(rest))["userKey"], **members}, selection)
+
+        return found_page("entries", elements, print_entry, selection, first=place.number)
 
     def key_row(self, kept: bytes) -> bytes:
-        """See `Finder`. The key of the whole map that an entry is in."""
         return self._encode(self._grouping(kept)) + WHOLE_MAP
 
     def _entry(self, view: TaskView, key: tuple[object, ...], selection: Selection) -> Found | None:
@@ -265,31 +267,17 @@ class MapVariable(_ByPrefix):
         kept = view.stores[self._table.store].get(prefix + rest)
         return None if kept is None else _found(self._print(self._form.value_row(kept)), selection)
 
-    def _printer(self, selection: Selection) -> Callable[[tuple[bytes, bytes]], bytes | None]:
-        """Return a function that prints an entry; None for one that is left out."""
-
-        def print_entry(record: tuple[bytes, bytes]) -> bytes | None:
-            rest, kept = record
-            members = self._print(self._form.value_row(kept))
-            return _element({"key": self._print_user(self._form.rest_row(rest))["userKey"], **members}, selection)
-
-        return print_entry
-
 
 class Timers(_ByPrefix):
     """A finder of the times at which the query is called for a key."""
 
-    def __init__(
-        self, table: Table, key: StructType, row_prefix: bytes, form: RowForm, by_time: Table | None = None
-    ) -> None:
+    def __init__(self, table: Table, key: StructType, form: RowForm, by_time: Table | None = None) -> None:
         super().__init__(table, key, form)
-        self._row_prefix = row_prefix
-        self.times = None if by_time is None else TimesTable(by_time, row_prefix, form.grouping)
+        self.times = None if by_time is None else TimesTable(by_time, form.prefix, form.grouping)
         """The table of the same timers by time, where it can be read."""
 
     def find(self, view: TaskView, stored: bytes, selection: Selection) -> Found | None:
-        """See `Finder`."""
-        records = self._records(view, self._decode(stored[len(self._row_prefix) :]))
+        records = self._records(view, self._decode(stored[len(self.row_prefix) :]))
         found = [self._form.rest_row(rest) for rest, _ in islice(records, MAX_SORTED + 1)]
         require_sortable("timers", len(found))
         if any(len(row) != _TIME_ROW_BYTES for row in found):
@@ -299,7 +287,6 @@ class Timers(_ByPrefix):
         return found_page("timers", from_here, _printed_time, selection, first=selection.offset)
 
     def key_row(self, kept: bytes) -> bytes:
-        """See `Finder`."""
         return self._encode(self._grouping(kept))
 
     def every(self, view: TaskView) -> Iterator[Timer]:

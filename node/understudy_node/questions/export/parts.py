@@ -9,24 +9,23 @@ from __future__ import annotations
 from collections.abc import Generator, Mapping
 from dataclasses import dataclass
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import orjson
 
 from understudy_node.checkpoint.operators import SESSION_WINDOW
 from understudy_node.checkpoint.state_variables import TRANSFORM
-from understudy_node.questions.scan.parts import CsvRows, Gathered, NdjsonRows
+from understudy_node.questions.scan.parts import ExportRows
 from understudy_node.questions.scan.rows import RowMaker
-from understudy_node.replica.read_views import Reading
 from understudy_node.stores.operator_state import has_timeout
 from understudy_node.stores.stores import ServedStore
 from understudy_shared.base.extras import PACKAGE
 from understudy_shared.http.problems import Problem, ProblemError, ProblemType
 from understudy_shared.questions.export.columns import METADATA, ArrowBatches, ExportColumns, Fields, StoreColumns
-from understudy_shared.questions.scan.page import Place, Room
 from understudy_shared.questions.scan.question import ScanQuestion
 from understudy_shared.questions.scan.requests import row_columns
-from understudy_shared.reads.export_format import ExportFormat
+from understudy_shared.reads.columns import walk
+from understudy_shared.reads.export_format import ExportFormat, csv_row
 from understudy_shared.spark.types import Field, SparkType, StructType, TimestampType
 
 if TYPE_CHECKING:
@@ -48,20 +47,10 @@ def require_pyarrow() -> None:
         ) from None
 
 
-def schema_message(schema: pa.Schema) -> bytes:
-    """Return the message that begins a stream."""
-    return bytes(schema.serialize())
-
-
 def shape_of(columns: ExportColumns) -> str:
     """Return the digest of names and types: parts of two nodes must agree in it."""
     said = [(each.name, each.type.name) for each in columns.columns]
     return blake2b(orjson.dumps(said), digest_size=8).hexdigest()
-
-
-def batch_message(batch: pa.RecordBatch) -> bytes:
-    """Return the message of a record batch."""
-    return bytes(batch.serialize())
 
 
 def record_message(schema: pa.Schema, members: Mapping[str, object]) -> bytes:
@@ -113,27 +102,37 @@ ROWS_AT_ONCE: Final = 64
 """Number of rows that are parsed in one step."""
 
 
-class ArrowRows:
+class CsvRows(ExportRows):
+    """A line of CSV for each row. Null is an empty field, an empty text is quoted, and what is nested is JSON."""
+
+    def __init__(self, columns: ExportColumns) -> None:
+        super().__init__()
+        self._paths = [each.path for each in columns.columns]
+
+    def add(self, row: bytes) -> None:
+        printed = orjson.loads(row)
+        self._pieces.append(csv_row([walk(printed, path) for path in self._paths]))
+
+
+class ArrowRows(ExportRows):
     """The record batches of a part. See `ArrowBatches`."""
 
     def __init__(self, columns: ExportColumns, schema: Any) -> None:
+        super().__init__()
         self._batches = ArrowBatches(columns, schema)
         self._rows: list[bytes] = []
-        self._messages: list[bytes] = []
-        self.add = self._rows.append
+
+    def add(self, row: bytes) -> None:
+        self._rows.append(row)
 
     def finish(self) -> Generator[None, None, None]:
-        """See `Gathered`."""
         for start in range(0, len(self._rows), BATCH_ROWS):
             printed: list[Mapping[str, Any]] = []
             for at in range(start, min(start + BATCH_ROWS, len(self._rows)), ROWS_AT_ONCE):
                 printed += map(orjson.loads, self._rows[at : min(at + ROWS_AT_ONCE, start + BATCH_ROWS)])
                 yield
-            self._messages.append(batch_message((yield from self._batches.steps(printed))))
-
-    def payload(self) -> bytes:
-        """See `Gathered`."""
-        return b"".join(self._messages)
+            batch = yield from self._batches.steps(printed)
+            self._pieces.append(bytes(batch.serialize()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,22 +159,11 @@ class MadePart(NamedTuple):
     is_end: bool
 
 
-class BulkMaker(Protocol):
-    """A maker of parts. It ends a part at `room.bytes` or `room.rows`, or at `room.until_s`, and looks at one key at
-    least. `room.is_confined` is never set.
-    """
-
-    async def part(self, asked: BulkQuestion, reading: Reading, place: Place, room: Room) -> MadePart | None:
-        """Return a part; None for a question, or a kind of store, that this maker does not take. Raises the problem of
-        one that cannot be read. It is cancelled when the reader has left.
-        """
-
-
-def gathered_rows(asked: BulkQuestion, schema: Any) -> Gathered:
+def gathered_rows(asked: BulkQuestion, schema: Any) -> ExportRows:
     """Return what rows of a question are gathered in; `schema` is that of Arrow."""
     match asked.format:
         case ExportFormat.NDJSON:
-            return NdjsonRows()
+            return ExportRows()
         case ExportFormat.CSV:
             return CsvRows(asked.columns)
         case ExportFormat.ARROW:

@@ -9,19 +9,18 @@ from typing import Any, Final
 
 from fastapi import APIRouter, Request, Response
 
+from understudy_node.questions.export.bulk.process import BulkProcess
 from understudy_node.questions.export.parts import (
-    BulkMaker,
     BulkQuestion,
     export_columns,
     gathered_rows,
     record_message,
     require_pyarrow,
-    schema_message,
     shape_of,
 )
 from understudy_node.questions.lookup.hop import read_hop, reader_asked
 from understudy_node.questions.lookup.reads import Reads
-from understudy_node.questions.scan.parts import csv_head, scan_part, stamp_of
+from understudy_node.questions.scan.parts import scan_part, stamp_of
 from understudy_node.questions.scan.rows import row_maker
 from understudy_node.questions.scan.service import pin_ahead, reading_at
 from understudy_node.replica.read_views import Reading
@@ -50,7 +49,7 @@ from understudy_shared.questions.scan.question import ScanCursor, ScanQuestion
 from understudy_shared.questions.scan.requests import ScanTurn
 from understudy_shared.questions.scan.service import Scans
 from understudy_shared.reads.bounds import ReadVersion, Selection, bound_at
-from understudy_shared.reads.export_format import ExportFormat, ndjson_line
+from understudy_shared.reads.export_format import ExportFormat, csv_row, ndjson_line
 
 PLAIN_ARROW: Final = (16_384, 1024 * 1024)
 """Rows and bytes of a part of Arrow that is made row by row: its batches are made when all rows are there."""
@@ -59,7 +58,7 @@ PLAIN_ARROW: Final = (16_384, 1024 * 1024)
 class NodeExports(Exports):
     """The exports of the replicas of this node. `bulk` makes the parts that it takes; all others are made here."""
 
-    def __init__(self, scans: Scans, reads: Reads, bulk: BulkMaker | None = None) -> None:
+    def __init__(self, scans: Scans, reads: Reads, bulk: BulkProcess | None = None) -> None:
         super().__init__(scans)
         self.bulk = bulk
         self._reads = reads
@@ -162,8 +161,8 @@ def _schema(asked: BulkQuestion, reading: Reading) -> Any:
 def _head(asked: BulkQuestion, schema: Any) -> bytes:
     """Return what a stream of this form begins with."""
     if asked.format is ExportFormat.CSV:
-        return csv_head(asked.columns)
-    return b"" if schema is None else schema_message(schema)
+        return csv_row([each.name for each in asked.columns.columns])
+    return b"" if schema is None else bytes(schema.serialize())
 
 
 def _cursor(asked: BulkQuestion, version: ReadVersion, page: PartPage, place: Place, resume: ResumePoint) -> str:

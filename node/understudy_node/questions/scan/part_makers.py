@@ -4,11 +4,12 @@ range.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from operator import itemgetter
 from time import monotonic
-from typing import Final, Protocol, cast
+from typing import Final, cast
 
 import orjson
 
@@ -23,7 +24,6 @@ from understudy_node.stores.state_variables import Timer, Timers, TimesTable
 from understudy_shared.base.errors import BadKeyError
 from understudy_shared.base.texts import clipped
 from understudy_shared.base.words import StoreKind
-from understudy_shared.http.lookup_requests import numbers_as_text
 from understudy_shared.http.problems import ProblemError
 from understudy_shared.questions.lookup.windows import WindowKey, WindowsOf, window_columns, window_key
 from understudy_shared.questions.scan.page import PartPage, Place, Room, Stamp
@@ -48,7 +48,25 @@ _order_of_starts = cast(OrderBytes, compile_order(LongType()))
 
 
 @dataclass(frozen=True, slots=True)
-class TimeWindows:
+class PartMaker(ABC):
+    """The maker of the parts of one question from one store."""
+
+    reader: StoreReader
+
+    @property
+    def is_sought(self) -> bool:
+        """Whether it asks for one key, which is looked up."""
+        return False
+
+    @abstractmethod
+    def part(
+        self, reading: Reading, place: Place, room: Room, has_left: Callable[[], bool]
+    ) -> Generator[None, None, PartPage]:
+        """Read a partition from a place on, in short steps; see `scan_part`."""
+
+
+@dataclass(frozen=True, slots=True)
+class TimeWindows(PartMaker):
     """The windows of time of a key, in the order of their starts. They are keys of their own: `rows` finds and prints
     the keys that have them.
     """
@@ -57,14 +75,6 @@ class TimeWindows:
     name: str
     at: int
     expiry: Expiry
-
-    @property
-    def reader(self) -> StoreReader:
-        return self.rows.reader
-
-    @property
-    def is_sought(self) -> bool:
-        return False
 
     def part(
         self, reading: Reading, place: Place, room: Room, has_left: Callable[[], bool]
@@ -85,10 +95,9 @@ class TimeWindows:
 
 
 @dataclass(frozen=True, slots=True)
-class SessionWindows:
+class SessionWindows(PartMaker):
     """The sessions of a key, which is stored as `stored`, in the order of their starts. They are its elements."""
 
-    reader: FindingReader
     sessions: Sessions
     stored: bytes
     terms: tuple[Term, ...]
@@ -117,7 +126,7 @@ class SessionWindows:
             row = _printed(session.members, session.expired, self.selection)
             if row is None:
                 continue
-            if not made.take(rank, _longs_as_text(row) if self.longs_as_text else row):
+            if not made.take(rank, longs_as_text(row) if self.longs_as_text else row):
                 break
         return made.part(view, "seek", _stamped(view, self.sessions.expiry))
 
@@ -154,7 +163,7 @@ def window_maker(
     )
     expiry = reader.store.window_expiry
     assert expiry is not None, "as values are read"
-    return TimeWindows(rows, codec.names[key.at], key.at, expiry)
+    return TimeWindows(reader, rows, codec.names[key.at], key.at, expiry)
 
 
 def _parsed(key: WindowKey, asked: WindowsOf) -> Row:
@@ -184,11 +193,6 @@ def _printed(members: Mapping[str, object], expired: bool | None, selection: Sel
     return orjson.dumps({"start": start, "end": end, "state": _STATES[expired], **rest})
 
 
-def _longs_as_text(row: bytes) -> bytes:
-    printed = orjson.loads(row)
-    return orjson.dumps({name: numbers_as_text(each) for name, each in printed.items()})
-
-
 def _stamped(view: TaskView, expiry: Expiry) -> Stamp:
     """Return the stamp of a version, with the moments that tell open, closed and evicted windows apart."""
     moments = {"closed_before": view.next_watermark_ms, "evicted_before": view.watermark_ms}
@@ -197,7 +201,7 @@ def _stamped(view: TaskView, expiry: Expiry) -> Stamp:
 
 
 @dataclass(frozen=True, slots=True)
-class TimersByTime:
+class TimersByTime(PartMaker):
     """The timers of a store in a range of milliseconds, one row for each, in the order of time, then of stored keys.
 
     Spark stores each timer twice: by its grouping key, and by its time, in bytes that sort as times do. Where records
@@ -210,14 +214,6 @@ class TimersByTime:
     high_ms: int | None
     times: TimesTable | None
     every: Callable[[TaskView], Iterator[Timer]]
-
-    @property
-    def reader(self) -> StoreReader:
-        return self.rows.reader
-
-    @property
-    def is_sought(self) -> bool:
-        return False
 
     def part(
         self, reading: Reading, place: Place, room: Room, has_left: Callable[[], bool]
@@ -281,7 +277,7 @@ def timers_by_time(reader: FindingReader, question: ScanQuestion, selection: Sel
         raise BadBoundError(what, where="from", fix="Send the end of the range as to, a millisecond later at least")
     rows = row_maker(reader, replace(question, low=None, high=None), selection, longs_as_text=longs)
     timers = cast(Timers, reader.finder)
-    return TimersByTime(rows, _LEAST_MS if low is None else low, high, timers.times, timers.every)
+    return TimersByTime(reader, rows, _LEAST_MS if low is None else low, high, timers.times, timers.every)
 
 
 def _milliseconds(name: str, text: str | None) -> int | None:
@@ -294,32 +290,11 @@ def _milliseconds(name: str, text: str | None) -> int | None:
         raise BadBoundError(error.what, where=f"{name}, {error.where}", fix=error.fix) from None
 
 
-class PartMaker(Protocol):
-    """The maker of the parts of one question from one store."""
-
-    @property
-    def reader(self) -> StoreReader:
-        """The reader of the store."""
-
-    @property
-    def is_sought(self) -> bool:
-        """Whether it asks for one key, which is looked up."""
-
-    def part(
-        self, reading: Reading, place: Place, room: Room, has_left: Callable[[], bool]
-    ) -> Generator[None, None, PartPage]:
-        """Read a partition from a place on, in short steps; see `scan_part`."""
-
-
 @dataclass(frozen=True, slots=True)
-class Rows:
+class Rows(PartMaker):
     """The maker of parts with rows of keys."""
 
     maker: RowMaker
-
-    @property
-    def reader(self) -> StoreReader:
-        return self.maker.reader
 
     @property
     def is_sought(self) -> bool:
@@ -328,7 +303,6 @@ class Rows:
     def part(
         self, reading: Reading, place: Place, room: Room, has_left: Callable[[], bool]
     ) -> Generator[None, None, PartPage]:
-        """See `PartMaker`."""
         read = scan_part if self.maker.order is None else ordered_part
         return read(self.maker, reading, place, room, has_left)
 
@@ -348,4 +322,4 @@ def part_maker(
         return window_maker(reader, question, question.windows, selection, longs_as_text=longs_as_text)
     if reader.store.kind is StoreKind.TIMERS and question.has_range:
         return timers_by_time(cast(FindingReader, reader), question, selection, longs=longs_as_text)
-    return Rows(row_maker(reader, question, selection, longs_as_text=longs_as_text, prefix=prefix))
+    return Rows(reader, row_maker(reader, question, selection, longs_as_text=longs_as_text, prefix=prefix))

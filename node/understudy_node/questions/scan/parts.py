@@ -9,7 +9,7 @@ from __future__ import annotations
 from bisect import insort
 from collections.abc import Callable, Generator, Iterator
 from time import monotonic
-from typing import Final, Protocol
+from typing import Final
 
 import orjson
 
@@ -19,84 +19,26 @@ from understudy_node.replica.read_views import Reading
 from understudy_node.replica.task_view import TaskView
 from understudy_node.stores.lookup import StoreReader
 from understudy_shared.http.problems import Problem, ProblemError, ProblemType
-from understudy_shared.questions.export.columns import ExportColumns
 from understudy_shared.questions.scan.page import Access, PartPage, Place, Room, Stamp
-from understudy_shared.reads.columns import walk
-from understudy_shared.reads.export_format import csv_row
 
 
-class Gathered(Protocol):
-    """The rows of a part, which are added one by one as a scan prints them."""
+class ExportRows:
+    """The rows of a part of an export, added one by one as a scan prints them: here as lines of NDJSON."""
+
+    def __init__(self) -> None:
+        self._pieces: list[bytes] = []
 
     def add(self, row: bytes) -> None:
         """Add a row."""
+        self._pieces.append(b'{"row":%b}\n' % row)
 
     def finish(self) -> Generator[None, None, None]:
         """Do what is left to do, in steps."""
+        yield from ()
 
     def payload(self) -> bytes:
         """Return the rows as they are sent."""
-
-
-class JsonRows:
-    """The rows of a page, with commas between them."""
-
-    def __init__(self) -> None:
-        self._rows: list[bytes] = []
-        self.add = self._rows.append
-
-    def finish(self) -> Generator[None, None, None]:
-        """See `Gathered`."""
-        yield from ()
-
-    def payload(self) -> bytes:
-        """See `Gathered`."""
-        return b",".join(self._rows)
-
-
-class NdjsonRows:
-    """A line for each row."""
-
-    def __init__(self) -> None:
-        self._lines: list[bytes] = []
-
-    def add(self, row: bytes) -> None:
-        """See `Gathered`."""
-        self._lines.append(b'{"row":%b}\n' % row)
-
-    def finish(self) -> Generator[None, None, None]:
-        """See `Gathered`."""
-        yield from ()
-
-    def payload(self) -> bytes:
-        """See `Gathered`."""
-        return b"".join(self._lines)
-
-
-class CsvRows:
-    """A line of CSV for each row. Null is an empty field, an empty text is quoted, and what is nested is JSON."""
-
-    def __init__(self, columns: ExportColumns) -> None:
-        self._paths = [each.path for each in columns.columns]
-        self._lines: list[bytes] = []
-
-    def add(self, row: bytes) -> None:
-        """See `Gathered`."""
-        printed = orjson.loads(row)
-        self._lines.append(csv_row([walk(printed, path) for path in self._paths]))
-
-    def finish(self) -> Generator[None, None, None]:
-        """See `Gathered`."""
-        yield from ()
-
-    def payload(self) -> bytes:
-        """See `Gathered`."""
-        return b"".join(self._lines)
-
-
-def csv_head(columns: ExportColumns) -> bytes:
-    """Return the line with the names of the columns."""
-    return csv_row([each.name for each in columns.columns])
+        return b"".join(self._pieces)
 
 
 COUNTED_BYTES: Final = 64 * 1024
@@ -109,19 +51,20 @@ def scan_part(  # noqa: PLR0917  # the last two have defaults
     place: Place,
     room: Room,
     has_left: Callable[[], bool] = lambda: False,
-    rows: Gathered | None = None,
+    rows: ExportRows | None = None,
 ) -> Generator[None, None, PartPage]:
-    """Read the rows of a partition behind a place, as far as there is room, into `rows`. It yields wherever it may be
-    interrupted, and ends when the reader has left.
+    """Read the rows of a partition behind a place, as far as there is room; for an export into `rows`. It yields
+    wherever it may be interrupted, and ends when the reader has left.
 
     A page has progress: it looks at one key at least. Where it is full, it goes on to the next row, to see whether
     there is one.
     """
     if maker.prefix is not None and maker.prefix.whole is not None:
-        return (yield from _sought(maker, maker.prefix.whole, reading, place, rows or JsonRows()))
+        return (yield from _sought(maker, maker.prefix.whole, reading, place, rows))
     if maker.counts_records:
         return (yield from _counted(maker, reading, place, room, has_left))
-    rows = rows or JsonRows()
+    printed: list[bytes] = []
+    add = printed.append if rows is None else rows.add
     # One loop with all its branches, because it runs for each key: calls between them would cost every scan.
     found, looked_at, size_bytes, after = 0, 0, 0, place.after
     is_end = True
@@ -145,12 +88,14 @@ def scan_part(  # noqa: PLR0917  # the last two have defaults
             break
         found += 1
         if row:
-            rows.add(row)
+            add(row)
             size_bytes += len(row) + 1
         after = key.own
         yield
-    yield from rows.finish()
-    return _part(reading.view, rows, found, looked_at, maker.access, next_after=after, is_end=is_end)
+    if rows is not None:
+        yield from rows.finish()
+    payload = b",".join(printed) if rows is None else rows.payload()
+    return _part(reading.view, payload, found, looked_at, maker.access, next_after=after, is_end=is_end)
 
 
 def _counted(
@@ -165,7 +110,7 @@ def _counted(
         found += len(records) // 2
         after = records[-2]
         yield
-    return _part(reading.view, JsonRows(), found, found, maker.access, next_after=after, is_end=is_end)
+    return _part(reading.view, b"", found, found, maker.access, next_after=after, is_end=is_end)
 
 
 def _records_behind(reader: StoreReader, view: TaskView, after: bytes | None) -> Iterator[list[bytes]]:
@@ -177,7 +122,7 @@ def _records_behind(reader: StoreReader, view: TaskView, after: bytes | None) ->
 
 
 def _sought(
-    maker: RowMaker, key: bytes, reading: Reading, place: Place, rows: Gathered
+    maker: RowMaker, key: bytes, reading: Reading, place: Place, rows: ExportRows | None
 ) -> Generator[None, None, PartPage]:
     """Return the row of the one key that a prefix of all key columns names."""
     row = None
@@ -185,15 +130,18 @@ def _sought(
         (said,) = maker.reader.find_many([key], reading, place.partition, maker.selection)
         row = maker.found(key, said)
     found = int(row is not None)
-    if row:
-        rows.add(row)
-    yield from rows.finish()
-    return _part(reading.view, rows, found, found, "seek", next_after=None, is_end=True)
+    payload = row or b""
+    if rows is not None:
+        if row:
+            rows.add(row)
+        yield from rows.finish()
+        payload = rows.payload()
+    return _part(reading.view, payload, found, found, "seek", next_after=None, is_end=True)
 
 
 def _part(
     view: TaskView,
-    rows: Gathered,
+    payload: bytes,
     found: int,
     looked_at: int,
     access: Access,
@@ -202,7 +150,7 @@ def _part(
     is_end: bool,
 ) -> PartPage:
     after = None if is_end else next_after
-    return PartPage(rows.payload(), found, looked_at, after, is_end, stamp_of(view), view.committed_at_us, access)
+    return PartPage(payload, found, looked_at, after, is_end, stamp_of(view), view.committed_at_us, access)
 
 
 def stamp_of(view: TaskView) -> Stamp:

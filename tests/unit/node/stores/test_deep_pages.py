@@ -35,7 +35,7 @@ from understudy_node.stores import finder as finders
 from understudy_node.stores import operator_state, row_forms
 from understudy_node.stores.finder import Finder
 from understudy_node.stores.operator_state import TimedJoinSide, row_printer
-from understudy_node.stores.row_forms import UnsafeRows, split_values
+from understudy_node.stores.row_forms import row_form, split_values
 from understudy_node.stores.state_variables import ListVariable, MapVariable
 from understudy_shared.spark.store_keys import WHOLE_MAP
 
@@ -62,7 +62,7 @@ def a_list(expired: list[bool]) -> Long:
     rows = [expiring(at, is_expired=each) for at, each in enumerate(expired)]
     kept = {FAMILY + PREFIX + encode_key(key): many_values(rows) for key in (KEY, *OTHERS)}
     return (
-        ListVariable(TABLE, printer(EXPIRING), UnsafeRows(EXPIRING, PREFIX)),
+        ListVariable(TABLE, printer(EXPIRING), row_form(EXPIRING, PREFIX)),
         view(kept),
         PREFIX + encode_key(KEY),
         "values",
@@ -76,7 +76,7 @@ def a_map(expired: list[bool], shared: str = "") -> Long:
         for key in (KEY, *OTHERS)
         for at, each in enumerate(expired)
     }
-    finder = MapVariable(TABLE, EXPIRING, ("place",), printer(EXPIRING), PREFIX, UnsafeRows(EXPIRING, PREFIX))
+    finder = MapVariable(TABLE, EXPIRING, ("place",), printer(EXPIRING), row_form(EXPIRING, PREFIX))
     return finder, view(kept), PREFIX + encode_key(KEY) + WHOLE_MAP, "entries"
 
 

@@ -92,7 +92,7 @@ LISTS = {
     b",": ListVariable(TABLE, printer(SEPARATED), row_form(SEPARATED, PREFIX)),
 }
 """By what Spark puts between two values."""
-map_of = MapVariable(TABLE, MAP, ("where",), printer(MAP), PREFIX, row_form(MAP, PREFIX))
+map_of = MapVariable(TABLE, MAP, ("where",), printer(MAP), row_form(MAP, PREFIX))
 
 
 @given(visits=st.dictionaries(GROUPING, st.tuples(st.booleans(), st.integers(0, 9)), max_size=4), other=GROUPING)

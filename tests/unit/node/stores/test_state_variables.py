@@ -18,7 +18,7 @@ from understudy_node.replica.task_view import TaskView
 from understudy_node.stores import finder as finders
 from understudy_node.stores import state_variables
 from understudy_node.stores.finder import Found
-from understudy_node.stores.row_forms import UnsafeRows
+from understudy_node.stores.row_forms import row_form
 from understudy_node.stores.state_variables import ListVariable, MapVariable, Timers, ValueVariable, value_printer
 from understudy_shared.base.errors import CorruptFileError
 from understudy_shared.base.words import StoreKind
@@ -36,7 +36,7 @@ PLAIN = StateVariable("seen", StoreKind.VALUE, False, "", KEY, USER, VALUE, VALU
 EXPIRING = replace(PLAIN, has_ttl=True, stored=WITH_TTL)
 TABLE, FAMILIES = Table("default", "seen"), {"other": 1, "seen": 7}
 FAMILY = b"\x07\x00"
-ROWS = UnsafeRows(PLAIN, PREFIX)
+ROWS = row_form(PLAIN, PREFIX)
 GROUPING = st.tuples(st.none() | st.text("ab,", max_size=12), st.none() | st.integers(-2, 2))
 Grouping = tuple[str | None, int | None]
 
@@ -103,7 +103,7 @@ def test_a_list_has_its_values_in_order(numbers: list[int | None], separator: by
     other=GROUPING,
 )
 def test_a_map_is_given_whole_or_by_one_user_key(maps: dict[Grouping, dict[str | None, int]], other: Grouping) -> None:
-    finder = MapVariable(TABLE, PLAIN, ("where",), printer(PLAIN), PREFIX, ROWS)
+    finder = MapVariable(TABLE, PLAIN, ("where",), printer(PLAIN), ROWS)
     encode_user = wrapped(USER)
     records = {
         prefixed(key, encode_user((place,))): PREFIX + encode_value((number,))
@@ -128,7 +128,7 @@ def test_a_map_is_given_whole_or_by_one_user_key(maps: dict[Grouping, dict[str |
 
 @given(timers=st.dictionaries(GROUPING, st.sets(st.integers(-(10**6), 10**6), min_size=1, max_size=4), max_size=4))
 def test_timers_are_given_by_time(timers: dict[Grouping, set[int]]) -> None:
-    finder = Timers(TABLE, KEY, PREFIX, ROWS)
+    finder = Timers(TABLE, KEY, ROWS)
     encode_time = compile_row_encoder(StructType((Field("expiryTimestampMs", LongType()),)))
     nothing = PREFIX + compile_row_encoder(StructType((Field("__dummy__", VoidType()),)))((None,))
     records = {
@@ -156,12 +156,12 @@ def test_the_pages_of_a_key_are_its_elements_each_once(count: int, limit: int) -
     for finder, member, records, row in (
         (ListVariable(TABLE, printer(PLAIN), ROWS), "values", values, encode_key(key)),
         (
-            MapVariable(TABLE, PLAIN, ("p",), printer(PLAIN), PREFIX, ROWS),
+            MapVariable(TABLE, PLAIN, ("p",), printer(PLAIN), ROWS),
             "entries",
             entries,
             encode_key(key) + WHOLE_MAP,
         ),
-        (Timers(TABLE, KEY, PREFIX, ROWS), "timers", times, encode_key(key)),
+        (Timers(TABLE, KEY, ROWS), "timers", times, encode_key(key)),
     ):
         pages = list(pages_of(finder, view(records), asked(row), limit, member=member))
         assert [len(page) for page in pages[:-1]] == [limit] * (len(pages) - 1)

@@ -18,6 +18,7 @@ import numpy.typing as npt
 
 from understudy_node.engine.scans import after_prefix, slices
 from understudy_node.engine.view import View
+from understudy_node.questions.export.bulk.pipe import PartCancelledError
 from understudy_node.questions.export.parts import MadePart
 from understudy_node.questions.scan.rows import RowMaker
 from understudy_shared.base.errors import CorruptFileError
@@ -316,10 +317,6 @@ PIECES: Final = 8
 
 HasLeft = Callable[[], bool]
 """A function that says whether the reader of a part has left."""
-
-
-class PartCancelledError(Exception):
-    """The reader has left, and does not want the part any more."""
 
 
 class PartPiece(NamedTuple):

@@ -18,11 +18,15 @@ _LENGTH: Final = struct.Struct("<I")
 LENGTH_BYTES: Final = _LENGTH.size
 
 
+class PartCancelledError(Exception):
+    """The reader has left, and does not want the part any more."""
+
+
 class GenerationStores(NamedTuple):
-    """The stores of a generation: the process makes the same readers of them. `content` is pickled."""
+    """The stores of a generation: the process makes the same readers, by these arguments of `store_readers`."""
 
     number: int
-    content: bytes
+    made_of: Mapping[str, Any]
 
 
 class OpenBase(NamedTuple):

@@ -29,7 +29,6 @@ from understudy_node.engine.base import Base, EmptyBase, innermost
 from understudy_node.engine.rocksdb_base import RocksBase
 from understudy_node.engine.view import Spill, Tier, View
 from understudy_node.generations import Generation
-from understudy_node.questions.export.bulk.part import PartCancelledError
 from understudy_node.questions.export.bulk.pipe import (
     LENGTH_BYTES,
     AskedPart,
@@ -42,6 +41,7 @@ from understudy_node.questions.export.bulk.pipe import (
     Made,
     OpenBase,
     OpenSpill,
+    PartCancelledError,
     ViewParts,
     encoded,
     length_of,
@@ -49,6 +49,7 @@ from understudy_node.questions.export.bulk.pipe import (
 from understudy_node.questions.export.parts import BulkQuestion, MadePart
 from understudy_node.replica.read_views import Reading
 from understudy_node.replica.task_view import TaskView
+from understudy_node.stores.lookup import StoreReader
 from understudy_shared.base.background import shielded
 from understudy_shared.base.processes import module_command
 from understudy_shared.questions.scan.long_reads import turn_of_part
@@ -235,28 +236,29 @@ class Conversation:
         self._stores = 0
         self._reasons: set[str] = set()
 
-    async def part(  # noqa: PLR0917  # see `BulkMaker`
-        self,
-        generation: Generation,
-        asked: BulkQuestion,
-        reading: Reading,
-        place: Place,
-        room: Room,
-        budget_s: float,
+    async def part(
+        self, generation: Generation, reader: StoreReader, wanted: AskedPart, view: TaskView
     ) -> MadePart | None:
         """Have a part made; None for one that is declined. Raises GoneError when the process ends, and
         PartCancelledError for one that was dropped.
         """
-        handed = self._handover.views(reading.view.stores)
+        handed = self._handover.views(view.stores)
         if handed is None:
             return None
         views, layers = handed
         if generation is not self._generation:
             self._generation, self._stores = generation, self._stores + 1
-            await self._send(GenerationStores(self._stores, stores_content(generation, asked)))
+            made_of = {
+                "description": generation.description,
+                "aliases": dict(generation.aliases),
+                "application_id": reader.application_id,
+                "row_prefix": reader.row_prefix,
+                "max_key_bytes": reader.max_key_bytes,
+            }
+            await self._send(GenerationStores(self._stores, made_of))
         for message in layers:
             await self._send(message)
-        await self._send(self._asked(asked, reading, views, place, room, budget_s))
+        await self._send(wanted._replace(stores=self._stores, views=views))
         size = length_of(b"".join(await self.answers.exactly(LENGTH_BYTES)))
         head = pickle.loads(b"".join(await self.answers.exactly(size)))  # noqa: S301
         if isinstance(head, Dropped):
@@ -289,47 +291,6 @@ class Conversation:
             raise GoneError("it has ended")
         self._in.write(encoded(message))
         await self._in.drain()
-
-    def _asked(  # noqa: PLR0917  # see `BulkMaker`
-        self,
-        asked: BulkQuestion,
-        reading: Reading,
-        views: dict[str, ViewParts],
-        place: Place,
-        room: Room,
-        budget_s: float,
-    ) -> AskedPart:
-        maker = asked.maker
-        assert room.rows is not None, "exports say how many rows"
-        return AskedPart(
-            stores=self._stores,
-            store=maker.reader.store.name,
-            partition=place.partition,
-            question=asked.question,
-            selection=maker.selection,
-            longs_as_text=maker.longs_as_text,
-            format=asked.format,
-            task={name: getattr(reading.view, name) for name in _TASK_FIELDS},
-            views=views,
-            after=place.after,
-            rows=room.rows,
-            bytes=room.bytes,
-            budget_ms=budget_s * 1000,
-        )
-
-
-def stores_content(generation: Generation, asked: BulkQuestion) -> bytes:
-    """Return what the readers of a generation are made of: the arguments of `store_readers`."""
-    reader = asked.maker.reader
-    return encoded(
-        {
-            "description": generation.description,
-            "aliases": dict(generation.aliases),
-            "application_id": reader.application_id,
-            "row_prefix": reader.row_prefix,
-            "max_key_bytes": reader.max_key_bytes,
-        }
-    )[LENGTH_BYTES:]
 
 
 WORKER: Final = "understudy_node.questions.export.bulk.worker"
@@ -372,19 +333,22 @@ class BulkProcess:
         return None if self._conversation is None else self._conversation.process.pid
 
     async def part(self, asked: BulkQuestion, reading: Reading, place: Place, room: Room) -> MadePart | None:
-        """See `BulkMaker`."""
+        """Return a part; None for one that is declined, which the node makes row by row. It ends at `room.bytes` or
+        `room.rows`, or at `room.until_s`, and looks at one key at least. `room.is_confined` is never set. Cancel it
+        when the reader has left.
+        """
         generation, reader = self._generation(), asked.maker.reader
         is_served = generation is not None and generation.readers.get(reader.store.name) is reader
         if generation is None or not is_served or self._is_closed or self._waiting >= MAX_WAITING:
             return None
-        budget_s = room.until_s - monotonic()
+        wanted = _asked(asked, reading, place, room)
         self._waiting += 1
         try:
             await turn_of_part(self._turn)
         finally:
             self._waiting -= 1
         # A reader who leaves must not cut the answer off, as the next would get the rest: the process ends it.
-        making = asyncio.get_running_loop().create_task(self._made(generation, asked, reading, place, room, budget_s))
+        making = asyncio.get_running_loop().create_task(self._made(generation, reader, wanted, reading.view))
         self._tasks.add(making)
         making.add_done_callback(self._done)
         try:
@@ -408,23 +372,17 @@ class BulkProcess:
         self._tasks.discard(task)
         self._turn.release()
 
-    async def _made(  # noqa: PLR0917  # see `BulkMaker`
-        self,
-        generation: Generation,
-        asked: BulkQuestion,
-        reading: Reading,
-        place: Place,
-        room: Room,
-        budget_s: float,
+    async def _made(
+        self, generation: Generation, reader: StoreReader, wanted: AskedPart, view: TaskView
     ) -> MadePart | None:
         if self._idle is not None:
             self._idle.cancel()
         try:
-            async with asyncio.timeout(budget_s + LIMIT_S):
+            async with asyncio.timeout(wanted.budget_ms / 1000 + LIMIT_S):
                 if self._conversation is None and not await self._start():
                     return None
                 assert self._conversation is not None, "it has started"
-                return await self._conversation.part(generation, asked, reading, place, room, budget_s)
+                return await self._conversation.part(generation, reader, wanted, view)
         except PartCancelledError:
             self.dropped += 1
             return None
@@ -478,6 +436,27 @@ class BulkProcess:
         waiting = asyncio.get_running_loop().create_task(_reaped(conversation.process))
         self._tasks.add(waiting)
         waiting.add_done_callback(self._tasks.discard)
+
+
+def _asked(asked: BulkQuestion, reading: Reading, place: Place, room: Room) -> AskedPart:
+    """Return the part that is asked for, without its stores and views, of which a conversation knows the numbers."""
+    maker = asked.maker
+    assert room.rows is not None, "exports say how many rows"
+    return AskedPart(
+        stores=0,
+        store=maker.reader.store.name,
+        partition=place.partition,
+        question=asked.question,
+        selection=maker.selection,
+        longs_as_text=maker.longs_as_text,
+        format=asked.format,
+        task={name: getattr(reading.view, name) for name in _TASK_FIELDS},
+        views={},
+        after=place.after,
+        rows=room.rows,
+        bytes=room.bytes,
+        budget_ms=(room.until_s - monotonic()) * 1000,
+    )
 
 
 async def _answers_pipe() -> tuple[Answers, int]:

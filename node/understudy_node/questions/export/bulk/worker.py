@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import marshal
 import os
-import pickle
 import select
 import sys
 from dataclasses import dataclass, field
@@ -25,7 +24,6 @@ from understudy_node.questions.export.bulk.lines import CsvLines, NdjsonForm
 from understudy_node.questions.export.bulk.part import (
     Form,
     HasLeft,
-    PartCancelledError,
     Projection,
     UnfitRowsError,
     fast_part,
@@ -42,6 +40,7 @@ from understudy_node.questions.export.bulk.pipe import (
     Made,
     OpenBase,
     OpenSpill,
+    PartCancelledError,
     ViewParts,
     encoded,
     read_message,
@@ -154,9 +153,7 @@ class Process:
     def _add_stores(self, message: GenerationStores) -> None:
         while len(self.readers) >= MAX_STORES:
             del self.readers[next(iter(self.readers))]
-        rows = RowCache(0)
-        made_of = pickle.loads(message.content)  # noqa: S301  # of the process that started this one
-        self.readers[message.number] = store_readers(**made_of, replicas={}, rows=rows)
+        self.readers[message.number] = store_readers(**message.made_of, replicas={}, rows=RowCache(0))
 
     def _open(self, message: OpenBase | OpenSpill) -> None:
         try:

@@ -16,7 +16,8 @@ from tests.support.spark.values import SCALAR_TYPES, rows, schemas, struct_of
 
 from understudy_node.engine.base import EmptyBase
 from understudy_node.engine.view import View
-from understudy_node.questions.export.bulk.part import PartCancelledError, UnfitRowsError, fast_part, table_of
+from understudy_node.questions.export.bulk.part import UnfitRowsError, fast_part, table_of
+from understudy_node.questions.export.bulk.pipe import PartCancelledError
 from understudy_node.questions.export.bulk.worker import form_of, make_part, row_by_row
 from understudy_node.questions.export.parts import BulkQuestion, MadePart, export_columns
 from understudy_node.questions.scan.rows import row_maker
