@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import pytest
-from tests.unit.shared.cluster.test_forks import beat
+from tests.unit.shared.cluster.test_view import forking
 
 from understudy_node.cluster.history_check import MAX_UNREAD, ForkFinder, OwnHistory
 from understudy_shared.bus.gossip import AgedHeartbeat
@@ -20,7 +20,7 @@ def commits(times: Mapping[int, int]) -> list[SeenCommit]:
 
 def said(sequence: int, times: Mapping[int, int], *, age_ms: int | None = 0, incarnation: str = "one") -> Heartbeat:
     news = {"commits": commits(times), "end_age_ms": age_ms, "incarnation": incarnation}
-    return beat("other", sequence=sequence).model_copy(update=news)
+    return forking("other", sequence=sequence).model_copy(update=news)
 
 
 class World:

@@ -1,15 +1,23 @@
-"""Which node assigns, and when it does not."""
+"""Which node assigns, and when it does not; and what weights decide where numbers alone do not."""
 
 from __future__ import annotations
 
+import threading
+from collections import Counter
 from typing import Any
 
 import pytest
-from tests.support.cluster.placement_world import BEAT_MS, World, beat
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.support.cluster.assignor_model import NODES, WEIGHTS, Cluster, check_rest
+from tests.support.cluster.placement_world import BEAT_MS, TASKS, World, beat, turns_until_written
 
-from understudy_node.cluster.leader import LOOK_MS, TaskSet
-from understudy_shared.bus.gossip import AgedHeartbeat
-from understudy_shared.bus.messages import Applied, AssignedTask, Load
+from understudy_node.cluster.assignor import Assignor
+from understudy_node.cluster.leader import LOOK_AGAIN_HEARTBEATS, LOOK_MS, TaskSet
+from understudy_node.cluster.weights import Weights
+from understudy_shared.bus.base import BusError, Fence
+from understudy_shared.bus.gossip import AgedHeartbeat, Gossip
+from understudy_shared.bus.messages import Applied, AssignedTask, Assignment, Load
 
 
 async def test_nodes_that_start_together_share_from_the_beginning() -> None:
@@ -151,3 +159,304 @@ async def test_a_heartbeat_is_read_by_the_assignment_that_its_node_follows() -> 
     # b has not heard of it: what it holds, and how far that is, belongs to the assignment before
     assert await world.turn(placement, [beat("a", at=joined.order), beat("b", at=first.order)]) is None
     assert await world.turn(placement, [beat("a", at=joined.order), beat("b", at=joined.order, held=[])]) is None
+
+
+LIMIT_S = 20.0
+
+
+async def test_only_one_assigns_and_another_takes_over_within_three_heartbeats() -> None:
+    world = World()
+    holder, other = world.placement("a"), world.placement("b")
+    first = await world.first(holder, [beat("a"), beat("b")])
+    world.known["b"] = first
+    alone = [beat("b", at=first.order)]
+    turns = 0
+    while await world.turn(other, alone, node="b") is None:
+        world.clock.advance(BEAT_MS)
+        turns += 1
+        assert turns <= 3
+    written = await world.gossip.assignment()
+    assert written is not None
+    assert written.order == (2, 2)
+    assert all(task.holders == ("b",) for task in written.tasks.values())
+
+
+async def test_a_holder_that_slept_does_not_overwrite() -> None:
+    world = World()
+    slept, other = world.placement("a"), world.placement("b")
+    first = await world.first(slept, [beat("a"), beat("b")])
+    stale = slept.fence
+    assert stale is not None
+    world.clock.advance(3 * BEAT_MS)
+    world.known["b"] = first
+    later = await world.turn(other, [beat("b", at=first.order)], node="b")
+    assert later is not None
+    assert await world.turn(slept, [beat("a", at=first.order)]) is None
+    assert slept.fence is None
+    mine = first.model_copy(update={"epoch": 99})
+    assert not await world.gossip.write_assignment(mine, stale)
+    assert await world.gossip.assignment() == later
+
+
+async def test_a_bus_that_came_back_empty_gets_the_known_assignment_after_one_expiry_and_no_epoch_goes_back() -> None:
+    world = World()
+    placement = world.placement()
+    first = await world.first(placement, [beat("a"), beat("b")])
+    world.lose_all()
+    placement.bus_came_back()
+    for _ in range(3):
+        assert await world.turn(placement, [beat("a", at=first.order)]) is None
+        world.clock.advance(BEAT_MS)
+    written = await world.turn(placement, [beat("a", at=first.order), beat("b", at=first.order)])
+    assert written is not None
+    assert written.order == (2, 2)
+    assert written.tasks == first.tasks
+
+
+async def test_a_node_that_does_not_know_what_others_follow_leaves_the_lease_to_them() -> None:
+    world = World()
+    first = await world.first(world.placement("a"), [beat("a"), beat("b")])
+    world.lose_all()
+    nodes = [beat("b", at=first.order), beat("c")]
+    stranger, other = world.placement("c"), world.placement("b")
+    assert await world.turn(stranger, nodes, node="c") is None
+    assert stranger.fence is None
+    world.known["b"] = first
+    written = await world.turn(other, nodes, node="b")
+    assert written is not None
+    assert written.order == (2, 2)
+    assert "b" in {task.active for task in written.tasks.values()}
+
+
+async def test_a_lease_of_a_term_that_others_are_past_is_taken_anew() -> None:
+    world = World()
+    placement = world.placement()
+    first = await world.first(placement, [beat("a"), beat("b")])
+    later = first.model_copy(update={"term": 5, "epoch": 9})  # of a Redis that was failed over to this one
+    world.known["a"] = later
+    written = await world.turn(placement, [beat("a", at=later.order), beat("b", at=later.order)])
+    assert written is not None
+    assert written.order == (6, 10)
+
+
+async def test_an_assignment_that_nobody_knows_any_more_is_replaced_by_a_later_one() -> None:
+    world = World()
+    placement = world.placement()
+    nodes = [beat("a", at=(4, 7)), beat("b", at=(4, 7))]
+    for _ in range(3):
+        assert await world.turn(placement, nodes) is None
+        world.clock.advance(BEAT_MS)
+    assert await world.turn(placement, nodes) is None  # and now nodes that start together are waited for
+    world.clock.advance(BEAT_MS)
+    written = await world.turn(placement, nodes)
+    assert written is not None
+    assert written.order == (5, 8)
+
+
+class Failing(Gossip):
+    """Gossip that loses the answer of one write."""
+
+    lost = False
+
+    async def write_assignment(self, assignment: Assignment, fence: Fence, before: Assignment | None = None) -> bool:
+        """Write, and fail once all the same."""
+        done = await super().write_assignment(assignment, fence, before)
+        if not self.lost:
+            self.lost = True
+            raise BusError("the answer was lost", where="in this process")
+        return done
+
+
+async def test_a_write_whose_answer_was_lost_is_read_again() -> None:
+    world = World()
+    placement = world.placement(gossip=Failing(world.bus, "flights"))
+    nodes = [beat("a"), beat("b")]
+    assert await world.turn(placement, nodes) is None
+    world.clock.advance(BEAT_MS)
+    with pytest.raises(BusError):
+        await world.turn(placement, nodes)
+    assert await world.turn(placement, nodes) is None
+    stored = await world.gossip.assignment()
+    assert stored is not None
+    assert stored.order == (1, 1)
+    written = await world.turn(placement, [beat("a", at=stored.order)])
+    assert written is not None
+    assert written.order == (1, 2)
+
+
+@pytest.mark.parametrize("rubbish", [b"by hand", None])
+async def test_an_assignment_that_was_deleted_or_damaged_is_written_again_though_nothing_changed(
+    rubbish: bytes | None,
+) -> None:
+    world = World()
+    placement = world.placement()
+    first = await world.first(placement, [beat("a"), beat("b")])
+    key = world.gossip.names.assignment
+    if rubbish is None:
+        world.bus._values.pop(key)
+    else:
+        await world.bus.put(key, rubbish)
+    began_ms = world.clock.monotonic_ms()
+    nodes = [beat("a", at=first.order), beat("b", at=first.order)]
+    written = await turns_until_written(world, placement, nodes)
+    assert written.tasks == first.tasks
+    assert await world.gossip.assignment() == written
+    assert world.clock.monotonic_ms() - began_ms <= LOOK_AGAIN_HEARTBEATS * BEAT_MS
+
+
+async def test_a_turn_that_was_held_up_on_its_way_assigns_nothing() -> None:
+    world = World()
+    placement = world.placement()
+    first = await world.first(placement, [beat("a"), beat("b")])
+    world.clock.advance(BEAT_MS)
+    late = await placement.turn(
+        nodes=[beat("a", at=first.order)],
+        tasks=TASKS,
+        highest=first.order,
+        known=first,
+        began_ms=world.clock.monotonic_ms() - BEAT_MS,
+    )
+    assert late is None
+    assert await world.turn(placement, [beat("a", at=first.order)]) is not None
+
+
+class SlowAssignor:
+    """Works on in its thread until it is released."""
+
+    def __init__(self) -> None:
+        self.released = threading.Event()
+
+    def assign(self, *args: Any, **more: Any) -> Any:
+        assert self.released.wait(LIMIT_S)
+        return Assignor(num_standby_replicas=1, max_warmup_replicas=2).assign(*args, **more)
+
+
+@pytest.mark.parametrize("bus_fails", [False, True])
+async def test_an_assignor_that_works_for_longer_than_the_lease_holds_keeps_it_meanwhile(
+    monkeypatch: pytest.MonkeyPatch, bus_fails: bool
+) -> None:
+    world = World()
+    placement = world.placement()
+    monkeypatch.setattr(placement, "_heartbeat_ms", 10)
+    slow = SlowAssignor()
+    monkeypatch.setattr(placement, "_assignor", slow)
+    heartbeats = 0
+
+    async def meanwhile() -> None:
+        nonlocal heartbeats
+        heartbeats += 1
+        world.clock.advance(15)  # the lease holds for 20 ms
+        if heartbeats == 5:
+            slow.released.set()
+        if bus_fails and heartbeats == 2:
+            raise BusError("it fails once")
+
+    async def turn() -> Assignment | None:
+        now_ms = world.clock.monotonic_ms()
+        nodes, highest, known = [beat("a"), beat("b")], (0, 0), None
+        return await placement.turn(
+            nodes=nodes, tasks=TASKS, highest=highest, known=known, began_ms=now_ms, meanwhile=meanwhile
+        )
+
+    assert await turn() is None
+    world.clock.advance(15)
+    if bus_fails:
+        with pytest.raises(BusError):
+            await turn()
+        assert heartbeats >= 5, "the thread is waited for"
+        assert await world.gossip.assignment() is None
+        world.clock.advance(100)
+    written = await turn()
+    assert written is not None
+    assert heartbeats >= 5
+    assert await world.gossip.assignment() == written
+
+
+GIB = 1 << 30
+
+
+def cluster(tasks: int, nodes: int, *, standbys: int = 1, weights: Weights | None = None) -> Cluster:
+    """A cluster at rest. Its tasks are of the operators 0 and 1 by turns."""
+    found = Cluster(tasks, standbys=standbys)
+    for node in NODES[:nodes]:
+        found.join(node)
+    if weights is not None:
+        found.weigh(weights)
+    found.settle()
+    return found
+
+
+def exchanged(found: Cluster, weights: Weights) -> int:
+    """Weigh, then exchange until nothing is to gain; the number of exchanges. The cluster rests between them."""
+    found.weigh(weights)
+    found.settle()
+    for number in range(100):
+        if not found.begin_exchange():
+            return number
+        found.settle()
+        check_rest(found)
+    pytest.fail("it exchanges for ever")
+
+
+def bytes_at(found: Cluster) -> Counter[str]:
+    """The load of each node, with that of other applications."""
+    loads = Counter({node: found.weighed.weights.others_bytes.get(node, 0) for node in found.members})
+    for task, node in found.replicas():
+        loads[node] += found.weighed.weights.bytes_of(task)
+    return loads
+
+
+def test_the_replicas_of_a_new_application_lie_where_others_have_least() -> None:
+    found = cluster(1, 4, weights=Weights(others_bytes={"n0": 9 * GIB, "n1": GIB, "n2": 8 * GIB, "n3": 2 * GIB}))
+    assert {node for _, node in found.replicas()} == {"n1", "n3"}
+
+
+def test_a_replica_leaves_a_node_at_which_others_have_grown() -> None:
+    found = cluster(1, 3)
+    (away,) = set(found.members) - {node for _, node in found.replicas()}
+    active = found.assignment["0_0"].active
+    assert active is not None
+    assert exchanged(found, Weights({"0": GIB}, others_bytes={active: 50 * GIB})) == 1
+    assert {node for _, node in found.replicas()} == {*found.members} - {active}
+    assert away in found.assignment["0_0"].holders
+
+
+def test_a_role_leaves_a_node_at_which_others_are_read_more() -> None:
+    found = cluster(1, 2)
+    active, (standby,) = found.assignment["0_0"].active, found.assignment["0_0"].standbys
+    assert active is not None
+    assert exchanged(found, Weights(reads=100, others_reads={active: 1000})) == 1
+    assert found.assignment["0_0"].active == standby
+    assert found.assignment["0_0"].standbys == (active,)
+
+
+def test_nodes_exchange_heavy_replicas_for_light_ones() -> None:
+    """Nodes that came one after another have as many replicas, and not as many of each operator."""
+    found = Cluster(4)
+    for node in NODES[:4]:
+        found.join(node)
+        found.settle()
+    found.weigh(Weights({"0": 10 * GIB, "1": GIB}))
+    assert bytes_at(found) == {"n0": 2 * GIB, "n1": 11 * GIB, "n2": 11 * GIB, "n3": 20 * GIB}
+    assert exchanged(found, found.weighed.weights) == 1
+    assert set(bytes_at(found).values()) == {11 * GIB}
+
+
+@given(
+    tasks=st.integers(1, 30),
+    nodes=st.integers(1, 6),
+    standbys=st.integers(0, 2),
+    zones=st.integers(1, 2),
+    weights=WEIGHTS,
+)
+def test_no_node_becomes_heavier_than_the_heaviest_was(
+    tasks: int, nodes: int, standbys: int, zones: int, weights: Weights
+) -> None:
+    found = Cluster(tasks, standbys=standbys, zones=zones)
+    for node in NODES[:nodes]:
+        found.join(node)
+    found.settle()
+    found.weigh(weights)
+    heaviest = max(bytes_at(found).values())
+    exchanged(found, weights)
+    assert max(bytes_at(found).values()) <= heaviest

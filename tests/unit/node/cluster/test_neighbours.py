@@ -1,37 +1,33 @@
-"""Which nodes are alive, by what arrived here and when; and which of two checkpoints an application follows."""
+"""Which nodes are alive, which of two checkpoints an application follows, and what impossible heartbeats do."""
 
 from __future__ import annotations
 
+from typing import Any
+
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.support.bus.documents import assignment
+from tests.support.bus.documents import assignment, heartbeat
 
 from understudy_node.cluster.context import Neighbours, outvoted
+from understudy_shared.base.plausible import FIRST_SIGHT
 from understudy_shared.bus.gossip import AgedHeartbeat
 from understudy_shared.bus.messages import Applied, Endpoint, Heartbeat
+from understudy_shared.cluster.view import limit_beside
 
 HEARTBEAT_MS = 1000
 
 
-def heartbeat(
-    node_id: str = "a", *, incarnation: str = "1", sequence: int = 0, lineage: str | None = "L", term: int = 0
-) -> Heartbeat:
-    return Heartbeat(
-        application_id="flights",
-        node_id=node_id,
-        incarnation=incarnation,
-        sequence=sequence,
-        endpoint=Endpoint(host="127.0.0.1", port=7101),
-        state="serving",
-        heartbeat_ms=HEARTBEAT_MS,
-        lineage=lineage,
-        end_version=0,
-        end_age_ms=None,
-        applied=Applied(version=None),
-        term=term,
-        epoch=0,
-        checkpoint=f"/checkpoints/{lineage}",
-    )
+def neighbour(node_id: str = "a", *, lineage: str | None = "L", **fields: Any) -> Heartbeat:
+    nothing: dict[str, Any] = {"end_version": 0, "end_age_ms": None, "applied": Applied(version=None), "epoch": 0}
+    fields = {
+        "incarnation": "1",
+        "sequence": 0,
+        "term": 0,
+        "checkpoint": f"/checkpoints/{lineage}",
+        **nothing,
+        **fields,
+    }
+    return heartbeat(node_id, lineage=lineage, heartbeat_ms=HEARTBEAT_MS, **fields)
 
 
 def ids(neighbours: Neighbours, now_ms: float) -> list[str]:
@@ -40,7 +36,7 @@ def ids(neighbours: Neighbours, now_ms: float) -> list[str]:
 
 def test_a_node_lives_for_three_heartbeats_after_its_last() -> None:
     neighbours = Neighbours("own")
-    neighbours.heard(heartbeat(), age_ms=0, now_ms=100)
+    neighbours.heard(neighbour(), age_ms=0, now_ms=100)
     assert ids(neighbours, 100 + 3 * HEARTBEAT_MS) == ["a"]
     assert ids(neighbours, 101 + 3 * HEARTBEAT_MS) == []
 
@@ -49,23 +45,23 @@ def test_a_node_lives_for_three_heartbeats_after_its_last() -> None:
 def test_in_whatever_order_heartbeats_arrive_the_newest_stands(order: list[int]) -> None:
     neighbours = Neighbours("own")
     for sequence in order:
-        neighbours.heard(heartbeat(sequence=sequence, term=sequence), age_ms=0, now_ms=0)
+        neighbours.heard(neighbour(sequence=sequence, term=sequence), age_ms=0, now_ms=0)
     assert neighbours.highest() == (5, 0)
 
 
 def test_a_lone_node_on_another_checkpoint_is_outvoted_and_learns_which_is_which() -> None:
-    own = heartbeat("a", lineage="wrong")
-    nodes = [AgedHeartbeat(own, 0), AgedHeartbeat(heartbeat("b"), 0), AgedHeartbeat(heartbeat("c"), 0)]
+    own = neighbour("a", lineage="wrong")
+    nodes = [AgedHeartbeat(own, 0), AgedHeartbeat(neighbour("b"), 0), AgedHeartbeat(neighbour("c"), 0)]
     why = outvoted(own, nodes)
     assert why is not None
     assert "/checkpoints/wrong" in why
     assert "/checkpoints/L" in why
-    assert outvoted(heartbeat("b"), nodes) is None
+    assert outvoted(neighbour("b"), nodes) is None
 
 
 @given(st.lists(st.sampled_from(["L", "M", None]), min_size=1, max_size=7))
 def test_at_most_one_checkpoint_has_nodes_that_may_speak_for_the_application(lineages: list[str | None]) -> None:
-    nodes = [AgedHeartbeat(heartbeat(f"n{number}", lineage=lineage), 0) for number, lineage in enumerate(lineages)]
+    nodes = [AgedHeartbeat(neighbour(f"n{number}", lineage=lineage), 0) for number, lineage in enumerate(lineages)]
     speaking = {seen.heartbeat.lineage for seen in nodes if outvoted(seen.heartbeat, nodes) is None} - {None}
     assert len(speaking) == (1 if set(lineages) - {None} else 0)
 
@@ -80,7 +76,7 @@ def knowing(*members: str) -> Neighbours:
 
 def test_a_silent_member_may_live_until_it_was_asked_in_vain() -> None:
     neighbours = knowing("a", "b")
-    neighbours.heard(heartbeat("a"), age_ms=0, now_ms=0)
+    neighbours.heard(neighbour("a"), age_ms=0, now_ms=0)
     assert neighbours.unasked(0) == ["b"], "the assignment names it, and nobody knows how it is"
     now_ms = 3 * HEARTBEAT_MS + 1
     assert neighbours.unasked(now_ms) == ["a", "b"]
@@ -88,6 +84,46 @@ def test_a_silent_member_may_live_until_it_was_asked_in_vain() -> None:
     assert neighbours.did_not_answer("a", now_ms)
     assert not neighbours.did_not_answer("a", now_ms), "that is known"
     assert neighbours.unasked(now_ms) == ["b"]
-    neighbours.heard(heartbeat("b"), age_ms=0, now_ms=now_ms + 2)
+    neighbours.heard(neighbour("b"), age_ms=0, now_ms=now_ms + 2)
     assert not neighbours.did_not_answer("b", now_ms + 1), "it has spoken since"
     assert ids(neighbours, now_ms + 2) == ["b"]
+
+
+def following(term: int = 5, epoch: int = 7) -> Neighbours:
+    """Neighbours of a node that follows an assignment with n1, and lineage l1 up to version 7."""
+    neighbours = Neighbours("n1", history=lambda: ("l1", 7))
+    assert neighbours.follow(assignment(term=term, epoch=epoch))
+    return neighbours
+
+
+def ids_of(seen: list[AgedHeartbeat]) -> set[str]:
+    return {each.heartbeat.node_id for each in seen}
+
+
+def test_an_order_that_cannot_be_is_not_the_highest_and_its_node_lives() -> None:
+    neighbours = following()
+    neighbours.heard(heartbeat("n1", term=5, epoch=6), age_ms=0, now_ms=0)
+    neighbours.heard(heartbeat("n2", term=FIRST_SIGHT, epoch=1, end_version=FIRST_SIGHT), age_ms=0, now_ms=0)
+    assert neighbours.highest() == (5, 6)
+    assert ids_of(neighbours.alive(1)) == {"n1", "n2"}
+    assert max(each.heartbeat.end_version for each in neighbours.alive(1)) == 7
+
+
+def test_a_node_that_follows_a_forged_assignment_sees_that_all_others_are_far_behind() -> None:
+    neighbours = following(FIRST_SIGHT, FIRST_SIGHT)
+    assert not neighbours.is_far_ahead()
+    neighbours.heard(heartbeat("n1", term=FIRST_SIGHT, epoch=FIRST_SIGHT), age_ms=0, now_ms=0)
+    neighbours.heard(heartbeat("n2", term=5, epoch=7), age_ms=0, now_ms=0)
+    assert neighbours.is_far_ahead()
+    assert not following().is_far_ahead()
+
+
+def test_strangers_have_bounded_room_and_are_given_nothing_before_they_beat() -> None:
+    neighbours = following()
+    for number in range(limit_beside(1) + 10):
+        neighbours.heard(heartbeat(f"forged-{number}"), age_ms=0, now_ms=0)
+    neighbours.heard(heartbeat("n1"), age_ms=0, now_ms=0)
+    neighbours.heard(heartbeat("forged-1", sequence=2), age_ms=0, now_ms=1)
+    alive = neighbours.alive(2)
+    assert len(alive) == limit_beside(1) + 1
+    assert ids_of(neighbours.proven(alive)) == {"n1", "forged-1"}
