@@ -10,10 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.bus.documents import heartbeat
 from tests.support.router.tables import HEARTBEAT_MS, TASK, assigned, beat, farewell, task
-from understudy_shared.bus.commits import SeenCommit, is_same_time
 
 from understudy_shared.base.words import FORKED
-from understudy_shared.bus.messages import Applied, Heartbeat
+from understudy_shared.bus.messages import Applied, Heartbeat, SeenCommit, is_same_time
 from understudy_shared.cluster.view import (
     LATE_MS,
     MAX_PAUSE_HEARTBEATS,
