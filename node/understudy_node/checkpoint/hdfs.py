@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import os
 import re
-from collections.abc import AsyncIterator, Coroutine, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Coroutine, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -36,11 +36,44 @@ from understudy_node.checkpoint.store_files import (
 from understudy_shared.base.errors import NotACheckpointError, SettingsError
 from understudy_shared.base.masking import masked_location
 
+T = TypeVar("T")
+
 COARSE_NS = 999_999
 """Times are those of the close of a file, in milliseconds, cut off. A rename keeps them."""
 
 RENEW_MS = 10_000.0
 """Time between two connections. A client of the library has a thread for each core, and is kept for a while."""
+
+REST_S = 120.0
+"""Seconds after its last call in which a client is kept: calls were ended by then, and look-ups are over."""
+
+PIECE_BYTES = 1 << 20
+"""Bytes of a read that are handed over at once."""
+
+_CREDENTIALS = ("KRB5CCNAME", "KRB5_CLIENT_KTNAME", "HADOOP_TOKEN_FILE_LOCATION")
+_LOCATION = re.compile(
+    r"hdfs://(?P<host>[\w.-]*|\[[0-9A-Fa-f:.]{2,45}\])(?::(?P<port>\d{1,5}))?(?:/(?P<path>.*))?", re.DOTALL
+)
+_SAID = re.compile(r'^(?:Fatal)?RPCError\("([\w.$]{1,200})", (.*)', re.DOTALL)
+_KIND = re.compile(r"^(\w{1,40})")
+_REFUSED = re.compile(r"user=([\w.@/$-]{1,100}), access=(\w{1,20})")
+
+_DOCUMENT = "docs/object-stores.md"
+_NAMENODE = "Check that the node can reach the NameNode, and that it runs; it asks again by itself"
+_TICKET = (
+    "Run kinit, or set KRB5CCNAME to a ticket cache, KRB5_CLIENT_KTNAME to a keytab, or HADOOP_TOKEN_FILE_LOCATION to "
+    f"a file of tokens ({_DOCUMENT})"
+)
+_BLOCKS = {"DataTransferError", "BlocksNotFound", "BlockMissingException", "ReplicaNotFoundException", "ChecksumError"}
+_TICKETS = {"GSSAPIError", "NoSASLMechanism", "SASLError", "SaslException", "OperationFailed"}
+_REFUSALS = _TICKETS | {
+    "AccessControlException",
+    "AuthenticationException",
+    "AuthorizationException",
+    "InvalidToken",
+    "SecurityException",
+}
+_NO_ADDRESS = ("lookup address", "Name or service not known", "name resolution", "nodename nor servname")
 
 
 class HadoopFiles(StoreFiles["HadoopClient"]):
@@ -115,70 +148,6 @@ class _Download(Download):
         return found
 
 
-T = TypeVar("T")
-
-PIECE_BYTES = 1 << 20
-"""Bytes of a read that are handed over at once."""
-
-DEFAULT_PORT = 8020
-
-REST_S = 120.0
-"""Seconds after its last call in which a client is kept: calls were ended by then, and look-ups are over. It has a
-thread for each core, and one is opened every 10 s at most.
-"""
-
-_CREDENTIALS = ("KRB5CCNAME", "KRB5_CLIENT_KTNAME", "HADOOP_TOKEN_FILE_LOCATION")
-_LOCATION = re.compile(
-    r"hdfs://(?P<host>[\w.-]*|\[[0-9A-Fa-f:.]{2,45}\])(?::(?P<port>\d{1,5}))?(?:/(?P<path>.*))?", re.DOTALL
-)
-_SAID = re.compile(r'^(?:Fatal)?RPCError\("([\w.$]{1,200})", (.*)', re.DOTALL)
-_KIND = re.compile(r"^(\w{1,40})")
-
-
-_FILES = ("core-site.xml", "hdfs-site.xml")
-
-
-DOCUMENT = "docs/object-stores.md"
-
-_REFUSED = re.compile(r"user=([\w.@/$-]{1,100}), access=(\w{1,20})")
-
-SAFE_MODE = (
-    "The NameNode leaves it when enough blocks are reported: see `hdfs dfsadmin -safemode get` and the DataNodes; the "
-    "node asks again by itself"
-)
-BLOCKS = (
-    "See `hdfs dfsadmin -report`, and that the node can reach the DataNodes at the addresses that they registered with "
-    f"(dfs.client.use.datanode.hostname, {DOCUMENT}); it asks again by itself"
-)
-RIGHTS = f"Give the user the right to read the checkpoint and to enter each folder above it ({DOCUMENT})"
-NAMENODE = "Check that the node can reach the NameNode, and that it runs; it asks again by itself"
-TICKET = (
-    "Run kinit, or set KRB5CCNAME to a ticket cache, KRB5_CLIENT_KTNAME to a keytab, or HADOOP_TOKEN_FILE_LOCATION to "
-    f"a file of tokens ({DOCUMENT})"
-)
-STANDBY = f"Write the name service in place of a NameNode's host, with HADOOP_CONF_DIR ({DOCUMENT})"
-ENCRYPTED = f"Keep the checkpoint outside encryption zones ({DOCUMENT})"
-NO_LIBRARY = "Install libgssapi-krb5-2 (Debian) or krb5-libs (Red Hat)"
-
-_BLOCKS = frozenset(
-    ("DataTransferError", "BlocksNotFound", "BlockMissingException", "ReplicaNotFoundException", "ChecksumError")
-)
-_TICKETS = frozenset(("GSSAPIError", "NoSASLMechanism", "SASLError", "SaslException", "OperationFailed"))
-_REFUSALS = _TICKETS | {
-    "AccessControlException",
-    "AuthenticationException",
-    "AuthorizationException",
-    "InvalidToken",
-    "SecurityException",
-}
-_OTHERS = {
-    "StandbyException": Failure(Meaning.OPEN_AGAIN, "the NameNode is on standby", STANDBY),
-    "UnsupportedFeature": Failure(Meaning.FINAL, "the library cannot read such a file: it is encrypted", ENCRYPTED),
-}
-_NO_ADDRESS = ("lookup address", "Name or service not known", "name resolution", "nodename nor servname")
-_ABSENT = frozenset(("FileNotFoundException", "ParentNotDirectoryException"))
-
-
 class HadoopError(Exception):
     """The error of HDFS or of its client: `kind` is the name of the exception's class without its package."""
 
@@ -189,7 +158,9 @@ class HadoopError(Exception):
     @property
     def is_absence(self) -> bool:
         """Whether the file is absent."""
-        return self.kind in _ABSENT or (self.kind == "AccessControlException" and "(is not a directory)" in self.text)
+        if self.kind == "AccessControlException":
+            return "(is not a directory)" in self.text
+        return self.kind in {"FileNotFoundException", "ParentNotDirectoryException"}
 
 
 def hadoop_failure(error: Exception, looked_in: str, away: str = "") -> Failure:
@@ -198,41 +169,51 @@ def hadoop_failure(error: Exception, looked_in: str, away: str = "") -> Failure:
     `looked_in`: the places where credentials were looked for. `away`: more advice when there is no connection.
     """
     if isinstance(error, TimeoutError):
-        return Failure(Meaning.OPEN_AGAIN, "HDFS did not answer in time", NAMENODE)
+        return Failure(Meaning.OPEN_AGAIN, "HDFS did not answer in time", _NAMENODE)
     if not isinstance(error, HadoopError):
-        return _no_connection(str(error), away)
+        if any(each in str(error) for each in _NO_ADDRESS):
+            return Failure(Meaning.TRY_AGAIN, f"the NameNode's host has no address{away}", _NAMENODE)
+        reason = "no connection to HDFS" if "refused" in str(error).lower() else "the connection to HDFS broke"
+        return Failure(Meaning.OPEN_AGAIN, f"{reason}{away}", _NAMENODE)
     if error.kind in _REFUSALS or "authentication is not enabled" in error.text:
         return _refusal(error, looked_in)
     if "safe mode" in error.text.lower():
-        return Failure(Meaning.TRY_AGAIN, "the file system is in safe mode", SAFE_MODE)
+        fix = (
+            "The NameNode leaves it when enough blocks are reported: see `hdfs dfsadmin -safemode get` and the "
+            "DataNodes; the node asks again by itself"
+        )
+        return Failure(Meaning.TRY_AGAIN, "the file system is in safe mode", fix)
     if error.kind in _BLOCKS:
-        return Failure(Meaning.TRY_AGAIN, f"no DataNode gives the file's blocks ({error.kind})", BLOCKS)
-    if error.kind in _OTHERS:
-        return _OTHERS[error.kind]
-    return Failure(Meaning.TRY_AGAIN, f"HDFS failed ({error.kind or 'no reason given'})", NAMENODE)
+        fix = (
+            "See `hdfs dfsadmin -report`, and that the node can reach the DataNodes at the addresses that they "
+            f"registered with (dfs.client.use.datanode.hostname, {_DOCUMENT}); it asks again by itself"
+        )
+        return Failure(Meaning.TRY_AGAIN, f"no DataNode gives the file's blocks ({error.kind})", fix)
+    if error.kind == "StandbyException":
+        fix = f"Write the name service in place of a NameNode's host, with HADOOP_CONF_DIR ({_DOCUMENT})"
+        return Failure(Meaning.OPEN_AGAIN, "the NameNode is on standby", fix)
+    if error.kind == "UnsupportedFeature":
+        fix = f"Keep the checkpoint outside encryption zones ({_DOCUMENT})"
+        return Failure(Meaning.FINAL, "the library cannot read such a file: it is encrypted", fix)
+    return Failure(Meaning.TRY_AGAIN, f"HDFS failed ({error.kind or 'no reason given'})", _NAMENODE)
 
 
 def _refusal(error: HadoopError, looked_in: str) -> Failure:
     if found := _REFUSED.search(error.text):
         reason = f"permission denied: the user {found[1]} has no right to {found[2]}"
-        return Failure(Meaning.REFUSED, reason, RIGHTS)
+        fix = f"Give the user the right to read the checkpoint and to enter each folder above it ({_DOCUMENT})"
+        return Failure(Meaning.REFUSED, reason, fix)
     if "libgssapi" in error.text:
-        return Failure(Meaning.FINAL, "the library of Kerberos is not installed", NO_LIBRARY)
+        fix = "Install libgssapi-krb5-2 (Debian) or krb5-libs (Red Hat)"
+        return Failure(Meaning.FINAL, "the library of Kerberos is not installed", fix)
     if error.kind in _TICKETS or "authentication is not enabled" in error.text:
-        return Failure(Meaning.REFUSED, f"there is no valid Kerberos ticket or token: {looked_in}", TICKET)
-    return Failure(Meaning.REFUSED, f"the credentials are refused, or have expired ({error.kind})", TICKET)
+        return Failure(Meaning.REFUSED, f"there is no valid Kerberos ticket or token: {looked_in}", _TICKET)
+    return Failure(Meaning.REFUSED, f"the credentials are refused, or have expired ({error.kind})", _TICKET)
 
 
-def _no_connection(text: str, away: str) -> Failure:
-    if any(each in text for each in _NO_ADDRESS):
-        return Failure(Meaning.TRY_AGAIN, f"the NameNode's host has no address{away}", NAMENODE)
-    reason = "no connection to HDFS" if "refused" in text.lower() else "the connection to HDFS broke"
-    return Failure(Meaning.OPEN_AGAIN, f"{reason}{away}", NAMENODE)
-
-
-def places_of(environ: Mapping[str, str], variables: Iterable[str]) -> str:
+def places_of(environ: Mapping[str, str]) -> str:
     """Return the variables that name credentials, and the files that they name."""
-    return ", ".join(f"{name} is {environ.get(name) or 'not set'}" for name in variables)
+    return ", ".join(f"{name} is {environ.get(name) or 'not set'}" for name in _CREDENTIALS)
 
 
 def conf_dir(environ: Mapping[str, str]) -> Path | None:
@@ -249,7 +230,7 @@ def hadoop_conf(environ: Mapping[str, str], read_file: ReadFile) -> Mapping[str,
     The user's own files are read, so their XML is trusted.
     """
     folder, found = conf_dir(environ), dict[str, str]()
-    for path in [] if folder is None else [folder / name for name in _FILES]:
+    for path in [] if folder is None else [folder / "core-site.xml", folder / "hdfs-site.xml"]:
         if (text := read_file(path)) is None:
             continue
         try:
@@ -264,12 +245,6 @@ def hadoop_conf(environ: Mapping[str, str], read_file: ReadFile) -> Mapping[str,
 def namenodes_of(conf: Mapping[str, str], service: str) -> list[str]:
     """Return the ids of a name service's NameNodes, in the order of the configuration; empty if it has no NameNodes."""
     return [each.strip() for each in conf.get(f"dfs.ha.namenodes.{service}", "").split(",") if each.strip()]
-
-
-def services_in(conf: Mapping[str, str]) -> list[str]:
-    """Return the name services that a configuration has."""
-    prefix = "dfs.ha.namenodes."
-    return sorted(name.removeprefix(prefix) for name in conf if name.startswith(prefix))
 
 
 class Hdfs:
@@ -321,7 +296,7 @@ class Hdfs:
 
     def failure_of(self, error: Exception) -> Failure:
         """Decide what an exception of a client means."""
-        return hadoop_failure(error, places_of(self._environ, _CREDENTIALS), self._away)
+        return hadoop_failure(error, places_of(self._environ), self._away)
 
     def _authority(self, conf: Mapping[str, str]) -> tuple[str, str]:
         """Return the place to ask, and its host or name service. A URL without one means `fs.defaultFS`."""
@@ -339,11 +314,12 @@ class Hdfs:
             return f"{host}:{port}", host
         if namenodes_of(conf, host):
             return host, host
-        known = ", ".join(services_in(conf)) or "none"
+        prefix = "dfs.ha.namenodes."
+        known = ", ".join(sorted(name.removeprefix(prefix) for name in conf if name.startswith(prefix))) or "none"
         folder = conf_dir(self._environ)
         there = f"{folder} has the name services: {known}" if folder else "HADOOP_CONF_DIR is not set"
         self._away = f"; {host} is not a name service: {there}"
-        return f"{host}:{DEFAULT_PORT}", host
+        return f"{host}:8020", host
 
 
 class KeptClients:
