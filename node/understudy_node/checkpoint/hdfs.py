@@ -292,7 +292,7 @@ class Hdfs:
             ) from None
         KEPT.keep(client, instead_of=self._client, now_s=monotonic())
         self._client = client
-        return HadoopClient(client, _loop(), limits.stalled_ms / 1000)
+        return HadoopClient(client, limits.stalled_ms / 1000)
 
     def failure_of(self, error: Exception) -> Failure:
         """Decide what an exception of a client means."""
@@ -323,9 +323,10 @@ class Hdfs:
 
 
 class KeptClients:
-    """The clients of this process. The end of one waits for its look-ups of addresses, and for an answer that comes in
-    that moment, which waits for the interpreter's lock, while the end holds it. So a client that
-    may have work under way is kept.
+    """The clients of this process, of which one that may have work under way is kept.
+
+    The end of a client waits for its look-ups of addresses, and for an answer that comes in that moment. That answer
+    waits for the interpreter's lock, which the end holds.
     """
 
     def __init__(self) -> None:
@@ -347,31 +348,12 @@ class KeptClients:
 KEPT = KeptClients()
 
 
-class _Loop:
-    """An event loop in a thread of its own."""
-
-    def __init__(self) -> None:
-        self._loop = asyncio.new_event_loop()
-        Thread(target=self._loop.run_forever, name="hdfs-native", daemon=True).start()
-
-    def run(self, call: Coroutine[Any, Any, T]) -> T:
-        """Run a call to its end, which it reaches by its own deadline."""
-        try:
-            return asyncio.run_coroutine_threadsafe(call, self._loop).result()
-        except (RuntimeError, NotImplementedError) as error:
-            raise _hadoop_error(error) from None
-        except Exception:
-            raise
-        except BaseException as error:
-            if type(error).__name__ == "PanicException":  # of the library, and no Exception
-                raise HadoopError("Panic", str(error)) from None
-            raise
-
-
 @cache
-def _loop() -> _Loop:
-    """Return the loop of this process."""
-    return _Loop()
+def _loop() -> asyncio.AbstractEventLoop:
+    """Return the event loop of this process, in a thread of its own."""
+    loop = asyncio.new_event_loop()
+    Thread(target=loop.run_forever, name="hdfs-native", daemon=True).start()
+    return loop
 
 
 class HadoopClient:
@@ -380,8 +362,8 @@ class HadoopClient:
     Each call ends when nothing has come for `stalled_s`.
     """
 
-    def __init__(self, client: AsyncClient, loop: _Loop, stalled_s: float) -> None:
-        self._client, self._loop, self._stalled_s = client, loop, stalled_s
+    def __init__(self, client: AsyncClient, stalled_s: float) -> None:
+        self._client, self._stalled_s = client, stalled_s
 
     def stat(self, path: str) -> FileStat:
         """Return the stat of a file. A folder is no file."""
@@ -398,11 +380,17 @@ class HadoopClient:
             yield piece
 
     def _answered(self, call: Coroutine[Any, Any, T]) -> T:
+        """Run a call to its end, which it reaches by its own deadline."""
         try:
-            return self._loop.run(call)
-        except HadoopError as error:
-            if error.is_absence:
-                raise FileNotFoundError from None
+            return asyncio.run_coroutine_threadsafe(call, _loop()).result()
+        except (RuntimeError, NotImplementedError) as error:
+            said = _hadoop_error(error)
+            raise FileNotFoundError if said.is_absence else said from None
+        except Exception:
+            raise
+        except BaseException as error:
+            if type(error).__name__ == "PanicException":  # of the library, and no Exception
+                raise HadoopError("Panic", str(error)) from None
             raise
 
     async def _stat(self, path: str) -> FileStat:

@@ -23,11 +23,11 @@ from functools import reduce
 from itertools import islice
 from pathlib import Path
 from sys import getsizeof
-from typing import Final, NamedTuple
+from typing import Final
 
 from rocksdict import BlockBasedOptions, DBCompressionType, Options, Rdict, WriteBatch, WriteOptions
 
-from understudy_node.engine.base import Base
+from understudy_node.engine.base import UNKNOWN, Base, Found
 from understudy_node.engine.rocksdb_base import BlockCache, RocksBase
 from understudy_shared.base.errors import CorruptFileError
 
@@ -57,10 +57,6 @@ def newer_over_older(
         yield from newer
     else:
         yield from older
-
-
-def without_deletes(records: Iterator[tuple[bytes, bytes | None]]) -> Iterator[tuple[bytes, bytes]]:
-    return ((key, value) for key, value in records if value is not None)
 
 
 # 0.1 us per entry: one merge stays below 5 ms. Tiers beyond this size stay apart, at 0.04 us per tier and lookup
@@ -159,12 +155,6 @@ _FILES_MAX: Final = 8
 _RANGE_FILE: Final = "versions.json"
 
 
-class Word(NamedTuple):
-    """A key's last change in a spill: a value, or None for a delete."""
-
-    value: bytes | None
-
-
 class Spill:
     """The last change of every key touched in `first_version..last_version`."""
 
@@ -204,11 +194,11 @@ class Spill:
     def open_files(self) -> int:
         return self._database.open_files
 
-    def find(self, key: bytes) -> Word | None:
-        """Return the key's last change; None when the spill does not have the key."""
+    def find(self, key: bytes) -> Found:
+        """Return the key's last change, None for a delete; UNKNOWN when the spill does not have the key."""
         return _untagged(self._database.get(key))
 
-    def find_many(self, keys: Sequence[bytes]) -> list[Word | None]:
+    def find_many(self, keys: Sequence[bytes]) -> list[Found]:
         return [_untagged(tagged) for tagged in self._database.get_many(keys)]
 
     def scan(self, start: bytes | None, end: bytes | None) -> Iterator[tuple[bytes, bytes | None]]:
@@ -257,10 +247,10 @@ def write_spill(tiers: Sequence[Tier], directory: Path, *, below: Spill | None) 
     yield written
 
 
-def _untagged(tagged: bytes | None) -> Word | None:
+def _untagged(tagged: bytes | None) -> Found:
     if tagged is None:
-        return None
-    return Word(tagged[1:] if tagged.startswith(_LIVE) else None)
+        return UNKNOWN
+    return tagged[1:] if tagged.startswith(_LIVE) else None
 
 
 def _link_tables(source: Path, target: Path) -> None:
@@ -332,8 +322,8 @@ class View:
                 return changes[key]
         if self.spill is not None:
             spilled = self.spill.find(key)
-            if spilled is not None:
-                return spilled.value
+            if spilled is not UNKNOWN:
+                return spilled
         return self.base.get(key)
 
     def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
@@ -352,9 +342,12 @@ class View:
                 unknown.append(position)
         if self.spill is not None and unknown:
             found = self.spill.find_many([keys[position] for position in unknown])
-            for position, spilled in zip(unknown, found, strict=True):
-                answers[position] = spilled.value if spilled else None
-            unknown = [position for position, spilled in zip(unknown, found, strict=True) if spilled is None]
+            asked, unknown = unknown, []
+            for position, spilled in zip(asked, found, strict=True):
+                if spilled is UNKNOWN:
+                    unknown.append(position)
+                else:
+                    answers[position] = spilled
         if unknown:
             values = self.base.get_many([keys[position] for position in unknown])
             for position, value in zip(unknown, values, strict=True):
@@ -370,7 +363,8 @@ class View:
         if not layers:
             return base
         # The small layers first, so that a record of the base, the long one, passes through one merge only.
-        return without_deletes(newer_over_older(reduce(newer_over_older, layers), base))
+        records = newer_over_older(reduce(newer_over_older, layers), base)
+        return ((key, value) for key, value in records if value is not None)
 
     def changes_since(self, version: int) -> tuple[Mapping[bytes, bytes | None], ...] | None:
         """Return mappings that have each key that changed after a version, and some that did not; None where the base
@@ -379,7 +373,7 @@ class View:
         spilled = 0 if self.spill is None else self.spill.last_version
         if max(self.base_version, spilled) > version:
             return None
-        return tuple(tier.changes for tier in self.tiers if tier.last_version > version)
+        return tuple(tier.changes for tier in without_settled(self.tiers, version))
 
     def prepare_scan(self) -> None:
         """Sort in this thread what the first scan would have to sort, so that no reader waits for it."""
