@@ -11,12 +11,13 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from typing import Any, NamedTuple
+from typing import Any
 
 from fastapi import APIRouter, Request, Response
 from prometheus_client.core import Metric
 
 from understudy_router.admin.api import unknown_node
+from understudy_router.admin.overview import figures_of
 from understudy_router.http.app import create_app
 from understudy_router.http.metrics import process_metrics
 from understudy_router.router import Router
@@ -32,7 +33,7 @@ from understudy_shared.base.texts import clipped
 from understudy_shared.base.throttles import Reminder
 from understudy_shared.base.words import HostInfo
 from understudy_shared.bus.base import Bus, BusError
-from understudy_shared.bus.gossip import ANNOUNCED, Applications, applications_on, named
+from understudy_shared.bus.gossip import ANNOUNCED, applications_on, named
 from understudy_shared.cluster.node_calls import NodeCallError
 from understudy_shared.cluster.without_bus import Remembered
 from understudy_shared.fleet.applications_file import require_id
@@ -102,7 +103,8 @@ class HeldApplication:
         self.lifespan = Lifespan(self.app, self.application_id)
         self._wall_us = shared.clock.wall_us
         self._began_ms = self._heard_ms = self.router.now_ms()
-        self._was_ready = False
+        self.was_ready = False
+        """Whether it was ready once."""
         self._state = State.OPENING
         self._since_us = self._wall_us()
 
@@ -137,11 +139,6 @@ class HeldApplication:
         return self.router.watcher.catalogue.stores is not None
 
     @property
-    def was_ready(self) -> bool:
-        """Whether it was ready once."""
-        return self._was_ready
-
-    @property
     def dead(self) -> str | None:
         """The bug that ended it; None while it lives."""
         return self.router.dead
@@ -149,7 +146,7 @@ class HeldApplication:
     def status(self) -> Status:
         """Return its readiness, and its causes of being degraded."""
         found = self.app.report.status_of_application()
-        self._was_ready = self._was_ready or not found.reasons
+        self.was_ready = self.was_ready or not found.reasons
         return found
 
     def metrics(self) -> Iterable[Metric]:
@@ -160,7 +157,7 @@ class HeldApplication:
         """Return what the list of applications says of it."""
         status, stores, lag = self.status(), self.router.watcher.catalogue.stores, self.app.admin.last_lag()
         reason = "; ".join([*status.reasons, *status.causes.values()]) or None
-        is_new = not self._was_ready and self.router.now_ms() - self._began_ms <= HOLDS_UP_MS
+        is_new = not self.was_ready and self.router.now_ms() - self._began_ms <= HOLDS_UP_MS
         waits = State.OPENING if is_new else State.WAITING
         state = waits if status.reasons else State.SERVING
         if self.silent_ms > IDLE_AFTER_MS:
@@ -194,22 +191,6 @@ MAX_ASKED = 3
 
 _OF_A_NODE = (ProblemType.LISTED_APPLICATION, ProblemType.UNKNOWN_APPLICATION, ProblemType.NOT_INITIALISED)
 """Problems of a node that are passed on as they are."""
-
-
-async def let_go(application_id: str, held: HeldApplication) -> dict[str, object]:
-    """Return what a node says to it. Raises ProblemError when it refuses, and when no node answers."""
-    why = "none is heard"
-    for node_id, node in sorted(held.router.tables.nodes.items())[:MAX_ASKED]:
-        try:
-            status, document = await held.router.nodes.let_go(node.heartbeat.endpoint.host_info())
-        except NodeCallError as error:
-            why = str(error)
-            continue
-        if status < 400:
-            return document
-        raise ProblemError(_refusal(node_id, status, document))
-    what = f"no node of {clipped(application_id)} answers: {why}"
-    raise ProblemError(Problem(ProblemType.NODE_UNREACHABLE, what, "path", "Retry, or ask a node of the fleet"))
 
 
 def _refusal(node_id: str, status: int, document: dict[str, object]) -> Problem:
@@ -280,11 +261,23 @@ class FleetReports:
         return {"node_id": node_id, "drain": drain, "applications": each}
 
     async def let_go(self, application_id: str) -> dict[str, object]:
-        """Let an application go that announced itself. Raises ProblemError."""
-        held = self._held.get(application_id)
+        """Let an application go that announced itself, and return what a node says to it. Raises ProblemError when it
+        refuses, and when no node answers.
+        """
+        held, why = self._held.get(application_id), "none is heard"
         if held is None:
             raise ProblemError(unknown_application(application_id))
-        return await let_go(application_id, held)
+        for node_id, node in sorted(held.router.tables.nodes.items())[:MAX_ASKED]:
+            try:
+                status, document = await held.router.nodes.let_go(node.heartbeat.endpoint.host_info())
+            except NodeCallError as error:
+                why = str(error)
+                continue
+            if status < 400:
+                return document
+            raise ProblemError(_refusal(node_id, status, document))
+        what = f"no node of {clipped(application_id)} answers: {why}"
+        raise ProblemError(Problem(ProblemType.NODE_UNREACHABLE, what, "path", "Retry, or ask a node of the fleet"))
 
     def _knowing(self, node_id: str, sees: Callable[[str], bool]) -> dict[str, HeldApplication]:
         """Return the applications that know a node."""
@@ -343,7 +336,7 @@ async def _drained(held: HeldApplication, node_id: str, *, drain: bool) -> objec
 async def _row(held: HeldApplication) -> Document:
     """Return the row of one application. Its figures are at most as old as a point of its history."""
     seen = await held.app.admin.observed(max_age_ms=STEP_MS)
-    report, figures = held.report(), held.app.admin.figures(seen)
+    report, figures = held.report(), figures_of(seen)
     return {
         "application": report.application_id,
         "state": report.state,
@@ -389,19 +382,14 @@ def parse_patterns(text: str) -> tuple[str, ...]:
     return patterns
 
 
-class Wanted(NamedTuple):
-    """The applications to open next, in order. `left_out` are those beyond the limit of a process."""
-
-    new: list[str]
-    left_out: list[str]
-
-
-def wanted(heard: Iterable[str], patterns: Sequence[str], served: Collection[str]) -> Wanted:
-    """Choose the applications that are heard and to be served, but are not yet; up to MAX_APPLICATIONS in all."""
+def wanted(heard: Iterable[str], patterns: Sequence[str], served: Collection[str]) -> tuple[list[str], list[str]]:
+    """Return the applications that are heard and to be served, but are not yet, in order; and those that are left out
+    because a process would serve more than MAX_APPLICATIONS.
+    """
     found = sorted(name for name in heard if name not in served and _is_usable(name))
     matching = [name for name in found if any(matches(pattern, name) for pattern in patterns)]
     room = max(0, MAX_APPLICATIONS - len(served))
-    return Wanted(matching[:room], matching[room:])
+    return matching[:room], matching[room:]
 
 
 def _is_usable(application_id: str) -> bool:
@@ -438,7 +426,7 @@ class Discovery:
             return
         self.lost_why = None
         self._reminder.reset()
-        await self._found(_with_nodes(applications), applications.is_all)
+        await self._found({name for name, nodes in applications.nodes.items() if nodes}, applications.is_all)
         self.is_listed = True
 
     async def run(self) -> None:
@@ -459,10 +447,6 @@ class Discovery:
             if isinstance(heard, bytes):
                 self._news_until_ms = self._clock.monotonic_ms() + NEWS_LAST_MS
                 self._announced.set()
-
-
-def _with_nodes(applications: Applications) -> set[str]:
-    return {name for name, nodes in applications.nodes.items() if nodes}
 
 
 class RouterFleet(FleetService[HeldApplication]):
@@ -504,9 +488,9 @@ class RouterFleet(FleetService[HeldApplication]):
         for application_id in heard:
             if application_id in self.applications:
                 self.applications[application_id].heard()
-        found = wanted(heard, self._patterns, self.applications)
-        self._leave_out(found.left_out, is_all=is_all)
-        opening = (self._opening(application_id) for application_id in found.new)
+        new, left_out = wanted(heard, self._patterns, self.applications)
+        self._leave_out(left_out, is_all=is_all)
+        opening = (self._opening(application_id) for application_id in new)
         opened = [each async for few in sliced(opening) for each in few]  # each takes some ms of the loop
         await asyncio.gather(*[self._start(each) for each in opened if each is not None])
         for application_id, held in list(self.applications.items()) if is_all else ():

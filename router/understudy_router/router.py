@@ -11,10 +11,9 @@ import logging
 from collections.abc import Callable, Mapping
 
 from understudy_router.cluster.catalogue import Stores
-from understudy_router.cluster.readiness import Readiness, bus_document
+from understudy_router.cluster.readiness import NeighbourApplications, bus_document, causes_of
 from understudy_router.cluster.tables import Tables
 from understudy_router.cluster.watching import RouterMemory, Watcher
-from understudy_router.forwarding.answer_ages import ServedReads
 from understudy_router.forwarding.context import ReadContext
 from understudy_router.questions.lookup.forward import Forwarder
 from understudy_router.questions.moments import Moments, SnapshotLeases
@@ -86,12 +85,18 @@ class Router(HttpService):
             RouterMemory(remembered, parse_seeds(settings.seed)),
             clock=clock,
         )
-        leases = SnapshotLeases(settings.application_id, self.tables, self.nodes, clock=clock)
-        self.moments = Moments(self.tables, self.nodes, leases, deadline_ms=settings.deadline_ms)
-        self.readiness = Readiness(
-            self.tables, self.watcher, self.gossip, unfit=self._unfit, where=masked(settings.redis), clock=clock
+        self.leases = SnapshotLeases(settings.application_id, self.tables, self.nodes, clock=clock)
+        """The leases of snapshots that readers hold."""
+        self.moments = Moments(self.tables, self.nodes, self.leases, deadline_ms=settings.deadline_ms)
+        self._neighbours = NeighbourApplications(
+            self.gossip, self.tables, self.watcher, where=masked(settings.redis), clock=clock
         )
-        self.forwarder = Forwarder(self._read_context(IdleConnections() if shared is None else shared.idle))
+        context = self._read_context(IdleConnections() if shared is None else shared.idle)
+        self.clients = context.clients
+        """The clients of the nodes."""
+        self.served = context.served
+        """The counts of what readers got."""
+        self.forwarder = Forwarder(context)
         self._own_bus = bus if shared is None else None
         self._tasks = Supervisor()
         self._when_leaving: list[Callable[[], None]] = []
@@ -119,25 +124,10 @@ class Router(HttpService):
     def __repr__(self) -> str:
         return f"Router({self.settings.application_id}, {self.not_ready() or 'ready'}, {self.clients})"
 
-    @property
-    def clients(self) -> NodeClients:
-        """The clients of the nodes."""
-        return self.forwarder.context.clients
-
-    @property
-    def served(self) -> ServedReads:
-        """The counts of what readers got."""
-        return self.forwarder.context.served
-
-    @property
-    def leases(self) -> SnapshotLeases:
-        """The leases of snapshots that readers hold."""
-        return self.moments.leases
-
     def start(self, *others: Callable[[Supervisor], None]) -> None:
         """Begin to follow the bus and to keep time, on the loop that runs now. `others` start tasks of their own."""
         self.watcher.start(self._tasks)
-        self._tasks.start("look for other applications", self.readiness.neighbours.run())
+        self._tasks.start("look for other applications", self._neighbours.run())
         self._tasks.start("keep the hops' time", self.clients.keep_time())
         self._tasks.start("close unused clients", self.clients.close_unused())
         self._tasks.start("renew snapshot leases that are used", self.leases.run())
@@ -185,23 +175,42 @@ class Router(HttpService):
 
     def causes(self) -> Mapping[str, str]:
         """Return the faults that leave lookups working, by cause."""
-        return self.readiness.causes()
+        watcher, catalogue = self.watcher, self.watcher.catalogue
+        found = causes_of(
+            self.tables,
+            bus_lost_why=watcher.bus_lost_why,
+            unheard=watcher.silent_nodes.unheard(),
+            no_catalogue_why=catalogue.unusable or catalogue.last_error,
+            now_ms=self.now_ms(),
+        )
+        return {**found, **self.gossip.auth.causes()}
 
     def not_ready(self) -> list[str]:
         """Return why this router should get no readers; empty when it should get them. Lag and a lost bus are never
         reasons.
         """
-        return self.readiness.not_ready()
+        unheard = self._neighbours.reason()
+        return self._lacks() + ([] if unheard is None else [unheard])
 
-    def _unfit(self) -> list[str]:
+    def _lacks(self) -> list[str]:
         reasons = [self.dead] if self.dead else []
         if self._leaving:
             reasons.append("stopping: it answers for a moment more")
+        if self.watcher.catalogue.stores is None:
+            reasons.append("no catalogue is known yet")
+        if self.tables.assignment is None:
+            reasons.append("no assignment is known yet")
         return reasons
 
     def stores(self) -> Stores:
         """Return the stores that can be read. Raises a not-initialised ProblemError while they are unknown."""
-        return self.readiness.stores()
+        stores = self.watcher.catalogue.stores
+        if stores is None or self.tables.assignment is None:
+            why = "; ".join([*self._lacks(), *self.causes().values()])
+            unheard = self._neighbours.fix()
+            fix = "Retry when /readyz says so" if unheard is None else f"{unheard}; retry when /readyz says so"
+            raise ProblemError(Problem(ProblemType.NOT_INITIALISED, why, fix=fix))
+        return stores
 
     async def drain(self, node_id: str, *, drain: bool) -> dict[str, object]:
         """Forward a drain to its node. Return the JSON object of the reply, and whether the bus carries it to the node

@@ -33,7 +33,7 @@ from understudy_router.admin.lag_report import (
     page_of,
 )
 from understudy_router.admin.node_reports import node_document
-from understudy_router.admin.overview import Overview, RecentSnapshots, figures_of, overview_of, worst_lag
+from understudy_router.admin.overview import Overview, RecentSnapshots, overview_of, worst_lag
 from understudy_router.admin.safe_to_stop import Losses, losses_of, losses_of_all, nodes_to_ask
 from understudy_router.admin.sampling import TICK_MS, Looking, Observer
 from understudy_router.admin.snapshot import About, Document, Observed, Snapshot
@@ -134,10 +134,6 @@ class Admin:
     def last_lag(self) -> Document | None:
         """Return the worst lag at the last look, at most ten seconds ago, as the overview has it."""
         return None if self._observer.last is None else worst_lag(self._observer.last.snapshot)
-
-    def figures(self, seen: Observed) -> Document:
-        """Return what a list of applications shows of this one."""
-        return figures_of(seen)
 
     async def health(self) -> Document:
         """Return the judgement of the indicators."""

@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from enum import StrEnum
 
-from understudy_router.cluster.catalogue import Stores
 from understudy_router.cluster.tables import Tables
 from understudy_router.cluster.watching import Watcher
 from understudy_shared.auth.authentication import CREDENTIALS, ISSUERS
@@ -21,7 +20,6 @@ from understudy_shared.base.throttles import Reminder
 from understudy_shared.base.words import FORK_FOUND, GOSSIP_KEY_MISSING, UNSIGNED_ACCEPTED, WRITES_REFUSED
 from understudy_shared.bus.base import BusError
 from understudy_shared.bus.gossip import Applications, Gossip, unheard_fix, unheard_text
-from understudy_shared.http.problems import Problem, ProblemError, ProblemType
 from understudy_shared.server.connection_guard import MEMORY
 from understudy_shared.tls.service_tls import TLS
 
@@ -84,15 +82,14 @@ LOOK_EVERY_MS = 5000
 
 
 class NeighbourApplications:
-    """The other applications on the bus, looked up while `is_unheard` says that no node of this application is
-    heard.
-    """
+    """The other applications on the bus, looked up while no node of this application is heard."""
 
-    def __init__(self, gossip: Gossip, *, where: str, is_unheard: Callable[[], bool], clock: Clock) -> None:
+    def __init__(self, gossip: Gossip, tables: Tables, watcher: Watcher, *, where: str, clock: Clock) -> None:
         """Prepare to look on the bus; `where` names it, without its password."""
         self._gossip = gossip
+        self._tables = tables
+        self._watcher = watcher
         self._where = where
-        self._is_unheard = is_unheard
         self._clock = clock
         self._found: Applications | None = None
 
@@ -126,73 +123,13 @@ class NeighbourApplications:
                     log.warning("%s", self.fix(), extra={"action": "no-nodes"})
             await asyncio.sleep(TICK_S)
 
+    def _is_unheard(self) -> bool:
+        """Whether the router waits for the documents of a node while the bus is reachable without any node."""
+        is_waiting = self._watcher.catalogue.stores is None or self._tables.assignment is None
+        return is_waiting and self._watcher.bus_lost_why is None and not self._tables.nodes
+
     async def _look(self) -> None:
         try:
             self._found = await self._gossip.applications()
         except BusError as error:  # the watcher says that Redis is away
             log.debug("the applications cannot be listed: %s", error, extra={"action": "no-nodes"})
-
-
-class Readiness:
-    """The readiness of one router, by its tables and its watcher."""
-
-    def __init__(
-        self,
-        tables: Tables,
-        watcher: Watcher,
-        gossip: Gossip,
-        *,
-        unfit: Callable[[], list[str]],
-        where: str,
-        clock: Clock,
-    ) -> None:
-        """Make it. `unfit` returns why the process itself should get no readers; `where` names the bus, without its
-        password.
-        """
-        self.neighbours = NeighbourApplications(gossip, where=where, is_unheard=self._is_unheard, clock=clock)
-        self._tables = tables
-        self._watcher = watcher
-        self._gossip = gossip
-        self._unfit = unfit
-        self._clock = clock
-
-    def stores(self) -> Stores:
-        """Return the stores that can be read. Raises a not-initialised ProblemError while they are unknown."""
-        stores = self._watcher.catalogue.stores
-        if stores is None or self._tables.assignment is None:
-            why = "; ".join([*self._lacks(), *self.causes().values()])
-            unheard = self.neighbours.fix()
-            fix = "Retry when /readyz says so" if unheard is None else f"{unheard}; retry when /readyz says so"
-            raise ProblemError(Problem(ProblemType.NOT_INITIALISED, why, fix=fix))
-        return stores
-
-    def causes(self) -> Mapping[str, str]:
-        """Return the faults that leave lookups working, by cause."""
-        found = causes_of(
-            self._tables,
-            bus_lost_why=self._watcher.bus_lost_why,
-            unheard=self._watcher.silent_nodes.unheard(),
-            no_catalogue_why=self._watcher.catalogue.unusable or self._watcher.catalogue.last_error,
-            now_ms=self._clock.monotonic_ms(),
-        )
-        return {**found, **self._gossip.auth.causes()}
-
-    def not_ready(self) -> list[str]:
-        """Return why the router should get no readers; empty when it should get them. Lag and a lost bus are never
-        reasons.
-        """
-        unheard = self.neighbours.reason()
-        return self._lacks() + ([] if unheard is None else [unheard])
-
-    def _lacks(self) -> list[str]:
-        reasons = self._unfit()
-        if self._watcher.catalogue.stores is None:
-            reasons.append("no catalogue is known yet")
-        if self._tables.assignment is None:
-            reasons.append("no assignment is known yet")
-        return reasons
-
-    def _is_unheard(self) -> bool:
-        """Whether the router waits for the documents of a node while the bus is reachable without any node."""
-        is_waiting = self._watcher.catalogue.stores is None or self._tables.assignment is None
-        return is_waiting and self._watcher.bus_lost_why is None and not self._tables.nodes

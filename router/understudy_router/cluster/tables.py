@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from itertools import islice
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from understudy_router.cluster.health import Change, Health, HealthTable
 from understudy_shared.base.plausible import is_later, is_plausible
@@ -117,19 +117,10 @@ class Highest:
             self._is_found = False
 
 
-class Report(Protocol):
-    """The last heartbeat of a node, and when it was sent."""
-
-    @property
-    def heartbeat(self) -> Heartbeat: ...
-    @property
-    def said_ms(self) -> float: ...
-
-
 class KnownEnd:
     """The newest end of the nodes that count. `counting` gives the reports that count now, and the lineage in use."""
 
-    def __init__(self, counting: Callable[[], tuple[Iterable[Report], str | None]]) -> None:
+    def __init__(self, counting: Callable[[], tuple[Iterable[NodeReport], str | None]]) -> None:
         self._counting = counting
         self._ends, self._confirmations = Highest(), Highest()
         self._lineage: str | None = None
@@ -141,7 +132,7 @@ class KnownEnd:
         """
         self._is_current = False
 
-    def heard(self, report: Report) -> None:
+    def heard(self, report: NodeReport) -> None:
         """Take in a new report of a node that counts."""
         if not self._is_current:
             return
@@ -170,7 +161,7 @@ class KnownEnd:
         self._is_current = True
 
 
-def _confirmed_ms(report: Report) -> float | None:
+def _confirmed_ms(report: NodeReport) -> float | None:
     age_ms = report.heartbeat.end_age_ms
     return None if age_ms is None else report.said_ms - age_ms
 

@@ -16,8 +16,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Collection, Iterable, Mapping
-from typing import NamedTuple
+from collections.abc import Collection, Iterable, Mapping
 
 from pydantic import Field
 
@@ -45,13 +44,6 @@ class KnownNodes(Message):
     nodes: dict[str, Endpoint] = Field(max_length=MAX_NODES)
 
 
-class Recalled(NamedTuple):
-    """The remembered documents that can be used."""
-
-    assignment: Assignment | None
-    stores: Stores | None
-
-
 class RouterMemory(Memory):
     """The memory of one router. `hosts` are the seeds, and after `recall` the remembered nodes as well."""
 
@@ -70,12 +62,12 @@ class RouterMemory(Memory):
         newest = dict(strangers_first[-MAX_NODES:])
         self.note(KnownNodes(application_id=application_id, nodes=newest))
 
-    async def recall(self) -> Recalled:
-        """Read the remembered documents, once, unless the bus was there: it has newer ones. A catalogue of another
-        lineage than the assignment's is dropped.
+    async def recall(self) -> tuple[Assignment | None, Stores | None]:
+        """Read the remembered documents that can be used, once, unless the bus was there: it has newer ones. A
+        catalogue of another lineage than the assignment's is dropped.
         """
         if self._is_recalled:
-            return Recalled(None, None)
+            return None, None
         self._is_recalled = True
         assignment, catalogue = await self.load(Assignment), await self.load(Catalogue)
         nodes = await self.load(KnownNodes)
@@ -92,7 +84,7 @@ class RouterMemory(Memory):
             len(self._nodes),
             extra={"action": "recalled"},
         )
-        return Recalled(assignment, stores)
+        return assignment, stores
 
     def bus_is_there(self) -> None:
         """Forget the remembered nodes: the bus names all nodes now, and a node that is not on it is gone."""
@@ -117,6 +109,15 @@ def _stores(catalogue: Catalogue) -> Stores | None:
         return None
 
 
+HEARTBEAT_MS = 1000
+"""The heartbeat interval until a node reports its own."""
+
+MIN_REFRESH_GAP_MS = 200
+"""Least time between two reads of the keys: nodes' refusals may request one thousands of times a second."""
+
+QUIET_HEARTBEATS = 1.5
+"""Heartbeats of silence from all nodes after which the bus is checked; nodes are dead after three."""
+
 MAX_TICK_MS = 250
 """Longest time between two searches for silent or dead nodes, in ms."""
 
@@ -131,24 +132,15 @@ FEW = 3
 
 
 class SilentNodePoller:
-    """The polls of one router. `heartbeat_ms` is the nodes' interval; `seeds` are polled while no node is known."""
+    """The polls of one router. The hosts in its `memory` are polled while no node is known."""
 
-    def __init__(
-        self,
-        tables: Tables,
-        polls: Polls,
-        *,
-        heartbeat_ms: Callable[[], int],
-        seeds: Callable[[], Collection[HostInfo]],
-        clock: Clock,
-    ) -> None:
+    def __init__(self, tables: Tables, polls: Polls, memory: RouterMemory, *, clock: Clock) -> None:
         self._tables = tables
         self._polls = polls
         self._silent = SilentNodes(
             tables, polls.poll, most=MAX_POLLED, others_heard=tables.others_heard_since, clock=clock
         )
-        self._heartbeat_ms = heartbeat_ms
-        self._seeds = seeds
+        self._memory = memory
         self._clock = clock
         self._on_bus_ms: dict[str, float] = {}
         """The time at which the bus last carried a heartbeat of each node."""
@@ -178,23 +170,28 @@ class SilentNodePoller:
     async def run(self) -> None:
         """Poll silent nodes, for ever."""
         while True:
-            await asyncio.sleep(min(MAX_TICK_MS, self._heartbeat_ms() / 4) / 1000)
+            await asyncio.sleep(min(MAX_TICK_MS, _heartbeat_ms(self._tables) / 4) / 1000)
             await self._poll_silent()
 
     async def ask(self, hosts: Mapping[str, HostInfo]) -> None:
         """Ask these nodes now, for ASK_LIMIT_S at most. The tables have the answers."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(ASK_LIMIT_S):
-                await self._silent.ask(hosts, self._heartbeat_ms())
+                await self._silent.ask(hosts, _heartbeat_ms(self._tables))
 
     async def _poll_silent(self) -> None:
         tables, now_ms = self._tables, self._clock.monotonic_ms()
         if len(self._on_bus_ms) > len(tables.nodes):
             self._on_bus_ms = {node_id: at_ms for node_id, at_ms in self._on_bus_ms.items() if node_id in tables.nodes}
-        await self._silent.ask_due(self._heartbeat_ms())
-        if not tables.nodes and now_ms - self._asked_seeds_ms >= self._heartbeat_ms():
+        await self._silent.ask_due(_heartbeat_ms(tables))
+        if not tables.nodes and now_ms - self._asked_seeds_ms >= _heartbeat_ms(tables):
             self._asked_seeds_ms = now_ms
-            await self._polls.poll_all(self._seeds())
+            await self._polls.poll_all(self._memory.hosts)
+
+
+def _heartbeat_ms(tables: Tables) -> int:
+    """Return the shortest heartbeat of the live nodes."""
+    return tables.heartbeat_ms(default_ms=HEARTBEAT_MS)
 
 
 class Agreement:
@@ -273,16 +270,6 @@ class Agreement:
             self._unconfirmed = known
 
 
-HEARTBEAT_MS = 1000
-"""The heartbeat interval until a node reports its own."""
-
-MIN_REFRESH_GAP_MS = 200
-"""Least time between two reads of the keys: nodes' refusals may request one thousands of times a second."""
-
-QUIET_HEARTBEATS = 1.5
-"""Heartbeats of silence from all nodes after which the bus is checked; nodes are dead after three."""
-
-
 class Watcher:
     """The tasks that update `tables` and the `catalogue`: the `ClusterDelegate` of a router.
     `bus_lost_why` is the reason why no messages arrive from the bus, `None` while they do.
@@ -293,7 +280,7 @@ class Watcher:
         self.catalogue = CatalogueFollower(
             gossip, tables, nodes, memory, bus_lost_why=lambda: self.bus_lost_why, clock=clock
         )
-        self.cluster = ClusterFollower(gossip, tables, self, heartbeat_ms=lambda: self.heartbeat_ms, clock=clock)
+        self.cluster = ClusterFollower(gossip, tables, self, heartbeat_ms=lambda: _heartbeat_ms(tables), clock=clock)
         self._gossip = gossip
         self._tables = tables
         self._clock = clock
@@ -303,13 +290,7 @@ class Watcher:
         self._nodes_moved = False
         self._agreement = Agreement(tables, memory, self.catalogue, clock=clock)
         self._polls = Polls(nodes, tables, heard=self._heard, assigned=self._agreement.take)
-        self.silent_nodes = SilentNodePoller(
-            tables,
-            self._polls,
-            heartbeat_ms=lambda: self.heartbeat_ms,
-            seeds=lambda: memory.hosts,
-            clock=clock,
-        )
+        self.silent_nodes = SilentNodePoller(tables, self._polls, memory, clock=clock)
 
     def start(self, tasks: Supervisor) -> None:
         """Begin to follow, on the loop that runs now."""
@@ -330,11 +311,6 @@ class Watcher:
         """Write the remembered documents, after the tasks have ended."""
         self._note_nodes()
         await self._memory.flush()
-
-    @property
-    def heartbeat_ms(self) -> int:
-        """The shortest heartbeat of the live nodes, in ms."""
-        return self._tables.heartbeat_ms(default_ms=HEARTBEAT_MS)
 
     def is_heard_of(self, node_id: str) -> bool:
         """Whether a node sends heartbeats, or answers when it is asked for one."""
@@ -408,28 +384,30 @@ class Watcher:
                 await self._refresh_wanted.wait()
             self._refresh_wanted.clear()
             await self.cluster.read()
-            await asyncio.sleep(jittered_s(MIN_REFRESH_GAP_MS if self.bus_lost_why is None else self.heartbeat_ms))
+            await asyncio.sleep(
+                jittered_s(MIN_REFRESH_GAP_MS if self.bus_lost_why is None else _heartbeat_ms(self._tables))
+            )
 
     async def _keep(self) -> None:
         """Declare silent nodes dead that did not answer. First read the keys again when the bus or this process may
         have caused the silence.
         """
         while True:
-            tick_ms = min(MAX_TICK_MS, self.heartbeat_ms / 4)
-            began_ms = self._clock.monotonic_ms()
+            heartbeat_ms, began_ms = _heartbeat_ms(self._tables), self._clock.monotonic_ms()
+            tick_ms = min(MAX_TICK_MS, heartbeat_ms / 4)
             await asyncio.sleep(tick_ms / 1000)
             now_ms = self._clock.monotonic_ms()
             paused_ms = now_ms - began_ms - tick_ms  # of the sleep alone: reading the keys may wait for Redis
-            if paused_ms > self.heartbeat_ms:
+            if paused_ms > heartbeat_ms:
                 log.warning("this process paused for %d ms", paused_ms, extra={"action": "paused"})
                 await self.cluster.read()
-            elif self.bus_lost_why is None and now_ms - self._heard_ms > self.heartbeat_ms * QUIET_HEARTBEATS:
+            elif self.bus_lost_why is None and now_ms - self._heard_ms > heartbeat_ms * QUIET_HEARTBEATS:
                 # No heartbeat arrives at all: the bus may hang before its connection breaks.
                 self._heard_ms = now_ms
                 await self.cluster.read()
             self._tables.expire(self._clock.monotonic_ms())
             self._note_nodes()
-            self._agreement.doubt(now_ms, self.heartbeat_ms)
+            self._agreement.doubt(now_ms, heartbeat_ms)
             if self._agreement.needs_keys:
                 self._refresh_wanted.set()
 

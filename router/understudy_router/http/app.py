@@ -225,7 +225,7 @@ def create_app(
     """
     guard = guard or ConnectionGuard()
     bounds = read_store_bounds(router.settings.store_bounds)
-    reads = Reads(router.readiness.stores, bounds, router.served, max_key_bytes=router.settings.max_key_bytes)
+    reads = Reads(router.stores, bounds, router.served, max_key_bytes=router.settings.max_key_bytes)
     exposure = None if access is None else access.exposure
 
     def causes() -> Mapping[str, str]:

@@ -12,7 +12,7 @@ from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping
 from html import escape
 from time import monotonic
-from typing import Annotated, Any, NamedTuple, Protocol
+from typing import Annotated, Any, NamedTuple
 
 import orjson
 from fastapi import APIRouter, Query, Request, Response
@@ -119,7 +119,6 @@ class Viewer:
         self._has: dict[str, int] = {}
 
     def is_due(self, now: OverviewDocument) -> bool:
-        """Whether a drawing of now exists, or may be made."""
         return self._drawings.is_due(self._query, now)
 
     async def event(self, now: OverviewDocument) -> bytes:
@@ -135,10 +134,8 @@ Changes = Callable[[Request, Viewer], Response]
 """The function that returns the stream of changes to one viewer."""
 
 
-class History(Protocol):
-    """The function that returns the last minutes: of all, of a store, or of one of its partitions."""
-
-    async def __call__(self, store: str | None, partition: int | None, minutes: int = HISTORY_MINUTES) -> Document: ...
+History = Callable[[str | None, int | None, int], Awaitable[Document]]
+"""The function that returns the last minutes: of all, of a store, or of one of its partitions."""
 
 
 def history_routes(history: History) -> APIRouter:
@@ -253,7 +250,7 @@ async def histories_of(history: History, query: PageQuery, shown: Document) -> d
 
 async def _last_hour(history: History, store: str | None, partition: int | None) -> Document:
     try:
-        return await history(store, partition)
+        return await history(store, partition, HISTORY_MINUTES)
     except ProblemError:  # not remembered: show the page without that curve
         return NO_HISTORY
 

@@ -53,7 +53,7 @@ async def beating(known: Cluster, *nodes: FakeNode, heartbeat_ms: int = HEARTBEA
     tasks = Supervisor()
     tasks.start("beat", beat())
     try:
-        await until(lambda: known.router.watcher.heartbeat_ms == heartbeat_ms)
+        await until(lambda: known.router.tables.heartbeat_ms(default_ms=0) == heartbeat_ms)
         yield
     finally:
         await tasks.stop()

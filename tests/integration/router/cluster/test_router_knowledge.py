@@ -117,7 +117,7 @@ async def test_a_bus_that_hangs_is_noticed_before_its_nodes_are_called_dead() ->
     bus = FragileBus()
     async with cluster(a, bus=bus) as known:
         await known.beat(known.nodes[0], heartbeat_ms=200)
-        await until(lambda: known.router.watcher.heartbeat_ms == 200)
+        await until(lambda: known.router.tables.heartbeat_ms(default_ms=0) == 200)
         bus.is_away = True  # calls fail; the subscription does not know yet
         await until(lambda: known.router.degraded, what="the silence to be noticed")
         assert list(known.router.tables.nodes) == ["a"]
@@ -128,7 +128,7 @@ async def test_a_node_that_falls_silent_while_others_speak_dies() -> None:
     async with cluster(a, b) as known:
         silent, speaker = known.nodes
         await known.beat(silent, heartbeat_ms=50)
-        await until(lambda: known.router.watcher.heartbeat_ms == 50)
+        await until(lambda: known.router.tables.heartbeat_ms(default_ms=0) == 50)
 
         async def beats_until_it_is_dead() -> None:
             while "a" in known.router.tables.nodes:
@@ -189,7 +189,7 @@ async def test_lookups_go_on_while_redis_is_gone_and_after_it_came_back_empty(ho
                 heartbeat = known.heartbeat(node, heartbeat_ms=500, end_version=12, applied=Applied(version=12))
                 node.documents["/internal/v1/lags"] = heartbeat.model_copy(update={"sequence": 99}).encode()
                 await known.beat(node, heartbeat_ms=500)
-            await until(lambda: known.router.watcher.heartbeat_ms == 500)
+            await until(lambda: known.router.tables.heartbeat_ms(default_ms=0) == 500)
             if how == "frozen":
                 server.pause()
             else:

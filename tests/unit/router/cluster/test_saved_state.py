@@ -50,10 +50,10 @@ async def test_assignment_catalogue_and_nodes_are_recalled_and_no_heartbeat_is(t
     memory.note(words)
     memory.note_nodes(tables_of(task("a", "b"), beat("a"), beat("b")), APPLICATION)
     again = await written(memory, tmp_path)
-    recalled = await again.recall()
-    assert recalled.assignment == latest
-    assert recalled.stores is not None
-    assert recalled.stores.digest == digest_of(words)
+    assignment, stores = await again.recall()
+    assert assignment == latest
+    assert stores is not None
+    assert stores.digest == digest_of(words)
     assert again.hosts == {beat(node).endpoint.host_info() for node in "ab"}
     again.bus_is_there()
     assert again.hosts == frozenset()
@@ -63,9 +63,9 @@ async def test_a_catalogue_of_another_history_than_the_assignments_is_not_used(t
     memory = RouterMemory(Remembered(tmp_path, APPLICATION))
     memory.note(assigned({TASK: task("a")}))
     memory.note(catalogue(lineage="another"))
-    recalled = await (await written(memory, tmp_path)).recall()
-    assert recalled.assignment is not None
-    assert recalled.stores is None
+    assignment, stores = await (await written(memory, tmp_path)).recall()
+    assert assignment is not None
+    assert stores is None
 
 
 async def test_a_catalogue_that_this_release_cannot_read_is_not_used(tmp_path: Path) -> None:

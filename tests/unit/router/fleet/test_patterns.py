@@ -22,7 +22,7 @@ def test_an_application_is_wanted_when_a_pattern_has_it_as_shells_match(heard: s
 
 
 def test_ids_that_are_no_segment_of_a_path_are_never_served() -> None:
-    assert wanted(["a/b", "..", "x\n", "", "a" * 257, "good [1]?"], ["*"], served=()).new == ["good [1]?"]
+    assert wanted(["a/b", "..", "x\n", "", "a" * 257, "good [1]?"], ["*"], served=())[0] == ["good [1]?"]
 
 
 @pytest.mark.parametrize("given", [{}, {"application_id": "a", "applications": "*"}])

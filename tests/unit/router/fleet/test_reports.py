@@ -8,7 +8,9 @@ import pytest
 from tests.support.cluster.fake_cluster import until
 from tests.support.cluster.fleet import FleetWorld, fleet_of
 
+from understudy_router import fleet
 from understudy_router.admin.api import Admin
+from understudy_router.admin.overview import figures_of
 
 SAFE = "/admin/v1/nodes/a/safe-to-stop"
 
@@ -21,13 +23,13 @@ async def test_the_overview_has_the_worst_application_first(monkeypatch: pytest.
     async with fleet_of({"a": ["words"], "b": ["more"], "c": ["others"]}) as world:
         await ready(world)
         states = {"a": "ok", "b": "hurt", "c": "attention"}
-        real = Admin.figures
+        real = figures_of
 
-        def figures(self: Admin, seen: Any) -> Any:
+        def figures(seen: Any) -> Any:
             state = states[seen.snapshot.about.application_id]
-            return {**real(self, seen), "health": {"state": state, "headline": state}}
+            return {**real(seen), "health": {"state": state, "headline": state}}
 
-        monkeypatch.setattr(Admin, "figures", figures)
+        monkeypatch.setattr(fleet, "figures_of", figures)
         rows = (await world.get("/admin/v1/applications")).json()["applications"]
         assert [row["application"] for row in rows] == ["b", "c", "a"]
         assert {"health", "freshness", "lag", "reads", "state"} <= rows[0].keys()
