@@ -1,4 +1,6 @@
-"""What a router knows: each kind of event, and what holds in any order of events."""
+"""The knowledge of a router: each kind of event, and what holds in any order of events; impossible numbers, answers to
+hops, forks, and failovers.
+"""
 
 from __future__ import annotations
 
@@ -20,9 +22,12 @@ from tests.support.router.tables import (
 )
 
 from understudy_router.cluster.candidates import candidates_of
-from understudy_router.cluster.tables import Tables
+from understudy_router.cluster.health import Health
+from understudy_router.cluster.tables import Tables, promotions
+from understudy_shared.base.plausible import CEILING, FIRST_SIGHT, MAX_JUMP
 from understudy_shared.bus.gossip import EXPIRY_HEARTBEATS
 from understudy_shared.bus.messages import Assignment, Heartbeat
+from understudy_shared.cluster.view import MAX_NODES, MIN_STRANGERS, QUIET_MS, limit_beside
 
 EXPIRY_MS = 3 * HEARTBEAT_MS
 ORDERS = st.tuples(st.integers(1, 4), st.integers(1, 4))
@@ -276,3 +281,153 @@ def test_expiry_finds_every_node_that_was_silent_for_an_expiry(
             said = beat(node_id, sequence=sequence, heartbeat_ms=beats_ms[node_id])
             tables.heard(said, age_ms=0, now_ms=now_ms)
             heard_ms[node_id] = now_ms
+
+
+def test_an_assignment_far_above_the_known_one_is_refused_and_the_next_one_taken() -> None:
+    refused: list[str] = []
+    tables = Tables(refuse=lambda kind, why: refused.append(kind))
+    assert tables.assigned(assigned({TASK: task("a")}, order=(5, 7)), 0)
+    for order in ((CEILING, CEILING), (FIRST_SIGHT, 8), (6, FIRST_SIGHT), (5 + MAX_JUMP + 1, 8)):
+        assert not tables.assigned(assigned({TASK: task("b")}, order=order), 0)
+    assert refused == ["assignment"] * 4
+    assert tables.assigned(assigned({TASK: task("b")}, order=(6, 8)), 0)
+
+
+def test_an_absurd_end_or_order_of_a_heartbeat_is_left_out_and_the_node_is_not() -> None:
+    tables = tables_of(task("a", "b"), beat("a"))
+    assert tables.end_version == 7
+    assert tables.heard(beat("b", end_version=FIRST_SIGHT, term=FIRST_SIGHT, epoch=3), age_ms=0, now_ms=0)
+    assert tables.end_version == 7
+    kept = tables.nodes["b"].heartbeat
+    assert (kept.term, kept.epoch, kept.end_age_ms) == (0, 0, None)
+    assert not tables.hop_answered("a", 1, took_ms=1, term=FIRST_SIGHT, epoch=1, end_version=FIRST_SIGHT)
+    assert tables.end_version == 7
+    assert tables.hop_answered("a", 1, took_ms=1, term=1, epoch=2, end_version=8)
+    assert tables.end_version == 8
+
+
+def test_a_heartbeat_in_a_living_nodes_name_silences_it_no_longer_than_two_heartbeats() -> None:
+    for forged in (2**48, 2**47, 1_000_000):
+        tables = tables_of(task("a"), beat(sequence=5))
+        tables.heard(beat(sequence=forged, version=3), age_ms=0, now_ms=1)
+        for number in (1, 2):
+            tables.heard(beat(sequence=5 + number), age_ms=0, now_ms=number * HEARTBEAT_MS)
+        assert tables.nodes["a"].heartbeat.sequence == 7
+
+
+def test_strangers_have_bounded_room_and_known_nodes_always_theirs() -> None:
+    tables = tables_of(task("a", "b"), beat("a"))
+    limit = limit_beside(2)
+    for number in range(limit + 100):
+        tables.heard(beat(f"forged-{number}", held=[]), age_ms=0, now_ms=1)
+    assert len(tables.nodes) == limit == 2 + MIN_STRANGERS
+    assert not tables.heard(beat("new"), age_ms=0, now_ms=2)
+    assert tables.heard(beat("b"), age_ms=0, now_ms=2)
+    assert {"a", "b"} <= tables.nodes.keys()
+    assert not tables.heard(beat("new"), age_ms=0, now_ms=3)
+    assert tables.heard(beat("new"), age_ms=0, now_ms=QUIET_MS + 200), "a silent node makes room"
+    assert len(tables.nodes) == limit + 1
+
+
+def test_before_an_assignment_thousands_of_nodes_are_admitted_and_known_ones_displace_the_newest() -> None:
+    tables = Tables()
+    for number in range(MAX_NODES + 100):
+        tables.heard(beat(f"forged-{number}", held=[]), age_ms=0, now_ms=1)
+    assert len(tables.nodes) == MAX_NODES
+    tables.assigned(assigned({TASK: task("a")}), 1)
+    assert tables.heard(beat("a"), age_ms=0, now_ms=2)
+    assert len(tables.nodes) == MAX_NODES
+    assert f"forged-{MAX_NODES - 1}" not in tables.nodes, "the newest stranger made room"
+
+
+def test_a_node_that_no_assignment_names_sets_no_pace_and_dies_of_silence_alone() -> None:
+    tables = tables_of(task("a"), beat("a"))
+    tables.heard(beat("forged", heartbeat_ms=1), age_ms=0, now_ms=0)
+    assert tables.heartbeat_ms(default_ms=7) == HEARTBEAT_MS
+    tables.expire(4)
+    assert "forged" not in tables.nodes
+    assert "a" in tables.nodes
+
+
+def test_a_failed_request_is_forgiven_by_an_answer_and_not_by_a_heartbeat() -> None:
+    """A node that only this router cannot reach goes on beating."""
+    tables = tables_of(task("a"), beat(sequence=1))
+    tables.hop_failed("a", 100, "connection refused")
+    assert tables.heard(beat(sequence=2), age_ms=0, now_ms=130)
+    (only,) = candidates_of(tables, 0, 0, 130)
+    assert (only.health, only.health_why) == (Health.SUSPECT, "connection refused")
+    answered(tables, "a", 150)
+    assert candidates_of(tables, 0, 0, 150)[0].health is Health.OK
+    assert happened(tables)[-2:] == ["suspect", "recovered"]
+
+
+def test_silence_while_others_answer_is_reported_and_puts_a_node_last() -> None:
+    tables = tables_of(task("a", "b"), beat("a"), beat("b"))
+    before = tables.version
+    tables.hop_silent("a", 300, 210)
+    assert tables.version > before
+    assert tables.events[-1].detail == "a: silent for 210 ms while others answered"
+    assert candidates_of(tables, 0, 0, 300)[0].health is Health.SUSPECT
+
+
+def test_an_answer_shows_when_its_node_follows_a_later_assignment() -> None:
+    tables = tables_of(task("a"), beat())
+    assert not answered(tables, "a", 0, 7)
+    assert answered(tables, "a", 0, 7, order=(1, 2))
+    assert answered(tables, "a", 0, 7, order=(2, 0))
+
+
+def test_an_answer_without_news_keeps_the_choices_that_were_made() -> None:
+    tables = tables_of(task("a"), beat())
+    before = tables.version
+    answered(tables, "a", 0, 7)
+    assert tables.version == before
+    for change in (
+        lambda: answered(tables, "a", 0, 8),
+        lambda: tables.hop_failed("a", 1, "timeout"),
+        lambda: answered(tables, "a", 3, 8),
+        lambda: tables.heard(beat(sequence=2), age_ms=0, now_ms=3),
+        lambda: tables.assigned(assigned({TASK: task("b")}, order=(1, 2)), 4),
+        lambda: tables.left(farewell(), 5),
+    ):
+        before = tables.version
+        change()
+        assert tables.version > before
+
+
+FORKS = {"b": "version 3 was committed twice"}
+
+
+def test_a_fork_is_refused_with_itsfirst_heartbeat_when_others_named_it_before() -> None:
+    tables = tables_of(task("a"), beat("a", forks=FORKS))
+    assert not tables.forks, "it is not heard yet"
+    tables.heard(beat("b"), age_ms=0, now_ms=1)
+    assert set(tables.forks) == {"b"}
+    assert happened(tables)[-1] == "fork-found"
+
+
+def test_an_assignment_decides_which_side_is_refused() -> None:
+    tables = tables_of(task("c"), beat("a", sequence=5, forks=FORKS), beat("b"))
+    assert set(tables.forks) == {"b"}
+    tables.assigned(assigned({TASK: task("b")}, order=(1, 2)), 1)
+    assert set(tables.forks) == {"a"}
+
+
+def test_a_node_with_a_thousand_actives_hands_them_over_in_a_line_for_each_taker() -> None:
+    keys = [f"0_{number}" for number in range(1000)]
+    before = assigned({key: task("a", "b", "c") for key in keys})
+    after = assigned({key: task("b" if place % 4 else "c") for place, key in enumerate(keys)}, order=(1, 2))
+    assert list(promotions(before, after)) == [
+        "b is active for 0_1, 0_2, 0_3 and 747 more, after a",
+        "c is active for 0_0, 0_4, 0_8 and 247 more, after a",
+    ]
+
+
+def test_what_happened_before_a_failover_stays_in_the_list() -> None:
+    tables = Tables()
+    tables.bus_back(0)
+    keys = [f"0_{number}" for number in range(2000)]
+    tables.assigned(assigned({key: task("a", "b") for key in keys}))
+    tables.bus_lost(1, "away")
+    tables.assigned(assigned({key: task("b") for key in keys}, order=(1, 2)), 3)
+    assert happened(tables) == ["bus-back", "bus-lost", "promoted"]

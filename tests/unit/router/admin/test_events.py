@@ -1,21 +1,34 @@
-"""What changed between two looks is told once, with its cause, and taken back once: drains, stores, Redis, commits."""
+"""Changes between two looks are told once, with their cause, and taken back once: drains, stores, Redis, commits. Those
+between two catalogues are said by store and column, a line of each kind, however many there are.
+"""
 
 from __future__ import annotations
 
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.support.router.snapshots import snapshot_of, stores_named, tables_with
-from tests.support.router.tables import assigned, beat, task
+from tests.support.router.tables import APPLICATION, LINEAGE, assigned, beat, task
 
 from understudy_router.admin.indicators import attention
-from understudy_router.admin.sampling import _ENDINGS, EVENTS, MAX_SHOWN, EventLog, Known, Line, changes
+from understudy_router.admin.sampling import (
+    _ENDINGS,
+    EVENTS,
+    KINDS,
+    MAX_SHOWN,
+    EventLog,
+    Known,
+    Line,
+    changes,
+    schema_changes,
+)
 from understudy_router.admin.snapshot import Snapshot
+from understudy_router.cluster.catalogue import Stores, stores_of
 from understudy_router.cluster.readiness import Cause
 from understudy_router.cluster.tables import Tables
-from understudy_shared.bus.messages import Heartbeat
+from understudy_shared.bus.messages import Catalogue, CatalogueStore, Heartbeat
 from understudy_shared.http.health import Indicator
 
 ONE = stores_named({"one": 0}, partitions=1)
@@ -116,3 +129,82 @@ def test_whatever_happens_each_condition_begins_and_ends_in_turn(steps: list[tup
     for began, (ended, _) in {**_ENDINGS, "drain": ("drain-undone", "")}.items():
         turns = [kind for kind in told if kind in {began, ended}]
         assert turns == [began, ended] * (len(turns) // 2) + [began] * (len(turns) % 2)
+
+
+COUNT = {"name": "count", "type": "bigint", "nullable": False}
+DELAY = {"name": "delay", "type": "double", "nullable": True}
+
+
+def key(*columns: tuple[str, str]) -> str:
+    fields = ",".join(f'{{"name":"{name}","type":"{kind}","nullable":true,"metadata":{{}}}}' for name, kind in columns)
+    return f'{{"type":"struct","fields":[{fields}]}}'
+
+
+def stored(name: str = "words", **fields: Any) -> CatalogueStore:
+    columns = fields.pop("columns", (("word", "string"),))
+    values: dict[str, Any] = {
+        "operator_id": 0,
+        "operator": "stateStoreSave",
+        "key_schema": key(*columns),
+        "key_names": [column for column, _ in columns],
+        "partitions": 4,
+        "value": [COUNT],
+        **fields,
+    }
+    return CatalogueStore(store=name, **values)
+
+
+def catalogue(
+    digest: str, *stores: CatalogueStore, lineage: str = LINEAGE, not_served: list[dict[str, str | int]] | None = None
+) -> Stores:
+    made = Catalogue(
+        application_id=APPLICATION, lineage=lineage, partitions=4, stores=list(stores), not_served=not_served or []
+    )
+    return stores_of(made, digest)
+
+
+def said(before: Stores | None, after: Stores | None) -> list[tuple[str, str]]:
+    return list(schema_changes(before, after))
+
+
+def test_columns_that_came_went_or_have_another_type_are_named() -> None:
+    before = catalogue("1", stored(value=[COUNT, DELAY]))
+    assert said(before, catalogue("2", stored())) == [("schema-changed", "words: value column delay is gone")]
+    assert said(catalogue("2", stored()), before) == [("schema-changed", "words: new value column delay, double")]
+    other = {**DELAY, "type": "decimal(10,2)"}
+    assert said(before, catalogue("2", stored(value=[COUNT, other]))) == [
+        ("schema-changed", "words: value column delay is decimal(10,2), before double")
+    ]
+    assert said(before, catalogue("2", stored(value=[DELAY, COUNT]))) == [
+        ("schema-changed", "words: value columns in another order")
+    ]
+
+
+STORES = st.lists(
+    st.builds(
+        stored,
+        st.text("abc<>", min_size=1, max_size=200),
+        value=st.lists(
+            st.fixed_dictionaries({"name": st.text(max_size=200), "type": st.text(max_size=400)}), max_size=5
+        ),
+        partitions=st.integers(1, 9),
+        operator_id=st.integers(0, 3),
+    ),
+    max_size=4,
+    unique_by=lambda each: each.store,
+)
+
+
+@settings(max_examples=30)
+@given(STORES, STORES)
+def test_there_is_at_most_a_line_of_each_kind_and_each_is_short(
+    before: list[CatalogueStore], after: list[CatalogueStore]
+) -> None:
+    old, new = catalogue("1", *before), catalogue("2", *after)
+    lines = said(old, new)
+    assert len({kind for kind, _ in lines} & set(KINDS)) == len(lines)
+    assert all(len(detail) < 3000 for _, detail in lines)
+    kinds = {kind for kind, _ in lines}
+    assert ("store-added" in kinds) == bool(new.by_name.keys() - old.by_name.keys())
+    assert ("store-removed" in kinds) == bool(old.by_name.keys() - new.by_name.keys())
+    assert said(new, catalogue("2", *after)) == []
