@@ -37,7 +37,6 @@ from understudy_node.stores.parts import Part, PrintFound, StoreSchema, parts_of
 from understudy_node.stores.result_functions import ResultError
 from understudy_node.stores.results import (
     ResultAlias,
-    ResultPrinter,
     compile_results,
     result_columns,
     unused_columns,
@@ -47,7 +46,7 @@ from understudy_shared.base.words import RESULT_FUNCTIONS, KeyPlacement, ResultF
 from understudy_shared.bus.messages import AnnouncedStore, Announcement, ResultColumn
 from understudy_shared.spark.key_codec import KeyCodec
 from understudy_shared.spark.store_keys import described_key, key_codec
-from understudy_shared.spark.types import SparkType, StructType, VoidType, parse_schema, unique_names
+from understudy_shared.spark.types import SparkType, StructType, parse_schema, unique_names
 
 
 class AliasError(SettingsError):
@@ -71,8 +70,7 @@ class StoreAlias(BaseModel):
 @dataclass(frozen=True, slots=True)
 class ServedStore:
     """One store as readers see it. `codec` turns a key into row bytes, `print_found` a stored row into members of an
-    answer, and `print_result` a printed value into the query's output (None when that is not known). With `make_finder`
-    a finder makes the answer.
+    answer. With `make_finder` a finder makes the answer.
     """
 
     name: StoreName
@@ -90,10 +88,8 @@ class ServedStore:
     """Name and type of the result columns; empty when the results are not known."""
     unnamed: tuple[str, ...]
     """Value columns that no result is made of, where results are known."""
-    print_result: ResultPrinter | None
     print_found: PrintFound
     make_finder: MakeFinder | None
-    has_keys: bool
     is_normalised: bool
     window_expiry: Expiry | None
 
@@ -224,10 +220,8 @@ def _serve(
         schemas=part.schemas,
         result_types=tuple(result_columns(results, value_schema, value_names)),
         unnamed=tuple(unused_columns(results, value_schema, value_names)) if results else (),
-        print_result=print_result,
         print_found=way.print_found,
         make_finder=way.make_finder,
-        has_keys=any(not isinstance(field.type, VoidType) for field in key_schema.fields),
         is_normalised=part.is_normalised,
         window_expiry=part.window_expiry,
     )

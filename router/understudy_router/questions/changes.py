@@ -5,8 +5,8 @@ from __future__ import annotations
 from time import monotonic
 
 from understudy_router.questions.lookup.service import Reads
-from understudy_router.questions.scan.forward import EXPORT_PART_S, ScanForwarder
-from understudy_router.questions.scan.service import scan_hop
+from understudy_router.questions.scan import scan_hop
+from understudy_router.questions.scan_forwarder import EXPORT_PART_S, ScanForwarder
 from understudy_shared.cluster.node_calls import CallKind
 from understudy_shared.questions.changes.histories import Histories, HistoryHop, HistoryRange, HistoryStore
 from understudy_shared.questions.changes.service import (

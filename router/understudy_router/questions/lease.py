@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 
 from understudy_router.questions.lookup.service import Reads
 from understudy_router.questions.moments import Moments, SnapshotLeases, listing_document
-from understudy_router.questions.scan.forward import ScanForwarder
+from understudy_router.questions.scan_forwarder import ScanForwarder
 from understudy_shared.base.clock import Clock
 from understudy_shared.base.words import ApplicationId, Lineage
 from understudy_shared.http.problems import Problem, ProblemError, ProblemType

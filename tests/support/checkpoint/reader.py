@@ -32,6 +32,7 @@ from understudy_node.stores.stores import ServedStore, served_stores
 from understudy_shared.base.errors import UnderstudyError
 from understudy_shared.base.words import ApplicationId, TaskId
 from understudy_shared.reads.bounds import EVERYTHING
+from understudy_shared.spark.types import VoidType
 
 
 class Row(NamedTuple):
@@ -143,7 +144,12 @@ class CheckpointReader:
         return replica.view
 
     def _partitions(self, store: ServedStore, layout: Layout) -> int:
-        return layout.partitions if store.has_keys else 1
+        return layout.partitions if has_keys(store) else 1
+
+
+def has_keys(store: ServedStore) -> bool:
+    """Whether the keys of a store have columns."""
+    return any(not isinstance(field.type, VoidType) for field in store.key_schema.fields)
 
 
 def _run(steps: Iterator[None]) -> None:

@@ -12,7 +12,7 @@ import orjson
 from understudy_router.cluster.catalogue import StoreRoute
 from understudy_router.forwarding.context import ReadContext
 from understudy_router.questions.lookup.service import Reads
-from understudy_router.questions.scan.forward import ScanForwarder
+from understudy_router.questions.scan_forwarder import ScanForwarder
 from understudy_router.questions.watch.feed import WatchFeed
 from understudy_shared.base.errors import UnderstudyError
 from understudy_shared.cluster.node_calls import NodeCalls

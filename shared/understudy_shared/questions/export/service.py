@@ -12,8 +12,9 @@ import logging
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from time import monotonic
-from typing import Any, Final, NamedTuple, ParamSpec, TypeVar
+from typing import Any, Final, ParamSpec, TypeVar
 
 from fastapi import APIRouter, Request, Response
 
@@ -119,13 +120,6 @@ FetchPart = Callable[[Place, int | None], Coroutine[None, None, ExportPart]]
 """A function that reads the part behind a place. It is given the partition that comes next, None at the last."""
 
 
-class NumberedPart(NamedTuple):
-    """A part of a partition."""
-
-    partition: int
-    part: ExportPart
-
-
 class PartsAhead:
     """The parts of the `partitions` from `start` on, in the order of a scan: partition after partition.
 
@@ -139,7 +133,7 @@ class PartsAhead:
         self._left = deque([start, *map(Place, self.partitions[1:])])
         self._coming: deque[tuple[int, asyncio.Task[ExportPart]]] = deque()
 
-    async def next(self) -> NumberedPart | None:
+    async def next(self) -> ExportPart | None:
         """Return the next part; None behind the last. Raises its problem."""
         while self._left and len(self._coming) <= PARTITIONS_AHEAD:
             place = self._left.popleft()
@@ -151,7 +145,7 @@ class PartsAhead:
         self._coming.popleft()
         if not part.page.is_end:
             self._coming.appendleft((partition, self._begin(Place(partition, part.page.after))))
-        return NumberedPart(partition, part)
+        return part
 
     def _begin(self, place: Place) -> asyncio.Task[ExportPart]:
         at = self.partitions.index(place.partition) + 1
@@ -220,11 +214,11 @@ class ExportStream:
         self._exports = exports
         self._shape = ""
 
-    async def first(self) -> NumberedPart:
+    async def first(self) -> ExportPart:
         """Read the first part. Raises the problem of one that cannot be read."""
         first = await self.parts.next()
         assert first is not None, "a scan has a partition"
-        self._shape = first.part.shape
+        self._shape = first.shape
         return first
 
     def head(self, first: ExportPart) -> bytes:
@@ -253,10 +247,8 @@ class ExportStream:
             case ExportFormat.CSV:
                 return csv_line("end", said) if self.asked.has_trailer else b""
             case ExportFormat.ARROW:
-                return await self._arrow_end(said) + ARROW_END
-
-    async def _arrow_end(self, said: Mapping[str, object]) -> bytes:
-        return await patiently(lambda: self._exports.arrow_last(self.turn, self.version, {"end": said}))
+                last = partial(self._exports.arrow_last, self.turn, self.version, {"end": said})
+                return await patiently(last) + ARROW_END
 
     async def broken_off(self, problem: Problem) -> bytes:
         """Return what stands in place of the end of a stream that cannot go on."""
@@ -291,7 +283,6 @@ class ExportResponse(BulkResponse):
         self._stream: ExportStream | None = None
 
     async def answer(self, scope: Scope, authorization: Authorization, send: SendMessage, asker: Asker) -> None:
-        """See `BulkResponse`."""
         with self._scans.counted("export", self._store, asker):
             store, asked = self._scans.store(self._store), parse_export(self._given, self._accept)
             bound = self._scans.service.bound_of(store.name, asked.scan.bounds)
@@ -307,17 +298,16 @@ class ExportResponse(BulkResponse):
                     await stream.parts.close()
 
     async def broken_off(self, problem: Problem) -> bytes:
-        """See `BulkResponse`."""
         assert self._stream is not None, "it has begun"
         return await self._stream.broken_off(problem)
 
-    async def _send(self, stream: ExportStream, first: NumberedPart, send: SendMessage, *, only_head: bool) -> None:
-        await send(_head(stream, first.part))
+    async def _send(self, stream: ExportStream, first: ExportPart, send: SendMessage, *, only_head: bool) -> None:
+        await send(_head(stream, first))
         if not only_head:
-            part: NumberedPart | None = first
-            await self._send_pieces(stream, [stream.head(first.part)], send)
+            part: ExportPart | None = first
+            await self._send_pieces(stream, [stream.head(first)], send)
             while part is not None:
-                await self._send_pieces(stream, stream.counted(part.part), send)
+                await self._send_pieces(stream, stream.counted(part), send)
                 part = await stream.parts.next()
             await self._send_pieces(stream, [await stream.end()], send)
         await send(body_message(b"", more=False))

@@ -312,7 +312,6 @@ class StoreFileResponse(BulkResponse):
         self._is_table = ending in _TABLES
 
     async def answer(self, scope: Scope, authorization: Authorization, send: SendMessage, asker: Asker) -> None:
-        """See `BulkResponse`."""
         asked, is_asked_for_head = self._request.headers, is_head(self._request)
         with self._scans.counted("export", self._store, asker):
             turn = self._turn(authorization)
@@ -337,7 +336,7 @@ class StoreFileResponse(BulkResponse):
             await send(body_message(b"", more=False))
 
     async def broken_off(self, problem: Problem) -> bytes:
-        """See `BulkResponse`: the connection ends without the end of the body."""
+        # Elsewhere the connection ends without the end of the body.
         return ARROW_BROKEN if self._ending == "arrows" else b""
 
     def _turn(self, authorization: Authorization) -> ScanTurn:
@@ -379,11 +378,12 @@ class StoreFileResponse(BulkResponse):
         with self._scans.long_reads.begun_export(self._format):
             stream = self._stream(turn, version, asker)
             try:
-                part: Any = await stream.first()
+                part: ExportPart | None
+                part = first = await stream.first()
                 await send(_start(200, *head, _NO_RANGES))
-                await self._send(part.part.head, send)
+                await self._send(first.head, send)
                 while part is not None:
-                    await self._send(self._rows(stream, part.part), send)
+                    await self._send(self._rows(stream, part), send)
                     part = await stream.parts.next()
                 await self._send(self._end, send)
             finally:
@@ -430,10 +430,11 @@ class StoreFileResponse(BulkResponse):
 
     async def _write(self, file: BytesFile, stream: ExportStream) -> None:
         try:
-            part: Any = await stream.first()
-            head = part.part.head
+            part: ExportPart | None
+            part = first = await stream.first()
+            head = first.head
             while part is not None:
-                data = head + self._rows(stream, part.part) + (ARROW_END if self._is_table else b"")
+                data = head + self._rows(stream, part) + (ARROW_END if self._is_table else b"")
                 await asyncio.to_thread(self._fitting, partial(file.add, data))
                 if file.size_bytes > MAX_FILE_BYTES:
                     raise _too_large(self._store)

@@ -18,7 +18,7 @@ import pyspark
 import pytest
 from pyspark.sql import SparkSession
 from tests.support.bus.redis_server import RedisServer
-from tests.support.checkpoint.reader import CheckpointReader
+from tests.support.checkpoint.reader import CheckpointReader, has_keys
 from tests.support.cluster.in_process import cluster
 from tests.support.cluster.served_node import Reply, Served, ServedNode, served_node
 from tests.support.oracle.answered import (
@@ -139,9 +139,9 @@ def test_keys_lie_where_the_hash_of_the_whole_key_says_only_where_the_store_says
         elsewhere = Counter[str]()
         for store in oracle.stores.values():
             served = reader.stores[StoreName(store.name)]
-            assert served.codec.is_scattered is (oracle.placing != "by-hash" and served.has_keys), store.operator
+            assert served.codec.is_scattered is (oracle.placing != "by-hash" and has_keys(served)), store.operator
             hashed = KeyCodec(served.key_schema, num_hash_columns=served.codec.num_hash_columns)
-            for kept in store.kept[oracle.last] if served.has_keys else ():
+            for kept in store.kept[oracle.last] if has_keys(served) else ():
                 placed = hashed.partition(served.codec.parse_json(kept.key), PARTITIONS)
                 elsewhere[store.operator] += placed != kept.partition
     by_part = {"dedupe", "applyInPandasWithState", "sessionWindowStateStoreSaveExec"}

@@ -17,7 +17,7 @@ from tests.support.spark.queries import wait_until
 
 from understudy_node.http import routes as node_changes
 from understudy_node.questions import changes as version_changes
-from understudy_router.questions.scan import forward as scanning
+from understudy_router.questions import scan_forwarder as scanning
 from understudy_shared.questions.changes import service as shared_changes
 from understudy_shared.questions.export import service as shared_exports
 

@@ -13,7 +13,7 @@ from understudy_router.cluster.candidates import Candidate
 from understudy_router.forwarding.context import ReadContext
 from understudy_router.forwarding.fallback import Step
 from understudy_router.questions.lookup.forward import Forwarder
-from understudy_router.questions.scan.forward import ScanForwarder
+from understudy_router.questions.scan_forwarder import ScanForwarder
 from understudy_router.routing.choose import Choice
 from understudy_router.settings import RouterSettings
 from understudy_router.transport.node_requests import Delay, NodeRequest

@@ -69,7 +69,7 @@ def test_parts_come_partition_after_partition_from_any_place_on(stored: Stored, 
         parts = PartsAhead(Place(first), range(len(stored)), partitions.read)
         found = b""
         while (next_part := await parts.next()) is not None:
-            found += b"".join(next_part.part.pieces)
+            found += b"".join(next_part.pieces)
         assert found == b"".join(b"%d," % key for keys in stored[first:] for key in keys)
         assert partitions.most <= PARTITIONS_AHEAD + 2
         followers = {at: at + 1 if at + 1 < len(stored) else None for at in range(first, len(stored))}
