@@ -107,8 +107,11 @@ class StoreReader(KeyRecords):
         """
         try:
             prefix, print_found = self.row_prefix, self.print_found
-            keys = [prefix + row for row in rows] if prefix else rows
-            stored = reading.view.stores[self.store.store_name].get_many(keys)
+            store = reading.view.stores[self.store.store_name]
+            if len(rows) == 1:  # nearly all hops without load
+                only = store.get(prefix + rows[0])
+                return [None if only is None else print_found(only)]
+            stored = store.get_many([prefix + row for row in rows] if prefix else rows)
             if None not in stored:
                 section = self.section
                 printed = self.printed.all_of([(section, each) for each in cast("list[bytes]", stored)])

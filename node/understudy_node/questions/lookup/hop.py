@@ -101,7 +101,7 @@ class GroupLookups:
         self._keys = HopKeys.of(keys)
         self._bound = bound
         self._known_end = known_end
-        count = len(self._keys)
+        count = len(self._keys.rows)
         self._kinds = bytearray((OPEN,)) * count
         self._bodies: list[bytes] = [b""] * count
         self._tails: list[bytes] = [b""] * count
@@ -419,7 +419,7 @@ class Hops:
             else:
                 parts.append(lookups.outcomes(over or LATE))
                 body_bytes += lookups.body_bytes
-        outcomes = HopOutcomes.joined(parts)
+        outcomes = parts[0] if len(parts) == 1 else HopOutcomes.joined(parts)
         term, epoch = (0, 0) if self._order is None else self._order()
         encoded = encode_reply(HopReply(term, epoch, self._reads.end_version, outcomes))
         self._counts.duration_ms.observe((time.monotonic() - began_s) * 1000)
@@ -437,7 +437,8 @@ class Hops:
         if isinstance(reader, Problem):
             return outcome_of(reader)
         end_version = request.end_version
-        known_end = end_version if is_plausible(end_version, self._reads.end_version) else 0
+        own_end = self._reads.end_version
+        known_end = end_version if end_version > own_end and is_plausible(end_version, own_end) else 0
         return GroupLookups(reader, group.keys, group.bound, known_end)
 
     def _reader(
