@@ -367,7 +367,7 @@ def _with_keys(head: _Head, body: bytes, start: int) -> HopRequest:
     keys = HopKeys(numbers[:count], rows)
     if len(counts) == 1:  # nearly all hops without load: past slices, and past two calls of a named tuple
         ((store, lineage, partitions, bound, _, layout),) = request.groups
-        one = (HopGroup(store, lineage, partitions, bound, keys, layout),)
+        one = [HopGroup(store, lineage, partitions, bound, keys, layout)]
         return tuple.__new__(HopRequest, (*request[:5], one, request.traces))
     groups = [
         HopGroup(store, lineage, partitions, bound, keys[end - length : end], layout)
