@@ -157,7 +157,9 @@ def describe(files: CheckpointFiles, named: Mapping[int, str] = NONE_NAMED) -> C
     require_checkpoint(files)
     query_id = parse_query_id(files.read("metadata", MAX_LOG_BYTES))
     commits = batch_ids(files.list("commits") or [])
-    last_commit = _read_commit(files, commits[-1]) if commits else None
+    last_commit = None
+    if commits:
+        last_commit = parse_commit(files.read(f"commits/{commits[-1]}", MAX_LOG_BYTES), commits[-1])
     offsets = _read_offsets(files, last_commit)
     has_committed = last_commit is not None
     operators = () if offsets is None else _describe_operators(files, offsets, named, has_committed=has_committed)
@@ -182,10 +184,6 @@ def describe(files: CheckpointFiles, named: Mapping[int, str] = NONE_NAMED) -> C
         changelogs=changelogs,
         retained_versions=(commits[0] + 1, commits[-1] + 1) if commits else None,
     )
-
-
-def _read_commit(files: CheckpointFiles, batch_id: int) -> Commit:
-    return parse_commit(files.read(f"commits/{batch_id}", MAX_LOG_BYTES), batch_id)
 
 
 def _read_offsets(files: CheckpointFiles, last_commit: Commit | None) -> OffsetEntry | None:
@@ -240,11 +238,13 @@ def _describe_operator(
         stores, variables = _with_variables(stores, metadata, offsets.properties, where)
     served = [store for store in stores if store.unsupported is None]
     # Without key columns everything is in partition 0, whatever the number of shuffle partitions.
-    keyless = bool(served) and not any(_has_key(family) for store in served for family in store.column_families)
+    schemas = [family.key_schema for store in served for family in store.column_families]
+    # A limit has one key column, which is always null.
+    has_key = any(not isinstance(field.type, VoidType) for text in schemas for field in parse_schema(text).fields)
     return OperatorDescription(
         operator_id=operator_id,
         operator_name=metadata.operator_name,
-        partitions=1 if keyless else offsets.properties.shuffle_partitions,
+        partitions=1 if served and not has_key else offsets.properties.shuffle_partitions,
         stores=stores,
         unsupported=unsupported,
         state_format=state_format,
@@ -402,12 +402,6 @@ def _why_incomplete(
                 f"Store {store.name} of the join: {reason.what}", where=reason.where, fix=reason.fix
             )
     return None
-
-
-def _has_key(family: ColumnFamilySchema) -> bool:
-    """Whether rows have keys; a limit's one column is always null."""
-    fields = parse_schema(family.key_schema).fields
-    return any(not isinstance(field.type, VoidType) for field in fields)
 
 
 def _writes_changelogs(

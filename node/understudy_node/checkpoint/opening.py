@@ -21,7 +21,8 @@ from understudy_shared.base.extras import install_fix
 from understudy_shared.base.masking import has_login, masked_location
 from understudy_shared.base.throttles import Reminder
 
-_BY_HTTP = ("webhdfs", "swebhdfs")
+log = logging.getLogger(__name__)
+
 _EXTRAS = {
     **dict.fromkeys(("s3", "s3a", "s3n"), "s3"),  # s3a and s3n are Hadoop's names of it
     **dict.fromkeys(("gs", "gcs"), "gcs"),
@@ -32,6 +33,16 @@ _EXTRAS = {
 
 _NAMES = {"s3": "S3", "gcs": "Google Cloud Storage", "azure": "Azure Storage", "hdfs": "HDFS"}
 _SCHEME = re.compile(r"[A-Za-z0-9+.-]{1,32}")
+
+_CONTAINS = (
+    "A checkpoint contains 'metadata', 'offsets', 'commits' and 'state'; it is the checkpointLocation given to the "
+    "query's writeStream"
+)
+_TABLE_MARKS = ("_delta_log", "_spark_metadata", "_SUCCESS", "_hudi", ".hoodie")
+_TABLE_SUFFIXES = (".parquet", ".orc", ".avro", ".csv", ".json")
+_INSIDE = frozenset({"commits", "offsets", "state", "sources"})
+_MAX_CHILDREN = 50
+_MAX_NAMED = 3
 
 
 def open_checkpoint_files(url_or_path: str | Path) -> CheckpointFiles:
@@ -58,30 +69,24 @@ def _remote_files(url: str, scheme: str) -> CheckpointFiles:
     """Open a reader whose library is an extra: only who reads such a store needs it."""
     extra = _EXTRAS[scheme]
     try:
-        return _hadoop_files(url) if extra == "hdfs" else _object_store_files(url, extra)
+        if extra == "hdfs":
+            from understudy_node.checkpoint.hdfs import HadoopFiles, Hdfs  # noqa: PLC0415
+
+            return HadoopFiles(Hdfs(url))
+        from understudy_node.checkpoint.azure import Azure  # noqa: PLC0415
+        from understudy_node.checkpoint.gcs import GCS  # noqa: PLC0415
+        from understudy_node.checkpoint.object_store import ObjectStoreFiles  # noqa: PLC0415
+        from understudy_node.checkpoint.s3 import S3  # noqa: PLC0415
+
+        return ObjectStoreFiles(S3(url) if extra == "s3" else GCS(url) if extra == "gcs" else Azure(url))
     except ImportError as error:
         raise CheckpointError(
             f"The library for {_NAMES[extra]} is not installed: {error}", fix=install_fix(f"node,{extra}")
         ) from error
 
 
-def _object_store_files(url: str, extra: str) -> CheckpointFiles:
-    from understudy_node.checkpoint.azure import Azure  # noqa: PLC0415
-    from understudy_node.checkpoint.gcs import GCS  # noqa: PLC0415
-    from understudy_node.checkpoint.object_store import ObjectStoreFiles  # noqa: PLC0415
-    from understudy_node.checkpoint.s3 import S3  # noqa: PLC0415
-
-    return ObjectStoreFiles(S3(url) if extra == "s3" else GCS(url) if extra == "gcs" else Azure(url))
-
-
-def _hadoop_files(url: str) -> CheckpointFiles:
-    from understudy_node.checkpoint.hdfs import HadoopFiles, Hdfs  # noqa: PLC0415
-
-    return HadoopFiles(Hdfs(url))
-
-
 def _unknown(url: str, scheme: str) -> NotACheckpointError:
-    if scheme in _BY_HTTP:
+    if scheme in {"webhdfs", "swebhdfs"}:
         return NotACheckpointError(
             f"{scheme}:// is not read: HDFS is, by Hadoop's own protocol",
             where=masked_location(url),
@@ -95,12 +100,6 @@ def _unknown(url: str, scheme: str) -> NotACheckpointError:
         where=masked_location(url),
         fix=f"Give a local path, or a URL of one of these: file; {readable} (docs/object-stores.md)",
     )
-
-
-log = logging.getLogger(__name__)
-
-LOOK_EVERY_S = 0.25
-_SPARKS = frozenset({"metadata", "offsets", "commits", "sources", "state"})
 
 
 def wait_for_checkpoint(
@@ -126,7 +125,7 @@ def wait_for_checkpoint(
                 "waiting: there is no checkpoint at %s yet. Start the query, or check the path", files.url,
                 extra={"action": "no-checkpoint"},
             )  # fmt: skip
-        sleep(LOOK_EVERY_S)
+        sleep(0.25)
 
 
 def what_is_there(files: CheckpointFiles) -> str:
@@ -142,20 +141,7 @@ def is_awaited(files: CheckpointFiles) -> bool:
     if isinstance(files, LocalFiles) and Path(files.url).is_file():
         return False
     names = {name for name in files.list("") or () if not name.startswith(".")}
-    if "metadata" in names:
-        return False
-    return names <= _SPARKS and not batch_ids(files.list("offsets") or ()) and "state" not in names
-
-
-_CONTAINS = (
-    "A checkpoint contains 'metadata', 'offsets', 'commits' and 'state'; it is the checkpointLocation given to the "
-    "query's writeStream"
-)
-_TABLE_MARKS = ("_delta_log", "_spark_metadata", "_SUCCESS", "_hudi", ".hoodie")
-_TABLE_SUFFIXES = (".parquet", ".orc", ".avro", ".csv", ".json")
-_INSIDE = frozenset({"commits", "offsets", "state", "sources"})
-_MAX_CHILDREN = 50
-_MAX_NAMED = 3
+    return names <= {"commits", "offsets", "sources"} and not batch_ids(files.list("offsets") or ())
 
 
 def require_checkpoint(files: CheckpointFiles) -> None:
@@ -187,9 +173,9 @@ def _hint(files: CheckpointFiles, names: list[str]) -> str:
         return f"Try {parent}. "
     children = [name for name in sorted(names)[:_MAX_CHILDREN] if _is_checkpoint(files, name)]
     if children:
-        return (
-            f"It holds {'a checkpoint' if len(children) == 1 else 'checkpoints'}: try {_joined(files.url, children)}. "
-        )
+        first = " or ".join(f"{files.url}/{child}" for child in children[:_MAX_NAMED])
+        more = " (there are more)" if len(children) > _MAX_NAMED else ""
+        return f"It holds {'a checkpoint' if len(children) == 1 else 'checkpoints'}: try {first}{more}. "
     return ""
 
 
@@ -198,11 +184,6 @@ def _is_checkpoint(files: CheckpointFiles, name: str) -> bool:
         return {"metadata", "offsets"} <= set(files.list(name) or ())
     except CheckpointError:
         return False  # the hint must not fail on an unreadable folder
-
-
-def _joined(url: str, children: list[str]) -> str:
-    first = " or ".join(f"{url}/{child}" for child in children[:_MAX_NAMED])
-    return first if len(children) <= _MAX_NAMED else f"{first} (there are more)"
 
 
 def _looks_like_table(names: Iterable[str]) -> bool:
