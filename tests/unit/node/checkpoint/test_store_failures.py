@@ -1,4 +1,4 @@
-"""What a failed request to an object store means, from the errors that the library makes of real replies."""
+"""What a failed request to an object store means, and when it is made again."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from understudy_node.checkpoint.azure import Azure
 from understudy_node.checkpoint.gcs import GCS
 from understudy_node.checkpoint.object_store import StoreTerms, failure_of
 from understudy_node.checkpoint.s3 import S3
-from understudy_node.checkpoint.store_files import Failure, Meaning
+from understudy_node.checkpoint.store_files import Failure, Meaning, RepeatBudget, StoreLimits
 
 SECRET = "hush"
 NOWHERE = "http://127.0.0.1:9"
@@ -257,3 +257,38 @@ def test_any_text_has_a_meaning_and_is_not_repeated(text: str) -> None:
     failure = meant(ValueError(f"secret-{text}-secret"))
     assert failure.meaning in Meaning
     assert f"secret-{text}-secret" not in failure.reason
+
+
+def test_waits_double_up_to_the_limit_and_are_jittered_from_zero() -> None:
+    limits = StoreLimits(first_wait_ms=100, max_wait_ms=300)
+    assert [limits.wait_ms(tries, lambda: 1.0) for tries in (1, 2, 3, 9)] == [100, 200, 300, 300]
+    assert limits.wait_ms(3, lambda: 0.0) == 0
+
+
+def test_a_budget_starts_full_and_is_filled_by_time_and_by_calls() -> None:
+    budget = RepeatBudget(share=0.5, per_s=2.0, most=2)
+    assert [budget.take(0.0) for _ in range(3)] == [True, True, False]
+    assert [budget.take(500.0), budget.take(500.0)] == [True, False]
+    budget.called()
+    budget.called()
+    assert [budget.take(500.0), budget.take(500.0)] == [True, False]
+
+
+def test_a_clock_that_stands_still_gives_nothing() -> None:
+    budget = RepeatBudget(share=0.0, per_s=1000.0, most=1)
+    assert [budget.take(7.0) for _ in range(5)] == [True, False, False, False, False]
+
+
+@given(st.lists(st.one_of(st.none(), st.just(0.0), st.floats(0, 500)), max_size=200))
+def test_repeats_never_exceed_what_calls_and_time_allow(steps: list[float | None]) -> None:
+    """None is a call; a number is time that passes, and a repeat that is asked for."""
+    budget = RepeatBudget(share=0.1, per_s=3.0, most=5.0)
+    now_ms, calls, taken = 0.0, 0, 0
+    for step in steps:
+        if step is None:
+            budget.called()
+            calls += 1
+        else:
+            now_ms += step
+            taken += budget.take(now_ms)
+        assert taken <= 5.0 + 0.1 * calls + 3.0 * now_ms / 1000 + 1e-6

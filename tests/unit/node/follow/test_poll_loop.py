@@ -1,19 +1,24 @@
-"""Events of a checkpoint's logs: which ones are news, and what becomes of a log that goes and comes."""
+"""What wakes the polling thread and what it notices: events of logs, new schemas, whether a query still commits."""
 
 from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from tests.support.checkpoint.handmade import HandmadeCheckpoint
 from tests.support.cluster.followed_node import followed_node, wait_to_hold
 from tests.support.spark.queries import wait_until
+from tests.unit.node.checkpoint.test_state_variables import KINDS, checkpoint
 
-from understudy_node.checkpoint.files import LocalFiles
-from understudy_node.follow.poll_loop import LogWatch, file_system_of, log_watch
+from understudy_node.checkpoint.description import CheckpointDescription
+from understudy_node.checkpoint.files import FileStat, LocalFiles
+from understudy_node.follow.end import End
+from understudy_node.follow.poll_loop import IDLE_AFTER_MS, Cadence, LogWatch, NewSchemas, file_system_of, log_watch
+from understudy_shared.bus.messages import QueryProgress
 
 MOUNTS = """\
 22 1 259:1 / / rw,relatime shared:1 - ext4 /dev/root rw
@@ -129,3 +134,88 @@ def test_a_node_shows_a_commit_though_its_next_poll_is_far_away(
         for version in (2, 3):
             checkpoint.add(version)
             wait_to_hold(node, "0_0", "0_1", version=version)
+
+
+FILE = FileStat(1, 1, 1)
+
+
+def end(moved_ms: float | None) -> End:
+    return End(5, FILE, FILE, confirmed_ms=0.0, moved_ms=moved_ms)
+
+
+def test_nothing_is_said_of_a_query_before_one_of_its_commits_was_seen() -> None:
+    cadence = Cadence()
+    cadence.saw(end(None), now_ms=1_000)
+    assert cadence.state(1_001, confirmed=True) == "waiting"
+    assert cadence.since_commit_ms(1_001) is None
+    assert cadence.quiet_ms(1_500) == 500
+
+
+def test_a_query_is_idle_after_a_minute_without_a_commit_and_this_is_reported_once() -> None:
+    cadence = Cadence()
+    cadence.saw(end(1_000), now_ms=1_000)
+    assert cadence.state(1_000 + IDLE_AFTER_MS, confirmed=True) == "committing"
+    later_ms = 1_001 + IDLE_AFTER_MS
+    assert cadence.turned_idle(later_ms)
+    assert cadence.state(later_ms, confirmed=True) == "idle"
+    assert not cadence.turned_idle(later_ms + 1)
+
+
+def test_a_batch_is_as_old_as_its_first_sight_until_it_is_committed_or_another_begins() -> None:
+    cadence = Cadence()
+    assert cadence.progress(0) == QueryProgress()
+    cadence.saw_batch(5, has_begun=True, now_ms=1_000)
+    cadence.saw_batch(5, has_begun=True, now_ms=4_000)
+    assert cadence.progress(6_000).batch_ms == 5_000
+    cadence.saw_batch(6, has_begun=True, now_ms=7_000)
+    assert cadence.progress(7_500).batch_ms == 500
+    cadence.saw_batch(7, has_begun=False, now_ms=8_000)
+    assert cadence.progress(8_000).batch_ms is None
+
+
+class Counted(LocalFiles):
+    """Local files that count the looks at them."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root)
+        self.looks = 0
+
+    def stats(self, paths: Sequence[str]) -> list[FileStat | None]:
+        self.looks += len(paths)
+        return super().stats(paths)
+
+    def list(self, path: str) -> list[str] | None:
+        raise AssertionError("nothing is listed")
+
+
+@pytest.fixture
+def found(tmp_path: Path) -> CheckpointDescription:
+    return checkpoint(tmp_path, {0: KINDS})
+
+
+def _write(root: Path, batch: int) -> None:
+    (root / f"state/0/_metadata/v2/{batch}").write_bytes(b"")
+
+
+def test_a_commit_costs_a_look_for_each_operator_and_no_commit_none(
+    found: CheckpointDescription, tmp_path: Path
+) -> None:
+    files = Counted(tmp_path)
+    schemas = NewSchemas(files)
+    schemas.were_read(found)
+    for batch in (0, 0, 1, 1, 2, 2):
+        assert not schemas.to_read(found, batch)
+    assert files.looks == 2
+
+
+def test_what_could_not_be_read_is_tried_again_at_the_next_commit_and_not_before(
+    found: CheckpointDescription, tmp_path: Path
+) -> None:
+    files = Counted(tmp_path)
+    schemas = NewSchemas(files)
+    schemas.were_read(found)
+    _write(tmp_path, 1)
+    assert [schemas.to_read(found, batch) for batch in (1, 1, 2, 2)] == [True, False, True, False]
+    assert found.last_commit is not None
+    schemas.were_read(replace(found, last_commit=replace(found.last_commit, batch_id=2)))
+    assert not schemas.to_read(found, 3)
