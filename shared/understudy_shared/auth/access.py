@@ -426,7 +426,6 @@ class Access:
         self._known.stop()
 
     def look(self) -> None:
-        """Read changed files again, and use them. It blocks."""
         self._known.look()
 
     def causes(self) -> dict[str, str]:
@@ -434,7 +433,6 @@ class Access:
         return self._known.causes()
 
     def metrics(self) -> Iterator[Metric]:
-        """Yield the metrics of access."""
         yield GaugeMetricFamily(
             "understudy_insecure_bind",
             "1: other machines may reach this service without credentials, or with credentials and without TLS",

@@ -262,7 +262,6 @@ class AuditLog:
 
 
 def peer_of(scope: Scope) -> str:
-    """Return the address that a request came from."""
     client = scope.get("client")
     return str(client[0]) if client else "unknown"
 

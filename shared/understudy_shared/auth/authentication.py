@@ -176,7 +176,6 @@ class KnownCredentials:
             self._next = None
 
     def look(self) -> None:
-        """Read changed files again, and use them. It blocks."""
         self._use_if(self._read())
 
     def causes(self) -> dict[str, str]:

@@ -185,8 +185,6 @@ class RoleGrant(_Part):
 
 
 class RoleEntry(_Part):
-    """The grants of a role's keys."""
-
     grants: list[RoleGrant]
 
 

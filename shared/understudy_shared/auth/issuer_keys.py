@@ -148,7 +148,6 @@ class KeySetAge:
         self._read_s = self._asked_s = float("-inf")
 
     def may_ask(self, now_s: float) -> bool:
-        """Whether enough time has passed since the last fetch."""
         return now_s - self._asked_s >= COOL_DOWN_S
 
     def is_due(self, now_s: float) -> bool:
@@ -162,7 +161,6 @@ class KeySetAge:
         self._read_s = now_s
 
     def is_too_old(self, now_s: float) -> bool:
-        """Whether the keys are used no longer."""
         return now_s - self._read_s > MAX_AGE_S
 
 
@@ -254,8 +252,6 @@ class FetchError(UnderstudyError):
 
 
 class IssuerKeys:
-    """The keys of one issuer."""
-
     def __init__(self, issuer: Issuer, changed: Callable[[], None], now_s: Callable[[], float]) -> None:
         """Take an issuer. `changed` is called when there are other keys than before."""
         self.issuer = issuer
@@ -337,7 +333,6 @@ class TrustedIssuers:
 
     @property
     def failed(self) -> list[str]:
-        """The failures of issuers, if any."""
         return [each.failed for each in self._by_issuer.values() if each.failed is not None]
 
     def trust(self, issuers: Mapping[str, Issuer]) -> None:

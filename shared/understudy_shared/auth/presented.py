@@ -17,7 +17,7 @@ import math
 import re
 import secrets
 from base64 import urlsafe_b64encode
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -91,9 +91,8 @@ class Presented:
         return True
 
 
-def new_key(random_bytes: Callable[[int], bytes] = secrets.token_bytes) -> NewKey:
-    """Make a new random key."""
-    return _key(random_bytes(ID_BYTES), random_bytes(SECRET_BYTES))
+def new_key() -> NewKey:
+    return _key(secrets.token_bytes(ID_BYTES), secrets.token_bytes(SECRET_BYTES))
 
 
 def derived_key(secret: bytes, purpose: str) -> NewKey:

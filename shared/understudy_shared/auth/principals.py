@@ -159,7 +159,6 @@ class Principal:
         return self.is_peer or bool(self.within(application).grants)
 
     def monitors(self, application: str) -> bool:
-        """Whether the principal may monitor an application."""
         return self.within(application).may(Action.MONITOR)
 
     def may(self, action: Action) -> bool:
@@ -172,7 +171,6 @@ class Principal:
         return action in actions or (action is Action.MONITOR and Action.ADMIN in actions)
 
     def sees(self, store: str) -> bool:
-        """Whether this store exists for the principal."""
         return self.sees_every_store or any(grant.names(store) for grant in self._everywhere)
 
     def keys_of(self, store: str, action: Action) -> KeyScope | None:

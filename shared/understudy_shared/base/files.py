@@ -85,12 +85,7 @@ class WatchedFile(Generic[T]):
     """
 
     def __init__(
-        self,
-        path: Path,
-        parse: Callable[[bytes], T],
-        *,
-        max_bytes: int = MAX_FILE_BYTES,
-        clock: Clock | None = None,
+        self, path: Path, parse: Callable[[bytes], T], *, max_bytes: int = MAX_FILE_BYTES, clock: Clock | None = None
     ) -> None:
         """Read the file for the first time. Raises SettingsError if it cannot be used; `parse` raises
         UnderstudyError.

@@ -10,12 +10,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from pydantic_settings import (
-    BaseSettings,
-    PydanticBaseSettingsSource,
-    SettingsConfigDict,
-    TomlConfigSettingsSource,
-)
+from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, TomlConfigSettingsSource
 
 from understudy_shared.base.masking import masked_location
 

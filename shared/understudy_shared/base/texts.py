@@ -18,12 +18,12 @@ def printable(text: str) -> str:
     return text if text.isprintable() else "".join(char if char.isprintable() else _escape(char) for char in text)
 
 
-def clipped(value: object, limit: int = 80) -> str:
+def clipped(value: object) -> str:
     """Print a wrong value for an error: text is cut; of a list or an object, which may be deep and long, only its type
     is shown.
     """
     if isinstance(value, str):
-        return repr(value if len(value) <= limit else value[:limit] + "...")
+        return repr(value if len(value) <= 80 else value[:80] + "...")
     is_small = not value or isinstance(value, (bool, int, float))
     return repr(value) if is_small else f"a {type(value).__name__}"
 

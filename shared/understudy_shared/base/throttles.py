@@ -34,18 +34,16 @@ class Reminder:
         return True
 
     def reset(self) -> None:
-        """Start again: the fault is gone."""
         self._next_ms, self._gap_ms = float("-inf"), FIRST_GAP_MS
 
 
 class LogThrottle:
     """A filter for log lines that a flood of requests would write: it admits one line of each kind in a minute."""
 
-    def __init__(self, *, max_kinds: int = MAX_KINDS, forgets: bool = False) -> None:
-        """Admit lines of at most `max_kinds` kinds in a minute. With `forgets`, admit them all, and forget the kind
-        that was logged longest ago: for logs that something else bounds.
+    def __init__(self, *, forgets: bool = False) -> None:
+        """Admit lines of at most MAX_KINDS kinds in a minute. With `forgets`, admit them all, and forget the kind that
+        was logged longest ago: for logs that something else bounds.
         """
-        self._max_kinds = max_kinds
         self._forgets = forgets
         self._refused = 0
         """Lines of kinds for which there was no room, since the last line that was admitted."""
@@ -61,7 +59,7 @@ class LogThrottle:
             self._logged[kind] = (logged_ms, left_out + 1)
             return None
         self._logged.pop(kind, None)
-        if len(self._logged) >= self._max_kinds:
+        if len(self._logged) >= MAX_KINDS:
             oldest, (oldest_ms, _) = next(iter(self._logged.items()))
             if now_ms - oldest_ms < REPEAT_MS and not self._forgets:
                 self._refused += 1
@@ -101,7 +99,6 @@ class TokenBucket:
         return True
 
     def give(self, tokens: float) -> None:
-        """Put some in besides those that time brings."""
         self._tokens = min(self._burst, self._tokens + tokens)
 
     def wait_s(self) -> float:

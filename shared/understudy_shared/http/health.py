@@ -25,7 +25,6 @@ class Status(NamedTuple):
         return 503 if self.reasons else 200
 
     def document(self) -> dict[str, object]:
-        """Return the answer of /readyz."""
         degraded = "; ".join(self.causes.values()) or None
         return {"ready": not self.reasons, "reasons": list(self.reasons), "degraded": degraded}
 
@@ -100,7 +99,6 @@ class HealthReport:
 
     @property
     def worst(self) -> Indicator:
-        """The first indicator among the worst."""
         return max(self.indicators, key=lambda each: each.state)
 
     @property

@@ -63,13 +63,11 @@ def said_of(problem: Problem) -> str:
 
 
 def problem_page(scope: Scope, problem: Problem) -> bytes:
-    """Render a problem of a request for a person."""
     back = f'<p><a href="{to_root(scope)}admin/">Back to the page</a></p>'
     said = f'<p role="alert">{escape(said_of(problem))}</p>{back}'
     return small_page(problem.type.title, said)
 
 
 async def send_problem_page(scope: Scope, send: Send, problem: Problem) -> None:
-    """Send a problem to a person."""
     page = problem_page(scope, problem)
     await send_reply(send, problem.status, page, CONTENT_TYPE, (*HEADERS, *problem.headers))

@@ -285,7 +285,6 @@ class StoreBounds:
         return known
 
     def of(self, store: str) -> dict[str, object]:
-        """Return the default parameters of a store."""
         return {**self._by_store.get(EVERY_STORE, {}), **self._by_store.get(store, {})}
 
     def warn_of_unknown(self, stores: Iterable[str]) -> None:

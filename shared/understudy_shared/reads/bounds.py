@@ -115,7 +115,6 @@ class ReadVersion(NamedTuple):
     of_any_commit: bool = False
 
     def is_of(self, version: int, committed_at_us: int | None) -> bool:
-        """Whether a version is the one that is wanted."""
         return version == self.number and (self.of_any_commit or committed_at_us == self.committed_at_us)
 
 
@@ -174,13 +173,7 @@ NO_BOUND = Bound()
 
 
 def refusal(
-    bound: Bound,
-    *,
-    lag: LagInfo,
-    role: Role,
-    version: int,
-    position_committed_at_us: int | None,
-    known_end: int = 0,
+    bound: Bound, *, lag: LagInfo, role: Role, version: int, position_committed_at_us: int | None, known_end: int = 0
 ) -> Refusal | None:
     """Return why a replica at `version` may not answer, or None when it may. The caller has checked the lineage.
 
@@ -227,7 +220,6 @@ def version_of(number: int, committed_at_us: int | None) -> ReadVersion:
 
 
 def bound_at(application_id: str, lineage: str, version: ReadVersion) -> Bound:
-    """Return the bound of a read of that version."""
     if version.of_any_commit:
         return Bound(version=version.number)
     of = (ApplicationId(application_id), Lineage(lineage))

@@ -51,7 +51,6 @@ class Columns:
                         self._short.setdefault(short, []).append(full)
 
     def has(self, name: str) -> bool:
-        """Whether there is a column of that name."""
         return name in self._short
 
     def find(self, name: str, where: str) -> Column:

@@ -162,7 +162,6 @@ class ConnectionGuard:
     # ---- the service's side
 
     def start(self) -> None:
-        """Begin to check all connections, on the running loop."""
         self._meter = MemoryMeter() if self.limits.memory_limit_bytes else None
         self._look_later()
 
@@ -285,7 +284,6 @@ class ConnectionGuard:
             log.exception("the connections could not be checked", extra={"action": "guard-failed"})
 
     def metrics(self) -> Iterator[Metric]:
-        """Return the metrics of the connections and of memory."""
         yield GaugeMetricFamily("understudy_connections", "Connections that are open", len(self.connections))
         refused = CounterMetricFamily(
             "understudy_connections_refused", "Connections and requests refused, by reason", labels=("reason",)

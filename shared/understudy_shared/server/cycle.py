@@ -69,7 +69,6 @@ class Cycle:
         self._wakes.set()
 
     def end_body(self) -> None:
-        """Note that the request is complete."""
         self._more_body = False
         self._wakes.set()
 

@@ -47,7 +47,6 @@ class Exchange(Protocol):
 
 
 def reply_problem(exchange: Exchange, problem: Problem) -> None:
-    """Reply with a problem."""
     exchange.reply(problem.status, CONTENT_TYPE, problem.body(), problem.headers)
 
 
@@ -130,7 +129,6 @@ class DirectExchange:
         self._on_left = None
 
     def leave(self) -> None:
-        """Note that the connection was lost."""
         self._send = None
         if self._on_left is not None:
             self._on_left()

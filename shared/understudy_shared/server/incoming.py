@@ -106,7 +106,6 @@ class Incoming:
         self.begin(0.0)
 
     def begin(self, now_s: float) -> None:
-        """Reset the state for a new request."""
         self.began_s = self.read_s = now_s
         self.quiet_bytes = 0
         """Bytes parsed of this head, or since the last bytes of this body. The count may be one slice too high."""

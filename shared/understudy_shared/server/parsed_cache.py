@@ -36,7 +36,6 @@ class ParsedCache(Generic[T]):
         self._old: dict[bytes, T] = {}
 
     def get(self, key: bytes) -> T | None:
-        """Return the cached entry of a key."""
         found = self._young.get(key)
         if found is None and self._old:
             found = self._old.pop(key, None)

@@ -93,7 +93,6 @@ class HttpProtocol(asyncio.Protocol):
         return f"HttpProtocol({self.client}, {self.state(self._now()).phase.name})"
 
     def _happens(self, event: Transition) -> None:
-        """Enter the phase that follows."""
         after = self._phase = event[self._phase]
         if after is phases.CLOSED:
             self.transport.abort()
@@ -252,7 +251,6 @@ class HttpProtocol(asyncio.Protocol):
         return parser.get_http_version() == "1.1" and parser.should_keep_alive() and not is_stopping
 
     def _scope(self) -> Scope:
-        """Return the scope of the request whose head was parsed."""
         parsed = httptools.parse_url(self.url)
         path = parsed.path.decode("ascii")
         root_path = self._answers.root_path
@@ -456,7 +454,6 @@ class HttpProtocol(asyncio.Protocol):
         return ConnectionState(phase, self._since_s, self._restricted)
 
     def expire(self) -> None:
-        """End the connection: it exceeded the time limit of its phase."""
         phase = self.state(self._now()).phase
         refusal = limits.reason_of(phase)
         if refusal is not None and phase in (phases.HEAD, phases.BODY):
@@ -469,7 +466,6 @@ class HttpProtocol(asyncio.Protocol):
             self.transport.close()
 
     def drop(self, refusal: ConnectionRefusal) -> None:
-        """Close the connection at once."""
         self._guard.note(refusal, self.client, self._now())
         self._happens(phases.CLOSE)
 

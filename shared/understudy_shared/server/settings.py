@@ -58,7 +58,6 @@ class HttpServiceSettings(ServiceFields, HttpFields, ServiceSettings):
         return None if plan is None else ServiceTls(plan)
 
     def connection_guard(self) -> ConnectionGuard:
-        """Return the guard of the service's connections."""
         wanted, reserved = connections_allowed(self.max_connections, file_limit())
         limit_bytes = default_limit_bytes() if self.memory_limit_bytes is None else self.memory_limit_bytes
         return ConnectionGuard(

@@ -61,7 +61,6 @@ class TlsConnection(asyncio.Protocol):
         return f"TlsConnection({self._inner or self._phase.name})"
 
     def _happens(self, event: Transition) -> None:
-        """Enter the phase that follows."""
         after = self._phase = event[self._phase]
         if after is phases.CLOSED and event is not phases.CLOSE:  # a bug: the table lacks this transition
             self._transport.abort()

@@ -40,18 +40,15 @@ class Histogram:
         return f"Histogram({self.total} values, {self.sum:g} in all)"
 
     def observe(self, value: float) -> None:
-        """Count a value."""
         self.counts[bisect_left(self.bounds, value)] += 1
         self.sum += value
 
     def observe_many(self, value: float, times: int) -> None:
-        """Count so many equal values."""
         self.counts[bisect_left(self.bounds, value)] += times
         self.sum += value * times
 
     @property
     def total(self) -> int:
-        """The number of values that were observed."""
         return sum(self.counts)
 
 
@@ -120,7 +117,6 @@ class OperationCounts:
         self.duration_ms = Histogram(DURATION_BOUNDS_MS)
 
     def count(self, outcome: str) -> None:
-        """Count a request that ended with this outcome."""
         self.outcomes[outcome] = self.outcomes.get(outcome, 0) + 1
 
 
@@ -134,7 +130,6 @@ class RequestCounts:
         return f"RequestCounts({self.outcomes})"
 
     def of(self, operation: str, store: str = NO_STORE) -> OperationCounts:
-        """Return the counts of an operation on an existing store."""
         found = self._of.get((operation, store))
         if found is None:
             if len(self._of) >= MAX_LABELLED and store:
@@ -162,7 +157,6 @@ class RequestCounts:
         }
 
     def metrics(self) -> Iterator[Metric]:
-        """Yield the two metric families of these counts."""
         requests = CounterMetricFamily(
             "understudy_requests", "Read requests by operation, store and outcome", labels=("op", "store", "outcome")
         )

@@ -48,8 +48,6 @@ _NS_PER_S = 1_000_000_000
 
 
 class ExportedSpan:
-    """A span that is recorded by OpenTelemetry's SDK."""
-
     __slots__ = ("_is_over", "_span", "trace")
 
     def __init__(self, span: OtelSpan) -> None:

@@ -32,7 +32,6 @@ class Trace(NamedTuple):
 
     @property
     def ids(self) -> dict[str, str]:
-        """The fields of a log line."""
         return {"trace_id": self.trace_id, "parent_id": self.parent_id}
 
 
@@ -112,7 +111,6 @@ class RecordedTrace(Trace):
 
     @property
     def ids(self) -> dict[str, str]:
-        """Fields of a log line by which a backend shows it beside the span."""
         return {"trace_id": self.trace_id, "span_id": self.parent_id}
 
 

@@ -141,7 +141,6 @@ class TlsPlan:
 
     @property
     def files(self) -> list[Path]:
-        """Every file, once."""
         pairs = [pair for pair in (self.server, self.peer) if pair is not None]
         found = [path for pair in pairs for path in (pair.certificate, pair.key_file)]
         return list(dict.fromkeys([*found, *([] if self.peer_ca is None else [self.peer_ca])]))

@@ -131,7 +131,6 @@ class ServiceTls:
         self._remind()
 
     def _remind(self) -> None:
-        """Log now and then why files are not used."""
         if self.refused is not None and self._reminder.is_due(self._now_s() * 1000):
             extra = {"action": "audit-config", "outcome": "refused"}
             log.error("%s. The previous certificates stay in use", self.refused, extra=extra)
