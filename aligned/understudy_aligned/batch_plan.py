@@ -252,7 +252,7 @@ def decide_idle(
         assert idle_ms >= NEVER_WAIT, "other negative values are refused with the options"
         if seen.finished or idle_ms == NEVER_WAIT:
             may_pass.add(partition)
-        elif _is_caught_up(seen):
+        elif seen.lag is not None and seen.lag <= 0:  # Kafka's consumer can report a lag below 0 for a moment: as 0
             # An input that still has records starts its wait when it runs empty: until then its deadline moves with
             # the clock. With an idle time of 0 that deadline has passed already.
             deadline_ms = deadlines.get(partition, now_ms + idle_ms) if seen.empty else now_ms + idle_ms
@@ -261,11 +261,6 @@ def decide_idle(
             if seen.empty:
                 kept[partition] = deadline_ms
     return IdleDecision(kept, frozenset(may_pass))
-
-
-def _is_caught_up(seen: InputState) -> bool:
-    """Unknown is None, never a number. Kafka's consumer can report a lag below 0 for a moment: that counts as 0."""
-    return seen.lag is not None and seen.lag <= 0
 
 
 class PutOff(NamedTuple):
@@ -351,7 +346,7 @@ def share(available: Mapping[int, int], *, budget: int, first: int) -> Shares:
     """
     if budget == UNBOUNDED or sum(available.values()) <= budget:
         return Shares(dict(available), first)
-    ring = _ring(available, first)
+    ring = sorted(available, key=lambda task: (task < first, task))
     allowed, left, last = dict.fromkeys(available, 0), budget, ring[-1]
     while left:
         wanting = [task for task in ring if allowed[task] < available[task]]
@@ -362,10 +357,6 @@ def share(available: Mapping[int, int], *, budget: int, first: int) -> Shares:
             left -= given
             last = task
     return Shares(allowed, ring[(ring.index(last) + 1) % len(ring)])
-
-
-def _ring(tasks: Mapping[int, int], first: int) -> Sequence[int]:
-    return sorted(tasks, key=lambda task: (task < first, task))
 
 
 class Batch(NamedTuple):

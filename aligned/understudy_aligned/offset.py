@@ -79,7 +79,12 @@ class SourceOffset:
 
         Equal offsets give equal text, whatever the order of their cursors.
         """
-        at = _by_topic({place: _cursor_json(cursor) for place, cursor in self.cursors.items()})
+        at = _by_topic(
+            {
+                place: [cursor.offset, cursor.ordinal, None if cursor.time_ms == NO_TIME_MS else cursor.time_ms]
+                for place, cursor in self.cursors.items()
+            }
+        )
         records_of = {"records_of": _by_topic(self.records_of)} if self.records_of else {}
         counts = {name: getattr(self, name) for name in _COUNTS}
         reached = {} if self.stream_time_ms == NO_TIME_MS else {"stream_time_ms": self.stream_time_ms}
@@ -124,10 +129,6 @@ def _by_place(values: Mapping[str, Mapping[str, T]]) -> Iterator[tuple[TopicPart
     for topic, partitions in values.items():
         for partition, value in partitions.items():
             yield TopicPartition(topic, int(partition)), value
-
-
-def _cursor_json(cursor: Cursor) -> list[object]:
-    return [cursor.offset, cursor.ordinal, None if cursor.time_ms == NO_TIME_MS else cursor.time_ms]
 
 
 def _cursor(offset: str, ordinal: int, time_ms: int | None) -> Cursor:

@@ -1,8 +1,7 @@
 """Parses and checks the options of `format("understudy")` before anything is opened (pure, but for log warnings).
 
-An option that is wrong by itself, or together with another one, raises a SettingsError that names it.
-
-Parses the options that name servers and topics into one configuration per server (pure).
+An option that is wrong by itself, or together with another one, raises a SettingsError that names it. Those that name
+servers and topics become one configuration per server.
 
 An input is imported only if it is configured: loading a client of Kafka or Redis takes half as long as loading the rest
 of the source, and Spark loads the source in several processes of each query.
@@ -14,10 +13,10 @@ import logging
 import os
 import tempfile
 from collections.abc import Callable, Collection, Container, Mapping
-from dataclasses import dataclass
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, Literal, get_args
 
 import orjson
 
@@ -68,40 +67,24 @@ SUBSCRIPTIONS = ("topics", "topics_pattern", "assign")
 INPUT_OPTIONS = frozenset({*SUBSCRIPTIONS, *KINDS, *REDIS_OPTIONS})
 
 
-class ParsedInputs(NamedTuple):
-    """`kinds` has the input kind of each topic in `topics`, which are empty with a pattern."""
+def _with_inputs(options: GivenOptions, shared: AlignedOptions) -> AlignedOptions:
+    """Add one configuration per server that the options name, and what is read. Raises SettingsError.
 
-    inputs: tuple[InputConfig, ...]
-    topics: tuple[str, ...]
-    kinds: tuple[str, ...]
-    pattern: TopicsPattern | None = None
-    assigned: frozenset[TopicPartition] | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class SharedOptions:
-    """Options that apply to every input."""
-
-    timestamp: TimestampRules
-    include_headers: bool
-    fail_on_data_loss: bool
-    request_timeout_ms: int
-    buffer_bytes: int
-
-
-def parse_inputs(options: GivenOptions, shared: SharedOptions) -> ParsedInputs:
-    """Make one configuration per server that the options name. Raises SettingsError."""
+    `shared` has the options that apply to every input.
+    """
     servers = {kind: server for kind in KINDS if (server := options.text(kind)) is not None}
     _check_options_have_server(options, servers)
     _check_one_subscription(options, servers)
     if (text := options.text("topics_pattern")) is not None:
         pattern = TopicsPattern(text)
-        return ParsedInputs((_make_config("kafka", options, servers["kafka"], pattern, shared),), (), (), pattern)
+        config = _make_config("kafka", options, servers["kafka"], pattern, shared)
+        return replace(shared, inputs=(config,), pattern=pattern)
     if (text := options.text("assign")) is not None:
         assigned = parse_assigned(text)
         topics = tuple(dict.fromkeys(tp.topic for tp in assigned))
         config = _make_config("kafka", options, servers["kafka"], topics, shared)
-        return ParsedInputs((config,), topics, ("kafka",) * len(topics), assigned=frozenset(assigned))
+        kinds_of = ("kafka",) * len(topics)
+        return replace(shared, inputs=(config,), topics=topics, kinds=kinds_of, assigned=frozenset(assigned))
     kinds = _topic_kinds(options.text("topics"), servers)
     idle = [kind for kind in servers if kind not in kinds.values()]
     if idle:
@@ -114,7 +97,7 @@ def parse_inputs(options: GivenOptions, shared: SharedOptions) -> ParsedInputs:
         _make_config(kind, options, servers[kind], tuple(topic for topic, of in kinds.items() if of == kind), shared)
         for kind in dict.fromkeys(kinds.values())
     )
-    return ParsedInputs(inputs, tuple(kinds), tuple(kinds.values()))
+    return replace(shared, inputs=inputs, topics=tuple(kinds), kinds=tuple(kinds.values()))
 
 
 def parse_assigned(text: str) -> list[TopicPartition]:
@@ -154,7 +137,7 @@ def _check_one_subscription(options: GivenOptions, servers: Mapping[str, str]) -
         )
 
 
-def _make_config(kind: str, options: GivenOptions, server: str, topics: Topics, shared: SharedOptions) -> InputConfig:
+def _make_config(kind: str, options: GivenOptions, server: str, topics: Topics, shared: AlignedOptions) -> InputConfig:
     try:
         return _MAKERS[kind](options, server, topics, shared)
     except ImportError as error:
@@ -219,10 +202,10 @@ def _split(entry: str, servers: Mapping[str, str], where: str) -> tuple[str, str
 Topics = Any
 """Names, or for Kafka a `TopicsPattern`."""
 
-Make = Callable[[GivenOptions, str, Topics, SharedOptions], InputConfig]
+Make = Callable[[GivenOptions, str, Topics, AlignedOptions], InputConfig]
 
 
-def _kafka(options: GivenOptions, server: str, topics: Topics, shared: SharedOptions) -> InputConfig:
+def _kafka(options: GivenOptions, server: str, topics: Topics, shared: AlignedOptions) -> InputConfig:
     from understudy_aligned.inputs.kafka_client import KafkaConfig  # noqa: PLC0415  # see above
 
     return KafkaConfig(
@@ -233,11 +216,11 @@ def _kafka(options: GivenOptions, server: str, topics: Topics, shared: SharedOpt
         include_headers=shared.include_headers,
         fail_on_data_loss=shared.fail_on_data_loss,
         request_timeout_ms=shared.request_timeout_ms,
-        buffer_bytes=shared.buffer_bytes,
+        buffer_bytes=shared.input_buffer_max_bytes,
     )
 
 
-def _redis(options: GivenOptions, server: str, topics: tuple[str, ...], shared: SharedOptions) -> InputConfig:
+def _redis(options: GivenOptions, server: str, topics: tuple[str, ...], shared: AlignedOptions) -> InputConfig:
     from understudy_aligned.inputs.redis_streams import RedisConfig  # noqa: PLC0415  # see above
 
     default = RedisConfig.__dataclass_fields__
@@ -314,23 +297,23 @@ def _parse(given: Mapping[str, str]) -> AlignedOptions:
     available_now = options.choice("available_now", get_args(AvailableNow), default.available_now)
     max_bytes, max_records = _bounds(options, default)
     least, most = _batch_records(options, default)
-    fail_on_data_loss = options.flag("fail_on_data_loss", default.fail_on_data_loss)
-    include_headers = options.flag("include_headers", default.include_headers)
-    timeout_ms = _or(options.whole("request_timeout_ms", least=1, most=_DAY_MS), default.request_timeout_ms)
-    shared = SharedOptions(timestamp, include_headers, fail_on_data_loss, timeout_ms, max_bytes)
-    parsed = parse_inputs(options, shared)
+    shared = replace(
+        default,
+        timestamp=timestamp,
+        include_headers=options.flag("include_headers", default.include_headers),
+        fail_on_data_loss=options.flag("fail_on_data_loss", default.fail_on_data_loss),
+        request_timeout_ms=_or(options.whole("request_timeout_ms", least=1, most=_DAY_MS), default.request_timeout_ms),
+        input_buffer_max_bytes=max_bytes,
+    )
+    parsed = _with_inputs(options, shared)
     named = parsed.pattern or parsed.topics
     check_timestamps(timestamp, named, dict(zip(parsed.topics, parsed.kinds, strict=True)))
     undecodable, topic_undecodable = _undecodables(options, timestamp, named)
     idle_ms, topic_idle_ms = options.by_topic("max_task_idle_ms", named, _idle_ms, default.max_task_idle_ms)
     every_idle_ms = [topic_idle_ms.get(topic, idle_ms) for topic in parsed.topics] or [idle_ms, *topic_idle_ms.values()]
     _check_order(options, every_idle_ms, available_now)
-    return AlignedOptions(
-        inputs=parsed.inputs,
-        topics=parsed.topics,
-        kinds=parsed.kinds,
-        pattern=parsed.pattern,
-        assigned=parsed.assigned,
+    return replace(
+        parsed,
         merge=options.choice("merge", get_args(Merge), default.merge),
         starting=options.choice("starting", get_args(Starting), default.starting),
         start_positions=_start_positions(given, parsed),
@@ -341,22 +324,17 @@ def _parse(given: Mapping[str, str]) -> AlignedOptions:
         max_poll_records=most,
         min_poll_records=least,
         max_trigger_delay_ms=_or(options.duration_ms("max_trigger_delay_ms"), default.max_trigger_delay_ms),
-        input_buffer_max_bytes=max_bytes,
         buffered_records_per_partition=max_records,
-        timestamp=timestamp,
         max_timestamp_jump_ms=options.whole("max_timestamp_jump_ms", least=1),
         undecodable=undecodable,
         topic_undecodable=topic_undecodable,
         undecodable_path=_undecodable_path(options, {undecodable, *topic_undecodable.values()}),
-        fail_on_data_loss=fail_on_data_loss,
-        request_timeout_ms=timeout_ms,
         poll_timeout_ms=_or(options.whole("poll_timeout_ms", least=1, most=_DAY_MS), default.poll_timeout_ms),
         lag_max_age_ms=_or(options.whole("lag_max_age_ms", least=1), default.lag_max_age_ms),
         reader_tasks=_or(options.whole("reader_tasks", least=1), default.reader_tasks),
         spool=_spool(options),
-        checkpoint=_checkpoint(options),
+        checkpoint=None if (folder := options.text("checkpoint")) is None else local_path("checkpoint", folder),
         metrics_port=options.whole("metrics_port", least=0, most=65_535),
-        include_headers=include_headers,
         include_stream_time=options.flag("include_stream_time", default.include_stream_time),
     )
 
@@ -387,7 +365,7 @@ def _idle_ms(name: str, value: str) -> int:
     return parse_whole(name, value, least=0, also=NEVER_WAIT)
 
 
-def _start_positions(given: Mapping[str, str], parsed: ParsedInputs) -> StartPositions | None:
+def _start_positions(given: Mapping[str, str], parsed: AlignedOptions) -> StartPositions | None:
     found = start_positions({name.lower(): value for name, value in given.items()})
     if found is None:
         return None
@@ -484,8 +462,3 @@ def _spool(options: GivenOptions) -> Path | None:
     if given is None:
         return default_spool()
     return None if given.lower() == _OFF else local_path("spool", given)
-
-
-def _checkpoint(options: GivenOptions) -> Path | None:
-    given = options.text("checkpoint")
-    return None if given is None else local_path("checkpoint", given)

@@ -39,7 +39,7 @@ from understudy_aligned.inputs.records import NO_TIME_MS, TopicPartition
 from understudy_aligned.offset import SourceOffset, fingerprint, topics_at, with_topics
 from understudy_aligned.open_inputs import OpenInputs, check_even, current_ends, first_positions
 from understudy_aligned.options import AlignedOptions
-from understudy_aligned.partition_buffer import Retained, Segment
+from understudy_aligned.partition_buffer import Retained
 from understudy_aligned.planner_metrics import (
     Lateness,
     PlannerMetrics,
@@ -90,7 +90,7 @@ def take_batch(
     lateness = record_lateness(
         [Taken(each.times_ms, each.timestamps_ms, before_ms[tp]) for tp, each in segments.items()]
     )
-    poison = {tp: _undecodable(segment) for tp, segment in segments.items()}
+    poison = {tp: int((segment.timestamps_ms == NO_TIME_MS).sum()) for tp, segment in segments.items()}
     end = replace(
         start,
         fingerprint=fingerprint,
@@ -124,10 +124,6 @@ def settled_batch(
         batches=start.batches + 1,
     )
     return SettledBatch([(segment.span, segment.rows) for segment in segments.values()], end)
-
-
-def _undecodable(segment: Segment) -> int:
-    return int((segment.timestamps_ms == NO_TIME_MS).sum())
 
 
 def _stream_time_ms(ahead: ReadAhead, batch: Batch) -> int:

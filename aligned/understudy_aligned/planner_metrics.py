@@ -210,7 +210,10 @@ class PlannerMetrics:
             "partitions": len(self.partitions),
             "topics": list(self.topics),
             "unread-partitions": _texts(self.unread),
-            "unread-topics": {topic: _unread_reason(count) for topic, count in self.waiting.items()},
+            "unread-topics": {
+                topic: f"it has {count} partitions, and not as many as the topics that are read"
+                for topic, count in self.waiting.items()
+            },
             "paused-partitions": _texts(self.paused),
             "held-back": {str(tp): ahead_ms for tp, ahead_ms in sorted(self.held_back.ahead_ms.items())},
             "held-back-by": _texts(sorted(self.held_back.slowest)),
@@ -295,10 +298,6 @@ def _stream_times_ms(ahead: ReadAhead, partition_times_ms: Mapping[TopicPartitio
 
 def _texts(partitions: Sequence[TopicPartition]) -> list[str]:
     return [str(tp) for tp in partitions]
-
-
-def _unread_reason(count: int) -> str:
-    return f"it has {count} partitions, and not as many as the topics that are read"
 
 
 def _put_off(batch: PutOff) -> Mapping[str, object]:

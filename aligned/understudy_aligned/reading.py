@@ -95,7 +95,8 @@ class CompactedNotes:
         if batch != self._batch:
             self._earlier = self.total()
             self._batch, self._current = batch, 0
-            self._remove_notes()
+            for note in self._notes_of(None):
+                note.unlink(missing_ok=True)
         try:
             self._folder = self._make_folder()
         except OSError as refusal:
@@ -111,10 +112,6 @@ class CompactedNotes:
     def _notes_of(self, batch: int | None) -> list[Path]:
         pattern = f"{'*' if batch is None else batch}-*{_SUFFIX}"
         return [] if self._folder is None else list(self._folder.glob(pattern))
-
-    def _remove_notes(self) -> None:
-        for note in self._notes_of(None):
-            note.unlink(missing_ok=True)
 
 
 def _write_note(folder: Path, span: Range, count: int, batch: int) -> None:

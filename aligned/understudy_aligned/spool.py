@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO, NamedTuple, Protocol
+from typing import BinaryIO, NamedTuple
 
 import pyarrow as pa
 
@@ -44,55 +44,30 @@ RangeRecords = Sequence[tuple[Range, Sequence[pa.RecordBatch]]]
 """The ranges of a batch, with their records."""
 
 
-class DeadLetters(NamedTuple):
-    """Poison records of a range that are to be written aside when the batch runs."""
+DeadLetters = tuple[Range, pa.RecordBatch]
+"""Poison records of a range that are to be written aside when the batch runs."""
 
-    span: Range
-    poison: pa.RecordBatch
-
-
-@dataclass(frozen=True, slots=True)
-class Formed:
-    """The contents of a file: a part for each range, and the poison records that are in no part."""
-
-    parts: Sequence[Sequence[pa.RecordBatch]]
-    letters: tuple[DeadLetters, ...] = ()
-
-
-class SpoolForm(Protocol):
-    """The form of a planner's spool."""
-
-    @property
-    def schema(self) -> pa.Schema:
-        """The schema of every file."""
-
-    @property
-    def joins(self) -> bool:
-        """Whether parts may share a record batch."""
-
-    def form(self, ranges: RangeRecords, end: SourceOffset) -> Formed:
-        """Form the records of the batch that ends at this offset."""
-
-    def depends_on(self, end: SourceOffset) -> object:
-        """Return what a file depends on beside its ranges and the ids of their topics."""
+Formed = tuple[Sequence[Sequence[pa.RecordBatch]], tuple[DeadLetters, ...]]
+"""The contents of a file: a part for each range, and the poison records that are in no part."""
 
 
 class RecordsForm:
-    """Records, from which Python workers make rows."""
+    """The form of a planner's spool: here records, from which Python workers make rows."""
 
-    schema = ROW_SCHEMA
+    schema: pa.Schema = ROW_SCHEMA
     joins = True
+    """Whether parts may share a record batch."""
 
     def form(self, ranges: RangeRecords, end: SourceOffset) -> Formed:
-        """Take the records as they are."""
-        return Formed([records for _, records in ranges])
+        """Form the records of the batch that ends at this offset."""
+        return [records for _, records in ranges], ()
 
     def depends_on(self, end: SourceOffset) -> object:
-        """Return nothing more."""
+        """Return what a file depends on beside its ranges and the ids of their topics."""
         return None
 
 
-class RowsForm:
+class RowsForm(RecordsForm):
     """Rows as Spark gets them, whole record batches. Poison records are handled already."""
 
     joins = False
@@ -111,8 +86,8 @@ class RowsForm:
             pieces = ((rows, Slice.whole(each)) for each in records)
             parts.append(list(joined_rows(pieces, self._rows, batch=end.batches, stream_time_ms=end.stream_time_ms)))
             if (poison := rows.dead_letters) is not None:
-                letters.append(DeadLetters(span, poison))
-        return Formed(parts, tuple(letters))
+                letters.append((span, poison))
+        return parts, tuple(letters)
 
     def depends_on(self, end: SourceOffset) -> object:
         """Return the number of the batch, the ranks of topics, and the stream time if it is a column."""

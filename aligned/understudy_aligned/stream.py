@@ -38,7 +38,7 @@ from understudy_aligned.offset import (
 )
 from understudy_aligned.open_inputs import OpenInputs, lost_topics, made_anew
 from understudy_aligned.options import AlignedOptions
-from understudy_aligned.planner import WAIT_MS, PlannedBatch, Planner, SettledBatch
+from understudy_aligned.planner import WAIT_MS, PlannedBatch, Planner
 from understudy_aligned.reading import (
     CompactedNotes,
     PlannedRange,
@@ -47,7 +47,7 @@ from understudy_aligned.reading import (
     planned_ranges,
     write_dead_letters,
 )
-from understudy_aligned.spool import RecordsForm, RowsForm, Spool, SpoolFile, SpoolForm
+from understudy_aligned.spool import RecordsForm, RowsForm, Spool, SpoolFile
 from understudy_shared.base.clock import SystemClock
 from understudy_shared.base.errors import UnderstudyError
 
@@ -103,7 +103,7 @@ class _Ahead:
     end: SourceOffset
     file: SpoolFile
 
-    def holds(self, batch: PlannedBatch, form: SpoolForm) -> bool:
+    def holds(self, batch: PlannedBatch, form: RecordsForm) -> bool:
         """Whether it holds exactly this batch. A topic that was made anew has the same offsets and other records."""
         return (
             self.ranges == [span for span, _ in batch.ranges]
@@ -115,7 +115,9 @@ class _Ahead:
 class SpoolAhead:
     """The writer of all batches of one planner, in its own thread where that is possible. Thread-safe."""
 
-    def __init__(self, spool: Spool, planner: Planner, *, is_ahead: bool = True, form: SpoolForm | None = None) -> None:
+    def __init__(
+        self, spool: Spool, planner: Planner, *, is_ahead: bool = True, form: RecordsForm | None = None
+    ) -> None:
         """Prepare without starting. With `is_ahead` off each batch is written when Spark asks for it."""
         self._spool = spool
         self._planner = planner
@@ -142,9 +144,9 @@ class SpoolAhead:
             self._current = ahead.file
             self._planner.counts.spooled_ahead += 1
         else:
-            formed = self._form.form(batch.ranges, batch.end)
-            written = self._spool.write(formed.parts)
-            self._current = None if written is None else replace(written, letters=formed.letters)
+            parts, letters = self._form.form(batch.ranges, batch.end)
+            written = self._spool.write(parts)
+            self._current = None if written is None else replace(written, letters=letters)
         if self._is_ahead:
             self._begin()
         return self._current
@@ -164,7 +166,8 @@ class SpoolAhead:
                 return
             self._wanted.clear()
             try:
-                file = self._write(settled)
+                parts, letters = self._form.form(settled.ranges, settled.end)
+                file = replace(self._spool.write_beside(self._current, parts), letters=letters)
             except OSError as refusal:
                 # There may be room for one file and not for two. The batch is written when Spark asks for it.
                 log.info("the next batch is not written ahead: %s", refusal, extra={"action": "spool-ahead"})
@@ -179,10 +182,6 @@ class SpoolAhead:
         self._planner.wake()
         if self._thread is not None:
             self._thread.join(_STOP_S)
-
-    def _write(self, settled: SettledBatch) -> SpoolFile:
-        formed = self._form.form(settled.ranges, settled.end)
-        return replace(self._spool.write_beside(self._current, formed.parts), letters=formed.letters)
 
     def _begin(self) -> None:
         self._wanted.set()
@@ -288,7 +287,7 @@ class AlignedStream:
         self._folder = folder
         self._inputs = inputs
         self._spools_ahead = spools_ahead
-        self._form: SpoolForm = RowsForm(options) if spools_rows else RecordsForm()
+        self._form = RowsForm(options) if spools_rows else RecordsForm()
         self._fingerprint = fingerprint(options)
         self._lock: CheckpointLock | None = None
         self._planner: Planner | None = None

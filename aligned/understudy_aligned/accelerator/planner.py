@@ -10,7 +10,7 @@ import base64
 import json
 import pickle
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,7 +21,6 @@ from understudy_aligned.options import AlignedOptions
 from understudy_aligned.reading import ReadTask
 from understudy_aligned.refusals import fixed_columns, streams_only
 from understudy_aligned.rows import RowOptions, spark_schema
-from understudy_aligned.spool import Place
 from understudy_aligned.stream import AlignedStream, remove_spool_on_sigterm
 
 Reply = Mapping[str, object]
@@ -123,13 +122,9 @@ def _described(task: ReadTask) -> Mapping[str, object]:
     unspooled = replace(task, ranges=tuple(replace(planned, spooled=None) for planned in task.ranges))
     return {
         "file": places[0][0] if len(places) == len(task.ranges) else None,
-        "batches": _numbers([place for _, place in places]),
+        "batches": [place.batch for _, of_range in places for place in of_range],
         "task": base64.b64encode(pickle.dumps(unspooled)).decode(),
     }
-
-
-def _numbers(parts: Sequence[Sequence[Place]]) -> list[int]:
-    return [place.batch for places in parts for place in places]
 
 
 def main() -> None:

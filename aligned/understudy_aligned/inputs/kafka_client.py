@@ -16,7 +16,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, S
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import chain
-from typing import Any, NamedTuple
+from typing import Any
 
 import orjson
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message
@@ -88,12 +88,8 @@ def queue_of(statistics: str) -> ClientQueue:
     return max(queues, default=ClientQueue(0, 0))
 
 
-class Polled(NamedTuple):
-    """The result of one poll: chunks in log order, events, and the number of records and events."""
-
-    chunks: Sequence[Chunk]
-    events: Sequence[Event]
-    total: int
+Polled = tuple[Sequence[Chunk], Sequence[Event], int]
+"""The result of one poll: chunks in log order, events, and the number of records and events."""
 
 
 class KafkaClient:
@@ -147,10 +143,10 @@ class KafkaClient:
         records, events = group_messages(messages)
         chunks = list(converted(records))
         if self._native is None or (room := count - len(messages)) < 1:
-            return Polled(chunks, events, len(messages))
-        taken = self._native.take(room, wait_s=0 if messages else wait_s)
-        chunks += chain.from_iterable(map(chunks_of, taken.records))
-        return Polled(chunks, [*events, *taken.events], len(messages) + taken.total)
+            return chunks, events, len(messages)
+        columns, more_events, total = self._native.take(room, wait_s=0 if messages else wait_s)
+        chunks += chain.from_iterable(map(chunks_of, columns))
+        return chunks, [*events, *more_events], len(messages) + total
 
     def assign(self, offsets: Mapping[TopicPartition, int]) -> None:
         """Read exactly these partitions, from these offsets."""

@@ -196,15 +196,15 @@ class KafkaInput:
         ends = self._query_ends()
         wait_s = 0 if ends else began_s + timeout_ms / 1000 - time.monotonic()
         count = min(records_in_all(wanted.values()), FETCH_RECORDS)
-        taken = self._client.records(count, self._chunks, wait_s=wait_s)
-        for found in taken.chunks:
+        chunks, events, total = self._client.records(count, self._chunks, wait_s=wait_s)
+        for found in chunks:
             self._positions[found.partition].advance(found)
-        ends.update(self._fresh_ends(taken.events, began_s=began_s, is_emptied=taken.total < count))
-        self._raise_failures(taken.events, is_silent=not taken.total and not ends, is_empty=not taken.chunks)
+        ends.update(self._fresh_ends(events, began_s=began_s, is_emptied=total < count))
+        self._raise_failures(events, is_silent=not total and not ends, is_empty=not chunks)
         lags = {partition: self._positions[partition].lag(end) for partition, end in ends.items()}
-        dry = wanted.keys() - {chunk.partition for chunk in taken.chunks}
-        self._is_starved = not taken.chunks or not all(self._positions[partition].has_more for partition in dry)
-        return Fetched(taken.chunks, lags)
+        dry = wanted.keys() - {chunk.partition for chunk in chunks}
+        self._is_starved = not chunks or not all(self._positions[partition].has_more for partition in dry)
+        return Fetched(chunks, lags)
 
     def close(self) -> None:
         """Close without waiting for the broker."""

@@ -18,7 +18,7 @@ from collections import deque
 from collections.abc import Collection, Iterator, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -100,12 +100,8 @@ def _rounded(size: int) -> int:
     return -(-size // step) * step
 
 
-class Taken(NamedTuple):
-    """The result of one call. `total` is the number of records and events."""
-
-    records: Sequence[Columns]
-    events: Sequence[Event]
-    total: int
+Taken = tuple[Sequence[Columns], Sequence[Event], int]
+"""The result of one call: records, events, and the number of both."""
 
 
 class _Group(ctypes.Structure):
@@ -210,11 +206,11 @@ class NativeRecords:
         if taken < 0:
             raise RuntimeError("librdkafka gives no records")
         if not taken:
-            return Taken((), (), 0)
+            return (), (), 0
         groups = ctypes.POINTER(_Group)()
         found = self._library.understudy_groups(self._reader, ctypes.byref(groups))
         events = list(self._events())
-        return Taken(list(self._columns(groups[:found])), events, taken)
+        return list(self._columns(groups[:found])), events, taken
 
     def drop(self) -> None:
         """Drop what has come and is not taken, and the memory that is kept."""

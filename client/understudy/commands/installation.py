@@ -262,7 +262,10 @@ def _of_server(url: str, timeout_s: float, application: str | None) -> Report:
             report["stores"] = ", ".join(dict.fromkeys(each["store"] for each in stores["stores"])) or "none"
             scattered = [each["store"] for each in stores["stores"] if each.get("placement") == KeyPlacement.SCATTERED]
             findings += [_scattered(scattered)] if scattered else []
-            findings += _of_stores(stores["not_served"])
+            findings += [
+                _wrong(f"{each.get('store') or each['operator']} is not served: {each['reason']}", "")
+                for each in stores["not_served"]
+            ]
         health = _asked(server, "/admin/v1/health", "health", findings)
         if health:
             report["health"] = health["headline"]
@@ -279,12 +282,6 @@ def _of_server(url: str, timeout_s: float, application: str | None) -> Report:
     if not report["tls"] and os.environ.get("UNDERSTUDY_API_KEY_FILE", os.environ.get("UNDERSTUDY_API_KEY")):
         findings.append({"state": "hint", "what": "the key travels in plain", "fix": "Use TLS (docs/security.md)"})
     return {**report, "findings": findings}
-
-
-def _of_stores(not_served: Sequence[Report]) -> Iterator[dict[str, str]]:
-    """Yield a finding for each store or operator that is not served (pure)."""
-    for each in not_served:
-        yield _wrong(f"{each.get('store') or each['operator']} is not served: {each['reason']}", "")
 
 
 def _of_indicators(indicators: Sequence[Report]) -> Iterator[dict[str, str]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import Any
 
 import click
 import orjson
@@ -104,7 +104,7 @@ def get(
             fix=f"Use the exact form: understudy lookup {store} '<JSON array or object>'",
             exit_code=ExitCode.USAGE,
         )
-    _look_up_one(options, store, key, given_bounds(bounds), _Output(raw, longs))
+    _look_up_one(options, store, key, given_bounds(bounds), longs, raw=raw)
 
 
 @click.command(cls=KeyCommand, epilog=EXIT_CODES_HELP)
@@ -139,15 +139,15 @@ def lookup(
     """
     if bool(key) == from_stdin:
         raise click.UsageError("give JSON keys, or --stdin: one of the two")
-    given, output = given_bounds(bounds), _Output(raw, longs)
+    given = given_bounds(bounds)
     if from_stdin:
-        _look_up_many(options, store, keys_of_lines(sys.stdin.buffer), given, output)
+        _look_up_many(options, store, keys_of_lines(sys.stdin.buffer), given, longs, raw=raw)
     elif len(key) == 1:
         text = checked_json(key[0], where="the key")
-        _look_up_one(options, store, text, given, output)
+        _look_up_one(options, store, text, given, longs, raw=raw)
     else:
         checked = [checked_json(text, where=f"key {number}") for number, text in enumerate(key, 1)]
-        _look_up_many(options, store, checked, given, output)
+        _look_up_many(options, store, checked, given, longs, raw=raw)
 
 
 def outcome_of(answer: dict[str, Any]) -> ExitCode:
@@ -202,53 +202,47 @@ def keys_of_lines(lines: Iterable[bytes], *, source: str = "standard input") -> 
             yield checked_json(text, where=where)
 
 
-class _Output(NamedTuple):
-    """The form of values in answers."""
-
-    raw: bool
-    longs: str | None
-
-    @property
-    def parameters(self) -> dict[str, str]:
-        """The parameters by which the server prints answers in this form."""
-        return {} if self.longs is None else {"longs": self.longs}
-
-
 def _look_up_one(
-    options: ServerOptions, store: str, key: Sequence[str] | str, bounds: dict[str, Any], output: _Output
+    options: ServerOptions,
+    store: str,
+    key: Sequence[str] | str,
+    bounds: dict[str, Any],
+    longs: str | None,
+    *,
+    raw: bool,
 ) -> None:
     with options.server() as server:
         call = KeyCall(server, store, "lookup", key)
-        body = call.get({**output.parameters, **as_parameters(bounds)}, wait_ms=wait_ms_of(bounds))
-    options.print_report(body, lambda answer: answer_page(answer, raw=output.raw))
+        body = call.get(as_parameters(given_bounds({"longs": longs, **bounds})), wait_ms=wait_ms_of(bounds))
+    options.print_report(body, lambda answer: answer_page(answer, raw=raw))
     sys.exit(outcome_of(orjson.loads(body)))
 
 
 def _look_up_many(
-    options: ServerOptions, store: str, keys: Iterable[str], bounds: dict[str, Any], output: _Output
+    options: ServerOptions, store: str, keys: Iterable[str], bounds: dict[str, Any], longs: str | None, *, raw: bool
 ) -> None:
     worst = ExitCode.OK
     with options.server() as server:
         reader = StoreReader(Reader(server.state), store)
         for chunk, error in chunks(keys, MAX_BATCH_KEYS):
             if chunk:
-                answers = _ask(server, reader, chunk, bounds, output)
+                answers = _ask(server, reader, chunk, bounds, longs)
                 worst = max(worst, *map(outcome_of, answers))
                 if options.as_json:
                     for answer in answers:
                         print_json(orjson.dumps(answer))
                 else:
-                    print_page(batch_page(chunk, answers, raw=output.raw))
+                    print_page(batch_page(chunk, answers, raw=raw))
             if error is not None:
                 raise error
     sys.exit(worst)
 
 
 def _ask(
-    server: Server, store: StoreReader, chunk: Sequence[str], bounds: dict[str, Any], output: _Output
+    server: Server, store: StoreReader, chunk: Sequence[str], bounds: dict[str, Any], longs: str | None
 ) -> list[dict[str, Any]]:
     content = b'{"keys":[%b],"bounds":%b}' % (",".join(chunk).encode(), orjson.dumps(bounds))
-    parameters = {"compact": "true", **output.parameters}
+    parameters = as_parameters(given_bounds({"compact": True, "longs": longs}))
     body = server.post(f"{store.path}/lookup", content, parameters, wait_ms=wait_ms_of(bounds))
     answers = expanded(orjson.loads(body))
     for key, answer in zip(chunk, answers, strict=True):

@@ -52,7 +52,8 @@ def _no_column(name: str, tables: Sequence[Table]) -> SqlError:
     if shared:
         choices = " or ".join(map(identifier, shared))
         return SqlError(f"{what}: several parts of the store have one", where="SQL", fix=f"Write {choices}")
-    return SqlError(what, where="SQL", fix=_columns(tables) or "DESCRIBE a table to see its columns")
+    has = "; ".join(f"{table.name} has {_some(table.column_names())}" for table in tables)
+    return SqlError(what, where="SQL", fix=has or "DESCRIBE a table to see its columns")
 
 
 def _place(said: str) -> str:
@@ -60,10 +61,6 @@ def _place(said: str) -> str:
     lines = said.splitlines()[1:]
     shown = [line.strip() for line in lines if line.startswith(("LINE ", "Did you mean", "Candidate"))]
     return printable("; ".join(shown))
-
-
-def _columns(tables: Sequence[Table]) -> str:
-    return "; ".join(f"{table.name} has {_some(table.column_names())}" for table in tables)
 
 
 def _listed(known: Sequence[str]) -> str:

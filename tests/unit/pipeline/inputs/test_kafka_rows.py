@@ -176,7 +176,7 @@ class ScriptedClient:
         self.counts.append(count)
         messages = self._turns.pop(0) if self._turns else []
         records, events = group_messages(messages)
-        return Polled(converted(records), events, len(messages))
+        return converted(records), events, len(messages)
 
     def offsets(
         self, partitions: Collection[TopicPartition], which: int, *, timeout_ms: int
