@@ -1,20 +1,28 @@
-"""Reading commands against a real HTTP server with prepared replies: what is sent, what is printed, how they exit."""
+"""Reading commands against a real HTTP server with prepared replies: what is sent, one key or many, what is printed,
+how they exit. No value reaches a terminal as a control sequence, and nothing unknown becomes a number.
+"""
 
 from __future__ import annotations
 
 import json
 import socket
 
+import orjson
 import pytest
 from click.testing import CliRunner
+from hypothesis import given
+from hypothesis import strategies as st
 from tests.support.services.canned_server import Canned, canned_server
-from tests.support.services.reading_commands import ABSENT, FOUND, UNKNOWN_LAG, batch, problem, run
+from tests.support.services.reading_commands import ABSENT, FOUND, REFUSED, UNKNOWN_LAG, batch, problem, run
 
 from understudy.calls.http_client import Server
 from understudy.commands.group import cli
 from understudy.terminal.exits import ExitCode
+from understudy.terminal.reports import answer_rows, batch_row, quoted, shown
+from understudy_shared.base.texts import printable
 from understudy_shared.base.words import ApplicationId, Lineage
 from understudy_shared.http.target import parse_query
+from understudy_shared.reads.bounds import MAX_BATCH_KEYS
 from understudy_shared.reads.tokens import Position
 
 
@@ -216,3 +224,135 @@ def test_a_server_is_ready_only_when_it_says_so(reply: Canned, reasons: list[str
     with canned_server([reply]) as served, Server(served.url, timeout_s=30) as server:
         assert server.not_ready() == reasons
     assert served.requests == [("GET /readyz", b"")]
+
+
+def test_many_keys_are_asked_in_batches_in_their_order() -> None:
+    count = 2 * MAX_BATCH_KEYS + 1
+    stdin = b"".join(b"[%d]\n\n" % number for number in range(count))
+    replies = [batch(ABSENT, *[FOUND] * (MAX_BATCH_KEYS - 1)), batch(*[FOUND] * MAX_BATCH_KEYS), batch(FOUND)]
+    result, asked = run(["lookup", "s", "--stdin", "--json"], replies, stdin=stdin)
+    assert [number for _, body in asked for (number,) in json.loads(body)["keys"]] == list(range(count))
+    assert [len(json.loads(body)["keys"]) for _, body in asked] == [MAX_BATCH_KEYS, MAX_BATCH_KEYS, 1]
+    assert len(result.stdout.splitlines()) == count
+    assert result.exit_code == ExitCode.ABSENT
+
+
+@pytest.mark.parametrize(
+    ("items", "exit_code"),
+    [
+        ((FOUND, FOUND), ExitCode.OK),
+        ((FOUND, ABSENT), ExitCode.ABSENT),
+        ((ABSENT, problem("bad-key", 400).body), ExitCode.USAGE),
+        ((problem("bad-key", 400).body, REFUSED), ExitCode.REFUSED),
+    ],
+    ids=["found", "absent", "bad-key", "refused"],
+)
+def test_a_batch_exits_with_the_highest_of_its_keys(items: tuple[bytes, bytes], exit_code: ExitCode) -> None:
+    result, _ = run(["lookup", "s", '["N1"]', "[2]"], [batch(*items)])
+    assert result.exit_code == exit_code
+    assert len(result.stdout.splitlines()) == 2 + len(items)
+
+
+def test_keys_before_a_line_that_is_no_json_are_asked_and_the_line_is_named() -> None:
+    result, asked = run(["lookup", "s", "--stdin", "--json"], [batch(FOUND, FOUND)], stdin=b"[1]\n[2]\n[3\n[4]\n")
+    assert json.loads(asked[0][1])["keys"] == [[1], [2]]
+    assert len(result.stdout.splitlines()) == 2
+    assert result.exit_code == ExitCode.USAGE
+    assert "line 3 of standard input" in result.stderr
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**63), 2**63 - 1) | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(st.characters(exclude_categories=["Cs"])),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(st.characters(exclude_categories=["Cs"])), inner),
+)  # fmt: skip
+
+
+@given(JSON)
+def test_a_shown_value_is_one_printable_line(value: object) -> None:
+    assert shown(value).isprintable()
+
+
+@given(st.text())
+def test_a_text_of_others_is_one_printable_line_and_a_printable_one_is_kept(text: str) -> None:
+    assert printable(text).isprintable()
+    assert printable(text) == text or not text.isprintable()
+
+
+@given(JSON)
+def test_a_quoted_value_of_basic_characters_reads_back_as_the_same(value: object) -> None:
+    if all(ord(char) < 0x10000 for char in orjson.dumps(value).decode()):
+        assert orjson.loads(quoted(value)) == value
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        ("N14228", "N14228"),
+        ("", '""'),
+        (" a", '" a"'),
+        ("\x1b[2J", '"\\u001b[2J"'),
+        (None, "null"),
+        ([1, "a"], '[1,"a"]'),
+    ],
+)
+def test_a_text_that_could_mislead_is_quoted(value: object, text: str) -> None:
+    assert shown(value) == text
+
+
+READ = {
+    "key": {"k": "a"}, "found": True, "partition": 0, "version": 3, "committed_at": None, "watermark": None,
+    "lag": {"offset_lag": 0, "end_offset_position": 3, "time_lag_ms": 5}, "position": "us1.x",
+    "served_by": {"host": "h", "port": 1, "role": "active", "state": "RUNNING"},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("said", "rows", "cell"),
+    [
+        ({}, [], ""),
+        (
+            {"expires_at": "2024-03-01T00:00:00.000000Z", "expired": True},
+            [("expires", "2024-03-01T00:00:00.000000Z", ""), ("expired", "true", "")],
+            '{"expires":"2024-03-01T00:00:00.000000Z","expired":true}',
+        ),
+        (
+            {"value": {"n": 1}, "timeout_at": None},
+            [("value", "n", "1"), ("times out", "null", "")],
+            '{"n":1}',
+        ),
+        (
+            {"sessions": [{"start": "s", "end": "e", "value": {}}, {"start": "t", "end": "f", "value": {}}]},
+            [
+                ("sessions", "1", '{"start":"s","end":"e","value":{}}'),
+                ("", "2", '{"start":"t","end":"f","value":{}}'),
+            ],
+            '[{"start":"s","end":"e","value":{}},{"start":"t","end":"f","value":{}}]',
+        ),
+        (
+            {"rows": [{"value": {"n": 1}, "matched": False}]},
+            [("rows", "1", '{"value":{"n":1},"matched":false}')],
+            '[{"value":{"n":1},"matched":false}]',
+        ),
+        (
+            {"values": [{"value": {"n": 1}}]},
+            [("values", "1", '{"value":{"n":1}}')],
+            '[{"value":{"n":1}}]',
+        ),
+        (
+            {"entries": [{"key": {"p": "a"}, "value": {"n": 1}}]},
+            [("entries", "1", '{"key":{"p":"a"},"value":{"n":1}}')],
+            '[{"key":{"p":"a"},"value":{"n":1}}]',
+        ),
+        ({"timers": ["t"]}, [("timers", "1", '"t"')], '["t"]'),
+    ],
+    ids=["set", "expiring set", "group state", "sessions", "join side", "list", "map", "timers"],
+)
+def test_what_was_found_is_shown_by_the_members_that_its_kind_of_store_has(
+    said: dict[str, object], rows: list[tuple[str, str, str]], cell: str
+) -> None:
+    shown_rows = answer_rows({**READ, **said}, raw=False)
+    assert shown_rows[1 : 1 + len(rows)] == rows
+    assert shown_rows[1 + len(rows)][0] == "version"
+    assert batch_row({**READ, **said}, raw=False)[:3] == ('{"k":"a"}', "found", cell)
+    assert len(batch_row({**READ, **said}, raw=True)) == 5

@@ -1,4 +1,4 @@
-"""`explain`, `drain` and `lag` against a real HTTP server with a router's prepared replies."""
+"""`health`, `safe-to-stop`, `explain`, `drain` and `lag` against a real HTTP server with prepared replies."""
 
 from __future__ import annotations
 
@@ -8,17 +8,104 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
-from tests.support.router.replies import EXPLAINED, member, router_report
-from tests.support.services.canned_server import Canned, canned_server
+from tests.support.router.replies import EXPLAINED, member, replica, router_report
+from tests.support.services.canned_server import PROBLEM, Canned, canned_server
 
 from understudy.commands.group import cli
 from understudy.commands.operating import tasks_left
 from understudy.terminal.console import Lines, Page, Sheet
 from understudy.terminal.exits import ExitCode
+from understudy.terminal.lag_reports import SORTS, arranged
 from understudy.terminal.reports import explain_page
 
+OK: dict[str, Any] = {"symptom": "", "impact": "", "cause": "", "action": "", "runbook": None, "affected": []}
 
-def run(arguments: Sequence[str], *replies: object) -> tuple[Result, list[tuple[str, bytes]]]:
+
+def health(state: str = "ok", headline: str = "all well") -> dict[str, Any]:
+    indicators = [
+        {"name": "reads", "state": "ok", **OK},
+        {"name": "bus", "state": state, **OK, "symptom": "Redis\x1b is not heard", "action": "bring it back"},
+    ]
+    head = {"schema": 1, "application_id": "flights", "router": "r:8080"}
+    return {**head, "state": state, "headline": headline, "indicators": indicators}
+
+
+def answer(*, safe: bool, lost: int = 0) -> dict[str, Any]:
+    listed = [{"store": "aircraft", "partition": number} for number in range(lost)]
+    counts = {"last_replica": lost, "active": 0, "bound": 0}
+    would_lose = {"last_replica": listed, "active": [], "bound": [], "counts": counts}
+    return {"node_id": "n", "safe": safe, "why": "because", "would_lose": would_lose, "checked_at": "now"}
+
+
+def run(arguments: Sequence[str], *replies: object) -> tuple[Result, list[str]]:
+    canned = [reply if isinstance(reply, Canned) else Canned(json.dumps(reply).encode()) for reply in replies]
+    with canned_server(canned) as served:
+        result = CliRunner().invoke(cli, [*arguments, "--url", served.url])
+    assert result.exception is None or isinstance(result.exception, SystemExit), result.exc_info
+    return result, [target for target, _ in served.requests]
+
+
+def test_a_node_that_is_safe_to_stop_ends_with_zero_and_one_that_is_not_with_what_would_be_lost() -> None:
+    result, asked = run(["safe-to-stop", "a/b"], answer(safe=True))
+    assert (result.exit_code, result.stdout) == (ExitCode.OK, "yes: because\n")
+    assert asked == ["GET /admin/v1/nodes/a%2Fb/safe-to-stop"]
+    result, _ = run(["safe-to-stop", "n"], answer(safe=False, lost=25))
+    assert result.exit_code == ExitCode.REFUSED
+    assert result.stdout.startswith("no: because\nno other node has a caught-up replica of aircraft 0, aircraft 1,")
+    assert result.stdout.endswith("aircraft 19 and 5 more\n")
+    assert "understudy drain n" in result.stderr
+
+
+def test_safe_to_stop_asks_again_until_it_is_yes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("understudy.commands.operating.ASK_EVERY_S", 0)
+    away = {"type": "not-initialised", "title": "t", "status": 503, "detail": "nothing is known yet"}
+    replies = (Canned(json.dumps(away).encode(), 503, PROBLEM), answer(safe=False, lost=1), answer(safe=True))
+    result, asked = run(["safe-to-stop", "n", "--within-s", "60"], *replies)
+    assert (result.exit_code, result.stdout) == (ExitCode.OK, "yes: because\n")
+    assert len(asked) == 3
+
+
+def test_safe_to_stop_gives_the_last_answer_when_its_time_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("understudy.commands.operating.ASK_EVERY_S", 0)
+    result, asked = run(["safe-to-stop", "n", "--within-s", "0.3"], answer(safe=False, lost=1))
+    assert result.exit_code == ExitCode.REFUSED
+    assert len(asked) > 1
+    away = {"type": "not-initialised", "title": "t", "status": 503, "detail": "nothing is known yet"}
+    result, _ = run(["safe-to-stop", "n", "--within-s", "0.3"], Canned(json.dumps(away).encode(), 503, PROBLEM))
+    assert (result.exit_code, result.stderr) == (ExitCode.REFUSED, "error: nothing is known yet\n")
+
+
+def places(report: dict[str, Any]) -> list[tuple[int, str]]:
+    return [(each["partition"], each["node_id"]) for store in report["stores"] for each in store["partitions"]]
+
+
+def test_a_report_is_sorted_with_the_unknown_as_the_worst_and_filtered() -> None:
+    replicas = [
+        replica(0, "b", "active", "RUNNING", lag=3),
+        replica(1, "a", "standby", None, lag=None),
+        replica(2, "a", "standby", "RUNNING", lag=0),
+    ]
+    report = router_report(partitions=replicas)
+    assert places(arranged(report, sort="-lag")) == [(1, "a"), (0, "b"), (2, "a")]
+    assert places(arranged(report, sort="lag")) == [(2, "a"), (0, "b"), (1, "a")]
+    assert places(arranged(report, sort="node")) == [(1, "a"), (2, "a"), (0, "b")]
+    assert places(arranged(report, sort="-store")) == [(2, "a"), (1, "a"), (0, "b")]
+    assert places(arranged(report)) == [(0, "b"), (1, "a"), (2, "a")]
+    assert places(arranged(report, role="active")) == [(0, "b")]
+    assert places(arranged(report, state="UNKNOWN")) == [(1, "a")]
+    for sort in SORTS:
+        assert sorted(places(arranged(report, sort=sort))) == [(0, "b"), (1, "a"), (2, "a")]
+
+
+@pytest.mark.parametrize("command", [["export", "aircraft", "--out"], ["sql", "select 1", "--output"]])
+def test_an_ending_that_names_no_format_is_refused_before_anything_is_asked(command: list[str]) -> None:
+    result, asked = run([*command, "x.duck"])
+    assert (result.exit_code, asked) == (ExitCode.USAGE, [])
+    assert "nothing is written as .duck" in result.stderr
+    assert ".parquet" in result.stderr
+
+
+def run_at_router(arguments: Sequence[str], *replies: object) -> tuple[Result, list[tuple[str, bytes]]]:
     """The command's result, and what the server was asked. Replies are documents, or `Canned` as they are."""
     canned = [reply if isinstance(reply, Canned) else Canned(json.dumps(reply).encode()) for reply in replies]
     with canned_server(canned) as served:
@@ -38,9 +125,9 @@ def lines(page: Page) -> list[str]:
 
 
 def test_explain_asks_by_words_or_by_json_with_the_bounds() -> None:
-    result, asked = run(["explain", "aircraft", "a-b", "--max-lag", "0"], EXPLAINED)
+    result, asked = run_at_router(["explain", "aircraft", "a-b", "--max-lag", "0"], EXPLAINED)
     assert (result.exit_code, asked[0][0]) == (0, "GET /v1/stores/aircraft/metadata/a-b?max_lag=0")
-    result, asked = run(["explain", "aircraft", "--key", "[null]", "--require-active"], EXPLAINED)
+    result, asked = run_at_router(["explain", "aircraft", "--key", "[null]", "--require-active"], EXPLAINED)
     assert (result.exit_code, asked[0][0]) == (
         0,
         "GET /v1/stores/aircraft/metadata?key=%5Bnull%5D&require_active=true",
@@ -48,7 +135,7 @@ def test_explain_asks_by_words_or_by_json_with_the_bounds() -> None:
 
 
 def test_explain_shows_the_order_and_everybody_left_out_with_reasons() -> None:
-    result, _ = run(["explain", "aircraft", "N1"], EXPLAINED)
+    result, _ = run_at_router(["explain", "aircraft", "N1"], EXPLAINED)
     shown = [line.split() for line in result.stdout.splitlines()]
     assert shown[0] == ["aircraft", '{"tailnum":"N1"}']
     assert ["partition", "3", "of", "8"] in shown
@@ -82,7 +169,7 @@ DRAINING = Canned(b'{"node_id":"node-1","draining":true}', 202)
 def test_drain_asks_the_router_and_shows_the_tasks_that_are_left_until_none_is() -> None:
     empty = left("draining", active=0)
     reports = [left("serving", active=5), left("draining", active=3, standby=2), empty, empty]
-    result, asked = run(["drain", "node-1"], DRAINING, *reports)
+    result, asked = run_at_router(["drain", "node-1"], DRAINING, *reports)
     assert result.exit_code == ExitCode.OK
     assert asked[0] == ("POST /admin/v1/nodes/node-1/drain", b'{"drain":true}')
     assert [target for target, _ in asked[1:]] == ["GET /admin/v1/lag"] * 4
@@ -97,7 +184,7 @@ def test_drain_asks_the_router_and_shows_the_tasks_that_are_left_until_none_is()
 def test_an_empty_node_can_be_stopped_when_it_has_spoken_since_and_still_is_empty() -> None:
     silent = left("draining", active=0, said_ms_ago=60_000)
     reports = [silent, silent, left("draining", active=1), left("draining", active=0), left("draining", active=0)]
-    result, asked = run(["drain", "node-1"], DRAINING, *reports)
+    result, asked = run_at_router(["drain", "node-1"], DRAINING, *reports)
     assert (result.exit_code, len(asked) - 1) == (ExitCode.OK, 5)
     assert result.stdout.splitlines()[-1] == "node-1 can be stopped"
     assert result.stdout.count("can be stopped") == 1
@@ -105,20 +192,22 @@ def test_an_empty_node_can_be_stopped_when_it_has_spoken_since_and_still_is_empt
 
 @pytest.mark.parametrize("other", ["draining", "leaving", "failed", "dead"])
 def test_a_drain_that_cannot_end_because_nobody_can_take_the_tasks_says_so_at_once(other: str) -> None:
-    result, asked = run(["drain", "node-1"], DRAINING, left("draining", active=3, other=other))
+    result, asked = run_at_router(["drain", "node-1"], DRAINING, left("draining", active=3, other=other))
     assert (result.exit_code, len(asked) - 1) == (ExitCode.REFUSED, 1)
     assert "no other node can take what node-1 holds: node-1 is draining: 3 active" in result.stderr
     assert "--undo" in result.stderr
 
 
 def test_drain_ends_when_the_node_has_left() -> None:
-    result, _ = run(["drain", "node-1"], DRAINING, left("draining", active=3), left("draining", active=3, live=False))
+    result, _ = run_at_router(
+        ["drain", "node-1"], DRAINING, left("draining", active=3), left("draining", active=3, live=False)
+    )
     assert result.exit_code == ExitCode.OK
     assert result.stdout.splitlines()[-1] == "node-1 has left the cluster"
 
 
 def test_drain_that_takes_too_long_says_what_is_left() -> None:
-    result, _ = run(["drain", "node-1", "--within-s", "0.001"], DRAINING, left("draining", active=3))
+    result, _ = run_at_router(["drain", "node-1", "--within-s", "0.001"], DRAINING, left("draining", active=3))
     assert result.exit_code == ExitCode.REFUSED
     assert "not drained within 0.001 s: node-1 is draining: 3 active" in result.stderr
 
@@ -128,10 +217,10 @@ AWAY = {"state": "degraded", "why": "Redis is away: connection refused"}
 
 def test_drain_while_redis_is_away_says_so_at_once() -> None:
     report = {**left("draining", active=3), "bus": AWAY}
-    result, asked = run(["drain", "node-1"], DRAINING, report)
+    result, asked = run_at_router(["drain", "node-1"], DRAINING, report)
     assert (result.exit_code, len(asked) - 1) == (ExitCode.REFUSED, 1)
     assert "no task moves until Redis is back: Redis is away: connection refused; node-1 is draining" in result.stderr
-    result, _ = run(
+    result, _ = run_at_router(
         ["drain", "node-1", "--no-wait"], Canned(json.dumps({"node_id": "node-1", "bus": AWAY}).encode(), 202)
     )
     assert "node-1 is draining; no task moves until Redis is back" in result.stdout
@@ -141,7 +230,7 @@ def test_drain_at_a_fleet_waits_for_each_application_and_shows_the_sum() -> None
     taken = {"node_id": "node-1", "drain": True, "applications": {"a/b": {}, "c": {}}}
     empty = left("draining", active=0)
     first, second = left("draining", active=2), left("draining", active=3, standby=1)
-    result, asked = run(
+    result, asked = run_at_router(
         ["drain", "node-1"], Canned(json.dumps(taken).encode(), 202), first, second, empty, second, empty, empty, empty
     )
     assert result.exit_code == ExitCode.OK

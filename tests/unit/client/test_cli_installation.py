@@ -1,4 +1,6 @@
-"""`understudy doctor` on a checkpoint and on a server: facts, what is wrong, what to do, and an exit code."""
+"""`understudy doctor` on a checkpoint and on a server: facts, what is wrong, what to do, and an exit code; and
+`understudy config`: what a service would have, who set it, and no secret.
+"""
 
 from __future__ import annotations
 
@@ -134,3 +136,45 @@ def test_its_json_is_a_bug_report_without_passwords(tmp_path: Path, monkeypatch:
     assert "UNDERSTUDY_PROT" in here["unknown"][0]
     assert "hush" not in shown
     assert "hush" not in run(str(checkpoint.path)).stdout
+
+
+@pytest.fixture(autouse=True)
+def no_variables(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("UNDERSTUDY_CONFIG", raising=False)
+
+
+def run_config(*arguments: str, **environment: str | None) -> Result:
+    return CliRunner(env={"UNDERSTUDY_CONFIG": None, **environment}).invoke(cli, ["config", *arguments])
+
+
+def shown(result: Result) -> dict[str, tuple[object, str, str]]:
+    assert result.exit_code == 0, result.stderr
+    rows = json.loads(result.stdout)["settings"]
+    return {row["name"]: (row["value"], row["source"], row["where"]) for row in rows}
+
+
+def test_a_flag_wins_over_a_variable_a_variable_over_the_file_and_the_file_over_the_default(tmp_path: Path) -> None:
+    file = tmp_path / "serve.toml"
+    file.write_text('port = 1\nhost = "::1"\nworkers = 4\nprot = 5\n')
+    variables = {"UNDERSTUDY_PORT": "2", "understudy_host": "127.0.0.2", "UNDERSTUDY_WORKRES": "9"}
+    result = run_config("serve", "/data/flights", "--port", "3", "--json", "--config", str(file), **variables)
+    found = shown(result)
+    assert found["checkpoint"] == ("/data/flights", "flag", "CHECKPOINT")
+    assert found["port"] == (3, "flag", "--port")
+    assert found["host"] == ("127.0.0.2", "variable", "understudy_host")
+    assert found["workers"] == (4, "file", str(file))
+    assert found["overlay_max_bytes"] == (64 * 1024 * 1024, "default", "")
+    assert "the file has prot, which is not a setting. Did you mean 'port'?" in result.stderr
+    assert "UNDERSTUDY_WORKRES is not a setting" in result.stderr
+
+
+def test_passwords_are_masked_wherever_they_come_from() -> None:
+    url = "redis://me:hush@bus:6379/0"
+    for result in (
+        run_config("node", "--redis", url),
+        run_config("node", "--json", UNDERSTUDY_REDIS=url),
+        run_config("node", "s3://key:hush@bucket/x"),
+    ):
+        assert result.exit_code == 0
+        assert "hush" not in result.output
+    assert "bus:6379" in run_config("router", "--changed", "--redis", url).stdout
