@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from benchmarks.simulated import APPLICATION, LINEAGE, SimulatedNode
-from understudy_node.cluster.assignor import Member, Replica, assign
+from understudy_node.cluster.assignor import Assignor, Member, Replica
 from understudy_router.cluster.candidates import candidates_of
 from understudy_router.cluster.catalogue import stores_of
 from understudy_router.cluster.tables import Tables
@@ -94,7 +94,7 @@ def assigned(
     members: list[Member], tasks: list[str], before: dict[str, AssignedTask], held: dict[str, list[Replica]]
 ) -> dict[str, AssignedTask]:
     """Call the assignor once."""
-    return assign(members, tasks, before, held, num_standby_replicas=1, max_warmup_replicas=MAX_WARMUPS)
+    return Assignor(num_standby_replicas=1, max_warmup_replicas=MAX_WARMUPS).assign(members, tasks, before, held)
 
 
 def assignment_of(nodes: list[SimulatedNode], tasks: dict[str, AssignedTask], epoch: int) -> Assignment:

@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from understudy_node.cluster.balance import Balance, Target, TaskReplicas
 from understudy_node.cluster.weights import UNWEIGHED, Weighed
@@ -46,12 +46,6 @@ class Replica:
     version: int | None
 
 
-class HeldReplicas(Protocol):
-    """The reported replicas, by task."""
-
-    def get(self, task: str, default: Sequence[Replica], /) -> Sequence[Replica]: ...
-
-
 class Assignor:
     """The assignor of one cluster. It keeps its last search, so that a call costs what changed since then.
 
@@ -74,7 +68,7 @@ class Assignor:
         members: Sequence[Member],
         tasks: Sequence[str],
         previous: Mapping[str, AssignedTask],
-        held: HeldReplicas,
+        held: Mapping[str, Sequence[Replica]] | Holdings,
         *,
         away: Sequence[Member] = (),
         changed: Set[str] | None = None,
@@ -127,7 +121,7 @@ class _Search:
         weighed: Weighed,
         *,
         previous: Mapping[str, AssignedTask],
-        held: HeldReplicas,
+        held: Mapping[str, Sequence[Replica]] | Holdings,
         changed: Set[str],
         spare: int,
     ) -> dict[str, AssignedTask]:
@@ -186,26 +180,6 @@ class _Search:
             and len(target.nodes) >= self.copies
             and target.nodes == replicas.settled | replicas.away
         )
-
-
-def assign(
-    members: Sequence[Member],
-    tasks: Sequence[str],
-    previous: Mapping[str, AssignedTask],
-    held: HeldReplicas,
-    *,
-    num_standby_replicas: int,
-    max_warmup_replicas: int,
-    away: Sequence[Member] = (),
-    application_id: str = "",
-    weighed: Weighed = UNWEIGHED,
-) -> dict[str, AssignedTask]:
-    assignor = Assignor(
-        num_standby_replicas=num_standby_replicas,
-        max_warmup_replicas=max_warmup_replicas,
-        application_id=application_id,
-    )
-    return assignor.assign(members, tasks, previous, held, away=away, weighed=weighed)
 
 
 def duties_of(tasks: Mapping[str, AssignedTask], node_id: str) -> dict[str, Role]:

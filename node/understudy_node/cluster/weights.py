@@ -123,12 +123,10 @@ class Weighed(NamedTuple):
 UNWEIGHED: Final = Weighed()
 
 
-class _Gain(NamedTuple):
-    """An exchange, and by how much the heavier node becomes lighter. The one that moves less is the greater of two."""
-
-    number: float
-    is_single: bool
-    exchange: Exchange
+_Gain = tuple[float, bool, Exchange]
+"""By how much the heavier node becomes lighter, whether one replica alone moves, and the exchange. So one that moves
+less is the greater of two equal gains.
+"""
 
 
 def next_exchange(tasks: Mapping[str, AssignedTask], zones: Mapping[str, str], weights: Weights) -> Exchange | None:
@@ -140,7 +138,7 @@ def next_exchange(tasks: Mapping[str, AssignedTask], zones: Mapping[str, str], w
     for giver, taker in _pairs(loads, 2 * step(loads.values(), MIN_STEP_BYTES)):
         found = max(_exchanges(held, weights, giver, taker, loads[giver] - loads[taker]), default=None)
         if found is not None:
-            return found.exchange
+            return found[-1]
     return _next_role(held, weights)
 
 
@@ -190,10 +188,10 @@ def _exchanges(held: _Held, weights: Weights, giver: str, taker: str, gap: float
             for back, task_back in returned.items():
                 gain = min(weight - back, gap - weight + back)
                 if gain >= max(MIN_STEP_BYTES, (weight + back) / 2):
-                    yield _Gain(gain, False, Exchange(giver, taker, task, task_back))
+                    yield (gain, False, Exchange(giver, taker, task, task_back))
             gain = min(weight, gap - weight)
             if gain >= max(MIN_STEP_BYTES, weight / 2) and held.has_one_more(giver, taker, is_active):
-                yield _Gain(gain, True, Exchange(giver, taker, task))
+                yield (gain, True, Exchange(giver, taker, task))
 
 
 def _movable(held: _Held, weights: Weights, giver: str, taker: str, is_active: bool) -> dict[int, str]:

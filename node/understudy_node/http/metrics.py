@@ -224,12 +224,8 @@ class NodeMetrics:
             measures.visible.histogram,
             per=MS_PER_S,
         )
-        errors = Total(
-            "understudy_storage_errors", "Looks at the commit log and steps of replicas that failed", labels=("during",)
-        )
-        for during in During:
-            errors.add_metric((during,), measures.storage_errors[during])
-        yield errors
+        failed, text = measures.storage_errors, "Looks at the commit log and steps of replicas that failed"
+        yield _totals("understudy_storage_errors", text, "during", {each: failed[each] for each in During})
 
     def _leases(self) -> Iterator[Metric]:
         leases, pinned = self._node.leases, self._node.pinned.by_version()
@@ -246,10 +242,8 @@ class NodeMetrics:
             "Files of leased versions that were opened from the checkpoint",
             sum(each.disk_bytes for each in of_leases),
         )
-        changes = Total("understudy_snapshot_lease_changes", "What became of snapshot leases", labels=("change",))
-        for change in CHANGES:
-            changes.add_metric((change,), leases.counts[change])
-        yield changes
+        changes: dict[str, int] = {change: leases.counts[change] for change in CHANGES}
+        yield _totals("understudy_snapshot_lease_changes", "What became of snapshot leases", "change", changes)
 
     def _restores(self) -> Iterator[Metric]:
         generation = self._node.generation
@@ -288,6 +282,13 @@ class NodeMetrics:
         )
 
 
+def _totals(name: str, text: str, label: str, counts: Mapping[str, int]) -> Metric:
+    family = Total(name, text, labels=(label,))
+    for value, count in counts.items():
+        family.add_metric((value,), count)
+    return family
+
+
 def _cluster_metrics(cluster: ClusterMember, *, is_connected: bool) -> Iterator[Metric]:
     term, epoch = (0, 0) if cluster.assignment is None else cluster.assignment.order
     yield Gauge("understudy_assignment_term", "Term of the followed assignment; 0: no assignment", term)
@@ -296,10 +297,8 @@ def _cluster_metrics(cluster: ClusterMember, *, is_connected: bool) -> Iterator[
     yield Gauge("understudy_node_draining", "1: this node asked for its tasks to move away", cluster.draining)
     yield Gauge("understudy_node_standbys_wanted", "num_standby_replicas as configured", cluster.num_standby_replicas)
     yield Gauge("understudy_node_bus_connected", "Whether Redis is heard and takes writes", is_connected)
-    refused = Total("understudy_node_refused_messages", "Documents from Redis that were not used", labels=("kind",))
-    for kind, count in sorted(cluster.refused.items()):
-        refused.add_metric((kind,), count)
-    yield refused
+    refused = dict(sorted(cluster.refused.items()))
+    yield _totals("understudy_node_refused_messages", "Documents from Redis that were not used", "kind", refused)
 
 
 def process_metrics(guard: ConnectionGuard, access: Access, cache: BlockCache) -> Iterator[Metric]:

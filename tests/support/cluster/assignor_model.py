@@ -7,13 +7,13 @@ assignor every promise about one step is checked, and that an assignor that was 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import pytest
 from hypothesis import strategies as st
 
-from understudy_node.cluster.assignor import Assignor, Member, Replica, assign
+from understudy_node.cluster.assignor import Assignor, Member, Replica
 from understudy_node.cluster.weights import UNWEIGHED, Weighed, Weights, next_exchange
 from understudy_shared.bus.messages import AssignedTask
 
@@ -41,6 +41,26 @@ WEIGHTS = st.builds(
 
 APPLICATION = "orders"
 """Its nodes have another order than that of their ids."""
+
+
+def assign(
+    members: Sequence[Member],
+    tasks: Sequence[str],
+    previous: Mapping[str, AssignedTask],
+    held: Mapping[str, Sequence[Replica]],
+    *,
+    num_standby_replicas: int,
+    max_warmup_replicas: int,
+    application_id: str = "",
+    **more: Any,
+) -> dict[str, AssignedTask]:
+    """Return the next assignment by a new assignor."""
+    assignor = Assignor(
+        num_standby_replicas=num_standby_replicas,
+        max_warmup_replicas=max_warmup_replicas,
+        application_id=application_id,
+    )
+    return assignor.assign(members, tasks, previous, held, **more)
 
 
 class Cluster:

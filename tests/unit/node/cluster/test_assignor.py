@@ -19,13 +19,14 @@ from tests.support.cluster.assignor_model import (
     WEIGHTS,
     WHICH,
     Cluster,
+    assign,
     can_be_spread,
     check_rest,
     picked,
 )
 from tests.support.cluster.placement_world import BEAT_MS, DELAY_MS, World, beat, turns_until_written
 
-from understudy_node.cluster.assignor import Holdings, Member, Replica, assign, members_of
+from understudy_node.cluster.assignor import Holdings, Member, Replica, members_of
 from understudy_node.cluster.leader import Placement
 from understudy_node.cluster.weights import Weights
 from understudy_shared.bus.gossip import AgedHeartbeat
