@@ -91,13 +91,17 @@ class World:
             self.known[node] = written
         return written
 
+    async def written(self, placement: Placement, nodes: list[AgedHeartbeat], *, node: str = "a") -> Assignment:
+        """What a turn writes."""
+        written = await self.turn(placement, nodes, node=node)
+        assert written is not None
+        return written
+
     async def first(self, placement: Placement, nodes: list[AgedHeartbeat]) -> Assignment:
         """The very first assignment, by node a."""
         assert await self.turn(placement, nodes) is None
         self.clock.advance(BEAT_MS)
-        written = await self.turn(placement, nodes)
-        assert written is not None
-        return written
+        return await self.written(placement, nodes)
 
     def lose_all(self) -> None:
         """Redis comes back empty: another bus in the place of the first."""

@@ -25,8 +25,7 @@ async def test_nodes_that_start_together_share_from_the_beginning() -> None:
     placement = world.placement()
     assert await world.turn(placement, [beat("a")]) is None
     world.clock.advance(BEAT_MS)
-    written = await world.turn(placement, [beat("a"), beat("b")])
-    assert written is not None
+    written = await world.written(placement, [beat("a"), beat("b")])
     assert written.order == (1, 1)
     assert {each.active for each in written.tasks.values()} == {"a", "b"}
     assert await world.gossip.assignment() == written
@@ -39,8 +38,7 @@ async def test_a_node_that_is_starting_is_waited_for_but_not_for_ever(other: Age
     for _ in range(3):
         assert await world.turn(placement, [beat("a"), other]) is None
         world.clock.advance(BEAT_MS)
-    written = await world.turn(placement, [beat("a"), other])
-    assert written is not None
+    written = await world.written(placement, [beat("a"), other])
     assert set(written.members) == {"a"}
 
 
@@ -132,8 +130,7 @@ async def test_a_node_that_follows_another_checkpoint_gets_nothing() -> None:
     world = World()
     placement = world.placement()
     first = await world.first(placement, [beat("a"), beat("b")])
-    written = await world.turn(placement, [beat("a", at=first.order), beat("b", lineage="other")])
-    assert written is not None
+    written = await world.written(placement, [beat("a", at=first.order), beat("b", lineage="other")])
     assert set(written.members) == {"a"}
 
 
@@ -141,12 +138,10 @@ async def test_a_node_that_comes_back_is_warm_up_until_its_heartbeat_says_that_i
     world = World()
     placement = world.placement()
     first = await world.first(placement, [beat("a")])
-    joined = await world.turn(placement, [beat("a", at=first.order), beat("b", version=None)])
-    assert joined is not None
+    joined = await world.written(placement, [beat("a", at=first.order), beat("b", version=None)])
     assert all(task.warmups == ("b",) for task in joined.tasks.values())
     late = beat("b", at=joined.order, exceptions={"0_1": Applied(version=5, state="RESTORING")})
-    written = await world.turn(placement, [beat("a", at=joined.order), late])
-    assert written is not None
+    written = await world.written(placement, [beat("a", at=joined.order), late])
     assert (written.tasks["0_0"].warmups, written.tasks["0_1"].warmups) == ((), ("b",))
 
 
@@ -154,8 +149,7 @@ async def test_a_heartbeat_is_read_by_the_assignment_that_its_node_follows() -> 
     world = World()
     placement = world.placement()
     first = await world.first(placement, [beat("a")])
-    joined = await world.turn(placement, [beat("a", at=first.order), beat("b", version=None)])
-    assert joined is not None
+    joined = await world.written(placement, [beat("a", at=first.order), beat("b", version=None)])
     # b has not heard of it: what it holds, and how far that is, belongs to the assignment before
     assert await world.turn(placement, [beat("a", at=joined.order), beat("b", at=first.order)]) is None
     assert await world.turn(placement, [beat("a", at=joined.order), beat("b", at=joined.order, held=[])]) is None
@@ -189,8 +183,7 @@ async def test_a_holder_that_slept_does_not_overwrite() -> None:
     assert stale is not None
     world.clock.advance(3 * BEAT_MS)
     world.known["b"] = first
-    later = await world.turn(other, [beat("b", at=first.order)], node="b")
-    assert later is not None
+    later = await world.written(other, [beat("b", at=first.order)], node="b")
     assert await world.turn(slept, [beat("a", at=first.order)]) is None
     assert slept.fence is None
     mine = first.model_copy(update={"epoch": 99})
@@ -207,8 +200,7 @@ async def test_a_bus_that_came_back_empty_gets_the_known_assignment_after_one_ex
     for _ in range(3):
         assert await world.turn(placement, [beat("a", at=first.order)]) is None
         world.clock.advance(BEAT_MS)
-    written = await world.turn(placement, [beat("a", at=first.order), beat("b", at=first.order)])
-    assert written is not None
+    written = await world.written(placement, [beat("a", at=first.order), beat("b", at=first.order)])
     assert written.order == (2, 2)
     assert written.tasks == first.tasks
 
@@ -222,8 +214,7 @@ async def test_a_node_that_does_not_know_what_others_follow_leaves_the_lease_to_
     assert await world.turn(stranger, nodes, node="c") is None
     assert stranger.fence is None
     world.known["b"] = first
-    written = await world.turn(other, nodes, node="b")
-    assert written is not None
+    written = await world.written(other, nodes, node="b")
     assert written.order == (2, 2)
     assert "b" in {task.active for task in written.tasks.values()}
 
@@ -234,8 +225,7 @@ async def test_a_lease_of_a_term_that_others_are_past_is_taken_anew() -> None:
     first = await world.first(placement, [beat("a"), beat("b")])
     later = first.model_copy(update={"term": 5, "epoch": 9})  # of a Redis that was failed over to this one
     world.known["a"] = later
-    written = await world.turn(placement, [beat("a", at=later.order), beat("b", at=later.order)])
-    assert written is not None
+    written = await world.written(placement, [beat("a", at=later.order), beat("b", at=later.order)])
     assert written.order == (6, 10)
 
 
@@ -248,8 +238,7 @@ async def test_an_assignment_that_nobody_knows_any_more_is_replaced_by_a_later_o
         world.clock.advance(BEAT_MS)
     assert await world.turn(placement, nodes) is None  # and now nodes that start together are waited for
     world.clock.advance(BEAT_MS)
-    written = await world.turn(placement, nodes)
-    assert written is not None
+    written = await world.written(placement, nodes)
     assert written.order == (5, 8)
 
 
@@ -279,8 +268,7 @@ async def test_a_write_whose_answer_was_lost_is_read_again() -> None:
     stored = await world.gossip.assignment()
     assert stored is not None
     assert stored.order == (1, 1)
-    written = await world.turn(placement, [beat("a", at=stored.order)])
-    assert written is not None
+    written = await world.written(placement, [beat("a", at=stored.order)])
     assert written.order == (1, 2)
 
 
