@@ -158,63 +158,6 @@ def alone_text(application_id: str, found: Applications, *, where: str) -> str |
     ).rstrip()
 
 
-class NodeListener:
-    """The `ClusterDelegate` of one node. `bus_came_back` is called after all keys were read."""
-
-    def __init__(
-        self,
-        context: MemberContext,
-        *,
-        follower: AssignmentFollower,
-        remembering: Remembering,
-        own: OwnMessages,
-        bus_came_back: Callable[[], None],
-    ) -> None:
-        self.ask_others = remembering.ask_others
-        self._context = context
-        self._follower = follower
-        self._remembering = remembering
-        self._own = own
-        self._bus_came_back = bus_came_back
-
-    def hear(self, heard: Spoken) -> None:
-        context = self._context
-        match heard:
-            case Heartbeat():
-                if self._own.refute(heard):
-                    context.changed.set()
-                context.heard(heard)
-            case Farewell():
-                context.neighbours.left(heard, context.clock.monotonic_ms())
-                context.changed.set()
-            case Assignment():
-                self._follower.follow(heard)
-            case CommitHint():
-                context.node.wake()
-            case Announcement():
-                context.node.announce(heard)
-
-    def take_nodes(self, seen: list[AgedHeartbeat]) -> None:
-        self._context.neighbours.read(seen, now_ms=self._context.clock.monotonic_ms())
-
-    async def take_keys(self, seen: list[AgedHeartbeat], assignment: Assignment | None) -> None:
-        context = self._context
-        announcement = await context.gossip.announcement()
-        self._bus_came_back()
-        self._own.bus_came_back()
-        context.bus_state.subscribed(None)
-        # The remembered assignment comes first: it shows whether the one in Redis is forged.
-        await self._remembering.bus_is_there(assignment)
-        if assignment is not None:
-            self._follower.follow(assignment)
-        if announcement is not None:
-            context.gossip.handle(announcement, self.hear)
-        context.changed.set()
-
-    def bus_lost(self, why: str) -> None:
-        self._context.bus_state.subscribed(why)
-
-
 class ClusterMember:
     """One node in the cluster of its application."""
 
@@ -249,19 +192,13 @@ class ClusterMember:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._wakes = False
         """Whether the loop will be woken, so that a further change need not wake it."""
-        self._changed = asyncio.Event()
-        self._bus_state = BusState()
-        self._calls = NodeCalls(settings.application, identity)
-        self._neighbours = Neighbours(
-            self.node_id, refuse=gossip.refuse, history=lambda: (node.lineage, node.end.version)
-        )
         self._context = context = MemberContext(
             node=node,
             gossip=gossip,
-            calls=self._calls,
-            neighbours=self._neighbours,
-            bus_state=self._bus_state,
-            changed=self._changed,
+            calls=NodeCalls(settings.application, identity),
+            neighbours=Neighbours(self.node_id, refuse=gossip.refuse, history=lambda: (node.lineage, node.end.version)),
+            bus_state=BusState(),
+            changed=asyncio.Event(),
             member_id=member_id,
             heartbeat_ms=settings.lag_refresh_ms,
             clock=clock,
@@ -275,15 +212,8 @@ class ClusterMember:
         self._remembering = Remembering(
             context, self._memory, seeds=parse_seeds(settings.seed), take=self._follower.follow
         )
-        listener = NodeListener(
-            context,
-            follower=self._follower,
-            remembering=self._remembering,
-            own=self._own,
-            bus_came_back=self._placement.bus_came_back,
-        )
         self.cluster = ClusterFollower(
-            gossip, self._neighbours, listener, heartbeat_ms=lambda: context.heartbeat_ms, clock=clock
+            gossip, context.neighbours, self, heartbeat_ms=lambda: context.heartbeat_ms, clock=clock
         )
         self.beat = Beat(
             context,
@@ -307,6 +237,50 @@ class ClusterMember:
             others = log_other_applications(self.gossip, where=self._shown_redis)
             self._tasks.start("look for other applications", others)
 
+    # ---- the `ClusterDelegate` of its follower
+
+    def hear(self, heard: Spoken) -> None:
+        context = self._context
+        match heard:
+            case Heartbeat():
+                if self._own.refute(heard):
+                    context.changed.set()
+                context.heard(heard)
+            case Farewell():
+                context.neighbours.left(heard, context.clock.monotonic_ms())
+                context.changed.set()
+            case Assignment():
+                self._follower.follow(heard)
+            case CommitHint():
+                context.node.wake()
+            case Announcement():
+                context.node.announce(heard)
+
+    def take_nodes(self, seen: list[AgedHeartbeat]) -> None:
+        self._context.neighbours.read(seen, now_ms=self._context.clock.monotonic_ms())
+
+    async def take_keys(self, seen: list[AgedHeartbeat], assignment: Assignment | None) -> None:
+        context = self._context
+        announcement = await context.gossip.announcement()
+        self._placement.bus_came_back()
+        self._own.bus_came_back()
+        context.bus_state.subscribed(None)
+        # The remembered assignment comes first: it shows whether the one in Redis is forged.
+        await self._remembering.bus_is_there(assignment)
+        if assignment is not None:
+            self._follower.follow(assignment)
+        if announcement is not None:
+            context.gossip.handle(announcement, self.hear)
+        context.changed.set()
+
+    def bus_lost(self, why: str) -> None:
+        self._context.bus_state.subscribed(why)
+
+    async def ask_others(self) -> None:
+        await self._remembering.ask_others()
+
+    # ---- its life and its state
+
     async def leave(self) -> None:
         """Announce the departure and give up the lease. The node still answers and keeps its replicas."""
         log.info("leaving", extra={"action": "leaving"})
@@ -324,12 +298,12 @@ class ClusterMember:
             log.warning("left without a farewell: %s", error, extra={"action": "farewell-failed"})
         if self._is_alone:
             await self.gossip.close()
-        await self._calls.close()
+        await self._context.calls.close()
         await self._memory.flush()
 
     @property
     def assignment(self) -> Assignment | None:
-        return self._neighbours.assignment
+        return self._context.neighbours.assignment
 
     @property
     def has_lease(self) -> bool:
@@ -345,7 +319,12 @@ class ClusterMember:
 
     def causes(self) -> Mapping[str, str]:
         """Return which functions of the cluster fail although lookups work, and why, by cause."""
-        return {**self._bus_state.causes, **self._own.causes(), **self._check.causes(), **self.gossip.auth.causes()}
+        return {
+            **self._context.bus_state.causes,
+            **self._own.causes(),
+            **self._check.causes(),
+            **self.gossip.auth.causes(),
+        }
 
     def not_ready(self) -> list[str]:
         """Return why this node should not get requests, beyond the reasons of the node itself."""
@@ -376,17 +355,19 @@ class ClusterMember:
 
     def _woken(self) -> None:
         self._wakes = False  # first, so that a change from here on wakes the loop again
-        self._changed.set()
+        self._context.changed.set()
 
     def drain(self, draining: bool) -> None:
         if draining != self.draining:
             log.warning("draining" if draining else "draining no more", extra={"action": "drain", "drain": draining})
         self.draining = draining
-        self._changed.set()
+        self._context.changed.set()
 
     def heartbeat(self) -> Heartbeat:
         degraded = sorted({**self.node.causes(), **self.causes()})
-        status = MemberStatus(self._state(), self._neighbours.order, self.beat.leaving, degraded, self._check.found)
+        status = MemberStatus(
+            self._state(), self._context.neighbours.order, self.beat.leaving, degraded, self._check.found
+        )
         return self._own.heartbeat(status)
 
     def catalogue(self) -> tuple[str, Catalogue] | None:

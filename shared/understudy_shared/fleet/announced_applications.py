@@ -252,8 +252,6 @@ class AnnouncedQueries:
     """The queries that were heard of, by application id."""
 
     def __init__(self, *, forget_after_ms: int) -> None:
-        self.refused = 0
-        """The number of announcements for which there was no room."""
         self.revision = 0
         """A number that grows with each change of what is known, but for its age."""
         self._forget_after_ms = forget_after_ms
@@ -274,9 +272,7 @@ class AnnouncedQueries:
         self.revision += 1
         if known is not None and now_ms - known.announced_ms <= STEADY_MS:
             known.rival = (location, now_ms)
-        elif known is None and len(self._known) >= MAX_KNOWN:
-            self.refused += 1
-        else:
+        elif known is not None or len(self._known) < MAX_KNOWN:
             self._known[application_id] = _Known(location, now_ms)
 
     def read(self, application_id: str, location: str, *, now_ms: float) -> None:

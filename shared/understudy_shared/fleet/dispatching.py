@@ -69,9 +69,6 @@ class SharedThreads(ThreadPoolExecutor):
         self._begin_what_may()
         return call.future
 
-    def waiting(self, application: str) -> int:
-        return len(self._waiting.get(application, ()))
-
     def _begin_what_may(self) -> None:
         while (found := self._next()) is not None:
             application, call = found

@@ -22,9 +22,7 @@ from tests.support.cluster.followed_node import followed_node
 from tests.support.spark.queries import wait_until
 
 from understudy_node.cluster.context import BusState, MemberContext, MemberId, Neighbours
-from understudy_node.cluster.heartbeat import OwnMessages
-from understudy_node.cluster.heartbeat_loop import AssignmentFollower
-from understudy_node.cluster.member import ClusterMember, NodeListener, Remembering, alone_text
+from understudy_node.cluster.member import ClusterMember, Remembering, alone_text
 from understudy_node.node import Node
 from understudy_node.settings import ClusterNodeSettings
 from understudy_shared.base.clock import SystemClock
@@ -32,7 +30,7 @@ from understudy_shared.base.words import HostInfo
 from understudy_shared.bus.base import Stored
 from understudy_shared.bus.gossip import Applications, Gossip
 from understudy_shared.bus.messages import Applied, AssignedTask, Assignment, Endpoint, Heartbeat
-from understudy_shared.cluster.follower import ClusterFollower
+from understudy_shared.cluster.follower import ClusterDelegate, ClusterFollower
 from understudy_shared.cluster.node_calls import NodeCalls
 from understudy_shared.cluster.without_bus import Memory, Remembered
 
@@ -84,14 +82,10 @@ async def remembering(
     disk = Memory(None if folder is None else Remembered(folder, APPLICATION))
     asked = [each if isinstance(each, HostInfo) else HostInfo("127.0.0.1", each.port) for each in seeds]
     memory = Remembering(context, disk, seeds=asked, take=take)
-    part = NodeListener(
-        context,
-        follower=cast(AssignmentFollower, None),
-        remembering=memory,
-        own=cast(OwnMessages, None),
-        bus_came_back=lambda: None,
+    part = SimpleNamespace(ask_others=memory.ask_others, bus_lost=lambda why: None)
+    follower = ClusterFollower(
+        gossip, neighbours, cast(ClusterDelegate, part), heartbeat_ms=lambda: 10, clock=context.clock
     )
-    follower = ClusterFollower(gossip, neighbours, part, heartbeat_ms=lambda: 10, clock=context.clock)
     going = [asyncio.ensure_future(disk.keep()), asyncio.ensure_future(follower.go_on_without_the_bus())]
     try:
         yield World(disk, memory, follower, taken)
