@@ -148,7 +148,7 @@ def _reading_routes(  # noqa: PLR0917  # the parts of an application, in the ord
     changes = NodeChanges(reads, scans)
     yield changes_routes(changes)
     yield changes_hop_routes(changes)
-    histories = NodeHistories(reads)
+    histories = NodeHistories(reads, scans)
     yield history_routes(histories)
     yield history_hop_routes(histories)
     yield watch_routes(watches, PrefixWatches(watches, changes).begin)

@@ -36,11 +36,11 @@ from understudy_shared.questions.changes.histories import (
     Histories,
     HistoryHop,
     HistoryRange,
-    HistoryStore,
     decode_history_hop,
 )
 from understudy_shared.questions.changes.service import ChangesPlace, VersionLines
 from understudy_shared.questions.export.hop import PART_BYTES
+from understudy_shared.questions.scan.service import Scans
 from understudy_shared.reads.bounds import NO_BOUND, BadBoundError, ReadVersion, Refusal, Selection
 
 MAX_HISTORY_BYTES: Final = 1024 * 1024
@@ -129,13 +129,9 @@ HISTORY_S = 2.0
 class NodeHistories(Histories):
     """The histories of the keys of this node's replicas."""
 
-    def __init__(self, reads: Reads) -> None:
-        super().__init__(reads)
+    def __init__(self, reads: Reads, scans: Scans) -> None:
+        super().__init__(scans)
         self._reads = reads
-
-    def store(self, name: str) -> HistoryStore:
-        reader = self._reads.reader(name)
-        return HistoryStore(reader.store.name, reader.store.codec, reader.partitions, reader.max_key_bytes)
 
     async def read(self, name: str, partition: int, row: bytes, asked: HistoryRange) -> bytes:
         return await self._read(self._reads.reader(name), partition, row, asked)

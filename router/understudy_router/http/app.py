@@ -262,7 +262,7 @@ def create_app(
     framework.in_front = scans_in_front(scans)
     app.seeks = Seeks(scans)
     app.watch_streams = WatchStreams(router.settings.max_watchers)
-    watches = RouterWatches(reads, app.watch_streams, scans, forwarder, router.settings.application_id)
+    watches = RouterWatches(reads, app.watch_streams, scans, forwarder)
     for routes in _reading_routes(router, reads, app, scans, forwarder, watches):
         http.include_router(routes)
     http.include_router(drain_route(router))
@@ -302,7 +302,7 @@ def _reading_routes(  # noqa: PLR0917  # the parts of an application, in the ord
     yield export_routes(exports)
     changes = RouterChanges(reads, scans, forwarder)
     yield changes_routes(changes)
-    yield history_routes(RouterHistories(reads, forwarder))
+    yield history_routes(RouterHistories(reads, scans, forwarder))
     snapshots = RouterSnapshots(reads, forwarder, router.leases, router.moments, router.clock)
     yield several_routes(SeveralStores(app, reads, snapshots.position))
     yield snapshot_routes(snapshots)

@@ -8,7 +8,7 @@ from understudy_router.questions.lookup.service import Reads
 from understudy_router.questions.scan import scan_hop
 from understudy_router.questions.scan_forwarder import EXPORT_PART_S, ScanForwarder
 from understudy_shared.cluster.node_calls import CallKind
-from understudy_shared.questions.changes.histories import Histories, HistoryHop, HistoryRange, HistoryStore
+from understudy_shared.questions.changes.histories import Histories, HistoryHop, HistoryRange
 from understudy_shared.questions.changes.service import (
     Changes,
     ChangesHop,
@@ -48,14 +48,10 @@ class RouterChanges(Changes):
 class RouterHistories(Histories):
     """The histories of the keys of the application, by asking its nodes."""
 
-    def __init__(self, reads: Reads, forwarder: ScanForwarder) -> None:
-        super().__init__(reads)
+    def __init__(self, reads: Reads, scans: Scans, forwarder: ScanForwarder) -> None:
+        super().__init__(scans)
         self._reads = reads
         self._forwarder = forwarder
-
-    def store(self, name: str) -> HistoryStore:
-        route = self._reads.route(name)
-        return HistoryStore(route.name, route.codec, route.partitions, self._reads.max_key_bytes)
 
     async def read(self, name: str, partition: int, row: bytes, asked: HistoryRange) -> bytes:
         route = self._reads.route(name)

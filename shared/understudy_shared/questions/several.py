@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from time import monotonic
 from typing import Any, Final, NamedTuple
 
 import orjson
@@ -17,19 +16,17 @@ from understudy_shared.auth.access import authorization_of
 from understudy_shared.auth.audit import peer_of
 from understudy_shared.auth.permissions import granted_in, shown_batch
 from understudy_shared.auth.principals import Action, NotingScope, Principal
-from understudy_shared.base.errors import UnderstudyError
 from understudy_shared.base.texts import clipped
 from understudy_shared.http.edge import Receive, Scope, read_body
-from understudy_shared.http.problems import Problem, ProblemError, ProblemType, problem_of
+from understudy_shared.http.problems import Problem, ProblemError, ProblemType
 from understudy_shared.questions.front import LookupsFirst
 from understudy_shared.questions.lookup.batches import Batch
-from understudy_shared.questions.service_reads import ServiceReads
+from understudy_shared.questions.service_reads import ServiceReads, counted
 from understudy_shared.reads.bound_parsing import VERSION_PARAMETERS
 from understudy_shared.reads.bounds import MAX_BATCH_KEYS, Bound
 from understudy_shared.reads.tokens import Position
 from understudy_shared.server.direct import AsgiExchange, ReaderLeftError
 from understudy_shared.spark.temporal import utc_text
-from understudy_shared.telemetry.metrics import NO_STORE
 
 MAX_READS: Final = 64
 """Limit on the stores of one request."""
@@ -116,29 +113,24 @@ class SeveralStores:
 
     async def answer(self, body: bytes, scope: Scope, receive: Receive) -> bytes:
         """Return the answer to a request. Raises its problem."""
-        began_s, outcome = monotonic(), "internal"
         try:
-            self._lookups.begin()
-            try:
-                async with asyncio.timeout(SEVERAL_S):
-                    answer = await self._answer(parse_several(body), scope, receive)
-            finally:
-                self._lookups.in_flight -= 1
-            outcome = "answered"
-            return answer
+            with counted(self._lookups.requests, "read"):
+                return await self._answer_in_time(body, scope, receive)
         except ReaderLeftError:
-            outcome = "cancelled"
-            raise _left() from None
+            what = "the client left before its answer was whole"
+            raise ProblemError(Problem(ProblemType.BAD_REQUEST, what)) from None
+
+    async def _answer_in_time(self, body: bytes, scope: Scope, receive: Receive) -> bytes:
+        self._lookups.begin()
+        try:
+            async with asyncio.timeout(SEVERAL_S):
+                return await self._answer(parse_several(body), scope, receive)
         except TimeoutError:
-            outcome = ProblemType.DEADLINE.slug
-            raise _late() from None
-        except UnderstudyError as error:
-            outcome = problem_of(error).outcome
-            raise
+            what = f"the stores were not read within {SEVERAL_S:g} s"
+            fix = "Retry, or read fewer stores at once"
+            raise ProblemError(Problem(ProblemType.DEADLINE, what, where="reads", fix=fix)) from None
         finally:
-            counts = self._lookups.requests.of("read", NO_STORE)
-            counts.count(outcome)
-            counts.duration_ms.observe((monotonic() - began_s) * 1000)
+            self._lookups.in_flight -= 1
 
     async def _answer(self, asked: SeveralReads, scope: Scope, receive: Receive) -> bytes:
         principal = authorization_of(scope).principal
@@ -179,15 +171,6 @@ def _granted(principal: Principal, store: str) -> NotingScope:
     if isinstance(granted, Problem):
         raise ProblemError(granted)
     return NotingScope(granted.keys.prefixes)
-
-
-def _left() -> ProblemError:
-    return ProblemError(Problem(ProblemType.BAD_REQUEST, "the client left before its answer was whole"))
-
-
-def _late() -> ProblemError:
-    what = f"the stores were not read within {SEVERAL_S:g} s"
-    return ProblemError(Problem(ProblemType.DEADLINE, what, where="reads", fix="Retry, or read fewer stores at once"))
 
 
 def _bad(what: str, where: str) -> ProblemError:

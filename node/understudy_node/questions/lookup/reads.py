@@ -246,6 +246,11 @@ class Reads:
         return self.bound(self.reader(store), params)
 
     @property
+    def max_key_bytes(self) -> int:
+        """The limit on a key of a request."""
+        return self._node.settings.max_key_bytes
+
+    @property
     def application_id(self) -> str:
         """The application that is served."""
         return self._node.settings.application

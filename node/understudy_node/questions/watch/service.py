@@ -8,7 +8,7 @@ its partition, so the router knows how far it is without asking.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 from functools import partial
@@ -68,7 +68,6 @@ from understudy_shared.questions.watch.hop import (
 )
 from understudy_shared.questions.watch.service import (
     Joined,
-    WatchedStore,
     Watcher,
     Watches,
     WatchQuestion,
@@ -578,24 +577,10 @@ class NodeWatches(Watches):
     """The watches of the keys of this node's replicas."""
 
     def __init__(self, reads: Reads, streams: NodeWatchStreams, hub: WatchHub, scans: Scans) -> None:
-        super().__init__(reads.requests, streams, scans)
+        super().__init__(streams, scans)
         self._reads = reads
         self._shared = WatcherParts(hub, streams, streams.catching_up, reads.learn)
         self.feeds = WatchFeeds(self._shared)
-
-    @property
-    def application_id(self) -> str:
-        return self._reads.application_id
-
-    def has_store(self, name: str) -> bool:
-        return self._reads.has_store(name)
-
-    def store(self, name: str) -> WatchedStore:
-        reader = self._reads.reader(name)
-        return WatchedStore(reader.store.name, reader.store.codec, reader.partitions, reader.max_key_bytes)
-
-    def bound(self, store: WatchedStore, params: Mapping[str, object]) -> Bound:
-        return self._reads.bound(self._reads.reader(store.name), params)
 
     def events(self, name: str, asked: WatchQuestion, stream: WatchStream) -> Events:
         source = NodeSource(self._shared, self._reads.reader(name))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from time import monotonic
 from typing import Final, NamedTuple, cast
 
@@ -21,9 +21,9 @@ from understudy_shared.questions.scan.service import Scans
 from understudy_shared.questions.watch.choice import CaughtUp, Change, SharedPart
 from understudy_shared.questions.watch.events import KeyEvent, read_event
 from understudy_shared.questions.watch.hop import FeedKey, MissedHop, WatchKey
-from understudy_shared.questions.watch.service import Joined, WatchedStore, Watcher, Watches, WatchQuestion, WatchSource
+from understudy_shared.questions.watch.service import Joined, Watcher, Watches, WatchQuestion, WatchSource
 from understudy_shared.questions.watch.streams import Events, WatchStream, WatchStreams
-from understudy_shared.reads.bounds import MAX_BATCH_KEYS, Bound, Refusal, Selection
+from understudy_shared.reads.bounds import MAX_BATCH_KEYS, Refusal, Selection
 from understudy_shared.reads.hop_fields import BadHopError
 from understudy_shared.reads.tokens import Position
 
@@ -264,27 +264,10 @@ def _own(joined: Joined) -> Sequence[FeedKey]:
 class RouterWatches(Watches):
     """The watches of the keys of the application, by asking its nodes."""
 
-    def __init__(
-        self, reads: Reads, streams: WatchStreams, scans: Scans, forwarder: ScanForwarder, application_id: str
-    ) -> None:
-        super().__init__(reads.requests, streams, scans)
+    def __init__(self, reads: Reads, streams: WatchStreams, scans: Scans, forwarder: ScanForwarder) -> None:
+        super().__init__(streams, scans)
         self._reads = reads
         self.feeds = WatchFeeds(forwarder.context, forwarder.nodes)
-        self._application_id = application_id
-
-    @property
-    def application_id(self) -> str:
-        return self._application_id
-
-    def has_store(self, name: str) -> bool:
-        return self._reads.has_store(name)
-
-    def store(self, name: str) -> WatchedStore:
-        route = self._reads.route(name)
-        return WatchedStore(route.name, route.codec, route.partitions, self._reads.max_key_bytes)
-
-    def bound(self, store: WatchedStore, params: Mapping[str, object]) -> Bound:
-        return self._reads.bound(self._reads.route(store.name), params)
 
     def events(self, name: str, asked: WatchQuestion, stream: WatchStream) -> Events:
         return Watcher(FeedSource(self.feeds, lambda: self._reads.route(name)), self.streams, asked, stream).events()

@@ -10,8 +10,7 @@ import base64
 import binascii
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from time import monotonic
-from typing import Final, NamedTuple
+from typing import Final
 
 import orjson
 from fastapi import APIRouter, Request, Response
@@ -19,19 +18,18 @@ from fastapi import APIRouter, Request, Response
 from understudy_shared.auth.access import authorization_of
 from understudy_shared.auth.permissions import require_key
 from understudy_shared.auth.principals import Authorization
-from understudy_shared.base.errors import UnderstudyError
 from understudy_shared.base.plausible import CEILING
 from understudy_shared.base.texts import clipped
 from understudy_shared.http.lookup_requests import encoded_key, key_and_params, longs_as_text, pop_longs
-from understudy_shared.http.problems import Problem, ProblemError, ProblemType, problem_of
+from understudy_shared.http.problems import Problem, ProblemError, ProblemType
 from understudy_shared.http.target import split_path
 from understudy_shared.questions.lookup.batches import history_of
-from understudy_shared.questions.service_reads import ServiceReads
+from understudy_shared.questions.scan.requests import ScannedStore
+from understudy_shared.questions.scan.service import Scans
+from understudy_shared.questions.service_reads import counted_of_store
 from understudy_shared.reads.bound_parsing import parse_whole
 from understudy_shared.reads.bounds import BadBoundError
 from understudy_shared.reads.hop_fields import BadHopError, StoreOfHop, object_of, store_of_hop, text, whole
-from understudy_shared.spark.key_codec import KeyCodec
-from understudy_shared.telemetry.metrics import NO_STORE
 
 PATH: Final = "/internal/v1/history"
 MAX_HISTORY_BYTES: Final = 16 * 1024 * 1024
@@ -120,24 +118,11 @@ EVERYWHERE_S: Final = 40.0
 """Time for the history of a key that may be in any partition: each is asked for it."""
 
 
-class HistoryStore(NamedTuple):
-    """A store whose keys have histories."""
-
-    name: str
-    codec: KeyCodec
-    partitions: int
-    max_key_bytes: int
-
-
 class Histories(ABC):
-    """The answers to questions for histories."""
+    """The answers to questions for histories. `scans` has their stores."""
 
-    def __init__(self, service: ServiceReads) -> None:
-        self._service = service
-
-    @abstractmethod
-    def store(self, name: str) -> HistoryStore:
-        """Return the store of that name. Raises UnknownStoreError."""
+    def __init__(self, scans: Scans) -> None:
+        self._scans = scans
 
     @abstractmethod
     async def read(self, name: str, partition: int, row: bytes, asked: HistoryRange) -> bytes:
@@ -147,29 +132,16 @@ class Histories(ABC):
 
     async def answer(self, name: str, form: list[str], query: bytes, authorization: Authorization) -> bytes:
         """Return the answer to a request. Raises its problem."""
-        began_s, outcome = monotonic(), "internal"
-        try:
-            body = await self._body(name, form, query, authorization)
-            outcome = "answered"
-            return body
-        except asyncio.CancelledError:
-            outcome = "cancelled"
-            raise
-        except UnderstudyError as error:
-            outcome = problem_of(error).outcome
-            raise
-        finally:
-            counts = self._service.requests.of("history", name if self._service.has_store(name) else NO_STORE)
-            counts.count(outcome)
-            counts.duration_ms.observe((monotonic() - began_s) * 1000)
+        with counted_of_store(self._scans.service, "history", name):
+            return await self._body(name, form, query, authorization)
 
     async def _body(self, name: str, form: list[str], query: bytes, authorization: Authorization) -> bytes:
-        store = self.store(name)
+        store, service = self._scans.store(name), self._scans.service
         row, params = key_and_params(store.codec, form, query)
         expired = {name: params.pop(name) for name in ("include_expired",) if name in params}
-        selection = self._service.bound_of(store.name, expired).selection
+        selection = service.bound_of(store.name, expired).selection
         longs, asked = pop_longs(params), parse_range(params, include_expired=selection.include_expired)
-        encoded = encoded_key(store.codec, row, store.max_key_bytes)
+        encoded = encoded_key(store.codec, row, service.max_key_bytes)
         key = store.codec.to_json(encoded)
         if authorization.keys.prefixes is not None:
             require_key(authorization, key)
@@ -180,7 +152,7 @@ class Histories(ABC):
         body = b"%b,%b" % (orjson.dumps({"store": store.name, "key": key})[:-1], found)
         return longs_as_text(body) if longs else body
 
-    async def _everywhere(self, store: HistoryStore, row: bytes, asked: HistoryRange) -> bytes:
+    async def _everywhere(self, store: ScannedStore, row: bytes, asked: HistoryRange) -> bytes:
         """Return a page of the history of a key that may be in any partition. Raises its problem."""
         pages = []
         try:

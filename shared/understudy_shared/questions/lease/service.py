@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from time import monotonic
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple
 
 import orjson
 from fastapi import APIRouter, Request, Response
@@ -15,20 +15,18 @@ from fastapi import APIRouter, Request, Response
 from understudy_shared.auth.access import authorization_of
 from understudy_shared.auth.permissions import granted_in
 from understudy_shared.auth.principals import Action, Principal
-from understudy_shared.base.errors import UnderstudyError
 from understudy_shared.base.texts import clipped
 from understudy_shared.base.words import ApplicationId, Lineage
 from understudy_shared.http.edge import read_body
-from understudy_shared.http.problems import Problem, ProblemError, ProblemType, problem_of, refused
+from understudy_shared.http.problems import Problem, ProblemError, ProblemType, refused
 from understudy_shared.http.target import split_path
 from understudy_shared.questions.lease.calls import ReplicaVersion
-from understudy_shared.questions.service_reads import ServiceReads
+from understudy_shared.questions.service_reads import ServiceReads, counted
 from understudy_shared.reads.bound_parsing import VERSION_PARAMETERS
 from understudy_shared.reads.bounds import WAIT_WITH_POSITION_MS, Bound, Refusal
 from understudy_shared.reads.tokens import DEFAULT_TTL_S, MAX_TTL_S, Position, SnapshotLease, decode_snapshot, new_lease
 from understudy_shared.server.app import json_response
 from understudy_shared.spark.temporal import utc_text
-from understudy_shared.telemetry.metrics import NO_STORE
 
 MAX_LEASED_STORES: Final = 64
 """Limit on the stores that a request names."""
@@ -102,8 +100,6 @@ LOOK_AGAIN_S: Final = 0.02
 
 MAX_BODY_BYTES: Final = 64 * 1024
 
-T = TypeVar("T")
-
 
 class Chosen(NamedTuple):
     """The version of a lease. `behind` is the task that held the newest version back, `newest` that version."""
@@ -155,6 +151,10 @@ class Snapshots(ABC):
 
     async def grant(self, body: bytes, principal: Principal) -> dict[str, object]:
         """Grant a lease. Raises the problem of a request that does not parse, is not allowed, or finds no room."""
+        with counted(self._service.requests, "snapshot"):
+            return await self._granted_in_time(body, principal)
+
+    async def _granted_in_time(self, body: bytes, principal: Principal) -> dict[str, object]:
         if self._waiting >= MAX_WAITING:
             what = f"{self._waiting} snapshot leases are being granted"
             raise ProblemError(Problem(ProblemType.OVERLOADED, what, fix="Retry after a second"))
@@ -172,28 +172,11 @@ class Snapshots(ABC):
         """End a lease; by a position nothing ends. Raises the problem of a malformed token, and of a principal
         without the right to lease.
         """
-        _, lease = decode_snapshot(token)
-        _allowed(None, self.stores(), principal)
-        if lease is not None:
-            await self.release(lease)
-
-    async def counted(self, operation: str, work: Awaitable[T]) -> T:
-        """Return what some work returns, and count it by its outcome, with its time."""
-        began_s, outcome = monotonic(), "internal"
-        try:
-            found = await work
-            outcome = "answered"
-            return found
-        except asyncio.CancelledError:
-            outcome = "cancelled"
-            raise
-        except UnderstudyError as error:
-            outcome = problem_of(error).outcome
-            raise
-        finally:
-            counts = self._service.requests.of(operation, NO_STORE)
-            counts.count(outcome)
-            counts.duration_ms.observe((monotonic() - began_s) * 1000)
+        with counted(self._service.requests, "snapshot-release"):
+            _, lease = decode_snapshot(token)
+            _allowed(None, self.stores(), principal)
+            if lease is not None:
+                await self.release(lease)
 
     async def _granted(self, asked: SnapshotRequest, principal: Principal) -> dict[str, object]:
         stores = _allowed(asked.stores, self.stores(), principal)
@@ -287,15 +270,13 @@ def snapshot_routes(snapshots: Snapshots) -> APIRouter:
     async def lease(request: Request) -> Response:
         """Lease one version of all stores."""
         body = await read_body(request.receive, max_bytes=MAX_BODY_BYTES)
-        work = snapshots.grant(body, authorization_of(request.scope).principal)
-        return json_response(await snapshots.counted("snapshot", work), 201)
+        return json_response(await snapshots.grant(body, authorization_of(request.scope).principal), 201)
 
     @routes.delete("/v1/snapshots/{snapshot}")
     async def release(request: Request) -> Response:
         """End a lease before its time."""
         _, _, token, *_ = split_path(request.scope["raw_path"])
-        work = snapshots.end(token, authorization_of(request.scope).principal)
-        await snapshots.counted("snapshot-release", work)
+        await snapshots.end(token, authorization_of(request.scope).principal)
         return Response(status_code=204)
 
     @routes.get("/admin/v1/snapshots")

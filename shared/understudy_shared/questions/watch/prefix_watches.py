@@ -28,6 +28,7 @@ from understudy_shared.questions.export.service import patient, patiently
 from understudy_shared.questions.scan.long_reads import Asker
 from understudy_shared.questions.scan.page import PAGE_MS, Place, Room, Stamp
 from understudy_shared.questions.scan.requests import ScanTurn, parse_prefix, parse_scan, scan_turn
+from understudy_shared.questions.service_reads import counted_of_store
 from understudy_shared.questions.watch.choice import PrefixWatch
 from understudy_shared.questions.watch.events import KEEP_ALIVE, EndReason, reset_event, version_event, with_id
 from understudy_shared.questions.watch.hop import WatchKey
@@ -124,9 +125,12 @@ class PrefixWatches:
         """Return the stream, its events, and the first of them. `members` are those of the request's body. Raises the
         problem of a watch that cannot begin.
         """
-        asked = parse_prefix_watch(members, query, last_event_id)
-        after = await self._watches.position_of(asked.begins)
+        with counted_of_store(self._changes.scans.service, "watch", name):
+            return await self._begun(name, parse_prefix_watch(members, query, last_event_id), scope)
+
+    async def _begun(self, name: str, asked: PrefixRequest, scope: Scope) -> Begun:
         store = self._changes.scans.store(name)
+        after = await self._watches.position_of(store, asked.begins)
         longs = {"longs": "string"} if asked.longs_as_text else {}
         scan = parse_scan("scan", {"prefix": asked.prefix, **longs})
         turn = replace(scan_turn(store, scan, NO_BOUND, authorization_of(scope)), is_watch=True)

@@ -6,12 +6,9 @@ sent the first value when each partition has told its own, and a problem as soon
 
 from __future__ import annotations
 
-import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass
-from time import monotonic
 from typing import Any, NamedTuple
 
 import orjson
@@ -27,7 +24,9 @@ from understudy_shared.http.lookup_requests import encoded_key, key_and_params, 
 from understudy_shared.http.problems import Problem, ProblemError, ProblemType, problem_of
 from understudy_shared.http.target import parse_query, split_path
 from understudy_shared.questions.lookup.batches import ambiguous_key, parse_batch
+from understudy_shared.questions.scan.requests import ScannedStore
 from understudy_shared.questions.scan.service import Scans
+from understudy_shared.questions.service_reads import counted_of_store
 from understudy_shared.questions.watch.choice import Batch, CaughtUp, SharedKey, SharedPart, Telling, Watch
 from understudy_shared.questions.watch.events import (
     KEEP_ALIVE,
@@ -53,10 +52,9 @@ from understudy_shared.questions.watch.streams import (
     begun,
 )
 from understudy_shared.reads.bound_parsing import parse_moment
-from understudy_shared.reads.bounds import BadBoundError, Bound, Refusal, Selection
+from understudy_shared.reads.bounds import BadBoundError, Refusal, Selection
 from understudy_shared.reads.tokens import POSITION_PREFIX, BadPositionError, Position, decode_position
 from understudy_shared.spark.key_codec import KeyCodec, Row
-from understudy_shared.telemetry.metrics import NO_STORE, RequestCounts
 
 SELECTION_PARAMETERS = ("limit", "include_expired")
 _KNOWN = "from, include_expired, limit and longs"
@@ -74,27 +72,6 @@ class WatchRequest(NamedTuple):
     begins: Beginning
     selection: Mapping[str, object]
     longs_as_text: bool
-
-
-@dataclass(frozen=True, slots=True)
-class WatchedStore:
-    """A store whose keys are watched."""
-
-    name: str
-    codec: KeyCodec
-    partitions: int
-    max_key_bytes: int
-
-    def keys(self, rows: Sequence[Row], authorization: Authorization) -> list[WatchKey]:
-        """Return the keys of a request, each once. Raises the problem of one that is too long or not granted."""
-        found: dict[bytes, WatchKey] = {}
-        for row in rows:
-            encoded = encoded_key(self.codec, row, self.max_key_bytes)
-            key = self.codec.to_json(encoded)
-            if authorization.keys.prefixes is not None:
-                require_key(authorization, key)
-            found[encoded] = WatchKey(self.codec.partition(row, self.partitions), encoded, orjson.dumps(key))
-        return list(found.values())
 
 
 def parse_watch(codec: KeyCodec, form: list[str], query: bytes, last_event_id: str) -> WatchRequest:
@@ -278,29 +255,11 @@ class WatchQuestion(NamedTuple):
 
 
 class Watches(ABC):
-    """The answers to requests for watches. `requests` counts them, `streams` limits them, `scans` knows versions."""
+    """The answers to requests for watches. `streams` limits them, `scans` knows stores and versions."""
 
-    def __init__(self, requests: RequestCounts, streams: WatchStreams, scans: Scans) -> None:
+    def __init__(self, streams: WatchStreams, scans: Scans) -> None:
         self.streams = streams
-        self._requests = requests
-        self._scans = scans
-
-    @property
-    @abstractmethod
-    def application_id(self) -> str:
-        """The application whose stores are watched."""
-
-    @abstractmethod
-    def has_store(self, name: str) -> bool:
-        """Whether a store has that name: only existing stores get a label."""
-
-    @abstractmethod
-    def store(self, name: str) -> WatchedStore:
-        """Return the store of that name. Raises UnknownStoreError."""
-
-    @abstractmethod
-    def bound(self, store: WatchedStore, params: Mapping[str, object]) -> Bound:
-        """Return the bound of a reader, of which the selection counts."""
+        self.scans = scans
 
     @abstractmethod
     def events(self, name: str, asked: WatchQuestion, stream: WatchStream) -> Events:
@@ -308,75 +267,61 @@ class Watches(ABC):
 
     async def begin(self, name: str, parse: Parse, scope: Scope) -> Begun:
         """Return the stream, its events, and the first of them. Raises the problem of a watch that cannot begin."""
-        return await self.counted(name, self._begun(name, parse, scope))
+        with counted_of_store(self.scans.service, "watch", name):
+            store = self.scans.store(name)
+            rows, begins, params, longs = parse(store.codec)
+            keys = self._keys(store, rows, authorization_of(scope))
+            after = await self.position_of(store, begins)
+            selection = self.scans.service.bound_of(store.name, params).selection
+            asked = WatchQuestion(keys, after, selection, longs)
+            parts = store.partitions if store.codec.is_scattered else 1
+            stream = self.streams.enter(len(keys) * parts, grants_of(scope, keys))
+            return await begun(self.streams, stream, lambda: self._events(store, asked, stream))
 
-    async def counted(self, name: str, beginning: Awaitable[Begun]) -> Begun:
-        """Return what has begun, and count it. Raises the problem of a watch that cannot begin."""
-        began_s, outcome = monotonic(), "internal"
-        try:
-            found = await beginning
-            outcome = "answered"
-            return found
-        except asyncio.CancelledError:
-            outcome = "cancelled"
-            raise
-        except UnderstudyError as error:
-            outcome = problem_of(error).outcome
-            raise
-        finally:
-            counts = self._requests.of("watch", name if self.has_store(name) else NO_STORE)
-            counts.count(outcome)
-            counts.duration_ms.observe((monotonic() - began_s) * 1000)
+    def _events(self, store: ScannedStore, asked: WatchQuestion, stream: WatchStream) -> Events:
+        if store.codec.is_scattered:
+            return self._everywhere(store, asked, stream)
+        return self.events(store.name, asked, stream)
 
-    async def _begun(self, name: str, parse: Parse, scope: Scope) -> Begun:
-        store = self.store(name)
-        request = parse(store.codec)
-        keys = store.keys(request.rows, authorization_of(scope))
-        after = await self.position_of(request.begins)
-        selection = self.bound(store, request.selection).selection
-        asked = WatchQuestion(keys, after, selection, request.longs_as_text)
-        if not store.codec.is_scattered:
-            stream = self.streams.enter(len(keys), grants_of(scope, keys))
-            return await begun(self.streams, stream, lambda: self.events(store.name, asked, stream))
-        name, partitions = store.name, store.partitions
-        stream = self.streams.enter(len(keys) * partitions, grants_of(scope, keys))
+    def _keys(self, store: ScannedStore, rows: Sequence[Row], authorization: Authorization) -> list[WatchKey]:
+        """Return the keys of a request, each once. Raises the problem of one that is too long or not granted."""
+        found: dict[bytes, WatchKey] = {}
+        for row in rows:
+            encoded = encoded_key(store.codec, row, self.scans.service.max_key_bytes)
+            key = store.codec.to_json(encoded)
+            if authorization.keys.prefixes is not None:
+                require_key(authorization, key)
+            found[encoded] = WatchKey(store.codec.partition(row, store.partitions), encoded, orjson.dumps(key))
+        return list(found.values())
 
-        def events_of(question: WatchQuestion) -> Events:
-            return self.events(name, question, stream)
-
-        return await begun(self.streams, stream, lambda: events_everywhere(name, partitions, asked, events_of))
-
-    async def position_of(self, begins: Beginning) -> Position | None:
+    async def position_of(self, store: ScannedStore, begins: Beginning) -> Position | None:
         """Return the position behind which a watch begins; None for one that begins with present values. Raises the
         problem of a position of another application, and of a moment whose version is purged.
         """
         if isinstance(begins, int):
-            return await self._scans.position_at(begins)
-        if begins is not None and begins.application_id != self.application_id:
-            what = f"the position is of the application {begins.application_id!r}, this is {self.application_id!r}"
+            return await self.scans.position_at(begins)
+        if begins is not None and begins.application_id != store.application_id:
+            what = f"the position is of the application {begins.application_id!r}, this is {store.application_id!r}"
             fix = "Send the id of an event of this store, or none"
             raise ProblemError(Problem(ProblemType.LINEAGE_CHANGED, what, "last-event-id", fix))
         return begins
 
-
-async def events_everywhere(
-    store: str, partitions: int, asked: WatchQuestion, events_of: Callable[[WatchQuestion], Events]
-) -> Events:
-    """Yield the events of a watch. `events_of` yields those of keys in the partitions that they name."""
-    keys = [key._replace(partition=each) for key in asked.keys for each in range(partitions)]
-    asked, watch = asked._replace(keys=keys), ScatteredWatch(store, partitions)
-    if asked.after is not None:  # Behind a position a partition tells only what changes: learn first what each has.
-        async with aclosing(events_of(asked._replace(after=None))) as events:
+    async def _everywhere(self, store: ScannedStore, asked: WatchQuestion, stream: WatchStream) -> Events:
+        """Yield the events of keys that may be in any partition."""
+        keys = [key._replace(partition=each) for key in asked.keys for each in range(store.partitions)]
+        asked, watch = asked._replace(keys=keys), ScatteredWatch(store.name, store.partitions)
+        if asked.after is not None:  # Behind a position a partition tells only what changes: learn first what each has.
+            async with aclosing(self.events(store.name, asked._replace(after=None), stream)) as events:
+                async for piece in events:
+                    watch.passed(piece)
+                    if len(watch.there) * store.partitions == len(keys):
+                        break
+            watch.forget_first()
+        async with aclosing(self.events(store.name, asked, stream)) as events:
             async for piece in events:
-                watch.passed(piece)
-                if len(watch.there) * partitions == len(keys):
-                    break
-        watch.forget_first()
-    async with aclosing(events_of(asked)) as events:
-        async for piece in events:
-            passed = watch.passed(piece)
-            if passed:
-                yield passed
+                passed = watch.passed(piece)
+                if passed:
+                    yield passed
 
 
 def grants_of(scope: Scope, keys: Sequence[WatchKey] = ()) -> Callable[[], EndReason | None]:
@@ -425,9 +370,8 @@ def watch_routes(watches: Watches, watch_prefix: WatchPrefix) -> APIRouter:
         query, last_event_id = request.scope["query_string"], request.headers.get("last-event-id", "")
         members = members_with_prefix(body)
         if members is not None:
-            given = (members, query, last_event_id)
             return WatchResponse(
-                watches.streams, lambda scope: watches.counted(store, watch_prefix(store, *given, scope))
+                watches.streams, lambda scope: watch_prefix(store, members, query, last_event_id, scope)
             )
         return answered(store, lambda codec: parse_watch_body(codec, body, query, last_event_id))
 

@@ -45,6 +45,7 @@ class Service:
     """A service without bounds."""
 
     requests = RequestCounts()
+    max_key_bytes = 100
 
     def has_store(self, _name: str) -> bool:
         return True
