@@ -17,7 +17,7 @@ from typing import Final
 from understudy_router.cluster.candidates import Candidate
 from understudy_router.cluster.watching import Watcher
 from understudy_router.forwarding.answer_ages import ServedReads
-from understudy_router.forwarding.fallback import Rejection, Step
+from understudy_router.forwarding.fallback import Rejection, Step, is_catalogue_outdated, is_outdated
 from understudy_router.routing.choose import Choices
 from understudy_router.settings import RouterSettings
 from understudy_router.transport.node_clients import NodeClients
@@ -87,6 +87,14 @@ class ReadContext:
         self.clock = clock
         self.log = ReadLog()
         self._hedges = settings.hedge_after_ms > 0
+
+    def rejected(self, reason: str) -> None:
+        """Count a failed attempt. If it shows that the assignment or the catalogue here is old, have it read again."""
+        self.fallbacks[reason] += 1
+        if is_outdated(reason):
+            self.watcher.refresh()
+        if is_catalogue_outdated(reason):
+            self.watcher.catalogue.doubt()
 
     def may_send(self, step: Step, keys: int) -> bool:
         """Whether so many keys may be sent to one more node; if so, count them and pay for them."""

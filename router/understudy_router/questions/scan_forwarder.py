@@ -21,8 +21,6 @@ from understudy_router.forwarding.fallback import (
     Rejection,
     ReplicaPlan,
     Step,
-    is_catalogue_outdated,
-    is_outdated,
     next_step,
     readers_mistake,
     rejection_by_error,
@@ -305,11 +303,7 @@ class ScanForwarder:
             return candidate
         plan.begin(candidate.node_id, candidate)
         plan.ended(candidate.node_id, rejection)
-        context.fallbacks[reason] += 1
-        if is_outdated(reason):
-            context.watcher.refresh()
-        if is_catalogue_outdated(reason):
-            context.watcher.catalogue.doubt()
+        context.rejected(reason)
         if next_step(reason) is Step.STOP:
             raise ProblemError(readers_mistake(rejection))
         plan.renew(choose())

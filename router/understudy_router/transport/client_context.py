@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
 
 import orjson
 
@@ -102,86 +101,27 @@ def _refusal(reply: WireReply) -> HopFailure:
     return HopFailure(OVERLOADED if known else WireError.BAD_REPLY, f"status {reply.status}: {detail}")
 
 
-class HopFacts(NamedTuple):
-    """The facts that each hop tells the node: the newest end and the latest assignment that this router knows."""
-
-    end_version: int
-    term: int
-    epoch: int
-
-
-class Listener(Protocol):
-    """The object that is notified of the result of each hop."""
-
-    def known(self) -> HopFacts: ...
-
-    def answered(self, node_id: str, reply: HopReply, now_ms: float, took_ms: float) -> None: ...
-
-    def failed(self, node_id: str, failure: HopFailure, *, sent: bool) -> None:
-        """Take note of a hop that failed. `sent` is False when nothing was sent, which says nothing about the node."""
-
-    def silent(self, node_id: str, for_ms: float) -> None:
-        """Take note of a node that has answered nothing for `for_ms`, while others did. Called once until it answers
-        again.
-        """
-
-
-class HopCounts:
-    """The counters of hops for the metrics."""
-
-    def __init__(self) -> None:
-        self.duration_ms = Histogram(DURATION_BOUNDS_MS)
-        self.keys = 0
-        self.failed = 0
-        self.retried = 0
-        self.silences = 0
-
-
-@dataclass(frozen=True, slots=True)
-class ClientContext:
-    """The shared objects of the node clients; `identity` is shown to the nodes."""
-
-    application_id: str
-    listener: Listener
-    patience: Patience
-    clock: Clock
-    identity: ClusterIdentity
-    idle: IdleConnections = field(default_factory=IdleConnections)
-    counts: HopCounts = field(default_factory=HopCounts)
-
-    def encode(self, deadline_ms: int, groups: Sequence[HopGroup] = (), traces: Sequence[HopTrace] = ()) -> bytes:
-        """Encode the body of a hop."""
-        end_version, term, epoch = self.listener.known()
-        request = HopRequest(self.application_id, end_version, term, epoch, deadline_ms, groups, traces=traces)
-        return encode_request(request)
-
-    def failed(self, node_id: str, failure: HopFailure, *, sent: bool) -> None:
-        """Count a hop that failed, and report it."""
-        self.counts.failed += 1
-        self.listener.failed(node_id, failure, sent=sent)
-
-
 _NO_NODES_FAULT = {OVERLOADED, str(WireError.TOO_LARGE)}
 """If these made nodes suspect, each would hand its load, or the same huge value, on to the next."""
 
 
 class HopReports:
-    """The listener of a router's node clients."""
+    """What hops tell the tables: which node answered, failed or is silent; and what each hop tells the node."""
 
     def __init__(self, tables: Tables, watcher: Watcher, clock: Clock) -> None:
         self._tables = tables
         self._watcher = watcher
         self._clock = clock
-        self._known = HopFacts(0, 0, 0)
+        self._known = (0, 0, 0)
         self._known_at = -1
 
-    def known(self) -> HopFacts:
-        """Return what a hop tells the node; the same until the tables change."""
+    def known(self) -> tuple[int, int, int]:
+        """Return the newest end, and the term and epoch of the latest assignment; the same until the tables change."""
         tables = self._tables
         if self._known_at != tables.version:
             self._known_at = tables.version
             term, epoch = (0, 0) if tables.assignment is None else tables.assignment.order
-            self._known = HopFacts(tables.end_version, term, epoch)
+            self._known = (tables.end_version, term, epoch)
         return self._known
 
     def answered(self, node_id: str, reply: HopReply, now_ms: float, took_ms: float) -> None:
@@ -205,3 +145,38 @@ class HopReports:
     def silent(self, node_id: str, for_ms: float) -> None:
         """Report that a node is silent while others answer."""
         self._tables.hop_silent(node_id, self._clock.monotonic_ms(), for_ms)
+
+
+class HopCounts:
+    """The counters of hops for the metrics."""
+
+    def __init__(self) -> None:
+        self.duration_ms = Histogram(DURATION_BOUNDS_MS)
+        self.keys = 0
+        self.failed = 0
+        self.retried = 0
+        self.silences = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ClientContext:
+    """The shared objects of the node clients; `identity` is shown to the nodes."""
+
+    application_id: str
+    listener: HopReports
+    patience: Patience
+    clock: Clock
+    identity: ClusterIdentity
+    idle: IdleConnections = field(default_factory=IdleConnections)
+    counts: HopCounts = field(default_factory=HopCounts)
+
+    def encode(self, deadline_ms: int, groups: Sequence[HopGroup] = (), traces: Sequence[HopTrace] = ()) -> bytes:
+        """Encode the body of a hop."""
+        end_version, term, epoch = self.listener.known()
+        request = HopRequest(self.application_id, end_version, term, epoch, deadline_ms, groups, traces=traces)
+        return encode_request(request)
+
+    def failed(self, node_id: str, failure: HopFailure, *, sent: bool) -> None:
+        """Count a hop that failed, and report it."""
+        self.counts.failed += 1
+        self.listener.failed(node_id, failure, sent=sent)

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Sequence
-from typing import Protocol
 
 from understudy_router.transport.client_context import OVERLOADED, ClientContext, decoded_reply
 from understudy_router.transport.node_requests import Delay, Hop, NodeRequest, RequestQueue
@@ -115,17 +114,6 @@ Probed = float | HopFailure
 """The latency in ms, or the reason why no answer came."""
 
 
-class ProbeTarget(Protocol):
-    """The client whose node is probed."""
-
-    node_id: str
-    context: ClientContext
-    pool: ConnectionPool
-
-    def heard(self, reply: HopReply, now_ms: float, took_ms: float) -> None: ...
-    def flush(self) -> None: ...
-
-
 class Prober:
     """The probes of one node, sent on demand.
 
@@ -133,7 +121,7 @@ class Prober:
     queue: it takes an idle connection, or opens one for itself. One probe is in flight at a time.
     """
 
-    def __init__(self, client: ProbeTarget, tasks: Supervisor) -> None:
+    def __init__(self, client: NodeClient, tasks: Supervisor) -> None:
         self._client = client
         self._clock = client.context.clock
         self._wanted = asyncio.Event()

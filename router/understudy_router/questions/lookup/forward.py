@@ -13,7 +13,7 @@ import asyncio
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property, partial
 from types import MappingProxyType
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from understudy_router.cluster.candidates import Candidate
 from understudy_router.cluster.catalogue import StoreRoute
@@ -25,8 +25,6 @@ from understudy_router.forwarding.fallback import (
     Result,
     Results,
     Step,
-    is_catalogue_outdated,
-    is_outdated,
     next_step,
     readers_mistake,
     rejection_by,
@@ -53,20 +51,8 @@ from understudy_shared.questions.lookup.hop import (
 )
 from understudy_shared.reads.bounds import Bound
 from understudy_shared.reads.tokens import Position
-from understudy_shared.server.direct import ReaderLeftError
+from understudy_shared.server.direct import Exchange, ReaderLeftError
 from understudy_shared.telemetry.spans import Attributes, Kind, RecordedTrace, Span, Trace, ids_of
-
-
-class Reader(Protocol):
-    """The reader that waits for the results; an `Exchange` is one."""
-
-    trace: Trace | None
-
-    def when_left(self, callback: Callable[[], None], /) -> None:
-        """Call back when the reader disconnects."""
-
-    def forget(self) -> None:
-        """Stop calling back when the reader disconnects."""
 
 
 class Attempt:
@@ -85,7 +71,7 @@ class Attempt:
 class Arrivals:
     """The replies of one read that it has not looked at, and whether its timer fired or its reader left."""
 
-    def __init__(self, reader: Reader | None) -> None:
+    def __init__(self, reader: Exchange | None) -> None:
         self._reader = reader
         self._replies: list[tuple[Attempt, Reply]] = []
         self._wake: asyncio.Future[None] | None = None
@@ -273,7 +259,7 @@ class Read:
         route: StoreRoute,
         bound: Bound,
         keys: Sequence[HopKey],
-        reader: Reader | None,
+        reader: Exchange | None,
         *,
         began_ms: float,
         problems: Mapping[int, Problem] = NO_PROBLEMS,
@@ -495,16 +481,10 @@ class Read:
         return failed
 
     def _count(self, partition: int, candidate: Candidate, rejection: Rejection) -> None:
-        """Count and log a rejection. If it shows that the assignment or the catalogue here is old, have it read
-        again.
-        """
+        """Count and log a rejection."""
         context = self._context
-        context.fallbacks[rejection.reason] += 1
+        context.rejected(rejection.reason)
         context.log.rejected(self._ids(partition), candidate, rejection, context.clock.monotonic_ms())
-        if is_outdated(rejection.reason):
-            context.watcher.refresh()
-        if is_catalogue_outdated(rejection.reason):
-            context.watcher.catalogue.doubt()
 
     def _is_too_large_together(self, attempt: Attempt, reply: Outcomes) -> bool:
         """Whether the reply was too large but smaller parts may fit."""
@@ -571,7 +551,7 @@ class Forwarder:
         self._first_limit_ms = min(context.hop_timeout_ms, context.deadline_ms)
         self._lookups: set[asyncio.Task[None]] = set()
 
-    def look_up(self, asked: KeyLookup, reader: Reader, done: Done) -> None:
+    def look_up(self, asked: KeyLookup, reader: Exchange, done: Done) -> None:
         """Look one key up. `done` may be called before this returns."""
         context = self.context
         route, bound, keys, _ = asked
@@ -599,7 +579,7 @@ class Forwarder:
         route: StoreRoute,
         bound: Bound,
         keys: HopKeys,
-        reader: Reader | None = None,
+        reader: Exchange | None = None,
         problems: Mapping[int, Problem] = NO_PROBLEMS,
     ) -> Results:
         """Look many keys up; the keys of a partition go to one node together. A key in `problems`, by its index, has
@@ -660,7 +640,7 @@ class _SingleLookup:
     client: NodeClient
     request: NodeRequest
 
-    def __init__(self, forwarder: Forwarder, asked: KeyLookup, reader: Reader, done: Done) -> None:
+    def __init__(self, forwarder: Forwarder, asked: KeyLookup, reader: Exchange, done: Done) -> None:
         self.forwarder = forwarder
         self.asked = asked
         self.reader = reader

@@ -25,7 +25,6 @@ from understudy_router.forwarding.fallback import (
     Rejection,
     ReplicaPlan,
     Step,
-    is_catalogue_outdated,
     is_outdated,
     next_step,
     readers_mistake,
@@ -289,13 +288,8 @@ class WatchFeed:
 
     def _note(self, plan: ReplicaPlan, candidate: Candidate, rejection: Rejection) -> None:
         """Note that a candidate cannot go on. Raises the problem of a mistake that all nodes would find."""
-        context, reason = self._context, rejection.reason
-        context.fallbacks[reason] += 1
-        if is_outdated(reason):
-            context.watcher.refresh()
-        if is_catalogue_outdated(reason):
-            context.watcher.catalogue.doubt()
-        if next_step(reason) is Step.STOP:
+        self._context.rejected(rejection.reason)
+        if next_step(rejection.reason) is Step.STOP:
             raise ProblemError(readers_mistake(rejection))
         plan.begin(candidate.node_id, candidate)
         plan.ended(candidate.node_id, rejection)

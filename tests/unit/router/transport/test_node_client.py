@@ -13,7 +13,7 @@ from tests.support.cluster.fake_node import FakeNode, Hang, fake_nodes, found
 
 from understudy_router.cluster.catalogue import stores_of
 from understudy_router.transport import node_clients
-from understudy_router.transport.client_context import ClientContext, HopFacts
+from understudy_router.transport.client_context import ClientContext, HopReports
 from understudy_router.transport.node_client import FULL_KEYS, LONE_HOPS, NodeClient
 from understudy_router.transport.node_clients import IDLE_S, NodeClients
 from understudy_router.transport.node_requests import Delay, NodeRequest, Outcomes, Patience, Reply
@@ -33,7 +33,7 @@ def value(_group: HopGroup, _key: HopKey) -> HopOutcome:
     return found("v")
 
 
-class RecordingListener:
+class RecordingListener(HopReports):
     """Keeps what a client reports."""
 
     def __init__(self) -> None:
@@ -41,8 +41,8 @@ class RecordingListener:
         self.failures: list[tuple[str, HopFailure, bool]] = []
         self.silences: list[tuple[str, float]] = []
 
-    def known(self) -> HopFacts:
-        return HopFacts(7, 1, 1)
+    def known(self) -> tuple[int, int, int]:
+        return (7, 1, 1)
 
     def answered(self, node_id: str, reply: HopReply, now_ms: float, took_ms: float) -> None:
         self.answers.append((node_id, took_ms))

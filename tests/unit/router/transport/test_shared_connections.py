@@ -11,7 +11,7 @@ from tests.support.cluster.fake_cluster import catalogue, until
 from tests.support.cluster.fake_node import FakeNode, Hang, fake_nodes, found
 
 from understudy_router.cluster.catalogue import stores_of
-from understudy_router.transport.client_context import ClientContext, HopFacts, IdleConnections
+from understudy_router.transport.client_context import ClientContext, HopReports, IdleConnections
 from understudy_router.transport.node_client import MAX_CONNECTIONS
 from understudy_router.transport.node_clients import NodeClients
 from understudy_router.transport.node_requests import Delay, NodeRequest, Outcomes, Patience, Reply
@@ -25,11 +25,13 @@ from understudy_shared.reads.bounds import NO_BOUND
 ROUTE = stores_of(catalogue(), "d1").get("words")
 
 
-class Unheard:
+class Unheard(HopReports):
     """A listener of hops that keeps nothing."""
 
-    def known(self) -> HopFacts:
-        return HopFacts(7, 1, 1)
+    def __init__(self) -> None: ...
+
+    def known(self) -> tuple[int, int, int]:
+        return (7, 1, 1)
 
     def answered(self, node_id: str, reply: HopReply, now_ms: float, took_ms: float) -> None:
         pass

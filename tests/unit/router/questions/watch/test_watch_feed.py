@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
@@ -156,8 +155,8 @@ async def feed_of(**nodes: FeedNode) -> AsyncIterator[tuple[WatchFeed, Choosing,
     ended: list[WatchFeed] = []
     async with listening(*nodes.values()):
         choosing = Choosing(nodes)
-        watcher = SimpleNamespace(refresh=lambda: None, is_heard_of=lambda node_id: not nodes[node_id].stands_still)
-        read_context = SimpleNamespace(choices=choosing, deadline_ms=2_000, fallbacks=Counter(), watcher=watcher)
+        watcher = SimpleNamespace(is_heard_of=lambda node_id: not nodes[node_id].stands_still)
+        read_context = SimpleNamespace(choices=choosing, deadline_ms=2_000, rejected=lambda _: None, watcher=watcher)
         calls = NodeCalls("flights", identity=IDENTITY)
         feed = WatchFeed(
             cast(ReadContext, read_context),
