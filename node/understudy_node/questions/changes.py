@@ -47,19 +47,16 @@ MAX_HISTORY_BYTES: Final = 1024 * 1024
 """Size at which a page of a history ends, with one entry at least."""
 
 
-class KeyVersion(NamedTuple):
-    """A version at which the answer for the key changed: the parts of its JSON, each without braces."""
-
-    stamp: bytes
-    members: bytes
-
-
 class HistoryPage(NamedTuple):
-    """A page of a history: the versions that it is of, its entries, and where the next page begins; None at the end."""
+    """A page of a history: the versions that it is of, its entries, and where the next page begins; None at the end.
+
+    An entry is a version at which the answer for the key changed: the members and the stamp of its JSON, without
+    braces.
+    """
 
     first: int
     last: int
-    entries: list[KeyVersion]
+    entries: list[tuple[bytes, bytes]]
     next_from: int | None
 
 
@@ -81,7 +78,7 @@ def read_history(reader: StoreReader, replica: TaskReplica, asked: HistoryQuesti
     """Read a page of a history. Raises the problem of a key that cannot be read, and MissingVersionError for a range of
     which the checkpoint lacks a version.
     """
-    entries: list[KeyVersion] = []
+    entries: list[tuple[bytes, bytes]] = []
     before: bytes | None = None
     first, size = asked.first or 0, 0
     for view in _views(replica, asked, disk):
@@ -91,7 +88,7 @@ def read_history(reader: StoreReader, replica: TaskReplica, asked: HistoryQuesti
             raise ProblemError(said)
         members = members_of(said)
         if before is None or not are_equal(members, before):
-            entries.append(KeyVersion(view.stamp, members))
+            entries.append((members, view.stamp))
             before = members
             size += len(members)
         if view.version < asked.last and (size >= MAX_HISTORY_BYTES or monotonic() >= asked.until_s):
@@ -171,7 +168,7 @@ class NodeHistories(Histories):
 
 
 def _printed(partition: int, page: HistoryPage) -> bytes:
-    entries = b",".join(b"{%b,%b}" % (entry.members.rstrip(b","), entry.stamp) for entry in page.entries)
+    entries = b",".join(b"{%b,%b}" % (members.rstrip(b","), stamp) for members, stamp in page.entries)
     return b'"partition":%d,"from":%d,"to":%d,"versions":[%b],"next_from":%b}\n' % (
         partition,
         page.first,
@@ -214,11 +211,8 @@ class ChangesQuestion(NamedTuple):
     is_short: bool = False
 
 
-class ChangedKey(NamedTuple):
-    """A changed key: its row, and what the version holds for it."""
-
-    row: bytes
-    said: Said
+ChangedKey = tuple[bytes, Said]
+"""A changed key: its row, and what the version holds for it."""
 
 
 def require_changes(reader: StoreReader) -> None:
@@ -281,13 +275,13 @@ def _lines_of(  # noqa: PLR0917  # which version, from where on, and within whic
 
 def _row_of(maker: RowMaker, key: ChangedKey) -> bytes | None:
     """Return the members of a change behind its place; None for a key that is not wanted."""
-    codec, said = maker.reader.store.codec, key.said
-    if not maker.has_key(codec.decode(key.row)):
+    codec, (row, said) = maker.reader.store.codec, key
+    if not maker.has_key(codec.decode(row)):
         return None
-    row = None if said is None else maker.found(key.row, said)
-    if row is None:
-        return b'"found":false,"key":%b}' % orjson.dumps(codec.to_json(key.row))
-    return row[1:] if isinstance(said, Problem) else b'"found":true,' + row[1:]
+    shown = None if said is None else maker.found(row, said)
+    if shown is None:
+        return b'"found":false,"key":%b}' % orjson.dumps(codec.to_json(row))
+    return shown[1:] if isinstance(said, Problem) else b'"found":true,' + shown[1:]
 
 
 def _versions(
@@ -316,7 +310,7 @@ def _stored(reader: StoreReader, changed: VersionChanges, skip: int) -> Iterator
             what, where=f"store {reader.store.name}", fix="Please report this with the Spark version"
         )
     for kept, value in islice(changed.changes.items(), skip, None):
-        yield ChangedKey(reader.key_row(kept), None if value is None else said_of_record(reader, value))
+        yield reader.key_row(kept), None if value is None else said_of_record(reader, value)
 
 
 def _found(asked: ChangesQuestion, changed: VersionChanges, view: TaskView, skip: int) -> Iterator[ChangedKey]:
@@ -329,7 +323,7 @@ def _found(asked: ChangesQuestion, changed: VersionChanges, view: TaskView, skip
     for kept in islice(_own_keys(reader, first, changed), skip, None):
         row = reader.key_row(kept)
         (said,) = reader.find_many([row], reading, asked.partition, maker.selection)
-        yield ChangedKey(row, said)
+        yield row, said
 
 
 def _own_keys(reader: StoreReader, first: bytes, changed: VersionChanges) -> Mapping[bytes, None]:

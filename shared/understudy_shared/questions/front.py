@@ -311,12 +311,12 @@ class LookupsFirst(ABC):
         try:
             self.begin()
             try:
-                form = batch_form(query)
+                is_compact, has_longs_as_text = batch_form(query)
                 store = _store_of_batch(raw_path)
                 asked, params = parse_batch(await read())
-                body = await self.look_up_many(Batch(store, asked, params, keys, exchange, form.is_compact))
+                body = await self.look_up_many(Batch(store, asked, params, keys, exchange, is_compact))
                 body = shown_batch(principal, body)
-                if form.longs_as_text:
+                if has_longs_as_text:
                     body = longs_as_text(body)
             finally:
                 self.in_flight -= 1

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Generator, Iterator, Sequence
-from typing import Protocol, TypeVar, cast
+from typing import TypeVar, cast
 
 from fastapi import Request
 
@@ -55,7 +55,7 @@ from understudy_shared.questions.lookup.hop import (
     indexes_by_partition,
 )
 from understudy_shared.reads.bounds import Bound, Refusal
-from understudy_shared.reads.hop_fields import BadHopError
+from understudy_shared.reads.hop_fields import BadHopError, StoreOfHop
 from understudy_shared.reads.tokens import Position
 from understudy_shared.server.direct import Exchange, reply_problem
 from understudy_shared.telemetry.spans import Kind, Spans, end_request
@@ -207,25 +207,6 @@ def asked_reader(
     return reader
 
 
-class StoreHop(Protocol):
-    """A call that is about one store, by the layout that placed and encoded its keys."""
-
-    @property
-    def application(self) -> str: ...
-
-    @property
-    def lineage(self) -> str: ...
-
-    @property
-    def store(self) -> str: ...
-
-    @property
-    def layout(self) -> str: ...
-
-    @property
-    def partitions(self) -> int: ...
-
-
 async def read_hop(request: Request, decode: Callable[[bytes], T]) -> T:
     """Read the body of a call, and decode it. Raises the problem of a malformed one."""
     body = await read_body(request.receive, max_bytes=MAX_HOP_BYTES)
@@ -235,7 +216,7 @@ async def read_hop(request: Request, decode: Callable[[bytes], T]) -> T:
         raise ProblemError(Problem(ProblemType.BAD_REQUEST, error.what, error.where, error.fix)) from None
 
 
-def reader_asked(reads: Reads, hop: StoreHop) -> StoreReader:
+def reader_asked(reads: Reads, hop: StoreOfHop) -> StoreReader:
     """Return the reader that a router asks for. Raises the problem of one that is not exactly that."""
     reader = asked_reader(
         reads,

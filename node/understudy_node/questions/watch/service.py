@@ -19,7 +19,7 @@ from typing import Final, NamedTuple
 from fastapi import APIRouter, Request, Response
 from prometheus_client.core import CounterMetricFamily, Metric
 
-from understudy_node.questions.lookup.hop import MISPLACED, StoreHop, read_hop, reader_asked
+from understudy_node.questions.lookup.hop import MISPLACED, read_hop, reader_asked
 from understudy_node.questions.lookup.reads import Reads
 from understudy_node.questions.scan.service import reading_at
 from understudy_node.questions.watch.hub import (
@@ -86,6 +86,7 @@ from understudy_shared.questions.watch.streams import (
     begun,
 )
 from understudy_shared.reads.bounds import NO_BOUND, Bound, ReadVersion, Refusal, Selection
+from understudy_shared.reads.hop_fields import StoreOfHop
 from understudy_shared.reads.tokens import Position
 from understudy_shared.server.app import json_response
 
@@ -93,18 +94,11 @@ MAX_CHANGES_BYTES: Final = 4 * 1024 * 1024
 """Size of the values at which a pass ends, with one version at least: what is missing is another pass."""
 
 
-class SeenKey(NamedTuple):
-    """A key, as the codec encodes it, and the version that its watcher has seen."""
+SeenKey = tuple[bytes, int]
+"""A key, as the codec encodes it, and the version that its watcher has seen."""
 
-    row: bytes
-    version: int
-
-
-class KeyChanges(NamedTuple):
-    """The changes of keys in order, up to `reached`."""
-
-    entries: list[KeyChange]
-    reached: int
+KeyChanges = tuple[list[KeyChange], int]
+"""The changes of keys in order, and the version up to which they are told."""
 
 
 def read_changes(  # noqa: PLR0917  # whose state, which keys, and within which bounds
@@ -123,20 +117,20 @@ def read_changes(  # noqa: PLR0917  # whose state, which keys, and within which 
     """
     entries: list[KeyChange] = []
     before: dict[int, bytes] = {}
-    first, size = min(each.version for each in seen), 0
+    first, size = min(version for _, version in seen), 0
     for view in replica.read_each(ReadVersion(first, of_any_commit=True), last, disk):
-        wanted = [index for index, each in enumerate(seen) if each.version <= view.version]
-        rows = [seen[index].row for index in wanted]
+        wanted = [index for index, (_, version) in enumerate(seen) if version <= view.version]
+        rows = [seen[index][0] for index in wanted]
         said = said_of(reader, rows, view, replica.task.partition, selection)
         light = replace(view, stores={})
         for index, members in zip(wanted, map(members_of, said), strict=True):
-            if seen[index].version < view.version and not are_equal(members, before[index]):
+            if seen[index][1] < view.version and not are_equal(members, before[index]):
                 entries.append(KeyChange(index, light, members))
                 size += len(members)
             before[index] = members
         if view.version < last and (size >= MAX_CHANGES_BYTES or monotonic() >= until_s):
-            return KeyChanges(entries, view.version)
-    return KeyChanges(entries, last)
+            return entries, view.version
+    return entries, last
 
 
 PASS_S: Final = 2.0
@@ -149,9 +143,7 @@ RETRY_S: Final = 0.2
 
 
 class Passed(NamedTuple):
-    """The changes that a watcher missed, up to version `reached`; and the counts of changes of its keys at version
-    `last`, up to which they were asked for.
-    """
+    """A `CaughtUp` without its events."""
 
     entries: list[KeyChange]
     reached: int
@@ -213,22 +205,22 @@ class CatchingUp:
         counts = [[key.changes for key in each.keys] for each in asked]
         behind = [each for each in asked if each.version < last]
         wanted = _wanted_by(behind)
-        seen = [SeenKey(key.row, version) for key, version in wanted]
+        seen = [(key.row, version) for key, version in wanted]
+        entries, reached = list[KeyChange](), last
         try:
-            found = KeyChanges([], last)
             if seen:
-                found = await self.read(task.reader, task.replica, task.selection, seen, last)
+                entries, reached = await self.read(task.reader, task.replica, task.selection, seen, last)
         except UnderstudyError as error:
             self._refuse(asked, error)
             return
         except Exception as error:
             self._refuse(asked, error)
             raise
-        of = _by_asker(list(wanted.values()), found.entries)
+        of = _by_asker(list(wanted.values()), entries)
         for each, count in zip(asked, counts, strict=True):
             if not each.answer.done():
-                entries = of.get(id(each), [])
-                each.answer.set_result(Passed(entries, max(found.reached, each.version), last, count))
+                passed = Passed(of.get(id(each), []), max(reached, each.version), last, count)
+                each.answer.set_result(passed)
 
     def _refuse(self, asked: Sequence[_Asked], error: Exception) -> None:
         for each in asked:
@@ -351,7 +343,6 @@ class NodeSource(WatchSource):
 KEYS_S: Final = 10.0
 """Time limit for the keys of a resumed feed."""
 
-
 NO_FEED: Final = Problem(ProblemType.BAD_REQUEST, "this node has no such feed", "name", "Open it again")
 
 
@@ -383,20 +374,20 @@ class WatchFeeds:
         """
         partition, after, last = hop.of.partition, hop.after, hop.last
         await self.shared.require(reader, [partition], after)
-        found = KeyChanges([], last)
+        entries, reached = list[KeyChange](), last
         if after.version < last:
             newest = Position(after.application_id, after.lineage, last, None)
             await self.shared.require(reader, [partition], newest)
-            seen = [SeenKey(key.row, after.version) for key in hop.keys]
+            seen = [(key.row, after.version) for key in hop.keys]
             replica = reader.replicas[partition]
-            found = await self.shared.catching_up.read(reader, replica, hop.of.selection, seen, last)
+            entries, reached = await self.shared.catching_up.read(reader, replica, hop.of.selection, seen, last)
         printed = [key.printed for key in hop.keys]
         texts = [
             at_key(change.at, change.version) + with_id(change.event, change.position)
-            for change in changes_of(reader, reader.replicas[partition], printed, found.entries)
+            for change in changes_of(reader, reader.replicas[partition], printed, entries)
         ]
-        reached = Position(after.application_id, after.lineage, found.reached, None)
-        return b"".join([*texts, version_event(found.reached, reached.encode())])
+        position = Position(after.application_id, after.lineage, reached, None)
+        return b"".join([*texts, version_event(reached, position.encode())])
 
 
 class Feed:
@@ -586,7 +577,7 @@ class NodeWatches(Watches):
         source = NodeSource(self._shared, self._reads.reader(name))
         return Watcher(source, self.streams, asked, stream).events()
 
-    def reader(self, hop: StoreHop) -> StoreReader:
+    def reader(self, hop: StoreOfHop) -> StoreReader:
         """Return the reader that a router asks for. Raises the problem of one that is not exactly that."""
         return reader_asked(self._reads, hop)
 

@@ -54,13 +54,6 @@ class Batch(NamedTuple):
     is_compact: bool = False
 
 
-class BatchForm(NamedTuple):
-    """The form of the answer to a batch."""
-
-    is_compact: bool
-    longs_as_text: bool
-
-
 class BatchKeys(NamedTuple):
     """The keys of a batch as columns, in their order: partition, UnsafeRow bytes, JSON. `problems` are by index."""
 
@@ -82,10 +75,12 @@ class BatchKeys(NamedTuple):
         return indexes_by_partition(self.partitions)
 
 
-def batch_form(query: bytes) -> BatchForm:
-    """Parse `compact` and `longs` in the query of a batch. The query takes nothing else: the bounds are in the body."""
+def batch_form(query: bytes) -> tuple[bool, bool]:
+    """Return whether the answer to a batch is compact, and whether it has long numbers as text. The query takes nothing
+    else: the bounds are in the body.
+    """
     parameters = parse_query(query)
-    form = BatchForm(parse_flag(parameters, "compact"), pop_longs(parameters))
+    form = parse_flag(parameters, "compact"), pop_longs(parameters)
     unknown = parameters.keys() - {"compact"}
     if unknown:
         raise ProblemError(

@@ -60,18 +60,13 @@ SELECTION_PARAMETERS = ("limit", "include_expired")
 _KNOWN = "from, include_expired, limit and longs"
 _FIX = "Send the `position` of an answer, the id of an event, a time ago (1m), or nothing"
 
-
 Beginning = Position | int | None
 """The beginning of a watch: a position, a moment in microseconds (below 0 a time ago), or None for present values."""
 
-
-class WatchRequest(NamedTuple):
-    """A request as it came: parsed keys, its beginning, and the parameters of the selection."""
-
-    rows: Sequence[Row]
-    begins: Beginning
-    selection: Mapping[str, object]
-    longs_as_text: bool
+WatchRequest = tuple[Sequence[Row], Beginning, Mapping[str, object], bool]
+"""A request as it came: parsed keys, its beginning, the parameters of the selection, and whether long numbers are sent
+as text.
+"""
 
 
 def parse_watch(codec: KeyCodec, form: list[str], query: bytes, last_event_id: str) -> WatchRequest:
@@ -122,7 +117,7 @@ def _request(
         fix = f"Known are {_KNOWN}: a watch tells the newest version, and then what comes"
         raise BadBoundError(f"a watch has no bound {clipped(unknown[0])}", where="bounds", fix=fix)
     selection = {name: params[name] for name in SELECTION_PARAMETERS if name in params}
-    return WatchRequest(rows, beginning_of(params, last_event_id), selection, longs_as_text)
+    return rows, beginning_of(params, last_event_id), selection, longs_as_text
 
 
 def beginning_of(params: Mapping[str, object], last_event_id: str) -> Beginning:
