@@ -4,20 +4,38 @@ kill left half done is never believed. Spark writes the checkpoints.
 
 from __future__ import annotations
 
+import contextlib
+import os
 import signal
+import stat
 import subprocess
 import sys
 import threading
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
-from tests.support.cluster.served_node import served_node
-from tests.support.spark.counting_query import WORDS, assert_as_spark_reads, counting_feeder, rows, run_counting
+from tests.integration.node.checkpoint.test_bad_state_files import assert_every_word_is_of
+from tests.support.checkpoint.handmade import HandmadeCheckpoint
+from tests.support.cluster.followed_node import followed_node, wait_to_hold
+from tests.support.cluster.served_node import Served, ServedNode, served_node
+from tests.support.matrix import in_full
+from tests.support.spark.counting_query import (
+    WORDS,
+    assert_as_spark_reads,
+    counting_feeder,
+    rows,
+    run_counting,
+    why_mixed,
+)
 from tests.support.spark.formats import HDFS_V1, ROCKSDB_CHANGELOG_V1, ROCKSDB_CHANGELOG_V2, StateFormat
 from tests.support.spark.queries import QueryOptions, StreamFeeder, committed_batches, wait_until
 
 from understudy_node.checkpoint.files import DEFAULT_MAX_READ_BYTES, FetchMethod, LocalFiles
+from understudy_node.engine.arena_base import ArenaBase
+from understudy_node.replica.workers import FairQueue
 
 SNAPSHOTS = QueryOptions(min_deltas_for_snapshot=2, maintenance_interval_ms=50)
 SHORT = QueryOptions(min_batches_to_retain=2, min_deltas_for_snapshot=2, maintenance_interval_ms=50)
@@ -216,3 +234,164 @@ def test_a_kill_in_the_middle_of_a_restore_leaves_nothing_that_is_believed_later
         directories = {path.parent for path in data_dir.rglob("base.json")}
         stale = [path for path in left if path.exists() and path.parent not in directories]
         assert stale == [], "what was half done is removed"
+
+
+def harm(path: Path) -> None:
+    """Flip a bit in each second byte."""
+    data = bytearray(path.read_bytes())
+    for at in range(len(data) // 4, len(data), 2):
+        data[at] ^= 0x04
+    path.write_bytes(data)
+
+
+def told(served: ServedNode) -> int:
+    """How many damaged copies its metrics count."""
+    (line,) = [each for each in served.text("/metrics").splitlines() if each.startswith("understudy_local_copies_dam")]
+    return int(float(line.split()[-1]))
+
+
+@pytest.fixture
+def checkpoint(tmp_path: Path) -> HandmadeCheckpoint:
+    made = HandmadeCheckpoint(tmp_path / "checkpoint").create().add(1, 2)
+    for partition in range(made.partitions):
+        made.write(made.snapshot_path(2, partition), made.snapshot(2, partition))
+    return made
+
+
+@pytest.mark.parametrize("name", ["arena.records", "arena.index", "arena.sums", "base.json"])
+def test_a_local_copy_that_was_damaged_while_the_node_was_away_is_built_again(
+    tmp_path: Path, checkpoint: HandmadeCheckpoint, name: str
+) -> None:
+    with served_node(checkpoint.path, tmp_path / "data") as served:
+        served.wait_for_version(2)
+    copies = list((tmp_path / "data").rglob(name))
+    assert len(copies) == checkpoint.partitions
+    for path in copies:
+        harm(path)
+    damaged = {path: path.read_bytes() for path in copies}
+    with served_node(checkpoint.path, tmp_path / "data") as served:
+        served.wait_for_version(2)
+        assert_every_word_is_right_or_an_error(served)
+        if name in {"arena.records", "arena.index"} and told(served):
+            assert "local-damage" in served.events()
+        wait_until(lambda: served.get("/readyz").body["degraded"] is None, what="copies that are built again")
+        assert not [path for path in copies if path.exists() and path.read_bytes() == damaged[path]]
+        assert_every_word_is_of(served, 2)
+        served.wait_for_version(2)
+
+
+def test_a_copy_that_is_cut_off_under_a_running_node_is_told_and_built_again(
+    tmp_path: Path, checkpoint: HandmadeCheckpoint
+) -> None:
+    with served_node(checkpoint.path, tmp_path / "data") as served:
+        served.wait_for_version(2)
+        for path in (tmp_path / "data").rglob("arena.records"):
+            with path.open("r+b") as file:
+                file.truncate(8)
+        wait_until(lambda: told(served) == checkpoint.partitions, what="the count of the metrics")
+        wait_until(lambda: "local-damage" in served.events(), what="the event")
+        wait_until(lambda: served.get("/readyz").body["degraded"] is None, what="copies that are built again")
+        assert_every_word_is_of(served, 2)
+
+
+def test_a_copy_is_compared_and_sorted_by_steps_that_wait_for_tailing(
+    tmp_path: Path, checkpoint: HandmadeCheckpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    taken, worked = threading.local(), []
+    take, work = FairQueue.take, ArenaBase.work_in_background
+
+    def took(queue: FairQueue[Any]) -> Any:
+        task = take(queue)
+        taken.in_background = task is not None and queue._running[task].background
+        return task
+
+    def works(base: ArenaBase) -> None:
+        worked.append(taken.in_background)
+        work(base)
+
+    monkeypatch.setattr(FairQueue, "take", took)
+    monkeypatch.setattr(ArenaBase, "work_in_background", works)
+    with served_node(checkpoint.path, tmp_path / "data"):
+        orders = partial((tmp_path / "data").rglob, "arena.order")
+        wait_until(lambda: len(list(orders())) == checkpoint.partitions, what="the order of the keys of each copy")
+    assert set(worked) == {True}
+
+
+def assert_every_word_is_right_or_an_error(served: ServedNode) -> None:
+    for answer in served.look_up_all([[word] for word in WORDS]):
+        is_error = str(answer.get("type", "")).endswith("store-error")
+        assert is_error or (answer["found"] and why_mixed(answer) is None), answer
+
+
+SERVE = """
+import sys
+from understudy_node.fleet.starting import serve
+serve({"checkpoint": sys.argv[1], "data_dir": sys.argv[2], "port": 0, "overlay_max_bytes": 0},
+     started=lambda node: print(node.host.port, flush=True))
+"""
+
+
+def stats_below(folder: Path) -> dict[Path, os.stat_result]:
+    """What is below a folder that is written to: what was removed meanwhile is left out."""
+    found = {}
+    for path in folder.rglob("*"):
+        with contextlib.suppress(FileNotFoundError):
+            found[path] = path.stat()
+    return found
+
+
+def is_own_file(found: os.stat_result) -> bool:
+    """Whether it is a file, and no link to one of Spark's."""
+    return stat.S_ISREG(found.st_mode) and found.st_nlink == 1
+
+
+def mode(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+@pytest.mark.parametrize(
+    "state_format",
+    in_full((HDFS_V1, ROCKSDB_CHANGELOG_V2), if_in=("hdfs-v1",), names=("hdfs-v1", "rocksdb-changelog-v2")),
+)
+def test_whatever_a_node_writes_is_for_its_user_only(
+    spark: SparkSession, tmp_path: Path, state_format: StateFormat
+) -> None:
+    """The umask is the usual one. Tables that are links are Spark's own files: the folders around keep others out."""
+    checkpoint, data = tmp_path / "checkpoint", tmp_path / "new" / "data"
+    run_counting(spark, checkpoint, state_format, 3)
+    of_spark = {path: mode(path) for path in checkpoint.rglob("*")}
+    process = subprocess.Popen(
+        [sys.executable, "-c", SERVE, str(checkpoint), str(data)], stdout=subprocess.PIPE, text=True, umask=0o022
+    )
+    try:
+        assert process.stdout is not None
+        served = Served(int(process.stdout.readline()))
+        wait_until(lambda: served.not_ready() == "", what="the node to be ready")
+        wait_until(lambda: any(path.name != "lock" for path in data.rglob("*.*")), what="a base, or a spill")
+        written = {data: data.stat(), **stats_below(data)}
+        folders = {path: stat.S_IMODE(found.st_mode) for path, found in written.items() if stat.S_ISDIR(found.st_mode)}
+        assert {path: oct(bits) for path, bits in folders.items() if bits != 0o700} == {}
+        own = {path: found.st_mode for path, found in written.items() if is_own_file(found)}
+        assert own
+        assert {path: oct(bits) for path, bits in own.items() if bits & 0o077} == {}
+        assert {path: mode(path) for path in of_spark} == of_spark
+    finally:
+        process.terminate()
+        process.wait()
+        if process.stdout is not None:
+            process.stdout.close()
+
+
+def test_what_was_left_open_is_closed_and_an_operators_folder_is_left_alone(tmp_path: Path) -> None:
+    checkpoint = HandmadeCheckpoint(tmp_path / "checkpoint").create().add(1)
+    for partition in (0, 1):
+        checkpoint.write(checkpoint.snapshot_path(1, partition), checkpoint.snapshot(1, partition))
+    data = tmp_path / "data"
+    left_open = data / "checkpoint" / "an-earlier-life"
+    left_open.mkdir(parents=True)
+    for path in (data, data / "checkpoint", left_open):
+        path.chmod(0o755)
+    with followed_node(checkpoint.path, data) as node:
+        wait_to_hold(node, "0_0", "0_1")
+        assert mode(data) == 0o755
+        assert mode(data / "checkpoint") == 0o700

@@ -2,26 +2,34 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.support.router.crowds import BOUNDS, crowds
 
 from understudy_router.cluster.candidates import Candidate
 from understudy_router.forwarding.fallback import (
     Rejection,
     ReplicaPlan,
+    Result,
+    Results,
     Step,
     is_outdated,
     next_step,
     readers_mistake,
     rejection_by_problem,
 )
-from understudy_router.routing.choose import Choice, Exclusion, Reason
+from understudy_router.routing.choose import Choice, Exclusion, Reason, choose
 from understudy_router.transport.client_context import OVERLOADED
 from understudy_router.transport.node_requests import Delay
 from understudy_shared.base.words import ApplicationId, HostInfo, Lineage
 from understudy_shared.cluster.wire import WireError
 from understudy_shared.http.problems import Problem, ProblemType, refused
+from understudy_shared.questions.lookup.hop import ABSENT, FOUND, HopOutcome, HopOutcomes
 from understudy_shared.reads.bounds import NO_BOUND, Bound, Refusal
 from understudy_shared.reads.tokens import Position
 
@@ -315,3 +323,76 @@ def test_what_a_node_says_of_itself_counts_more_than_what_was_heard_of_it() -> N
 )
 def test_only_a_position_that_is_not_reached_yet_is_worth_waiting_for(plan: ReplicaPlan, may: bool) -> None:
     assert plan.may_pass is may
+
+
+KEYS = 6
+BAD_KEY = Problem(ProblemType.BAD_KEY, "no key")
+NOBODY = Problem(ProblemType.NO_ACCEPTABLE_REPLICA, "nobody")
+
+outcomes = st.builds(HopOutcome, st.sampled_from([FOUND, ABSENT]), st.binary(max_size=2), st.binary(max_size=2))
+all_keys = st.just(range(KEYS))
+some_keys = st.lists(st.integers(0, KEYS - 1), unique=True)
+
+
+@st.composite
+def arrivals(draw: st.DrawFn) -> tuple[str, Sequence[int], list[HopOutcome]]:
+    """What came, by which way, of which keys."""
+    way = draw(st.sampled_from(["all", "one", "refuse"]))
+    indexes = draw(all_keys | some_keys) if way == "all" else draw(some_keys)
+    return way, indexes, draw(st.lists(outcomes, min_size=len(indexes), max_size=len(indexes)))
+
+
+@given(st.sets(st.integers(0, KEYS - 1)), st.lists(arrivals(), max_size=6))
+def test_the_first_result_of_each_key_counts(
+    bad: set[int], came: list[tuple[str, Sequence[int], list[HopOutcome]]]
+) -> None:
+    results = Results(KEYS, dict.fromkeys(bad, BAD_KEY))
+    first: dict[int, Result] = dict.fromkeys(bad, BAD_KEY)
+    for way, indexes, found in came:
+        assert results.is_untouched == (not first)
+        if way == "all":
+            results.keep_all(indexes, HopOutcomes.of(found))
+        elif way == "refuse":
+            results.refuse(indexes, NOBODY)
+        else:
+            for index, outcome in zip(indexes, found, strict=True):
+                results.keep(index, outcome)
+        for index, outcome in zip(indexes, found, strict=True):
+            first.setdefault(index, NOBODY if way == "refuse" else outcome)
+        assert results.is_open == (len(first) < KEYS)
+        assert {index: results[index] for index in first} == first
+
+
+def test_outcomes_of_all_keys_in_another_order_are_put_in_their_places() -> None:
+    results = Results(2, {})
+    results.keep_all([1, 0], HopOutcomes.of([HopOutcome(FOUND, b"second"), HopOutcome(ABSENT, b"first")]))
+    assert [results[0], results[1]] == [HopOutcome(ABSENT, b"first"), HopOutcome(FOUND, b"second")]
+
+
+EVERY_REASON = st.sampled_from(["refused", "timeout", "not-owner", "overloaded", "lag-exceeded", "store-error"])
+
+
+def reasons_in(body: bytes) -> Mapping[str, Any]:
+    return {each["node_id"]: each["reason"] for each in orjson.loads(body)["candidates"]}
+
+
+@given(crowds(), BOUNDS, st.lists(EVERY_REASON, min_size=6, max_size=6), st.integers(0, 6))
+def test_a_refusal_names_every_candidate_once_with_its_reason(
+    crowd: list[Candidate], bound: Bound, reasons: list[str], asked: int
+) -> None:
+    """`asked` is how many candidates are asked before the deadline."""
+    choice = choose(crowd, bound, key_hash=1, load={})
+    plan, expected = ReplicaPlan(choice), {}
+    for reason in reasons[:asked]:
+        candidate = plan.next()
+        if candidate is None:
+            break
+        plan.begin(candidate.node_id, candidate)
+        plan.ended(candidate.node_id, Rejection(reason, "as the test wants it"))
+        expected[candidate.node_id] = reason
+    for candidate in choice.asked[len(expected) :]:
+        expected[candidate.node_id] = "not-asked"
+    expected |= {each.candidate.node_id: str(each.reason) for each in choice.exclusions}
+    body = plan.refused(bound, late=len(choice.asked) > asked, after_ms=10).body()
+    assert reasons_in(body) == expected
+    assert len(orjson.loads(body)["candidates"]) == len(crowd)

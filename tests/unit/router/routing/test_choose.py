@@ -6,19 +6,48 @@ import dataclasses
 import itertools
 import random
 from collections.abc import Sequence
+from typing import Any
 
+import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.support.bus.local_bus import LocalBus
 from tests.support.router.crowds import BOUNDS, crowds
-from tests.support.router.tables import candidate
+from tests.support.router.tables import (
+    APPLICATION,
+    LINEAGE,
+    TASK,
+    assigned,
+    beat,
+    candidate,
+    expire,
+    port_of,
+    route,
+    tables_of,
+    task,
+)
 
-from understudy_router.cluster.candidates import Candidate
+from understudy_router.cluster.candidates import Candidate, candidates_of
 from understudy_router.cluster.health import Health
-from understudy_router.routing.choose import Choice, Reason, choose, reason_against
-from understudy_shared.base.words import ApplicationId, Lineage
+from understudy_router.cluster.tables import Tables
+from understudy_router.http.app import StoreMetadata
+from understudy_router.router import Router
+from understudy_router.routing.choose import (
+    MAX_CHOICE_AGE_MS,
+    Choice,
+    Reason,
+    choose,
+    explain_key,
+    key_hash,
+    reason_against,
+)
+from understudy_router.settings import RouterSettings
+from understudy_shared.base.words import ApplicationId, HostInfo, Lineage
+from understudy_shared.bus.messages import Farewell
 from understudy_shared.reads.bounds import NO_BOUND, Bound
 from understudy_shared.reads.tokens import Position
+from understudy_shared.spark.store_keys import parse_encoding
 
 LOADS = st.dictionaries(st.sampled_from("abcdef"), st.integers(0, 9))
 
@@ -254,3 +283,180 @@ def test_a_draining_node_still_serves_after_those_that_stay_and_before_a_suspect
         candidate("c", health=Health.SUSPECT),
     ]
     assert names(chosen(crowd).order) == "bac"
+
+
+NODES = ("a", "b", "c", "d")
+
+
+class _StandingClock:
+    """A clock that stands: ages do not grow, so that whatever differs was not noticed."""
+
+    def __init__(self) -> None:
+        self.now_ms = 0.0
+
+    def monotonic_ms(self) -> float:
+        return self.now_ms
+
+    def wall_us(self) -> int:
+        return 0
+
+
+def router_of(clock: _StandingClock) -> Router:
+    settings = RouterSettings(redis="redis://nowhere", application_id="flights")
+    router = Router(settings, LocalBus(), host=HostInfo("here", 1), clock=clock)
+    router.tables.bus_back(0)
+    router.tables.assigned(assigned({"0_0": task("a", "b"), "0_1": task("c", "d")}, partitions=2), 0)
+    return router
+
+
+EVENTS = st.lists(
+    st.tuples(
+        st.sampled_from(
+            ["heard"] * 10 + ["restarted", "left", "assigned", "expired", "answered", "failed", "lost", "back"]
+        ),
+        st.integers(0, 3),
+        st.integers(0, 9),
+    ),
+    max_size=25,
+)
+
+
+@given(EVENTS)
+def test_a_kept_choice_is_the_one_that_would_be_made_now(events: list[tuple[str, int, int]]) -> None:
+    clock = _StandingClock()
+    router = router_of(clock)
+    tables, words = router.tables, route(partitions=2)
+    for number, (kind, index, version) in enumerate(events, 1):
+        node_id, other = NODES[index], NODES[(index + 1) % 4]
+        if kind in {"heard", "restarted"}:
+            incarnation = "i1" if kind == "heard" else f"i{number}"
+            said = beat(
+                node_id, sequence=number, incarnation=incarnation, partitions=2, version=version, end_version=version
+            )
+            tables.heard(said, age_ms=0, now_ms=0)
+        elif kind == "left":
+            tables.left(Farewell(application_id="flights", node_id=node_id, incarnation="i1"), 0)
+        elif kind == "assigned":
+            tables.assigned(
+                assigned({"0_0": task(node_id, other), "0_1": task(other)}, order=(1, number + 1), partitions=2), 0
+            )
+        elif kind == "expired":
+            clock.now_ms += 4000  # all that was kept is too old by then
+            expire(tables, clock.now_ms)
+            tables.reset_heartbeat_ages(clock.now_ms)
+        elif kind == "answered":
+            tables.hop_answered(node_id, clock.now_ms, took_ms=1, term=1, epoch=1, end_version=version)
+        elif kind == "failed":
+            tables.hop_failed(node_id, clock.now_ms, "refused")
+        elif kind == "lost":
+            tables.bus_lost(clock.now_ms, "gone")
+        else:
+            tables.bus_back(clock.now_ms)
+        for partition in range(2):
+            kept = router.forwarder.context.choices.choose(words, partition, NO_BOUND)
+            candidates = candidates_of(tables, 0, partition, clock.now_ms)
+            assert kept == choose(candidates, NO_BOUND, key_hash=key_hash(words, partition), load={})
+
+
+def test_a_heartbeat_of_another_node_leaves_a_choice_as_it_is() -> None:
+    clock = _StandingClock()
+    router = router_of(clock)
+    for node_id in NODES:
+        router.tables.heard(beat(node_id, partitions=2), age_ms=0, now_ms=0)
+    words = route(partitions=2)
+    kept = router.forwarder.context.choices.choose(words, 0, NO_BOUND)
+    router.tables.heard(beat("c", sequence=2, partitions=2), age_ms=0, now_ms=0)
+    assert router.forwarder.context.choices.choose(words, 0, NO_BOUND) is kept
+    router.tables.heard(beat("b", sequence=2, partitions=2), age_ms=0, now_ms=0)
+    assert router.forwarder.context.choices.choose(words, 0, NO_BOUND) is not kept
+    kept = router.forwarder.context.choices.choose(words, 0, NO_BOUND)
+    clock.now_ms = MAX_CHOICE_AGE_MS + 1
+    assert router.forwarder.context.choices.choose(words, 0, NO_BOUND) is not kept, "ages grow"
+
+
+def test_a_choice_is_made_anew_when_another_node_reports_a_later_end() -> None:
+    clock = _StandingClock()
+    router = router_of(clock)
+    for node_id in NODES:
+        router.tables.heard(beat(node_id, partitions=2), age_ms=0, now_ms=0)
+    words = route(partitions=2)
+    assert router.forwarder.context.choices.choose(words, 0, NO_BOUND).order[0].offset_lag == 0
+    router.tables.heard(beat("c", sequence=2, partitions=2, version=9, end_version=9), age_ms=0, now_ms=0)
+    assert router.forwarder.context.choices.choose(words, 0, NO_BOUND).order[0].offset_lag == 2
+
+
+def explained(tables: Tables, bound: Bound = NO_BOUND, *, now_ms: float = 0) -> dict[str, Any]:
+    explanation = explain_key(tables, route(), ("w",), bound, load={}, now_ms=now_ms)
+    return dict(orjson.loads(orjson.dumps(explanation)))
+
+
+def test_an_explanation_names_everybody_with_what_is_known_and_why() -> None:
+    tables = tables_of(task("a", "b", "c"), beat("a", version=2), beat("b", version=6), beat("c", lineage="l2"))
+    explanation = explained(tables, Bound(max_lag=1))
+    assert explanation["key"] == {"word": "w"}
+    assert (explanation["partition"], explanation["partitions"], explanation["term"], explanation["epoch"]) == (
+        0,
+        1,
+        1,
+        1,
+    )
+    assert (explanation["end_offset_position"], explanation["end_confirmed"], explanation["bounds"]) == (
+        7,
+        True,
+        {"max_lag": 1},
+    )
+    assert [(each["node_id"], each["offset_lag"]) for each in explanation["choice"]] == [("b", 1), ("a", 5)]
+    assert explanation["choice"][0]["why"] == "standby, 1 version behind"
+    assert "lag-exceeded" in explanation["choice"][1]["why"]
+    assert [(each["node_id"], each["reason"]) for each in explanation["exclusions"]] == [("c", "lineage-changed")]
+    assert explanation["active_host"] == {"host": "127.0.0.1", "port": port_of("a")}
+
+
+def test_an_explanation_says_null_for_what_is_not_known() -> None:
+    explanation = explained(tables_of(task("a")))
+    assert (explanation["end_offset_position"], explanation["end_confirmed"]) == (None, False)
+    (silent,) = explanation["choice"]
+    unknown = ("state", "version", "offset_lag", "time_lag_ms", "report_age_ms")
+    assert [silent[name] for name in unknown] == [None] * 5
+
+
+def test_the_metadata_of_a_store_has_every_partition_and_each_host_once() -> None:
+    tables = Tables()
+    tables.assigned(assigned({"0_0": task("a", "b"), "0_2": task("b", "a")}, partitions=3), 0)
+    metadata = orjson.loads(b"".join(StoreMetadata(tables, route(partitions=3), {}).pieces()))
+    a, b = ({"host": "127.0.0.1", "port": port_of(node_id)} for node_id in "ab")
+    assert metadata["partitions"] == [
+        {"partition": 0, "active_host": a, "standby_hosts": [b]},
+        {"partition": 1, "active_host": None, "standby_hosts": []},
+        {"partition": 2, "active_host": b, "standby_hosts": [a]},
+    ]
+    assert metadata["hosts"] == [a, b]
+
+
+def test_the_metadata_of_a_store_places_keys_as_the_router_does_and_excludes_what_it_does_not_read() -> None:
+    """What a client needs that asks nodes itself."""
+    beats = {
+        "a": beat("a"),
+        "b": beat("b", state="draining"),
+        "c": beat("c", lineage="l2"),
+        "d": beat("d", partitions=8),
+    }
+    tables = tables_of(task("a", "b", "c", "d"), *beats.values())
+    asked = StoreMetadata(tables, route(), {"max_lag": 5})
+    metadata = orjson.loads(b"".join(asked.pieces()))
+    assert parse_encoding(metadata["encoding"], 1).layout(1) == route().codec.layout(1)
+    assert (metadata["lineage"], metadata["application_id"], metadata["bounds"]) == (
+        LINEAGE,
+        APPLICATION,
+        {"max_lag": 5},
+    )
+    excluded = {each["port"]: each["reason"] for each in metadata["excluded_hosts"]}
+    assert excluded == {port_of("b"): "draining", port_of("c"): "lineage-changed", port_of("d"): "other-layout"}
+    tag = asked.etag()
+    assert StoreMetadata(tables, route(), {"max_lag": 5}).etag() == tag
+    assert StoreMetadata(tables, route(), {}).etag() != tag, "other bounds"
+    tables.heard(beat("b", sequence=2), age_ms=0, now_ms=1)
+    assert StoreMetadata(tables, route(), {"max_lag": 5}).etag() != tag, "the node drains no more"
+    tables.assigned(assigned({TASK: task("b", "a")}, order=(1, 2)), 1)
+    moved = StoreMetadata(tables, route(), {"max_lag": 5})
+    assert orjson.loads(b"".join(moved.pieces()))["epoch"] == 2

@@ -5,19 +5,25 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
+from typing import Any
 
 import pytest
 from tests.support.clock import ManualClock
 from tests.support.cluster.fake_cluster import catalogue, until
 from tests.support.cluster.fake_node import FakeNode, Hang, fake_nodes, found
+from tests.support.router.tables import beat, expire, port_of, tables_of, task
 
 from understudy_router.cluster.catalogue import stores_of
+from understudy_router.cluster.health import MAX_BAD_IN_A_ROW, Health
+from understudy_router.cluster.tables import Tables
 from understudy_router.transport import node_clients
-from understudy_router.transport.client_context import ClientContext, HopReports
-from understudy_router.transport.node_client import FULL_KEYS, LONE_HOPS, NodeClient
-from understudy_router.transport.node_clients import IDLE_S, NodeClients
+from understudy_router.transport.client_context import ClientContext, HopReports, IdleConnections
+from understudy_router.transport.node_client import FULL_KEYS, LONE_HOPS, MAX_CONNECTIONS, NodeClient
+from understudy_router.transport.node_clients import IDLE_S, MAX_PROBES, NodeClients, Probing
 from understudy_router.transport.node_requests import Delay, NodeRequest, Outcomes, Patience, Reply
 from understudy_shared.auth.cluster_secret import ClusterIdentity
+from understudy_shared.base.clock import SystemClock
 from understudy_shared.base.words import HostInfo
 from understudy_shared.cluster.wire import HopFailure
 from understudy_shared.questions.lookup.hop import HopGroup, HopKey, HopOutcome, HopReply
@@ -354,3 +360,157 @@ async def test_a_request_that_comes_alone_is_sent_at_once_and_a_crowd_shares_hop
         assert "0 hops in flight, 1 keys wait" in repr(client)
         await waiter.outcomes
         assert it.nodes[0].keys == [1] * (LONE_HOPS + 1) + [3, 1]
+
+
+class Unheard(HopReports):
+    """A listener of hops that keeps nothing."""
+
+    def __init__(self) -> None: ...
+
+    def known(self) -> tuple[int, int, int]:
+        return (7, 1, 1)
+
+    def answered(self, node_id: str, reply: HopReply, now_ms: float, took_ms: float) -> None:
+        pass
+
+    def failed(self, node_id: str, failure: HopFailure, *, sent: bool) -> None:
+        pass
+
+    def silent(self, node_id: str, for_ms: float) -> None:
+        pass
+
+
+class Application:
+    """The clients of one application, and its way to ask."""
+
+    def __init__(self, name: str, idle: IdleConnections) -> None:
+        self.clock = SystemClock()
+        identity = ClusterIdentity(None, "").within(name)
+        context = ClientContext(name, Unheard(), Patience(hedge_after_ms=0), self.clock, identity, idle)
+        self.clients = NodeClients(context, suspect_after_ms=60_000, hop_timeout_ms=60_000, allowance=lambda _: 0.0)
+
+    def ask(self, node: FakeNode, *, for_ms: float = 60_000) -> asyncio.Future[Outcomes]:
+        """Ask for one key; the future gets its outcome."""
+        outcomes: asyncio.Future[Outcomes] = asyncio.get_running_loop().create_future()
+
+        def on_reply(reply: Reply) -> None:
+            if not isinstance(reply, Delay):
+                outcomes.set_result(reply)
+
+        now_ms = self.clock.monotonic_ms()
+        request = NodeRequest(ROUTE, NO_BOUND, [HopKey(0, b"r")], on_reply, now_ms, now_ms + for_ms)
+        self.clients.to(node.node_id, HostInfo("127.0.0.1", node.port)).submit(request)
+        return outcomes
+
+
+def _has_heard(node: FakeNode, hops: int) -> bool:
+    return len(node.hops) == hops
+
+
+@asynccontextmanager
+async def applications(*names: str) -> AsyncIterator[list[Application]]:
+    idle = IdleConnections()
+    made = [Application(name, idle) for name in names]
+    try:
+        yield made
+    finally:
+        for each in made:
+            await each.clients.close()
+    assert repr(idle) == "IdleConnections(0 to 0 nodes)"
+
+
+async def test_applications_that_ask_in_turn_use_one_connection() -> None:
+    async with fake_nodes(lambda *_: found("v")) as (node,), applications("a", "b", "c") as known:
+        for _ in range(2):
+            for each in known:
+                assert not isinstance(await each.ask(node), HopFailure)
+        assert [hop.application_id for hop in node.hops] == ["a", "b", "c"] * 2
+        assert node.accepted == 1
+
+
+async def test_an_application_whose_hops_hang_takes_no_connection_from_another() -> None:
+    async with fake_nodes(Hang()) as (node,), applications("slow", "quick") as (slow, quick):
+        for number in range(1, MAX_CONNECTIONS + 1):  # each hop is under way before the next request, or they share one
+            slow.ask(node)
+            await until(partial(_has_heard, node, number))
+        waiting = slow.ask(node)
+        await until(lambda: node.accepted == MAX_CONNECTIONS)
+        node.answer = lambda *_: found("v")
+        assert not isinstance(await quick.ask(node), HopFailure)
+        assert not waiting.done(), "an application has so many hops in flight, and no more"
+
+
+DEADLINE_MS = 1000
+
+
+class ProbeSender:
+    """Keeps the probes that it was asked to send; the test sets their results."""
+
+    def __init__(self) -> None:
+        self.probes: list[tuple[str, HostInfo]] = []
+        self.futures: list[asyncio.Future[float | HopFailure]] = []
+
+    def probe(self, node_id: str, host: HostInfo) -> asyncio.Future[float | HopFailure]:
+        self.probes.append((node_id, host))
+        self.futures.append(asyncio.get_running_loop().create_future())
+        return self.futures[-1]
+
+    @property
+    def names(self) -> list[str]:
+        return [node_id for node_id, _ in self.probes]
+
+
+def probing(tables: Tables) -> tuple[Probing, ProbeSender]:
+    sender: Any = ProbeSender()
+    return Probing(tables, sender, deadline_ms=DEADLINE_MS, clock=ManualClock()), sender
+
+
+async def test_a_suspect_is_probed_where_it_listens_about_once_per_heartbeat() -> None:
+    tables = tables_of(task("a", "b"), beat("a"), beat("b"))
+    tables.hop_failed("b", 0, "reset")
+    turns, sender = probing(tables)
+    for now_ms in range(0, 10_000, 50):
+        turns.turn(now_ms)
+        for future in sender.futures:
+            if not future.done():
+                future.set_result(1.0)
+    assert set(sender.probes) == {("b", HostInfo("127.0.0.1", port_of("b")))}
+    assert 8 <= len(sender.probes) <= 13, "between 0.8 and 1.2 heartbeats"
+
+
+async def test_a_node_is_not_probed_again_before_its_probe_is_answered_or_late() -> None:
+    tables = tables_of(task("a"), beat("a", heartbeat_ms=100))
+    tables.hop_failed("a", 0, "reset")
+    turns, sender = probing(tables)
+    for now_ms in (0, 300, 600, DEADLINE_MS - 1):
+        turns.turn(now_ms)
+    assert len(sender.probes) == 1
+    turns.turn(DEADLINE_MS)
+    assert sender.futures[0].cancelled()
+    assert len(sender.probes) == 2
+
+
+async def test_probes_on_their_way_are_bounded_and_the_others_have_their_turn() -> None:
+    names = [f"n{number:02}" for number in range(2 * MAX_PROBES)]
+    tables = tables_of(task(*names), *(beat(name) for name in names))
+    for name in names:
+        tables.hop_failed(name, 0, "reset")
+    turns, sender = probing(tables)
+    turns.turn(1)
+    turns.turn(2)
+    assert len(sender.probes) == MAX_PROBES
+    for future in sender.futures:
+        future.set_result(HopFailure("timeout", ""))
+    turns.turn(3)
+    assert sorted(sender.names) == names
+
+
+async def test_a_node_that_died_meanwhile_is_not_probed() -> None:
+    tables = tables_of(task("a"), beat("a"))
+    for number in range(MAX_BAD_IN_A_ROW):
+        tables.hop_failed("a", 100 * number, "reset")
+    assert tables.health.of("a").health is Health.QUARANTINED
+    expire(tables, 3001)
+    turns, sender = probing(tables)
+    turns.turn(100_000)
+    assert sender.probes == []

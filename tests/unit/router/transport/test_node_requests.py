@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import cast
 
@@ -10,7 +11,16 @@ from hypothesis import strategies as st
 from tests.support.cluster.fake_cluster import catalogue
 
 from understudy_router.cluster.catalogue import stores_of
-from understudy_router.transport.node_requests import Hop, NodeRequest, Reply, RequestQueue, parts_that_fit
+from understudy_router.transport.node_requests import (
+    MIN_HEDGE_MS,
+    Hop,
+    NodeRequest,
+    Patience,
+    Quantile,
+    Reply,
+    RequestQueue,
+    parts_that_fit,
+)
 from understudy_shared.questions.lookup.hop import (
     FOUND,
     HopKey,
@@ -145,3 +155,31 @@ def test_each_trace_stands_at_the_first_key_of_its_request(sizes: list[tuple[int
         each.keys[0].row: each.trace.trace_id for each in requests if each.trace is not None
     }
     assert len(traces) == sum(is_traced for _, _, is_traced in sizes)
+
+
+@given(took=st.lists(st.floats(0.2, 50_000), min_size=20, max_size=400))
+def test_the_estimate_is_the_p95_or_at_most_a_bucket_above_it(took: list[float]) -> None:
+    quantile = Quantile()
+    for each in took:
+        quantile.add(each)
+    exact = sorted(took)[math.ceil(len(took) * 0.95) - 1]
+    estimate = quantile.estimate_ms()
+    assert estimate is not None
+    assert exact * 0.999 <= estimate <= exact * 1.201
+
+
+@given(took=st.lists(st.floats(0, 1e6), max_size=100), limit_ms=st.floats(1, 1000), is_active=st.booleans())
+def test_a_hedge_waits_no_longer_than_configured_and_never_shorter_than_a_pause_lasts(
+    took: list[float], limit_ms: float, is_active: bool
+) -> None:
+    patience = Patience(hedge_after_ms=limit_ms)
+    for each in took:
+        patience.took(each, is_active=is_active)
+    assert MIN_HEDGE_MS <= patience.hedge_ms(is_active=is_active) <= max(limit_ms, MIN_HEDGE_MS)
+
+
+def test_a_sick_node_cannot_raise_the_delay_above_the_limit() -> None:
+    patience = Patience(hedge_after_ms=50)
+    for _ in range(1000):
+        patience.took(60_000, is_active=True)
+    assert patience.hedge_ms(is_active=True) == 50

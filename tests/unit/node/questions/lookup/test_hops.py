@@ -5,21 +5,26 @@ from __future__ import annotations
 import asyncio
 from collections.abc import MutableMapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import orjson
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from tests.support.checkpoint.handmade import HandmadeCheckpoint
 from tests.support.cluster.followed_node import followed_node, wait_to_hold
 from tests.support.spark.counting_query import WORDS
 
 from understudy_node.node import Node
 from understudy_node.questions.lookup import hop as hop_module
-from understudy_node.questions.lookup.hop import HOP_SLICE_KEYS, Hops
-from understudy_node.questions.lookup.reads import Reads
+from understudy_node.questions.lookup.hop import HOP_SLICE_KEYS, MAX_SPANS, Hops, record_hop
+from understudy_node.questions.lookup.reads import Reads, find_everywhere
 from understudy_node.stores.lookup import StoreReader
-from understudy_shared.base.words import Role, StoreName
+from understudy_shared.base.words import ApplicationId, Lineage, Role, StoreName
+from understudy_shared.http.problems import Problem, refused
 from understudy_shared.questions.lookup.hop import (
+    ABSENT,
     FOUND,
     HOP_SLICE_GROUPS,
     MAX_HOP_KEYS,
@@ -27,13 +32,18 @@ from understudy_shared.questions.lookup.hop import (
     PROBLEM,
     HopGroup,
     HopKey,
+    HopOutcome,
     HopReply,
     HopRequest,
+    HopTrace,
     decode_reply,
     encode_request,
 )
 from understudy_shared.reads.bound_parsing import StoreBounds
-from understudy_shared.reads.bounds import NO_BOUND, Bound
+from understudy_shared.reads.bounds import NO_BOUND, Bound, Refusal
+from understudy_shared.reads.tokens import Position
+from understudy_shared.spark.key_codec import ANY_PARTITION
+from understudy_shared.telemetry.spans import Attributes, Kind, Trace
 
 
 async def nowhere(*_: object) -> None:
@@ -169,3 +179,129 @@ async def test_a_row_that_is_damaged_is_a_problem_of_its_own(tmp_path: Path) -> 
         reply = await answered(hops_of(node), request)
         assert [outcome.kind for outcome in reply.outcomes] == [FOUND, PROBLEM, FOUND]
         assert orjson.loads(reply.outcomes[1].body)["type"] == "store-error"
+
+
+TRACE = Trace("a" * 32, "b" * 16, True)
+OUTCOMES = [HopOutcome(FOUND, b""), HopOutcome(ABSENT, b""), HopOutcome(PROBLEM, b'{"type":"not-owner"}')]
+TEXTS = ["found", "absent", "not-owner"]
+
+
+class Recorder:
+    """Spans as they were begun and ended; a trace that is not sampled has none."""
+
+    def __init__(self) -> None:
+        self.spans: list[dict[str, Any]] = []
+
+    def begin(
+        self, method: str, route: str, kind: Kind, parent: Trace | None, attributes: Attributes, *, ago_s: float = 0.0
+    ) -> OneSpan | None:
+        assert parent is not None
+        if not parent.is_sampled:
+            return None
+        self.spans.append({"parent": parent, "ago_s": ago_s, **attributes})
+        return OneSpan(self.spans[-1])
+
+    def close(self) -> None:
+        """Nothing is left."""
+
+
+class OneSpan:
+    """Its attributes are kept by the recorder."""
+
+    trace = TRACE
+
+    def __init__(self, kept: dict[str, Any]) -> None:
+        self._kept = kept
+
+    def note(self, attributes: Attributes) -> None:
+        self._kept.update(attributes)
+
+    def end(self, *, error: str = "") -> None:
+        self._kept["error"] = error
+
+
+def recorded(request: HopRequest, outcomes: list[HopOutcome]) -> list[dict[str, Any]]:
+    recorder = Recorder()
+    record_hop(recorder, request, outcomes, took_s=0.5)
+    return recorder.spans
+
+
+@given(sizes=st.lists(st.integers(1, 4), min_size=1, max_size=4), data=st.data())
+def test_a_span_says_the_store_and_the_partition_of_its_key_and_what_came_of_it(
+    sizes: list[int], data: st.DataObject
+) -> None:
+    groups = [
+        HopGroup(f"s{number}", "l", 9, NO_BOUND, [HopKey(partition, b"") for partition in range(size)], "x")
+        for number, size in enumerate(sizes)
+    ]
+    keys = [(group.store, key.partition) for group in groups for key in group.keys]
+    chosen = data.draw(st.lists(st.tuples(st.integers(0, len(keys) - 1), st.booleans())))
+    traces = [HopTrace(place, TRACE._replace(is_sampled=sampled)) for place, sampled in chosen]
+    kinds = data.draw(st.lists(st.integers(0, 2), min_size=len(keys), max_size=len(keys)))
+    spans = recorded(HopRequest("a", 1, 1, 1, 9, groups, traces=traces), [OUTCOMES[kind] for kind in kinds])
+    places = [place for place, sampled in chosen if sampled]
+    assert [span["understudy.partition"] for span in spans] == [keys[place][1] for place in places]
+    assert [span["understudy.outcome"] for span in spans] == [TEXTS[kinds[place]] for place in places]
+    for span, place in zip(spans, places, strict=True):
+        assert span.get("understudy.store") == (None if kinds[place] == PROBLEM else keys[place][0])
+        assert (span["parent"], span["ago_s"], span["error"]) == (TRACE, 0.5, "")
+
+
+def test_a_hop_has_no_more_spans_than_fit_into_a_turn_of_the_loop() -> None:
+    keys = [HopKey(0, b"")] * (MAX_SPANS + 1)
+    traces = [HopTrace(place, TRACE) for place in range(len(keys))]
+    request = HopRequest("a", 1, 1, 1, 9, [HopGroup("s", "l", 1, NO_BOUND, keys, "x")], traces=traces)
+    assert len(recorded(request, OUTCOMES[:1] * len(keys))) == MAX_SPANS
+
+
+SHOWN = {0: 4, 1: 3}
+"""The newest version of each partition."""
+HELD = {(0, 4): {b"b"}, (0, 3): {b"a", b"b"}, (1, 3): set[bytes]()}
+"""The keys of each partition at each version: the one ahead lost `a`."""
+
+
+class Reader:
+    """A reader of two partitions at different versions. One without `past` has yet to open older ones."""
+
+    partitions = 2
+    store = SimpleNamespace(name="op0", codec=SimpleNamespace(is_scattered=True))
+
+    def __init__(self, *, past: bool = True) -> None:
+        self.past = past
+        self.pinned: list[int] = []
+        self.replicas = dict.fromkeys(SHOWN, SimpleNamespace(pin=self.pinned.append))
+
+    def read_from(self, partition: int, bound: Bound) -> Any:
+        version = SHOWN[partition] if bound.read_version is None else bound.read_version.number
+        if version < SHOWN[partition] and not self.past:
+            return refused(Refusal.VERSION_OPENING, candidates=[])
+        position = Position(ApplicationId("app"), Lineage("l1"), version, None).encode().encode()
+        tail = b'"partition":%d,"version":%d,"position":"%b"}' % (partition, version, position)
+        return SimpleNamespace(view=version, tail=tail)
+
+    def find_many(self, rows: list[bytes], reading: Any, partition: int, _: object) -> list[bytes | None]:
+        held = HELD[partition, reading.view]
+        return [b'"found":true,' if row in held else None for row in rows]
+
+
+def test_a_key_that_the_partition_ahead_lost_is_found_at_the_version_of_the_one_behind() -> None:
+    reader: Any = Reader()
+    lost, found, nowhere = find_everywhere(reader, [b"a", b"b", b"c"], NO_BOUND, {})
+    assert not isinstance(lost, Problem)
+    assert not isinstance(found, Problem)
+    assert not isinstance(nowhere, Problem)
+    assert (lost.kind, lost.tail[:26]) == (FOUND, b'"partition":0,"version":3,')
+    assert (found.kind, found.tail[:26]) == (FOUND, b'"partition":0,"version":4,')
+    assert (nowhere.kind, nowhere.tail[:29]) == (ABSENT, b'"partition":null,"version":3,')
+    assert set(reader.pinned) == {3, 4}
+
+
+def test_while_that_version_is_opened_only_keys_that_are_not_found_wait_for_it() -> None:
+    reader: Any = Reader(past=False)
+    readings: dict[int, Any] = {}
+    lost, found = find_everywhere(reader, [b"a", b"b"], NO_BOUND, readings)
+    assert isinstance(lost, Problem)
+    assert lost.refusal is Refusal.VERSION_OPENING
+    assert not isinstance(found, Problem)
+    assert readings[ANY_PARTITION].refusal is Refusal.VERSION_OPENING
+    assert not any(isinstance(readings[partition], Problem) for partition in SHOWN)

@@ -7,25 +7,40 @@ from collections.abc import Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
 from tests.support.cluster.fake_cluster import until
 
 from understudy_router.cluster.candidates import Candidate
 from understudy_router.forwarding.context import ReadContext
-from understudy_router.forwarding.fallback import Step
-from understudy_router.questions.lookup.forward import Forwarder
+from understudy_router.forwarding.fallback import Results, Step
+from understudy_router.questions.lookup.forward import Forwarder, RecordedRequest, gathered, spread
 from understudy_router.questions.scan_forwarder import ScanForwarder
 from understudy_router.routing.choose import Choice
 from understudy_router.settings import RouterSettings
-from understudy_router.transport.node_requests import Delay, NodeRequest
+from understudy_router.transport.node_requests import Delay, NodeRequest, Outcomes, Reply
 from understudy_shared.base.clock import SystemClock
 from understudy_shared.base.throttles import RetryBudget
-from understudy_shared.base.words import HostInfo
+from understudy_shared.base.words import ApplicationId, HostInfo, Lineage
 from understudy_shared.cluster.node_calls import NodeCallError
 from understudy_shared.cluster.wire import HopFailure, WireError
-from understudy_shared.http.problems import ProblemType
+from understudy_shared.http.problems import Problem, ProblemType
 from understudy_shared.questions.changes.histories import HistoryHop, HistoryRange
-from understudy_shared.questions.lookup.hop import FOUND, HopKeys, HopOutcome, HopOutcomes
+from understudy_shared.questions.lookup.batches import NOT_FOUND
+from understudy_shared.questions.lookup.hop import (
+    ABSENT,
+    FOUND,
+    NO_PARTITION,
+    OPEN,
+    PROBLEM,
+    HopKey,
+    HopKeys,
+    HopOutcome,
+    HopOutcomes,
+)
 from understudy_shared.reads.bounds import NO_BOUND
+from understudy_shared.reads.tokens import Position
+from understudy_shared.spark.key_codec import ANY_PARTITION
+from understudy_shared.telemetry.spans import Attributes, Trace
 
 ROUTE: Any = SimpleNamespace(name="words", codec=SimpleNamespace(is_scattered=False))
 KEYS = HopKeys([0, 1, 0, 1], [b"a", b"b", b"c", b"d"])
@@ -156,3 +171,100 @@ async def test_a_read_does_not_wait_for_replicas_that_fail_otherwise() -> None:
         nodes.clients["B"].requests[0].finish(HopFailure(WireError.RESET, "gone"))
     assert nodes.asked("B") == [[b"b"]]
     assert read.result().problems[0].type is ProblemType.NO_ACCEPTABLE_REPLICA
+
+
+OWN = Trace("a" * 32, "c" * 16, True)
+REFUSED = HopOutcome(PROBLEM, b'{"type":"store-error","detail":"?"}')
+
+
+class OneSpan:
+    """A span that counts what is done with it."""
+
+    trace = OWN
+
+    def __init__(self) -> None:
+        self.attributes: dict[str, Any] = {}
+        self.errors: list[str] = []
+
+    def note(self, attributes: Attributes) -> None:
+        self.attributes.update(attributes)
+
+    def end(self, *, error: str = "") -> None:
+        self.errors.append(error)
+
+
+def attempt() -> tuple[RecordedRequest, OneSpan, list[Reply]]:
+    route: Any = None  # only its name is used, and not here
+    replies: list[Reply] = []
+    span = OneSpan()
+    request = NodeRequest(route, NO_BOUND, [HopKey(0, b"")], replies.append, 0.0, 1.0, is_active=False)
+    return RecordedRequest(request, span), span, replies
+
+
+@pytest.mark.parametrize(
+    ("outcomes", "attributes", "error"),
+    [
+        ([HopOutcome(FOUND, b"")], {}, ""),
+        ([HopOutcome(ABSENT, b"")], {}, ""),
+        ([HopOutcome(FOUND, b""), REFUSED], {"understudy.outcome": "store-error"}, ""),
+        ([HopOutcome(PROBLEM, b"?")], {"understudy.outcome": str(WireError.BAD_REPLY)}, ""),
+        (HopFailure("timeout", "no reply in time"), {}, "timeout"),
+    ],
+    ids=["found", "absent", "a problem", "no JSON", "no answer"],
+)
+def test_its_outcomes_end_the_span(outcomes: Outcomes, attributes: dict[str, str], error: str) -> None:
+    request, span, replies = attempt()
+    assert (request.trace, request.is_active, request.until_ms) == (OWN, False, 1.0)
+    request.finish(outcomes)
+    request.finish(outcomes)
+    assert (replies, span.attributes, span.errors) == ([outcomes], attributes, [error])
+
+
+def test_a_request_that_nobody_wants_any_more_ends_as_cancelled_and_says_if_it_was_slow() -> None:
+    request, span, replies = attempt()
+    request.report_delay(Delay.SLOW)
+    request.drop()
+    request.drop()
+    request.finish([HopOutcome(FOUND, b"")])
+    assert (replies, span.errors) == ([Delay.SLOW], ["cancelled"])
+    request, span, _ = attempt()
+    request.report_delay(Delay.SLOW)
+    request.finish([HopOutcome(FOUND, b"")])
+    assert span.attributes == {"understudy.delay": "slow"}
+
+
+BAD = Problem(ProblemType.BAD_KEY, "a key that does not parse")
+SPREAD_KEYS = HopKeys([ANY_PARTITION, NO_PARTITION, ANY_PARTITION], [b"a", b"", b"c"])
+
+
+def test_each_key_is_asked_of_each_partition_and_one_with_a_problem_of_none() -> None:
+    keys, problems = spread(SPREAD_KEYS, {1: BAD}, 2)
+    assert list(keys) == [(0, b"a"), (NO_PARTITION, b""), (0, b"c"), (1, b"a"), (NO_PARTITION, b""), (1, b"c")]
+    assert problems == {1: BAD, 4: BAD}
+
+
+def test_what_partitions_say_of_a_key_is_one_result_in_the_order_of_the_keys() -> None:
+    keys, problems = spread(SPREAD_KEYS, {1: BAD}, 2)
+    results = Results(len(keys), problems)
+    for at, (partition, row) in enumerate(keys):
+        if partition != NO_PARTITION:
+            is_found = (partition, row) == (1, b"c")
+            members = b'"found":true,' if is_found else NOT_FOUND
+            tail = b'"partition":%d,"version":3,' % partition
+            results.keep(at, HopOutcome(FOUND if is_found else ABSENT, members, tail))
+    found, unsettled = gathered("op0", results, 2, {1: BAD})
+    assert not unsettled
+    assert found[0] == HopOutcome(ABSENT, NOT_FOUND, b'"partition":null,"version":3,')
+    assert found[1] is BAD
+    assert found[2] == HopOutcome(FOUND, b'"found":true,', b'"partition":1,"version":3,')
+
+
+def test_a_key_that_partitions_lack_at_different_versions_stays_open_and_is_asked_at_the_oldest() -> None:
+    results = Results(4, {})
+    for at, version in enumerate((3, 3, 4, 3)):
+        position = Position(ApplicationId("app"), Lineage("l1"), version, None).encode().encode()
+        tail = b'"partition":%d,"version":%d,"position":"%b"}' % (at // 2, version, position)
+        results.keep(at, HopOutcome(ABSENT, NOT_FOUND, tail))
+    found, unsettled = gathered("op0", results, 2, {})
+    assert unsettled == {Position(ApplicationId("app"), Lineage("l1"), 3, None): [0]}
+    assert (found.kinds[0], found.kinds[1]) == (OPEN, ABSENT)

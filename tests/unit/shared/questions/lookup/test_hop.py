@@ -16,9 +16,11 @@ from understudy_shared.questions.lookup.hop import (
     FOUND,
     HOP_SLICE_GROUPS,
     MAX_LAYOUT_CHARS,
+    NO_PARTITION,
     PROBLEM,
     HopGroup,
     HopKey,
+    HopKeys,
     HopOutcome,
     HopReply,
     HopRequest,
@@ -28,6 +30,7 @@ from understudy_shared.questions.lookup.hop import (
     decode_request,
     encode_reply,
     encode_request,
+    indexes_by_partition,
 )
 from understudy_shared.reads.bounds import EVERYTHING, NO_BOUND, Bound, Selection, UnknownLag
 from understudy_shared.reads.hop_fields import BadHopError
@@ -234,3 +237,23 @@ def test_traces_travel_with_the_keys_of_their_readers() -> None:
 def test_no_lookup_fails_by_its_trace(traces: object) -> None:
     body = encode_request(REQUEST)
     assert decode_request(with_header(body, {**header_of(body), "traces": traces})) == REQUEST
+
+
+columns = st.lists(st.builds(HopKey, st.integers(0, 3), st.binary(max_size=4)), max_size=8)
+
+
+@given(columns, st.slices(8))
+def test_keys_as_columns_are_those_keys(items: list[HopKey], some: slice) -> None:
+    columns = HopKeys.of(items)
+    assert (list(columns), len(columns), list(columns[some])) == (items, len(items), items[some])
+    assert [columns[index] for index in range(len(items))] == items
+    assert columns.at(range(len(items))[some]) == items[some]
+    assert HopKeys.of(columns) is columns
+
+
+@given(st.lists(st.integers(NO_PARTITION, 3)))
+def test_every_key_with_a_partition_is_among_those_of_its_partition_once(partitions: list[int]) -> None:
+    found = indexes_by_partition(partitions)
+    assert sorted((partition, index) for partition, indexes in found.items() for index in indexes) == sorted(
+        (partition, index) for index, partition in enumerate(partitions) if partition != NO_PARTITION
+    )
