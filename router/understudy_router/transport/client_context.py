@@ -106,7 +106,7 @@ _NO_NODES_FAULT = {OVERLOADED, str(WireError.TOO_LARGE)}
 
 
 class HopReports:
-    """What hops tell the tables: which node answered, failed or is silent; and what each hop tells the node."""
+    """The reports of hops to the tables: who answered, failed or is silent; and what each hop tells the node."""
 
     def __init__(self, tables: Tables, watcher: Watcher, clock: Clock) -> None:
         self._tables = tables

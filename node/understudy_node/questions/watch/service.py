@@ -98,7 +98,7 @@ SeenKey = tuple[bytes, int]
 """A key, as the codec encodes it, and the version that its watcher has seen."""
 
 KeyChanges = tuple[list[KeyChange], int]
-"""The changes of keys in order, and the version up to which they are told."""
+"""The changes of keys in order, and the version up to which these are all of them."""
 
 
 def read_changes(  # noqa: PLR0917  # whose state, which keys, and within which bounds
