@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from understudy_shared.auth.audit import AuditLog
 from understudy_shared.auth.cluster_secret import ClusterIdentity
-from understudy_shared.auth.credentials import Credentials
+from understudy_shared.auth.credentials import Credentials, StoredLimits
 from understudy_shared.auth.presented import ApiKey, BadTokenError, Presented, PresentedToken, Session
 from understudy_shared.auth.principals import Principal
-from understudy_shared.auth.rates import RateLimiter, RateLimits
+from understudy_shared.auth.rates import RateLimiter
 from understudy_shared.base.files import WatchedFile
 
 if TYPE_CHECKING:
@@ -230,8 +230,8 @@ class KnownCredentials:
 
     def _limit(self) -> None:
         """Apply the limits of the file; while they do not change, the counts stay."""
-        limits = RateLimits() if self._file is None else self._file.value.limits
-        if self.rates is None or self.rates.limits != limits:
+        limits = StoredLimits() if self._file is None else self._file.value.limits
+        if self.rates is None or repr(self.rates.limits) != repr(limits):  # the order of patterns counts, too
             self.rates = RateLimiter(limits) if limits.is_on else None
 
     def _trust_issuers(self) -> None:

@@ -38,7 +38,7 @@ import math
 import re
 import tomllib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
 from importlib.util import find_spec
 from pathlib import Path
@@ -59,7 +59,6 @@ from understudy_shared.auth.principals import (
     Grant,
     Principal,
 )
-from understudy_shared.auth.rates import RateLimits
 from understudy_shared.base.errors import SettingsError
 from understudy_shared.base.extras import install_fix
 from understudy_shared.base.files import alone_in, replace_file
@@ -70,72 +69,6 @@ MAX_ROLE_VALUES = 1000
 """Limit on the roles or groups of a claim that are looked at."""
 
 MAX_CLAIM_CHARS = 256
-
-
-@dataclass(frozen=True, slots=True)
-class ClaimGrant:
-    """A grant whose key prefix comes from claims: each user reads his own keys."""
-
-    actions: frozenset[Action]
-    stores: frozenset[str]
-    key_prefix_claims: tuple[str, ...]
-    applications: frozenset[str] = frozenset()
-
-
-@dataclass(frozen=True, slots=True)
-class Issuer:
-    """One issuer. `name` is ours; `issuer` is the `iss` of its tokens."""
-
-    name: str
-    issuer: str
-    audience: tuple[str, ...]
-    algorithms: tuple[str, ...]
-    key_source: str
-    """The URL of its key set, or the path of a file with it."""
-    leeway_s: float = 30.0
-    principal_claim: str = "sub"
-    roles_claim: tuple[str, ...] = ()
-    """The path to the claim with roles or groups: names of members, outermost first."""
-    roles: Mapping[str, tuple[Grant, ...]] = field(default_factory=dict)
-    """Grants of each value of that claim."""
-    grants: tuple[ClaimGrant, ...] = ()
-    """Grants of every token."""
-
-    def principal_of(self, claims: Mapping[str, object]) -> Principal | None:
-        """Return the principal of a valid token's claims; None when they name no principal."""
-        who = claims.get(self.principal_claim)
-        if not isinstance(who, str) or not 0 < len(who) <= MAX_CLAIM_CHARS:
-            return None
-        granted = [grant for value in self._roles_in(claims) for grant in self.roles.get(value, ())]
-        granted += [grant for each in self.grants for grant in _granted(each, claims)]
-        return Principal(f"{self.name}:{who}", dict.fromkeys(granted))
-
-    def _roles_in(self, claims: Mapping[str, object]) -> list[str]:
-        if not self.roles_claim:
-            return []
-        found: object = claims
-        for member in self.roles_claim:
-            found = found.get(member) if isinstance(found, Mapping) else None
-        if isinstance(found, str):
-            return found.split(" ")[:MAX_ROLE_VALUES]  # `scope` separates its values by spaces (RFC 8693)
-        return [value for value in found[:MAX_ROLE_VALUES] if isinstance(value, str)] if isinstance(found, list) else []
-
-
-def _granted(grant: ClaimGrant, claims: Mapping[str, object]) -> Iterator[Grant]:
-    """Yield the grant with the values of the claims, if each of them has one."""
-    values = [_json_of(claims.get(name)) for name in grant.key_prefix_claims]
-    if all(values):
-        yield Grant(grant.actions, grant.stores, tuple(values), grant.applications)
-
-
-def _json_of(value: object) -> bytes:
-    """Return a text, a whole number or a boolean as JSON; empty for values that no key can hold."""
-    is_fit = isinstance(value, str) and len(value) <= MAX_CLAIM_CHARS
-    is_fit = is_fit or (isinstance(value, int) and -(2**63) <= value < 2**63)
-    try:
-        return orjson.dumps(value) if is_fit else b""
-    except orjson.JSONEncodeError:  # a lone surrogate
-        return b""
 
 
 MAX_KEYS = 10_000
@@ -224,6 +157,57 @@ class StoredIssuer(_Part):
     grants: Annotated[list[StoredClaimGrant], Field(max_length=100)] = []
 
 
+@dataclass(frozen=True, slots=True)
+class Issuer:
+    """An issuer that a service trusts. `name` is ours; `roles` are the grants of each value of the claim with roles."""
+
+    name: str
+    stored: StoredIssuer
+    roles: Mapping[str, tuple[Grant, ...]]
+
+    @property
+    def key_source(self) -> str:
+        """The URL of its key set, or the path of a file with it."""
+        return self.stored.keys_url or self.stored.keys_file
+
+    def principal_of(self, claims: Mapping[str, object]) -> Principal | None:
+        """Return the principal of a valid token's claims; None when they name no principal."""
+        who = claims.get(self.stored.principal_claim)
+        if not isinstance(who, str) or not 0 < len(who) <= MAX_CLAIM_CHARS:
+            return None
+        granted = [grant for value in self._roles_in(claims) for grant in self.roles.get(value, ())]
+        granted += [grant for each in self.stored.grants for grant in _granted(each, claims)]
+        return Principal(f"{self.name}:{who}", dict.fromkeys(granted))
+
+    def _roles_in(self, claims: Mapping[str, object]) -> list[str]:
+        path = self.stored.roles_claim
+        if not path:
+            return []
+        found: object = claims
+        for member in [path] if isinstance(path, str) else path:
+            found = found.get(member) if isinstance(found, Mapping) else None
+        if isinstance(found, str):
+            return found.split(" ")[:MAX_ROLE_VALUES]  # `scope` separates its values by spaces (RFC 8693)
+        return [value for value in found[:MAX_ROLE_VALUES] if isinstance(value, str)] if isinstance(found, list) else []
+
+
+def _granted(grant: StoredClaimGrant, claims: Mapping[str, object]) -> Iterator[Grant]:
+    """Yield the grant with the values of the claims, if each of them has one."""
+    values = [_json_of(claims.get(name)) for name in grant.key_prefix_claims]
+    if all(values):
+        yield Grant(frozenset(grant.actions), frozenset(grant.stores), tuple(values), _patterns(grant.applications))
+
+
+def _json_of(value: object) -> bytes:
+    """Return a text, a whole number or a boolean as JSON; empty for values that no key can hold."""
+    is_fit = isinstance(value, str) and len(value) <= MAX_CLAIM_CHARS
+    is_fit = is_fit or (isinstance(value, int) and -(2**63) <= value < 2**63)
+    try:
+        return orjson.dumps(value) if is_fit else b""
+    except orjson.JSONEncodeError:  # a lone surrogate
+        return b""
+
+
 class StoredLimits(_Part):
     """Limits on the requests of principals and to applications, in each process of a service."""
 
@@ -233,13 +217,17 @@ class StoredLimits(_Part):
     applications: Annotated[dict[_Pattern, _Rate], Field(max_length=1000)] = {}
     """Requests a second to each application that fits a pattern. The first pattern that fits counts."""
 
+    @property
+    def is_on(self) -> bool:
+        return self.requests_per_s is not None or bool(self.principals) or bool(self.applications)
+
 
 class Credentials(NamedTuple):
     """The content of a file: its keys by id, and its issuers by the `iss` of their tokens."""
 
     keys: dict[str, ApiKey]
     issuers: dict[str, Issuer]
-    limits: RateLimits = RateLimits()
+    limits: StoredLimits
 
 
 class CredentialsFile(_Part):
@@ -264,12 +252,10 @@ def parse_credentials(data: bytes) -> Credentials:
         expires_s = math.inf if key.expires_at is None else key.expires_at.timestamp()
         found[key.id] = ApiKey(key.id, bytes.fromhex(key.sha256), principal, expires_s)
     issuers = [_issuer(name, issuer, grants) for name, issuer in file.issuers.items()]
-    by_issuer = {each.issuer: each for each in issuers}
+    by_issuer = {each.stored.issuer: each for each in issuers}
     if len(by_issuer) < len(issuers):
         raise CredentialsError("two issuers have one name in their tokens", where="issuers", fix="Remove one")
-    stated = file.limits
-    limits = RateLimits(stated.requests_per_s, stated.burst_s, stated.principals, tuple(stated.applications.items()))
-    return Credentials(found, by_issuer, limits)
+    return Credentials(found, by_issuer, file.limits)
 
 
 def _grants_of(roles: Iterable[str], grants: Mapping[str, tuple[Grant, ...]], where: str) -> tuple[Grant, ...]:
@@ -291,24 +277,7 @@ def _issuer(name: str, stored: StoredIssuer, grants: Mapping[str, tuple[Grant, .
         _refuse_insecure(stored.keys_url, where)
     if stored.roles and not stored.roles_claim:
         raise CredentialsError("roles are given, and no roles_claim", where=where, fix='Such as roles_claim = "groups"')
-    path = [stored.roles_claim] if isinstance(stored.roles_claim, str) else stored.roles_claim
-    return Issuer(
-        name,
-        stored.issuer,
-        tuple(stored.audience),
-        tuple(stored.algorithms),
-        stored.keys_url or stored.keys_file,
-        stored.leeway_s,
-        stored.principal_claim,
-        tuple(path),
-        {value: _grants_of(roles, grants, where) for value, roles in stored.roles.items()},
-        tuple([_claim_grant(each) for each in stored.grants]),
-    )
-
-
-def _claim_grant(stored: StoredClaimGrant) -> ClaimGrant:
-    claims, applications = tuple(stored.key_prefix_claims), _patterns(stored.applications)
-    return ClaimGrant(frozenset(stored.actions), frozenset(stored.stores), claims, applications)
+    return Issuer(name, stored, {value: _grants_of(roles, grants, where) for value, roles in stored.roles.items()})
 
 
 def _patterns(stored: Collection[str] | None) -> frozenset[str]:

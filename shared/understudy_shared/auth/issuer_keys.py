@@ -187,7 +187,7 @@ def check_token(presented: PresentedToken, issuer: Issuer, keys: Mapping[str, Pu
 def _key_for(header: Mapping[str, Any], issuer: Issuer, keys: Mapping[str, PublicKey]) -> tuple[PublicKey, str]:
     """Return the key that must have signed, from the issuer's set alone: keys in the token itself are ignored."""
     algorithm, kid = header.get("alg"), header.get("kid")
-    if not isinstance(algorithm, str) or algorithm not in issuer.algorithms:
+    if not isinstance(algorithm, str) or algorithm not in issuer.stored.algorithms:
         raise BadTokenError("the token has an algorithm that is not accepted")
     if "crit" in header or "b64" in header or not _is_plain(header.get("typ", "JWT")):
         raise BadTokenError("the token is of a kind that is not accepted")
@@ -195,7 +195,7 @@ def _key_for(header: Mapping[str, Any], issuer: Issuer, keys: Mapping[str, Publi
         raise BadTokenError("the token is without kid")
     key = keys.get(kid)
     if key is None:
-        raise BadTokenError("the token is signed by an unknown key", lacks_key_of=issuer.issuer)
+        raise BadTokenError("the token is signed by an unknown key", lacks_key_of=issuer.stored.issuer)
     if algorithm not in key.algorithms:
         raise BadTokenError("the token has an algorithm that its key is not for")
     return key, algorithm
@@ -209,21 +209,21 @@ def _good_for(presented: PresentedToken, issuer: Issuer, claims: Mapping[str, An
     """Return the key of signed claims. Clocks may differ by the leeway, at both ends."""
     audience = claims.get("aud")
     meant_for = audience if isinstance(audience, list) else [audience]
-    if claims.get("iss") != issuer.issuer:
+    if claims.get("iss") != issuer.stored.issuer:
         raise BadTokenError("the token is of another issuer")
-    if not any(isinstance(each, str) and each in issuer.audience for each in meant_for):
+    if not any(isinstance(each, str) and each in issuer.stored.audience for each in meant_for):
         raise BadTokenError("the token is for another audience")
     ends_s, begins_s = _time_of(claims, "exp"), _time_of(claims, "nbf")
     if ends_s is None:
         raise BadTokenError("the token is without an end")
-    if now_s >= ends_s + issuer.leeway_s:
+    if now_s >= ends_s + issuer.stored.leeway_s:
         raise BadTokenError("the token has expired", is_expired=True)
-    if begins_s is not None and now_s < begins_s - issuer.leeway_s:
+    if begins_s is not None and now_s < begins_s - issuer.stored.leeway_s:
         raise BadTokenError("the token is not good yet")
     principal = issuer.principal_of(claims)
     if principal is None:
         raise BadTokenError("the token names no principal")
-    return ApiKey(presented.key_id, presented.digest, principal, ends_s + issuer.leeway_s)
+    return ApiKey(presented.key_id, presented.digest, principal, ends_s + issuer.stored.leeway_s)
 
 
 def _time_of(claims: Mapping[str, Any], name: str) -> float | None:
@@ -352,7 +352,7 @@ class TrustedIssuers:
     def checked(self, presented: PresentedToken, now_s: float) -> ApiKey:
         """Check a token, and return its grants. Raises BadTokenError."""
         issuer = issuer_of(presented.token, self._issuers)
-        return check_token(presented, issuer, self._by_issuer[issuer.issuer].keys, now_s)
+        return check_token(presented, issuer, self._by_issuer[issuer.stored.issuer].keys, now_s)
 
     def asked_for(self, why: BadTokenError) -> asyncio.Task[None] | None:
         """Return the fetch of a token's key from its issuer; None when the token is bad for another reason, or the

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import math
 from collections import OrderedDict
-from collections.abc import Mapping
-from dataclasses import dataclass, field
 from enum import Enum, auto
 
+from understudy_shared.auth.credentials import StoredLimits
 from understudy_shared.auth.principals import matches
 from understudy_shared.base.throttles import TokenBucket
 
@@ -26,33 +25,10 @@ class Limited(Enum):
     APPLICATION = auto()
 
 
-@dataclass(frozen=True, slots=True)
-class RateLimits:
-    """Requests a second, of each principal without a number of its own, and to each application that fits a pattern.
-    None: no limit.
-    """
-
-    requests_per_s: float | None = None
-    burst_s: float = 2.0
-    """Seconds of its rate that a principal may save up."""
-    principals: Mapping[str, float] = field(default_factory=dict)
-    applications: tuple[tuple[str, float], ...] = ()
-    """Patterns with their rates; the first that fits counts."""
-
-    @property
-    def is_on(self) -> bool:
-        return self.requests_per_s is not None or bool(self.principals) or bool(self.applications)
-
-    def of(self, limited: Limited, name: str) -> float | None:
-        if limited is Limited.PRINCIPAL:
-            return self.principals.get(name, self.requests_per_s)
-        return next((per_s for pattern, per_s in self.applications if matches(pattern, name)), None)
-
-
 class RateLimiter:
     """The buckets of all principals and applications."""
 
-    def __init__(self, limits: RateLimits) -> None:
+    def __init__(self, limits: StoredLimits) -> None:
         self.limits = limits
         self._buckets: OrderedDict[tuple[Limited, str], TokenBucket] = OrderedDict()
 
@@ -63,7 +39,7 @@ class RateLimiter:
         """Return 0 when this request is within the rate of a principal or application, else the whole seconds until one
         is.
         """
-        per_s, key = self.limits.of(limited, name), (limited, name)
+        per_s, key = self._per_s(limited, name), (limited, name)
         if per_s is None:
             return 0
         bucket = self._buckets.get(key)
@@ -75,3 +51,9 @@ class RateLimiter:
         else:
             self._buckets.move_to_end(key)
         return 0 if bucket.take(now_s) else max(1, math.ceil(bucket.wait_s()))
+
+    def _per_s(self, limited: Limited, name: str) -> float | None:
+        limits = self.limits
+        if limited is Limited.PRINCIPAL:
+            return limits.principals.get(name, limits.requests_per_s)
+        return next((per_s for pattern, per_s in limits.applications.items() if matches(pattern, name)), None)

@@ -39,4 +39,4 @@ def test_the_values_that_a_page_shows_are_values_of_the_chart() -> None:
 def test_the_credentials_that_a_page_shows_are_taken() -> None:
     (issuer,) = parse_credentials("".join(shown("sign-in.md", "toml")).encode()).issuers.values()
     assert issuer.roles.keys() == {"data-readers", "platform"}
-    assert [grant.key_prefix_claims for grant in issuer.grants] == [("tenant",)]
+    assert [grant.key_prefix_claims for grant in issuer.stored.grants] == [["tenant"]]

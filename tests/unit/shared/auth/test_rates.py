@@ -11,10 +11,10 @@ from tests.support.services.guarded import Keys, bearer
 
 from understudy_shared.auth import rates as module
 from understudy_shared.auth.access import Access
-from understudy_shared.auth.credentials import parse_credentials
+from understudy_shared.auth.credentials import StoredLimits, parse_credentials
 from understudy_shared.auth.presented import presented_in
 from understudy_shared.auth.principals import Authorization
-from understudy_shared.auth.rates import Limited, RateLimiter, RateLimits
+from understudy_shared.auth.rates import Limited, RateLimiter
 from understudy_shared.base.files import WatchedFile
 from understudy_shared.http.problems import Problem
 
@@ -93,7 +93,7 @@ def test_nobody_is_answered_oftener_than_his_rate_and_his_burst_allow(
     steps: list[tuple[str, float]], per_s: float
 ) -> None:
     rates, now_s, answered = (
-        RateLimiter(RateLimits(None, 2.0, {"ann": per_s, "bob": 1.0})),
+        RateLimiter(StoredLimits(principals={"ann": per_s, "bob": 1.0})),
         0.0,
         {"ann": 0, "bob": 0, "free": 0},
     )
@@ -110,7 +110,7 @@ def test_nobody_is_answered_oftener_than_his_rate_and_his_burst_allow(
 
 def test_the_table_has_bounded_room(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MAX_BUCKETS", 3)
-    rates = RateLimiter(RateLimits(1.0))
+    rates = RateLimiter(StoredLimits(requests_per_s=1.0))
     for number in range(100):
         rates.wait_s(Limited.PRINCIPAL, f"user-{number}", 0.0)
         assert len(rates._buckets) <= 3
