@@ -118,7 +118,7 @@ class LocalFiles(CheckpointFiles):
         return f"LocalFiles({self.url!r})"
 
     def stat(self, path: str) -> FileStat | None:
-        full = self._full(path)
+        full = self.full_path(path)
         try:
             found = os.stat(full)  # noqa: PTH116 -- Path.stat costs four times as much, on every poll
         except (FileNotFoundError, NotADirectoryError):
@@ -128,7 +128,7 @@ class LocalFiles(CheckpointFiles):
         return FileStat(found.st_mtime_ns, found.st_size, found.st_ino)
 
     def list(self, path: str) -> list[str] | None:
-        full = self._full(path)
+        full = self.full_path(path)
         try:
             return os.listdir(full)  # noqa: PTH208 -- names are wanted, not paths
         except (FileNotFoundError, NotADirectoryError):
@@ -137,7 +137,7 @@ class LocalFiles(CheckpointFiles):
             raise storage_error("Cannot list", full, error) from error
 
     def read(self, path: str, max_bytes: int = DEFAULT_MAX_READ_BYTES) -> bytes:
-        full = self._full(path)
+        full = self.full_path(path)
         try:
             with open(full, "rb", buffering=0, opener=_open_without_waiting) as file:
                 found = os.fstat(file.fileno())
@@ -154,7 +154,7 @@ class LocalFiles(CheckpointFiles):
 
     def fetch(self, path: str, destination: Path) -> FetchMethod:
         """Make a hard link, which also outlives Spark's clean-up; copy where links are refused."""
-        source = self._full(path)
+        source = self.full_path(path)
         with arriving_file(destination) as arriving:
             try:
                 _require_regular(os.stat(source), source)  # noqa: PTH116 -- as in `stat`
@@ -164,7 +164,8 @@ class LocalFiles(CheckpointFiles):
                     raise
                 raise vanished(source) from error
 
-    def _full(self, path: str) -> str:
+    def full_path(self, path: str) -> str:
+        """Return where the file is on this machine. Every access asks this first."""
         refuse_escape(path)
         return self._prefix + path
 
@@ -286,8 +287,8 @@ class RootedFiles(LocalFiles):
         super().__init__(location)
         self._allowed = root
 
-    def _full(self, path: str) -> str:
-        full = super()._full(path)
+    def full_path(self, path: str) -> str:
+        full = super().full_path(path)
         allowed, found = os.path.realpath(self._allowed), os.path.realpath(full)
         if os.path.commonpath((allowed, found)) != allowed:
             raise CheckpointError(

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
-from understudy_node.checkpoint.files import DEFAULT_MAX_READ_BYTES, FetchMethod, FileStat, LocalFiles
+from understudy_node.checkpoint.files import DEFAULT_MAX_READ_BYTES, FetchMethod, LocalFiles
 
 
 class PausableFiles(LocalFiles):
@@ -25,21 +25,9 @@ class PausableFiles(LocalFiles):
         """Answer again."""
         self._running.set()
 
-    def stat(self, path: str) -> FileStat | None:
+    def full_path(self, path: str) -> str:
         self._running.wait()
-        return super().stat(path)
-
-    def list(self, path: str) -> list[str] | None:
-        self._running.wait()
-        return super().list(path)
-
-    def read(self, path: str, max_bytes: int = DEFAULT_MAX_READ_BYTES) -> bytes:
-        self._running.wait()
-        return super().read(path, max_bytes)
-
-    def fetch(self, path: str, destination: Path) -> FetchMethod:
-        self._running.wait()
-        return super().fetch(path, destination)
+        return super().full_path(path)
 
 
 class VanishingFiles(LocalFiles):

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from tests.support.checkpoint import bytes as spark
 
-from understudy_node.checkpoint.files import FileStat, LocalFiles
+from understudy_node.checkpoint.files import LocalFiles
 
 FIRST_MTIME_NS = 1_700_000_000_000_000_000
 TICK_NS = 1_000_000_000
@@ -117,18 +117,7 @@ class InterruptedFiles(LocalFiles):
     def watch(self, before_look: Callable[[int], None]) -> None:
         self.looks, self.before_look = 0, before_look
 
-    def stat(self, path: str) -> FileStat | None:
-        self._look()
-        return super().stat(path)
-
-    def list(self, path: str) -> list[str] | None:
-        self._look()
-        return super().list(path)
-
-    def read(self, path: str, max_bytes: int = 1 << 20) -> bytes:
-        self._look()
-        return super().read(path, max_bytes)
-
-    def _look(self) -> None:
+    def full_path(self, path: str) -> str:
         self.before_look(self.looks)
         self.looks += 1
+        return super().full_path(path)

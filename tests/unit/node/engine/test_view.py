@@ -159,15 +159,16 @@ class ViewAgainstDicts(RuleBasedStateMachine):
         assert_same(self.view, self.models[-1])
 
 
-TestViewAgainstDicts = ViewAgainstDicts.TestCase
-
-
-@pytest.fixture(autouse=True)
+@pytest.fixture
 def small_tiers(monkeypatch: pytest.MonkeyPatch) -> None:
     """So that a few changes make several tiers."""
     monkeypatch.setattr(view_module, "TIER_ENTRIES_MAX", 12)
 
 
+TestViewAgainstDicts = pytest.mark.usefixtures("small_tiers")(ViewAgainstDicts.TestCase)
+
+
+@pytest.mark.usefixtures("small_tiers")
 def test_a_scan_in_flight_is_not_touched_by_new_versions_or_a_swapped_base() -> None:
     before = {b"a": b"1", b"c": b"3", b"e": b"5"}
     view = View.of(DictBase(before), 1).with_changes({b"b": b"2", b"e": None}, 2)
@@ -179,6 +180,7 @@ def test_a_scan_in_flight_is_not_touched_by_new_versions_or_a_swapped_base() -> 
     assert list(later.scan()) == [(b"a", b"1"), (b"c", b"new"), (b"d", b"4")]
 
 
+@pytest.mark.usefixtures("small_tiers")
 def test_a_new_base_frees_exactly_the_changes_that_it_contains() -> None:
     view = View.of(EmptyBase(), 0)
     for version in range(1, 6):

@@ -12,7 +12,7 @@ from tests.support.cluster.followed_node import followed_node, heartbeat, held, 
 from tests.support.spark.counting_query import WORDS
 from tests.support.spark.queries import wait_until
 
-from understudy_node.checkpoint.files import DEFAULT_MAX_READ_BYTES, FetchMethod, FileStat, LocalFiles
+from understudy_node.checkpoint.files import FileStat, LocalFiles
 from understudy_node.follow.end import End, against_known_end, lag_of
 from understudy_node.http.routes import lag_report
 from understudy_node.node import Node
@@ -113,25 +113,10 @@ class CountingFiles(LocalFiles):
         self.reader = threading.current_thread()
         self.asked: list[str] = []
 
-    def _note(self, path: str) -> None:
+    def full_path(self, path: str) -> str:
         if threading.current_thread() is self.reader:
             self.asked.append(path)
-
-    def stat(self, path: str) -> FileStat | None:
-        self._note(path)
-        return super().stat(path)
-
-    def list(self, path: str) -> list[str] | None:
-        self._note(path)
-        return super().list(path)
-
-    def read(self, path: str, max_bytes: int = DEFAULT_MAX_READ_BYTES) -> bytes:
-        self._note(path)
-        return super().read(path, max_bytes)
-
-    def fetch(self, path: str, destination: Path) -> FetchMethod:
-        self._note(path)
-        return super().fetch(path, destination)
+        return super().full_path(path)
 
 
 def test_statement_12_no_request_and_no_heartbeat_asks_the_storage_for_the_end(tmp_path: Path) -> None:
