@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -29,11 +29,11 @@ from understudy_shared.auth.principals import matches
 from understudy_shared.base.background import sliced
 from understudy_shared.base.clock import Clock
 from understudy_shared.base.errors import SettingsError, UnderstudyError
-from understudy_shared.base.texts import clipped
+from understudy_shared.base.texts import clipped, named
 from understudy_shared.base.throttles import Reminder
 from understudy_shared.base.words import HostInfo
 from understudy_shared.bus.base import Bus, BusError
-from understudy_shared.bus.gossip import ANNOUNCED, applications_on, named
+from understudy_shared.bus.gossip import ANNOUNCED, applications_on
 from understudy_shared.cluster.node_calls import NodeCallError
 from understudy_shared.cluster.without_bus import Remembered
 from understudy_shared.fleet.applications_file import require_id
@@ -206,7 +206,7 @@ class FleetReports:
     """The reports of the applications in `held`, which changes while the process runs."""
 
     def __init__(
-        self, held: Mapping[str, HeldApplication], clock: Clock, unknown_why: Callable[[], str | None] = lambda: None
+        self, held: Mapping[str, HeldApplication], clock: Clock, unknown_why: Callable[[], str | None]
     ) -> None:
         """Set the parts. `unknown_why` returns why not all applications are known here; None once they are."""
         self._held = held
@@ -400,55 +400,6 @@ def _is_usable(application_id: str) -> bool:
     return True
 
 
-class Discovery:
-    """The looks for applications that have nodes. `found` gets the ids of each look, and whether they are all."""
-
-    def __init__(self, bus: Bus, found: Callable[[Collection[str], bool], Awaitable[None]], *, clock: Clock) -> None:
-        self.lost_why: str | None = None
-        """The reason why the last look failed."""
-        self.is_listed = False
-        """Whether a search was complete."""
-        self._bus = bus
-        self._found = found
-        self._clock = clock
-        self._news_until_ms = float("-inf")
-        self._announced = asyncio.Event()
-        self._reminder = Reminder()
-
-    async def look(self) -> None:
-        """Look once. A bus that is away changes nothing."""
-        try:
-            applications = await applications_on(self._bus, limit=MAX_KEYS)
-        except BusError as error:
-            self.lost_why = str(error)
-            if self._reminder.is_due(self._clock.monotonic_ms()):
-                log.warning("applications cannot be listed: %s", error, extra={"action": "bus-lost"})
-            return
-        self.lost_why = None
-        self._reminder.reset()
-        await self._found({name for name, nodes in applications.nodes.items() if nodes}, applications.is_all)
-        self.is_listed = True
-
-    async def run(self) -> None:
-        """Look for ever: every few seconds, and more often after an announcement."""
-        while True:
-            if self._clock.monotonic_ms() < self._news_until_ms:
-                await asyncio.sleep(NEWS_EVERY_MS / 1000)
-            else:
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(LOOK_EVERY_MS / 1000):
-                        await self._announced.wait()
-            self._announced.clear()
-            await self.look()
-
-    async def listen(self) -> None:
-        """Listen for announcements for ever."""
-        async for heard in self._bus.listen(ANNOUNCED):
-            if isinstance(heard, bytes):
-                self._news_until_ms = self._clock.monotonic_ms() + NEWS_LAST_MS
-                self._announced.set()
-
-
 class RouterFleet(FleetService[HeldApplication]):
     """The routers of a process."""
 
@@ -459,7 +410,13 @@ class RouterFleet(FleetService[HeldApplication]):
         self._shared = shared
         super().__init__("router", settings, shared.host, shared.access, shared.guard)
         self._patterns = parse_patterns(settings.applications)
-        self._discovery = Discovery(shared.bus, self._found, clock=shared.clock)
+        self._lost_why: str | None = None
+        """The reason why the last look for applications failed."""
+        self._is_listed = False
+        """Whether a look was complete."""
+        self._news_until_ms = float("-inf")
+        self._announced = asyncio.Event()
+        self._reminder = Reminder()
         self._left_out: str | None = None
         """The reason why some applications are not served; None: all are."""
         self._starting = asyncio.Semaphore(MAX_STARTING)
@@ -473,9 +430,9 @@ class RouterFleet(FleetService[HeldApplication]):
         yield fleet_routes(FleetReports(self.applications, self._shared.clock, self.unknown_why))
 
     async def start(self) -> None:
-        await self._discovery.look()
-        self.tasks.start("look for applications", self._discovery.run())
-        self.tasks.start("listen for announcements", self._discovery.listen())
+        await self.look()
+        self.tasks.start("look for applications", self._look_for_ever())
+        self.tasks.start("listen for announcements", self._listen())
 
     async def stop(self) -> None:
         await asyncio.gather(*[self._close(each) for each in list(self.applications)])
@@ -483,7 +440,41 @@ class RouterFleet(FleetService[HeldApplication]):
             self._shared.connections.close()
         await self._shared.bus.close()
 
-    async def _found(self, heard: Collection[str], is_all: bool) -> None:
+    async def look(self) -> None:
+        """Look once for applications that have nodes. A bus that is away changes nothing."""
+        clock = self._shared.clock
+        try:
+            listed = await applications_on(self._shared.bus, limit=MAX_KEYS)
+        except BusError as error:
+            self._lost_why = str(error)
+            if self._reminder.is_due(clock.monotonic_ms()):
+                log.warning("applications cannot be listed: %s", error, extra={"action": "bus-lost"})
+            return
+        self._lost_why = None
+        self._reminder.reset()
+        await self._found({name for name, nodes in listed.nodes.items() if nodes}, is_all=listed.is_all)
+        self._is_listed = True
+
+    async def _look_for_ever(self) -> None:
+        """Look every few seconds, and more often after an announcement."""
+        while True:
+            if self._shared.clock.monotonic_ms() < self._news_until_ms:
+                await asyncio.sleep(NEWS_EVERY_MS / 1000)
+            else:
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(LOOK_EVERY_MS / 1000):
+                        await self._announced.wait()
+            self._announced.clear()
+            await self.look()
+
+    async def _listen(self) -> None:
+        """Listen for announcements for ever."""
+        async for heard in self._shared.bus.listen(ANNOUNCED):
+            if isinstance(heard, bytes):
+                self._news_until_ms = self._shared.clock.monotonic_ms() + NEWS_LAST_MS
+                self._announced.set()
+
+    async def _found(self, heard: Collection[str], *, is_all: bool) -> None:
         """Open what is new, and close what has had no nodes for long: only a complete search shows that."""
         for application_id in heard:
             if application_id in self.applications:
@@ -502,7 +493,7 @@ class RouterFleet(FleetService[HeldApplication]):
         """Say once that there are more applications than a process serves, and keep it for the status."""
         why = None if is_all else "Redis has more keys than a look lists: there may be applications that are not found"
         if names:
-            why = f"{len(names)} applications are left out, above {MAX_APPLICATIONS}: {named(names)}"
+            why = f"{len(names)} applications are left out, above {MAX_APPLICATIONS}: {named(map(clipped, names), 5)}"
         if why is not None and self._left_out is None:
             log.warning("%s; choose fewer with --applications", why, extra={"action": "applications-left-out"})
         self._left_out = why
@@ -540,15 +531,15 @@ class RouterFleet(FleetService[HeldApplication]):
     # ---- what the process says of itself
 
     def starting(self) -> str | None:
-        if self._discovery.is_listed:
+        if self._is_listed:
             return None
-        return f"applications have not been listed yet: {self._discovery.lost_why or 'the first look goes on'}"
+        return f"applications have not been listed yet: {self._lost_why or 'the first look goes on'}"
 
     def unknown_why(self) -> str | None:
         return self.starting() or (None if self.applications else "no node of any application is heard yet")
 
     def own_causes(self) -> Mapping[str, str]:
-        lost = self._discovery.lost_why
+        lost = self._lost_why
         found: dict[str, str] = {} if lost is None else {UNLISTED: f"applications cannot be listed: {lost}"}
         if self._left_out is not None:
             found[LEFT_OUT] = self._left_out

@@ -28,9 +28,8 @@ from understudy.terminal.console import Lines, Sheet, print_json, print_page, pr
 from understudy.terminal.exits import EXIT_CODES_HELP, CommandError, ExitCode
 from understudy_shared.base.errors import UnderstudyError
 from understudy_shared.base.extras import PACKAGE, MissingExtraError
-from understudy_shared.base.texts import did_you_mean, printable
+from understudy_shared.base.texts import clipped, did_you_mean, named, printable
 from understudy_shared.base.words import KeyPlacement
-from understudy_shared.bus.gossip import named
 
 
 def _service(name: str) -> click.Command:
@@ -306,7 +305,11 @@ def _of_applications(url: str, applications: Sequence[Report]) -> Iterator[dict[
             groups.setdefault((each["state"], reason), []).append(each)
     for (state, _), (first, *others) in groups.items():
         names = [first["application"], *(each["application"] for each in others)]
-        who = f"{len(names)} applications ({named(names)}) are" if others else f"application {names[0]} is"
+        who = (
+            f"{len(names)} applications ({named(map(clipped, names), 5)}) are"
+            if others
+            else f"application {names[0]} is"
+        )
         yield {
             "state": "wrong" if state == "failed" else "hint",
             "what": f"{who} {state}: {first['reason']}",

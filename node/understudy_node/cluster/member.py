@@ -27,10 +27,10 @@ from understudy_shared.base.clock import Clock
 from understudy_shared.base.errors import UnderstudyError
 from understudy_shared.base.masking import masked, masked_location
 from understudy_shared.base.plausible import is_later
-from understudy_shared.base.texts import did_you_mean
+from understudy_shared.base.texts import clipped, did_you_mean, named
 from understudy_shared.base.words import HostInfo, Lineage
 from understudy_shared.bus.base import Bus, BusError
-from understudy_shared.bus.gossip import EXPIRY_HEARTBEATS, AgedHeartbeat, Applications, Gossip, Spoken, named
+from understudy_shared.bus.gossip import EXPIRY_HEARTBEATS, AgedHeartbeat, Applications, Gossip, Spoken
 from understudy_shared.bus.message_auth import MessageAuth
 from understudy_shared.bus.messages import Announcement, Assignment, Catalogue, CommitHint, Farewell, Heartbeat
 from understudy_shared.bus.redis_bus import RedisBus
@@ -153,7 +153,8 @@ def alone_text(application_id: str, found: Applications, *, where: str) -> str |
     if not others or found.nodes.get(application_id, 0) > 1:
         return None
     return (
-        f"this is the only node of application {application_id!r} on {where}; others there: {named(others)}. "
+        f"this is the only node of application {application_id!r} on {where}; "
+        f"others there: {named(map(clipped, others), 5)}. "
         f"{did_you_mean(application_id, others)}"
     ).rstrip()
 

@@ -264,12 +264,10 @@ def overview_routes(admin: Admin) -> APIRouter:
 
     @routes.get("/admin/v1/nodes")
     async def nodes() -> Response:
-        """Return every known node, and whether it may be stopped."""
         return json_response(await admin.nodes())
 
     @routes.get("/admin/v1/nodes/{node_id}/safe-to-stop")
     async def safe_to_stop(node_id: str) -> Response:
-        """Whether a node may be stopped now, and what readers would lose."""
         return json_response(await admin.safe_to_stop(node_id))
 
     @routes.get("/admin/v1/overview")

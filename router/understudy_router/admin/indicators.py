@@ -18,13 +18,10 @@ from understudy_router.admin.snapshot import Observed, Snapshot
 from understudy_router.cluster.health import Health
 from understudy_router.cluster.readiness import Cause
 from understudy_shared.auth.access import Exposure
-from understudy_shared.base.texts import duration_text
+from understudy_shared.base.texts import duration_text, named
 from understudy_shared.bus.messages import QueryProgress
 from understudy_shared.cluster.node_calls import CallKind
 from understudy_shared.http.health import MAX_AFFECTED, HealthReport, Indicator, State
-
-FEW = 3
-"""Most names in a sentence."""
 
 CHECKPOINT_UNREADABLE = "checkpoint-unreadable"
 """The cause by which a node is degraded that cannot follow its checkpoint."""
@@ -51,12 +48,6 @@ hurt = partial(fault, State.HURT)
 def unknown(symptom: str, cause: str, action: str) -> Indicator:
     """Return the fault of an indicator that cannot be judged."""
     return fault(State.UNKNOWN, symptom, cause=cause, action=action)
-
-
-def named(names: Iterable[str], between: str = ", ") -> str:
-    """Return the first names, and how many more there are."""
-    known = list(names)
-    return between.join(known[:FEW]) + (f" and {len(known) - FEW} more" if len(known) > FEW else "")
 
 
 def first(found: Mapping[str, T]) -> T:
@@ -415,7 +406,7 @@ def degraded(seen: Observed) -> Iterator[Indicator]:
     by_node = {beat.node_id: [cause for cause in beat.degraded if cause not in _SHOWN_ELSEWHERE] for beat in beats}
     found = {node_id: causes for node_id, causes in by_node.items() if causes}
     who = [*(["this router"] if own else []), *found]
-    why = [*own, *(f"{node_id}: {', '.join(causes)}" for node_id, causes in list(found.items())[:FEW])]
+    why = [*own, *(f"{node_id}: {', '.join(causes)}" for node_id, causes in list(found.items())[:3])]
     if who:
         action = "go by the causes in the runbook; /readyz of the service has the details"
         yield attention(f"{named(who)} {be(who)} degraded", "lookups go on", "; ".join(why), action, found)

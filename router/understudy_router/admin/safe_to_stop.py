@@ -17,9 +17,9 @@ from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from understudy_router.admin.facts import ACTIVE, Facts, NodeView, Standing
-from understudy_router.admin.indicators import named
 from understudy_router.admin.snapshot import Document, Snapshot
 from understudy_shared.base.plausible import is_later
+from understudy_shared.base.texts import named
 from understudy_shared.base.words import HostInfo, LagInfo, Role
 from understudy_shared.reads.bounds import NO_BOUND, Bound, refusal
 

@@ -3,15 +3,10 @@
 `Looking` makes snapshots: callers within a tick share one, unless the cluster changed since. `Observer` keeps what
 needs more than one snapshot: trends, rates, events, the last hour.
 
-The log of events in the overview has those that the tables note, and changes from one check to the next. The tables are
-checked each second while a viewer watches, else every ten; what begins and ends in between is not seen.
-Each kind of event is one line, however many things it is about, so that a thousand nodes do not push everything else
-out of the list.
-
-The differences between two catalogues are events, too: stores that came and went, and changes in those that stayed. A
-line of each kind names a few and counts the others: there may be a thousand.
-
-The points of the last hour are lag, freshness and reads.
+Events are those that the tables note, changes from one check to the next, and differences between two catalogues. The
+tables are checked each second while a viewer watches, else every ten; what begins and ends in between is not seen. Each
+kind of event is one line, which names a few things and counts the others: a thousand nodes, or stores, do not push
+everything else out of the list.
 """
 
 from __future__ import annotations
@@ -24,7 +19,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from understudy_router.admin.facts import WARMUP, Facts, ReplicaIndex
-from understudy_router.admin.indicators import blind_nodes, health_of, named, quiet_query
+from understudy_router.admin.indicators import blind_nodes, health_of, quiet_query
 from understudy_router.admin.node_reports import Disagreements, RestoreTracker
 from understudy_router.admin.rates import Pace, Rates, ReadRates, Trends
 from understudy_router.admin.snapshot import About, Document, Observed, Snapshot, gather
@@ -35,6 +30,7 @@ from understudy_router.forwarding.answer_ages import ServedReads
 from understudy_router.router import Router
 from understudy_shared.auth.access import Exposure
 from understudy_shared.base.background import in_slices
+from understudy_shared.base.texts import named
 from understudy_shared.cluster.node_calls import CallKind, CallOutcome
 from understudy_shared.http.health import Indicator
 from understudy_shared.page.series import FRESHNESS, LAG, MAX_SERIES, READS, History, Key, Point, worst
@@ -117,8 +113,9 @@ def schema_changes(before: Stores | None, after: Stores | None) -> Iterator[Line
     because = {name: f": {_cut(reasons[name])}" if name in reasons else "" for name in gone}
     yield from _line("store-removed", [_cut(name) + why for name, why in because.items()])
     stayed = sorted(after.by_name.keys() & before.by_name.keys())
-    found = ((name, list(differences(before.by_name[name], after.by_name[name]))) for name in stayed)
-    yield from _line("schema-changed", [f"{_cut(name)}: {named(words, '; ')}" for name, words in found if words])
+    found = {name: list(differences(before.by_name[name], after.by_name[name])) for name in stayed}
+    changed = [f"{_cut(name)}: {named(words, between='; ')}" for name, words in found.items() if words]
+    yield from _line("schema-changed", changed)
 
 
 def differences(before: StoreRoute, after: StoreRoute) -> Iterator[str]:

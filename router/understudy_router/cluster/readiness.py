@@ -16,6 +16,7 @@ from understudy_router.cluster.tables import Tables
 from understudy_router.cluster.watching import Watcher
 from understudy_shared.auth.authentication import CREDENTIALS, ISSUERS
 from understudy_shared.base.clock import Clock
+from understudy_shared.base.texts import named
 from understudy_shared.base.throttles import Reminder
 from understudy_shared.base.words import FORK_FOUND, GOSSIP_KEY_MISSING, UNSIGNED_ACCEPTED, WRITES_REFUSED
 from understudy_shared.bus.base import BusError
@@ -24,9 +25,6 @@ from understudy_shared.server.connection_guard import MEMORY
 from understudy_shared.tls.service_tls import TLS
 
 log = logging.getLogger(__name__)
-
-FEW = 3
-"""Most nodes that a message names."""
 
 
 class Cause(StrEnum):
@@ -57,11 +55,11 @@ def causes_of(
         found[Cause.NODES_UNHEARD] = unheard
     refused = [node_id for node_id, node in sorted(tables.nodes.items()) if WRITES_REFUSED in node.heartbeat.degraded]
     if refused:
-        found[Cause.WRITES_REFUSED] = f"Redis refuses what {_named(refused)} write: nothing is reassigned by them"
+        found[Cause.WRITES_REFUSED] = f"Redis refuses what {named(refused)} write: nothing is reassigned by them"
     if tables.nodes and not tables.end_confirmed(now_ms):
         found[Cause.LAG_UNKNOWN] = f"lag is unknown: no node confirmed the end within {tables.end_expiry_ms:.0f} ms"
     if tables.forks:
-        found[Cause.FORK_FOUND] = "; ".join(list(tables.forks.values())[:FEW])
+        found[Cause.FORK_FOUND] = "; ".join(list(tables.forks.values())[:3])
     if no_catalogue_why is not None and no_catalogue_why != bus_lost_why:
         found[Cause.NO_CATALOGUE] = f"the catalogue in use cannot be had: {no_catalogue_why}"
     return found
@@ -70,10 +68,6 @@ def causes_of(
 def bus_document(why: str | None) -> dict[str, object]:
     """Return the state of the bus, and its fault if there is one."""
     return {"state": "connected" if why is None else "degraded", "why": why or ""}
-
-
-def _named(node_ids: list[str]) -> str:
-    return ", ".join(node_ids[:FEW]) + (f" and {len(node_ids) - FEW} more" if len(node_ids) > FEW else "")
 
 
 TICK_S = 0.25

@@ -21,15 +21,13 @@ from typing import NamedTuple
 
 from understudy_router.cluster.health import Change, Health, HealthTable
 from understudy_shared.base.plausible import is_later, is_plausible
+from understudy_shared.base.texts import named
 from understudy_shared.base.words import FORKED
 from understudy_shared.bus.messages import Assignment, Farewell, Heartbeat
 from understudy_shared.cluster.view import AcceptedHeartbeat, ClusterView, Death, NodeReport, refused_forks
 
 MAX_EVENTS = 256
 
-
-FEW = 3
-"""Most tasks that a line names."""
 
 MAX_LINES = 64
 
@@ -45,8 +43,7 @@ def promotions(before: Assignment, after: Assignment, place: Callable[[str], str
             moved.setdefault((duty.active, known.active), []).append(task)
     by_number = sorted(moved.items(), key=lambda each: -len(each[1]))
     for (active, old), tasks in islice(by_number, MAX_LINES):
-        more = f" and {len(tasks) - FEW} more" if len(tasks) > FEW else ""
-        yield f"{active or 'nobody'} is active for {', '.join(map(place, tasks[:FEW]))}{more}, after {old or 'nobody'}"
+        yield f"{active or 'nobody'} is active for {named(map(place, tasks))}, after {old or 'nobody'}"
 
 
 class KnownForks:

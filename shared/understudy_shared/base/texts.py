@@ -28,6 +28,12 @@ def clipped(value: object) -> str:
     return repr(value) if is_small else f"a {type(value).__name__}"
 
 
+def named(names: Iterable[str], most: int = 3, between: str = ", ") -> str:
+    """Return the first names, and how many more there are."""
+    known = list(names)
+    return between.join(known[:most]) + (f" and {len(known) - most} more" if len(known) > most else "")
+
+
 def _escape(char: str) -> str:
     number = ord(char)
     return f"\\u{number:04x}" if number < 0x10000 else f"\\U{number:08x}"

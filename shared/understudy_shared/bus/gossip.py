@@ -12,14 +12,14 @@ import hashlib
 import logging
 import time
 from collections import Counter
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Iterable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Iterable
 from dataclasses import dataclass
 from typing import NamedTuple, TypeVar
 from urllib.parse import quote, unquote
 
 import orjson
 
-from understudy_shared.base.texts import clipped, did_you_mean
+from understudy_shared.base.texts import clipped, did_you_mean, named
 from understudy_shared.bus.assignments import AssignmentChange, change_between, decode
 from understudy_shared.bus.base import Back, Bus, Fence, Lost
 from understudy_shared.bus.message_auth import LARGE_BYTES, Authentic, MessageAuth, UnauthenticError
@@ -90,9 +90,9 @@ def unheard_text(application_id: str, found: Applications, *, where: str) -> str
     heard, silent = found.others(application_id), found.without_nodes(application_id)
     text = f"no node of application {clipped(application_id)} is heard on {where}; "
     if heard:
-        text += f"heard there: {named(heard)}"
+        text += f"heard there: {named(map(clipped, heard), MAX_NAMED)}"
     elif silent:
-        text += f"no other application is heard there, but there are keys of: {named(silent)}"
+        text += f"no other application is heard there, but there are keys of: {named(map(clipped, silent), MAX_NAMED)}"
     else:
         text += "no other application is heard there"
     return text if found.is_all else f"{text} (it has more keys than were read)"
@@ -106,12 +106,6 @@ def unheard_fix(application_id: str, found: Applications, *, where: str) -> str:
 
 
 CHECK = "Check --application-id and --redis, or start nodes"
-
-
-def named(names: Sequence[str]) -> str:
-    """Print a few names, and how many more there are."""
-    shown = ", ".join(clipped(name) for name in names[:MAX_NAMED])
-    return shown + (f" and {len(names) - MAX_NAMED} more" if len(names) > MAX_NAMED else "")
 
 
 EXPIRY_HEARTBEATS = 3
@@ -187,17 +181,13 @@ class Gossip:
         """Take a bus. `auth` signs and judges documents; without it nothing is signed."""
         self.application_id = application_id
         self.names = Names(application_id)
-        self._refused: Counter[str] = Counter()
+        self.refused: Counter[str] = Counter()
+        """The number of refused documents by kind."""
         self.auth = auth or MessageAuth(application_id)
         self.auth.on_refused = self._unauthentic
         self._bus = bus
         self._sources: set[tuple[str, str]] = set()
         """The sources that a log line has named, each with its reason."""
-
-    @property
-    def refused(self) -> Counter[str]:
-        """The number of refused documents by kind."""
-        return self._refused
 
     async def close(self) -> None:
         """Close the bus."""
@@ -413,8 +403,8 @@ class Gossip:
 
     def refuse(self, kind: str, why: str, *, source: str | None = None) -> None:
         """Count and log a document that is not used, or only partly used; one line for each `source`."""
-        self._refused[kind] += 1
-        count = self._refused[kind]
+        self.refused[kind] += 1
+        count = self.refused[kind]
         if source is not None and ((kind, source) in self._sources or len(self._sources) < MAX_SOURCES):
             is_due = (kind, source) not in self._sources
             self._sources.add((kind, source))

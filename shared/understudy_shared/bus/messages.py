@@ -26,10 +26,14 @@ MAX_TIME_US: Final = 2**62
 _GRAINS_US: Final = (1_000_000, 1_000)
 
 
-class SeenCommit(BaseModel):
-    """A version, the modification time of its commit file, and a digest of that file's content ("" if not known)."""
+class Part(BaseModel):
+    """A part of a message: unknown fields are ignored, and nothing is converted."""
 
     model_config = ConfigDict(frozen=True, extra="ignore", strict=True)
+
+
+class SeenCommit(Part):
+    """A version, the modification time of its commit file, and a digest of that file's content ("" if not known)."""
 
     version: Annotated[int, Field(ge=1, le=CEILING)]
     committed_at_us: Annotated[int, Field(ge=1, le=MAX_TIME_US)]
@@ -104,10 +108,8 @@ class BadMessageError(UnderstudyError):
     """A document from the bus is malformed, oversized, foreign or of a later format. Nothing of it was used."""
 
 
-class Message(BaseModel):
+class Message(Part):
     """A document. `format` is its major format."""
-
-    model_config = ConfigDict(frozen=True, extra="ignore", strict=True)
 
     format: Literal[1] = FORMAT
     application_id: Name
@@ -156,10 +158,8 @@ class Message(BaseModel):
                 raise BadMessageError(f"the {kind} lacks the field {name}", where=where)
 
 
-class Endpoint(BaseModel):
+class Endpoint(Part):
     """The address at which a node listens for other processes."""
-
-    model_config = ConfigDict(frozen=True, extra="ignore", strict=True)
 
     host: Name
     port: int = Field(ge=1, le=65535)
@@ -168,29 +168,23 @@ class Endpoint(BaseModel):
         return HostInfo(self.host, self.port)
 
 
-class Restore(BaseModel):
+class Restore(Part):
     """The progress of a restore. `total_bytes` is None while that is not known."""
-
-    model_config = ConfigDict(frozen=True, extra="ignore", strict=True)
 
     stage: str = Field(max_length=64)
     done_bytes: Count
     total_bytes: Count | None = None
 
 
-class Freshness(BaseModel):
+class Freshness(Part):
     """Time from commits to the moment when a node could serve them, over the last minute; rounded up."""
-
-    model_config = ConfigDict(frozen=True, extra="ignore", strict=True)
 
     p50_ms: Count
     p99_ms: Count
 
 
-class QueryProgress(BaseModel):
+class QueryProgress(Part):
     """The progress of the query itself, as far as a node saw the checkpoint's files change."""
-
-    model_config = ConfigDict(frozen=True, extra="ignore", strict=True)
 
     since_commit_ms: Count | None = None
     """Time since the last commit arrived; None when this node saw no commit arrive."""
@@ -200,10 +194,8 @@ class QueryProgress(BaseModel):
     """Time since it first saw that the batch after the end has begun; None: that batch has not begun."""
 
 
-class Applied(BaseModel):
+class Applied(Part):
     """The progress of a replica. `version` is None while nothing of it is open; `time_lag_ms` None while unknown."""
-
-    model_config = ConfigDict(frozen=True, extra="ignore", strict=True)
 
     version: Count | None
     time_lag_ms: Count | None = None
@@ -213,10 +205,8 @@ class Applied(BaseModel):
     """Set while the replica restores."""
 
 
-class Load(BaseModel):
+class Load(Part):
     """The work of a node, by which the assignor balances: for this application, and for the others of its process."""
-
-    model_config = ConfigDict(frozen=True, extra="ignore", strict=True)
 
     operator_bytes: dict[Annotated[str, StringConstraints(max_length=9)], Count] = Field(
         default_factory=dict, max_length=MAX_STORES
@@ -298,10 +288,8 @@ class Farewell(Message):
     incarnation: Name
 
 
-class CatalogueSchema(BaseModel):
+class CatalogueSchema(Part):
     """A schema that a store was written by, only shown. Columns have name, type, nullable."""
-
-    model_config = ConfigDict(frozen=True, extra="ignore", strict=True)
 
     schema_id: Count
     from_batch: Count | None
@@ -309,10 +297,8 @@ class CatalogueSchema(BaseModel):
     value: list[dict[str, str | bool]] = Field(max_length=MAX_COLUMNS)
 
 
-class CatalogueStore(BaseModel):
+class CatalogueStore(Part):
     """One store: all that is needed to encode, place and print its keys, and to describe it."""
-
-    model_config = ConfigDict(frozen=True, extra="ignore", strict=True)
 
     store: Name
     operator_id: Count
@@ -433,10 +419,8 @@ MAX_ANNOUNCED = 256
 MAX_LOCATION_CHARACTERS = 4096
 
 
-class ResultColumn(BaseModel):
+class ResultColumn(Part):
     """One output column that can be computed exactly from the stored buffers of an aggregate."""
-
-    model_config = ConfigDict(frozen=True, extra="ignore", strict=True)
 
     name: Name
     function: Name
@@ -447,10 +431,8 @@ class ResultColumn(BaseModel):
     """Spark's name of the output type; for an array its JSON."""
 
 
-class AnnouncedStore(BaseModel):
+class AnnouncedStore(Part):
     """Names that the job's author chose for one store, by its operator."""
-
-    model_config = ConfigDict(frozen=True, extra="ignore", strict=True)
 
     operator_id: Count
     name: Name | None = None

@@ -70,38 +70,35 @@ def refuse_bad_files(options: Mapping[str, Any]) -> None:
         ) from None
 
 
-class RedisTlsTrouble(NamedTuple):
-    """The reason why a connection by TLS failed, and what to do."""
+Trouble = tuple[str, str]
+"""The reason why a connection by TLS failed, and what to do."""
 
-    why: str
-    fix: str
-
-
-_UNTRUSTED = RedisTlsTrouble(
+_UNTRUSTED = (
     "no authority that this process trusts has signed its certificate",
     "Give the certificate of its authority: --redis-ca-file, or ssl_ca_certs in the URL",
 )
 _OTHER_NAME = "In the URL, name it as its certificate does; else issue one with that name as subjectAltName"
-_VERIFIED: Mapping[int, RedisTlsTrouble] = {
-    9: RedisTlsTrouble("its certificate is not valid yet", "Check the clocks of both hosts"),
-    10: RedisTlsTrouble("its certificate has expired", "Renew the certificate of the Redis"),
+_VERIFIED: Mapping[int, Trouble] = {
+    9: ("its certificate is not valid yet", "Check the clocks of both hosts"),
+    10: ("its certificate has expired", "Renew the certificate of the Redis"),
     18: _UNTRUSTED,
     19: _UNTRUSTED,
     20: _UNTRUSTED,
     21: _UNTRUSTED,
-    62: RedisTlsTrouble("its certificate is of another host name", _OTHER_NAME),
-    64: RedisTlsTrouble("its certificate is of another address", _OTHER_NAME),
+    62: ("its certificate is of another host name", _OTHER_NAME),
+    64: ("its certificate is of another address", _OTHER_NAME),
 }
 """Troubles by OpenSSL's numbers (X509_V_ERR_...)."""
 
-_ASKS_FOR_ONE = RedisTlsTrouble(
+_ASKS_FOR_ONE = (
     "it asks for a client certificate",
     "Give one: --redis-cert-file and --redis-key-file, or ssl_certfile and ssl_keyfile in the URL",
 )
-_REFUSES_OURS = RedisTlsTrouble(
-    "it refuses the client certificate of this process", "Give one that an authority of the Redis has signed"
+_REFUSES_OURS = (
+    "it refuses the client certificate of this process",
+    "Give one that an authority of the Redis has signed",
 )
-_SPEAKS_NONE = RedisTlsTrouble("it does not speak TLS at this port", "Write redis://, or name the port for TLS")
+_SPEAKS_NONE = ("it does not speak TLS at this port", "Write redis://, or name the port for TLS")
 _BY_REASON = (
     ("CERTIFICATE_REQUIRED", _ASKS_FOR_ONE),
     ("ALERT_HANDSHAKE_FAILURE", _ASKS_FOR_ONE),
@@ -115,7 +112,7 @@ _BY_REASON = (
 """Troubles by parts of OpenSSL's reasons; the first that fits counts."""
 
 
-def tls_trouble(error: BaseException) -> RedisTlsTrouble | None:
+def tls_trouble(error: BaseException) -> Trouble | None:
     """Find the TLS trouble behind an error of redis-py; None when TLS had no part in it (pure)."""
     found: BaseException | None = error
     while found is not None and not isinstance(found, ssl.SSLError):
@@ -130,9 +127,7 @@ def tls_trouble(error: BaseException) -> RedisTlsTrouble | None:
         if part in reason:
             return trouble
     said = getattr(found, "verify_message", None) or reason or type(found).__name__
-    return RedisTlsTrouble(
-        f"the TLS handshake failed: {said}", "Look at the log of the Redis, and at both certificates"
-    )
+    return (f"the TLS handshake failed: {said}", "Look at the log of the Redis, and at both certificates")
 
 
 SENTINEL_PORT = 26379
@@ -346,7 +341,7 @@ def bus_error(error: BaseException, *, doing: str, url: str, timeout_ms: int) ->
         return BusRefusedError(f"Redis refused {doing}: {why}", where=where, fix=_missing_right(str(error), doing))
     trouble = tls_trouble(error)
     if trouble is not None:
-        return BusError(f"Redis cannot be reached by TLS while {doing}: {trouble.why}", where=where, fix=trouble.fix)
+        return BusError(f"Redis cannot be reached by TLS while {doing}: {trouble[0]}", where=where, fix=trouble[1])
     if isinstance(error, ResponseError):
         fix = "Check that it is a primary of Redis or Valkey, not a replica or a cluster's node, and has memory left"
         return BusRefusedError(f"Redis refused {doing}: {why}", where=where, fix=fix)

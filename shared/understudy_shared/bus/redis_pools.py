@@ -69,16 +69,6 @@ class TaskPool(aio.ConnectionPool):
         """The number of connections that were opened for calls."""
         super().__init__(**options)
 
-    @property
-    def has_sentinels(self) -> bool:
-        """Whether sentinels name the server."""
-        return self._sentinels is not None
-
-    @property
-    def in_use(self) -> int:
-        """The number of places that calls have."""
-        return len(self._used)
-
     async def connect(self) -> AbstractConnection:
         """Open a connection to the primary. The pool does not count it: its owner disconnects it."""
         connection: AbstractConnection = self.make_connection()  # type: ignore[no-untyped-call]

@@ -162,26 +162,19 @@ class Feed(Generic[Shown]):
     # ---- a viewer's side
 
     def respond(self, request: Request, written: ViewerMessages | None = None) -> Response:
-        """Return the stream of changes to one viewer: as documents, or as `written` makes them for this viewer."""
+        """Return the stream of changes to one viewer: as documents, or as `written` makes them for this viewer. It ends
+        when the viewer's credential is revoked. Raises ProblemError when the service stops, or there are too many
+        viewers.
+        """
         if is_head(request):
             return Response(media_type=EventStream.media_type)
-        return self.stream(request.headers.get("last-event-id"), is_known(request.scope), written)
-
-    def stream(
-        self,
-        last_event_id: str | None,
-        is_known: Callable[[], bool] = lambda: True,
-        written: ViewerMessages | None = None,
-    ) -> EventStream:
-        """Return the response to one viewer, which ends when the viewer's credential is revoked. Raises ProblemError
-        when the service stops, or there are too many viewers.
-        """
         if self._is_ending:
             raise ProblemError(Problem(ProblemType.NOT_INITIALISED, "this router stops", fix="Ask another router"))
         if self.viewers >= self._max_viewers:
             detail = f"{self.viewers} viewers watch this router"
             raise ProblemError(Problem(ProblemType.TOO_MANY_VIEWERS, detail, fix="Close some, or ask another router"))
-        return EventStream(self.messages(_tick_of(last_event_id), is_known, written), self)
+        tick = _tick_of(request.headers.get("last-event-id"))
+        return EventStream(self.messages(tick, is_known(request.scope), written), self)
 
     def enter(self) -> None:
         self.viewers += 1

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
+from understudy_shared.base.texts import named
 from understudy_shared.page.replicas import LAGGING_FROM
 from understudy_shared.page.words import (
     UNKNOWN,
@@ -87,7 +88,6 @@ def indicator_slots(indicator: Document, health: Document) -> Slots:
     """Fill the row of one indicator that is not well. What the headline says already is not said again."""
     is_headline = health["headline"] == f"{indicator['symptom']}. Do: {indicator['action']}"
     affected = [str(each) for each in indicator["affected"]]
-    more = f" and {len(affected) - 12} more" if len(affected) > 12 else ""
     return {
         "mark": Shown(MARKS.get(indicator["state"], UNKNOWN), indicator["state"], indicator["state"]),
         "name": Shown(REDIS if indicator["name"] == "bus" else indicator["name"]),
@@ -96,7 +96,7 @@ def indicator_slots(indicator: Document, health: Document) -> Slots:
         "cause": Shown(indicator["cause"]),
         "action": Shown("" if is_headline else indicator["action"]),
         "runbook": Shown("") if is_headline else runbook_link(indicator["runbook"]),
-        "affected": Shown(", ".join(affected[:12]) + more),
+        "affected": Shown(named(affected, 12)),
     }
 
 

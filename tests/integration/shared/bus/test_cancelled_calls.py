@@ -88,7 +88,7 @@ async def test_a_call_that_is_cancelled_at_any_turn_gives_its_place_back(
             if not is_warm:
                 await bus._pool.disconnect()
             ended = await cancelled_at(turn, again, call(bus))
-            assert bus._pool.in_use == 0, f"cancelled at turn {turn}, and after {again}"
+            assert not bus._pool._used, f"cancelled at turn {turn}, and after {again}"
             if ended:
                 break
     crowd = [bus.get(KEY) for _ in range(2 * MAX_CONNECTIONS)]
@@ -112,4 +112,4 @@ async def test_calls_that_wait_for_a_place_and_are_cancelled_take_none(bus: Redi
             each.cancel()
         found = await asyncio.gather(*crowd, return_exceptions=True)
         assert all(each == Stored(b"1", None) for each in found if not isinstance(each, asyncio.CancelledError)), found
-        assert bus._pool.in_use == 0
+        assert not bus._pool._used

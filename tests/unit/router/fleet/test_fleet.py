@@ -206,7 +206,7 @@ async def test_an_application_without_an_answer_holds_the_process_up_for_a_while
     async with fleet_of({"a": ["words"]}, clock=clock, learns_within_ms=0) as world:
         await until(lambda: world.fleet.not_ready() == [])
         await Gossip(world.bus, "b").beat(heartbeat("x", application_id="b"))  # it has no assignment
-        await world.fleet._discovery.look()
+        await world.fleet.look()
         assert (await world.get("/readyz")).status_code == 503
         clock.advance(fleet.HOLDS_UP_MS + 1)
         assert (await world.get("/readyz")).status_code == 200
