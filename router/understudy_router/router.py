@@ -186,9 +186,7 @@ class Router(HttpService):
         return {**found, **self.gossip.auth.causes()}
 
     def not_ready(self) -> list[str]:
-        """Return why this router should get no readers; empty when it should get them. Lag and a lost bus are never
-        reasons.
-        """
+        """Return why this router should get no readers. Lag and a lost bus are never reasons."""
         unheard = self._neighbours.reason()
         return self._lacks() + ([] if unheard is None else [unheard])
 

@@ -151,9 +151,7 @@ class Admin:
         return {"generated_at": utc_text(snapshot.about.now_us), "view_of": snapshot.about.view_of, "nodes": nodes}
 
     async def safe_to_stop(self, node_id: str) -> Document:
-        """Ask the nodes that take over, and return whether a node may be stopped. Raises ProblemError for an unknown
-        node.
-        """
+        """Ask the nodes that take over, and return whether a node may be stopped. Raises ProblemError."""
         self.require_node(node_id)
         since_ms = self._router.now_ms()
         hosts = await in_slices(nodes_to_ask(await self.looking.snapshot(), node_id))
@@ -167,9 +165,7 @@ class Admin:
         return safety_document(node_id, Losses(is_known=False), self.looking.about())
 
     async def history(self, store: str | None, partition: int | None, minutes: int = HISTORY_MINUTES) -> Document:
-        """Return the last minutes of the whole, of a store, or of a partition. Raises ProblemError for a history that
-        is not kept.
-        """
+        """Return the last minutes of the whole, of a store, or of a partition. Raises ProblemError."""
         about, kept = (await self.observed()).snapshot.about, self._observer.history
         require_kept(kept, store, partition, None if store is None else self._router.stores().get(store).partitions)
         return history_document(kept, store, partition, now_ms=about.now_ms, now_us=about.now_us, minutes=minutes)
@@ -257,9 +253,7 @@ def overview_routes(admin: Admin) -> APIRouter:
 
     @routes.get("/admin/v1/health")
     async def health() -> Response:
-        """Return the faults, the readers that they hurt, the causes, and the remedies. The worst of the indicators is
-        the state of the whole.
-        """
+        """Return the faults, the readers that they hurt, the causes, and the remedies."""
         return json_response(await admin.health())
 
     @routes.get("/admin/v1/nodes")

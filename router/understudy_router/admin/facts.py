@@ -155,9 +155,7 @@ RUNNING = "RUNNING"
 
 
 class Standing(IntEnum):
-    """The usefulness of a replica to readers. From BEHIND on it has an open version of the history and layout in
-    use.
-    """
+    """The usefulness of a replica to readers. From BEHIND on, a version of the history in use is open."""
 
     DEAD = 0
     UNHEARD = 1
@@ -316,9 +314,7 @@ class NodeReader:
         return NodeView(node_id, endpoint.host_info(), Facts(None, standing=Standing.UNHEARD))
 
     def _holds(self, beat: Heartbeat) -> Callable[[str], bool] | None:
-        """Return a test of whether a heartbeat reports on a task of its node (see `candidates.applied_of`); `None` when
-        it reports on all.
-        """
+        """Return a test of whether a heartbeat reports on a task (see `applied_of`); None: it reports on all."""
         if beat.held is not None:
             return frozenset(beat.held).__contains__
         assignment, previous = self._index.assignment, self._previous

@@ -215,9 +215,7 @@ def query(seen: Observed) -> Iterator[Indicator]:
 
 
 def quiet_query(seen: Observed) -> Indicator | None:
-    """Return the fault of a query that has not committed for much longer than usual; `None` while it commits, and
-    before its pace is known.
-    """
+    """Return the fault of a query that is quiet for longer than usual; None before its pace is known."""
     said = _progress(seen.snapshot)
     usual = (query.commit_interval_ms for _, query in said if query.commit_interval_ms is not None)
     since = (query.since_commit_ms + (view.age_ms or 0) for view, query in said if query.since_commit_ms is not None)
@@ -427,9 +425,7 @@ def agreement(seen: Observed) -> Iterator[Indicator]:
 
 
 def access(seen: Observed) -> Iterator[Indicator]:
-    """Whether this router is open to strangers: it needs no credentials of them, or lets them read the credentials of
-    others.
-    """
+    """Whether strangers need no credentials here, or can read those of others."""
     exposure = seen.snapshot.about.exposure
     if exposure is None:
         return
@@ -455,9 +451,7 @@ INDICATORS: Mapping[str, Callable[[Observed], Iterator[Indicator]]] = {
 
 
 def health_of(seen: Observed, before: HealthReport | None = None) -> Generator[None, None, HealthReport]:
-    """Evaluate all indicators, in slices, because the time grows with the number of nodes. `before` is the report of
-    the last look.
-    """
+    """Evaluate all indicators, in slices: it takes longer with more nodes. `before` is the last report."""
     found: list[Indicator] = []
     for name, faults in INDICATORS.items():
         found.append(replace(next(faults(seen), Indicator(name)), name=name))

@@ -71,9 +71,7 @@ class BadLagCursorError(ProblemError):
 
 
 class LagCursor(NamedTuple):
-    """The last row of a page. `digest` names the list, `tick` the snapshot that the next page has to be read from, 0
-    for any.
-    """
+    """The last row of a page. `digest` names the list, `tick` the snapshot of the next page (0: any)."""
 
     digest: int
     tick: int
@@ -246,9 +244,7 @@ def _cursor(snapshot: Snapshot, query: LagQuery, last: Entry) -> LagCursor:
 
 
 def _after(snapshot: Snapshot, query: LagQuery, cursor: LagCursor) -> tuple[float, float]:
-    """Return the sort key after which the rows of this page come. The cursor's row may be gone: then the key lies
-    between two others.
-    """
+    """Return the sort key after which this page begins: between two others if the row of the cursor is gone."""
     if cursor.digest != query.digest:
         raise BadLagCursorError("the cursor belongs to a list with other filters, or in another order")
     index, name = snapshot.index, (cursor.partition, cursor.node_id)

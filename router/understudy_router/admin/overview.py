@@ -129,9 +129,7 @@ def members(texts: Mapping[str, bytes]) -> bytes:
 
 
 def settled_ms(ms: int | None) -> int | None:
-    """Return the step of an age: one step for all fresh ages, then steps of a second, after a minute ever longer
-    ones.
-    """
+    """Return the step of an age: one for all fresh ages, then one a second, after a minute ever longer ones."""
     if ms is None:
         return None
     if ms < FRESH_MS:
@@ -225,9 +223,7 @@ def _every_row(snapshot: Snapshot) -> Iterator[tuple[StoreRoute, int]]:
 
 
 def _worst_rows(snapshot: Snapshot) -> Generator[None, None, Sequence[tuple[StoreRoute, int]]]:
-    """Return the partitions of the worst replicas, the worst first; those without an open replica come before all
-    others.
-    """
+    """Return the partitions of the worst replicas, the worst first: those without an open replica."""
     index = snapshot.index
     found: dict[RowKey, tuple[StoreRoute, int]] = {}
     for task in snapshot.totals.unserved[:WORST_ROWS]:

@@ -173,8 +173,7 @@ class Rates(NamedTuple):
     """The percentage of calls to nodes without a reply, or that waited long for a place, by kind, where enough failed;
     those about members left out."""
     failed_requests: Mapping[CallKind, float] = {}
-    """The percentage of readers' requests without an answer, by kind, where enough failed; readers' mistakes left
-    out."""
+    """The percentage of readers' requests without an answer, by kind, where enough failed; no mistakes of readers."""
 
 
 class StoreServed(NamedTuple):

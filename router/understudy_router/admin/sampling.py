@@ -40,9 +40,7 @@ from understudy_shared.telemetry.metrics import RequestCounts
 def points_of(
     snapshot: Snapshot, rates: Rates, max_series: int = MAX_SERIES
 ) -> Generator[None, None, dict[Key, Point]]:
-    """Return the points of now, in slices: of the whole, of each store, and of as many partitions as can have a
-    series.
-    """
+    """Return the points of now, in slices: of the whole, of each store, and of partitions while there is room."""
     summaries = snapshot.totals.summaries
     lags = summaries.values()
     found = {
@@ -144,9 +142,7 @@ def _columns(part: str, old: Mapping[str, str], new: Mapping[str, str]) -> Itera
 
 
 def _types(columns: Any) -> dict[str, str]:
-    """Return types by name. The contents of value columns are only for people, and were not checked when they
-    arrived.
-    """
+    """Return types by name. The contents of value columns are only for people, and unchecked."""
     shown: Iterable[Mapping[str, object]] = columns
     return {str(column.get("name")): str(column.get("type")) for column in shown}
 
@@ -226,9 +222,7 @@ EVENTS = ("drain", "drained", "drain-undone", *KINDS, *_ENDINGS, *(ended for end
 
 
 def changes(known: Known, snapshot: Snapshot, quiet: Indicator | None) -> tuple[Known, list[Line]]:
-    """Return the state of now, and the events since `known`. `quiet` is set for a query that does not commit as it
-    did.
-    """
+    """Return the state of now, and the events since `known`. `quiet`: the query does not commit as it did."""
     end = (snapshot.lineage, snapshot.end_version)
     present = _conditions(snapshot, quiet, has_moved=end != known.quiet_at)
     conditions = {event for event in _ENDINGS if present.get(event, "") is None and event in known.conditions}
@@ -245,9 +239,7 @@ def changes(known: Known, snapshot: Snapshot, quiet: Indicator | None) -> tuple[
 
 
 def _conditions(snapshot: Snapshot, quiet: Indicator | None, *, has_moved: bool) -> Mapping[str, str | None]:
-    """Return the reason of each condition that holds. The reason is `None` for one that cannot be judged now, so it
-    counts as it did before.
-    """
+    """Return why each condition holds; None for one that cannot be judged now: it counts as before."""
     about, found = snapshot.about, dict[str, str | None]()
     is_any_live = bool(snapshot.heartbeats)
     if about.bus_lost_why is not None or about.unheard is not None:

@@ -43,9 +43,7 @@ MAX_ERRORS = 100
 
 @dataclass(slots=True)
 class Summary:
-    """The sums of one operator. Lags are those of live replicas that are not warm-ups; `None`: all of these are
-    unknown.
-    """
+    """The sums of one operator. Lags are of live replicas without warm-ups; None: all of these are unknown."""
 
     by_role: list[int] = field(default_factory=lambda: [0, 0, 0])
     """Live replicas by role."""

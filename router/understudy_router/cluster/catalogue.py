@@ -34,9 +34,7 @@ MAX_CATALOGUE_COLUMNS = 4096
 
 @dataclass(frozen=True, slots=True)
 class StoreRoute:
-    """The encoding and the placement of the keys of one store. `json_name` is its name as JSON, `layout` identifies the
-    encoding and placement.
-    """
+    """The encoding and the placement of the keys of one store, which `layout` identifies."""
 
     name: str
     operator_id: int
@@ -72,9 +70,7 @@ class Stores:
     not_served: tuple[Mapping[str, object], ...]
 
     def place(self, task: str) -> str:
-        """Return the store partition of a task as people know it: `aircraft 3`; return the task itself where its store
-        is unknown.
-        """
+        """Return a task as people know it: `aircraft 3`; as it is where its store is unknown."""
         operator_id, _, partition = task.partition("_")
         names = sorted(route.name for route in self.by_name.values() if str(route.operator_id) == operator_id)
         return f"{' and '.join(names)} {partition}" if names else task
@@ -242,9 +238,7 @@ class CatalogueFollower:
                 self.news.set()
 
     async def read(self, digest: str, *, from_bus: bool = True) -> tuple[Catalogue, Stores] | None:
-        """Read the catalogue from the bus, else from a node that serves by it; return `None` when no usable one can be
-        read now.
-        """
+        """Read the catalogue from the bus, else from a node; None when no usable one can be read now."""
         if digest in self._unusable:
             return None
         why = self._bus_lost_why()
@@ -281,9 +275,7 @@ class CatalogueFollower:
         self.last_error = why
 
     async def _compiled(self, catalogue: Catalogue, digest: str) -> Stores:
-        """Compile the stores of a catalogue named `digest`. Raises UnderstudyError; the same bytes are not tried
-        again.
-        """
+        """Compile the stores of a catalogue. Raises UnderstudyError; the same bytes are not tried again."""
         try:
             return await asyncio.to_thread(stores_of, catalogue, digest)
         except Exception as error:

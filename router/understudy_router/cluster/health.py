@@ -92,9 +92,7 @@ class Medians:
         self._found_ms = now_ms
 
     def limit_ms(self, node_id: str) -> float | None:
-        """Return the median, in ms, above which a node is an outlier among the others; `None` when there are no
-        others.
-        """
+        """Return the median, in ms, above which a node is an outlier among the others, if there are any."""
         own_ms = self._by_node.get(node_id)
         others = len(self._ranked) - (own_ms is not None)
         if others == 0:
@@ -172,9 +170,7 @@ class HealthTable:
         return _FINE if record is None else Change(record.health, record.why)
 
     def answered(self, node_id: str, now_ms: float, took_ms: float) -> Change | None:
-        """Take in an answer. Return the change of health, if any. Each hop calls this, so the usual case comes
-        first.
-        """
+        """Take in an answer, as each hop does: the usual case first. Return the change of health, if any."""
         record = self._records.get(node_id)
         if record is None:
             record = self._records[node_id] = _Record()
@@ -194,9 +190,7 @@ class HealthTable:
         return self._bad(node_id, self._records.setdefault(node_id, _Record()), now_ms, why)
 
     def silent(self, node_id: str, now_ms: float, for_ms: float) -> Change | None:
-        """Take in that a node sends no answer while others do. That is not a result yet: the request may still be
-        answered.
-        """
+        """Take in that a node answers nothing while others do. That is no result: it may still answer."""
         record = self._records.setdefault(node_id, _Record())
         if record.health is not Health.OK:
             return None
@@ -214,9 +208,7 @@ class HealthTable:
         return [node_id for _, node_id in sorted(due)]
 
     def probe_sent(self, node_id: str, now_ms: float, *, heartbeat_ms: float, jitter: float) -> None:
-        """Schedule the next probe after one was sent; the result of a probe arrives like that of any request. `jitter`
-        is a factor near 1.
-        """
+        """Schedule the next probe: one was sent. Its result comes as any. `jitter` is a factor near 1."""
         record = self._doubted.get(node_id)
         if record is not None:
             gap_ms = heartbeat_ms * 2 ** min(record.misses, 16)
@@ -296,9 +288,7 @@ class HealthTable:
         return self.suspect_after_ms if limit_ms is None else min(self.suspect_after_ms, limit_ms)
 
     def _outlier_ms(self, node_id: str, now_ms: float) -> float | None:
-        """Return the median, in ms, above which this node is an outlier among the ok nodes; `None` when there are no
-        others.
-        """
+        """Return the median, in ms, above which this node is an outlier among the ok nodes, if any."""
         if self._medians.is_outdated(now_ms):
             recent = (
                 (each, record.recent)

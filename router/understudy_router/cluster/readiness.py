@@ -88,9 +88,7 @@ class NeighbourApplications:
         self._found: Applications | None = None
 
     def reason(self) -> str | None:
-        """Return a text that no node is heard, and which applications are; `None` while nodes are heard, or before the
-        first look.
-        """
+        """Return that no node is heard, and which applications are; None while nodes are heard."""
         if self._found is None or not self._is_unheard():
             return None
         return unheard_text(self._gossip.application_id, self._found, where=self._where)

@@ -68,9 +68,7 @@ class KnownForks:
         self._named.pop(node_id, None)
 
     def judge(self, heartbeats: Iterable[Heartbeat], lineage: str | None, named: Collection[str]) -> list[str] | None:
-        """Decide again which nodes follow a fork. Return the reasons of those that are new; `None` when nothing
-        changed.
-        """
+        """Decide again which nodes follow a fork. Return why, of new ones; None: nothing changed."""
         if not self._named and not self.found:
             return None
         known = self.found
@@ -124,9 +122,7 @@ class KnownEnd:
         self._is_current = False
 
     def forget(self) -> None:
-        """Drop the cached end, because other nodes or other lineages may count now. It is computed again at the next
-        read.
-        """
+        """Drop the cached end: other nodes or lineages may count now. The next read computes it."""
         self._is_current = False
 
     def heard(self, report: NodeReport) -> None:
@@ -201,8 +197,7 @@ class Tables(ClusterView):
         self.events: deque[TableEvent] = deque(maxlen=MAX_EVENTS)
         self.version = 0
         self.changes = 0
-        """A number that grows as `version` does, but not with the heartbeats of known nodes: those alter few choices.
-        """
+        """A number that grows as `version` does, but not with heartbeats of known nodes."""
         self._forks = KnownForks()
         self._hop_end: _HopEnd | None = None
         self._had_bus = False
@@ -386,9 +381,7 @@ class Tables(ClusterView):
         return f"{why}, and it did not answer when asked" if self.silence.is_unanswered(node_id) else None
 
     def expire(self, now_ms: float) -> list[Death]:
-        """Declare nodes dead. The end version from a hop's reply expires as well: a history that was rewound ends
-        earlier.
-        """
+        """Declare nodes dead. An end from a hop's reply expires, too: a rewound history ends earlier."""
         if self._hop_end is not None and now_ms - self._hop_end.said_ms > self.end_expiry_ms:
             self._hop_end = None
             self._changed()
@@ -410,9 +403,7 @@ class Tables(ClusterView):
     def hop_answered(
         self, node_id: str, now_ms: float, *, took_ms: float, term: int, epoch: int, end_version: int
     ) -> bool:
-        """Take in a node's answer to a hop. Return True when the node follows a later assignment than the one known
-        here.
-        """
+        """Take in a node's answer to a hop. Return whether it follows a later assignment."""
         node = self.nodes.get(node_id)
         if node is not None:
             change = self.health.answered(node_id, now_ms, took_ms)

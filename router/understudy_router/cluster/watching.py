@@ -151,9 +151,7 @@ class SilentNodePoller:
         self._on_bus_ms[node_id] = max(at_ms, self._on_bus_ms.get(node_id, at_ms))
 
     def unheard(self) -> str | None:
-        """Return the fault when the bus carries no heartbeats of half of the live nodes or more; `None` when it
-        does.
-        """
+        """Return the fault of a bus without heartbeats of half of the live nodes or more."""
         now_ms = self._clock.monotonic_ms()
         nodes = {node_id: node for node_id, node in self._tables.nodes.items() if self._tables.is_known(node_id)}
         silent = [
@@ -229,9 +227,7 @@ class Agreement:
             self._unconfirmed = assignment
 
     async def run(self, polls: Polls) -> None:
-        """Agree with the nodes, which `polls` ask, after the keys were read. The bus is listened to meanwhile: a node
-        may hang.
-        """
+        """Agree with the nodes after the keys were read. The bus is heard meanwhile: a node may hang."""
         while True:
             await self.wanted.wait()
             self.wanted.clear()
@@ -334,9 +330,7 @@ class Watcher:
         """Wait for the assignment: it says which nodes are known."""
 
     async def take_keys(self, seen: list[AgedHeartbeat], assignment: Assignment | None) -> None:
-        """Add what the keys of the bus say. A node without a key stays: it may answer although the bus does not carry
-        it.
-        """
+        """Add what the keys of the bus say. A node without a key stays: it may answer all the same."""
         now_ms = self._clock.monotonic_ms()
         if assignment is not None:
             self._agreement.take(assignment)  # first: it says which nodes are known

@@ -263,9 +263,6 @@ def create_app(
     app.seeks = Seeks(scans)
     app.watch_streams = WatchStreams(router.settings.max_watchers)
     watches = RouterWatches(reads, app.watch_streams, scans, forwarder)
-    for routes in _reading_routes(router, reads, app, scans, forwarder, watches):
-        http.include_router(routes)
-    http.include_router(drain_route(router))
     metrics = RouterMetrics(router, app, guard, causes, admin.last_health)
     app.report = report = ProcessReport(
         status=lambda: Status(tuple(router.not_ready()), causes()),
@@ -274,36 +271,26 @@ def create_app(
         of_application=metrics.of_application,
     )
     app.admin = admin
-    http.include_router(probe_routes(report))
-    http.include_router(overview_routes(admin))
-    http.include_router(drain_routes(admin.safe_to_stop, lambda node_id, wanted: router.drain(node_id, drain=wanted)))
+    exports, changes = RouterExports(scans, reads, forwarder), RouterChanges(reads, scans, forwarder)
+    snapshots = RouterSnapshots(reads, forwarder, router.leases, router.moments, router.clock)
     has_explore = not router.settings.disable_explore
-    http.include_router(
-        page_routes(admin.overview_document, admin.history, admin.feed.respond, has_explore=has_explore)
-    )
+    for routes in (
+        store_file_routes(exports),
+        read_routes(router, reads, scans),
+        scan_routes(scans),
+        export_routes(exports),
+        changes_routes(changes),
+        history_routes(RouterHistories(reads, scans, forwarder)),
+        several_routes(SeveralStores(app, reads, snapshots.position)),
+        snapshot_routes(snapshots),
+        watch_routes(watches, PrefixWatches(watches, changes).begin),
+        drain_route(router),
+        probe_routes(report),
+        overview_routes(admin),
+        drain_routes(admin.safe_to_stop, lambda node_id, wanted: router.drain(node_id, drain=wanted)),
+        page_routes(admin.overview_document, admin.history, admin.feed.respond, has_explore=has_explore),
+    ):
+        http.include_router(routes)
     add_document(http, "router", is_guarded=app.access.is_on, root_path=app.access.root_path)
     answer_with_problems(http)
     return app
-
-
-def _reading_routes(  # noqa: PLR0917  # the parts of an application, in the order in which they are made
-    router: Router,
-    reads: Reads,
-    app: RouterApp,
-    scans: RouterScans,
-    forwarder: ScanForwarder,
-    watches: RouterWatches,
-) -> Iterator[APIRouter]:
-    """Yield the calls that read, besides lookups."""
-    exports = RouterExports(scans, reads, forwarder)
-    yield store_file_routes(exports)
-    yield read_routes(router, reads, scans)
-    yield scan_routes(scans)
-    yield export_routes(exports)
-    changes = RouterChanges(reads, scans, forwarder)
-    yield changes_routes(changes)
-    yield history_routes(RouterHistories(reads, scans, forwarder))
-    snapshots = RouterSnapshots(reads, forwarder, router.leases, router.moments, router.clock)
-    yield several_routes(SeveralStores(app, reads, snapshots.position))
-    yield snapshot_routes(snapshots)
-    yield watch_routes(watches, PrefixWatches(watches, changes).begin)

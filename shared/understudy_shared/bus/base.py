@@ -171,9 +171,7 @@ class Inbox:
         self._ended = False
 
     def put(self, heard: Heard) -> None:
-        """Store a message for the reader. Without room, drop all waiting messages and give the reader `Lost`. After the
-        end nothing is stored.
-        """
+        """Store a message for the reader, who gets `Lost` instead of all when there is no room."""
         if self._ended:
             return
         self._waiting.append(heard)

@@ -213,9 +213,7 @@ class Gossip:
         await self._bus.delete_owned(key, farewell.incarnation, self._sealed(farewell), channel=self.names.channel)
 
     async def nodes(self, *, known: Collection[str] = ()) -> list[AgedHeartbeat]:
-        """Return the last heartbeat of each live node, and its age: `known` nodes first, others up to a scan's
-        bounds.
-        """
+        """Return the last heartbeats of live nodes, aged: `known` nodes first, then up to a scan's bounds."""
         found = []
         keys = [self.names.node(node_id) for node_id in sorted(known)]
         turns = _Turns()
@@ -421,9 +419,7 @@ async def applications_on(bus: Bus, *, limit: int | None = None) -> Applications
 
 
 async def announcement_on(bus: Bus, auth: MessageAuth, application_id: str) -> Announcement | None:
-    """Return the announcement of any application on a bus. Raises BusError, and BadMessageError or UnauthenticError for
-    one that is not used.
-    """
+    """Return the announcement of any application. Raises BusError, BadMessageError or UnauthenticError."""
     key = Names(application_id).announcement
     stored = await bus.get(key)
     if stored is None:

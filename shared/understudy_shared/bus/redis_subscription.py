@@ -74,9 +74,7 @@ class _Asked(NamedTuple):
 
 
 class Subscription:
-    """The subscription to all channels that have an inbox. `failed` makes the BusError of an error while doing
-    something.
-    """
+    """The subscription to all channels that have an inbox. `failed` makes the BusError of an error."""
 
     def __init__(
         self,

@@ -47,9 +47,7 @@ class PageQuery:
     row: str = ""
 
     def link(self, **changes: object) -> str:
-        """Return the query of a link to the page with some choices changed. Choices equal to the default are left
-        out.
-        """
+        """Return the query of a link to the page with some choices changed; defaults are left out."""
         values = {each.name: changes.get(each.name, getattr(self, each.name)) for each in fields(self)}
         given = {each.name: values[each.name] for each in fields(self) if values[each.name] != each.default}
         return f"?{urlencode(given)}" if given else "?"
@@ -137,9 +135,7 @@ def kind_of(cell: Cell) -> str:
 
 
 def cell_text(cell: Cell, kind: str) -> str:
-    """Return role and batches behind; a cell that is not well has another letter or a shape, so that colour is not
-    needed.
-    """
+    """Return role and batches behind; a cell that is not well also differs by a letter or a shape."""
     role, lag = cell["role"], UNKNOWN if cell["lag"] is None else f"{cell['lag']:,}"
     texts = {
         "dead": f"✕ {role}",
@@ -280,9 +276,7 @@ class ShownCell(NamedTuple):
 
 
 def grid_view(grid: Grid, query: PageQuery) -> dict[str, Any]:
-    """Return the values for the templates of the replicas. Rows are made one by one, so that other requests are
-    answered in between.
-    """
+    """Return the values for the templates. Rows are made one by one: other requests are answered in between."""
     rows: Sequence[Row] = grid["rows"]
     if query.view == "table":
         replicas = list(wanted_replicas(rows, store=query.store, state=query.state))
@@ -323,9 +317,7 @@ def columns_of(grid: Grid, rows: Sequence[Row]) -> list[str]:
 
 
 def page_bounds(total: int, size: int, page: int) -> tuple[int, int, int]:
-    """Return the index of the first row, that after the last one, and the number of pages. A page beyond the end is the
-    last one.
-    """
+    """Return the indexes of the first row and after the last one, and the pages; beyond the end is the last."""
     pages = max(1, -(-total // size))
     first = (min(page, pages) - 1) * size
     return first, min(total, first + size), pages

@@ -236,9 +236,7 @@ def file_routes() -> APIRouter:
 
 
 async def histories_of(history: History, query: PageQuery, shown: Document) -> dict[str, Document]:
-    """Return the histories that the page draws: of all, of the store that is chosen, and of the replica that is
-    open.
-    """
+    """Return the histories to draw: of all, of the chosen store, and of the replica that is open."""
     found = {"all": await _last_hour(history, None, None)}
     if query.store in {store["store"] for store in shown["stores"]}:
         found["store"] = await _last_hour(history, query.store, None)

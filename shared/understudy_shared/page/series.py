@@ -95,9 +95,7 @@ class History:
         return ring is None or ring.last < step_of(now_ms)
 
     def note(self, now_ms: float, points: Mapping[Key, Point]) -> None:
-        """Note a point of each series. Those given first have room first; a series without points for an hour is
-        dropped.
-        """
+        """Note a point of each series: the first have room first. One without points for an hour goes."""
         step = step_of(now_ms)
         for key in [key for key, ring in self._rings.items() if ring.last <= step - POINTS]:
             del self._rings[key]

@@ -43,9 +43,7 @@ TRENDS = {"steady": "→ steady", "growing": "↑ growing", "shrinking": "↓ sh
 
 
 class Shown(NamedTuple):
-    """The content of a slot: a text, the state that colours it (without colour: ""), the text shown on hover, and its
-    link.
-    """
+    """The content of a slot: a text, the state that colours it, the text shown on hover, and its link."""
 
     text: str
     state: str = ""
