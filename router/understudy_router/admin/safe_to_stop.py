@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from understudy_router.admin.facts import ACTIVE, Facts, NodeView, Standing
+from understudy_router.admin.facts import ACTIVE, Facts, Standing
 from understudy_router.admin.snapshot import Document, Snapshot
 from understudy_shared.base.plausible import is_later
 from understudy_shared.base.texts import named
@@ -117,7 +117,8 @@ def losses_of(
     index = snapshot.index
     is_known = _is_known(snapshot, node_id) and (since_ms is None or not _is_outdated(snapshot))
     found = Losses(is_known=is_known, is_reassigned=snapshot.is_reassigned)
-    answered = [since_ms is None or _has_spoken(view, since_ms) for view in snapshot.holders]
+    reports = [view.report for view in snapshot.holders]
+    answered = [since_ms is None or (report is not None and report.said_ms >= since_ms) for report in reports]
     unanswered = set[int]()
     number = index.number_of.get(node_id)
     bounds = {route.name: bound_of(route.name) for route in index.routes}
@@ -163,11 +164,6 @@ def _is_outdated(snapshot: Snapshot) -> bool:
     """Whether a node follows a later assignment than the one known here: what others hold is not known then."""
     known = snapshot.assignment
     return known is not None and any(is_later((beat.term, beat.epoch), known.order) for beat in snapshot.heartbeats)
-
-
-def _has_spoken(view: NodeView, since_ms: float) -> bool:
-    """Whether a node said something since then, on the bus or by an answer."""
-    return view.report is not None and view.report.said_ms >= since_ms
 
 
 def _nodes_at_risk(snapshot: Snapshot, bound_of: BoundOf) -> Generator[None, None, Collection[int]]:

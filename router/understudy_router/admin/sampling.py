@@ -249,18 +249,14 @@ def _conditions(snapshot: Snapshot, quiet: Indicator | None, *, has_moved: bool)
         found["bus-refuses-writes"] = refused
     if not snapshot.end_confirmed:
         is_told = is_any_live and snapshot.end_version > 0
-        found["lag-unknown"] = _why_unknown(snapshot) if is_told else None
+        blind = blind_nodes(snapshot)
+        who = f": {named(blind)} cannot read the checkpoint" if blind else ""
+        found["lag-unknown"] = f"no node confirms the end of the commit log{who}" if is_told else None
         found["query-quiet"] = None
     elif quiet is not None or not has_moved:
         # While the end does not move, a quiet query stays quiet, although its pace may be forgotten when nodes restart.
         found["query-quiet"] = None if quiet is None else f"{quiet.symptom}: {quiet.cause}"
     return found
-
-
-def _why_unknown(snapshot: Snapshot) -> str:
-    blind = blind_nodes(snapshot)
-    who = f": {named(blind)} cannot read the checkpoint" if blind else ""
-    return f"no node confirms the end of the commit log{who}"
 
 
 def _draining(snapshot: Snapshot) -> Iterator[tuple[str, Draining]]:

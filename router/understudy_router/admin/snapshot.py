@@ -141,7 +141,12 @@ class _Sums:
         summary.running += count * (facts.state == RUNNING)
         summary.restoring += count * (facts.state in {"RESTORING", "CREATED"})
         if facts.error:
-            self._broken(summary, facts.error, count, first)
+            summary.broken += count
+            if len(self.errors) < MAX_ERRORS:
+                index = self._index
+                stores = " and ".join(index.stores_of[operator_id])
+                partition, node_id = index.name(first)
+                self.errors.append(f"{stores} {partition} on {node_id}: {facts.error}")
         if role == WARMUP:
             return
         if facts.offset_lag is None:
@@ -150,14 +155,6 @@ class _Sums:
             summary.worst_lag, summary.worst = facts.offset_lag, first
         if facts.time_lag_ms is not None:
             summary.worst_lag_ms = max(facts.time_lag_ms, summary.worst_lag_ms or 0)
-
-    def _broken(self, summary: Summary, error: str, count: int, first: int) -> None:
-        summary.broken += count
-        if len(self.errors) < MAX_ERRORS:
-            index = self._index
-            stores = " and ".join(index.stores_of[index.operator_id[index.task[first]]])
-            partition, node_id = index.name(first)
-            self.errors.append(f"{stores} {partition} on {node_id}: {error}")
 
 
 def _examined(

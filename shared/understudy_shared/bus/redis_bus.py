@@ -203,7 +203,8 @@ class RedisBus:
         inbox = Inbox()
         subscription = self._subscription
         if subscription is None:
-            subscription = self._subscription = self._new_subscription()
+            subscription = self._subscription = Subscription(self._pool, self._failed, timeout_ms=self._timeout_ms)
+            subscription.start()
         subscription.add(inbox, *channels)
         try:
             while (heard := await inbox.take()) is not None:
@@ -222,11 +223,6 @@ class RedisBus:
             await subscription.stop()  # Stop it now, so that it asks for no connection after this.
         await self._client.aclose()
         await self._pool.aclose()
-
-    def _new_subscription(self) -> Subscription:
-        subscription = Subscription(self._pool, self._failed, timeout_ms=self._timeout_ms)
-        subscription.start()
-        return subscription
 
     async def _read(self, keys: list[str]) -> _Found:
         """Return the value under each key that exists, and the rest of its expiry."""

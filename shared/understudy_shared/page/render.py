@@ -33,7 +33,6 @@ from understudy_shared.page.views import (
     Document,
     FleetQuery,
     disagreement_slots,
-    event_anchor,
     event_slots,
     figure_slots,
     fleet_row,
@@ -49,7 +48,16 @@ from understudy_shared.page.views import (
     store_slots,
     unwell,
 )
-from understudy_shared.page.words import CURVE_HEIGHT, CURVE_WIDTH, batches, curve_path, duration, spark_path, top_of
+from understudy_shared.page.words import (
+    CURVE_HEIGHT,
+    CURVE_WIDTH,
+    SPARK_HEIGHT,
+    SPARK_WIDTH,
+    batches,
+    curve_path,
+    duration,
+    top_of,
+)
 
 Histories = Mapping[str, Document]
 """History documents: of `all`, of the `store` that is chosen, and of the partition of the replica that is `open`."""
@@ -194,7 +202,12 @@ def _shown(overview: Document, histories: Histories, query: PageQuery) -> dict[s
             for each in overview["snapshots"]["leases"]
         ],
         "events": [
-            {"key": each["id"], "slots": event_slots(each), "at": each["at"], "anchor": event_anchor(each)}
+            {
+                "key": each["id"],
+                "slots": event_slots(each),
+                "at": each["at"],
+                "anchor": f"event-{each['id']}-{each['at']}",
+            }
             for each in overview["events"]
         ],
     }
@@ -207,7 +220,7 @@ def _store(store: Document, query: PageQuery) -> dict[str, Any]:
     return {
         "key": name,
         "slots": store_slots(store),
-        "path": spark_path(store["history"]),
+        "path": curve_path(store["history"], top_of(store["history"]), SPARK_WIDTH, SPARK_HEIGHT),
         "link": link,
         "is_chosen": is_chosen,
         "columns": orjson.dumps(store["key"]).decode(),

@@ -291,7 +291,9 @@ def grid_view(grid: Grid, query: PageQuery) -> dict[str, Any]:
         }
     found = wanted_rows(rows, store=query.store, state=query.state)
     wanted = folded(found)
-    folds = fold_words(len(found), len(wanted))
+    folds = ""
+    if len(wanted) < len(found):
+        folds = f"{count(len(found), 'partition')}, those that are well and lie alike in one row: "
     first, last, pages = page_bounds(len(wanted), GRID_ROWS, query.page)
     columns = columns_of(grid, wanted)
     return {
@@ -331,13 +333,6 @@ def shown_words(grid: Grid, first: int, last: int, total: int, noun: str) -> str
     if grid["order"] == "worst":
         words += f"; these are the worst of {count(grid['total'], 'partition')}, the CSV below has all"
     return words
-
-
-def fold_words(partitions: int, rows: int) -> str:
-    """Say how many partitions the rows stand for, when some share a row."""
-    return (
-        f"{count(partitions, 'partition')}, those that are well and lie alike in one row: " if rows < partitions else ""
-    )
 
 
 def find_replica(rows: Sequence[Row], place: str) -> ReplicaRow | None:

@@ -264,6 +264,7 @@ Cost = Callable[[str], Awaitable[Mapping[str, Any]]]
 """The function that returns the cost of a stop of a node: the document of `GET /admin/v1/nodes/{id}/safe-to-stop`."""
 
 MAX_FORM_BYTES = 64
+_HEADERS = {name.decode(): value.decode() for name, value in HEADERS}
 _WANTED = {b"drain=true": True, b"drain=false": False}
 
 
@@ -274,7 +275,7 @@ def drain_routes(cost: Cost, drain: Callable[[str, bool], Awaitable[object]]) ->
     @routes.get("/admin/nodes/{node_id}/drain")
     async def ask(node_id: str) -> Response:
         """Show what the action would cost, and its buttons."""
-        return Response(drain_page(await cost(node_id)), media_type="text/html", headers=_headers())
+        return Response(drain_page(await cost(node_id)), media_type="text/html", headers=_HEADERS)
 
     @routes.post("/admin/nodes/{node_id}/drain")
     async def take(node_id: str, request: Request) -> Response:
@@ -287,7 +288,7 @@ def drain_routes(cost: Cost, drain: Callable[[str, bool], Awaitable[object]]) ->
             raise ProblemError(problem)
         note(request.scope, drain=wanted)
         await drain(node_id, wanted)
-        return Response(status_code=303, headers={**_headers(), "location": "../../#nodes-title"})
+        return Response(status_code=303, headers={**_HEADERS, "location": "../../#nodes-title"})
 
     return routes
 
@@ -302,7 +303,3 @@ def drain_page(document: Mapping[str, Any]) -> bytes:
         '<button name="drain" value="false">Undo drain</button></form><p><a href="../../">Back to the page</a></p>'
     )
     return small_page(f"Drain {document['node_id']}?", body)
-
-
-def _headers() -> dict[str, str]:
-    return {name.decode(): value.decode() for name, value in HEADERS}

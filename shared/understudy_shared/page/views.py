@@ -15,7 +15,6 @@ from understudy_shared.page.replicas import LAGGING_FROM
 from understudy_shared.page.words import (
     UNKNOWN,
     age,
-    bar_percents,
     batches,
     count,
     duration,
@@ -162,20 +161,15 @@ def store_slots(store: Document) -> Slots:
     if store["trend"] is None:
         return found
     eta = "" if store["eta_s"] is None else f", ETA {duration(store['eta_s'] * 1000)}"
-    bound = store["within_bound_percent"]
+    bound, p99 = store["within_bound_percent"], store["staleness_p99_ms"]
+    served = "" if p99 is None else f"p99 {'>' if store['staleness_is_more'] else '≤'} {duration(p99)}"
     return found | {
         "standby": Shown(number(store["standby"])),
         "warmup": Shown(number(store["warmup"])),
         "bound": Shown(NOTHING if bound is None else percent(bound), "", "reads answered within their bound lately"),
-        "served": Shown(served_words(store), "", "how old its answers were"),
+        "served": Shown(served, "", "how old its answers were"),
         "trend": Shown(f"{TRENDS.get(store['trend'], UNKNOWN)}{eta}", "attention" if is_lagging else ""),
     }
-
-
-def served_words(store: Document) -> str:
-    """Say how old the answers of a store were, but for one in a hundred."""
-    p99 = store["staleness_p99_ms"]
-    return "" if p99 is None else f"p99 {'>' if store['staleness_is_more'] else '≤'} {duration(p99)}"
 
 
 def node_slots(node: Document) -> Slots:
@@ -192,7 +186,6 @@ def node_slots(node: Document) -> Slots:
     states = {"draining": moving, "waiting": moving, "unheard": "unknown"}
     roles = f"{number(node['active'])} A  {number(node['standby'])} S"
     roles += f"  {number(node['warmup'])} W" if node["warmup"] else ""
-    safe = node["safe_to_stop"]["safe"]
     return {
         "name": Shown(node["node_id"]),
         "address": Shown(f"{node['host']}:{node['port']}"),
@@ -203,23 +196,16 @@ def node_slots(node: Document) -> Slots:
         "version": Shown(number(node["version"])),
         "roles": Shown(roles, "", "active, standby and warm-up replicas"),
         "restoring": Shown(f"{number(node['restoring'])} restoring" if node["restoring"] else "", "moving"),
-        "safe": Shown(safe_words(safe, is_live=node["live"]), safe_state(safe, is_live=node["live"])),
+        "safe": _safety(node["safe_to_stop"]["safe"]) if node["live"] else Shown("-"),
         "safe_why": Shown(node["safe_to_stop"]["why"] if node["live"] else ""),
     }
 
 
-def safe_words(safe: bool | None, *, is_live: bool) -> str:
-    """Say whether a node may be stopped. A node that is gone gets no such text."""
-    if not is_live:
-        return "-"
-    return "? unknown" if safe is None else "✓ safe" if safe else "✕ not safe"
-
-
-def safe_state(safe: bool | None, *, is_live: bool) -> str:
-    """Return the colour for whether a node may be stopped; safe has no colour."""
-    if not is_live or safe:
-        return ""
-    return "unknown" if safe is None else "attention"
+def _safety(safe: bool | None) -> Shown:
+    """Say whether a live node may be stopped; safe has no colour."""
+    if safe is None:
+        return Shown("? unknown", "unknown")
+    return Shown("✓ safe") if safe else Shown("✕ not safe", "attention")
 
 
 def restore_slots(restore: Document) -> Slots:
@@ -267,11 +253,6 @@ def event_slots(event: Document) -> Slots:
     return {"event": Shown(shown), "detail": Shown(event["detail"])}
 
 
-def event_anchor(event: Document) -> str:
-    """Return the id of an event on the page, for links to it; it contains the absolute time."""
-    return f"event-{event['id']}-{event['at']}"
-
-
 class Bar(NamedTuple):
     """A bar of the histogram of served staleness."""
 
@@ -287,10 +268,15 @@ def staleness_bars(reads: Document) -> list[Bar]:
     total = sum(counts)
     if not total:
         return []
-    labels = [_bar_label(bounds, index) for index in range(len(counts))]
+    top = max(counts)  # a count above 0 is always high enough to be seen
     bars = [
-        Bar(label, number(value), f"{fixed(value * 100 / total, 1)} %", height)
-        for label, value, height in zip(labels, counts, bar_percents(counts), strict=True)
+        Bar(
+            _bar_label(bounds, index),
+            number(value),
+            f"{fixed(value * 100 / total, 1)} %",
+            max(2, value * 100 // top) if value else 0,
+        )
+        for index, value in enumerate(counts)
     ]
     first = next(index for index, value in enumerate(counts) if value)
     last = max(index for index, value in enumerate(counts) if value)

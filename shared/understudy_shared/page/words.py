@@ -126,14 +126,3 @@ def curve_path(points: Points, top: float, width: int, height: int) -> str:
         if is_alone:
             parts.append("h1")
     return "".join(parts)
-
-
-def spark_path(points: Points) -> str:
-    """Return the path of a small curve beside a store."""
-    return curve_path(points, top_of(points), SPARK_WIDTH, SPARK_HEIGHT)
-
-
-def bar_percents(counts: Sequence[int]) -> list[int]:
-    """Return the height of each bar, in percent of the highest. A count above 0 is always high enough to be seen."""
-    top = max(counts, default=0)
-    return [0 if not value else max(2, value * 100 // top) for value in counts]
