@@ -75,9 +75,7 @@ class HistoryQuestion:
 
 
 def read_history(reader: StoreReader, replica: TaskReplica, asked: HistoryQuestion, disk: LocalBases) -> HistoryPage:
-    """Read a page of a history. Raises the problem of a key that cannot be read, and MissingVersionError for a range of
-    which the checkpoint lacks a version.
-    """
+    """Read a page of a history. Raises its key's problem, and MissingVersionError where a version is missing."""
     entries: list[tuple[bytes, bytes]] = []
     before: bytes | None = None
     first, size = asked.first or 0, 0

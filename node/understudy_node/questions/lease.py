@@ -64,9 +64,7 @@ class NodeSnapshots(Snapshots):
         return await choose(ApplicationId(self._reads.application_id), lineage, bound, look)
 
     async def shown(self, stores: Sequence[str], min_position: Position | None) -> Sequence[ReplicaVersion]:
-        """Return the versions that the replicas of some stores show. Raises the problem of a position of another
-        history.
-        """
+        """Return the versions that replicas of some stores show. Raises the problem of another history's position."""
         if min_position is not None:
             await self._reads.learn(min_position)
         return [each for store in stores for each in _shown(self._reads.reader(store), min_position)]
@@ -112,9 +110,7 @@ class NodeSnapshots(Snapshots):
             self._pin(lease, ())
 
     def _pin(self, lease: SnapshotLease, stores: Sequence[str]) -> None:
-        """Pin the leased version of each task that shows it, and begin to open it for the tasks of these stores that
-        show a newer one.
-        """
+        """Pin the leased version where it is shown; open it for the tasks of these stores that show a newer one."""
         wanted, generation = leased_version(lease), self._reads.generation()
         asked = [generation.readers[StoreName(store)] for store in stores if StoreName(store) in generation.readers]
         opened = {id(replica) for reader in asked for replica in reader.replicas.values()}

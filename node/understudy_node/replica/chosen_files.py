@@ -61,9 +61,7 @@ class ReadChangelog:
 
 
 class ChangelogReader:
-    """The reader of one store's changelogs. It holds at most one changelog read ahead, and the identity of the last one
-    applied.
-    """
+    """The reader of one store's changelogs. It holds at most one read ahead, and which one was applied last."""
 
     def __init__(self, place: StorePlace, around: Surroundings) -> None:
         self._place = place
@@ -317,9 +315,7 @@ def committed_lineage(
 
 
 class ReachingHistory(CommitHistory):
-    """The committed history as the replica of one store needs it to restore `version`: with substitutes for the purged
-    commits before that.
-    """
+    """The committed history, with substitutes for the purged commits before `version`, as its restore needs them."""
 
     def __init__(self, history: CommitHistory, files: CheckpointFiles, place: StorePlace, version: int) -> None:
         super().__init__(files)

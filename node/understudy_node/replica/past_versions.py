@@ -202,9 +202,7 @@ class PastVersions:
         return None
 
     def _read(self, read: Callable[[LocalBases], TaskView]) -> tuple[TaskView, int]:
-        """Read a version into a new folder, which goes with the version's bases, or at once if that fails. Return it,
-        and the size of its files.
-        """
+        """Read a version into a new folder, which goes with its bases. Return it, and the size of its files."""
         for attempt in count(1):
             folder = self._new_folder()
             disk = LocalBases(folder)

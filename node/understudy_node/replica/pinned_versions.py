@@ -251,9 +251,7 @@ class PinnedViews:
         return found
 
     def pin(self, task: TaskId, view: TaskView, now_ms: float, *, extra_bytes: int = 0, disk_bytes: int = 0) -> None:
-        """Pin a version from now on. `extra_bytes` is memory, and `disk_bytes` the size of files, that only it holds: a
-        version that is not shown.
-        """
+        """Pin a version from now on. `extra_bytes` of memory and `disk_bytes` of files are held by it alone."""
         with self._lock:
             self._pin(task, view, now_ms, extra_bytes, disk_bytes)
 
@@ -287,9 +285,7 @@ class PinnedViews:
                 self._drop(now_ms)
 
     def expire(self, now_ms: float) -> None:
-        """Drop what was not read for a while, and close what was dropped. Called by the thread that follows the
-        checkpoint.
-        """
+        """Drop what was not read for a while, and close it: on the thread that follows the checkpoint."""
         if self._pins or self._dropped:
             with self._lock:
                 self._drop(now_ms)

@@ -63,9 +63,7 @@ class RestoreProgress:
 
 
 def of_all(stores: Collection[tuple[RestoreProgress, bool]]) -> Restore:
-    """Merge the restores of a task's stores: the stage of the first store that is not open. Each comes with whether it
-    is open.
-    """
+    """Merge the restores of stores, each with whether it is open: the stage is that of the first that is not."""
     stage = next((progress.stage for progress, is_open in stores if not is_open), REPLAYING)
     sizes = [progress.total_bytes for progress, is_open in stores if progress.total_bytes is not None or not is_open]
     known = [size for size in sizes if size is not None]

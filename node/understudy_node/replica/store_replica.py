@@ -114,9 +114,7 @@ DAMAGE = (CorruptFileError, UnsupportedError)
 
 
 class StoreReplica:
-    """The working state of one store. `marks` only grow; a rebuild starts a new object. `restoring`: the progress of
-    its restore.
-    """
+    """The working state of one store. `marks` only grow; a rebuild starts a new object."""
 
     def __init__(self, place: StorePlace, around: Surroundings) -> None:
         self.place = place
@@ -263,9 +261,7 @@ class StoreReplica:
         self._replace(view.with_spill(spill))
 
     def _rebase(self) -> Generator[None, None, bool]:
-        """Put the changes onto a newer snapshot at or below the present version, which may name more tables. Return
-        False without one.
-        """
+        """Put the changes onto a newer snapshot up to the present version. Return False without one."""
         view = self.view
         assert view is not None, "a rebase follows restore"
         newer = self._snapshot(view.version, above=view.base_version)

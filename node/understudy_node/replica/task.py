@@ -78,9 +78,7 @@ class Stall:
 
 
 class TaskReplica:
-    """A replica that follows the committed versions of a task, up to the target of its `progress`. `origin` names it to
-    readers.
-    """
+    """A replica that follows the committed versions up to `progress.target`. `origin` names it to readers."""
 
     def __init__(
         self,
@@ -247,9 +245,7 @@ class TaskReplica:
         return self._pinned.find(self.task, wanted, self.progress.now_ms())
 
     def open_past(self, wanted: ReadVersion) -> PastRefusal:
-        """Begin to open an older version from the checkpoint, or return why it cannot be opened. `view_at` returns it
-        then.
-        """
+        """Begin to open an older version for `view_at`, or return why it cannot be opened."""
         return self._past.open(self, wanted)
 
     def read_past(self, wanted: ReadVersion, disk: LocalBases) -> TaskView:
@@ -272,9 +268,7 @@ class TaskReplica:
         return Retained(max(found[0], retained.first), found[1], retained.is_layout)
 
     def in_thread(self, work: Callable[[LocalBases], T]) -> Future[T]:
-        """Run a function that reads older versions in a thread for that, with a folder of its own. Raises an overloaded
-        problem.
-        """
+        """Run a function in a thread for older versions, with a folder of its own. Raises an overloaded problem."""
         return self._past.run(work)
 
     def retained(self) -> Retained | None:
@@ -318,16 +312,12 @@ class TaskReplica:
         self._wants_rebuild = True
 
     def want_prefetch(self) -> bool:
-        """Request one look for the next version's changelog, when no other work is due; False if it was found
-        before.
-        """
+        """Request a look for the next changelog, when no other work is due; False if it was found before."""
         self._wants_prefetch = not self._stores.have_read_ahead
         return self._wants_prefetch
 
     def close(self) -> None:
-        """Take no further step. Views in flight stay readable. Pinned ones go: in another layout, a task of that name
-        holds other keys.
-        """
+        """Take no further step. Views in flight stay readable; pinned ones go: keys may be of another layout."""
         self._closed = True
         self._pinned.release(self.task)
         self.origin.enter(ReplicaState.CLOSED)

@@ -120,9 +120,7 @@ class TaskStores:
             yield from store.prefetch()
 
     def view_after(self, shown: TaskView | None) -> TaskView | None:
-        """Return the view to show in place of `shown`; None when the stores are at no common version, at an older one,
-        or at the one that is shown already.
-        """
+        """Return the view to show in place of `shown`; None without a newer version that all stores are at."""
         version = self.version
         if version is None or version < (1 if shown is None else shown.version):
             return None

@@ -32,9 +32,7 @@ class Retained(NamedTuple):
 
 
 class Origin:
-    """The identity of a replica; `json` is its JSON. A worker and a change of role may both change it at once, hence
-    the lock.
-    """
+    """The identity of a replica, and its JSON. A worker and a change of role may change it at once."""
 
     def __init__(self, host: HostInfo, node_id: str | None, role: Role) -> None:
         """Start as CREATED. `node_id` is None outside a cluster."""
@@ -57,9 +55,7 @@ class Origin:
             self._encode()
 
     def as_gone(self, retained: Retained | None) -> Problem:
-        """Return the problem of a version that is gone. What can be read is part of the candidate: a router passes on
-        what candidates say.
-        """
+        """Return the problem of a version that is gone. Its candidate says what can be read: routers pass it on."""
         candidate = self.as_candidate(None, Refusal.VERSION_GONE)
         if retained is not None:
             candidate |= {RETAINED: (retained.first, retained.last)}

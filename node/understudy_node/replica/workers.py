@@ -197,9 +197,7 @@ class FairQueue(Generic[T]):
             self.put(task, background=background, group=group)
 
     def hang(self, task: T) -> None:
-        """Count a step in flight no more: its worker waits for storage that does not answer, and another takes its
-        place. Its group still has it in flight.
-        """
+        """Count a step in flight no more: another worker takes the place of its own. Its group still has it."""
         self._hanging.add(task)
 
     def group_of(self, task: T) -> Hashable:
@@ -363,9 +361,7 @@ class Workers:
             return False
 
     def _next(self, ended: Ended | None) -> SteppedTask | None:
-        """Report the step that ended and wait for the next. A worker that leaves work behind wakes another one, unless
-        it is enough alone.
-        """
+        """Report a step that ended, and wait for the next. Wake another worker for the rest, unless one is enough."""
         with self._changed:
             if ended is not None and self._done(ended):
                 return None
@@ -406,9 +402,7 @@ class Workers:
 
 
 class WorkerShare:
-    """The share of one application in the workers of a process. Its steps wait for those of no other application longer
-    than for one step each.
-    """
+    """The share of one application in the workers. It waits for each other application one step at most."""
 
     def __init__(self, workers: Workers) -> None:
         self.failure: BaseException | None = None

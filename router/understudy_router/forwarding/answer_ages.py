@@ -46,9 +46,7 @@ _FIELDS = re.compile(
 
 
 class _AnswerCount:
-    """The count of the answers with one text. `violates`: whether they are beyond `bound`, the last one they were
-    compared with.
-    """
+    """The count of answers with one text. `violates`: they are beyond `bound`, with which they were compared last."""
 
     __slots__ = ("bound", "count", "lag", "violates")
 

@@ -107,9 +107,7 @@ class Step(Enum):
 
 
 class Rejection(NamedTuple):
-    """The reason why a candidate gave no answer. `problem` is the problem that it sent, `None` without one that
-    parses.
-    """
+    """The reason why a candidate gave no answer, and the problem that it sent, if it sent one that parses."""
 
     reason: str
     detail: str
@@ -161,9 +159,7 @@ def is_outdated(reason: str) -> bool:
 
 
 def is_catalogue_outdated(reason: str) -> bool:
-    """Whether a node's refusal shows that it serves another catalogue than the one by which this router encodes and
-    places keys.
-    """
+    """Whether a refusal shows another catalogue than that by which this router encodes and places keys."""
     return reason in _CATALOGUE_OUTDATED
 
 
@@ -180,9 +176,7 @@ def rejection_by_error(error: NodeCallError) -> Rejection:
 
 
 def rejection_by_problem(body: bytes) -> Rejection:
-    """Return the rejection that a node's problem stands for. Its reason is the bound that the node could not keep, if
-    any.
-    """
+    """Return the rejection that a problem stands for. Its reason is the bound that was not kept, if any."""
     try:
         problem = orjson.loads(body)
         slug, detail = str(problem["type"]), str(problem["detail"])
@@ -241,9 +235,7 @@ class ReplicaPlan:
         self._next = 0
 
     def renew(self, choice: Choice) -> None:
-        """Continue with a newer choice when every candidate had its attempt and the choice has another one: a replica
-        that took over meanwhile.
-        """
+        """Continue with a newer choice when every candidate was tried and it has another one, which took over."""
         if not (self.rest or all(self._was_asked(candidate) for candidate in choice.asked)):
             self.reorder(choice)
 
@@ -263,9 +255,7 @@ class ReplicaPlan:
         return None
 
     def after(self, reason: str, may: Callable[[Step], bool]) -> Candidate | None:
-        """Return the candidate to ask after a failure or a delay; `None` when no candidate is left, or `may` refuses
-        the cost.
-        """
+        """Return the candidate to ask after a failure or delay; None without one, or where `may` refuses the cost."""
         if self.is_hopeful:
             return None
         candidate = self.next()
@@ -327,9 +317,7 @@ class ReplicaPlan:
         )
 
     def refused(self, bound: Bound, *, late: bool, after_ms: float) -> Problem:
-        """Return the problem to report when no candidate answered. `late`: the deadline passed before all were
-        asked.
-        """
+        """Return the problem to report without an answer. `late`: the deadline passed before all were asked."""
         # One place orders the reasons, the most useful to the reader first: the branches are in order of precedence.
         reasons = [rejection.reason for _, rejection in self.asked]
         candidates = [_asked(candidate, rejection) for candidate, rejection in self.asked]

@@ -84,9 +84,7 @@ class SnapshotLeases:
     async def shown(
         self, lineage: str, stores: Sequence[str], min_position: Position | None
     ) -> Sequence[ReplicaVersion]:
-        """Return what replicas of each partition show, the newest of each. Raises the problem of a position of another
-        history.
-        """
+        """Return the newest version that is shown of each partition. Raises the problem of another history."""
         call = ShownCall(self._application_id, lineage, tuple(stores), min_position).encode()
         best: dict[tuple[str, int], ReplicaVersion] = {}
         problems: list[NodeSaid] = []
@@ -104,9 +102,7 @@ class SnapshotLeases:
         return tuple(best.values())
 
     async def hold(self, lease: SnapshotLease, stores: Sequence[str]) -> None:
-        """Have all nodes hold a lease. Raises the problem of a node without room, after the lease has ended at the
-        others.
-        """
+        """Have all nodes hold a lease. Raises the problem of a node without room, and ends it at the others then."""
         call = LeasesCall(self._application_id, lease.position.lineage, (lease,), tuple(stores))
         replies = list((await self._asked(HOLD_PATH, call.encode(), object_of)).values())
         full = next((each for each in replies if isinstance(each, NodeSaid) and each.status == 429), None)
@@ -234,9 +230,7 @@ class Moments:
     """The versions at moments, as the nodes of `tables` know them."""
 
     def __init__(self, tables: Tables, nodes: NodeCalls, leases: SnapshotLeases, *, deadline_ms: int) -> None:
-        """Take the nodes, and the leases that reads renew. `deadline_ms` is the time for all nodes together that are
-        asked.
-        """
+        """Take the leases that reads renew. `deadline_ms` is the time for all nodes together that are asked."""
         self.leases = leases
         self._tables = tables
         self._nodes = nodes

@@ -185,9 +185,7 @@ def _preference(candidate: Candidate, *, key_hash: int, load: Mapping[str, int])
 
 
 def resolve(tables: Tables, route: StoreRoute, row: Row) -> KeyQueryMetadata:
-    """Return the partition of a key, of a store that is not scattered, and its hosts. The catalogue has the number of
-    partitions, not the assignment.
-    """
+    """Return the partition of a key of a store that is not scattered, by its catalogue, and the hosts."""
     return metadata_of(tables, route, route.codec.partition(row, route.partitions))
 
 

@@ -29,9 +29,7 @@ from understudy_shared.telemetry.metrics import DURATION_BOUNDS_MS, Histogram
 
 
 class IdleConnections:
-    """The connections that carry no hop, by address: any application takes one, and gives it back. Those to an address
-    are closed when its last pool ends.
-    """
+    """The connections that carry no hop, by address, for any application; closed when the last pool ends."""
 
     def __init__(self) -> None:
         self._idle: dict[HostInfo, list[WireConnection]] = {}
@@ -86,9 +84,7 @@ def decoded_reply(reply: WireReply, *, keys: int) -> HopReply | HopFailure:
 
 
 def _refusal(reply: WireReply) -> HopFailure:
-    """Return the failure for a node that answered with a problem instead of outcomes. People see one line of its
-    text.
-    """
+    """Return the failure for a problem in place of outcomes. People see one line of its text."""
     try:
         problem = orjson.loads(reply.body)
         slug, detail = problem["type"], problem["detail"]

@@ -240,9 +240,7 @@ class NodeClient:
         return not self.pool.busy and not self._waiting.requests and self.pool.opening_since_ms is None
 
     def submit(self, request: NodeRequest) -> None:
-        """Send a request; unless requests come one by one, it shares a hop with others of this loop tick. Every request
-        gets its outcomes.
-        """
+        """Send a request, with others of this loop tick unless they come one by one. Each gets its outcomes."""
         if self.pool.is_closed:
             request.finish(_CLOSED)
             return
@@ -264,9 +262,7 @@ class NodeClient:
         self._loop.call_soon(self.flush)
 
     def drop(self, request: NodeRequest) -> None:
-        """Cancel a request. If it waits, it is never sent; if it is in flight, its hop goes on for the other
-        requests.
-        """
+        """Cancel a request. It is not sent any more; a hop in flight goes on for the other requests."""
         self._waiting.drop(request)
 
     def probe(self, until_ms: float) -> asyncio.Future[float | HopFailure]:
@@ -284,9 +280,7 @@ class NodeClient:
         return self._prober.is_busy
 
     def quiet_since_ms(self) -> float | None:
-        """Return the time since when the node owes a reply or a connection and has been silent; `None` when it owes
-        nothing.
-        """
+        """Return since when the node owes a reply or a connection and is silent; None when it owes nothing."""
         asked_ms = min((hop.sent_ms for hop in self.pool.busy.values()), default=math.inf)
         if self.pool.opening_since_ms is not None:
             asked_ms = min(asked_ms, self.pool.opening_since_ms)
@@ -413,9 +407,7 @@ class NodeClient:
         hop.finish(decoded.outcomes)
 
     def _lost(self, hop: Hop, failure: HopFailure) -> None:
-        """Handle a hop that got no reply. If it met a stale keep-alive connection, send it once more, on a fresh
-        one.
-        """
+        """Handle a hop without a reply. One that met a stale connection is sent once more, on a fresh one."""
         if failure.is_stale and not self.pool.is_closed and not any(request.retried for request in hop.requests):
             self.context.counts.retried += 1
             for request in hop.requests:

@@ -48,9 +48,7 @@ class NodeClients:
         hop_timeout_ms: float,
         allowance: Callable[[float], float],
     ) -> None:
-        """Report a node after `suspect_after_ms` of silence while others answer. `allowance(now_ms)` is how many keys
-        may be hedged now.
-        """
+        """Report a node after `suspect_after_ms` of silence. `allowance(now_ms)` is how many keys may be hedged."""
         self._context = context
         self._suspect_after_ms = suspect_after_ms
         self._hop_timeout_ms = hop_timeout_ms
@@ -88,9 +86,7 @@ class NodeClients:
         return client
 
     def probe(self, node_id: str, host: HostInfo) -> asyncio.Future[float | HopFailure]:
-        """Send an empty hop, with the timeout of any hop. The future resolves to its latency in ms, or to the
-        failure.
-        """
+        """Send an empty hop, with the timeout of any hop. The future gets its latency in ms, or the failure."""
         return self.to(node_id, host).probe(self._clock.monotonic_ms() + self._hop_timeout_ms)
 
     def probe_if_quiet(self, node_id: str, host: HostInfo) -> None:
@@ -149,9 +145,7 @@ class NodeClients:
             allowance = client.report_delay(now_ms, overdue_ms=self._suspect_after_ms, allowance=allowance)
 
     def _silent_ms(self, client: NodeClient, now_ms: float) -> float:
-        """Return for how many ms a node has owed an answer; 0 when no other node answered meanwhile: the router may be
-        at fault.
-        """
+        """Return for how many ms a node owes an answer; 0 when no other node answered: the router may be at fault."""
         since_ms = client.quiet_since_ms()
         if since_ms is None or now_ms - since_ms < self._suspect_after_ms:
             return 0.0

@@ -197,9 +197,7 @@ class NodeRequest:
 
 
 class RequestQueue:
-    """Requests in the order of their arrival. `keys` counts their keys; it may count cancelled ones until the next
-    purge.
-    """
+    """Requests in the order of their arrival. `keys` may count cancelled ones until the next purge."""
 
     def __init__(self) -> None:
         self.requests: deque[NodeRequest] = deque()
@@ -229,9 +227,7 @@ class RequestQueue:
         self._has_dropped = True
 
     def take(self, *, max_keys: int = MAX_KEYS_PER_HOP, max_bytes: int = MAX_ROW_BYTES_PER_HOP) -> list[NodeRequest]:
-        """Take the requests of the next hop: as many as fit, at least one; return an empty list when all were
-        cancelled.
-        """
+        """Take the requests of the next hop: as many as fit, at least one unless all were cancelled."""
         if self._has_dropped:
             self._purge()
         waiting = self.requests

@@ -168,9 +168,7 @@ class LookupsFirst(ABC):
     # ---- entry points: without ASGI, and by ASGI
 
     def answer_directly(self, target: bytes, exchange: Exchange) -> bool:
-        """Answer a GET without ASGI, if it is a lookup, or a seek. Return whether it was; `AnswersDirectly` has the
-        contract.
-        """
+        """Answer a GET without ASGI, if it is a lookup or a seek. Return whether it was: see `AnswersDirectly`."""
         if target.startswith(APPLICATIONS):
             target = self._inner(target)
         if not target.startswith(STORES):

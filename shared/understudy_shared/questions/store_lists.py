@@ -40,9 +40,7 @@ async def listed_stores(
 
 
 async def _estimates(scans: Scans, names: Sequence[str], principal: Principal) -> Mapping[str, int]:
-    """Return about how many keys stores have: those that the principal may scan as a whole, and that can be estimated
-    now. It counts as one scan.
-    """
+    """Return about how many keys stores have that the principal may scan as a whole. It counts as one scan."""
     found: dict[str, int] = {}
     with scans.long_reads.begun(), suppress(TimeoutError):
         async with asyncio.timeout(ESTIMATES_S):

@@ -103,9 +103,7 @@ class WatchedTask(SharedPart):
         return key_event(KeyEvent.SNAPSHOT, data)
 
     def compare(self, view: TaskView) -> Iterator[list[NodeKey]]:
-        """Compare the keys with the next version, in slices of which each yields no keys; then make it the present one,
-        and yield the keys that it changed.
-        """
+        """Compare with the next version; yield no keys after each slice, and at the end those that have changed."""
         before = self.view
         if view.version < before.version:
             return
@@ -176,9 +174,7 @@ def said_of(
 
 
 def members_of(said: Said) -> bytes:
-    """Return the members of an answer. A record that cannot be read is a problem without its details, which may name
-    files.
-    """
+    """Return the members of an answer. Those of a problem leave out details, which may name files."""
     if isinstance(said, Problem):
         kind = said.type
         return b'"problem":%b,' % orjson.dumps({"type": kind.slug, "title": kind.title, "status": kind.status})
@@ -278,9 +274,7 @@ class WatchHub:
             self._wake()
 
     def join(self, reader: StoreReader, partition: int, selection: Selection, view: TaskView) -> WatchedTask:
-        """Return the watched partition of a store, which shows `view` or a later version. Raises WatchEndedError if the
-        store is read in another way by now.
-        """
+        """Return a watched partition that shows `view` or later. Raises WatchEndedError if it is read otherwise now."""
         if self._generation() is not self._seen:
             self._look()
         if self._seen is None or self._seen.readers.get(reader.store.name) is not reader:

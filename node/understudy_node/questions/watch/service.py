@@ -315,9 +315,7 @@ class NodeSource(WatchSource):
         return is_reset
 
     async def _is_own(self, asked: WatchQuestion, after: Position) -> bool:
-        """Whether a position is of this history. Waits until each partition has that version. Raises the problem of one
-        that does not.
-        """
+        """Whether a position is of this history. Waits for its version. Raises the problem if it does not come."""
         if after.lineage != self._reader.lineage:
             return False
         try:
@@ -369,9 +367,7 @@ class WatchFeeds:
         await feed.change(hop)
 
     async def missed(self, reader: StoreReader, hop: MissedHop) -> bytes:
-        """Return the events that tell what changed of keys behind a position. Raises the problem of one that is
-        gone.
-        """
+        """Return the events that tell what changed behind a position. Raises the problem of one that is gone."""
         partition, after, last = hop.of.partition, hop.after, hop.last
         await self.shared.require(reader, [partition], after)
         entries, reached = list[KeyChange](), last

@@ -377,9 +377,7 @@ class Read:
         self._move(candidate, partition)
 
     def _no_candidate_left(self, partition: int) -> None:
-        """Plan a partition again if time may help, else wait for its attempts in flight, else report why no candidate
-        is left.
-        """
+        """Plan a partition again if time may help, else wait for attempts in flight, else report its problem."""
         plan = self._plans[partition]
         now_ms = self._context.clock.monotonic_ms()
         wait_ms, pause_ms = self.bound.wait_ms, PLAN_AGAIN_MS
@@ -459,9 +457,7 @@ class Read:
                 self._try_next(partition, plan.asked[-1][1].reason)
 
     def _keep(self, attempt: Attempt, reply: Outcomes) -> Mapping[int, Rejection]:
-        """Store an attempt's answers and the reader's mistakes; return why the other keys have no answer, by
-        partition.
-        """
+        """Store answers and readers' mistakes; return why the other keys have no answer, by partition."""
         failed: dict[int, Rejection] = {}
         if type(reply) is HopOutcomes and PROBLEM not in reply.kinds:  # the usual case: no problem among the answers
             self.results.keep_all(attempt.indexes, reply)
@@ -524,9 +520,7 @@ class Read:
         return indexes_by_partition(self.keys.partitions)
 
     def _open_keys(self, partitions: Collection[int]) -> Sequence[int]:
-        """Return the indexes of the keys in these partitions that have no result yet; a range if these are all keys.
-        The caller names each partition once.
-        """
+        """Return the indexes of these partitions' keys without a result; a range if these are all. Name each once."""
         if len(partitions) == len(self._partitions) and self.results.is_untouched:
             return range(len(self.keys))
         kinds = self.results.kinds

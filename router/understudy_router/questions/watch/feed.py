@@ -352,9 +352,7 @@ class WatchFeed:
     async def _events_of(
         self, events: NodeEvents, candidate: Candidate, route: StoreRoute
     ) -> AsyncGenerator[HopEvent, None]:
-        """Yield the events of a node until it ends. Raises OSError for a connection that breaks, ValueError for what no
-        node sends.
-        """
+        """Yield a node's events until it ends. Raises OSError for a broken connection, ValueError for bad events."""
         looked_s = heard_s = turn_s = monotonic()
         while monotonic() - heard_s < SILENT_S:
             block = events.buffered()
@@ -382,9 +380,7 @@ class WatchFeed:
                 yield event
 
     async def _tell(self, changed: Sequence[FeedKey]) -> None:
-        """Wake the watchers of changed keys, a slice in a turn of the loop. Each sends before the next version is
-        read.
-        """
+        """Wake the watchers of changed keys, a slice in a turn: each sends before the next version is read."""
         if not changed:
             await asyncio.sleep(0)
             return
@@ -407,9 +403,7 @@ class WatchFeed:
         return not self._is_left_behind(max((each.version or 0 for each in others), default=0))
 
     def _is_left_behind(self, ahead: int) -> bool:
-        """Whether the feed has stood still for long while another replica is `ahead`. The next candidate then has to
-        show that version.
-        """
+        """Whether the feed stood still for long while another replica is `ahead`. The next one has to show that."""
         stands_still, self._looked_at = self.heard.version == self._looked_at, self.heard.version
         if ahead <= self.heard.version or not stands_still:
             self._ahead_since_s = None

@@ -127,9 +127,7 @@ class FeedSource(WatchSource):
         return any([await self._is_other(each, after, until_s) for each in joined])
 
     async def _is_other(self, joined: Joined, after: Position, until_s: float) -> bool:
-        """Whether a position is of another history. Waits until the feed has its version. Raises the problem of one
-        that no replica has.
-        """
+        """Whether a position is of another history. Waits for its version. Raises the problem if no replica has it."""
         heard = self._of[joined.part].heard
         while heard.version < after.version and monotonic() < until_s:  # noqa: ASYNC110  # rare, and short
             await asyncio.sleep(LOOK_AGAIN_S)

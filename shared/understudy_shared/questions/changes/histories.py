@@ -40,9 +40,7 @@ _PARAMETERS: Final = ("from", "to")
 
 @dataclass(frozen=True, slots=True)
 class HistoryRange:
-    """The versions of a history, both inclusive. Without `first`: from the oldest that can be read. Without `last`: to
-    the newest.
-    """
+    """The versions of a history, both inclusive; by default from the oldest that can be read to the newest."""
 
     first: int | None = None
     last: int | None = None
@@ -126,9 +124,7 @@ class Histories(ABC):
 
     @abstractmethod
     async def read(self, name: str, partition: int, row: bytes, asked: HistoryRange) -> bytes:
-        """Return a page of the history of a key, as the JSON behind the key. Raises the problem of one that cannot be
-        read.
-        """
+        """Return a page of a history, as the JSON behind the key. Raises the problem of one that cannot be read."""
 
     async def answer(self, name: str, form: list[str], query: bytes, authorization: Authorization) -> bytes:
         """Return the answer to a request. Raises its problem."""

@@ -247,9 +247,7 @@ class MergedChanges:
         self._partitions = [_Partition(each, first, fetch) for each in partitions]
 
     async def begin(self) -> None:
-        """Fetch a short part of each partition. Raises the problem of the first that cannot be read, before anything
-        is sent.
-        """
+        """Fetch a short part of each. Raises the problem of the first that cannot be read, before anything is sent."""
         for at, partition in enumerate(self._partitions):
             self._begin_from(at)
             await partition.arrive()
@@ -289,9 +287,7 @@ _MEMBERS: Final = ("from", "to", "partition", "prefix", "fields", "longs")
 
 @dataclass(frozen=True, slots=True)
 class ChangesTurn:
-    """A request for changes that was parsed and granted: the scan's members, and the versions, both inclusive. It is
-    empty where `first` is above `last`.
-    """
+    """A request for changes that was granted, both versions inclusive. It is empty where `first` is above `last`."""
 
     turn: ScanTurn
     first: int

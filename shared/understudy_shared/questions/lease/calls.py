@@ -77,9 +77,7 @@ def decode_shown(body: bytes) -> tuple[ReplicaVersion, ...]:
 
 
 class LeasesCall(NamedTuple):
-    """Leases to hold or to end. Their versions are opened for the tasks of `stores`. `is_renewal`: they are used; those
-    that are not held come back.
-    """
+    """Leases to hold or to end, opened for the tasks of `stores`. `is_renewal`: those that are not held come back."""
 
     application: str
     lineage: str

@@ -169,9 +169,7 @@ class Snapshots(ABC):
             self._waiting -= 1
 
     async def end(self, token: str, principal: Principal) -> None:
-        """End a lease; by a position nothing ends. Raises the problem of a malformed token, and of a principal
-        without the right to lease.
-        """
+        """End a lease; by a position nothing ends. Raises the problem of a bad token, and of a missing right."""
         with counted(self._service.requests, "snapshot-release"):
             _, lease = decode_snapshot(token)
             _allowed(None, self.stores(), principal)

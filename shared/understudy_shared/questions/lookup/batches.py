@@ -76,9 +76,7 @@ class BatchKeys(NamedTuple):
 
 
 def batch_form(query: bytes) -> tuple[bool, bool]:
-    """Return whether the answer to a batch is compact, and whether it has long numbers as text. The query takes nothing
-    else: the bounds are in the body.
-    """
+    """Return whether the answer to a batch is compact, and has long numbers as text. Its query takes nothing else."""
     parameters = parse_query(query)
     form = parse_flag(parameters, "compact"), pop_longs(parameters)
     unknown = parameters.keys() - {"compact"}
@@ -278,9 +276,7 @@ def at_one_version(oldest: Position, bound: Bound) -> Bound:
 
 
 def history_of(store: str, pages: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Return the history of a key by a page of each partition. It ends with the shortest of them. Raises the problem of
-    a key that several partitions had.
-    """
+    """Merge a page of each partition, up to the shortest. Raises the problem of a key that several partitions had."""
     last = min(page["to"] if page["next_from"] is None else page["next_from"] - 1 for page in pages)
     for page in pages:
         page["versions"] = [each for each in page["versions"] if each["version"] <= last]

@@ -289,9 +289,7 @@ def decode_request(body: bytes) -> HopRequest:
 
 
 def decode_in_steps(body: bytes) -> Generator[int, None, HopRequest]:
-    """Decode a request in bounded slices, between which the caller can do other work. Each slice yields the hop's
-    `deadline_ms`.
-    """
+    """Decode a request in bounded slices, between which the caller can work. Each yields the hop's `deadline_ms`."""
     header, start = _header(body)
     return _with_keys((yield from _head_in_steps(header)), body, start)
 

@@ -304,9 +304,7 @@ class _Pending(NamedTuple):
 
 
 class PrefixWatch:
-    """The keys and changes that one watcher was sent. `store` is the store's name; `knows_all`: it was sent every key
-    that is there.
-    """
+    """The keys and changes that one watcher was sent. `knows_all`: it was sent every key that is there."""
 
     def __init__(self, store: str, *, knows_all: bool) -> None:
         self.told: Counter[KeyEvent] = Counter()

@@ -61,9 +61,7 @@ class FedPartition(StoreOfHop):
 
 @dataclass(frozen=True, slots=True)
 class FeedHop:
-    """A feed that is opened. It resumes after `after` with as many keys as `goes_on_with`: those are
-    added before its events begin.
-    """
+    """A feed that is opened. It resumes after `after`, when as many keys as `goes_on_with` were added."""
 
     of: FedPartition
     name: str

@@ -122,9 +122,7 @@ class PrefixWatches:
     async def begin(
         self, name: str, members: Mapping[str, Any], query: bytes, last_event_id: str, scope: Scope
     ) -> Begun:
-        """Return the stream, its events, and the first of them. `members` are those of the request's body. Raises the
-        problem of a watch that cannot begin.
-        """
+        """Begin a watch by the members of the request's body. Raises the problem of one that cannot begin."""
         with counted_of_store(self._changes.scans.service, "watch", name):
             return await self._begun(name, parse_prefix_watch(members, query, last_event_id), scope)
 
@@ -212,18 +210,14 @@ class _Watcher:
         return True
 
     def _turn_now(self) -> ScanTurn:
-        """Return the question to the store as it is now. Raises WatchEndedError where its keys are placed in another
-        way.
-        """
+        """Return the question to the store of now. Raises WatchEndedError where its keys are placed in another way."""
         store, before = self._changes.scans.store(self._turn.store.name), self._turn.store
         if (store.codec.layout(store.partitions), store.held) != (before.codec.layout(before.partitions), before.held):
             raise WatchEndedError(EndReason.MOVED)
         return replace(self._turn, store=store)
 
     async def _present(self) -> bytes:
-        """Return the events that tell the keys that are there. Raises the problem of too many, and of a store whose
-        changes cannot be read.
-        """
+        """Return the events of the keys that are there. Raises the problem of too many, and of unknown changes."""
         version = await self._newest(NO_BOUND)
         self._seen = self._position(version.number, version.committed_at_us)
         self._watch = PrefixWatch(self._turn.store.name, knows_all=True)

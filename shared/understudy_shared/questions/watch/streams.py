@@ -164,9 +164,7 @@ class WatchStreams:
             self._looking = None
 
     async def end(self) -> None:
-        """End all streams, and accept no more: the service stops. Return when their last events are sent, or after a
-        while.
-        """
+        """End all streams for good: the service stops. Return when their last events are sent, or after a while."""
         self._is_ending = True
         for few in slices_of(self._streams):
             for stream in few:
@@ -244,9 +242,7 @@ class Begun(NamedTuple):
 
 
 async def begun(streams: WatchStreams, stream: WatchStream, make: Callable[[], Events]) -> Begun:
-    """Return a stream with the events that `make` returns, and the first of them. Raises the problem of a watch that
-    cannot begin.
-    """
+    """Return a stream, the events that `make` returns, and the first. Raises the problem of one that cannot begin."""
     try:
         events = make()
         return Begun(stream, events, await anext(events))
