@@ -54,9 +54,9 @@ CORES: Final = {
     "fallback": Core("understudy_router.forwarding.fallback", (f"{UNIT}/router/forwarding",)),
     "feed": Core("understudy_shared.questions.watch.hop", (f"{UNIT}/router/questions/watch",)),
     "health": Core("understudy_router.cluster.health", (f"{UNIT}/router/cluster",)),
-    "scan page": Core("understudy_shared.questions.scan.page", (f"{UNIT}/shared/reads", f"{UNIT}/node/stores")),
+    "scan page": Core("understudy_shared.questions.scan.page", (f"{UNIT}/shared/questions/scan",)),
     "view": Core("understudy_shared.cluster.view", (f"{UNIT}/shared/cluster", f"{UNIT}/router/cluster")),
-    "where": Core("understudy_shared.questions.scan.where", (f"{UNIT}/shared/reads/test_where.py",)),
+    "where": Core("understudy_shared.questions.scan.where", (f"{UNIT}/shared/questions/scan/test_where.py",)),
 }
 
 _COMPARISONS: Final[dict[type[ast.cmpop], type[ast.cmpop]]] = {
