@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -50,31 +51,36 @@ class ResultAlias(BaseModel):
     type: str | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Results:
+    """The results of a store: name and type of each, the printer of all, and the value columns that none is made of:
+    those that the announcement or the alias file could not name.
+    """
+
+    types: tuple[tuple[str, SparkType], ...]
+    print: ResultPrinter
+    unused: tuple[str, ...]
+
+
 def compile_results(
     results: Mapping[str, ResultAlias], value_schema: StructType, value_names: Sequence[str]
-) -> ResultPrinter:
-    """Compile a function from a printed value to its results. Raises ResultError for the first that does not fit."""
-    columns = [
-        (name, _made(result, _buffers(name, result, value_schema, value_names))[1]) for name, result in results.items()
-    ]
-    return lambda printed: {name: compute(printed) for name, compute in columns}
+) -> Results:
+    """Compile the results of a value. Raises ResultError for the first that does not fit."""
+    made: dict[str, Made] = {}
+    used: set[str] = set()
+    for name, result in results.items():
+        buffers = _buffers(name, result, value_schema, value_names)
+        made[name] = _made(result, buffers)
+        used.update(buffers.columns)
 
+    def print_results(printed: Printed) -> dict[str, object]:
+        return {name: compute(printed) for name, (_, compute) in made.items()}
 
-def result_columns(
-    results: Mapping[str, ResultAlias], value_schema: StructType, value_names: Sequence[str]
-) -> list[tuple[str, SparkType]]:
-    """Return name and type of each result. Raises ResultError as `compile_results` does."""
-    return [
-        (name, _made(result, _buffers(name, result, value_schema, value_names))[0]) for name, result in results.items()
-    ]
-
-
-def unused_columns(
-    results: Mapping[str, ResultAlias], value_schema: StructType, value_names: Sequence[str]
-) -> list[str]:
-    """List value columns that no result is made of: those that the announcement or the alias file could not name."""
-    used = {name for key, each in results.items() for name in _buffers(key, each, value_schema, value_names).columns}
-    return [name for name in value_names if name not in used]
+    return Results(
+        tuple((name, result_type) for name, (result_type, _) in made.items()),
+        print_results,
+        tuple(name for name in value_names if name not in used),
+    )
 
 
 def _buffers(name: str, result: ResultAlias, schema: StructType, names: Sequence[str]) -> Buffers:

@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import tomllib
 from collections import Counter
-from collections.abc import Mapping, Set
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import cast
@@ -38,8 +38,6 @@ from understudy_node.stores.result_functions import ResultError
 from understudy_node.stores.results import (
     ResultAlias,
     compile_results,
-    result_columns,
-    unused_columns,
 )
 from understudy_shared.base.errors import SettingsError
 from understudy_shared.base.words import RESULT_FUNCTIONS, KeyPlacement, ResultFunction, StoreKind, StoreName
@@ -175,15 +173,11 @@ def served_stores(
         if served.name in stores:
             raise AliasError(f"two stores are named {served.name!r}", fix="Give each store a name of its own")
         stores[served.name] = served
-    _refuse_unknown(aliases, defaults)
-    return stores
-
-
-def _refuse_unknown(aliases: Mapping[str, StoreAlias], stores: Set[str]) -> None:
-    unknown = sorted(aliases.keys() - stores)
+    unknown = sorted(aliases.keys() - defaults)
     if unknown:
-        known = ", ".join(sorted(stores)) or "none"
+        known = ", ".join(sorted(defaults)) or "none"
         raise AliasError(f"there is no store {unknown[0]!r} to give an alias to", fix=f"The checkpoint has: {known}")
+    return stores
 
 
 def _serve(
@@ -193,12 +187,11 @@ def _serve(
     default, key_schema, value_schema = part.default_name, parse_schema(part.key_json), part.value
     key_names = _key_names(part, key_schema, alias.key)
     value_names = _names(default, "value", value_schema, alias.value)
-    results = dict(alias.result or {})
     try:
-        print_result = compile_results(results, value_schema, value_names) if results else None
+        results = compile_results(alias.result, value_schema, value_names) if alias.result else None
     except ResultError as error:
         raise AliasError(error.what, where=f"alias of {default}, {error.where}", fix=error.fix) from None
-    way = part.way(key_names, value_names, print_result)
+    way = part.way(key_names, value_names, None if results is None else results.print)
     return ServedStore(
         name=StoreName(alias.name or own_name),
         operator_id=operator.operator_id,
@@ -218,8 +211,8 @@ def _serve(
         value_schema=value_schema,
         value_names=value_names,
         schemas=part.schemas,
-        result_types=tuple(result_columns(results, value_schema, value_names)),
-        unnamed=tuple(unused_columns(results, value_schema, value_names)) if results else (),
+        result_types=() if results is None else results.types,
+        unnamed=() if results is None else results.unused,
         print_found=way.print_found,
         make_finder=way.make_finder,
         is_normalised=part.is_normalised,
@@ -307,12 +300,9 @@ def _aliases(description: CheckpointDescription, announced: AnnouncedStore) -> d
         return {names[0]: said}
     if announced.value is not None or announced.result:
         raise AliasError("its stores have columns of their own", fix="Announce its name and its key")
-    return {name: StoreAlias(name=_side_name(said.name, name), key=said.key) for name in names}
-
-
-def _side_name(name: str | None, default: str) -> str | None:
-    """Return `pairs.left` for a join that is called `pairs`."""
-    return None if name is None else f"{name}.{default.rpartition('.')[2]}"
+    # `pairs.left`, for a join that is called `pairs`.
+    sides = {name: None if said.name is None else f"{said.name}.{name.rpartition('.')[2]}" for name in names}
+    return {name: StoreAlias(name=side, key=said.key) for name, side in sides.items()}
 
 
 def _alias(announced: AnnouncedStore) -> StoreAlias:
@@ -340,9 +330,5 @@ def _is_known(column: ResultColumn) -> bool:
 
 def _merged(file: StoreAlias, announced: StoreAlias) -> StoreAlias:
     """Take each part from the file, else from the announcement."""
-    return StoreAlias(
-        name=file.name if file.name is not None else announced.name,
-        key=file.key if file.key is not None else announced.key,
-        value=file.value if file.value is not None else announced.value,
-        result=file.result if file.result is not None else announced.result,
-    )
+    of_file = {part: getattr(file, part) for part in ("name", "key", "value", "result")}
+    return announced.model_copy(update={part: said for part, said in of_file.items() if said is not None})

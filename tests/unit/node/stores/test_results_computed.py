@@ -68,7 +68,7 @@ def moments(*stored: float | str) -> dict[str, object]:
 
 def result_of(printed: dict[str, object], function: str, *buffers: str | int, kind: str | None = None) -> object:
     alias = ResultAlias.model_validate({"function": function, "buffers": buffers, "type": kind})
-    return compile_results({"out": alias}, SCHEMA, tuple(COLUMNS))({**NOTHING, **printed})["out"]
+    return compile_results({"out": alias}, SCHEMA, tuple(COLUMNS)).print({**NOTHING, **printed})["out"]
 
 
 @pytest.mark.parametrize(
