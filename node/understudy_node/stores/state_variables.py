@@ -225,12 +225,7 @@ class MapVariable(_ByPrefix):
     """A finder of the map of a grouping key, in the order of its keys' bytes, or of one entry."""
 
     def __init__(
-        self,
-        table: Table,
-        variable: StateVariable,
-        user_names: tuple[str, ...],
-        print_value: PrintValue,
-        form: RowForm,
+        self, table: Table, variable: StateVariable, user_names: tuple[str, ...], print_value: PrintValue, form: RowForm
     ) -> None:
         super().__init__(table, variable.key, form)
         user_key = variable.user_key

@@ -35,10 +35,7 @@ from understudy_node.checkpoint.description import CheckpointDescription, Operat
 from understudy_node.stores.finder import Expiry, MakeFinder, may_stand_behind_join
 from understudy_node.stores.parts import Part, PrintFound, StoreSchema, parts_of
 from understudy_node.stores.result_functions import ResultError
-from understudy_node.stores.results import (
-    ResultAlias,
-    compile_results,
-)
+from understudy_node.stores.results import ResultAlias, compile_results
 from understudy_shared.base.errors import SettingsError
 from understudy_shared.base.words import RESULT_FUNCTIONS, KeyPlacement, ResultFunction, StoreKind, StoreName
 from understudy_shared.bus.messages import AnnouncedStore, Announcement, ResultColumn

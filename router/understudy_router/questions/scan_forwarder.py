@@ -32,12 +32,7 @@ from understudy_shared.cluster.wire import WireError
 from understudy_shared.http.problems import ProblemError
 from understudy_shared.questions.changes.histories import MAX_HISTORY_BYTES, HistoryHop, decode_history
 from understudy_shared.questions.changes.histories import PATH as HISTORY_PATH
-from understudy_shared.questions.changes.service import (
-    MAX_CHANGES_PART_BYTES,
-    ChangesHop,
-    VersionLines,
-    decode_changes,
-)
+from understudy_shared.questions.changes.service import MAX_CHANGES_PART_BYTES, ChangesHop, VersionLines, decode_changes
 from understudy_shared.questions.changes.service import PATH as CHANGES_PATH
 from understudy_shared.questions.export.hop import (
     END_PATH,

@@ -263,6 +263,9 @@ _TABLES: Final = {"parquet": "application/vnd.apache.parquet", "arrow": "applica
 _NO_RANGES: Final = (b"accept-ranges", b"none")
 _FORMATS: Final = {"csv": ExportFormat.CSV, "ndjson": ExportFormat.NDJSON}
 _ROW, _ROW_END = b'{"row":', b"}\n"
+_FEWER: Final = (
+    "Select rows by partition or where, or fields; or take .arrows, .csv or .ndjson without a version, or an export"
+)
 
 Headers = tuple[tuple[bytes, bytes], ...]
 
@@ -437,7 +440,8 @@ class StoreFileResponse(BulkResponse):
                 data = head + self._rows(stream, part) + (ARROW_END if self._is_table else b"")
                 await asyncio.to_thread(self._fitting, partial(file.add, data))
                 if file.size_bytes > MAX_FILE_BYTES:
-                    raise _too_large(self._store)
+                    what = f"the file of these rows of {self._store} is above {MAX_FILE_BYTES} bytes"
+                    raise ProblemError(Problem(ProblemType.TOO_LARGE, what, where="path", fix=_FEWER))
                 head = head if self._is_table else b""
                 part = await stream.parts.next()
             await asyncio.to_thread(self._fitting, file.finish)
@@ -476,14 +480,6 @@ class StoreFileResponse(BulkResponse):
 
 def _start(status: int, *headers: tuple[bytes, bytes]) -> dict[str, Any]:
     return {"type": "http.response.start", "status": status, "headers": list(headers)}
-
-
-def _too_large(store: str) -> ProblemError:
-    what = f"the file of these rows of {store} is above {MAX_FILE_BYTES} bytes"
-    fix = (
-        "Select rows by partition or where, or fields; or take .arrows, .csv or .ndjson without a version, or an export"
-    )
-    return ProblemError(Problem(ProblemType.TOO_LARGE, what, where="path", fix=fix))
 
 
 def _require_pyarrow() -> None:

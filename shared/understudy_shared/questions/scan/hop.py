@@ -169,7 +169,8 @@ def _question(members: object) -> ScanQuestion:
     if not isinstance(members, dict) or members.get("operation") not in ("scan", "count", "export", "windows"):
         raise BadHopError("the hop has no question")
     prefix, fields = members.get("prefix", []), members.get("fields")
-    if not isinstance(prefix, list) or not (fields is None or _are_texts(fields)):
+    are_texts = isinstance(fields, list) and all(isinstance(each, str) for each in fields)
+    if not isinstance(prefix, list) or not (fields is None or are_texts):
         raise BadHopError("the prefix and the fields of the hop must be lists")
     low, high, order = (members.get(name) for name in ("from", "to", "order"))
     if not all(each is None or isinstance(each, str) for each in (low, high, order)):
@@ -196,10 +197,6 @@ def _windows(value: object) -> WindowsOf | None:
         case {"key": list(key), "by": ("start" | "overlap") as by}:
             return WindowsOf(tuple(key), by)
     raise BadHopError(f"the windows of the hop are {clipped(value)}")
-
-
-def _are_texts(value: object) -> bool:
-    return isinstance(value, list) and all(isinstance(each, str) for each in value)
 
 
 def _flag(fields: dict[str, Any], name: str) -> bool:
@@ -236,11 +233,7 @@ class VersionHop(StoreOfHop):
 
     def encode(self) -> bytes:
         """Return the JSON of the request."""
-        members = {
-            **self.store_members(),
-            "wanted": self.wanted,
-            "bound": bound_fields(self.bound),
-        }
+        members = {**self.store_members(), "wanted": self.wanted, "bound": bound_fields(self.bound)}
         return orjson.dumps(members)
 
 
@@ -253,11 +246,7 @@ def decode_version_hop(body: bytes) -> VersionHop:
             raise BadHopError("the hop wants no list of partitions")
         if not isinstance(bound, dict):
             raise BadHopError("the hop has no bound")
-        return VersionHop(
-            *store_of_hop(fields),
-            tuple(wanted),
-            parse_bound(bound),
-        )
+        return VersionHop(*store_of_hop(fields), tuple(wanted), parse_bound(bound))
     except KeyError as error:
         raise BadHopError(f"the hop has no {error}") from None
 

@@ -382,7 +382,9 @@ def scan_turn(store: ScannedStore, asked: ScanRequest, bound: Bound, authorizati
         if is_confined:
             require_key(authorization, {} if prefix is None else prefix.printed)
         partitions = _partitions(store, question, prefix)
-    digest = question.digest(_asker_of(authorization, store))
+    # A node whose partitions have changed cannot resume a scan.
+    held = "" if len(store.held) == store.partitions else repr(tuple(store.held))
+    digest = question.digest(f"{authorization.principal.name} {held}")
     if asked.cursor is not None:
         asked.cursor.require_of(store.application_id, store.lineage, store.name, digest)
         _require_place(asked.cursor, partitions, bound)
@@ -439,9 +441,3 @@ def _held(store: ScannedStore) -> Sequence[int]:
         what = f"this node holds no partition of {store.name}"
         raise ProblemError(Problem(ProblemType.NOT_OWNER, what, fix="Ask a router"))
     return store.held
-
-
-def _asker_of(authorization: Authorization, store: ScannedStore) -> str:
-    """Return whom, and what, a question is asked: a node whose partitions have changed cannot resume a scan."""
-    held = "" if len(store.held) == store.partitions else repr(tuple(store.held))
-    return f"{authorization.principal.name} {held}"

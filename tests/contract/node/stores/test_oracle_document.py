@@ -6,15 +6,7 @@ from pathlib import Path
 
 from tests.support.oracle.record import Compared, compared, record
 from tests.support.spark.formats import HDFS_V1, ROCKSDB_CHANGELOG_V2, StateFormat
-from tools.oracle_document import (
-    DOCUMENT,
-    README,
-    collected,
-    document,
-    kept,
-    readme_table,
-    with_table,
-)
+from tools.oracle_document import DOCUMENT, README, collected, document, kept, readme_table, with_table
 
 
 def test_the_documents_are_drawn_from_what_was_compared() -> None:

@@ -14,10 +14,7 @@ from tests.support.spark.formats import HDFS_V1, ROCKSDB_CHANGELOG_V2, StateForm
 
 from understudy_shared.base.words import RESULT_FUNCTIONS
 
-FORMATS = [
-    pytest.param(ROCKSDB_CHANGELOG_V2, id="rocksdb"),
-    pytest.param(HDFS_V1, id="hdfs", marks=pytest.mark.full),
-]
+FORMATS = [pytest.param(ROCKSDB_CHANGELOG_V2, id="rocksdb"), pytest.param(HDFS_V1, id="hdfs", marks=pytest.mark.full)]
 
 
 @pytest.mark.parametrize("state_format", FORMATS)

@@ -35,13 +35,7 @@ from tests.support.oracle.scanned import scan_target, scanned
 from tests.support.oracle.serving import Asked, served_by_a_process
 from tests.support.oracle.spark_reader import OracleRow, canonical_rows, ordered_keys, read_changes
 from tests.support.services.changes import changes_of
-from tests.support.spark.formats import (
-    HDFS_V1,
-    ROCKSDB_CHANGELOG_V2,
-    STATE_FORMATS_CI,
-    STATE_FORMATS_FULL,
-    StateFormat,
-)
+from tests.support.spark.formats import HDFS_V1, ROCKSDB_CHANGELOG_V2, STATE_FORMATS_CI, STATE_FORMATS_FULL, StateFormat
 from tests.support.spark.queries import wait_until
 from tests.support.spark.shapes import BRANCH_NAMES
 

@@ -28,13 +28,7 @@ from tests.support.oracle.kinds import PARTITIONS, Kept, KindsCheckpoint, KindSt
 from tests.support.oracle.record import record
 from tests.support.oracle.scanned import assert_scanned, assert_sought, pages, scan_target, scanned
 from tests.support.services.openapi import judge
-from tests.support.spark.formats import (
-    ROCKSDB_CHANGELOG_V1,
-    ROCKSDB_CHANGELOG_V2,
-    ROCKSDB_V1,
-    ROCKSDB_V2,
-    StateFormat,
-)
+from tests.support.spark.formats import ROCKSDB_CHANGELOG_V1, ROCKSDB_CHANGELOG_V2, ROCKSDB_V1, ROCKSDB_V2, StateFormat
 from tests.support.spark.queries import wait_until
 
 AVRO = replace(ROCKSDB_CHANGELOG_V2, encoding="avro")
@@ -128,9 +122,7 @@ def test_every_key_is_answered_by_a_node_one_by_one_and_in_batches(oracle: Kinds
         body = json.dumps({"keys": [kept.key, kept.key]}).encode()
         for query in ("", "?compact=true"):
             _judge(
-                document,
-                "POST /v1/stores/{store}/lookup",
-                served.post(f"/v1/stores/{store.name}/lookup{query}", body),
+                document, "POST /v1/stores/{store}/lookup", served.post(f"/v1/stores/{store.name}/lookup{query}", body)
             )
 
 

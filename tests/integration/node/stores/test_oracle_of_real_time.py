@@ -81,12 +81,7 @@ def test_every_key_at_every_version_is_what_spark_reads_and_a_node_follows(
     checkpoint = tmp_path / "checkpoint"
     with (
         real_time_feeder(
-            spark,
-            schema=KINDS_SCHEMA,
-            build=build,
-            checkpoint=checkpoint,
-            state_format=state_format,
-            options=OPTIONS,
+            spark, schema=KINDS_SCHEMA, build=build, checkpoint=checkpoint, state_format=state_format, options=OPTIONS
         ) as feeder,
         served_node(checkpoint, tmp_path / "data") as served,
     ):

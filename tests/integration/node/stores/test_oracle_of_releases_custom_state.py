@@ -37,10 +37,7 @@ from tests.support.oracle.releases import (
 
 pytestmark = [pytest.mark.full, pytest.mark.timeout(3600)]
 
-KINDS = {
-    SCALA: {"value": 5, "list": 3, "map": 3, "timers": 2},
-    PYTHON: {"value": 3, "list": 3, "map": 3, "timers": 2},
-}
+KINDS = {SCALA: {"value": 5, "list": 3, "map": 3, "timers": 2}, PYTHON: {"value": 3, "list": 3, "map": 3, "timers": 2}}
 OF_PANDAS_ALONE = {"value": 1, "list": 1, "timers": 1}
 """What the query in Python keeps in Spark 4.0."""
 MERGE_OPERATOR = '"spark.sql.streaming.stateStore.rocksdb.mergeOperatorVersion":"2"'

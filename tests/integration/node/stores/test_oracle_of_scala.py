@@ -13,20 +13,11 @@ from pathlib import Path
 import pyspark
 import pytest
 from pyspark.sql import SparkSession
-from tests.support.oracle.custom_compared import (
-    assert_answered_by_a_node,
-    assert_every_version_equal,
-)
+from tests.support.oracle.custom_compared import assert_answered_by_a_node, assert_every_version_equal
 from tests.support.oracle.custom_state import BATCHES, custom_options, read_custom_checkpoint
 from tests.support.oracle.kinds import PARTITIONS, KindsCheckpoint
 from tests.support.oracle.record import record
-from tests.support.spark.formats import (
-    ROCKSDB_CHANGELOG_V1,
-    ROCKSDB_CHANGELOG_V2,
-    ROCKSDB_V1,
-    ROCKSDB_V2,
-    StateFormat,
-)
+from tests.support.spark.formats import ROCKSDB_CHANGELOG_V1, ROCKSDB_CHANGELOG_V2, ROCKSDB_V1, ROCKSDB_V2, StateFormat
 from tests.support.spark.scala_job import VARIABLES, write_in_scala
 
 pytestmark = [pytest.mark.full, pytest.mark.timeout(900)]

@@ -72,8 +72,7 @@ FORMATS = (HDFS_V1, ROCKSDB_CHANGELOG_V2)
 
 
 @pytest.fixture(
-    scope="module",
-    params=in_full(FORMATS, if_in=(ROCKSDB_CHANGELOG_V2.id,), names=[each.id for each in FORMATS]),
+    scope="module", params=in_full(FORMATS, if_in=(ROCKSDB_CHANGELOG_V2.id,), names=[each.id for each in FORMATS])
 )
 def windowed(request: pytest.FixtureRequest, spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Windowed:
     state_format: StateFormat = request.param

@@ -111,15 +111,7 @@ VALUE = StructType((Field("note", StringType()), Field("visits", LongType())))
 WITH_TTL = StructType((Field("value", VALUE), Field("ttlExpirationMs", LongType())))
 WRAPPED, USER_PART = StructType((Field("key", KEY),)), StructType((Field("userKey", USER),))
 PLAIN = StateVariable(
-    "seen",
-    StoreKind.VALUE,
-    False,
-    "",
-    KEY,
-    USER,
-    VALUE,
-    VALUE,
-    AvroRows(KEY, StructType(), 0, {0: OLD, 3: VALUE}, b""),
+    "seen", StoreKind.VALUE, False, "", KEY, USER, VALUE, VALUE, AvroRows(KEY, StructType(), 0, {0: OLD, 3: VALUE}, b"")
 )
 assert PLAIN.avro is not None
 MAP = replace(PLAIN, kind=StoreKind.MAP, avro=replace(PLAIN.avro, first=WRAPPED, rest=USER_PART))
@@ -164,10 +156,7 @@ def view(records: Mapping[bytes, bytes]) -> TaskView:
 
 value_of = ValueVariable(TABLE, printer(PLAIN), row_form(PLAIN, PREFIX))
 list_of = ListVariable(TABLE, printer(PLAIN), row_form(PLAIN, PREFIX))
-LISTS = {
-    b"": list_of,
-    b",": ListVariable(TABLE, printer(SEPARATED), row_form(SEPARATED, PREFIX)),
-}
+LISTS = {b"": list_of, b",": ListVariable(TABLE, printer(SEPARATED), row_form(SEPARATED, PREFIX))}
 """By what Spark puts between two values."""
 map_of = MapVariable(TABLE, MAP, ("where",), printer(MAP), row_form(MAP, PREFIX))
 
@@ -243,10 +232,7 @@ def test_a_value_with_ttl_says_when_it_ends() -> None:
 @pytest.mark.parametrize(
     ("kept", "says"),
     [
-        (
-            numbered(1, VALUE, ("a", 1)),
-            r"schema 1, and the schemas 0, 3 are known .*variable seen.*start it again",
-        ),
+        (numbered(1, VALUE, ("a", 1)), r"schema 1, and the schemas 0, 3 are known .*variable seen.*start it again"),
         (numbered(3, VALUE, ("abc", 1))[:-1], "Avro record"),
         (numbered(3, VALUE, ("abc", 1)) + b"\x00", "more behind it"),
         (b"\x01" + numbered(3, VALUE, ("abc", 1))[1:], "not encoded as Avro"),

@@ -155,12 +155,7 @@ def test_the_pages_of_a_key_are_its_elements_each_once(count: int, limit: int) -
     times = {prefixed(key, PREFIX + encode_time((at,))): rows[0] for at in range(count)}
     for finder, member, records, row in (
         (ListVariable(TABLE, printer(PLAIN), ROWS), "values", values, encode_key(key)),
-        (
-            MapVariable(TABLE, PLAIN, ("p",), printer(PLAIN), ROWS),
-            "entries",
-            entries,
-            encode_key(key) + WHOLE_MAP,
-        ),
+        (MapVariable(TABLE, PLAIN, ("p",), printer(PLAIN), ROWS), "entries", entries, encode_key(key) + WHOLE_MAP),
         (Timers(TABLE, KEY, ROWS), "timers", times, encode_key(key)),
     ):
         pages = list(pages_of(finder, view(records), asked(row), limit, member=member))

@@ -18,6 +18,7 @@ from understudy_node.questions.export.bulk.part import (
     U8,
     AnyCells,
     FixedCells,
+    Form,
     Mask,
     PartPiece,
     Projection,
@@ -214,8 +215,8 @@ _CONTINUATION, _CONTINUATION_MASK = 0x80, 0xC0
 """The bits by which a byte inside a character of UTF-8 is known."""
 
 
-class ArrowBatches:
-    """The form of Arrow: one record batch for a part. See `Form`."""
+class ArrowBatches(Form):
+    """The form of Arrow: one record batch for a part."""
 
     def __init__(self, columns: ExportColumns, made: Mapping[tuple[str, ...], ArrowColumn]) -> None:
         self._columns = columns

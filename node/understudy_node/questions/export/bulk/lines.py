@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from itertools import chain, repeat
-from typing import Any, Final, cast
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +19,7 @@ from understudy_node.questions.export.bulk.part import (
     U8,
     AnyCells,
     FixedCells,
+    Form,
     PartPiece,
     Projection,
     UnfitRowsError,
@@ -257,8 +258,8 @@ def _one_by_one(spark_type: SparkType, *, is_first: bool, longs_as_text: bool) -
     return print_fields
 
 
-class NdjsonForm:
-    """The form of NDJSON: each line has a row of a scan. See `Form`."""
+class NdjsonForm(Form):
+    """The form of NDJSON: each line has a row of a scan."""
 
     def __init__(self, table: Projection, *, longs_as_text: bool = False) -> None:
         *labels, self._end = _between(table)
@@ -274,11 +275,8 @@ class NdjsonForm:
             raise UnfitRowsError  # a row may be too long, which only the row says
         return PartPiece(lines, count, len(lines))
 
-    def payload(self, pieces: Sequence[PartPiece]) -> tuple[bytes | memoryview, ...]:
-        return tuple(cast(bytes, piece.made) for piece in pieces)
 
-
-class CsvLines:
+class CsvLines(Form):
     """The form of CSV: a field for each column, and an empty one for the problem that no row has."""
 
     def __init__(self, table: Projection, *, longs_as_text: bool = False) -> None:
@@ -295,9 +293,6 @@ class CsvLines:
         if len(lines) > MAX_ROW_BYTES:
             raise UnfitRowsError
         return PartPiece(lines, count, len(lines))
-
-    def payload(self, pieces: Sequence[PartPiece]) -> tuple[bytes | memoryview, ...]:
-        return tuple(cast(bytes, piece.made) for piece in pieces)
 
 
 def _between(table: Projection) -> list[bytes]:

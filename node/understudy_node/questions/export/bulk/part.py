@@ -8,10 +8,11 @@ those of `row_reader`: rows that it would refuse are refused here, too.
 from __future__ import annotations
 
 import os
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from time import monotonic
-from typing import Any, Final, Literal, NamedTuple, Protocol
+from typing import Any, Final, Literal, NamedTuple, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -327,14 +328,16 @@ class PartPiece(NamedTuple):
     size_bytes: int
 
 
-class Form(Protocol):
+class Form(ABC):
     """A form of rows."""
 
+    @abstractmethod
     def piece(self, cells: Sequence[AnyCells], count: int) -> PartPiece:
         """Print rows. Raises UnfitRowsError for those that have to be printed one by one."""
 
     def payload(self, pieces: Sequence[PartPiece]) -> tuple[bytes | memoryview, ...]:
-        """Return the bytes of a part, of what was made of its slices."""
+        """Return the bytes of a part, of what was made of its slices: here lines."""
+        return tuple(cast(bytes, piece.made) for piece in pieces)
 
 
 def stays() -> bool:
