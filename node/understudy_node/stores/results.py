@@ -53,8 +53,8 @@ class ResultAlias(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class Results:
-    """The results of a store: name and type of each, the printer of all, and the value columns that none is made of:
-    those that the announcement or the alias file could not name.
+    """The results of a store: name and type of each, the printer of all, and the value columns that are in no result.
+    The announcement or the alias file could not name these.
     """
 
     types: tuple[tuple[str, SparkType], ...]
