@@ -117,6 +117,4 @@ class Measures:
         self.restored_bytes = 0
         """Bytes of snapshots that were linked, copied or downloaded."""
         self.replaced_bases = 0
-        """Times that a store partition moved onto a newer snapshot."""
         self.damaged_copies = 0
-        """Times that a replica's local copy was found damaged."""

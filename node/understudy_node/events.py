@@ -51,7 +51,6 @@ class NodeEvents:
     def __init__(self, clock: Clock) -> None:
         self.error: UnderstudyError | None = None
         self.has_polled = False
-        """Whether a poll worked."""
         self._clock = clock
         self._throttle = LogThrottle()
         self._events: deque[NodeEvent] = deque(maxlen=MAX_EVENTS)
@@ -113,9 +112,7 @@ class NodeEvents:
 CHECKPOINT_UNREADABLE = "checkpoint-unreadable"
 LAG_UNKNOWN = "lag-unknown"
 REPLICAS_STALLED = "replicas-stalled"
-"""Replicas are behind and cannot advance."""
 LOCAL_COPY_DAMAGED = "local-copy-damaged"
-"""Local copies are damaged, and are built again."""
 LOCAL_DISK = "local-disk"
 """The disk of the data directory is full, or cannot be written."""
 BUS_AWAY = "bus-away"

@@ -74,7 +74,6 @@ class Node(HttpService):
         self.cache = cache or BlockCache(settings.statestore_cache_max_bytes)
         self.measures = Measures()
         self.past = PastVersions(settings.data_directory / PAST_FOLDER)
-        """The opener of older versions."""
         self.leases = LeaseTable()
         self.events = NodeEvents(clock)
         self.on_published: Callable[[], None] = lambda: None

@@ -105,13 +105,11 @@ class _Search:
         self._balance = Balance(tasks, copies, application_id)
         self._previous: dict[str, AssignedTask] = {}
         self._named: dict[str, set[str]] = {}
-        """The tasks for which the previous assignment names a node."""
         self._alive: set[str] = set()
         self._places: tuple[Mapping[str, str], Mapping[str, str], Weighed] = ({}, {}, UNWEIGHED)
         """The zones of the nodes that may have replicas, and of those that are away, and what was weighed."""
         self._found: dict[str, AssignedTask] = dict.fromkeys(tasks, NOBODY)
         self._restless: set[str] = set()
-        """The tasks that are not at rest."""
 
     def step(
         self,
@@ -300,9 +298,7 @@ class Holdings:
         self._heartbeats: dict[str, Heartbeat] = {}
         self._reported: dict[str, _Reported] = {}
         self._holders: dict[str, set[str]] = {}
-        """The nodes that report a replica of each task."""
         self._enough = 0
-        """The version from which a replica is caught up."""
 
     def follow(self, assignment: Assignment) -> None:
         before, self._followed = self._followed, assignment.tasks

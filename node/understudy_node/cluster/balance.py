@@ -38,7 +38,6 @@ class TaskReplicas:
     warmups: frozenset[str]
     ready: frozenset[str]
     versions: Mapping[str, int]
-    """The version of each replica that can be read."""
     away: frozenset[str] = frozenset()
     """Nodes that do not live, but keep their place."""
 
@@ -88,7 +87,6 @@ class Placed:
         self.active_at: dict[str, set[str]] = {}
         self.touched: set[str] = set()
         self._shared: Counter[tuple[str, str]] = Counter()
-        """Number of tasks that two nodes have in common."""
 
     def take_nodes(self, zones: Mapping[str, str], away: Mapping[str, str], weights: Weights) -> None:
         self.zones = {**away, **zones}

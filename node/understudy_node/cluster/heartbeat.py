@@ -39,7 +39,6 @@ from understudy_shared.bus.messages import (
 )
 
 SAMPLED: Final = 8
-"""Replicas of an operator that are looked at."""
 
 MEASURE_AGAIN_MS: Final = 30_000
 """Time over which reads are counted."""
@@ -336,7 +335,6 @@ class OwnMessages:
         self._made: tuple[Generation, str, Catalogue] | None = None
         """The catalogue of a generation, made once for each, after its digest."""
         self._published: tuple[str, float] | None = None
-        """The digest of the catalogue that is on the bus, and the time of its writing."""
 
     def causes(self) -> dict[str, str]:
         return {} if self.unsaid is None else {OWN_MESSAGE: self.unsaid}

@@ -110,7 +110,6 @@ Redis a thirtieth of a core.
 """
 
 LEASE_LOOK_HEARTBEATS = 10
-"""Heartbeats between two looks whether anybody has the lease."""
 
 
 def is_among_first(node_id: str, nodes: Collection[str], most: int) -> bool:
@@ -134,7 +133,6 @@ class HeartbeatListening:
         self._look_ms = self._look_for_lease_ms = float("-inf")
         """The times of the next looks, while this node does not listen."""
         self._was_free = False
-        """Whether the lease had no owner at the last look."""
 
     async def turn(self, now_ms: float) -> None:
         """Begin or end to listen; without listening, look at the keys when that is due. Raises BusError."""

@@ -58,7 +58,6 @@ class _Case:
     is_agreed: bool = False
     """Whether its commits were those of this node, the last time that they could be compared."""
     suspected_ms: float | None = None
-    """The time since which they differ."""
     why: str | None = None
     """The reason for readers to see, once the difference is settled; None before."""
     awaited: Sequence[SeenCommit] = ()
@@ -182,7 +181,6 @@ class HistoryCheck:
         self.refused: str | None = None
         """The reason why this node must not answer for its application; None while it may."""
         self.others: Mapping[str, str] = {}
-        """The other nodes that are refused, with the reasons."""
         self.doubt: str | None = None
         """The reason why this node, which has just started, may follow a fork; None once it may hold tasks."""
         self._node = context.node

@@ -45,7 +45,6 @@ shows that it was deleted or damaged.
 
 
 LOOK_MS: Final = 120_000
-"""Mean time between two looks."""
 
 
 class TaskSet(NamedTuple):

@@ -385,7 +385,6 @@ class ClusterMember:
 
 
 MAX_WHY_CHARS = 500
-"""Longest reason in a heartbeat."""
 
 
 class IdentityError(UnderstudyError):

@@ -20,7 +20,6 @@ from understudy_shared.bus.messages import AssignedTask, Heartbeat
 
 MIN_STEP_BYTES: Final = 64 * 1024 * 1024
 MIN_STEP_READS: Final = 20
-"""The least difference that counts, in reads a second."""
 
 STEPS_PER_MEAN: Final = 8
 """A difference counts from an eighth of what the nodes bear on average."""
@@ -59,7 +58,6 @@ class Weights:
 
 
 EVEN: Final = Weights()
-"""All tasks and nodes weigh the same."""
 
 
 def step(loads: Iterable[float], least: int) -> int:

@@ -226,11 +226,9 @@ class NodeApplication:
         self.membership = (
             None if clusters is None else clusters.membership(settings, shared.host, identity, shared.clock)
         )
-        """Its part in its cluster; None without a cluster."""
         self._shared = shared
         self._source = source
         self.node: Node | None = None
-        """The node; None until it is served."""
         self._report: ProcessReport | None = None
         self._refused: str | None = None
         """The reason why it was opened and could not start."""

@@ -58,7 +58,6 @@ class Announcements:
         self.is_read = False
         """Whether they were read once, or could not be."""
         self.lost_why: str | None = None
-        """The reason why the last look failed."""
         self._bus = bus
         self._auth = auth
         self._clock = clock
@@ -69,7 +68,6 @@ class Announcements:
         self._refused: dict[str, str] = {}
         self._memory = Memory(remembered)
         self._saved = 0
-        """The revision of what was saved last."""
 
     async def run(self) -> None:
         while True:
@@ -214,7 +212,6 @@ class Announcing:
     announcements: Announcements
     roots: Sequence[CheckpointRoot]
     removes_idle: bool
-    """Whether an idle query is closed."""
 
 
 def announcing_of(settings: object, clusters: Clusters | None, host: HostInfo, clock: Clock) -> Announcing | None:

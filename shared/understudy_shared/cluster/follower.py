@@ -28,7 +28,6 @@ from understudy_shared.cluster.view import ClusterView, answer_deadline_ms, coun
 log = logging.getLogger(__name__)
 
 MAX_POLLS = 16
-"""Most nodes polled at the same time."""
 
 
 class Polls:

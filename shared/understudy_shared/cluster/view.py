@@ -170,7 +170,6 @@ class MemberAdmission:
     def __init__(self, *, max_nodes: int = MAX_NODES) -> None:
         self._max_nodes = max_nodes
         self._tasks: dict[str, int] = {}
-        """The number of tasks that each stranger names."""
         self._sum = 0
         self._looked_ms = float("-inf")
 
@@ -248,7 +247,6 @@ class AcceptedHeartbeat(NamedTuple):
     report: NodeReport
     before: NodeReport | None
     goes_on: bool
-    """Whether the same process was known already."""
     left_out: Death | None
     """The stranger that was forgotten to make room for this node."""
 

@@ -166,7 +166,6 @@ class Wanted(NamedTuple):
     announced: tuple[AnnouncedSpec, ...]
     idle: frozenset[str]
     problems: tuple[str, ...]
-    """Conflicts that an operator must end."""
     left_out: Mapping[str, str]
     """The reason why an announced one is not served, by its id."""
     too_many: int

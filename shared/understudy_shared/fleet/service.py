@@ -196,7 +196,6 @@ class FleetService(HttpService, Generic[AnyReported]):
         http = service_app("Understudy", self._lifespan)
         self.app: Fleet[AnyReported] = Fleet(Framework(http), access, self.unknown_why)
         self.applications: Mapping[str, AnyReported] = self.app.applications
-        """The applications now, by their ids."""
         report = ProcessReport(status=self.status, dead=self.dead, metrics=self._metrics)
         for routes in (probe_routes(report), self._routes(), *self.routes()):
             http.include_router(routes)
