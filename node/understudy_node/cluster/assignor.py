@@ -341,7 +341,11 @@ class Holdings:
     def get(self, task: str, default: Sequence[Replica]) -> Sequence[Replica]:
         """Return the replicas of a task; they are caught up if near the highest reported end."""
         holders = self._holders.get(task)
-        return [_replica(self._heartbeats[node_id], task, self._enough) for node_id in holders] if holders else default
+        if not holders:
+            return default
+        beats = [self._heartbeats[node_id] for node_id in holders]
+        found = [(beat.node_id, beat.exceptions.get(task, beat.applied)) for beat in beats]
+        return [Replica(node_id, _kind(applied, self._enough)[0], applied.version) for node_id, applied in found]
 
     def _reported_by(self, node_id: str) -> _Reported:
         heartbeat = self._heartbeats.get(node_id)
@@ -401,8 +405,3 @@ def _kind(applied: Applied, enough: int) -> Kind:
     version = applied.version
     is_caught_up = version is not None and version >= enough and applied.state in ("RUNNING", "RESTORING")
     return is_caught_up, version is not None
-
-
-def _replica(heartbeat: Heartbeat, task: str, enough: int) -> Replica:
-    applied = heartbeat.exceptions.get(task, heartbeat.applied)
-    return Replica(heartbeat.node_id, _kind(applied, enough)[0], applied.version)

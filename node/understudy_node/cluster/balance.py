@@ -308,7 +308,8 @@ class Balance:
             self._pass_role(exchange)
         self._level_actives()
         if not away:
-            self._level_standbys()
+            while self._level_a_standby():
+                pass
             self._spread_zones()
         self._unjudged |= placed.touched
         return {task: Target(frozenset(placed.nodes_of[task]), placed.active[task]) for task in placed.touched}
@@ -442,11 +443,6 @@ class Balance:
     def _has_few_actives(self, most: int, node: str) -> bool:
         return len(self._placed.active_at[node]) <= most
 
-    def _level_standbys(self) -> None:
-        """Even out standbys, keeping replicas and actives even: by a swap of roles, else by moving a replica."""
-        while self._level_a_standby():
-            pass
-
     def _spread_zones(self) -> None:
         """Exchange standbys until no task has all its replicas in one zone, as far as the nodes of the zones allow."""
         placed = self._placed
@@ -509,7 +505,9 @@ class Balance:
         return self._placed.nodes_of[task] - {self._placed.active[task]}
 
     def _level_a_standby(self) -> bool:
-        """Take a standby from a node with many; False when no such change keeps the rest even."""
+        """Take a standby from a node with many, by a swap of roles, else by moving a replica. Return False when no such
+        change keeps replicas and actives even.
+        """
         placed = self._placed
         standbys = {node: placed.standbys_at(node) for node in placed.tasks_of}
         fewest = min(standbys.values(), default=0)

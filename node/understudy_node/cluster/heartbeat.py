@@ -39,6 +39,7 @@ from understudy_shared.bus.messages import (
 )
 
 SAMPLED: Final = 8
+"""Replicas of an operator that are looked at: its tasks are of about the same size."""
 
 MEASURE_AGAIN_MS: Final = 30_000
 """Time over which reads are counted."""

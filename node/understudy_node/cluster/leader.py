@@ -215,7 +215,7 @@ class Placement:
         """
         self._learn(known)
         members = [] if tasks is None else members_of(nodes, tasks.lineage)
-        away = self._who_is_away(members, nodes)
+        away = [] if self._known is None else self._away.of(self._known, members, nodes, self._clock.monotonic_ms())
         if tasks is None or self._node_id not in {member.node_id for member in members}:
             await self.give_up()
             return None
@@ -241,11 +241,6 @@ class Placement:
         if assignment is not None and is_later(assignment.order, self._order):
             self._known, self._said_at_rest = assignment, None
             self._holdings.follow(assignment)
-
-    def _who_is_away(self, members: Sequence[Member], nodes: Sequence[AgedHeartbeat]) -> list[Member]:
-        if self._known is None:
-            return []
-        return self._away.of(self._known, members, nodes, self._clock.monotonic_ms())
 
     async def _may_assign(self, highest: tuple[int, int]) -> bool:
         """Whether this node has the lease and knows the others' assignment."""

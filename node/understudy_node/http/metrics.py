@@ -164,7 +164,8 @@ class NodeMetrics:
         """Yield those of this application alone: a process of several has the others once. `known`: causes to show."""
         causes, generation = self._causes(), self._node.generation
         yield from self._requests()
-        yield from self._memory()
+        overlay_bytes = sum(replica.overlay_bytes for replica in generation.replicas) if generation else 0
+        yield Gauge("understudy_overlay_bytes", "Changes kept in memory above the snapshots", overlay_bytes)
         yield from self._following()
         yield from replica_metrics(generation.readers if generation else {}, self._node.settings.metrics_max_partitions)
         yield from self._restores()
@@ -199,11 +200,6 @@ class NodeMetrics:
             lags.offset_lag,
         )
         yield Total("understudy_node_read_lag_unknown", "Reads answered from a version of unknown lag", lags.unknown)
-
-    def _memory(self) -> Iterator[Metric]:
-        generation = self._node.generation
-        overlay_bytes = sum(replica.overlay_bytes for replica in generation.replicas) if generation else 0
-        yield Gauge("understudy_overlay_bytes", "Changes kept in memory above the snapshots", overlay_bytes)
 
     def _following(self) -> Iterator[Metric]:
         node = self._node

@@ -430,14 +430,11 @@ class NodePage:
         held, now_ms = await in_slices(held_partitions(self._node)), self._clock.monotonic_ms()
         self._note(held)
         names = {each.reader.store.name for each in held}
-        histories: dict[str, Sequence[Number]] = {name: self._store_history(name, now_ms) for name in names}
+        kept = {name: self._kept.series(Key(LAG, name), now_ms, HISTORY_MINUTES)[0] for name in names}
+        histories: dict[str, Sequence[Number]] = {name: thinned(values, SHOWN_POINTS) for name, values in kept.items()}
         rates = self._rates.see(now_ms)
         document = await in_slices(overview_of(self._node, held, self._health.look(), rates, histories))
         return after(before, document, self._clock.wall_us())
-
-    def _store_history(self, name: str, now_ms: float) -> list[Number]:
-        values, _ = self._kept.series(Key(LAG, name), now_ms, HISTORY_MINUTES)
-        return thinned(values, SHOWN_POINTS)
 
     async def _history(
         self, store: str | None, partition: int | None, minutes: int = HISTORY_MINUTES

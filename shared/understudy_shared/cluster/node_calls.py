@@ -305,7 +305,9 @@ class NodeCalls:
             raise NodeCallError(f"the node answers {status}: {UNKNOWN_HERE}", where=url, fix=SAME_FILE)
         if status != 200:
             raise NodeCallError(f"the node answers {status}", where=url)
-        return await decode(document, body, application_id=self._application_id, where=url, give=_give)
+        return await decode(
+            document, body, application_id=self._application_id, where=url, give=lambda: asyncio.sleep(0)
+        )
 
     async def _object(
         self, kind: CallKind, host: HostInfo, method: str, path: str, content: bytes | None
@@ -368,10 +370,6 @@ class NodeCalls:
         except NodeCallError as error:
             self.counts[kind, error.outcome] += 1
             raise
-
-
-async def _give() -> None:
-    await asyncio.sleep(0)
 
 
 def _head_lines(accept: str) -> list[bytes]:

@@ -201,7 +201,8 @@ def merged(
         elif name not in own and len(announced) >= MAX_ANNOUNCED:
             too_many += 1
         elif name not in own:
-            announced[name], places[place] = _spec(name, found), name
+            root = found.root.location if found.root.is_local else None
+            announced[name], places[place] = AnnouncedSpec(id=name, checkpoint=found.location, root=root), name
             if query.is_idle:
                 idle.add(name)
             if query.rival is not None:
@@ -209,11 +210,6 @@ def merged(
                 problems.append(f"{clipped(name)} is announced from {both}")
     specs = [announced[name] for name in sorted(announced)]
     return Wanted(tuple(listed), tuple(specs), frozenset(idle), tuple(problems), left_out, too_many)
-
-
-def _spec(application_id: str, found: Below) -> AnnouncedSpec:
-    root = found.root.location if found.root.is_local else None
-    return AnnouncedSpec(id=application_id, checkpoint=found.location, root=root)
 
 
 def _rank(query: Query, served: Collection[str]) -> tuple[bool, bool, bool, str]:

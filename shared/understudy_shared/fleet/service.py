@@ -14,7 +14,6 @@ from typing import Any, Generic, Protocol, TypeVar
 import orjson
 from fastapi import APIRouter, FastAPI, Request, Response
 from prometheus_client.core import GaugeMetricFamily, Metric
-from prometheus_client.samples import Sample
 
 from understudy_shared.auth.access import AUTHORIZATION, Access, authorization_of
 from understudy_shared.auth.principals import Action, Authorization, Principal
@@ -160,12 +159,10 @@ def labelled(families: Mapping[str, Iterable[Metric]], of_process: Iterable[Metr
             whole = found.get(family.name)
             if whole is None:
                 whole = found[family.name] = Metric(family.name, family.documentation, family.type, family.unit)
-            whole.samples += [_labelled(sample, application_id) for sample in family.samples]
+            whole.samples += [
+                sample._replace(labels={LABEL: application_id, **sample.labels}) for sample in family.samples
+            ]
     yield from found.values()
-
-
-def _labelled(sample: Sample, application_id: str) -> Sample:
-    return sample._replace(labels={LABEL: application_id, **sample.labels})
 
 
 _STORES = b"/v1/stores"
