@@ -66,7 +66,7 @@ class Announcements:
         self._list_due_ms = self._read_due_ms = float("-inf")
         self._reminder = Reminder()
         self._refused: dict[str, str] = {}
-        self._memory = Memory(remembered)
+        self.memory = Memory(remembered)
         self._saved = 0
 
     async def run(self) -> None:
@@ -87,7 +87,7 @@ class Announcements:
                 self._reminder.reset()
                 if self._saved != self.queries.revision:
                     self._saved = self.queries.revision
-                    self._memory.note(self.queries.locations())
+                    self.memory.note(self.queries.locations())
             self.is_read = True
             left_s = (self._list_due_ms - self._clock.monotonic_ms()) / 1000
             with suppress(TimeoutError):
@@ -102,9 +102,6 @@ class Announcements:
             elif isinstance(heard, bytes) and 0 < len(heard) <= 4 * MAX_ID_CHARS and len(self._hinted) < MAX_KNOWN:
                 self._hinted.add(heard.decode(errors="replace"))
             self._wake.set()
-
-    async def remember(self) -> None:
-        await self._memory.keep()
 
     async def look(self) -> None:
         """Read what was hinted; when it is time, list all and read what is not known. Raises BusError."""
@@ -140,7 +137,7 @@ class Announcements:
 
     async def _recall(self) -> None:
         """Take what this process knew before: Redis is away."""
-        found = await self._memory.load(AnnouncedLocations)
+        found = await self.memory.load(AnnouncedLocations)
         for application_id, location in ({} if found is None else found.locations).items():
             self.queries.read(application_id, location, now_ms=self._clock.monotonic_ms())
         self.news.set()
@@ -260,7 +257,7 @@ class Following:
             found |= {
                 "read announcements": announcements.run(),
                 "listen for announcements": announcements.listen(),
-                "remember announcements": announcements.remember(),
+                "remember announcements": announcements.memory.keep(),
             }
         return found
 

@@ -85,7 +85,10 @@ def _serve(settings: NodeSettings, started: Started | None) -> None:
             application = NodeApplication(settings, shared, Source("command"))
             node = _opened(application, access, listener)
             app, served, leave = application.make_app(node), node, application.leave
-        _listen(listener, settings)
+        try:
+            listener.listen(BACKLOG)
+        except OSError as error:
+            raise cannot_listen(error, settings.host, settings.port) from None
     except BaseException:
         listener.close()
         raise
@@ -94,13 +97,6 @@ def _serve(settings: NodeSettings, started: Started | None) -> None:
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     departure = Departure(leave, settings.shutdown_delay_ms) if isinstance(settings, ClusterNodeSettings) else None
     run(app, listener, departure, shared.guard)
-
-
-def _listen(listener: socket.socket, settings: NodeSettings) -> None:
-    try:
-        listener.listen(BACKLOG)
-    except OSError as error:
-        raise cannot_listen(error, settings.host, settings.port) from None
 
 
 def _clusters(settings: NodeSettings) -> Clusters | None:

@@ -119,13 +119,6 @@ _OF_STORES = (STORES, b"/v1/stores", b"/v1/read", b"/v1/snapshots")
 """Beginnings of paths below which one application answers, although the path has no name of one."""
 
 
-class HasStores(Protocol):
-    """An application, as far as the choice looks at it."""
-
-    def has_store(self, store: str) -> bool:
-        """Whether a store has that name."""
-
-
 class Chosen(NamedTuple):
     """The application of a request, by its id, and the target of the request in it."""
 
@@ -139,7 +132,7 @@ def everything(_application: str, _store: str) -> bool:
 
 def chosen(
     target: bytes,
-    applications: Mapping[str, HasStores],
+    applications: Mapping[str, LookupsFirst],
     is_ready: Callable[[str], bool],
     sees: Callable[[str, str], bool] = everything,
     *,
@@ -171,7 +164,7 @@ def chosen(
     return Chosen(_only_one_with(store, seen, is_ready), target)
 
 
-def _only_one_with(store: str, applications: Mapping[str, HasStores], is_ready: Callable[[str], bool]) -> str:
+def _only_one_with(store: str, applications: Mapping[str, LookupsFirst], is_ready: Callable[[str], bool]) -> str:
     having = [each for each, application in applications.items() if application.has_store(store)]
     if len(having) == 1:
         return having[0]

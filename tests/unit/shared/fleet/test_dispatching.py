@@ -202,7 +202,7 @@ class Has:
         return store in self.stores
 
 
-FLEET = {"orders": Has("op0", "totals"), "clicks": Has("op0"), "späte": Has()}
+FLEET: Any = {"orders": Has("op0", "totals"), "clicks": Has("op0"), "späte": Has()}
 
 
 def always(_: str) -> bool:
@@ -252,7 +252,8 @@ def test_an_id_is_usable_exactly_if_its_path_leads_back_to_it(name: str) -> None
     raw = f"/v1/applications/{quote(usable, safe='')}/stores/s/keys/k".encode()
     refuse_unroutable(raw)
     assert application_target(raw)[1] == b"/v1/stores/s/keys/k"
-    assert chosen(raw, {usable: Has(), "other": Has()}, always) == Chosen(usable, b"/v1/stores/s/keys/k")
+    applications: Any = {usable: Has(), "other": Has()}
+    assert chosen(raw, applications, always) == Chosen(usable, b"/v1/stores/s/keys/k")
 
 
 COUNT = 8
