@@ -11,6 +11,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field
 from typing import Any
 
 from fastapi import APIRouter, Request, Response
@@ -58,28 +59,22 @@ IDLE_AFTER_MS = 60_000
 """Time without nodes after which an application is listed as idle."""
 
 
+@dataclass(slots=True)
 class Shared:
     """The parts of a process that all its applications share, also if there is only one."""
 
-    def __init__(
-        self,
-        settings: RouterSettings,
-        bus: Bus,
-        access: Access,
-        guard: ConnectionGuard,
-        host: HostInfo,
-        *,
-        clock: Clock,
-        learns_within_ms: int = 0,
-    ) -> None:
-        self.bus = bus
-        self.access = access
-        self.guard = guard
-        self.host = host
-        self.clock = clock
-        self.learns_within_ms = learns_within_ms
-        self.connections = NodeConnections() if settings.applications else None
-        """The connections to nodes that several applications share; None: the only one has its own, and the bus."""
+    settings: RouterSettings
+    bus: Bus
+    access: Access
+    guard: ConnectionGuard
+    host: HostInfo
+    clock: Clock
+    learns_within_ms: int = 0
+    connections: NodeConnections | None = field(init=False)
+    """The connections to nodes that several applications share; None: the only one has its own, and the bus."""
+
+    def __post_init__(self) -> None:
+        self.connections = NodeConnections() if self.settings.applications else None
 
 
 class HeldApplication:

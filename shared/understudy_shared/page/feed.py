@@ -3,14 +3,19 @@
 A viewer has no queue. It knows the tick of the last message that it got, and takes the changes since then when its
 connection has room: a slow viewer skips ticks, and a very slow one gets the whole document again. Messages go out in
 pieces, so a viewer that does not read holds one piece and the text that all viewers share.
+
+For readers with scripts the page is drawn here at each change, and the parts that differ are sent. Viewers with the
+same choices share a drawing. A viewer remembers which version of each part it has.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterator
-from typing import Any, Generic, Protocol, TypeVar
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterator, Mapping
+from time import monotonic
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 import orjson
 from starlette.requests import Request
@@ -18,8 +23,11 @@ from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from understudy_shared.auth.access import is_known
+from understudy_shared.base.background import in_slices
 from understudy_shared.base.clock import Clock
 from understudy_shared.http.problems import Problem, ProblemError, ProblemType
+from understudy_shared.page.render import drawn_parts, joined, page_title
+from understudy_shared.page.replicas import PageQuery
 from understudy_shared.server.app import is_head
 from understudy_shared.server.connection_limits import ENDLESS
 from understudy_shared.spark.temporal import utc_text
@@ -31,7 +39,11 @@ TICK_MS = 1000
 MAX_PAUSE_MS = 10_000
 
 LOOP_SHARE = 0.1
-"""Largest share of the loop for looking at the cluster: in a huge cluster in trouble, ticks come later."""
+"""Largest share of the loop for looking at the cluster, and for drawing: a costly page is drawn less often, and in a
+huge cluster in trouble ticks come later, at least every MAX_PAUSE_MS."""
+
+MAX_KEPT = 16
+"""Most drawings that are cached for viewers with the same choices."""
 
 HEARTBEAT_S = 1.0
 PIECE_BYTES = 64 * 1024
@@ -68,14 +80,76 @@ class StreamedOverview(OverviewDocument, Protocol):
 Shown = TypeVar("Shown", bound=StreamedOverview)
 
 
-class ViewerMessages(Protocol):
-    """The messages for one viewer; without it a viewer gets the document and its deltas."""
+class Drawing(NamedTuple):
+    """The parts of the page by name, at a tick."""
+
+    tick: int
+    title: str
+    parts: Mapping[str, str]
+
+
+class Drawings:
+    """The last drawings, by the choices of the readers."""
+
+    def __init__(self) -> None:
+        self._kept: OrderedDict[PageQuery, Drawing] = OrderedDict()
+        self._due: dict[PageQuery, float] = {}
+        """The time from which each page may be drawn again."""
+        self._document: tuple[int, dict[str, Any]] | None = None
+        self._drawing = asyncio.Lock()
+
+    def is_due(self, query: PageQuery, now: OverviewDocument) -> bool:
+        """Whether a drawing of now exists, or may be made."""
+        known = self._kept.get(query)
+        return (known is not None and known.tick >= now.tick) or self._due.get(query, 0) <= monotonic()
+
+    async def of(self, query: PageQuery, now: OverviewDocument) -> Drawing:
+        """Return the page of now. The first caller draws it."""
+        async with self._drawing:
+            known = self._kept.get(query)
+            if known is None or known.tick < now.tick:
+                began_s = monotonic()
+                known = self._kept[query] = await self._drawn(query, now)
+                self._pace(query, began_s)
+                if len(self._kept) > MAX_KEPT:
+                    self._kept.popitem(last=False)
+            self._kept.move_to_end(query)
+            return known
+
+    async def _drawn(self, query: PageQuery, now: OverviewDocument) -> Drawing:
+        if self._document is None or self._document[0] != now.tick:
+            self._document = now.tick, await in_slices(now.documents())
+        _, document = self._document
+        parts = {name: await joined(pieces) for name, pieces in drawn_parts(document, query)}
+        return Drawing(now.tick, page_title(document["application_id"], document["health"]), parts)
+
+    def _pace(self, query: PageQuery, began_s: float) -> None:
+        """Set the time of the next drawing so that all drawings together keep to their share of the loop."""
+        now_s = monotonic()
+        self._due = {each: due_s for each, due_s in self._due.items() if due_s > now_s - MAX_PAUSE_MS / 1000}
+        pause_s = (now_s - began_s) * (len(self._due) + 1) / LOOP_SHARE
+        self._due[query] = now_s + min(pause_s, MAX_PAUSE_MS / 1000)
+
+
+class Viewer:
+    """The connection of one reader to the page, and the parts that its browser has."""
+
+    def __init__(self, drawings: Drawings, query: PageQuery) -> None:
+        self._drawings = drawings
+        self._query = query
+        self._has: dict[str, int] = {}
 
     def is_due(self, now: OverviewDocument) -> bool:
         """Whether a message may be made now: readers come first, so a costly message is made less often."""
+        return self._drawings.is_due(self._query, now)
 
     async def event(self, now: OverviewDocument) -> bytes:
-        """Return the message with the changes that the viewer has not got."""
+        """Return an event with the parts that the browser does not have."""
+        drawing = await self._drawings.of(self._query, now)
+        new = {name: text for name, text in drawing.parts.items() if self._has.get(name) != hash(text)}
+        self._has |= {name: hash(text) for name, text in new.items()}
+        data = {"generated_at": now.generated_at, "title": drawing.title, "html": "".join(new.values())}
+        return b"event: page\ndata: %b\n\n" % orjson.dumps(data)
 
 
 class Feed(Generic[Shown]):
@@ -161,7 +235,7 @@ class Feed(Generic[Shown]):
 
     # ---- a viewer's side
 
-    def respond(self, request: Request, written: ViewerMessages | None = None) -> Response:
+    def respond(self, request: Request, written: Viewer | None = None) -> Response:
         """Return the stream of changes to one viewer: as documents, or as `written` makes them for this viewer. It ends
         when the viewer's credential is revoked. Raises ProblemError when the service stops, or there are too many
         viewers.
@@ -186,7 +260,7 @@ class Feed(Generic[Shown]):
             self._watched.clear()
 
     async def messages(
-        self, tick: int | None, is_known: Callable[[], bool] = lambda: True, written: ViewerMessages | None = None
+        self, tick: int | None, is_known: Callable[[], bool] = lambda: True, written: Viewer | None = None
     ) -> AsyncIterator[bytes]:
         """Yield the messages for a viewer that has the overview of `tick`; `None` when it has no overview."""
         while not self._is_ending and is_known():

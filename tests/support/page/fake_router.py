@@ -26,7 +26,8 @@ from tests.support.page.overviews import Overview, fleet, healthy, history
 from tests.support.router.replies import EXPLAINED
 
 from understudy_shared.http.problems import Problem, ProblemError, ProblemType
-from understudy_shared.page.routes import Viewer, fleet_page_routes, page_routes
+from understudy_shared.page.feed import Viewer
+from understudy_shared.page.routes import fleet_page_routes, page_routes
 from understudy_shared.server.app import Framework, answer_with_problems, json_response, service_app
 
 HEARTBEAT_S = 1.0

@@ -29,7 +29,8 @@ from understudy_shared.base.background import Supervisor
 from understudy_shared.bus.messages import Applied
 from understudy_shared.http.health import HealthReport, Indicator
 from understudy_shared.page import feed
-from understudy_shared.page.feed import Feed, OverviewDocument
+from understudy_shared.page.feed import Drawings, Feed, OverviewDocument, Viewer
+from understudy_shared.page.replicas import PageQuery
 from understudy_shared.reads.bounds import NO_BOUND
 
 PARTITIONS = 3
@@ -250,10 +251,13 @@ async def test_it_looks_only_while_somebody_watches_and_goes_on_after_an_error(
     assert [record.message for record in caplog.records] == ["the overview could not be made"]
 
 
-class Written:
+class Written(Viewer):
     """How a viewer gets what there is otherwise: its tick as a text, whenever that is due."""
 
     is_now_due = True
+
+    def __init__(self) -> None:
+        super().__init__(Drawings(), PageQuery())
 
     def is_due(self, now: OverviewDocument) -> bool:
         return self.is_now_due

@@ -21,7 +21,8 @@ from tests.support.page.fake_router import Known, fake_app
 from tests.support.page.overviews import SHOWN, Overview, cell, degraded, healthy, history, node
 
 import understudy_shared.page
-from understudy_shared.page import routes
+from understudy_shared.page import feed
+from understudy_shared.page.feed import Drawings, Viewer
 from understudy_shared.page.render import PageReader, drawn_parts, fleet_page, page_pieces
 from understudy_shared.page.replicas import (
     PageQuery,
@@ -29,7 +30,6 @@ from understudy_shared.page.replicas import (
     page_bounds,
     read_query,
 )
-from understudy_shared.page.routes import Drawings, Viewer
 from understudy_shared.page.views import (
     FleetQuery,
     node_slots,
@@ -320,7 +320,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     made = Clock()
-    monkeypatch.setattr(routes, "monotonic", made)
+    monkeypatch.setattr(feed, "monotonic", made)
     return made
 
 
@@ -378,7 +378,7 @@ async def test_those_who_chose_the_same_share_a_drawing(monkeypatch: pytest.Monk
         drawn.append(query)
         return drawn_parts(overview, query)
 
-    monkeypatch.setattr(routes, "drawn_parts", counted)
+    monkeypatch.setattr(feed, "drawn_parts", counted)
     drawings = Drawings()
     viewers = [Viewer(drawings, query) for query in (ALL, ALL, PageQuery(store="routes"), ALL)]
     for tick in (1, 2):
