@@ -45,8 +45,6 @@ AvroDecoder = Callable[[bytes, int], tuple[object, ...]]
 
 Read = Callable[[bytes, int], tuple[object, int]]
 
-_FLOAT: Final = struct.Struct("<f")
-_DOUBLE: Final = struct.Struct("<d")
 _LONG_BYTES: Final = 10
 _BITS_OF_INT: Final = 32
 _BITS_OF_LONG: Final = 64
@@ -94,16 +92,13 @@ def read_boolean(data: bytes, at: int) -> tuple[bool, int]:
     return byte == b"\x01", at + 1
 
 
-def read_float(data: bytes, at: int) -> tuple[float, int]:
-    """Read four bytes, little-endian."""
-    number: float = _FLOAT.unpack(_taken(data, at, _FLOAT.size))[0]
-    return number, at + _FLOAT.size
+def packed_reader(form: struct.Struct) -> Read:
+    """Make a reader of a number in so many bytes."""
 
+    def read(data: bytes, at: int) -> tuple[object, int]:
+        return form.unpack(_taken(data, at, form.size))[0], at + form.size
 
-def read_double(data: bytes, at: int) -> tuple[float, int]:
-    """Read eight bytes, little-endian."""
-    number: float = _DOUBLE.unpack(_taken(data, at, _DOUBLE.size))[0]
-    return number, at + _DOUBLE.size
+    return read
 
 
 def read_bytes(data: bytes, at: int) -> tuple[bytes, int]:
@@ -186,8 +181,8 @@ _READERS: Final[Mapping[type[SparkType], Read]] = MappingProxyType(
         BooleanType: read_boolean,
         IntType: read_int,
         LongType: read_long,
-        FloatType: read_float,
-        DoubleType: read_double,
+        FloatType: packed_reader(struct.Struct("<f")),
+        DoubleType: packed_reader(struct.Struct("<d")),
         StringType: read_string,
         BinaryType: read_bytes,
         DateType: read_int,

@@ -56,10 +56,7 @@ class Azure(StoreFolder):
     )
 
     def __init__(self, url: str, access: Callable[[], StoreAccess] | None = None) -> None:
-        """Parse the URL.
-
-        `access` returns the credentials; the default takes them from the environment of this process.
-        """
+        """Parse the URL. By default the credentials are those of this process."""
         location = location_of(
             url,
             _LOCATION,

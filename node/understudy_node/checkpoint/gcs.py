@@ -64,10 +64,7 @@ class GCS(StoreFolder):
     )
 
     def __init__(self, url: str, access: Callable[[], StoreAccess] | None = None) -> None:
-        """Parse the URL.
-
-        `access` returns the credentials; the default takes them from the environment and files of this process.
-        """
+        """Parse the URL. By default the credentials are those of this process."""
         fix = "Write gs://bucket/path. Credentials come from the environment, a key file or a service account"
         location = location_of(url, _LOCATION, store="Google Cloud Storage", fix=fix)
         super().__init__(url, location[1], location[2], access or (lambda: gcs_access(os.environ, text_of)))

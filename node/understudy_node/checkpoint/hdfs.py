@@ -28,7 +28,6 @@ from understudy_node.checkpoint.store_files import (
     Failure,
     Meaning,
     ReadFile,
-    RepeatBudget,
     StoreFiles,
     StoreLimits,
     text_of,
@@ -79,10 +78,10 @@ _NO_ADDRESS = ("lookup address", "Name or service not known", "name resolution",
 class HadoopFiles(StoreFiles["HadoopClient"]):
     """A checkpoint in HDFS. A read makes four requests for each file: stat, open, read, stat."""
 
-    def __init__(self, store: Hdfs, *, limits: StoreLimits | None = None, budget: RepeatBudget | None = None) -> None:
+    def __init__(self, store: Hdfs, *, limits: StoreLimits | None = None) -> None:
         """Ask nothing yet."""
         self._store = store
-        super().__init__(store.url, limits or StoreLimits(renew_ms=RENEW_MS), budget)
+        super().__init__(store.url, limits or StoreLimits(renew_ms=RENEW_MS))
 
     def _open(self) -> HadoopClient:
         return self._store.open(self._limits)

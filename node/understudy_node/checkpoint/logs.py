@@ -161,11 +161,11 @@ def batch_ids(names: Iterable[str]) -> list[int]:
     return sorted(int(name) for name in names if _BATCH_ID.fullmatch(name))
 
 
-def parse_query_id(data: bytes, *, name: str = "metadata") -> Lineage:
+def parse_query_id(data: bytes) -> Lineage:
     """Parse the id of the query: it changes when the checkpoint is created anew."""
-    query_id = field(parse_object(data, name=name), "id", str, name=name)
+    query_id = field(parse_object(data, name="metadata"), "id", str, name="metadata")
     if not query_id:
-        raise CorruptFileError("The query's id is empty", where=name)
+        raise CorruptFileError("The query's id is empty", where="metadata")
     return Lineage(query_id)
 
 
@@ -244,7 +244,10 @@ def _state_properties(conf: Mapping[str, str], *, name: str) -> StateProperties:
         provider=provider,
         # Spark accepts a codec's short name and its class.
         codec=_CODEC_CLASSES.get(codec, codec.lower()),
-        encoding_format=_encoding_format(conf, provider),
+        # The HDFS-backed provider writes rows, whatever the setting says.
+        encoding_format=conf.get(_STORE + "encodingFormat", UNSAFE_ROW).lower()
+        if provider == "rocksdb"
+        else UNSAFE_ROW,
         row_checksum=_boolean(conf, _STORE + "rowChecksum.enabled", name=name),
         merge_operator_version=_integer(conf, _STORE + "rocksdb.mergeOperatorVersion", "1", name=name),
         shuffle_partitions=_integer(conf, "spark.sql.shuffle.partitions", None, name=name),
@@ -261,11 +264,6 @@ def _placement(conf: Mapping[str, str]) -> KeyPlacement:
     """
     is_strict = conf.get("spark.sql.streaming.statefulOperator.useStrictDistribution", "").strip().lower() == "true"
     return KeyPlacement.BY_HASH if is_strict else KeyPlacement.SCATTERED
-
-
-def _encoding_format(conf: Mapping[str, str], provider: Provider) -> str:
-    """Return the encoding: the HDFS-backed provider writes rows, whatever the setting says."""
-    return conf.get(_STORE + "encodingFormat", UNSAFE_ROW).lower() if provider == "rocksdb" else UNSAFE_ROW
 
 
 def _integer(conf: Mapping[str, str], key: str, default: str | None, *, name: str) -> int:

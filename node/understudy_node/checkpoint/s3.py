@@ -55,10 +55,7 @@ class S3(StoreFolder):
     )
 
     def __init__(self, url: str, access: Callable[[], StoreAccess] | None = None) -> None:
-        """Parse the URL.
-
-        `access` returns the credentials; the default takes them from the environment and files of this process.
-        """
+        """Parse the URL. By default the credentials are those of this process."""
         fix = "Write s3://bucket/path. Credentials come from the environment, a credentials file or a role"
         location = location_of(url, _LOCATION, store="S3", fix=fix)
         super().__init__(url, location[1], location[2], access or (lambda: s3_access(os.environ, text_of)))

@@ -17,13 +17,12 @@ import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Final, Literal, TypeVar, cast
+from typing import Final, Literal, cast
 
 from understudy_node.checkpoint.changelog import LineageItem
-from understudy_node.checkpoint.logs import Commit, Json, checked, field, parse_document
+from understudy_node.checkpoint.logs import Commit, checked, field, parse_document
 from understudy_shared.base.errors import CorruptFileError
 
-T = TypeVar("T")
 FileKind = Literal["delta", "changelog", "snapshot", "zip"]
 LeftOutReason = Literal["above-last-commit", "not-the-committed-attempt", "attempt-unknown", "stale-snapshot", "older"]
 
@@ -162,6 +161,9 @@ def parse_snapshot_zip(
         raise CorruptFileError("The zip lacks 'metadata' or 'CURRENT'", where=name)
     inside = f"{name}!metadata"
     body = parse_document(members.pop("metadata"), name=inside, tags=("v1",))
+    families = checked(body.get("columnFamilyMapping") or {}, dict, "'columnFamilyMapping'", name=inside)
+    for family, number in families.items():
+        checked(number, int, f"{family!r} in columnFamilyMapping", name=inside)
     return SnapshotManifest(
         members=MappingProxyType(
             {
@@ -174,7 +176,7 @@ def parse_snapshot_zip(
         sst_files=tuple(_sst_file(item, name=inside) for item in field(body, "sstFiles", list, name=inside)),
         num_keys=field(body, "numKeys", int, name=inside),
         num_internal_keys=checked(body.get("numInternalKeys", 0), int, "'numInternalKeys'", name=inside),
-        column_families=MappingProxyType(_optional_mapping(body, "columnFamilyMapping", int, name=inside)),
+        column_families=MappingProxyType(dict(families)),
     )
 
 
@@ -219,14 +221,6 @@ def _is_plain(name: str) -> bool:
     return bool(name) and "/" not in name and "\\" not in name and name not in {".", ".."}
 
 
-def _optional_mapping(body: Json, key: str, kind: type[T], *, name: str) -> dict[str, T]:
-    values = checked(body.get(key) or {}, dict, repr(key), name=name)
-    return {str(item): checked(value, kind, f"{item!r} in {key}", name=name) for item, value in values.items()}
-
-
-UniqueIdsByVersion = Mapping[int, str]
-
-
 def committed_unique_ids(
     commits: Iterable[Commit], *, operator_id: int, partition: int, store_index: int
 ) -> dict[int, str] | None:
@@ -242,7 +236,7 @@ def committed_unique_ids(
     return found
 
 
-def extend_by_lineage(known: UniqueIdsByVersion, lineage: Sequence[LineageItem], *, name: str) -> dict[int, str]:
+def extend_by_lineage(known: Mapping[int, str], lineage: Sequence[LineageItem], *, name: str) -> dict[int, str]:
     """Add the versions that the lineage of a *committed* changelog names; a contradiction is corruption."""
     extended = dict(known)
     for item in lineage:
@@ -255,7 +249,7 @@ def extend_by_lineage(known: UniqueIdsByVersion, lineage: Sequence[LineageItem],
     return extended
 
 
-def why_not_next(version: int, lineage: Sequence[LineageItem] | None, applied: UniqueIdsByVersion) -> str | None:
+def why_not_next(version: int, lineage: Sequence[LineageItem] | None, applied: Mapping[int, str]) -> str | None:
     """Return why the changelog of `version` does not continue what was applied; `None` when it does.
 
     `applied` holds the unique ids of the base snapshot and of every version applied after it. A changelog's lineage

@@ -128,7 +128,7 @@ class StoreFiles(CheckpointFiles, Generic[Client]):
     answers: tuple[type[Exception], ...] = (FileNotFoundError, UnderstudyError)
     """The errors of a request that answer the question, so that they pass."""
 
-    def __init__(self, url: str, limits: StoreLimits, budget: RepeatBudget | None) -> None:
+    def __init__(self, url: str, limits: StoreLimits, budget: RepeatBudget | None = None) -> None:
         """Open the store, and ask nothing yet. `url` has no secrets."""
         self.url = url
         self._limits, self._budget = limits, budget or RepeatBudget()

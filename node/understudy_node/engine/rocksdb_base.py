@@ -71,12 +71,10 @@ class RocksBase(Base):
         *,
         cache: BlockCache,
         expected_keys: int | None,
-        max_open_files: int = -1,
     ) -> RocksBase:
         """Open the database whose CURRENT, MANIFEST, OPTIONS and tables are in `directory`.
 
-        `expected_keys` is the number of all keys, internal ones too, when the snapshot says it. `max_open_files` bounds
-        file descriptors; -1 keeps every table open (`open_files` is their number), so that no table can vanish later.
+        `expected_keys` is the number of all keys, internal ones too, when the snapshot says it.
         """
         _check_options(directory)
         try:
@@ -85,7 +83,7 @@ class RocksBase(Base):
                 # The log directory and descriptor limit of the writer do not apply here.
                 each.set_db_log_dir(str(directory))
                 each.set_wal_dir(str(directory))
-                each.set_max_open_files(max_open_files)
+                each.set_max_open_files(-1)  # every table stays open, so that none can vanish later
                 each.set_keep_log_file_num(1)
             database = Rdict(str(directory), options, families, AccessType.read_only(False))
             base = cls(database, directory, expected_keys)

@@ -155,19 +155,15 @@ def lag_of(version: int, end: End, commit_time_ns: CommitTime, *, now_ms: float,
     if offset_lag == 0:
         return LagInfo(version, end.version, 0, ceil(max(0.0, now_ms - end.confirmed_ms)))
     # The poll that found the end also saw its file's time: readers need no look-up of it.
-    newest_ns = _latest_ns(end, commit_time_ns)
+    # It counts at its latest where times are coarse: c(version + 1) is taken at its earliest.
+    last = end.last_commit
+    newest_ns = commit_time_ns(end.version) if last is None else last.mtime_ns + last.coarse_ns
     missed_ns = newest_ns if offset_lag == 1 else commit_time_ns(version + 1)
     if missed_ns is None or newest_ns is None or end.unseen_ms is None:
         return LagInfo(version, end.version, offset_lag, None)
     by_files_ms = max(0, newest_ns - missed_ns) / 1e6 + max(0.0, now_ms - end.unseen_ms)
     by_polls_ms = now_ms - end.unseen[-offset_lag] if offset_lag <= len(end.unseen) else 0.0
     return LagInfo(version, end.version, offset_lag, ceil(max(by_files_ms, by_polls_ms)))
-
-
-def _latest_ns(end: End, commit_time_ns: CommitTime) -> int | None:
-    """Return c(end), at its latest where times are coarse: c(version + 1) is taken at its earliest."""
-    last = end.last_commit
-    return commit_time_ns(end.version) if last is None else last.mtime_ns + last.coarse_ns
 
 
 def holds_until_ms(lag: LagInfo, end: End, *, expiry_ms: float) -> float:

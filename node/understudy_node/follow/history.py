@@ -11,6 +11,7 @@ import hashlib
 from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import chain
 from threading import Lock
 
 from understudy_node.checkpoint.files import CheckpointFiles
@@ -103,7 +104,8 @@ class CommitHistory:
 
     def nearest(self, version: int) -> CommitRecord:
         """Return the record of `version`, or of the oldest version after it that is not purged."""
-        for candidate in (version, *self._versions_after(version)):
+        later = (batch + 1 for batch in batch_ids(self._files.list("commits") or []) if batch + 1 > version)
+        for candidate in chain((version,), later):
             record = self.record(candidate)
             if record is not None:
                 return record
@@ -136,10 +138,6 @@ class CommitHistory:
             self._times_us = times
         newest = max((version for version, time_us in times.items() if time_us <= at_us), default=None)
         return None if newest is None else (newest, times[newest])
-
-    def _versions_after(self, version: int) -> list[int]:
-        ids = batch_ids(self._files.list("commits") or [])
-        return [batch + 1 for batch in ids if batch + 1 > version]
 
     def commit_time_ns(self, version: int) -> int | None:
         """Return c(v): the modification time of the commit file that made `version`, None when purged or unreadable."""
