@@ -20,50 +20,39 @@ from understudy_node.checkpoint.opening import open_checkpoint_files
 from understudy_shared.base.errors import CheckpointError, NotACheckpointError, UnderstudyError, VanishedError
 
 
-class Place:
-    """A checkpoint's folder that a test may write to."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-
-    def write(self, path: str, data: bytes) -> None:
-        full = self._folder / path
-        full.parent.mkdir(parents=True, exist_ok=True)
-        full.write_bytes(data)
-
-    def remove(self, path: str) -> None:
-        (self._folder / path).unlink()
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    found = tmp_path / "ckpt"
+    put(found / "metadata", b'{"id":"x"}')
+    return found
 
 
 @pytest.fixture
-def opened(tmp_path: Path) -> tuple[CheckpointFiles, Place]:
-    place = Place(tmp_path / "ckpt")
-    place.write("metadata", b'{"id":"x"}')
-    files = open_checkpoint_files(tmp_path / "ckpt")
-    assert isinstance(files, LocalFiles)
-    return files, place
+def files(folder: Path) -> CheckpointFiles:
+    return open_checkpoint_files(folder)
 
 
-Opened = tuple[CheckpointFiles, Place]
+def put(path: Path, data: bytes) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(data)
 
 
-def test_a_file_is_read_whole(opened: Opened) -> None:
-    files, place = opened
-    place.write("commits/3", b"v1\n{}")
+def test_a_file_is_read_whole(files: CheckpointFiles, folder: Path) -> None:
+    put(folder / "commits/3", b"v1\n{}")
     assert files.read("commits/3") == b"v1\n{}"
     assert files.read("commits/3", max_bytes=5) == b"v1\n{}"
 
 
-def test_a_file_above_the_cap_is_refused(opened: Opened) -> None:
-    files, place = opened
-    place.write("commits/3", b"v1\n{}")
+def test_a_file_above_the_cap_is_refused(files: CheckpointFiles, folder: Path) -> None:
+    put(folder / "commits/3", b"v1\n{}")
     with pytest.raises(CheckpointError, match="at most 4 are read"):
         files.read("commits/3", max_bytes=4)
 
 
 @pytest.mark.parametrize("path", ["commits/4", "nowhere/4", "metadata/4"])
-def test_absence_is_a_value_for_pollers_and_an_error_for_readers(opened: Opened, path: str, tmp_path: Path) -> None:
-    files, _ = opened
+def test_absence_is_a_value_for_pollers_and_an_error_for_readers(
+    files: CheckpointFiles, path: str, tmp_path: Path
+) -> None:
     assert files.stat(path) is None
     assert files.list(path) is None
     with pytest.raises(VanishedError, match=path):
@@ -73,74 +62,66 @@ def test_absence_is_a_value_for_pollers_and_an_error_for_readers(opened: Opened,
     assert not (tmp_path / "here").exists()
 
 
-def test_a_file_that_appears_after_a_poll_is_seen_at_once(opened: Opened) -> None:
-    files, place = opened
-    place.write("commits/3", b"x")
+def test_a_file_that_appears_after_a_poll_is_seen_at_once(files: CheckpointFiles, folder: Path) -> None:
+    put(folder / "commits/3", b"x")
     assert files.stat("commits/4") is None
     assert files.list("commits") == ["3"]
-    place.write("commits/4", b"x")
+    put(folder / "commits/4", b"x")
     assert files.stat("commits/4") is not None
     assert sorted(files.list("commits") or []) == ["3", "4"]
-    place.remove("commits/3")
+    (folder / "commits/3").unlink()
     assert files.stat("commits/3") is None
     assert files.list("commits") == ["4"]
 
 
-def test_a_listing_has_names_of_files_and_directories_alone(opened: Opened) -> None:
-    files, place = opened
-    place.write("state/0/0/1.delta", b"x")
+def test_a_listing_has_names_of_files_and_directories_alone(files: CheckpointFiles, folder: Path) -> None:
+    put(folder / "state/0/0/1.delta", b"x")
     assert sorted(files.list("") or []) == ["metadata", "state"]
     assert files.list("state") == ["0"]
     assert files.list("state/0/0") == ["1.delta"]
     assert files.list("metadata") is None
 
 
-def test_a_rewritten_file_has_another_stat(opened: Opened) -> None:
-    files, place = opened
-    place.write("4.delta", b"one")
+def test_a_rewritten_file_has_another_stat(files: CheckpointFiles, folder: Path) -> None:
+    put(folder / "4.delta", b"one")
     before = files.stat("4.delta")
     assert isinstance(before, FileStat)
     assert files.stat("4.delta") == before
     assert abs(before.mtime_ns - time.time_ns()) < 3_600 * 10**9
-    place.write("4.delta", b"three")
+    put(folder / "4.delta", b"three")
     after = files.stat("4.delta")
     assert after is not None
     assert (before.size, after.size) == (3, 5)
     assert after.mtime_ns >= before.mtime_ns
 
 
-def test_a_fetched_file_survives_spark_s_clean_up(opened: Opened, tmp_path: Path) -> None:
-    files, place = opened
-    place.write("state/0/0/SSTs/8.sst", b"table")
+def test_a_fetched_file_survives_spark_s_clean_up(files: CheckpointFiles, folder: Path, tmp_path: Path) -> None:
+    put(folder / "state/0/0/SSTs/8.sst", b"table")
     destination = tmp_path / "own" / "000008.sst"
     destination.parent.mkdir()
-    how = files.fetch("state/0/0/SSTs/8.sst", destination)
-    assert how == ("hardlink" if isinstance(files, LocalFiles) else "download")
-    place.remove("state/0/0/SSTs/8.sst")
+    assert files.fetch("state/0/0/SSTs/8.sst", destination) == "hardlink"
+    (folder / "state/0/0/SSTs/8.sst").unlink()
     assert destination.read_bytes() == b"table"
     assert [path.name for path in destination.parent.iterdir()] == ["000008.sst"]
 
 
 @pytest.mark.parametrize("path", ["../secret", "/etc/passwd", "state/../../secret", "a\0b", ".."])
-def test_no_path_leaves_the_checkpoint(opened: Opened, path: str, tmp_path: Path) -> None:
-    files, _ = opened
+def test_no_path_leaves_the_checkpoint(files: CheckpointFiles, path: str, tmp_path: Path) -> None:
     for call in (files.stat, files.list, files.read, lambda wanted: files.fetch(wanted, tmp_path / "x")):
         with pytest.raises(CheckpointError, match="must be relative"):
             call(path)
 
 
-def test_a_fetch_to_where_nothing_can_be_written_is_our_error(opened: Opened, tmp_path: Path) -> None:
-    files, _ = opened
+def test_a_fetch_to_where_nothing_can_be_written_is_our_error(files: CheckpointFiles, tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"in the way")
     with pytest.raises(CheckpointError, match="Cannot write"):
         files.fetch("metadata", tmp_path / "file" / "x")
 
 
 def test_a_full_disk_is_named_with_the_directory_and_what_to_do(
-    opened: Opened, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    files: CheckpointFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The system's answer is faked: filling a disk in a test would harm others."""
-    files, _ = opened
 
     def full(*_args: object, **_kwargs: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
