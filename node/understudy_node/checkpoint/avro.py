@@ -51,7 +51,6 @@ _BITS_OF_LONG: Final = 64
 
 
 def damaged(what: str, at: int) -> CorruptFileError:
-    """Make the error for bytes that are no Avro record of the schema."""
     return CorruptFileError(
         f"not an Avro record of this schema: {what}",
         where=f"byte {at}",
@@ -158,7 +157,6 @@ def array_reader(read_element: Read) -> Callable[[bytes, int], tuple[list[object
 
 
 def pair_reader(read_key: Read, read_value: Read) -> Read:
-    """Make a reader of an entry of a map."""
 
     def read(data: bytes, at: int) -> tuple[object, int]:
         key, at = read_key(data, at)
@@ -399,7 +397,6 @@ def _array_writer(write_element: Write) -> Write:
 
 
 def _number(value: int) -> bytes:
-    """Encode a zig-zag varint."""
     # Python's ints have no width: of a long the shift by 63 leaves 0 or -1, as in Java.
     raw, written = (value << 1) ^ (value >> 63), bytearray()
     while raw > 0x7F:

@@ -289,7 +289,6 @@ def decompressed_pieces(
 
 
 def too_large(*, name: str, max_bytes: int) -> CorruptFileError:
-    """Make the error for output above the limit."""
     return CorruptFileError(
         f"Decompresses to more than the {max_bytes} bytes allowed",
         where=name,

@@ -71,7 +71,6 @@ class StoreDescription:
     """All schema files of the checkpoint, oldest first. Records of Avro state may be written by each of them."""
 
     def directory(self, partition: int) -> str:
-        """Return the directory of a partition's files, relative to the checkpoint."""
         return store_directory(self.operator_id, partition, self.name)
 
 

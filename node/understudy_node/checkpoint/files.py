@@ -251,17 +251,14 @@ def refuse_escape(path: str) -> None:
 
 
 def vanished(where: str) -> VanishedError:
-    """Make the error for a file that is gone."""
     return VanishedError("The file is gone", where=where, fix="Spark's clean-up removes old files: choose again")
 
 
 def rewritten(where: str) -> VanishedError:
-    """Make the error for a file that changed after its reading began."""
     return VanishedError("The file was rewritten while it was read", where=where, fix="It is read again")
 
 
 def too_large_to_read(where: str, size: int, max_bytes: int) -> CheckpointError:
-    """Make the error for a file above the limit of a read."""
     return CheckpointError(
         f"The file has {size} bytes; at most {max_bytes} are read into memory",
         where=where,
@@ -270,7 +267,6 @@ def too_large_to_read(where: str, size: int, max_bytes: int) -> CheckpointError:
 
 
 def storage_error(what: str, where: str, error: OSError) -> CheckpointError:
-    """Translate an exception of the file system into a `CheckpointError`."""
     reason = error.strerror or str(error) or type(error).__name__
     return CheckpointError(
         f"{what}: {reason}", where=where, fix="Check that the node can reach and read the checkpoint's storage"

@@ -156,7 +156,6 @@ class HadoopError(Exception):
 
     @property
     def is_absence(self) -> bool:
-        """Whether the file is absent."""
         if self.kind == "AccessControlException":
             return "(is not a directory)" in self.text
         return self.kind in {"FileNotFoundException", "ParentNotDirectoryException"}
@@ -294,7 +293,6 @@ class Hdfs:
         return HadoopClient(client, limits.stalled_ms / 1000)
 
     def failure_of(self, error: Exception) -> Failure:
-        """Decide what an exception of a client means."""
         return hadoop_failure(error, places_of(self._environ), self._away)
 
     def _authority(self, conf: Mapping[str, str]) -> tuple[str, str]:

@@ -44,12 +44,10 @@ def parse_document(data: bytes, *, name: str, tags: Sequence[str]) -> Json:
 
 
 def parse_object(data: bytes, *, name: str) -> Json:
-    """Parse a JSON object."""
     return checked(parse_json(data, name=name), dict, "the JSON text", name=name)
 
 
 def parse_json(data: bytes, *, name: str) -> object:
-    """Parse any JSON value."""
     _refuse_empty(data, name=name)
     try:
         return orjson.loads(data)
@@ -127,8 +125,6 @@ class Commit:
 
 @dataclass(frozen=True, slots=True)
 class StateProperties:
-    """The settings under which a batch wrote its state."""
-
     provider: Provider
     codec: str
     encoding_format: str

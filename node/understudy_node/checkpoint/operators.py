@@ -74,13 +74,11 @@ def side_table(side: str, table: str) -> str:
 
 
 def join_tables(state_format: str | None) -> frozenset[str]:
-    """Return the tables that a join has in a state format."""
     tables = (TIMED_ROWS, TIMES) if state_format == TIMED_FORMAT else (COUNTS, ROWS)
     return frozenset(side_table(side, table) for side in JOIN_SIDES for table in tables)
 
 
 def key_encoder(operator_name: str, table: str) -> str:
-    """Return how the keys of a table are encoded."""
     return _ENCODERS.get(table.partition("-")[2], _AS_THEY_ARE) if operator_name == JOIN else _AS_THEY_ARE
 
 
@@ -351,7 +349,6 @@ def _why_unreadable(  # noqa: PLR0917  # all that a column family is judged by
 
 
 def refuse_encoding(encoding_format: str, *, where: str) -> None:
-    """Raise on an unsupported encoding of rows."""
     if encoding_format not in SUPPORTED_ENCODINGS:
         raise UnsupportedError(
             f"State encoding {encoding_format} is not supported",
@@ -361,7 +358,6 @@ def refuse_encoding(encoding_format: str, *, where: str) -> None:
 
 
 def refuse_codec(codec: str, *, where: str) -> None:
-    """Raise on an unsupported compression codec."""
     if codec not in SUPPORTED_CODECS:
         raise UnsupportedError(
             f"State codec {codec} is not supported",

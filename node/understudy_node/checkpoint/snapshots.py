@@ -95,7 +95,6 @@ def parse_state_file_name(name: str) -> StateFile | None:
 
 
 def parse_state_files(names: Iterable[str]) -> list[StateFile]:
-    """Return the state files of a listing, by version."""
     return sorted(
         (file for name in names if (file := parse_state_file_name(name)) is not None),
         key=lambda file: (file.version, file.name),

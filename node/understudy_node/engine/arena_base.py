@@ -394,7 +394,6 @@ class ArenaBase(Base):
         return len(self._records)
 
     def remove_when_unused(self) -> None:
-        """Delete the directory once the last view and reader of this base is gone."""
         weakref.finalize(self, shutil.rmtree, self.directory, ignore_errors=True)
 
     def close(self) -> None:

@@ -142,7 +142,6 @@ def read_sums(path: Path) -> tuple[array[int], array[int]] | None:
 
 
 def write_sealed(path: Path, body: bytes | memoryview) -> None:
-    """Write `body` and its sum."""
     with path.open("wb") as file:
         file.write(body)
         file.write(xxh3_64_digest(body))

@@ -88,7 +88,6 @@ class WrappingBase(Base):
 
     @property
     def wrapped(self) -> Base:
-        """The base below."""
         return self._base
 
     def prepare_scan(self) -> object:
@@ -204,7 +203,6 @@ class RowCache:
             return None
 
     def find(self, place: Place) -> Found:
-        """Return the row at a place."""
         found: Found = self._young.get(place, UNKNOWN)
         if found is UNKNOWN and self._old:
             found = self._old.get(place, UNKNOWN)

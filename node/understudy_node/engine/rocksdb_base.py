@@ -83,7 +83,7 @@ class RocksBase(Base):
                 # The log directory and descriptor limit of the writer do not apply here.
                 each.set_db_log_dir(str(directory))
                 each.set_wal_dir(str(directory))
-                each.set_max_open_files(-1)  # every table stays open, so that none can vanish later
+                each.set_max_open_files(-1)  # unlimited: a table that is open cannot vanish
                 each.set_keep_log_file_num(1)
             database = Rdict(str(directory), options, families, AccessType.read_only(False))
             base = cls(database, directory, expected_keys)
@@ -156,7 +156,6 @@ class RocksBase(Base):
         return len(self._database.live_files())
 
     def remove_when_unused(self) -> None:
-        """Delete the directory once the last view and reader of this base is gone."""
         weakref.finalize(self, shutil.rmtree, self.directory, ignore_errors=True)
 
     def close(self) -> None:

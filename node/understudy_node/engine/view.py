@@ -127,7 +127,6 @@ def without_settled(tiers: tuple[Tier, ...], version: int) -> tuple[Tier, ...]:
 
 
 def measured_bytes(changes: Mapping[bytes, bytes | None]) -> int:
-    """Measure the memory of a tier's table, keys and values."""
     keys, values = iter(changes), filter(None, changes.values())
     content = 0
     for _ in range(0, len(changes), _MEASURE_STEP_ENTRIES):
@@ -207,7 +206,6 @@ class Spill:
         )
 
     def remove_when_unused(self) -> None:
-        """Delete the directory once the last view and reader of this spill is gone."""
         self._database.remove_when_unused()
 
     def close(self) -> None:
@@ -294,7 +292,6 @@ class View:
 
     @classmethod
     def of(cls, base: Base, version: int) -> View:
-        """Make a view of `base` without changes."""
         return cls(base, version=version, base_version=version)
 
     def __repr__(self) -> str:

@@ -100,7 +100,6 @@ class Cadence:
         return resumed
 
     def saw_batch(self, after_version: int, *, has_begun: bool, now_ms: float) -> None:
-        """Record whether the batch after that version has begun."""
         if not has_begun:
             self._batch = None
         elif self._batch is None or self._batch[0] != after_version:
@@ -112,7 +111,6 @@ class Cadence:
         return self._batch is not None
 
     def progress(self, now_ms: float) -> QueryProgress:
-        """Return the observed progress of the query, for other processes."""
         since_ms, batch = self.since_commit_ms(now_ms), self._batch  # read once: another thread polls
         return QueryProgress(
             since_commit_ms=None if since_ms is None else _count(since_ms),
@@ -162,8 +160,6 @@ batches; after a slower probe the last commit is looked at again, behind the abs
 
 @dataclass(frozen=True, slots=True)
 class Poll:
-    """The result of one poll: the present end, and the verdict on the history."""
-
     end: End
     verdict: Verdict
     batch_in_progress: bool
