@@ -78,12 +78,6 @@ class ClusterIdentity:
         return self._names + self._shown.header
 
     @property
-    def headers(self) -> dict[str, str]:
-        """These headers by their names."""
-        lines = self.header.decode().splitlines()
-        return {name: value for name, _, value in [line.partition(": ") for line in lines]}
-
-    @property
     def keys(self) -> Mapping[str, ApiKey]:
         """The keys of its peers, by id."""
         return self._shown.keys

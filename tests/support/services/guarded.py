@@ -6,11 +6,17 @@ from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 
+from understudy_shared.auth.cluster_secret import ClusterIdentity
 from understudy_shared.auth.credentials import add_key, revoke_key
 from understudy_shared.auth.presented import NewKey, new_key
 
 WRONG = "usk_" + "0" * 16 + "_" + "A" * 43
 """A key of the right form that no service knows."""
+
+
+def peer_key(identity: ClusterIdentity) -> str:
+    """The key that a service shows its peers."""
+    return identity.header.decode().rpartition("Bearer ")[2].strip()
 
 
 class Keys(Mapping[str, str]):

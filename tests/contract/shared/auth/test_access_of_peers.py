@@ -10,7 +10,7 @@ import pytest
 from tests.support.bus.redis_server import RedisServer
 from tests.support.cluster.guarded_world import LIMIT_S, WORD, Answer, World, guarded_world
 from tests.support.cluster.in_process import cluster_router
-from tests.support.services.guarded import WRONG
+from tests.support.services.guarded import WRONG, peer_key
 from tests.support.services.raw_http import RawClient
 from tests.support.spark.queries import wait_until
 
@@ -44,7 +44,7 @@ def hop(world: World, key: str | None, *, by_asgi: bool) -> int:
 
 @pytest.mark.parametrize("by_asgi", [False, True], ids=["directly", "by-asgi"])
 def test_hops_are_for_peers_only(world: World, by_asgi: bool) -> None:
-    peer = world.router.access.identity.headers["authorization"].removeprefix("Bearer ")
+    peer = peer_key(world.router.access.identity)
     keys = world.keys
     asked: dict[str | None, int] = {peer: 200, None: 401, WRONG: 401, keys["expired"]: 401}
     asked |= {keys["reader"]: 403, keys["admin"]: 403}
@@ -53,7 +53,7 @@ def test_hops_are_for_peers_only(world: World, by_asgi: bool) -> None:
 
 @pytest.mark.parametrize("path", ["/internal/v1/lags", "/internal/v1/catalogue", "/internal/v1/assignment"])
 def test_what_nodes_tell_each_other_is_for_peers_only(world: World, path: str) -> None:
-    peer = world.router.access.identity.headers["authorization"].removeprefix("Bearer ")
+    peer = peer_key(world.router.access.identity)
     asked = {None: 401, WRONG: 401, world.keys["admin"]: 403, peer: 200}
     assert {key: world.ask("node", "GET", path, key)[0] for key in asked} == asked
 

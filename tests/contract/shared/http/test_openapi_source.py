@@ -82,10 +82,7 @@ def test_every_operation_has_the_problems_of_every_call_and_those_of_its_kind() 
 
 def test_every_problem_that_a_service_has_is_of_some_operation() -> None:
     described = {each for _, _, responses in operations() for response in responses for each in types_of(response)}
-    elsewhere = {
-        ProblemType.METHOD_NOT_ALLOWED,
-        ProblemType.OUTDATED_CATALOGUE,
-    }
+    elsewhere = {ProblemType.METHOD_NOT_ALLOWED, ProblemType.OUTDATED_CATALOGUE}
     """The answer of another method's call, and one that only routers read."""
     assert set(ProblemType) - described == elsewhere
 

@@ -68,11 +68,7 @@ def test_no_origin_is_remembered_from_one_request_of_a_connection_to_the_next(wo
 @each_service
 @pytest.mark.parametrize(
     ("path", "methods"),
-    [
-        (LOOKUP, "GET, HEAD"),
-        ("/v1/stores/op0/lookup", "GET, HEAD, POST"),
-        ("/admin/v1/drain", "GET, HEAD"),
-    ],
+    [(LOOKUP, "GET, HEAD"), ("/v1/stores/op0/lookup", "GET, HEAD, POST"), ("/admin/v1/drain", "GET, HEAD")],
 )
 def test_a_browser_that_asks_first_is_told_without_a_credential_what_a_page_may_send(
     world: World, service: str, path: str, methods: str

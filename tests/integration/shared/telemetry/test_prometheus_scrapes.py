@@ -20,10 +20,7 @@ QUICKER = 300
 
 def test_alerts_fire_when_their_faults_are_caused_and_go_when_they_are_mended(tmp_path: Path) -> None:
     checkpoint = HandmadeCheckpoint(tmp_path / "checkpoint").create().add(1, 2)
-    with (
-        redis_server() as redis,
-        cluster(checkpoint.path, tmp_path, redis.url, nodes=2, end_expiry_ms=500) as known,
-    ):
+    with redis_server() as redis, cluster(checkpoint.path, tmp_path, redis.url, nodes=2, end_expiry_ms=500) as known:
         known.wait_to_rest(copies=2, version=2)
         router = known.start_router(end_expiry_ms=500)
         wait_until(lambda: router.not_ready() == "", what="the router", limit_s=LIMIT_S)

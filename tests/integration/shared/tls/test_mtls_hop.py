@@ -26,6 +26,7 @@ from tests.support.cluster.in_process import (
 from tests.support.cluster.served_node import Served
 from tests.support.cluster.watch import reading
 from tests.support.services.certificates import Files, Signer, replace, uri
+from tests.support.services.guarded import peer_key
 from tests.support.spark.counting_query import WORDS
 from tests.support.spark.queries import wait_until
 
@@ -158,7 +159,7 @@ def test_a_certificate_alone_is_no_key_and_a_key_alone_no_certificate(known: Clu
     status, answer = asked(node.port, HOP, pki.ours.client(pki.router))
     assert (status, answer["type"]) == (401, "unauthenticated")
     client = Served(node.port)
-    client.tls, client.key = pki.ours.client(), known.router.access.identity.headers["authorization"].split()[1]
+    client.tls, client.key = pki.ours.client(), peer_key(known.router.access.identity)
     assert client.get(HOP).status == 403
     assert client.post("/admin/v1/drain", b'{"drain": true}').status == 403
     client.tls = pki.ours.client(pki.router)

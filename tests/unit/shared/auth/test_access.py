@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from tests.support.services.guarded import WRONG, Keys, bearer
+from tests.support.services.guarded import WRONG, Keys, bearer, peer_key
 from tests.support.services.wire import NoParser, Wire
 from uvicorn.config import Config
 from uvicorn.server import ServerState
@@ -120,7 +120,7 @@ def test_only_a_peer_may_call_what_is_internal_and_a_peer_reads_no_store_by_itse
     secret = tmp_path / "secret"
     secret.write_bytes(SECRET)
     access = access_of(keys, secret=secret)
-    peer = access.identity.headers["authorization"].removeprefix("Bearer ")
+    peer = peer_key(access.identity)
     assert access.peer(presented_in([bearer(peer)]))
     assert asked(access, peer, "/internal/v1/lags") == "peer"
     assert asked(access, peer, "/admin/v1/drain", "POST") == "peer"
@@ -235,7 +235,7 @@ def test_no_request_is_answered_as_another_one_however_they_are_mixed(
 async def ask_all(world: World, steps: Sequence[Step], revoked_at: int) -> None:
     access = Access(credentials=WatchedFile(world.path, parse_credentials), identity=world.identity, accepts_peers=True)
     connections = Connections(access, 2)
-    peer = access.identity.headers["authorization"].removeprefix("Bearer ")
+    peer = peer_key(access.identity)
     texts: dict[str | None, str | None] = {None: None, "peer": peer, "wrong": WRONG}
     texts.update(world.texts)
     texts.update(world.texts.items())
@@ -295,7 +295,7 @@ def test_a_hop_whose_head_is_known_is_refused_once_its_secret_is_gone(keys: Keys
     secret = tmp_path / "secret"
     secret.write_bytes(SECRET)
     access = access_of(keys, secret=secret)
-    hop = request("", access.identity.headers["authorization"].removeprefix("Bearer "), "hop")
+    hop = request("", peer_key(access.identity), "hop")
 
     async def run() -> None:
         connections = Connections(access, 1)

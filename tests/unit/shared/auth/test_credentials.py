@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.support.services.guarded import peer_key
 
 from understudy_shared.auth.cluster_secret import ClusterIdentity, parse_cluster_secrets
 from understudy_shared.auth.credentials import CredentialsError, add_key, parse_credentials, revoke_key, stored_keys
@@ -164,7 +165,7 @@ def test_two_secrets_live_at_once_so_that_one_can_replace_the_other(tmp_path: Pa
     services = [ClusterIdentity(WatchedFile(path, parse_cluster_secrets), "flights") for path in paths]
     for ahead, behind in zip(services[1:], services, strict=False):
         for one, other in ((ahead, behind), (behind, ahead)):
-            shown = one.headers["authorization"].removeprefix("Bearer ")
+            shown = peer_key(one)
             assert any(key.key_id in shown for key in other.keys.values())
 
 
@@ -176,7 +177,7 @@ def test_the_secret_itself_is_never_shown_and_each_application_has_a_key_of_its_
     assert OLD not in flights.header
     assert flights.header != trains.header
     assert not set(flights.keys) & set(trains.keys)
-    assert ClusterIdentity(None, "flights").headers == {"understudy-application": "flights"}
+    assert ClusterIdentity(None, "flights").header == b"understudy-application: flights\r\n"
 
 
 def test_a_new_secret_is_shown_and_known_without_a_restart(tmp_path: Path) -> None:

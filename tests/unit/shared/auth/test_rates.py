@@ -85,10 +85,7 @@ def test_a_limit_comes_and_goes_with_the_file_and_other_changes_leave_what_was_c
     assert all(world.directly("ann") for _ in range(50))
 
 
-@given(
-    st.lists(st.tuples(st.sampled_from(["ann", "bob", "free"]), st.floats(0, 2)), max_size=80),
-    st.floats(0.5, 20),
-)
+@given(st.lists(st.tuples(st.sampled_from(["ann", "bob", "free"]), st.floats(0, 2)), max_size=80), st.floats(0.5, 20))
 def test_nobody_is_answered_oftener_than_his_rate_and_his_burst_allow(
     steps: list[tuple[str, float]], per_s: float
 ) -> None:

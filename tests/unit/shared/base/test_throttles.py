@@ -48,10 +48,7 @@ def test_no_kind_is_logged_twice_in_a_minute_and_each_line_is_logged_or_counted(
 Event = tuple[float, int, int]
 """(ms since the step before, keys that are requested, keys that are to be retried)."""
 
-HISTORY = st.lists(
-    st.tuples(st.floats(0, 60_000), st.integers(0, 2000), st.integers(0, 300)),
-    max_size=60,
-)
+HISTORY = st.lists(st.tuples(st.floats(0, 60_000), st.integers(0, 2000), st.integers(0, 300)), max_size=60)
 
 
 @given(history=HISTORY, percent=st.integers(0, 100), per_s=st.integers(0, 100))

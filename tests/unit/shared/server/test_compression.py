@@ -13,14 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from understudy_shared.http.edge import Scope
-from understudy_shared.server.compression import (
-    AT_ONCE,
-    MIN_BATCH_BYTES,
-    MIN_BYTES,
-    SLICE_BYTES,
-    Packer,
-    accepts_gzip,
-)
+from understudy_shared.server.compression import AT_ONCE, MIN_BATCH_BYTES, MIN_BYTES, SLICE_BYTES, Packer, accepts_gzip
 
 JSON = (b"content-type", b"application/json")
 GZIP = (b"accept-encoding", b"gzip, deflate, br, zstd")

@@ -48,10 +48,7 @@ async def test_head_and_body_are_one_write_and_what_follows_is_written_as_it_com
     writes, _, _ = await sent(sending(b"body", headers=[LENGTH]))
     assert writes == [b"HTTP/1.1 200 OK\r\ncontent-length: 4\r\n\r\nbody"]
     writes, wire, _ = await sent(sending(b"one", b"", b"three"))
-    assert writes == [
-        b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n3\r\none\r\n",
-        b"5\r\nthree\r\n0\r\n\r\n",
-    ]
+    assert writes == [b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n3\r\none\r\n", b"5\r\nthree\r\n0\r\n\r\n"]
     assert not wire.is_closed
 
 
