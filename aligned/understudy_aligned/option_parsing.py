@@ -44,7 +44,7 @@ from understudy_aligned.spark_kafka_options import (
 )
 from understudy_shared.base.errors import SettingsError
 from understudy_shared.base.extras import install_fix
-from understudy_shared.base.renamed_options import resolve
+from understudy_shared.base.texts import renamed_option
 
 log = logging.getLogger(__name__)
 
@@ -418,7 +418,7 @@ def _batch_records(options: GivenOptions, default: AlignedOptions) -> tuple[int,
 def _bounds(options: GivenOptions, default: AlignedOptions) -> tuple[int, int | None]:
     """Return KIP-770's byte bound, given or usual, and the deprecated record bound unless bytes are given."""
     max_bytes, max_records = options.size(NEW_BOUND), options.whole(OLD_BOUND, least=1)
-    _, warning = resolve(NEW_BOUND, max_bytes, OLD_BOUND, max_records)
+    _, warning = renamed_option(NEW_BOUND, max_bytes, OLD_BOUND, max_records)
     if warning is not None:
         log.warning(warning)
     for name in NODES_CACHE:

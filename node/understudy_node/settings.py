@@ -18,7 +18,7 @@ from pydantic import model_validator
 from understudy_shared.auth.access import Access
 from understudy_shared.base.errors import SettingsError
 from understudy_shared.base.masking import masked_location
-from understudy_shared.base.renamed_options import resolve
+from understudy_shared.base.texts import renamed_option
 from understudy_shared.base.words import HostInfo
 from understudy_shared.bus.settings import BusSettings
 from understudy_shared.cluster.without_bus import parse_seeds
@@ -49,7 +49,7 @@ class NodeSettings(FleetFields, NodeFields, HttpServiceSettings):
     @model_validator(mode="after")
     def _new_cache_name_wins(self) -> NodeSettings:
         given = self.statestore_cache_max_bytes if "statestore_cache_max_bytes" in self.model_fields_set else None
-        size_bytes, warning = resolve(
+        size_bytes, warning = renamed_option(
             "statestore_cache_max_bytes", given, "cache_max_bytes_buffering", self.cache_max_bytes_buffering
         )
         if warning is not None:

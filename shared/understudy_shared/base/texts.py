@@ -1,6 +1,7 @@
 """Texts from people and for people: made safe to show, compared with known names, and read as sizes and times (pure).
 
-Units of sizes are binary, as in Spark's and the JVM's settings: `10m` is 10 MiB.
+Units of sizes are binary, as in Spark's and the JVM's settings: `10m` is 10 MiB. A renamed setting counts under both of
+its names, as in KIP-770's `StreamsConfigUtils`.
 """
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from itertools import islice
-from typing import Final
+from typing import Final, TypeVar
 
 from understudy_shared.base.errors import UnderstudyError
 
@@ -104,3 +105,21 @@ def duration_text(ms: int) -> str:
         if ms >= 3 * size_ms:
             return f"{ms / size_ms:.1f} {unit}"
     return f"{ms / 1000:.1f} s"
+
+
+T = TypeVar("T")
+
+
+def renamed_option(new_name: str, new: T | None, old_name: str, old: T | None) -> tuple[T | None, str | None]:
+    """Return the value that counts, and a warning; None is "not set", so `(None, None)` leaves the default.
+
+    A value is set when it was given, whatever the default is: callers pass None for what was not given. The new name
+    wins, and it is worth a warning only when the two differ. The old name alone counts, with a warning.
+    """
+    if old is None:
+        return new, None
+    if new is None:
+        return old, f"{old_name} is deprecated: use {new_name}"
+    if new == old:
+        return new, None
+    return new, f"{new_name} and the deprecated {old_name} are both set and differ; {new_name} is used"

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from understudy_shared.base.renamed_options import resolve
+from understudy_shared.base.texts import renamed_option
 
 VALUES = st.none() | st.integers(0, 3)
 
@@ -26,7 +26,7 @@ VALUES = st.none() | st.integers(0, 3)
 def test_statement_61_of_two_names_the_new_one_counts_and_the_warning_says_so(
     new: int | None, old: int | None, value: int | None, warns_of: str | None
 ) -> None:
-    resolved, warning = resolve("store_cache", new, "cache", old)
+    resolved, warning = renamed_option("store_cache", new, "cache", old)
     assert resolved == value
     assert (warning is None) == (warns_of is None)
     assert warns_of is None or warns_of in str(warning)
@@ -34,6 +34,6 @@ def test_statement_61_of_two_names_the_new_one_counts_and_the_warning_says_so(
 
 @given(new=VALUES, old=VALUES)
 def test_the_new_name_alone_is_never_warned_of_and_never_overruled(new: int | None, old: int | None) -> None:
-    resolved, warning = resolve("store_cache", new, "cache", old)
+    resolved, warning = renamed_option("store_cache", new, "cache", old)
     assert resolved == (old if new is None else new)
     assert (warning is None) == (old is None or old == new)
