@@ -174,10 +174,6 @@ class Spool:
             with suppress(OSError):
                 self._reused = Path(path).replace(self._folder / _REUSED)
 
-    def folder(self) -> Path:
-        """Return the planner's folder, made if need be. Raises OSError."""
-        return self._open_folder()
-
     def close(self) -> None:
         """Remove the planner's folder. From then on every write fails."""
         self._is_closed = True
@@ -190,7 +186,7 @@ class Spool:
             self._folder = None
 
     def _write(self, parts: Sequence[Sequence[pa.RecordBatch]]) -> SpoolFile:
-        folder = self._open_folder()
+        folder = self.folder()
         self._batches += 1
         # File names are never reused: an executor must not read another batch's records.
         path = folder / f"{self._batches}.arrow"
@@ -212,8 +208,8 @@ class Spool:
                 return reused.replace(path).open("r+b")
         return path.open("xb")
 
-    def _open_folder(self) -> Path:
-        """Open the planner's folder, or make it again after a cleaner of temporary files deleted it."""
+    def folder(self) -> Path:
+        """Return the planner's folder, made if need be, also after a cleaner deleted it. Raises OSError."""
         if self._is_closed:
             raise OSError(errno.EBADF, "the spool is closed")
         if self._folder is not None and self._folder.is_dir():

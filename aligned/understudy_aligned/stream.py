@@ -123,7 +123,7 @@ class SpoolAhead:
         self._planner = planner
         self._form = form or RecordsForm()
         self._is_ahead = is_ahead
-        self._writing = threading.Lock()
+        self.writing = threading.Lock()
         """Held while a file is written, and while Spark asks for a batch. Take it before the planner's lock."""
         self._wanted = threading.Event()
         """The batch after the current one is not written yet."""
@@ -133,12 +133,8 @@ class SpoolAhead:
         self._next: _Ahead | None = None
         self._thread: threading.Thread | None = None
 
-    def hold(self) -> AbstractContextManager[object]:
-        """Return a block in which nothing is written ahead."""
-        return self._writing
-
     def file_of(self, batch: PlannedBatch) -> SpoolFile | None:
-        """Return the file of a batch that was just planned; None if it cannot be written. Call it inside of `hold`."""
+        """Return the file of a batch that was just planned; None if it cannot be written. Hold `writing` meanwhile."""
         ahead, self._next = self._next, None
         if ahead is not None and ahead.holds(batch, self._form):
             self._current = ahead.file
@@ -153,14 +149,14 @@ class SpoolAhead:
 
     def reuse(self, path: str) -> None:
         """Let a later batch be written over a file that is not read any more."""
-        with self._writing:
+        with self.writing:
             if self._current is not None and self._current.path == path:
                 self._current = None
                 self._spool.reuse(path)
 
     def write_next(self) -> None:
         """Write the batch after the current one, if it is wanted and settled."""
-        with self._writing:
+        with self.writing:
             settled = self._planner.settled() if self._wanted.is_set() and not self._stopping.is_set() else None
             if settled is None:
                 return
@@ -412,7 +408,7 @@ class AlignedStream:
                 write_dead_letters(folder, span, poison)
 
     def _hold_writing(self) -> AbstractContextManager[object]:
-        return nullcontext() if self._ahead is None else self._ahead.hold()
+        return nullcontext() if self._ahead is None else self._ahead.writing
 
     def _parse_offset(self, offset: Json) -> SourceOffset:
         parsed = SourceOffset.from_json(offset)

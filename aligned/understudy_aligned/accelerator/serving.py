@@ -39,14 +39,10 @@ class Frames:
     """The two ends of the pipes in this process. Writing is thread-safe."""
 
     def __init__(self, source: int, sink: int) -> None:
-        self._source = source
+        self.source = source
+        """The descriptor to wait on for the next request."""
         self._sink = sink
         self._writing = threading.Lock()
-
-    @property
-    def source(self) -> int:
-        """The descriptor to wait on for the next request."""
-        return self._source
 
     def read_request(self) -> bytes | None:
         """Read the next request; None at the end of the pipe. Raises ValueError for anything else."""
@@ -80,7 +76,7 @@ class Frames:
     def _read(self, size: int) -> bytes | None:
         found = bytearray()
         while len(found) < size:
-            part = os.read(self._source, size - len(found))
+            part = os.read(self.source, size - len(found))
             if not part:
                 return None
             found += part

@@ -49,7 +49,7 @@ _COMMANDS = {
     "config": (".installation", "Show which settings of a service are in force, and who set them."),
     "keys": (".service_files", "Make, list and revoke the keys that services ask for."),
     "bench": (".benchmarking", "Load a server with lookups: rate, latency, age of the answers."),
-    "completion": (".installation", "Print a script that makes your shell complete commands and options."),
+    "completion": (".group", "Print a script that makes your shell complete commands and options."),
 }
 """Command to module and short help, in the order of the help. A module holds its command under the command's name."""
 
@@ -155,3 +155,25 @@ def cli() -> None:
     Each command has more: understudy COMMAND --help. Your shell completes commands and options after:
     eval "$(understudy completion bash)"
     """
+
+
+_VARIABLE = "_UNDERSTUDY_COMPLETE"
+"""click answers a shell that sets this variable; its name follows from the program's."""
+
+
+@click.command(epilog=EXIT_CODES_HELP)
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+def completion(shell: str) -> None:
+    """Print a script for SHELL that completes the commands and options of understudy.
+
+    \b
+    Examples:
+      eval "$(understudy completion bash)"                      # this shell; or add the line to ~/.bashrc
+      eval "$(understudy completion zsh)"                       # or add the line to ~/.zshrc
+      understudy completion fish > ~/.config/fish/completions/understudy.fish
+    """
+    from click.shell_completion import get_completion_class  # noqa: PLC0415  # no other command needs it
+
+    kind = get_completion_class(shell)
+    assert kind is not None
+    click.echo(kind(cli, {}, "understudy", _VARIABLE).source())

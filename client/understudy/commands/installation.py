@@ -1,4 +1,4 @@
-"""`understudy config`, `doctor` and `completion`: what is set here and by whom, and what is wrong."""
+"""`understudy config` and `understudy doctor`: what is set here and by whom, and what is wrong, here or at a server."""
 
 from __future__ import annotations
 
@@ -17,7 +17,6 @@ from typing import Any
 
 import click
 import orjson
-from click.shell_completion import get_completion_class
 
 from understudy.calls.credentials import trust_options
 from understudy.calls.http_client import Server, ServerProblemError
@@ -340,24 +339,3 @@ def _asked(server: Server, path: str, what: str, findings: list[dict[str, str]])
 
 def _wrong(what: str, fix: str) -> dict[str, str]:
     return {"state": "wrong", "what": what, "fix": fix}
-
-
-_VARIABLE = "_UNDERSTUDY_COMPLETE"
-"""click answers a shell that sets this variable; its name follows from the program's."""
-
-
-@click.command(epilog=EXIT_CODES_HELP)
-@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
-def completion(shell: str) -> None:
-    """Print a script for SHELL that completes the commands and options of understudy.
-
-    \b
-    Examples:
-      eval "$(understudy completion bash)"                      # this shell; or add the line to ~/.bashrc
-      eval "$(understudy completion zsh)"                       # or add the line to ~/.zshrc
-      understudy completion fish > ~/.config/fish/completions/understudy.fish
-    """
-    root = click.get_current_context().find_root()
-    kind = get_completion_class(shell)
-    assert kind is not None
-    click.echo(kind(root.command, {}, "understudy", _VARIABLE).source())

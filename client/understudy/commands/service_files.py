@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 import orjson
@@ -17,10 +17,11 @@ from understudy.calls.http_client import path_segment
 from understudy.calls.options import Command, ServerOptions, server_options
 from understudy.terminal.console import FieldList, Page, Sheet, print_json, print_lines, print_page
 from understudy.terminal.exits import EXIT_CODES_HELP, CommandError, ExitCode
-from understudy_shared.auth.credentials import CredentialsError, StoredKey, add_key, revoke_key, stored_keys
-from understudy_shared.auth.presented import new_key
 from understudy_shared.base.errors import SettingsError, UnderstudyError
 from understudy_shared.base.texts import printable
+
+if TYPE_CHECKING:
+    from understudy_shared.auth.credentials import StoredKey
 
 _WORST_FIRST = ("failed", "waiting", "restoring", "opening", "idle", "serving")
 _APPLICATION_COLUMNS = ("application", "state", "versions behind", "time lag", "stores", "version", "since", "reason")
@@ -262,6 +263,9 @@ def new(
       understudy keys new dashboard --role reader --expires-in 90d --credentials-file credentials.toml
       understudy keys new prometheus --role monitor --credentials-file credentials.toml --output prometheus.key
     """
+    from understudy_shared.auth.credentials import add_key  # noqa: PLC0415  # slow to import
+    from understudy_shared.auth.presented import new_key  # noqa: PLC0415
+
     now = datetime.now(UTC).replace(microsecond=0)
     expires_at = None if expires_in is None else now + lifetime(expires_in)
     key = new_key()
@@ -269,7 +273,7 @@ def new(
         write_private(output, f"{key.text}\n")
     try:
         add_key(file, key, principal=principal, roles=roles, now=now, expires_at=expires_at)
-    except CredentialsError as error:
+    except SettingsError as error:
         if output is not None:
             output.unlink(missing_ok=True)  # no service would take that key
         raise _usage(error) from None
@@ -294,9 +298,11 @@ def list_keys(file: Path, *, as_json: bool) -> None:
     Examples:
       understudy keys list --credentials-file credentials.toml
     """
+    from understudy_shared.auth.credentials import stored_keys  # noqa: PLC0415  # slow to import
+
     try:
         found = stored_keys(file)
-    except CredentialsError as error:
+    except SettingsError as error:
         raise _usage(error) from None
     if as_json:
         for key in found:
@@ -315,9 +321,11 @@ def revoke(key_id: str, *, file: Path) -> None:
     Examples:
       understudy keys revoke 0123456789abcdef --credentials-file credentials.toml
     """
+    from understudy_shared.auth.credentials import revoke_key  # noqa: PLC0415  # slow to import
+
     try:
         revoke_key(file, key_id)
-    except CredentialsError as error:
+    except SettingsError as error:
         raise _usage(error) from None
     click.echo(f"{printable(key_id)} is revoked")
 

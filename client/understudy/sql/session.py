@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from importlib import import_module
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Unpack
 
 import orjson
@@ -105,9 +104,7 @@ class SqlSession:
     def __enter__(self) -> SqlSession:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:

@@ -196,7 +196,7 @@ class SpooledQuery:
 
     def next(self) -> tuple[PlannedBatch, SpoolFile] | None:
         """The next batch, if there is one, with its file."""
-        with self.ahead.hold():
+        with self.ahead.writing:
             batch = self.query.at_once()
             if batch is None:
                 return None
