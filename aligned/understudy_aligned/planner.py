@@ -381,7 +381,6 @@ class Planner:
             return ahead.lags.current(wanted, self._clock.monotonic_ms())
 
     def snapshot(self) -> PlannerMetrics:
-        """Return the metrics at this moment."""
         with self._shared.changed:
             self._shared.update_waits()
             now_ms = self._clock.monotonic_ms()

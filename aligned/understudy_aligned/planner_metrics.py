@@ -62,7 +62,6 @@ class Lateness:
 
 
 def record_lateness(taken: Sequence[Taken]) -> Lateness:
-    """Return the lateness of a batch's records."""
     if not taken:
         return Lateness()
     timestamps_ms = np.concatenate([each.timestamps_ms for each in taken])
@@ -107,7 +106,6 @@ class RunCounts:
     recent: deque[Sample] = field(default_factory=lambda: deque(maxlen=MAX_SAMPLES))
 
     def add(self, sample: Sample, *, dead_letters: int) -> None:
-        """Count a planned batch."""
         self.recent.append(sample)
         self.batches += 1
         self.records += sample.records

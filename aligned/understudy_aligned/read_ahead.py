@@ -359,7 +359,6 @@ class ReadAhead:
 
     @property
     def held_bytes(self) -> int:
-        """The bytes of all buffered records."""
         return sum([each.bytes for each in self.retained.values()])
 
     def is_filling(self, now_ms: float) -> bool:

@@ -261,7 +261,6 @@ class Slice(NamedTuple):
 
     @classmethod
     def whole(cls, records: pa.RecordBatch) -> Slice:
-        """Take all rows of a batch."""
         return cls(records, 0, records.num_rows)
 
     @property

@@ -124,7 +124,6 @@ class SharedReadAhead:
             self.changed.notify_all()
 
     def seek_done(self, index: int, turn: Seek) -> None:
-        """Take the answer to `Seek`."""
         with self.changed:
             self.ahead.seek_done(turn.cursors.keys(), generation=turn.generation)
             self.changed.notify_all()

@@ -53,11 +53,9 @@ class AlignedSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """Return the name for `format(...)`."""
         return "understudy"
 
     def schema(self) -> str:
-        """Return the schema of the rows."""
         self._schema_asked = True
         return spark_schema(RowOptions.of(self._parsed))
 

@@ -239,7 +239,6 @@ class _Joined:
         self._rows = self._bytes = self._written = 0
 
     def add(self, batch: pa.RecordBatch) -> Place:
-        """Add a batch, and return its place."""
         size = large_bytes(batch) if self._most_rows else 0
         if self._rows + batch.num_rows > self._most_rows or self._bytes + size > COALESCE_BYTES:
             self.write()
@@ -249,7 +248,6 @@ class _Joined:
         return place
 
     def write(self) -> None:
-        """Write what is held."""
         if self._held:
             self._writer.write_batch(concat(self._held))
             self._held, self._rows, self._bytes, self._written = [], 0, 0, self._written + 1

@@ -128,7 +128,6 @@ def _described(task: ReadTask) -> Mapping[str, object]:
 
 
 def main() -> None:
-    """Answer until the pipe ends."""
     calls = PlannerCalls()
     remove_spool_on_sigterm(calls.remove_spool)
     for kind in sys.argv[2:]:

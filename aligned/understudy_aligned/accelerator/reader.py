@@ -47,7 +47,6 @@ def answer(request: bytes, frames: Frames) -> bytes:
 
 
 def main() -> None:
-    """Answer until the pipe ends."""
     serve(answer, at_end=lambda: None)
 
 

@@ -178,7 +178,6 @@ class KafkaClient:
             self._consumer.pause(paused)
 
     def resume(self, partitions: Iterable[TopicPartition]) -> None:
-        """Continue reading partitions."""
         if resumed := [KafkaPartition(*partition) for partition in partitions]:
             self._consumer.resume(resumed)
 
@@ -461,7 +460,6 @@ class KafkaConfig:
 
     @property
     def server(self) -> str:
-        """The bootstrap servers."""
         return self.servers
 
     @property

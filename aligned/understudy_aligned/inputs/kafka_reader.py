@@ -137,7 +137,6 @@ class KafkaRangeReader:
         self.losses = 0
 
     def read(self, span: Range) -> Iterator[pa.RecordBatch]:
-        """Yield the range's records in batches."""
         if self._opened_client is None:
             self._opened_client = KafkaClient(
                 self._config.server, {**self._config.client_properties, **_SHORT_FETCH_WAIT}
@@ -195,7 +194,6 @@ class _Reading:
         self._deadline_s = time.monotonic() + self._config.request_timeout_ms / 1000
 
     def _poll(self) -> list[Message]:
-        """Return the range's next records."""
         records, events = group_messages(self._client.messages(BATCH_RECORDS, wait_s=_LOOK_S))
         came = records.get(self._partition, [])
         if came:

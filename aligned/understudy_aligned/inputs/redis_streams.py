@@ -51,7 +51,6 @@ DATA_LOSS_FIX = "Start with a new checkpoint, or set fail_on_data_loss=false to 
 
 
 def stream_key(tp: TopicPartition) -> str:
-    """Return the key of a partition's stream."""
     return f"{tp.topic}:{tp.partition}"
 
 
@@ -109,7 +108,6 @@ class StreamServer:
             return bool(self._run("XREAD", "COUNT", 1, "BLOCK", block_ms, "STREAMS", *keys, *ids))
 
     def close(self) -> None:
-        """Give the connection back."""
         self._client.close()
         self._pool.close()
 

@@ -83,7 +83,6 @@ class TimestampRules:
     own: tuple[tuple[str, TimestampRule], ...] = ()
 
     def of(self, topic: str) -> TimestampRule:
-        """Return the rule of a topic."""
         return next((rule for name, rule in self.own if name == topic), self.default)
 
     @property

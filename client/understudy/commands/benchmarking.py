@@ -73,7 +73,6 @@ class Measured(Histogram):
         self.largest = 0.0
 
     def observe(self, value: float) -> None:
-        """Count a value."""
         super().observe(value)
         self.largest = max(self.largest, value)
 
@@ -99,7 +98,6 @@ class LoadCounts:
         return set(self.outcomes) <= {"found", "absent"}
 
     def failed(self, why: str) -> None:
-        """Count a lookup without a reply."""
         self.outcomes[why] += 1
 
     def answered(self, status: int, body: bytes, latency_ms: float) -> None:
@@ -130,7 +128,6 @@ class LoadCounts:
         }
 
     def lines(self, took_s: float) -> list[str]:
-        """Return the report for people."""
         return [f"  {name:9}  {text}" for name, text in self._rows(took_s)]
 
     def _rows(self, took_s: float) -> Iterator[tuple[str, str]]:

@@ -223,7 +223,6 @@ class ExportProgress:
         self._bar.start()
 
     def restart(self) -> None:
-        """Count from the beginning."""
         self.rows, self._size_bytes = 0, 0
 
     def add(self, piece: Piece) -> None:

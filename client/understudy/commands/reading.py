@@ -54,14 +54,12 @@ def dashed_word(words: Sequence[str], option: str) -> str | None:
 
 
 def raw_option(command: Command) -> Command:
-    """Add --raw."""
     return click.option("--raw", is_flag=True, help="Show what Spark stores, too, where a result is computed from it.")(
         command
     )
 
 
 def longs_option(command: Command) -> Command:
-    """Add --longs."""
     return click.option(
         "--longs", type=click.Choice(["number", "string"]),
         help="Print whole numbers so: as strings they survive programs whose numbers are doubles.  [default: number]",

@@ -44,7 +44,6 @@ class RowOutput(ABC):
 
 
 def format_option(formats: Sequence[str], *, what: str) -> Callable[[Command], Command]:
-    """Return the option --format."""
     return click.option(
         "--format", "form", type=click.Choice(formats),
         help=f"The form of the {what}.  [default: ndjson, a JSON object per line]",

@@ -28,7 +28,6 @@ _APPLICATION_COLUMNS = ("application", "state", "versions behind", "time lag", "
 
 
 def applications_option(*, required: bool) -> Callable[[Command], Command]:
-    """Add --file."""
     return click.option(
         "--file", type=click.Path(dir_okay=False, path_type=Path), required=required, show_envvar=True,
         envvar="UNDERSTUDY_APPLICATIONS", help="The file of applications, as `understudy node --applications` has it.",
@@ -207,7 +206,6 @@ _KEY_COLUMNS = ("id", "principal", "roles", "created", "expires")
 
 
 def credentials_option(command: Command) -> Command:
-    """Add --credentials-file."""
     return click.option(
         "--credentials-file",
         "file",
@@ -342,7 +340,6 @@ def write_private(path: Path, text: str) -> None:
 
 
 def key_row(key: StoredKey, now: datetime) -> tuple[str, ...]:
-    """Return a key's row for people."""
     ends = "never" if key.expires_at is None else f"{key.expires_at:%Y-%m-%d %H:%M}"
     ended = key.expires_at is not None and key.expires_at <= now
     made = "?" if key.created_at is None else f"{key.created_at:%Y-%m-%d}"

@@ -211,7 +211,6 @@ class Announcer:
 
 
 def ready_facts(demo: Ready) -> dict[str, object]:
-    """Return the line of --json."""
     plan = demo.plan
     name, version = demo.server
     valkey = {"name": name.lower(), "role": "valkey", "pid": demo.valkey_pid, "url": plan.redis, "argv": []}

@@ -92,7 +92,6 @@ def load_flights(path: Path) -> list[Flight]:
 
 
 def parse_flights(rows: Iterable[Mapping[str, str]]) -> Iterator[Flight]:
-    """Parse the table's rows, in their order."""
     for row in rows:
         tailnum = row["tailnum"]
         yield Flight(
@@ -231,7 +230,6 @@ class FlightStreams:
             self._client.delete(*self._keys)
 
     def close(self) -> None:
-        """Give the connection back."""
         self._client.close()
         self._client.connection_pool.disconnect()
 

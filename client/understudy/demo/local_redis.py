@@ -48,7 +48,6 @@ class LocalRedis:
 
     @property
     def pid(self) -> int:
-        """The process id of the running server."""
         assert self._process is not None, "it was not started"
         return self._process.pid
 

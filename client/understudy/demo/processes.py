@@ -165,7 +165,6 @@ class Child:
                 os.killpg(self.pid, signal.SIGKILL)
 
     def last_lines(self, count: int = LAST_LINES) -> list[str]:
-        """Return the end of its log."""
         with self.log.open("rb") as log:
             log.seek(max(0, log.seek(0, os.SEEK_END) - _LAST_BYTES))
             lines = log.read().decode(errors="replace").splitlines()
@@ -208,7 +207,6 @@ def is_running(pid: int) -> bool:
 
 
 def how_it_ended(code: int) -> str:
-    """Return a return code in words."""
     if code < 0:
         return f"was killed by {signal.Signals(-code).name}"
     return "ended" if code == 0 else f"ended with exit code {code}"

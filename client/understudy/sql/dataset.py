@@ -363,7 +363,6 @@ class Scan:
         self._batches = batches
 
     def to_reader(self) -> pa.RecordBatchReader:
-        """Return the reader of its batches."""
         return pa.RecordBatchReader.from_batches(self.projected_schema, self._batches)
 
 

@@ -266,7 +266,6 @@ class Access:
     where: tuple[tuple[Any, ...], ...] = ()
 
     def question(self) -> ScanQuestion:
-        """Return the members of a scan."""
         question: ScanQuestion = {}
         if self.prefix:
             question["prefix"] = self.prefix

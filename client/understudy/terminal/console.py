@@ -81,7 +81,6 @@ def print_json(document: bytes) -> None:
 
 
 def print_lines(lines: Iterable[str]) -> None:
-    """Print text as it is, not folded."""
     for line in lines:
         click.echo(line)
 
@@ -123,7 +122,6 @@ def drawn(page: Page) -> RenderableType:
 
 
 def _coloured(line: str) -> str:
-    """Colour the state in a line."""
     found = None if "NO_COLOR" in os.environ else _STATE.match(line)
     if found is None:
         return line

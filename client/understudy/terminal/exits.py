@@ -58,7 +58,6 @@ def error_lines(error: UnderstudyError) -> list[str]:
 
 
 def say_error(error: UnderstudyError) -> None:
-    """Print an error on stderr."""
     for line in error_lines(error):
         click.echo(masked_text(line), err=True)
 

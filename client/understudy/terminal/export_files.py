@@ -35,7 +35,6 @@ class Written:
         self._writer: Any = None
 
     def write(self, content: Any) -> None:
-        """Write a piece."""
         self._file.write(content)
 
     def finish(self) -> None:

@@ -152,7 +152,6 @@ def _end(report: Mapping[str, Any]) -> str:
 
 
 def _errors(report: Mapping[str, Any]) -> list[str]:
-    """List the errors of replicas."""
     return [
         f"error: {printable(store['store'])} partition {partition['partition']}"
         + (f" on {printable(partition['node_id'])}" if "node_id" in partition else "")

@@ -57,7 +57,6 @@ def position_text(position: int | None, end: int | None) -> str:
 
 
 def host_text(host: Mapping[str, Any]) -> str:
-    """Print `host:port`."""
     return printable(f"{host['host']}:{host['port']}")
 
 
