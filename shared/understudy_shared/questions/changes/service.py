@@ -331,48 +331,6 @@ class Changes(ABC):
         return ChangesTurn(turn, versions.first, last)
 
 
-class _Lines:
-    """The lines of one answer: the head, the changes, a line behind each version, and the end."""
-
-    def __init__(self, asked: ChangesTurn, merged: MergedChanges) -> None:
-        self.asked = asked
-        self.found = 0
-        self._merged = merged
-        self._range = {"from": asked.first, "to": asked.last}
-
-    def head(self) -> bytes:
-        """Return what stands before the changes."""
-        store, partitions = self.asked.turn.store, list(self.asked.turn.partitions)
-        said = {"store": store.name, "lineage": store.lineage, **self._range, "partitions": partitions}
-        return ndjson_line("changes", said)
-
-    async def bodies(self) -> AsyncGenerator[bytes | memoryview]:
-        """Yield the changes, in pieces of any size. Raises the problem of what cannot be read."""
-        count = len(self.asked.turn.partitions)
-        left, before = count, 0
-        async with aclosing(self._merged.pieces()) as pieces:
-            async for piece in pieces:
-                yield piece.lines
-                self.found += piece.found
-                left -= piece.is_whole
-                if not left:
-                    yield self._version(piece, self.found - before)
-                    left, before = count, self.found
-
-    def end(self) -> bytes:
-        """Return what stands behind the changes."""
-        said = {"changes": self.found, **self._range, "partitions": len(self.asked.turn.partitions)}
-        return ndjson_line("end", said)
-
-    def _version(self, last: VersionLines, found: int) -> bytes:
-        """Return the line behind a version, by its last piece."""
-        store = self.asked.turn.store
-        of = (ApplicationId(store.application_id), Lineage(store.lineage))
-        position = Position(*of, last.version, last.committed_at_us).encode()
-        said = {"version": last.version, "committed_at": utc_text(last.committed_at_us), "position": position}
-        return ndjson_line("version", {**said, "changes": found})
-
-
 class ChangesResponse(BulkResponse):
     """The answer to a request for changes."""
 
@@ -382,40 +340,54 @@ class ChangesResponse(BulkResponse):
     def __init__(self, changes: Changes, store: str, given: Mapping[str, str]) -> None:
         super().__init__()
         self._changes, self._store, self._given = changes, store, given
+        self._found = 0
 
     async def answer(self, scope: Scope, authorization: Authorization, send: SendMessage, asker: Asker) -> None:
         """See `BulkResponse`."""
         scans = self._changes.scans
         with scans.counted("changes", self._store, asker), scans.long_reads.begun_changes():
             asked = await self._changes.begins(self._store, self._given, authorization)
-            fetch = patient(self._changes.reader(asked))
-            merged = MergedChanges(asked.turn.partitions, asked.first, asked.last, fetch)
-            lines = _Lines(asked, merged)
+            partitions, fetch = asked.turn.partitions, patient(self._changes.reader(asked))
+            merged = MergedChanges(partitions, asked.first, asked.last, fetch)
             try:
                 if asked.first <= asked.last:
                     await merged.begin()
-                await self._send(lines, send, only_head=is_head(Request(scope)))
+                await send(head_message(MEDIA_TYPES[ExportFormat.NDJSON], asked.last, len(partitions)))
+                if not is_head(Request(scope)):
+                    async with aclosing(self._bodies(asked, merged)) as bodies:
+                        async for body in bodies:
+                            for piece in cut_pieces([body]):
+                                await send(body_message(piece))
+                await send(body_message(b"", more=False))
             finally:
-                scans.long_reads.changes_sent += lines.found
+                scans.long_reads.changes_sent += self._found
                 await merged.close()
 
     async def broken_off(self, problem: Problem) -> bytes:
         """See `BulkResponse`."""
         return ndjson_line("error", problem.as_dict())
 
-    async def _send(self, lines: _Lines, send: SendMessage, *, only_head: bool) -> None:
-        turn, last = lines.asked.turn, lines.asked.last
-        await send(head_message(MEDIA_TYPES[ExportFormat.NDJSON], last, len(turn.partitions)))
-        if not only_head:
-            await send(body_message(lines.head()))
-        if not only_head and lines.asked.first <= last:
-            async with aclosing(lines.bodies()) as bodies:
-                async for body in bodies:
-                    for piece in cut_pieces([body]):
-                        await send(body_message(piece))
-        if not only_head:
-            await send(body_message(lines.end()))
-        await send(body_message(b"", more=False))
+    async def _bodies(self, asked: ChangesTurn, merged: MergedChanges) -> AsyncGenerator[bytes | memoryview]:
+        """Yield the head, the changes with a line behind each version, and the end. Raises the problem of what cannot
+        be read.
+        """
+        store, count = asked.turn.store, len(asked.turn.partitions)
+        of = ApplicationId(store.application_id), Lineage(store.lineage)
+        range_ = {"from": asked.first, "to": asked.last}
+        said = {"store": store.name, "lineage": store.lineage, **range_, "partitions": list(asked.turn.partitions)}
+        yield ndjson_line("changes", said)
+        left, before = count, 0
+        async with aclosing(merged.pieces()) as pieces:
+            async for piece in pieces:
+                yield piece.lines
+                self._found += piece.found
+                left -= piece.is_whole
+                if not left:
+                    position = Position(*of, piece.version, piece.committed_at_us).encode()
+                    said = {"version": piece.version, "committed_at": utc_text(piece.committed_at_us)}
+                    yield ndjson_line("version", {**said, "position": position, "changes": self._found - before})
+                    left, before = count, self._found
+        yield ndjson_line("end", {"changes": self._found, **range_, "partitions": count})
 
 
 def changes_routes(changes: Changes) -> APIRouter:
