@@ -1,7 +1,12 @@
-"""Bases on the node's own disk: where they are, which are complete, and which may be reused after a restart.
+"""Bases on the node's own disk: restored from snapshots in bounded steps, opened, and reused after a restart.
 
 The rule: `base.json` is written last, so a directory with one is complete. A base is reused only if its version is
 still the committed one: same commit time, and the same source file where that still exists.
+
+RocksDB snapshots are Spark's own files, linked or downloaded and opened in place. Those of the HDFS-backed provider are
+linked or downloaded too, so that all of it is one version of the file, and decompressed once into an arena, piece by
+piece. Where stored values carry Spark's row checksums, each is verified when it is read, and stripped: a row that fails
+its checksum is an error, never an answer.
 """
 
 from __future__ import annotations
@@ -12,9 +17,10 @@ import logging
 import os
 import shutil
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Literal
@@ -22,10 +28,25 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from xxhash import xxh3_64_hexdigest
 
-from understudy_node.checkpoint.files import DISK_FULL, FetchMethod, FileStat
-from understudy_shared.base.errors import LocalDiskError, UnderstudyError
+from understudy_node.checkpoint.changelog import ChecksumError, strip_hdfs_value, strip_rocksdb_value
+from understudy_node.checkpoint.compression import decompressed_pieces
+from understudy_node.checkpoint.files import DISK_FULL, CheckpointFiles, FetchMethod, FileStat
+from understudy_node.checkpoint.snapshots import (
+    DEFAULT_MAX_ZIP_BYTES,
+    SnapshotManifest,
+    StateFile,
+    parse_snapshot_zip,
+)
+from understudy_node.engine.arena_base import ArenaBase
+from understudy_node.engine.arena_build import build_arena
+from understudy_node.engine.arena_files import MAX_RECORDS_BYTES
+from understudy_node.engine.base import Base, CachedBase, WrappingBase
+from understudy_node.engine.rocksdb_base import BlockCache, RocksBase
+from understudy_node.engine.scans import ScanOrder
+from understudy_shared.base.errors import CorruptFileError, LocalDiskError, UnderstudyError, VanishedError
 from understudy_shared.base.files import PRIVATE_FOLDER, private_folder
 from understudy_shared.base.words import ApplicationId, Lineage, TaskId
+from understudy_shared.bus.messages import Restore
 
 log = logging.getLogger(__name__)
 
@@ -199,3 +220,216 @@ def writing(directory: Path) -> Iterator[None]:
 def _plain(name: str) -> str:
     """Escape a name for use as a directory."""
     return "".join(char if char.isalnum() or char in "-_." else f"%{ord(char):x}" for char in name).strip(".") or "_"
+
+
+CHOOSING, FETCHING, BUILDING, OPENING = "choosing a snapshot", "fetching files", "building", "opening"
+REPLAYING = "replaying changes"
+"""The base is open, and more than `acceptable_recovery_lag` versions are missing."""
+
+
+class RestoreProgress:
+    """The progress of one store. `total_bytes` is None while no snapshot was chosen."""
+
+    __slots__ = ("done_bytes", "stage", "total_bytes")
+
+    def __init__(self) -> None:
+        self.stage = CHOOSING
+        self.done_bytes = 0
+        self.total_bytes: int | None = None
+
+    def __repr__(self) -> str:
+        return f"RestoreProgress({self.stage}, {self.done_bytes} of {self.total_bytes} bytes)"
+
+    def begin(self, total_bytes: int) -> None:
+        """Begin to fetch so many bytes; bytes of an earlier attempt count no more."""
+        self.stage, self.done_bytes, self.total_bytes = FETCHING, 0, total_bytes
+
+    def fetched(self, size_bytes: int) -> None:
+        """Add bytes that have come to the local disk."""
+        self.done_bytes += size_bytes
+
+
+def of_all(stores: Collection[tuple[RestoreProgress, bool]]) -> Restore:
+    """Merge the restores of stores, each with whether it is open: the stage is that of the first that is not."""
+    stage = next((progress.stage for progress, is_open in stores if not is_open), REPLAYING)
+    sizes = [progress.total_bytes for progress, is_open in stores if progress.total_bytes is not None or not is_open]
+    known = [size for size in sizes if size is not None]
+    return Restore(
+        stage=stage,
+        done_bytes=sum(progress.done_bytes for progress, _ in stores),
+        total_bytes=sum(known) if len(known) == len(sizes) else None,
+    )
+
+
+class ChecksumBase(WrappingBase):
+    """`base` without its checksums. `verified(key, stored)` returns the value, or raises ChecksumError."""
+
+    def __init__(self, base: Base, verified: Callable[[bytes, bytes], bytes]) -> None:
+        super().__init__(base)
+        self._verified = verified
+
+    def get(self, key: bytes) -> bytes | None:
+        return self._strip(key, self._base.get(key))
+
+    def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        return [self._strip(key, stored) for key, stored in zip(keys, self._base.get_many(keys), strict=True)]
+
+    def scan(self, start: bytes | None = None, end: bytes | None = None) -> Iterator[tuple[bytes, bytes]]:
+        for key, stored in self._base.scan(start, end):
+            value = self._strip(key, stored)
+            if value is not None:
+                yield key, value
+
+    def _strip(self, key: bytes, stored: bytes | None) -> bytes | None:
+        if stored is None:
+            return None
+        try:
+            return self._verified(key, stored)
+        except ChecksumError as error:
+            raise CorruptFileError(
+                f"a row of the snapshot is damaged: {error}",
+                where=f"{self._base!r}, key {key[:32].hex()}",
+                fix="Check the storage; restore this partition again from the checkpoint",
+            ) from None
+
+
+@dataclass(frozen=True, slots=True)
+class ChosenSnapshot:
+    """A chosen snapshot, and the log's record of its version."""
+
+    file: StateFile
+    directory: str
+    committed_at_ns: int | None
+    row_checksum: bool
+    merge_operator_version: int
+    order: ScanOrder | None = None
+    """Order of the keys for readers that scan them; None where no reader scans."""
+
+    @property
+    def path(self) -> str:
+        return f"{self.directory}/{self.file.name}"
+
+    def record(self, source: FileStat, manifest: SnapshotManifest | None) -> BaseRecord:
+        """Make the record of the base. `manifest` is that of a RocksDB snapshot."""
+        return BaseRecord(
+            kind="zip" if self.file.kind == "zip" else "snapshot",
+            version=self.file.version,
+            unique_id=self.file.unique_id,
+            committed_at_ns=self.committed_at_ns,
+            source=(source.mtime_ns, source.size, source.inode),
+            total_keys=None if manifest is None else manifest.total_keys,
+            row_checksum=self.row_checksum,
+            merge_operator_version=self.merge_operator_version,
+            families={} if manifest is None else dict(manifest.column_families),
+        )
+
+
+Restoring = Generator[None, None, Base]
+
+
+def restore(  # noqa: PLR0917  # what is restored, from where, to where; and who hears of it
+    snapshot: ChosenSnapshot,
+    files: CheckpointFiles,
+    disk: LocalBases,
+    store: Path,
+    cache: BlockCache,
+    progress: RestoreProgress | None = None,
+) -> Restoring:
+    """Fetch a snapshot to local disk and open it. VanishedError: choose again. A failure leaves no files behind."""
+    progress = progress or RestoreProgress()
+    directory = disk.new_directory(store, snapshot.file.version)
+    with writing(directory), _blaming(snapshot, files, directory):
+        source = files.stat(snapshot.path)
+        if source is None:
+            raise VanishedError("the snapshot is gone", where=snapshot.path)
+        manifest: SnapshotManifest | None = None
+        if snapshot.file.kind == "zip":
+            manifest = yield from _fetch_rocksdb(snapshot, files, disk, directory, progress)
+        else:
+            progress.begin(source.size)
+            yield from _fetch_arena(snapshot, files, directory, progress)
+        if files.stat(snapshot.path) not in (source, None):
+            raise VanishedError("the snapshot was rewritten while it was read", where=snapshot.path)
+        base = disk.finish(directory, snapshot.record(source, manifest))
+        progress.stage = OPENING
+        yield
+        return open_base(base, cache, snapshot.order)
+
+
+def open_base(local: LocalBase, cache: BlockCache, order: ScanOrder | None = None) -> Base:
+    """Open a complete base from local disk. `order`: the order of its keys, for readers who scan."""
+    return CachedBase(_opened(local, cache, order or ScanOrder()), cache.rows, local.record.families)
+
+
+def _opened(local: LocalBase, cache: BlockCache, order: ScanOrder) -> Base:
+    record = local.record
+    if record.kind == "snapshot":
+        arena = ArenaBase.open(local.directory)
+        if not record.row_checksum:
+            return arena
+        return ChecksumBase(arena, lambda key, stored: strip_hdfs_value(order.original(key), stored))
+    database = RocksBase.open(local.directory, cache=cache, expected_keys=record.total_keys)
+    if not record.row_checksum:
+        return database
+    delimiter = b"," if record.merge_operator_version == 1 else b""
+    return ChecksumBase(database, partial(strip_rocksdb_value, delimiter=delimiter))
+
+
+def _fetch_arena(
+    snapshot: ChosenSnapshot, files: CheckpointFiles, directory: Path, progress: RestoreProgress
+) -> Generator[None, None, None]:
+    compressed = directory / snapshot.file.name
+    files.fetch(snapshot.path, compressed)
+    progress.fetched(compressed.stat().st_size)
+    progress.stage = BUILDING
+    yield
+    pieces: Iterable[bytes | memoryview] = decompressed_pieces(
+        compressed, name=snapshot.path, max_bytes=MAX_RECORDS_BYTES
+    )
+    if snapshot.order is not None:
+        pieces = snapshot.order.pieces(pieces, where=snapshot.path)
+    for _ in build_arena(directory, pieces):
+        yield
+    compressed.unlink()
+
+
+def _fetch_rocksdb(
+    snapshot: ChosenSnapshot, files: CheckpointFiles, disk: LocalBases, directory: Path, progress: RestoreProgress
+) -> Generator[None, None, SnapshotManifest]:
+    data = files.read(snapshot.path, DEFAULT_MAX_ZIP_BYTES)
+    manifest = parse_snapshot_zip(data, name=snapshot.path, merge_operator_version=snapshot.merge_operator_version)
+    _write_members(manifest, directory)
+    progress.begin(sum(table.size_bytes for table in manifest.sst_files))
+    for table in manifest.sst_files:
+        destination = directory / table.local_name
+        disk.fetched[files.fetch(f"{snapshot.directory}/SSTs/{table.dfs_name}", destination)] += 1
+        size_bytes = destination.stat().st_size
+        if size_bytes != table.size_bytes:
+            raise CorruptFileError(
+                f"the table has {size_bytes} bytes where the snapshot says {table.size_bytes}",
+                where=f"{snapshot.directory}/SSTs/{table.dfs_name}",
+                fix="The replica restores from another snapshot when there is one; check the storage",
+            )
+        progress.fetched(size_bytes)
+        yield
+    return manifest
+
+
+def _write_members(manifest: SnapshotManifest, directory: Path) -> None:
+    for name, content in manifest.members.items():
+        (directory / name).write_bytes(content)
+
+
+@contextmanager
+def _blaming(snapshot: ChosenSnapshot, files: CheckpointFiles, directory: Path) -> Generator[None, None, None]:
+    """Report damage of the local copy as the snapshot's: the copy is removed, so only the snapshot can be examined."""
+    try:
+        yield
+    except CorruptFileError as damage:
+        if str(directory) not in damage.where:
+            raise
+        raise CorruptFileError(
+            damage.what,
+            where=f"{files.url}/{snapshot.path}",
+            fix="The replica restores from another snapshot when there is one; check the storage",
+        ) from damage

@@ -29,9 +29,8 @@ from understudy_node.replica.chosen_files import (
     missing_snapshot,
     missing_version,
 )
-from understudy_node.replica.local_bases import LocalBase, writing
+from understudy_node.replica.local_bases import ChosenSnapshot, LocalBase, RestoreProgress, open_base, restore, writing
 from understudy_node.replica.replica_context import StorePlace, Surroundings
-from understudy_node.replica.restore import ChosenSnapshot, RestoreProgress, open_base, restore
 from understudy_node.replica.task_view import Mark
 from understudy_shared.base.errors import (
     CheckpointError,

@@ -14,9 +14,8 @@ from understudy_node.checkpoint.changelog import ChangelogOperation
 from understudy_node.counters import Measures
 from understudy_node.engine.view import release_tiers
 from understudy_node.follow.history import CommitRecord
-from understudy_node.replica.local_bases import LocalBases
+from understudy_node.replica.local_bases import LocalBases, of_all
 from understudy_node.replica.replica_context import StorePlace, Surroundings
-from understudy_node.replica.restore import of_all
 from understudy_node.replica.store_replica import StoreReplica
 from understudy_node.replica.task_view import Mark, Retained, TaskView, task_view
 from understudy_shared.base.errors import CorruptFileError, MissingVersionError

@@ -159,7 +159,7 @@ from understudy_node.node import Node
 from understudy_node.settings import NodeSettings
 from understudy_shared.base.clock import SystemClock
 from understudy_shared.base.words import HostInfo
-from understudy_node.replica import restore
+from understudy_node.replica import local_bases
 
 checkpoint, data_dir, stop_at = sys.argv[1], Path(sys.argv[2]), sys.argv[3]
 
@@ -174,14 +174,14 @@ def then_halt(work):
     return halting
 
 if stop_at == "before the record":
-    restore.LocalBases.finish = halt
+    local_bases.LocalBases.finish = halt
 elif stop_at == "in the record":
     def cut(bases, directory, record):
         (directory / ".base.json").write_text(record.model_dump_json()[:20])
         halt()
-    restore.LocalBases.finish = cut
+    local_bases.LocalBases.finish = cut
 else:
-    restore.build_arena = then_halt(restore.build_arena)
+    local_bases.build_arena = then_halt(local_bases.build_arena)
     fetch = LocalFiles.fetch
     def fetch_and_halt(files, path, destination):
         fetch(files, path, destination)

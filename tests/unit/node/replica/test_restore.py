@@ -15,16 +15,18 @@ from understudy_node.checkpoint.files import FileStat, LocalFiles
 from understudy_node.checkpoint.snapshots import StateFile
 from understudy_node.engine.base import Base
 from understudy_node.engine.rocksdb_base import BlockCache
-from understudy_node.replica.local_bases import BaseRecord, LocalBases, usable_again
-from understudy_node.replica.restore import (
+from understudy_node.replica.local_bases import (
     CHOOSING,
     FETCHING,
     OPENING,
     REPLAYING,
+    BaseRecord,
     ChosenSnapshot,
+    LocalBases,
     RestoreProgress,
     of_all,
     restore,
+    usable_again,
 )
 from understudy_node.replica.task import TaskReplica
 from understudy_shared.base.errors import CorruptFileError, UnderstudyError, VanishedError

@@ -48,9 +48,8 @@ from understudy_node.questions.export.bulk.pipe import (
 from understudy_node.questions.export.parts import BulkQuestion, MadePart, export_columns, gathered_rows
 from understudy_node.questions.scan.parts import scan_part
 from understudy_node.questions.scan.rows import row_maker
-from understudy_node.replica.local_bases import read_base
+from understudy_node.replica.local_bases import open_base, read_base
 from understudy_node.replica.read_views import Reading
-from understudy_node.replica.restore import open_base
 from understudy_node.replica.task_view import TaskView
 from understudy_node.stores.lookup import StoreReader, store_readers
 from understudy_shared.base.errors import UnderstudyError
