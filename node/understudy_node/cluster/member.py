@@ -113,40 +113,6 @@ MAX_POLLED = 32
 """Most nodes polled at the same time, each on its own connection; the rest follow after the next search."""
 
 
-async def poll_silent_members(
-    context: MemberContext, *, assigns: Callable[[], bool], take: Callable[[Assignment], None]
-) -> None:
-    """Poll silent members while this node `assigns`, until cancelled. `take` receives a later assignment."""
-    polls = Polls(context.calls, context.neighbours, heard=context.heard, assigned=take, at_once=MAX_POLLED)
-    silent = SilentNodes(
-        context.neighbours,
-        polls.poll,
-        most=MAX_POLLED,
-        # The holder of a lease in Redis is not cut off itself, so one hung peer of two counts as dead, too.
-        others_heard=lambda node_id, since_ms: True,
-        clock=context.clock,
-        but=context.node_id,
-    )
-    while True:
-        await asyncio.sleep(context.heartbeat_ms / 4 / 1000)
-        polls_now = assigns() and context.neighbours.assignment is not None
-        if polls_now and await silent.ask_due(context.heartbeat_ms):
-            context.changed.set()
-
-
-async def log_other_applications(gossip: Gossip, *, where: str) -> None:
-    """Look once the bus is available; then wait for the end of the process. `where` names the bus."""
-    while True:
-        try:
-            text = alone_text(gossip.application_id, await gossip.applications(), where=where)
-            break
-        except BusError:  # the member logs that Redis is away
-            await asyncio.sleep(RETRY_S)
-    if text is not None:
-        log.info("%s", text, extra={"action": "other-applications"})
-    await asyncio.Event().wait()
-
-
 def alone_text(application_id: str, found: Applications, *, where: str) -> str | None:
     """Return the log text for a node that is the only one of its application, if there are others; else None (pure)."""
     others = [*found.others(application_id), *found.without_nodes(application_id)]
@@ -230,13 +196,11 @@ class ClusterMember:
         self._loop = asyncio.get_running_loop()
         self._tasks.start("listen", self.cluster.run())
         self._tasks.start("beat", self.beat.run())
-        polling = poll_silent_members(self._context, assigns=lambda: self.has_lease, take=self._remembering.offer)
-        self._tasks.start("ask nodes that are silent", polling)
+        self._tasks.start("ask nodes that are silent", self._poll_silent_members())
         self._tasks.start("remember", self._memory.keep())
         self._tasks.start("go on without the bus", self.cluster.go_on_without_the_bus())
         if self._is_alone:
-            others = log_other_applications(self.gossip, where=self._shown_redis)
-            self._tasks.start("look for other applications", others)
+            self._tasks.start("look for other applications", self._log_other_applications())
 
     # ---- the `ClusterDelegate` of its follower
 
@@ -382,6 +346,38 @@ class ClusterMember:
         if self.draining:
             return "draining"
         return "starting" if self.node.generation is None else "serving"
+
+    async def _poll_silent_members(self) -> None:
+        """Poll silent members while this node has the lease: no other node moves tasks."""
+        context, offer = self._context, self._remembering.offer
+        polls = Polls(context.calls, context.neighbours, heard=context.heard, assigned=offer, at_once=MAX_POLLED)
+        silent = SilentNodes(
+            context.neighbours,
+            polls.poll,
+            most=MAX_POLLED,
+            # The holder of a lease in Redis is not cut off itself, so one hung peer of two counts as dead, too.
+            others_heard=lambda node_id, since_ms: True,
+            clock=context.clock,
+            but=self.node_id,
+        )
+        while True:
+            await asyncio.sleep(context.heartbeat_ms / 4 / 1000)
+            polls_now = self.has_lease and self.assignment is not None
+            if polls_now and await silent.ask_due(context.heartbeat_ms):
+                context.changed.set()
+
+    async def _log_other_applications(self) -> None:
+        """Look once the bus is available; then wait for the end of the process."""
+        while True:
+            try:
+                found = await self.gossip.applications()
+                break
+            except BusError:  # the member logs that Redis is away
+                await asyncio.sleep(RETRY_S)
+        text = alone_text(self.gossip.application_id, found, where=self._shown_redis)
+        if text is not None:
+            log.info("%s", text, extra={"action": "other-applications"})
+        await asyncio.Event().wait()
 
 
 MAX_WHY_CHARS = 500

@@ -54,16 +54,22 @@ FORKS = {
 }
 
 
+def forked(kind: str, checkpoint: HandmadeCheckpoint, folder: Path) -> tuple[ForkedCheckpoint, int]:
+    """The fork, and the last version of the checkpoint itself."""
+    fork = fork_of(checkpoint, folder / "copied")
+    ours, theirs = FORKS[kind]
+    checkpoint.add(*ours)
+    fork.add(*theirs)
+    return fork, ours[-1]
+
+
 @pytest.mark.parametrize("kind", in_full(FORKS, if_in=("behind", "ahead")))
 def test_a_node_on_a_copy_that_went_on_gets_no_task_and_is_named_while_the_right_nodes_come_and_go(
     kind: str, tmp_path: Path, checkpoint: HandmadeCheckpoint, redis: RedisServer
 ) -> None:
-    fork = fork_of(checkpoint, tmp_path / "copied")
-    ours, theirs = FORKS[kind]
-    checkpoint.add(*ours)
-    fork.add(*theirs)
+    fork, last = forked(kind, checkpoint, tmp_path)
     with cluster(checkpoint.path, tmp_path, redis.url, nodes=2) as known:
-        known.wait_to_rest(copies=2, version=ours[-1])
+        known.wait_to_rest(copies=2, version=last)
         with reading(known.router) as reader, node_on(fork, tmp_path, redis) as copy:
             wait_until(lambda: is_refused(copy) and names_it(known), what="the copy to be refused", limit_s=LIMIT_S)
             for node_id in ("n1", "n2"):
@@ -82,12 +88,9 @@ def test_a_node_on_a_copy_that_went_on_gets_no_task_and_is_named_while_the_right
 def test_a_node_of_the_cluster_that_comes_back_on_a_copy_answers_nothing(
     kind: str, tmp_path: Path, checkpoint: HandmadeCheckpoint, redis: RedisServer
 ) -> None:
-    fork = fork_of(checkpoint, tmp_path / "copied")
-    ours, theirs = FORKS[kind]
-    checkpoint.add(*ours)
-    fork.add(*theirs)
+    fork, last = forked(kind, checkpoint, tmp_path)
     with cluster(checkpoint.path, tmp_path, redis.url, nodes=2, rebalance_delay_ms=60_000) as known:
-        known.wait_to_rest(copies=2, version=ours[-1])
+        known.wait_to_rest(copies=2, version=last)
         with reading(known.router) as reader:
             known.end("n2")
             with node_on(fork, tmp_path, redis, node_id="n2", rebalance_delay_ms=60_000) as copy:
@@ -100,17 +103,14 @@ def test_a_node_of_the_cluster_that_comes_back_on_a_copy_answers_nothing(
 def test_a_node_that_comes_back_on_a_copy_answers_nothing_while_the_other_cannot_read_its_checkpoint(
     kind: str, tmp_path: Path, checkpoint: HandmadeCheckpoint, redis: RedisServer
 ) -> None:
-    fork = fork_of(checkpoint, tmp_path / "copied")
-    ours, theirs = FORKS[kind]
-    checkpoint.add(*ours)
-    fork.add(*theirs)
+    fork, last = forked(kind, checkpoint, tmp_path)
     files, late = PausableFiles(checkpoint.path), partial(cluster_node, rebalance_delay_ms=60_000)
     with (
         cluster(checkpoint.path, tmp_path, redis.url, nodes=1, rebalance_delay_ms=60_000) as known,
         late(checkpoint.path, tmp_path / "slow", redis.url, node_id="slow", files=files) as slow,
     ):
         for node in (slow, known.nodes["n1"]):
-            wait_until(partial(holds_all, node, ours[-1]), what="its tasks", limit_s=LIMIT_S)
+            wait_until(partial(holds_all, node, last), what="its tasks", limit_s=LIMIT_S)
         files.pause()
         with reading(known.router) as reader:
             known.end("n1")
