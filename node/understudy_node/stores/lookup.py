@@ -350,37 +350,7 @@ class FindingReader(StoreReader):
 _FIRST = Selection(limit=1)
 
 
-def store_reader(
-    store: ServedStore,
-    *,
-    application_id: ApplicationId,
-    lineage: Lineage,
-    partitions: int,
-    replicas: Mapping[int, TaskReplica],
-    row_prefix: bytes,
-    max_key_bytes: int,
-    rows: RowCache,
-) -> StoreReader:
-    """Make the reader of a store, by the way in which it is read. `rows` caches printed rows."""
-    fields: dict[str, Any] = {
-        "store": store,
-        "application_id": application_id,
-        "lineage": lineage,
-        "partitions": partitions,
-        "replicas": replicas,
-        "row_prefix": row_prefix,
-        "json_name": orjson.dumps(store.name),
-        "layout": store.codec.layout(partitions),
-        "max_key_bytes": max_key_bytes,
-        "printed": rows,
-        "section": rows.new_section(),
-    }
-    if store.make_finder is None:
-        return StoreReader(**fields)
-    return FindingReader(**fields, finder=store.make_finder(row_prefix))
-
-
-def store_readers(  # what readers are made of
+def store_readers(
     description: CheckpointDescription,
     aliases: Mapping[str, StoreAlias],
     *,
@@ -390,21 +360,27 @@ def store_readers(  # what readers are made of
     replicas: Mapping[int, Mapping[int, TaskReplica]],
     rows: RowCache,
 ) -> dict[StoreName, StoreReader]:
-    """Make the readers of all stores. `replicas` are those of each operator, by partition; `rows` caches printed rows.
-
-    `row_prefix` is what the provider puts before a row.
+    """Make the readers of all stores, each by the way in which it is read. `replicas` are those of each operator, by
+    partition; `rows` caches printed rows. `row_prefix` is what the provider puts before a row.
     """
     partitions = {operator.operator_id: operator.partitions for operator in description.operators}
-    return {
-        name: store_reader(
-            store,
-            application_id=application_id,
-            lineage=description.query_id,
-            partitions=partitions[store.operator_id],
-            replicas=replicas.get(store.operator_id, {}),
-            row_prefix=row_prefix,
-            max_key_bytes=max_key_bytes,
-            rows=rows,
-        )
-        for name, store in served_stores(description, aliases).items()
-    }
+    readers: dict[StoreName, StoreReader] = {}
+    for name, store in served_stores(description, aliases).items():
+        fields: dict[str, Any] = {
+            "store": store,
+            "application_id": application_id,
+            "lineage": description.query_id,
+            "partitions": partitions[store.operator_id],
+            "replicas": replicas.get(store.operator_id, {}),
+            "row_prefix": row_prefix,
+            "json_name": orjson.dumps(store.name),
+            "layout": store.codec.layout(partitions[store.operator_id]),
+            "max_key_bytes": max_key_bytes,
+            "printed": rows,
+            "section": rows.new_section(),
+        }
+        if store.make_finder is None:
+            readers[name] = StoreReader(**fields)
+        else:
+            readers[name] = FindingReader(**fields, finder=store.make_finder(row_prefix))
+    return readers

@@ -149,16 +149,6 @@ _SHOWN: Final = ("key", "value", "result", "sessions", "rows", "values", "entrie
 """Members whose whole numbers are printed as texts for readers who ask for that."""
 
 
-def columns_of(store: ServedStore) -> Columns:
-    """Return the columns that questions about a store may name: those of a value only where a key has one."""
-    codec = store.codec
-    key = [(name, each.type) for name, each in zip(codec.names, codec.key.fields, strict=True)][: row_columns(codec)]
-    if store.kind is not StoreKind.VALUE:
-        return Columns(key)
-    value = [(name, each.type) for name, each in zip(store.value_names, store.value_schema.fields, strict=True)]
-    return Columns(key, value, store.result_types)
-
-
 @dataclass(frozen=True, slots=True)
 class RowMaker:
     """The maker of the rows of one question from one store."""
@@ -324,7 +314,7 @@ def row_maker(
     starts, only_counts = _starts(reader, prefix), question.operation == "count"
     if not question.names_columns:  # to compile the columns takes longer than a seek
         return RowMaker(reader, prefix, (), (), None, selection, longs_as_text, only_counts, starts)
-    columns, keys = columns_of(store), _key_columns(store)
+    columns, keys = _columns(store)
     terms = compile_where(question.where, columns)
     if question.has_range and store.kind is StoreKind.TIMERS:
         raise BadBoundError("an export takes no range of timers", where="from", fix="Scan them, which is a seek")
@@ -346,10 +336,17 @@ def row_maker(
     )
 
 
-def _key_columns(store: ServedStore) -> tuple[Column, ...]:
+def _columns(store: ServedStore) -> tuple[Columns, tuple[Column, ...]]:
+    """Return the columns that questions about a store may name, those of a value only where a key has one; and those of
+    the key.
+    """
     codec = store.codec
-    named = list(zip(codec.names, codec.key.fields, strict=True))[: row_columns(codec)]
-    return tuple(Column("key", (name,), (at,), each.type) for at, (name, each) in enumerate(named))
+    key = [(name, each.type) for name, each in zip(codec.names, codec.key.fields, strict=True)][: row_columns(codec)]
+    keys = tuple(Column("key", (name,), (at,), each) for at, (name, each) in enumerate(key))
+    if store.kind is not StoreKind.VALUE:
+        return Columns(key), keys
+    value = [(name, each.type) for name, each in zip(store.value_names, store.value_schema.fields, strict=True)]
+    return Columns(key, value, store.result_types), keys
 
 
 def _ranged(keys: Sequence[Column]) -> Column:
