@@ -1,4 +1,4 @@
-"""Spans of router and node reach a real collector as one trace; without an endpoint there is nothing of them."""
+"""Traces go from a reader through router and node into logs and to a collector, and nothing of them is sent unasked."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.support.bus.redis_server import redis_server
@@ -18,7 +19,7 @@ from tests.support.checkpoint.handmade import HandmadeCheckpoint
 from tests.support.cluster.fake_cluster import STORE
 from tests.support.cluster.fake_cluster import cluster as fake_cluster
 from tests.support.cluster.fake_node import found, problem
-from tests.support.cluster.in_process import LIMIT_S, Cluster, cluster
+from tests.support.cluster.in_process import LIMIT_S, Cluster, ClusterRouter, cluster
 from tests.support.services.canned_server import Canned, CannedServer, canned_server
 from tests.support.services.received_spans import ACCEPTS, CLIENT, SERVER, ReceivedSpan, spans_of
 from tests.support.spark.counting_query import WORDS
@@ -32,8 +33,82 @@ from understudy_shared.telemetry.span_export import ENDPOINTS, open_spans
 from understudy_shared.telemetry.spans import Kind, Spans, parse_traceparent
 
 TRACE_ID, SPAN_ID = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
-SAMPLED, UNSAMPLED = f"00-{TRACE_ID}-{SPAN_ID}-01", f"00-{'a' * 32}-{SPAN_ID}-00"
 KEY = f"/v1/stores/op0/keys/{WORDS[0]}"
+
+
+@pytest.fixture(scope="module")
+def router(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterRouter]:
+    folder = tmp_path_factory.mktemp("traces")
+    checkpoint = HandmadeCheckpoint(folder / "checkpoint").create().add(1)
+    with redis_server() as redis, cluster(checkpoint.path, folder, redis.url, nodes=1) as known:
+        known.wait_to_rest(copies=1, version=1)
+        yield known.router
+
+
+def ask(router: ClusterRouter, method: str, target: str, headers: dict[str, str], body: bytes | None = None) -> int:
+    connection = http.client.HTTPConnection("127.0.0.1", router.port, timeout=LIMIT_S)
+    try:
+        connection.request(method, target, body, headers)
+        response = connection.getresponse()
+        response.read()
+        return response.status
+    finally:
+        connection.close()
+
+
+def lines_of_reads(caplog: pytest.LogCaptureFixture) -> list[tuple[str, str, dict[str, Any]]]:
+    """Service, outcome and fields of each line about a lines_of_reads read."""
+    return [
+        (record.name.partition(".")[0], record.outcome, vars(record))  # type: ignore[attr-defined]
+        for record in list(caplog.records)
+        if getattr(record, "trace_id", None) == TRACE_ID and record.action == "read"  # type: ignore[attr-defined]
+    ]
+
+
+@pytest.mark.parametrize(
+    ("target", "more", "outcome"),
+    [
+        (KEY, {}, "found"),
+        (KEY, {"content-length": "0"}, "found"),
+        ("/v1/stores/op0/keys/nowhere", {}, "absent"),
+        (f"{KEY}?max_staleness_ms=0&max_lag=0", {"content-length": "0"}, None),
+    ],
+    ids=["directly", "by ASGI", "absent", "under a bound"],
+)
+def test_a_lookup_with_a_trace_has_a_line_with_its_ids_at_the_router_and_at_the_node(
+    router: ClusterRouter, caplog: pytest.LogCaptureFixture, target: str, more: dict[str, str], outcome: str | None
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    assert ask(router, "GET", target, {"traceparent": SAMPLED, **more}) in {200, 404, 503}
+    wait_until(
+        lambda: {service for service, *_ in lines_of_reads(caplog)} >= {"understudy_router", "understudy_node"},
+        what="both",
+    )
+    for _, said, fields in lines_of_reads(caplog):
+        assert said == outcome or outcome is None
+        assert fields["parent_id"] == SPAN_ID
+        assert WORDS[0] not in json.dumps({name: str(value) for name, value in fields.items()})
+
+
+async def test_a_read_that_needs_another_node_says_so_once_a_minute_with_the_readers_trace_and_no_key(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO)
+    refuses = problem(ProblemType.STORE_ERROR)
+    async with fake_cluster(lambda *_: refuses, lambda *_: found("b")) as known:
+        for _ in range(5):
+            assert (await known.http.get(f"{STORE}/keys/secret", headers={"traceparent": SAMPLED})).status_code == 200
+        lines = [record for record in caplog.records if getattr(record, "action", "") == "read-fallback"]
+        (line,) = lines
+        fields = vars(line)
+        assert (fields["node"], fields["reason"], fields["store"]) == ("a", "store-error", "words")
+        assert (fields["trace_id"], fields["parent_id"]) == (TRACE_ID, SPAN_ID)
+        assert "secret" not in line.getMessage() + str(fields)
+        assert known.router.forwarder.context.fallbacks["store-error"] >= 1
+        assert [trace.trace.trace_id for hop in known.nodes[1].hops for trace in hop.traces] == [TRACE_ID] * 5
+
+
+SAMPLED = f"00-{TRACE_ID}-{SPAN_ID}-01"
 LOOKUP = "/v1/stores/op0/lookup"
 ROUTER, NODE = "understudy-router", "understudy-node"
 
@@ -49,16 +124,6 @@ class Traced:
 
     cluster: Cluster
     collector: CannedServer
-
-    def ask(self, method: str, target: str, headers: dict[str, str], body: bytes | None = None) -> int:
-        connection = http.client.HTTPConnection("127.0.0.1", self.cluster.router.port, timeout=LIMIT_S)
-        try:
-            connection.request(method, target, body, headers)
-            response = connection.getresponse()
-            response.read()
-            return response.status
-        finally:
-            connection.close()
 
     def trace(self, trace_id: str, count: int) -> list[ReceivedSpan]:
         """The spans of a trace, once there are so many."""
@@ -141,7 +206,7 @@ def test_a_lookup_of_the_command_line_is_one_trace_from_the_reader_through_the_r
 def test_every_kind_of_lookup_is_one_trace(traced: Traced, target: str, body: bytes | None, status: int) -> None:
     method, trace_id = ("GET", "b" * 32) if body is None else ("POST", "c" * 32)
     headers = {"traceparent": f"00-{trace_id}-{SPAN_ID}-01", "content-type": "application/json"}
-    assert traced.ask(method, target, headers, body) == status
+    assert ask(traced.cluster.router, method, target, headers, body) == status
     request = assert_is_one_trace(traced.trace(trace_id, 3), traced.cluster, SPAN_ID)
     assert request.name == f"{method} /v1/stores/{{store}}/lookup"
     assert request.attributes["understudy.store"] == "op0"
@@ -156,7 +221,7 @@ def test_a_collector_that_takes_nothing_costs_no_answer_and_one_line(
     with traced_cluster(tmp_path, Canned(b"", status=400)) as traced:
         for _ in range(3):
             seen = len(traced.collector.requests)
-            assert traced.ask("GET", KEY, {"traceparent": SAMPLED}) == 200
+            assert ask(traced.cluster.router, "GET", KEY, {"traceparent": SAMPLED}) == 200
             wait_until(lambda seen=seen: len(traced.collector.requests) > seen, what="an export", limit_s=LIMIT_S)  # type: ignore[misc]
         wait_until(lambda: bool(lost()), what="the line", limit_s=LIMIT_S)
     assert len(lost()) <= 2, "one of the router, one of the node"
