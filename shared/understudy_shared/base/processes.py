@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import ctypes
 import gc
 import os
 import signal
 import sys
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -48,6 +46,8 @@ def die_with(parent: int) -> None:
     Only Linux has this. The tie is to the thread that started this process: it must be one that lives on.
     """
     if sys.platform == "linux":
+        import ctypes  # noqa: PLC0415  # costs milliseconds, and every command imports this module
+
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:  # it ended before we were tied to it
         sys.exit(1)
@@ -68,6 +68,8 @@ def without_collections() -> Iterator[None]:
 @contextmanager
 def signals_handled(handle: Callable[[], None], *kinds: signal.Signals) -> Iterator[None]:
     """Have the signals call `handle` within the block. Only the main thread gets signals: others see no effect."""
+    import threading  # noqa: PLC0415  # as above
+
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -7,7 +7,6 @@ command line shows in problems are made of them.
 from __future__ import annotations
 
 import logging
-import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -302,6 +301,8 @@ def read_store_bounds(path: Path | None) -> StoreBounds:
     """Read the bounds of a file; without a file there are no defaults. Raises SettingsError."""
     if path is None:
         return StoreBounds()
+    import tomllib  # noqa: PLC0415  # only services read such a file, and commands import this module
+
     try:
         tables = tomllib.loads(path.read_text())
     except FileNotFoundError:
