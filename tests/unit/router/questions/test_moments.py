@@ -1,7 +1,8 @@
-"""A router's calls about snapshot leases: all nodes are asked, one that does not answer costs a part, and no truth."""
+"""The questions of a router about versions: the leases that nodes hold, and the version that was newest at a moment."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from typing import cast
 
@@ -11,7 +12,8 @@ from tests.support.clock import ManualClock
 from tests.support.router.tables import APPLICATION, LINEAGE, beat, port_of, tables_of, task
 
 from understudy_router.admin.overview import MAX_SHOWN, overview_part
-from understudy_router.questions.moments import SnapshotLeases, listing_document
+from understudy_router.questions.moments import Moments, SnapshotLeases, listing_document
+from understudy_shared.base.clock import SystemClock
 from understudy_shared.base.words import ApplicationId, HostInfo, Lineage
 from understudy_shared.cluster.node_calls import CallKind, NodeCallError, NodeCalls, NodeTimeoutError
 from understudy_shared.http.problems import ProblemError
@@ -24,6 +26,7 @@ from understudy_shared.questions.lease.calls import (
     decode_leases_call,
     encode_shown,
 )
+from understudy_shared.reads.bounds import Bound
 from understudy_shared.reads.tokens import Position, SnapshotLease
 
 Said = tuple[int, bytes] | Exception
@@ -143,3 +146,68 @@ async def test_a_listing_sums_up_what_nodes_hold_and_names_those_that_did_not_an
 def test_an_overview_has_some_leases_and_the_number_of_all() -> None:
     part = overview_part([entry(str(number)) for number in range(MAX_SHOWN + 5)])
     assert (part["held"], len(part["leases"])) == (MAX_SHOWN + 5, MAX_SHOWN)
+
+
+MOMENT = Bound(at_us=5)
+MomentSaid = tuple[int, dict[str, object]] | Exception | None
+"""The reply of a node; None: it never answers."""
+
+
+class MomentNodes:
+    """MomentNodes that say what a test has them say."""
+
+    def __init__(self, said: dict[str, MomentSaid]) -> None:
+        self.said = {port_of(name): each for name, each in said.items()}
+        self.asked: list[int] = []
+
+    async def position_at(self, host: HostInfo, at_us: int) -> tuple[int, dict[str, object]]:
+        self.asked.append(host.port)
+        said = self.said[host.port]
+        if said is None:
+            await asyncio.Event().wait()
+        if isinstance(said, Exception):
+            raise said
+        assert said is not None
+        return said
+
+
+def moments(nodes: MomentNodes, *, deadline_ms: int = 10_000) -> Moments:
+    """The first node is the furthest, so it is asked first."""
+    tables = tables_of(task("a", "b"), beat("a", version=9), beat("b", version=8))
+    calls = cast(NodeCalls, nodes)
+    leases = SnapshotLeases(APPLICATION, tables, calls, clock=SystemClock())
+    return Moments(tables, calls, leases, deadline_ms=deadline_ms)
+
+
+def position(version: int, lineage: str = LINEAGE) -> Position:
+    return Position(ApplicationId(APPLICATION), Lineage(lineage), version, 3)
+
+
+def says(found: Position) -> MomentSaid:
+    return 200, {"position": found.encode()}
+
+
+async def test_the_node_that_is_the_furthest_is_asked_and_no_other() -> None:
+    nodes = MomentNodes({"a": says(position(7)), "b": says(position(6))})
+    assert (await moments(nodes).resolved(MOMENT)).snapshot == position(7)
+    assert nodes.asked == [port_of("a")]
+    assert await moments(nodes).resolved(Bound(version=3)) == Bound(version=3)
+
+
+@pytest.mark.parametrize(
+    "first",
+    [NodeCallError("down"), (200, {"position": "rubbish"}), (503, {"detail": "not ready"}), says(position(7, "old"))],
+)
+async def test_another_node_is_asked_when_one_fails_lies_or_follows_another_history(first: MomentSaid) -> None:
+    nodes = MomentNodes({"a": first, "b": says(position(6))})
+    assert (await moments(nodes).resolved(MOMENT)).snapshot == position(6)
+
+
+async def test_a_moment_before_all_versions_is_gone_and_a_silent_node_ends_at_the_deadline() -> None:
+    gone = MomentNodes({"a": (410, {"type": "version-gone", "detail": "gone", "retained_versions": [3, 9]}), "b": None})
+    with pytest.raises(ProblemError) as refused:
+        await moments(gone).resolved(MOMENT)
+    assert (refused.value.problem.status, refused.value.problem.extra) == (410, {"retained_versions": [3, 9]})
+    with pytest.raises(ProblemError) as late:
+        await moments(MomentNodes({"a": None, "b": None}), deadline_ms=1).resolved(MOMENT)
+    assert late.value.problem.status == 504
