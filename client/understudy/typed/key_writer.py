@@ -16,25 +16,8 @@ from understudy.typed.models import columns_of
 from understudy.typed.python_types import MISMATCHES, CalendarInterval, YearMonthInterval
 from understudy_shared.base.errors import BadKeyError
 from understudy_shared.spark import temporal
+from understudy_shared.spark import types as t
 from understudy_shared.spark.json_values import compile_json_parser, example_of, shown
-from understudy_shared.spark.types import (
-    ArrayType,
-    BinaryType,
-    DateType,
-    DayTimeIntervalType,
-    DoubleType,
-    Field,
-    FloatType,
-    IntegralType,
-    MapType,
-    SparkType,
-    StringType,
-    StructType,
-    TimestampNtzType,
-    TimestampType,
-    TimeType,
-    unique_names,
-)
 
 ToJson = Callable[[Any], Any]
 
@@ -42,19 +25,19 @@ _MICROSECOND: Final = timedelta(microseconds=1)
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-def to_json(spark_type: SparkType) -> ToJson:
+def to_json(spark_type: t.SparkType) -> ToJson:
     """Return a function from a Python value that is not null to JSON. It raises ValueError or TypeError for values that
     would lose something, and leaves what it does not know to the parser.
     """
     match spark_type:
-        case StructType(fields):
+        case t.StructType(fields):
             return _struct(fields)
-        case ArrayType(element):
+        case t.ArrayType(element):
             of_element = _or_null(to_json(element))
             return lambda value: [of_element(each) for each in value] if isinstance(value, list | tuple) else value
-        case MapType(key, value_type):
+        case t.MapType(key, value_type):
             return _map(to_json(key), _or_null(to_json(value_type)))
-        case IntegralType():
+        case t.IntegralType():
             return _integer
         case _:
             return _SCALARS.get(type(spark_type), _other)
@@ -64,8 +47,8 @@ def _or_null(convert: ToJson) -> ToJson:
     return lambda value: None if value is None else convert(value)
 
 
-def _struct(fields: Sequence[Field]) -> ToJson:
-    names = unique_names(each.name for each in fields)
+def _struct(fields: Sequence[t.Field]) -> ToJson:
+    names = t.unique_names(each.name for each in fields)
     converts = {name: _or_null(to_json(each.type)) for name, each in zip(names, fields, strict=True)}
 
     def convert(value: Any) -> Any:
@@ -176,16 +159,16 @@ def _other(value: Any) -> Any:
     return str(value) if isinstance(value, Decimal | YearMonthInterval | CalendarInterval) else value
 
 
-_SCALARS: Final[Mapping[type[SparkType], ToJson]] = {
-    FloatType: _float,
-    DoubleType: _float,
-    StringType: _string,
-    BinaryType: _base64,
-    DateType: _date,
-    TimestampType: _timestamp,
-    TimestampNtzType: _timestamp_ntz,
-    TimeType: _time,
-    DayTimeIntervalType: _duration,
+_SCALARS: Final[Mapping[type[t.SparkType], ToJson]] = {
+    t.FloatType: _float,
+    t.DoubleType: _float,
+    t.StringType: _string,
+    t.BinaryType: _base64,
+    t.DateType: _date,
+    t.TimestampType: _timestamp,
+    t.TimestampNtzType: _timestamp_ntz,
+    t.TimeType: _time,
+    t.DayTimeIntervalType: _duration,
 }
 
 
@@ -196,7 +179,7 @@ class KeyWriter:
         self._columns = {each.name: to_json(each.type) for each in columns}
         self._types = {each.name: each.type for each in columns}
         self._parse = compile_json_parser(
-            StructType(tuple(Field(each.name, each.type) for each in columns)), list(self._columns)
+            t.StructType(tuple(t.Field(each.name, each.type) for each in columns)), list(self._columns)
         )
         self._names = self._types.keys()
 
@@ -228,7 +211,7 @@ class KeyWriter:
     def _given(self, key: object) -> Mapping[str, Any]:
         """Return the values of a key by column. A key of one column may be its value alone."""
         only = next(iter(self._types.items())) if len(self._types) == 1 else None
-        if only is not None and isinstance(only[1], ArrayType) and isinstance(key, list):
+        if only is not None and isinstance(only[1], t.ArrayType) and isinstance(key, list):
             return {only[0]: key}
         if isinstance(key, list | tuple) and not (only is not None and len(key) != 1):
             if len(key) == len(self._types):

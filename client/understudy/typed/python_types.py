@@ -21,33 +21,7 @@ from uuid import UUID
 
 from understudy_shared.base.errors import UnderstudyError
 from understudy_shared.spark import temporal
-from understudy_shared.spark.types import (
-    ArrayType,
-    BinaryType,
-    BooleanType,
-    ByteType,
-    CalendarIntervalType,
-    DateType,
-    DayTimeIntervalType,
-    DecimalType,
-    DoubleType,
-    FloatType,
-    IntegralType,
-    IntType,
-    LongType,
-    MapType,
-    ShortType,
-    SparkType,
-    StringType,
-    StructType,
-    TimestampNtzType,
-    TimestampType,
-    TimeType,
-    VariantType,
-    VoidType,
-    YearMonthIntervalType,
-    unique_names,
-)
+from understudy_shared.spark import types as t
 
 
 class SchemaError(UnderstudyError):
@@ -92,18 +66,18 @@ MISMATCHES: Final = (ValueError, TypeError, AttributeError, ArithmeticError, Loo
 _FLOATS: Final = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
 
-def to_plain(spark_type: SparkType) -> Convert:
+def to_plain(spark_type: t.SparkType) -> Convert:
     """Return a function from a printed value to a Python value; nulls do not come to it."""
     match spark_type:
-        case StructType(fields):
-            names = unique_names(each.name for each in fields)
+        case t.StructType(fields):
+            names = t.unique_names(each.name for each in fields)
             inner = [(name, or_null(to_plain(each.type))) for name, each in zip(names, fields, strict=True)]
             return lambda value: {name: convert(value[name]) for name, convert in inner}
-        case ArrayType(element):
+        case t.ArrayType(element):
             return list_maker(or_null(to_plain(element)))
-        case MapType(key, value_type):
+        case t.MapType(key, value_type):
             return _map_maker(to_plain(key), or_null(to_plain(value_type)))
-        case IntegralType():
+        case t.IntegralType():
             return _integer
         case _:
             return _SCALARS[type(spark_type)]
@@ -214,56 +188,56 @@ def _nothing(value: Any) -> None:
     raise ValueError("the column is always null")
 
 
-_SCALARS: Final[Mapping[type[SparkType], Convert]] = {
-    VoidType: _nothing,
-    BooleanType: _boolean,
-    FloatType: _float,
-    DoubleType: _float,
-    DecimalType: _decimal,
-    StringType: _string,
-    BinaryType: _bytes,
-    VariantType: _string,
-    DateType: _or_text(date.fromisoformat, temporal.parse_date),
-    TimestampType: _or_text(_timestamp, temporal.parse_timestamp),
-    TimestampNtzType: _or_text(_timestamp_ntz, temporal.parse_timestamp_ntz),
-    TimeType: _or_text(_time, temporal.parse_time),
-    DayTimeIntervalType: lambda value: timedelta(microseconds=temporal.parse_day_time(value)),
-    YearMonthIntervalType: lambda value: YearMonthInterval(temporal.parse_year_month(value)),
-    CalendarIntervalType: lambda value: CalendarInterval(*temporal.parse_calendar_interval(value)),
+_SCALARS: Final[Mapping[type[t.SparkType], Convert]] = {
+    t.VoidType: _nothing,
+    t.BooleanType: _boolean,
+    t.FloatType: _float,
+    t.DoubleType: _float,
+    t.DecimalType: _decimal,
+    t.StringType: _string,
+    t.BinaryType: _bytes,
+    t.VariantType: _string,
+    t.DateType: _or_text(date.fromisoformat, temporal.parse_date),
+    t.TimestampType: _or_text(_timestamp, temporal.parse_timestamp),
+    t.TimestampNtzType: _or_text(_timestamp_ntz, temporal.parse_timestamp_ntz),
+    t.TimeType: _or_text(_time, temporal.parse_time),
+    t.DayTimeIntervalType: lambda value: timedelta(microseconds=temporal.parse_day_time(value)),
+    t.YearMonthIntervalType: lambda value: YearMonthInterval(temporal.parse_year_month(value)),
+    t.CalendarIntervalType: lambda value: CalendarInterval(*temporal.parse_calendar_interval(value)),
 }
 
 
-def python_name(spark_type: SparkType) -> str:
+def python_name(spark_type: t.SparkType) -> str:
     """Name the Python type of a Spark type, as an annotation; a struct is `dict[str, Any]`."""
     match spark_type:
-        case StructType():
+        case t.StructType():
             return "dict[str, Any]"
-        case ArrayType(element):
+        case t.ArrayType(element):
             return f"list[{python_name(element)} | None]"
-        case MapType(StructType() | ArrayType() | MapType() as key, value):
+        case t.MapType(t.StructType() | t.ArrayType() | t.MapType() as key, value):
             return f"list[tuple[{python_name(key)}, {python_name(value)} | None]]"
-        case MapType(key, value):
+        case t.MapType(key, value):
             return f"dict[{python_name(key)}, {python_name(value)} | None]"
-        case VoidType():
+        case t.VoidType():
             return "None"
         case _:
             return SCALARS[type(spark_type)][0].__name__
 
 
-def fitting_names(spark_type: SparkType) -> list[str]:
+def fitting_names(spark_type: t.SparkType) -> list[str]:
     """Name the annotations that hold a Spark type, the best first."""
     others = SCALARS.get(type(spark_type), ())[1:]
     return [python_name(spark_type), *(each.__name__ for each in others)]
 
 
-def fit_scalar(wanted: Any, spark_type: SparkType) -> Convert | None:
+def fit_scalar(wanted: Any, spark_type: t.SparkType) -> Convert | None:
     """Return the conversion of values that are not null; None where they do not fit."""
     convert = to_plain(spark_type)
     if typing.get_origin(wanted) is typing.Literal:
         return _literal(typing.get_args(wanted), spark_type, convert)
     if not isinstance(wanted, type):
         return None
-    if issubclass(wanted, Enum) and isinstance(spark_type, StringType | IntegralType):
+    if issubclass(wanted, Enum) and isinstance(spark_type, t.StringType | t.IntegralType):
         return lambda value: wanted(convert(value))
     possible = SCALARS[type(spark_type)]
     if wanted not in possible:
@@ -273,9 +247,9 @@ def fit_scalar(wanted: Any, spark_type: SparkType) -> Convert | None:
     return {str: _text, int: lambda value: convert(value).months, UUID: lambda value: UUID(convert(value))}[wanted]
 
 
-def _literal(values: tuple[Any, ...], spark_type: SparkType, convert: Convert) -> Convert | None:
-    wanted = {StringType: str, BooleanType: bool}.get(type(spark_type), int)
-    if not isinstance(spark_type, StringType | BooleanType | IntegralType):
+def _literal(values: tuple[Any, ...], spark_type: t.SparkType, convert: Convert) -> Convert | None:
+    wanted = {t.StringType: str, t.BooleanType: bool}.get(type(spark_type), int)
+    if not isinstance(spark_type, t.StringType | t.BooleanType | t.IntegralType):
         return None
     if any(type(each) is not wanted for each in values if each is not None):
         return None
@@ -309,25 +283,25 @@ def _text(value: Any) -> str:
     return value
 
 
-SCALARS: Final[Mapping[type[SparkType], tuple[type, ...]]] = {
-    VoidType: (type(None),),
-    BooleanType: (bool,),
-    ByteType: (int,),
-    ShortType: (int,),
-    IntType: (int,),
-    LongType: (int,),
-    FloatType: (float,),
-    DoubleType: (float,),
-    DecimalType: (Decimal, str),
-    StringType: (str, UUID),
-    BinaryType: (bytes,),
-    VariantType: (str,),
-    DateType: (date, str),
-    TimestampType: (datetime, str),
-    TimestampNtzType: (datetime, str),
-    TimeType: (time, str),
-    DayTimeIntervalType: (timedelta, str),
-    YearMonthIntervalType: (YearMonthInterval, int, str),
-    CalendarIntervalType: (CalendarInterval, str),
+SCALARS: Final[Mapping[type[t.SparkType], tuple[type, ...]]] = {
+    t.VoidType: (type(None),),
+    t.BooleanType: (bool,),
+    t.ByteType: (int,),
+    t.ShortType: (int,),
+    t.IntType: (int,),
+    t.LongType: (int,),
+    t.FloatType: (float,),
+    t.DoubleType: (float,),
+    t.DecimalType: (Decimal, str),
+    t.StringType: (str, UUID),
+    t.BinaryType: (bytes,),
+    t.VariantType: (str,),
+    t.DateType: (date, str),
+    t.TimestampType: (datetime, str),
+    t.TimestampNtzType: (datetime, str),
+    t.TimeType: (time, str),
+    t.DayTimeIntervalType: (timedelta, str),
+    t.YearMonthIntervalType: (YearMonthInterval, int, str),
+    t.CalendarIntervalType: (CalendarInterval, str),
 }
 """The Python types that hold a Spark type's values; the first is the one that values have without a model."""

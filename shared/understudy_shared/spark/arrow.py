@@ -9,30 +9,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
 from understudy_shared.spark import temporal
-from understudy_shared.spark.types import (
-    ArrayType,
-    BinaryType,
-    BooleanType,
-    ByteType,
-    DateType,
-    DayTimeIntervalType,
-    DecimalType,
-    DoubleType,
-    FloatType,
-    IntegralType,
-    IntType,
-    LongType,
-    MapType,
-    ShortType,
-    SparkType,
-    StringType,
-    StructType,
-    TimestampNtzType,
-    TimestampType,
-    TimeType,
-    VoidType,
-    unique_names,
-)
+from understudy_shared.spark import types as t
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -40,19 +17,19 @@ if TYPE_CHECKING:
 MAX_PRECISION: Final = 38
 
 
-def arrow_type(spark_type: SparkType) -> pa.DataType:
+def arrow_type(spark_type: t.SparkType) -> pa.DataType:
     """Return the Arrow type of a column. Intervals of months are ISO 8601 texts, as answers have them."""
     import pyarrow as pa  # noqa: PLC0415
 
     match spark_type:
-        case DecimalType(precision, scale):
+        case t.DecimalType(precision, scale):
             return pa.decimal128(min(precision, MAX_PRECISION), scale)
-        case ArrayType(element):
+        case t.ArrayType(element):
             return pa.list_(arrow_type(element))
-        case MapType(key, value):
+        case t.MapType(key, value):
             return pa.map_(arrow_type(key), arrow_type(value))
-        case StructType(fields):
-            names = unique_names(each.name for each in fields)
+        case t.StructType(fields):
+            names = t.unique_names(each.name for each in fields)
             return pa.struct([(name, arrow_type(each.type)) for name, each in zip(names, fields, strict=True)])
         case _:
             make = _scalars().get(type(spark_type))
@@ -60,63 +37,63 @@ def arrow_type(spark_type: SparkType) -> pa.DataType:
 
 
 @cache
-def _scalars() -> Mapping[type[SparkType], Callable[[], Any]]:
+def _scalars() -> Mapping[type[t.SparkType], Callable[[], Any]]:
     import pyarrow as pa  # noqa: PLC0415
 
     return {
-        VoidType: pa.null,
-        BooleanType: pa.bool_,
-        ByteType: pa.int8,
-        ShortType: pa.int16,
-        IntType: pa.int32,
-        LongType: pa.int64,
-        FloatType: pa.float32,
-        DoubleType: pa.float64,
-        BinaryType: pa.binary,
-        DateType: pa.date32,
-        TimestampType: lambda: pa.timestamp("us", tz="UTC"),
-        TimestampNtzType: lambda: pa.timestamp("us"),
-        TimeType: lambda: pa.time64("ns"),
-        DayTimeIntervalType: lambda: pa.duration("us"),
+        t.VoidType: pa.null,
+        t.BooleanType: pa.bool_,
+        t.ByteType: pa.int8,
+        t.ShortType: pa.int16,
+        t.IntType: pa.int32,
+        t.LongType: pa.int64,
+        t.FloatType: pa.float32,
+        t.DoubleType: pa.float64,
+        t.BinaryType: pa.binary,
+        t.DateType: pa.date32,
+        t.TimestampType: lambda: pa.timestamp("us", tz="UTC"),
+        t.TimestampNtzType: lambda: pa.timestamp("us"),
+        t.TimeType: lambda: pa.time64("ns"),
+        t.DayTimeIntervalType: lambda: pa.duration("us"),
     }
 
 
 Convert = Callable[[Any], object]
 
 
-def converter(spark_type: SparkType) -> Convert:
+def converter(spark_type: t.SparkType) -> Convert:
     """Return a function from a printed value to one of which pyarrow makes an array; nulls do not come to it."""
     # One case for each type: the rule of a type is read at one place.
     match spark_type:
-        case StructType(fields):
-            names = unique_names(each.name for each in fields)
+        case t.StructType(fields):
+            names = t.unique_names(each.name for each in fields)
             inner = [(name, _or_null(each.type)) for name, each in zip(names, fields, strict=True)]
             return lambda value: {name: convert(value.get(name)) for name, convert in inner}
-        case ArrayType(element):
+        case t.ArrayType(element):
             of_element = _or_null(element)
             return lambda value: [of_element(each) for each in value]
-        case MapType(key, value_type):
+        case t.MapType(key, value_type):
             of_key, of_value = _or_null(key), _or_null(value_type)
             return lambda value: [
                 (of_key(name), of_value(each)) for name, each in (value.items() if isinstance(value, dict) else value)
             ]
-        case IntegralType():
+        case t.IntegralType():
             return int  # with `longs=string` they are texts
-        case BooleanType() | VoidType():
+        case t.BooleanType() | t.VoidType():
             return lambda value: value
-        case FloatType() | DoubleType():
+        case t.FloatType() | t.DoubleType():
             return float
-        case DecimalType():
+        case t.DecimalType():
             return Decimal
-        case StringType():
+        case t.StringType():
             return _text
-        case BinaryType():
+        case t.BinaryType():
             return b64decode
         case _:
             return _PARSERS.get(type(spark_type), _text)
 
 
-def _or_null(spark_type: SparkType) -> Convert:
+def _or_null(spark_type: t.SparkType) -> Convert:
     convert = converter(spark_type)
     return lambda value: None if value is None else convert(value)
 
@@ -127,10 +104,10 @@ def _text(value: object) -> str:
     return value
 
 
-_PARSERS: Final[Mapping[type[SparkType], Convert]] = {
-    DateType: temporal.parse_date,
-    TimestampType: temporal.parse_timestamp,
-    TimestampNtzType: temporal.parse_timestamp_ntz,
-    TimeType: temporal.parse_time,
-    DayTimeIntervalType: temporal.parse_day_time,
+_PARSERS: Final[Mapping[type[t.SparkType], Convert]] = {
+    t.DateType: temporal.parse_date,
+    t.TimestampType: temporal.parse_timestamp,
+    t.TimestampNtzType: temporal.parse_timestamp_ntz,
+    t.TimeType: temporal.parse_time,
+    t.DayTimeIntervalType: temporal.parse_day_time,
 }

@@ -23,26 +23,8 @@ from uuid import UUID
 
 from understudy_shared.base.errors import CorruptFileError
 from understudy_shared.spark import temporal
+from understudy_shared.spark import types as t
 from understudy_shared.spark.temporal import date_text, timestamp_ntz_text
-from understudy_shared.spark.types import (
-    BinaryType,
-    CalendarIntervalType,
-    DateType,
-    DayTimeIntervalType,
-    DecimalType,
-    DoubleType,
-    FloatType,
-    MapType,
-    SparkType,
-    StringType,
-    StructType,
-    TimestampNtzType,
-    TimestampType,
-    TimeType,
-    VariantType,
-    YearMonthIntervalType,
-    unique_names,
-)
 from understudy_shared.spark.unsafe_row import (
     Leaf,
     compile_cell_reader,
@@ -237,45 +219,45 @@ JsonPrinter = Callable[[bytes], dict[str, object]]
 _pack_float = struct.Struct("<f").pack
 
 
-def compile_json_printer(struct_type: StructType, names: Sequence[str] | None = None) -> JsonPrinter:
+def compile_json_printer(struct_type: t.StructType, names: Sequence[str] | None = None) -> JsonPrinter:
     """Compile a function from UnsafeRow bytes to an object by column name; `names`, all unique, replace Spark's."""
-    chosen = unique_names(field.name for field in struct_type.fields) if names is None else tuple(names)
+    chosen = t.unique_names(field.name for field in struct_type.fields) if names is None else tuple(names)
     if len(chosen) != len(struct_type.fields) or len(set(chosen)) != len(chosen):
         raise ValueError(f"{len(struct_type.fields)} columns need as many different names, got {chosen}")
     return cast(JsonPrinter, compile_reader(struct_type, _JsonValues(struct_type, chosen)))
 
 
-def compile_json_cell(spark_type: SparkType) -> Callable[[Any], object]:
+def compile_json_cell(spark_type: t.SparkType) -> Callable[[Any], object]:
     """Compile a function from a raw cell that is not null to what is printed for it: see `compile_cell_reader`."""
-    return compile_cell_reader(spark_type, _JsonValues(StructType(()), ()))
+    return compile_cell_reader(spark_type, _JsonValues(t.StructType(()), ()))
 
 
 class _JsonValues:
     """The flavour of answers: values that `orjson` prints."""
 
-    def __init__(self, root: StructType, names: Sequence[str]) -> None:
+    def __init__(self, root: t.StructType, names: Sequence[str]) -> None:
         self._root = root
         self._names = names
 
-    def leaf(self, spark_type: SparkType) -> Leaf | None:
+    def leaf(self, spark_type: t.SparkType) -> Leaf | None:
         match spark_type:
-            case DecimalType():
+            case t.DecimalType():
                 return Leaf(_decimal_printer(spark_type))
-            case DoubleType():
+            case t.DoubleType():
                 # The difference is NaN for NaN and both infinities: one comparison, and a call for those alone.
                 return Leaf(_not_finite, "({x} if {x} - {x} == 0.0 else {f}({x}))")
             case _:
                 function = _LEAVES.get(type(spark_type))
                 return Leaf(function) if function else None
 
-    def struct_literal(self, struct_type: StructType, variables: Sequence[str]) -> str:
+    def struct_literal(self, struct_type: t.StructType, variables: Sequence[str]) -> str:
         is_root = struct_type is self._root
-        names = self._names if is_root else unique_names(field.name for field in struct_type.fields)
+        names = self._names if is_root else t.unique_names(field.name for field in struct_type.fields)
         pairs = zip(names, variables, strict=True)
         return f"{{{', '.join(f'{name!r}: {variable}' for name, variable in pairs)}}}"
 
-    def map_builder(self, map_type: MapType) -> Callable[[list[object], list[object]], object]:
-        return _object_or_pairs if isinstance(map_type.key, StringType) else _pairs
+    def map_builder(self, map_type: t.MapType) -> Callable[[list[object], list[object]], object]:
+        return _object_or_pairs if isinstance(map_type.key, t.StringType) else _pairs
 
 
 def _pairs(keys: list[object], values: list[object]) -> object:
@@ -323,7 +305,7 @@ def _shortest_float(value: float) -> object:
     return float(f"{value:.9g}")
 
 
-def _decimal_printer(spark_type: DecimalType) -> Callable[..., str]:
+def _decimal_printer(spark_type: t.DecimalType) -> Callable[..., str]:
     scale = spark_type.scale
 
     def print_narrow(unscaled: int) -> str:
@@ -342,16 +324,16 @@ def _time(nanos: int) -> str:
     return temporal.time_text(nanos)
 
 
-_LEAVES: dict[type[SparkType], Callable[..., object]] = {
-    StringType: _text,
-    BinaryType: _base64,
-    VariantType: variant_json,
-    FloatType: _shortest_float,
-    DateType: temporal.date_text,
-    TimestampType: temporal.timestamp_text,
-    TimestampNtzType: temporal.timestamp_ntz_text,
-    TimeType: _time,
-    YearMonthIntervalType: temporal.year_month_text,
-    DayTimeIntervalType: temporal.day_time_text,
-    CalendarIntervalType: lambda data: temporal.calendar_interval_text(read_calendar_interval(data)),
+_LEAVES: dict[type[t.SparkType], Callable[..., object]] = {
+    t.StringType: _text,
+    t.BinaryType: _base64,
+    t.VariantType: variant_json,
+    t.FloatType: _shortest_float,
+    t.DateType: temporal.date_text,
+    t.TimestampType: temporal.timestamp_text,
+    t.TimestampNtzType: temporal.timestamp_ntz_text,
+    t.TimeType: _time,
+    t.YearMonthIntervalType: temporal.year_month_text,
+    t.DayTimeIntervalType: temporal.day_time_text,
+    t.CalendarIntervalType: lambda data: temporal.calendar_interval_text(read_calendar_interval(data)),
 }

@@ -20,28 +20,7 @@ import orjson
 
 from understudy_shared.base.errors import BadKeyError
 from understudy_shared.spark import temporal
-from understudy_shared.spark.types import (
-    ArrayType,
-    BinaryType,
-    BooleanType,
-    CalendarIntervalType,
-    DateType,
-    DayTimeIntervalType,
-    DecimalType,
-    DoubleType,
-    FloatType,
-    IntegralType,
-    MapType,
-    SparkType,
-    StringType,
-    StructType,
-    TimestampNtzType,
-    TimestampType,
-    TimeType,
-    VoidType,
-    YearMonthIntervalType,
-    unique_names,
-)
+from understudy_shared.spark import types as t
 from understudy_shared.spark.unsafe_row import DECIMAL_CONTEXT
 
 RowParser = Callable[[object], tuple[object, ...]]
@@ -49,12 +28,12 @@ RowParser = Callable[[object], tuple[object, ...]]
 _SHOWN_CHARACTERS = 80
 
 
-def compile_json_parser(struct_type: StructType, names: Sequence[str] | None = None) -> RowParser:
+def compile_json_parser(struct_type: t.StructType, names: Sequence[str] | None = None) -> RowParser:
     """Compile a function from a JSON array or object to a row; `names` replace Spark's (they must be unique)."""
     return cast(RowParser, _struct_parser(struct_type, "", names))
 
 
-def compile_segment_parser(spark_type: SparkType, column: str = "key") -> Callable[[str], object]:
+def compile_segment_parser(spark_type: t.SparkType, column: str = "key") -> Callable[[str], object]:
     """Compile a function from a percent-decoded path segment to a value: any scalar that is neither null nor empty."""
     if not is_scalar(spark_type):
 
@@ -75,34 +54,34 @@ def compile_segment_parser(spark_type: SparkType, column: str = "key") -> Callab
     return parse
 
 
-def example_of(spark_type: SparkType) -> object:
+def example_of(spark_type: t.SparkType) -> object:
     """Make an example JSON value of the type, for messages."""
     match spark_type:
-        case StructType(fields):
-            names = unique_names(field.name for field in fields)
+        case t.StructType(fields):
+            names = t.unique_names(field.name for field in fields)
             return {name: example_of(field.type) for name, field in zip(names, fields, strict=True)}
-        case ArrayType(element):
+        case t.ArrayType(element):
             return [example_of(element)]
-        case MapType(StringType(), value):
+        case t.MapType(t.StringType(), value):
             return {"text": example_of(value)}
-        case MapType(key, value):
+        case t.MapType(key, value):
             return [[example_of(key), example_of(value)]]
-        case DecimalType(precision, scale):
+        case t.DecimalType(precision, scale):
             return "1" if scale <= 0 else f"{'0' if precision == scale else '1'}.{'5'.ljust(scale, '0')}"
-        case IntegralType():
+        case t.IntegralType():
             return 42
         case _:
             return _EXAMPLES.get(type(spark_type), 1.5)
 
 
-def _parser(spark_type: SparkType, path: str) -> JsonParser:
+def _parser(spark_type: t.SparkType, path: str) -> JsonParser:
     """Build the parser of non-null values; `path` names the column, down to the field, in messages."""
     match spark_type:
-        case StructType():
+        case t.StructType():
             return _struct_parser(spark_type, path, None)
-        case ArrayType(element):
+        case t.ArrayType(element):
             return _array_parser(spark_type, _parser(element, f"{path}[]"), path)
-        case MapType():
+        case t.MapType():
             return _map_parser(spark_type, path)
     convert = json_parser_of(spark_type)
 
@@ -115,8 +94,8 @@ def _parser(spark_type: SparkType, path: str) -> JsonParser:
     return parse
 
 
-def _struct_parser(struct_type: StructType, path: str, names: Sequence[str] | None) -> JsonParser:
-    chosen = unique_names(field.name for field in struct_type.fields) if names is None else tuple(names)
+def _struct_parser(struct_type: t.StructType, path: str, names: Sequence[str] | None) -> JsonParser:
+    chosen = t.unique_names(field.name for field in struct_type.fields) if names is None else tuple(names)
     if len(chosen) != len(struct_type.fields) or len(set(chosen)) != len(chosen):
         raise ValueError(f"{len(struct_type.fields)} columns need as many different names, got {chosen}")
     prefix = f"{path}." if path else ""
@@ -146,7 +125,7 @@ def _struct_parser(struct_type: StructType, path: str, names: Sequence[str] | No
     return parse
 
 
-def refuse_whole_key(struct_type: StructType, names: Sequence[str], value: object, reason: str) -> BadKeyError:
+def refuse_whole_key(struct_type: t.StructType, names: Sequence[str], value: object, reason: str) -> BadKeyError:
     """Make the error for a key with the wrong columns; its message shows the schema."""
     columns = ", ".join(f"{name} {field.type.name}" for name, field in zip(names, struct_type.fields, strict=True))
     by_order = [example_of(field.type) for field in struct_type.fields]
@@ -159,7 +138,7 @@ def refuse_whole_key(struct_type: StructType, names: Sequence[str], value: objec
 
 
 def refuse_whole_path(
-    struct_type: StructType, names: Sequence[str], segments: Sequence[str], reason: str
+    struct_type: t.StructType, names: Sequence[str], segments: Sequence[str], reason: str
 ) -> BadKeyError:
     """Make the error for a key in path form with the wrong number of segments; its message shows a path that fits."""
     columns = ", ".join(f"{name} {field.type.name}" for name, field in zip(names, struct_type.fields, strict=True))
@@ -184,7 +163,7 @@ def shown(value: object, limit: int = _SHOWN_CHARACTERS) -> str:
     return text if len(text) <= limit else text[:limit] + "..."
 
 
-def _array_parser(array_type: ArrayType, parse_element: JsonParser, path: str) -> JsonParser:
+def _array_parser(array_type: t.ArrayType, parse_element: JsonParser, path: str) -> JsonParser:
     def parse(value: object) -> list[object]:
         if not isinstance(value, list):
             raise _bad_key(path, array_type, value, "it is not an array")
@@ -193,9 +172,9 @@ def _array_parser(array_type: ArrayType, parse_element: JsonParser, path: str) -
     return parse
 
 
-def _map_parser(map_type: MapType, path: str) -> JsonParser:
+def _map_parser(map_type: t.MapType, path: str) -> JsonParser:
     parse_key, parse_value = _parser(map_type.key, f"{path}[key]"), _parser(map_type.value, f"{path}[value]")
-    takes_objects = isinstance(map_type.key, StringType)
+    takes_objects = isinstance(map_type.key, t.StringType)
 
     def parse(value: object) -> list[tuple[object, object]]:
         pairs: Sequence[object]
@@ -229,23 +208,23 @@ def _name_differences(given: object, names: Sequence[str]) -> str:
     return "; ".join(parts)
 
 
-def _bad_key(path: str, spark_type: SparkType, value: object, reason: str) -> BadKeyError:
+def _bad_key(path: str, spark_type: t.SparkType, value: object, reason: str) -> BadKeyError:
     fix = f"Send it like {shown(example_of(spark_type), 400)}"
     return BadKeyError(f"{shown(value)} does not fit: {reason}", where=f"column {path} ({spark_type.name})", fix=fix)
 
 
-_EXAMPLES: dict[type[SparkType], object] = {
-    BooleanType: True,
-    StringType: "text",
-    BinaryType: "aGVsbG8=",
-    DateType: "2024-01-31",
-    TimestampType: "2024-01-31T12:34:56.000000Z",
-    TimestampNtzType: "2024-01-31T12:34:56.000000",
-    TimeType: "12:34:56.000000",
-    YearMonthIntervalType: "P1Y2M",
-    DayTimeIntervalType: "P1DT2H3M4.5S",
-    CalendarIntervalType: "P1M2DT3.5S",
-    VoidType: None,
+_EXAMPLES: dict[type[t.SparkType], object] = {
+    t.BooleanType: True,
+    t.StringType: "text",
+    t.BinaryType: "aGVsbG8=",
+    t.DateType: "2024-01-31",
+    t.TimestampType: "2024-01-31T12:34:56.000000Z",
+    t.TimestampNtzType: "2024-01-31T12:34:56.000000",
+    t.TimeType: "12:34:56.000000",
+    t.YearMonthIntervalType: "P1Y2M",
+    t.DayTimeIntervalType: "P1DT2H3M4.5S",
+    t.CalendarIntervalType: "P1M2DT3.5S",
+    t.VoidType: None,
 }
 
 
@@ -261,56 +240,56 @@ _EXACT_FLOAT_DIGITS = 15
 _BOOLEANS = {"true": True, "false": False}
 
 
-def json_parser_of(spark_type: SparkType) -> JsonParser:
+def json_parser_of(spark_type: t.SparkType) -> JsonParser:
     """Return the parser of a scalar type's JSON values; the caller handles null."""
     match spark_type:
-        case BooleanType():
+        case t.BooleanType():
             return _boolean
-        case IntegralType():
+        case t.IntegralType():
             parse_integral = _integral_parser(spark_type)
             # Text is accepted, too: `longs=string` prints it so, and every printed key can be sent back.
             return lambda value: parse_integral(_integer_text(value) if isinstance(value, str) else value)
-        case FloatType():
+        case t.FloatType():
             return _float32
-        case DoubleType():
+        case t.DoubleType():
             return _float64
-        case DecimalType():
+        case t.DecimalType():
             return _decimal_parser(spark_type)
-        case StringType():
+        case t.StringType():
             return _string
-        case YearMonthIntervalType():
+        case t.YearMonthIntervalType():
             return _interval_parser(temporal.parse_year_month, 31)
-        case DayTimeIntervalType():
+        case t.DayTimeIntervalType():
             return _interval_parser(temporal.parse_day_time, 63)
-        case VoidType():
+        case t.VoidType():
             return _void
         case _:
             return _from_text(text_parser_of(spark_type))
 
 
-def text_parser_of(spark_type: SparkType) -> TextParser:
+def text_parser_of(spark_type: t.SparkType) -> TextParser:
     """Return the parser of a scalar type's text, as given in a path."""
     match spark_type:
-        case BooleanType():
+        case t.BooleanType():
             return _boolean_text
-        case IntegralType():
+        case t.IntegralType():
             parse_integral = _integral_parser(spark_type)
             return lambda text: parse_integral(_integer_text(text))
-        case FloatType():
+        case t.FloatType():
             return lambda text: _float32(_float_text(text))
-        case DoubleType():
+        case t.DoubleType():
             return _float_text
-        case DecimalType():
+        case t.DecimalType():
             return _decimal_parser(spark_type)
-        case StringType():
+        case t.StringType():
             return _string
-        case VoidType():
+        case t.VoidType():
             return _void
         case _:
             return _TEXT_PARSERS[type(spark_type)]
 
 
-def is_scalar(spark_type: SparkType) -> bool:
+def is_scalar(spark_type: t.SparkType) -> bool:
     return isinstance(spark_type, _SCALARS) or type(spark_type) in _TEXT_PARSERS
 
 
@@ -340,7 +319,7 @@ def _void(value: object) -> object:
     raise ValueError("the column is always null")
 
 
-def _integral_parser(spark_type: IntegralType) -> JsonParser:
+def _integral_parser(spark_type: t.IntegralType) -> JsonParser:
     limit = 1 << spark_type.BITS - 1
     low, high = -limit, limit - 1
 
@@ -395,7 +374,7 @@ def _float_text(text: str) -> float:
     return value
 
 
-def _decimal_parser(spark_type: DecimalType) -> Callable[[object], Decimal]:
+def _decimal_parser(spark_type: t.DecimalType) -> Callable[[object], Decimal]:
     precision, scale = spark_type.precision, spark_type.scale
 
     def parse(value: object) -> Decimal:
@@ -458,14 +437,14 @@ def _interval_parser(parse: Callable[[str], int], bits: int) -> JsonParser:
     return parse_value
 
 
-_SCALARS = (BooleanType, IntegralType, FloatType, DoubleType, DecimalType, StringType, VoidType)
-_TEXT_PARSERS: dict[type[SparkType], TextParser] = {
-    BinaryType: _binary,
-    DateType: temporal.parse_date,
-    TimestampType: temporal.parse_timestamp,
-    TimestampNtzType: temporal.parse_timestamp_ntz,
-    TimeType: temporal.parse_time,
-    YearMonthIntervalType: temporal.parse_year_month,
-    DayTimeIntervalType: temporal.parse_day_time,
-    CalendarIntervalType: temporal.parse_calendar_interval,
+_SCALARS = (t.BooleanType, t.IntegralType, t.FloatType, t.DoubleType, t.DecimalType, t.StringType, t.VoidType)
+_TEXT_PARSERS: dict[type[t.SparkType], TextParser] = {
+    t.BinaryType: _binary,
+    t.DateType: temporal.parse_date,
+    t.TimestampType: temporal.parse_timestamp,
+    t.TimestampNtzType: temporal.parse_timestamp_ntz,
+    t.TimeType: temporal.parse_time,
+    t.YearMonthIntervalType: temporal.parse_year_month,
+    t.DayTimeIntervalType: temporal.parse_day_time,
+    t.CalendarIntervalType: temporal.parse_calendar_interval,
 }

@@ -24,6 +24,7 @@ import orjson
 
 from understudy_shared.base.errors import BadKeyError, CorruptFileError, UnsupportedError
 from understudy_shared.base.words import KeyPlacement
+from understudy_shared.spark import types as t
 from understudy_shared.spark.json_printer import compile_json_printer
 from understudy_shared.spark.json_values import (
     compile_json_parser,
@@ -34,23 +35,6 @@ from understudy_shared.spark.json_values import (
     refuse_whole_path,
 )
 from understudy_shared.spark.murmur3 import SEED, compile_row_hash, hash_bytes
-from understudy_shared.spark.types import (
-    ArrayType,
-    BooleanType,
-    DoubleType,
-    FloatType,
-    IntegralType,
-    MapType,
-    SparkType,
-    StringType,
-    StructType,
-    TimestampNtzType,
-    TimestampType,
-    VoidType,
-    collated_columns,
-    field_count,
-    unique_names,
-)
 from understudy_shared.spark.unsafe_row import PADDING, RowDecoder, Source, compile_row_decoder, compile_row_encoder
 
 Normaliser = Callable[[tuple[object, ...]], tuple[object, ...]]
@@ -58,22 +42,22 @@ Normaliser = Callable[[tuple[object, ...]], tuple[object, ...]]
 _NAN = float("nan")
 
 
-def compile_normaliser(struct_type: StructType) -> Normaliser | None:
+def compile_normaliser(struct_type: t.StructType) -> Normaliser | None:
     """Compile a function from row to normalised row; None, the usual case, when rows of the schema need no change."""
     return cast("Normaliser | None", _normaliser(struct_type))
 
 
-def _normaliser(spark_type: SparkType) -> Callable[..., object] | None:
+def _normaliser(spark_type: t.SparkType) -> Callable[..., object] | None:
     """Return the function for non-null values of a type; None when they need no change."""
     match spark_type:
-        case FloatType() | DoubleType():
+        case t.FloatType() | t.DoubleType():
             return _normal_float
-        case StructType(fields):
+        case t.StructType(fields):
             return _struct_normaliser([_normaliser(field.type) for field in fields])
-        case ArrayType(element):
+        case t.ArrayType(element):
             inner = _normaliser(element)
             return None if inner is None else lambda values: [_apply(inner, value) for value in values]
-        case MapType():
+        case t.MapType():
             return _map_normaliser(spark_type)
         case _:
             return None
@@ -89,7 +73,7 @@ def _struct_normaliser(inner: Sequence[Callable[..., object] | None]) -> Callabl
     return lambda values: tuple(_apply(function, value) for function, value in zip(inner, values, strict=True))
 
 
-def _map_normaliser(map_type: MapType) -> Callable[..., object]:
+def _map_normaliser(map_type: t.MapType) -> Callable[..., object]:
     keys, values, order = _normaliser(map_type.key), _normaliser(map_type.value), _order_of(map_type.key)
 
     def normalise(pairs: Sequence[tuple[object, object]]) -> list[tuple[object, object]]:
@@ -103,17 +87,17 @@ def _apply(function: Callable[..., object] | None, value: object) -> object:
     return value if function is None or value is None else function(value)
 
 
-def _order_of(spark_type: SparkType) -> Callable[..., object]:
+def _order_of(spark_type: t.SparkType) -> Callable[..., object]:
     """Return a sort key in Spark's order: strings by their bytes, NaN last, null first inside structs and arrays."""
     match spark_type:
-        case StringType():
+        case t.StringType():
             return lambda text: cast(str, text).encode("utf-8", "surrogateescape")
-        case FloatType() | DoubleType():
+        case t.FloatType() | t.DoubleType():
             return lambda number: (number != number, number)  # noqa: PLR0124
-        case StructType(fields):
+        case t.StructType(fields):
             orders = [_order_of(field.type) for field in fields]
             return lambda values: [_nulls_first(order, value) for order, value in zip(orders, values, strict=True)]
-        case ArrayType(element):
+        case t.ArrayType(element):
             order = _order_of(element)
             return lambda values: [_nulls_first(order, value) for value in values]
         case _:
@@ -151,13 +135,13 @@ class KeyColumns:
         self._names = codec.names
         self._encode, self._place = codec.encode, codec.partition
         # Others are not parsed, normalised and printed as what they are.
-        are_plain = all(isinstance(kind, StringType | BooleanType | IntegralType) for kind in self._kinds)
+        are_plain = all(isinstance(kind, t.StringType | t.BooleanType | t.IntegralType) for kind in self._kinds)
         self._is_taken = bool(self._kinds) and are_plain
         if self._is_taken:
             self._print = _printer(self._names)
             self._head = b'{%b:"' % orjson.dumps(self._names[0])
             is_placed_by_one = not codec.is_scattered and codec.num_hash_columns == 1
-            self._is_one_text = isinstance(self._kinds[0], StringType) and len(self._kinds) == 1 and is_placed_by_one
+            self._is_one_text = isinstance(self._kinds[0], t.StringType) and len(self._kinds) == 1 and is_placed_by_one
 
     def encode(self, keys: Sequence[object], partitions: int) -> EncodedKeys | None:
         """Parse, encode, place and print keys, of so many partitions."""
@@ -219,13 +203,13 @@ def _are(values: Sequence[object], *kinds: type) -> bool:
     return len(found) == 1 and found.pop() in kinds
 
 
-def _fits(kind: SparkType, column: Sequence[Any]) -> bool:
+def _fits(kind: t.SparkType, column: Sequence[Any]) -> bool:
     match kind:
-        case StringType():
+        case t.StringType():
             return _are(column, str)
-        case BooleanType():
+        case t.BooleanType():
             return _are(column, bool)
-        case IntegralType(BITS=bits):
+        case t.IntegralType(BITS=bits):
             limit = 1 << bits - 1
             return _are(column, int) and -limit <= min(column) and max(column) < limit
         case _:
@@ -284,14 +268,14 @@ class KeyCodec:
 
     def __init__(
         self,
-        key: StructType,
+        key: t.StructType,
         *,
         names: Sequence[str] | None = None,
         num_hash_columns: int | None = None,
         is_normalised: bool = True,
         placement: KeyPlacement = KeyPlacement.BY_HASH,
     ) -> None:
-        collated = collated_columns(key)
+        collated = t.collated_columns(key)
         if collated:
             raise UnsupportedError(
                 f"key columns with a collation are not supported: {', '.join(collated)}",
@@ -300,7 +284,7 @@ class KeyCodec:
             )
         _refuse_unfit(key, names, num_hash_columns)
         self.key = key
-        self.names = unique_names(field.name for field in key.fields) if names is None else tuple(names)
+        self.names = t.unique_names(field.name for field in key.fields) if names is None else tuple(names)
         self.num_hash_columns = len(key.fields) if num_hash_columns is None else num_hash_columns
         self.columns: tuple[dict[str, object], ...] = tuple(
             {"name": name, "type": field.type.name, "example": example_of(field.type)}
@@ -311,12 +295,12 @@ class KeyCodec:
         self.is_scattered = placement is KeyPlacement.SCATTERED
         self._parse = compile_json_parser(key, self.names)
         self._normalise = compile_normaliser(key) if is_normalised else None
-        self._hash = compile_row_hash(StructType(key.fields[: self.num_hash_columns]))
+        self._hash = compile_row_hash(t.StructType(key.fields[: self.num_hash_columns]))
         self.encode = compile_row_encoder(key)
         """Function from a row to UnsafeRow bytes. It is an attribute, not a method: the hot path saves a call."""
         self.to_json = compile_json_printer(key, self.names)
         """Function from UnsafeRow bytes to an object by column name."""
-        self._is_flat = not any(isinstance(field.type, StructType) for field in key.fields)
+        self._is_flat = not any(isinstance(field.type, t.StructType) for field in key.fields)
         self._segment_parsers = _segment_parsers(key, self.names)
         self._without_segments = [
             name for name, field in zip(self.names, key.fields, strict=True) if not _has_segments(field.type)
@@ -402,7 +386,9 @@ class KeyCodec:
         """Make a row of the values of path segments: join the start and end of a window."""
         remaining = iter(values)
         return tuple(
-            tuple(next(remaining) for _ in field.type.fields) if isinstance(field.type, StructType) else next(remaining)
+            tuple(next(remaining) for _ in field.type.fields)
+            if isinstance(field.type, t.StructType)
+            else next(remaining)
             for field in self.key.fields
         )
 
@@ -410,9 +396,9 @@ class KeyCodec:
         return refuse_whole_key(self.key, self.names, value, reason)
 
 
-def _refuse_unfit(key: StructType, names: Sequence[str] | None, num_hash_columns: int | None) -> None:
+def _refuse_unfit(key: t.StructType, names: Sequence[str] | None, num_hash_columns: int | None) -> None:
     """Raise UnsupportedError for key schemas that cannot be compiled, or not within a moment."""
-    columns, fields = len(key.fields), field_count(key)
+    columns, fields = len(key.fields), t.field_count(key)
     wrong = ""
     if fields > MAX_KEY_FIELDS:
         wrong = f"a key of {fields} fields, above {MAX_KEY_FIELDS}"
@@ -426,25 +412,25 @@ def _refuse_unfit(key: StructType, names: Sequence[str] | None, num_hash_columns
         raise UnsupportedError(f"{wrong}: such keys are not supported", where="the key's schema")
 
 
-def _segment_parsers(key: StructType, names: Sequence[str]) -> list[Callable[[str], object]]:
+def _segment_parsers(key: t.StructType, names: Sequence[str]) -> list[Callable[[str], object]]:
     """Make a parser per path segment; a window takes two."""
     parsers = []
     for name, field in zip(names, key.fields, strict=True):
-        if isinstance(field.type, StructType):
+        if isinstance(field.type, t.StructType):
             parsers += [compile_segment_parser(part.type, f"{name}.{part.name}") for part in field.type.fields]
         else:
             parsers.append(compile_segment_parser(field.type, name))
     return parsers
 
 
-def _has_segments(spark_type: SparkType) -> bool:
-    return is_window(spark_type) or (is_scalar(spark_type) and not isinstance(spark_type, VoidType))
+def _has_segments(spark_type: t.SparkType) -> bool:
+    return is_window(spark_type) or (is_scalar(spark_type) and not isinstance(spark_type, t.VoidType))
 
 
-def is_window(spark_type: SparkType) -> bool:
+def is_window(spark_type: t.SparkType) -> bool:
     """Whether it is the type of `window(...)` and `session_window(...)`: struct<start, end> of timestamps."""
     return (
-        isinstance(spark_type, StructType)
+        isinstance(spark_type, t.StructType)
         and [part.name for part in spark_type.fields] == ["start", "end"]
-        and all(isinstance(part.type, TimestampType | TimestampNtzType) for part in spark_type.fields)
+        and all(isinstance(part.type, t.TimestampType | t.TimestampNtzType) for part in spark_type.fields)
     )

@@ -15,20 +15,7 @@ from typing import cast
 
 import mmh3
 
-from understudy_shared.spark.types import (
-    ArrayType,
-    BinaryType,
-    BooleanType,
-    CalendarIntervalType,
-    DecimalType,
-    DoubleType,
-    FloatType,
-    MapType,
-    SparkType,
-    StringType,
-    StructType,
-    VoidType,
-)
+from understudy_shared.spark import types as t
 from understudy_shared.spark.unsafe_row import Source, fixed_code, signed_big_endian, unscaled_of
 
 RowHash = Callable[[Sequence[object]], int]
@@ -46,12 +33,12 @@ _pack_long = struct.Struct("<q").pack
 _murmur3 = mmh3.mmh3_32_uintdigest
 
 
-def compile_row_hash(struct_type: StructType) -> RowHash:
+def compile_row_hash(struct_type: t.StructType) -> RowHash:
     """Compile a function from a row to Spark's `hash(column, ...)`, a signed int32; further columns are ignored."""
     source = Source("row_hash(row)")
     source.add(f"h = {SEED}")
     for index, field in enumerate(struct_type.fields):
-        if isinstance(field.type, VoidType):
+        if isinstance(field.type, t.VoidType):
             continue
         source.add(f"c = row[{index}]")
         source.add("if c is not None:")
@@ -84,32 +71,32 @@ def hash_bytes(data: bytes, seed: int) -> int:
     return _murmur3(b"", h ^ h >> 16 ^ len(widened) ^ size)
 
 
-def _add_fold(source: Source, spark_type: SparkType) -> None:
+def _add_fold(source: Source, spark_type: t.SparkType) -> None:
     """Hash a column; the common types inline, to save a call per column."""
     murmur3 = source.bind(_murmur3)
     code = fixed_code(spark_type)
-    if isinstance(spark_type, StringType | BinaryType):
+    if isinstance(spark_type, t.StringType | t.BinaryType):
         data = "c"
-        if isinstance(spark_type, StringType):
+        if isinstance(spark_type, t.StringType):
             source.add("b = c.encode('utf-8', 'surrogateescape')", 2)
             data = "b"
         source.add(f"h = {source.bind(hash_bytes)}({data}, h) if len({data}) & 3 else {murmur3}({data}, h)", 2)
-    elif code is not None and code in "bhiq" and not isinstance(spark_type, DecimalType):
+    elif code is not None and code in "bhiq" and not isinstance(spark_type, t.DecimalType):
         pack = source.bind(_pack_long if code == "q" else _pack_int)
         source.add(f"h = {murmur3}({pack}(c), h)", 2)
     else:
         source.add(f"h = {source.bind(_fold_of(spark_type))}(c, h)", 2)
 
 
-def _fold_of(spark_type: SparkType) -> Fold:
+def _fold_of(spark_type: t.SparkType) -> Fold:
     match spark_type:
-        case StructType(fields):
+        case t.StructType(fields):
             return _sequence_fold([_fold_of(field.type) for field in fields])
-        case ArrayType(element):
+        case t.ArrayType(element):
             return _array_fold(_fold_of(element))
-        case MapType(key, value):
+        case t.MapType(key, value):
             return _map_fold(_fold_of(key), _fold_of(value))
-        case DecimalType():
+        case t.DecimalType():
             return _decimal_fold(spark_type)
         case _:
             special = _FOLDS.get(type(spark_type))
@@ -128,7 +115,7 @@ def _float_fold(code: str) -> Fold:
     return fold
 
 
-def _decimal_fold(spark_type: DecimalType) -> Fold:
+def _decimal_fold(spark_type: t.DecimalType) -> Fold:
     unscaled = unscaled_of(spark_type)
 
     def fold_narrow(value: Decimal, seed: int) -> int:
@@ -178,12 +165,12 @@ def _map_fold(fold_key: Fold, fold_value: Fold) -> Fold:
     return fold
 
 
-_FOLDS: dict[type[SparkType], Fold] = {
-    VoidType: lambda _, seed: seed,
-    BooleanType: lambda flag, seed: _murmur3(_pack_int(1 if flag else 0), seed),
-    StringType: lambda text, seed: hash_bytes(text.encode("utf-8", "surrogateescape"), seed),
-    BinaryType: hash_bytes,
-    FloatType: _float_fold("<f"),
-    DoubleType: _float_fold("<d"),
-    CalendarIntervalType: _fold_calendar_interval,
+_FOLDS: dict[type[t.SparkType], Fold] = {
+    t.VoidType: lambda _, seed: seed,
+    t.BooleanType: lambda flag, seed: _murmur3(_pack_int(1 if flag else 0), seed),
+    t.StringType: lambda text, seed: hash_bytes(text.encode("utf-8", "surrogateescape"), seed),
+    t.BinaryType: hash_bytes,
+    t.FloatType: _float_fold("<f"),
+    t.DoubleType: _float_fold("<d"),
+    t.CalendarIntervalType: _fold_calendar_interval,
 }

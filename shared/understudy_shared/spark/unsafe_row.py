@@ -23,31 +23,7 @@ from decimal import Context, Decimal
 from typing import Any, NamedTuple, Protocol, cast
 
 from understudy_shared.base.errors import CorruptFileError
-from understudy_shared.spark.types import (
-    ArrayType,
-    BinaryType,
-    BooleanType,
-    ByteType,
-    CalendarIntervalType,
-    DateType,
-    DayTimeIntervalType,
-    DecimalType,
-    DoubleType,
-    FloatType,
-    IntType,
-    LongType,
-    MapType,
-    ShortType,
-    SparkType,
-    StringType,
-    StructType,
-    TimestampNtzType,
-    TimestampType,
-    TimeType,
-    VariantType,
-    VoidType,
-    YearMonthIntervalType,
-)
+from understudy_shared.spark import types as t
 
 PADDING = (b"", b"\0" * 7, b"\0" * 6, b"\0" * 5, b"\0" * 4, b"\0" * 3, b"\0" * 2, b"\0")
 """Padding bytes: `PADDING[size & 7]` completes `size` bytes to whole words."""
@@ -57,46 +33,48 @@ CALENDAR_INTERVAL = struct.Struct("<iiq")
 DECIMAL_CONTEXT = Context(prec=100)
 """Decimal arithmetic on 38-digit values must not round to the default 28 digits."""
 
-_FIXED_CODES: dict[type[SparkType], str] = {
-    BooleanType: "?",
-    ByteType: "b",
-    ShortType: "h",
-    IntType: "i",
-    DateType: "i",
-    YearMonthIntervalType: "i",
-    LongType: "q",
-    TimestampType: "q",
-    TimestampNtzType: "q",
-    TimeType: "q",
-    DayTimeIntervalType: "q",
-    FloatType: "f",
-    DoubleType: "d",
+_FIXED_CODES: dict[type[t.SparkType], str] = {
+    t.BooleanType: "?",
+    t.ByteType: "b",
+    t.ShortType: "h",
+    t.IntType: "i",
+    t.DateType: "i",
+    t.YearMonthIntervalType: "i",
+    t.LongType: "q",
+    t.TimestampType: "q",
+    t.TimestampNtzType: "q",
+    t.TimeType: "q",
+    t.DayTimeIntervalType: "q",
+    t.FloatType: "f",
+    t.DoubleType: "d",
 }
 
 
-def fixed_code(spark_type: SparkType) -> str | None:
+def fixed_code(spark_type: t.SparkType) -> str | None:
     """Return the `struct` code of a type stored in its slot; None for a type stored in the variable region."""
-    if isinstance(spark_type, DecimalType):
+    if isinstance(spark_type, t.DecimalType):
         return None if spark_type.is_wide else "q"
     return _FIXED_CODES.get(type(spark_type))
 
 
-def is_reserved(spark_type: SparkType) -> bool:
+def is_reserved(spark_type: t.SparkType) -> bool:
     """Whether Spark updates the variable part in place, so that even a null occupies its bytes in a row."""
-    return isinstance(spark_type, CalendarIntervalType) or (isinstance(spark_type, DecimalType) and spark_type.is_wide)
+    return isinstance(spark_type, t.CalendarIntervalType) or (
+        isinstance(spark_type, t.DecimalType) and spark_type.is_wide
+    )
 
 
 def bitmap_words(count: int) -> int:
     return (count + 63) // 64
 
 
-def fixed_bytes(struct_type: StructType) -> int:
+def fixed_bytes(struct_type: t.StructType) -> int:
     """Return the offset of the variable region of a row."""
     count = len(struct_type.fields)
     return 8 * (bitmap_words(count) + count)
 
 
-def unscaled_of(decimal_type: DecimalType) -> Callable[[Decimal], int]:
+def unscaled_of(decimal_type: t.DecimalType) -> Callable[[Decimal], int]:
     """Build the function from a Decimal to the integer that Spark stores; the value must fit the scale."""
     scale = decimal_type.scale
 
@@ -106,7 +84,7 @@ def unscaled_of(decimal_type: DecimalType) -> Callable[[Decimal], int]:
     return unscaled
 
 
-def decimal_of(decimal_type: DecimalType) -> Callable[[int], Decimal]:
+def decimal_of(decimal_type: t.DecimalType) -> Callable[[int], Decimal]:
     scale = -decimal_type.scale
 
     def decimal(unscaled: int) -> Decimal:
@@ -166,17 +144,17 @@ class Leaf(NamedTuple):
 class Flavour(Protocol):
     """The choice of the Python values that a reader builds."""
 
-    def leaf(self, spark_type: SparkType) -> Leaf | None:
+    def leaf(self, spark_type: t.SparkType) -> Leaf | None:
         """Return how to convert a raw value; None to use it as it is."""
 
-    def struct_literal(self, struct_type: StructType, variables: Sequence[str]) -> str:
+    def struct_literal(self, struct_type: t.StructType, variables: Sequence[str]) -> str:
         """Return the Python expression that builds a row from its variables."""
 
-    def map_builder(self, map_type: MapType) -> Callable[[list[object], list[object]], object]:
+    def map_builder(self, map_type: t.MapType) -> Callable[[list[object], list[object]], object]:
         """Return a function from keys and values, equally long, to a map."""
 
 
-def compile_reader(struct_type: StructType, flavour: Flavour) -> Reader:
+def compile_reader(struct_type: t.StructType, flavour: Flavour) -> Reader:
     """Compile a function from a row's bytes to the flavour's values."""
     source = Source("read(buf)")
     refuse = source.bind(_refuse_row(struct_type))
@@ -195,14 +173,14 @@ def compile_reader(struct_type: StructType, flavour: Flavour) -> Reader:
     return cast(Reader, source.compile())
 
 
-def _add_slots(source: Source, struct_type: StructType, refuse: str) -> None:
+def _add_slots(source: Source, struct_type: t.StructType, refuse: str) -> None:
     """Check the row's size and bitmap; take its slots apart."""
     count = len(struct_type.fields)
     words, fixed = bitmap_words(count), fixed_bytes(struct_type)
     codes, targets = ["<", "Q" * words], [f"m{word}" for word in range(words)]
     for index, field in enumerate(struct_type.fields):
         code = fixed_code(field.type)
-        if isinstance(field.type, VoidType):
+        if isinstance(field.type, t.VoidType):
             codes.append("8x")
         elif code is not None:
             codes.append(f"{code}{8 - struct.calcsize(code)}x")
@@ -223,18 +201,18 @@ def _add_slots(source: Source, struct_type: StructType, refuse: str) -> None:
         source.add(f"raise {refuse}(size)", 2)
 
 
-def _leaf_of(spark_type: SparkType, flavour: Flavour) -> Leaf | None:
+def _leaf_of(spark_type: t.SparkType, flavour: Flavour) -> Leaf | None:
     return flavour.leaf(spark_type) if fixed_code(spark_type) is not None else _variable_leaf(spark_type, flavour)
 
 
 def _add_columns(
-    source: Source, struct_type: StructType, leaves: Sequence[Leaf | None], refuse: str, *, depth: int, nulls: bool
+    source: Source, struct_type: t.StructType, leaves: Sequence[Leaf | None], refuse: str, *, depth: int, nulls: bool
 ) -> None:
     """Emit the code that makes the columns' values of the raw ones. `nulls`: whether any of them may be null."""
     fixed = fixed_bytes(struct_type)
     for index, (field, leaf) in enumerate(zip(struct_type.fields, leaves, strict=True)):
         is_fixed, at = fixed_code(field.type) is not None, depth
-        if isinstance(field.type, VoidType):
+        if isinstance(field.type, t.VoidType):
             source.add(f"c{index} = None", depth)
             continue
         if nulls:
@@ -258,19 +236,19 @@ def _expression(source: Source, leaf: Leaf | None, raw: str) -> str:
     return raw if leaf is None else leaf.inline.format(f=source.bind(leaf.function), x=raw)
 
 
-def _variable_leaf(spark_type: SparkType, flavour: Flavour) -> Leaf | None:
+def _variable_leaf(spark_type: t.SparkType, flavour: Flavour) -> Leaf | None:
     match spark_type:
-        case StructType():
+        case t.StructType():
             return Leaf(compile_reader(spark_type, flavour))
-        case ArrayType(element):
+        case t.ArrayType(element):
             return Leaf(_array_reader(element, flavour))
-        case MapType():
+        case t.MapType():
             return Leaf(_map_reader(spark_type, flavour))
         case _:
             return flavour.leaf(spark_type)
 
 
-def compile_cell_reader(spark_type: SparkType, flavour: Flavour) -> Callable[[Any], object]:
+def compile_cell_reader(spark_type: t.SparkType, flavour: Flavour) -> Callable[[Any], object]:
     """Compile a function from a raw cell that is not null, a number or the bytes of its variable part, to the flavour's
     value: of one column, where `compile_reader` reads whole rows.
     """
@@ -290,9 +268,9 @@ def _leaf_function(leaf: Leaf | None) -> Callable[..., object] | None:
     return source.compile()
 
 
-def _array_reader(element: SparkType, flavour: Flavour) -> Callable[[bytes], list[object]]:
+def _array_reader(element: t.SparkType, flavour: Flavour) -> Callable[[bytes], list[object]]:
     code = fixed_code(element)
-    is_void = isinstance(element, VoidType)
+    is_void = isinstance(element, t.VoidType)
     width = 8 if code is None else struct.calcsize(code)
     convert = _leaf_function(
         _variable_leaf(element, flavour) if code is None and not is_void else flavour.leaf(element)
@@ -341,7 +319,7 @@ def _slices(buf: bytes, count: int, head: int, where: str) -> list[bytes]:
     return slices
 
 
-def _map_reader(map_type: MapType, flavour: Flavour) -> Callable[[bytes], object]:
+def _map_reader(map_type: t.MapType, flavour: Flavour) -> Callable[[bytes], object]:
     read_keys = _array_reader(map_type.key, flavour)
     read_values = _array_reader(map_type.value, flavour)
     build = flavour.map_builder(map_type)
@@ -360,7 +338,7 @@ def _map_reader(map_type: MapType, flavour: Flavour) -> Callable[[bytes], object
     return read
 
 
-def _refuse_row(struct_type: StructType) -> Callable[..., CorruptFileError]:
+def _refuse_row(struct_type: t.StructType) -> Callable[..., CorruptFileError]:
     def refuse(size: int, column: int | None = None) -> CorruptFileError:
         return _outside(struct_type.name if column is None else f"column {struct_type.fields[column].name}", size)
 
@@ -381,7 +359,7 @@ RowDecoder = Callable[[bytes], tuple[object, ...]]
 RowEncoder = Callable[[Sequence[object]], bytes]
 
 
-def compile_row_encoder(struct_type: StructType) -> RowEncoder:
+def compile_row_encoder(struct_type: t.StructType) -> RowEncoder:
     """Compile a function from a row (one value per field, None for null) to its UnsafeRow bytes."""
     if not struct_type.fields:
         return _encode_nothing
@@ -395,7 +373,7 @@ def compile_row_encoder(struct_type: StructType) -> RowEncoder:
     for index, field in enumerate(struct_type.fields):
         column, set_null = columns[index], f"m{index // 64} |= {1 << index % 64}"
         code = fixed_code(field.type)
-        if isinstance(field.type, VoidType):
+        if isinstance(field.type, t.VoidType):
             source.add(set_null)
             codes.append("8x")
         elif code is not None:
@@ -417,15 +395,15 @@ def compile_row_encoder(struct_type: StructType) -> RowEncoder:
     return cast(RowEncoder, source.compile())
 
 
-def _add_fixed(source: Source, spark_type: SparkType, column: str, set_null: str) -> None:
+def _add_fixed(source: Source, spark_type: t.SparkType, column: str, set_null: str) -> None:
     source.add(f"if {column} is None:")
     source.add(f"{set_null}; {column} = 0", 2)
-    if isinstance(spark_type, DecimalType):
+    if isinstance(spark_type, t.DecimalType):
         source.add("else:")
         source.add(f"{column} = {source.bind(unscaled_of(spark_type))}({column})", 2)
 
 
-def _add_variable(source: Source, spark_type: SparkType, index: int, set_null: str) -> None:
+def _add_variable(source: Source, spark_type: t.SparkType, index: int, set_null: str) -> None:
     """Emit code that puts padded bytes in `d{index}`, size in `n{index}`, offset in `o{index}`, and advances `o`."""
     data, size, column = f"d{index}", f"n{index}", f"c{index}"
     reserved = is_reserved(spark_type)
@@ -434,7 +412,7 @@ def _add_variable(source: Source, spark_type: SparkType, index: int, set_null: s
     if reserved:
         # UnsafeRowWriter reserves 16 bytes even for a null, so that the value can be updated in place. The slot of a
         # null decimal has size 0, that of a null interval its full size.
-        null_bytes = 0 if isinstance(spark_type, DecimalType) else RESERVED_BYTES
+        null_bytes = 0 if isinstance(spark_type, t.DecimalType) else RESERVED_BYTES
         source.add(f"{set_null}; {size} = {null_bytes}; {data} = {bytes(RESERVED_BYTES)!r}", 2)
     else:
         source.add(f"{set_null}; {size} = o{index} = 0; {data} = b''", 2)
@@ -450,10 +428,10 @@ def _add_variable(source: Source, spark_type: SparkType, index: int, set_null: s
         source.add(f"{data} += {padding}[{size} & 7]", 3)
 
 
-def _inline_encoding(source: Source, spark_type: SparkType, column: str) -> str:
-    if isinstance(spark_type, StringType):
+def _inline_encoding(source: Source, spark_type: t.SparkType, column: str) -> str:
+    if isinstance(spark_type, t.StringType):
         return f"{column}.encode('utf-8', 'surrogateescape')"
-    if isinstance(spark_type, BinaryType):
+    if isinstance(spark_type, t.BinaryType):
         return column
     return f"{source.bind(_value_encoder(spark_type))}({column})"
 
@@ -464,23 +442,23 @@ def _encode_nothing(row: Sequence[object]) -> bytes:
     return b""
 
 
-def _value_encoder(spark_type: SparkType) -> Callable[..., bytes]:
+def _value_encoder(spark_type: t.SparkType) -> Callable[..., bytes]:
     """Return a function from a value to its unpadded variable part."""
     match spark_type:
-        case StringType():
+        case t.StringType():
             return lambda text: cast(str, text).encode("utf-8", "surrogateescape")
-        case BinaryType() | VariantType():
+        case t.BinaryType() | t.VariantType():
             return bytes
-        case DecimalType():
+        case t.DecimalType():
             unscaled = unscaled_of(spark_type)
             return lambda value: signed_big_endian(unscaled(value))
-        case CalendarIntervalType():
+        case t.CalendarIntervalType():
             return lambda parts: CALENDAR_INTERVAL.pack(*parts)
-        case StructType():
+        case t.StructType():
             return compile_row_encoder(spark_type)
-        case ArrayType(element):
+        case t.ArrayType(element):
             return _array_encoder(element)
-        case MapType(key, value):
+        case t.MapType(key, value):
             return _map_encoder(_array_encoder(key), _array_encoder(value))
         case _:
             raise AssertionError(f"{spark_type.name} has no variable part")
@@ -495,13 +473,13 @@ def _map_encoder(encode_keys: Callable[..., bytes], encode_values: Callable[...,
     return encode
 
 
-def _array_encoder(element: SparkType) -> Callable[..., bytes]:
+def _array_encoder(element: t.SparkType) -> Callable[..., bytes]:
     code = fixed_code(element)
-    if isinstance(element, VoidType):
+    if isinstance(element, t.VoidType):
         return lambda values: _array_head(values) + bytes(8 * len(values))
     if code is None:
         return _variable_array_encoder(_value_encoder(element))
-    convert = unscaled_of(element) if isinstance(element, DecimalType) else None
+    convert = unscaled_of(element) if isinstance(element, t.DecimalType) else None
 
     def encode(values: Sequence[object]) -> bytes:
         filled: Sequence[object] = values
@@ -545,7 +523,7 @@ def _array_head(values: Sequence[object]) -> bytes:
     return count.to_bytes(8, "little") + nulls.to_bytes(8 * bitmap_words(count), "little")
 
 
-def compile_row_decoder(struct_type: StructType) -> RowDecoder:
+def compile_row_decoder(struct_type: t.StructType) -> RowDecoder:
     """Compile a function from UnsafeRow bytes to one value per field; it raises `CorruptFileError` when the bytes are
     not such a row.
     """
@@ -568,20 +546,20 @@ def read_calendar_interval(data: bytes) -> tuple[int, int, int]:
 class _PythonValues:
     """The flavour of plain Python values, for computations."""
 
-    def leaf(self, spark_type: SparkType) -> Leaf | None:
+    def leaf(self, spark_type: t.SparkType) -> Leaf | None:
         match spark_type:
-            case StringType():
+            case t.StringType():
                 return Leaf(str, "{x}.decode('utf-8', 'surrogateescape')")
-            case DecimalType():
+            case t.DecimalType():
                 decimal = decimal_of(spark_type)
                 return Leaf(lambda data: decimal(read_unscaled(data))) if spark_type.is_wide else Leaf(decimal)
-            case CalendarIntervalType():
+            case t.CalendarIntervalType():
                 return Leaf(read_calendar_interval)
             case _:
                 return None
 
-    def struct_literal(self, struct_type: StructType, variables: Sequence[str]) -> str:
+    def struct_literal(self, struct_type: t.StructType, variables: Sequence[str]) -> str:
         return f"({''.join(f'{variable}, ' for variable in variables)})"
 
-    def map_builder(self, map_type: MapType) -> Callable[[list[object], list[object]], object]:
+    def map_builder(self, map_type: t.MapType) -> Callable[[list[object], list[object]], object]:
         return lambda keys, values: list(zip(keys, values, strict=True))

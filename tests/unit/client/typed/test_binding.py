@@ -18,29 +18,12 @@ from understudy.typed import CalendarInterval, SchemaError, UnfitValueError, Yea
 from understudy.typed.columns import read_entry
 from understudy.typed.models import models_source
 from understudy_shared.base.errors import BadKeyError
+from understudy_shared.spark import types as t
 from understudy_shared.spark.json_printer import compile_json_printer
 from understudy_shared.spark.json_values import compile_json_parser
-from understudy_shared.spark.types import (
-    ArrayType,
-    BinaryType,
-    CalendarIntervalType,
-    DateType,
-    DayTimeIntervalType,
-    DecimalType,
-    DoubleType,
-    LongType,
-    MapType,
-    SparkType,
-    StringType,
-    StructType,
-    TimestampNtzType,
-    TimestampType,
-    TimeType,
-    YearMonthIntervalType,
-)
 from understudy_shared.spark.unsafe_row import compile_row_encoder
 
-SchemaAndRow = tuple[StructType, tuple[object, ...]]
+SchemaAndRow = tuple[t.StructType, tuple[object, ...]]
 
 
 def printed_and_bytes(schema_and_row: SchemaAndRow) -> tuple[dict[str, Any], bytes]:
@@ -49,7 +32,7 @@ def printed_and_bytes(schema_and_row: SchemaAndRow) -> tuple[dict[str, Any], byt
     return orjson.loads(orjson.dumps(compile_json_printer(schema)(data))), data
 
 
-def sent_bytes(schema: StructType, key: object, binding: Any) -> bytes:
+def sent_bytes(schema: t.StructType, key: object, binding: Any) -> bytes:
     sent = orjson.loads(orjson.dumps(binding.key_columns(key)))
     return compile_row_encoder(schema)(compile_json_parser(schema)(sent))
 
@@ -84,28 +67,28 @@ def test_generated_models_take_a_row_and_send_the_same_bytes(pydantic: bool, sch
 @pytest.mark.parametrize(
     ("spark_type", "printed", "expected"),
     [
-        (LongType(), 2**63 - 1, 2**63 - 1),
-        (LongType(), "9223372036854775807", 2**63 - 1),
-        (DoubleType(), "-Infinity", -math.inf),
-        (DecimalType(10, 2), "12.30", Decimal("12.30")),
-        (StringType(), {"base64": "/w=="}, "\udcff"),
-        (BinaryType(), "/w==", b"\xff"),
-        (DateType(), "2024-02-29", date(2024, 2, 29)),
-        (DateType(), "+10000-01-01", "+10000-01-01"),
-        (TimestampType(), "2024-01-31T12:00:00.000001Z", datetime(2024, 1, 31, 12, 0, 0, 1, tzinfo=UTC)),
-        (TimestampNtzType(), "2024-01-31T12:00:00.000001", datetime(2024, 1, 31, 12, 0, 0, 1)),  # noqa: DTZ001
-        (TimeType(), "12:34:56.000001", time(12, 34, 56, 1)),
-        (TimeType(), "12:34:56.000000001", "12:34:56.000000001"),
-        (DayTimeIntervalType(), "-P1DT2H3M4.5S", -timedelta(days=1, hours=2, minutes=3, seconds=4.5)),
-        (YearMonthIntervalType(), "P1Y2M", YearMonthInterval(14)),
-        (CalendarIntervalType(), "P1M-2DT3.5S", CalendarInterval(1, -2, 3_500_000)),
-        (ArrayType(struct(x=DateType())), [{"x": "2024-01-01"}, None], [{"x": date(2024, 1, 1)}, None]),
-        (MapType(StringType(), LongType()), {"a": 1}, {"a": 1}),
-        (MapType(DateType(), LongType()), [["2024-01-01", 1]], [(date(2024, 1, 1), 1)]),
+        (t.LongType(), 2**63 - 1, 2**63 - 1),
+        (t.LongType(), "9223372036854775807", 2**63 - 1),
+        (t.DoubleType(), "-Infinity", -math.inf),
+        (t.DecimalType(10, 2), "12.30", Decimal("12.30")),
+        (t.StringType(), {"base64": "/w=="}, "\udcff"),
+        (t.BinaryType(), "/w==", b"\xff"),
+        (t.DateType(), "2024-02-29", date(2024, 2, 29)),
+        (t.DateType(), "+10000-01-01", "+10000-01-01"),
+        (t.TimestampType(), "2024-01-31T12:00:00.000001Z", datetime(2024, 1, 31, 12, 0, 0, 1, tzinfo=UTC)),
+        (t.TimestampNtzType(), "2024-01-31T12:00:00.000001", datetime(2024, 1, 31, 12, 0, 0, 1)),  # noqa: DTZ001
+        (t.TimeType(), "12:34:56.000001", time(12, 34, 56, 1)),
+        (t.TimeType(), "12:34:56.000000001", "12:34:56.000000001"),
+        (t.DayTimeIntervalType(), "-P1DT2H3M4.5S", -timedelta(days=1, hours=2, minutes=3, seconds=4.5)),
+        (t.YearMonthIntervalType(), "P1Y2M", YearMonthInterval(14)),
+        (t.CalendarIntervalType(), "P1M-2DT3.5S", CalendarInterval(1, -2, 3_500_000)),
+        (t.ArrayType(struct(x=t.DateType())), [{"x": "2024-01-01"}, None], [{"x": date(2024, 1, 1)}, None]),
+        (t.MapType(t.StringType(), t.LongType()), {"a": 1}, {"a": 1}),
+        (t.MapType(t.DateType(), t.LongType()), [["2024-01-01", 1]], [(date(2024, 1, 1), 1)]),
     ],
 )
 def test_a_plain_value_has_the_python_type_of_its_spark_type(
-    spark_type: SparkType, printed: object, expected: object
+    spark_type: t.SparkType, printed: object, expected: object
 ) -> None:
     binding = bind(entry_of(struct_of(spark_type)))
     found = binding.value({"c0": printed, "a_new_column": 1})
@@ -116,15 +99,15 @@ def test_a_plain_value_has_the_python_type_of_its_spark_type(
 @pytest.mark.parametrize(
     ("spark_type", "value", "sent"),
     [
-        (LongType(), "7", "7"),
-        (StringType(), UUID(int=1), "00000000-0000-0000-0000-000000000001"),
-        (TimestampType(), datetime(2024, 1, 1, tzinfo=timezone(timedelta(hours=2))), "2023-12-31T22:00:00.000000Z"),
-        (ArrayType(LongType()), [1], [1]),
-        (struct(start=LongType(), end=LongType()), (1, 2), [1, 2]),
-        (struct(start=LongType(), end=LongType()), {"start": 1, "end": 2}, {"start": 1, "end": 2}),
+        (t.LongType(), "7", "7"),
+        (t.StringType(), UUID(int=1), "00000000-0000-0000-0000-000000000001"),
+        (t.TimestampType(), datetime(2024, 1, 1, tzinfo=timezone(timedelta(hours=2))), "2023-12-31T22:00:00.000000Z"),
+        (t.ArrayType(t.LongType()), [1], [1]),
+        (struct(start=t.LongType(), end=t.LongType()), (1, 2), [1, 2]),
+        (struct(start=t.LongType(), end=t.LongType()), {"start": 1, "end": 2}, {"start": 1, "end": 2}),
     ],
 )
-def test_the_value_of_the_only_column_is_a_key(spark_type: SparkType, value: object, sent: object) -> None:
+def test_the_value_of_the_only_column_is_a_key(spark_type: t.SparkType, value: object, sent: object) -> None:
     binding = bind(entry_of(struct_of(spark_type)))
     for key in (value, (value,), {"c0": value}):
         assert binding.key_columns(key) == {"c0": sent}
@@ -133,26 +116,26 @@ def test_the_value_of_the_only_column_is_a_key(spark_type: SparkType, value: obj
 @pytest.mark.parametrize(
     ("spark_type", "value", "reason"),
     [
-        (LongType(), True, "it is not an integer"),
-        (LongType(), 2**63, "it is not within"),
-        (LongType(), 1.0, "it is not an integer"),
-        (DecimalType(10, 2), Decimal("0.001"), "more than 2 digits after"),
-        (TimestampType(), datetime(2024, 1, 1), "no time zone"),  # noqa: DTZ001
-        (TimestampNtzType(), datetime(2024, 1, 1, tzinfo=UTC), "has a time zone"),
-        (DateType(), datetime(2024, 1, 1, tzinfo=UTC), "a date is wanted"),
-        (StringType(), b"x", "it is not a string"),
-        (StringType(), object(), "it is not a string"),
-        (struct(a=LongType(), b=LongType()), (1,), "it is neither"),
+        (t.LongType(), True, "it is not an integer"),
+        (t.LongType(), 2**63, "it is not within"),
+        (t.LongType(), 1.0, "it is not an integer"),
+        (t.DecimalType(10, 2), Decimal("0.001"), "more than 2 digits after"),
+        (t.TimestampType(), datetime(2024, 1, 1), "no time zone"),  # noqa: DTZ001
+        (t.TimestampNtzType(), datetime(2024, 1, 1, tzinfo=UTC), "has a time zone"),
+        (t.DateType(), datetime(2024, 1, 1, tzinfo=UTC), "a date is wanted"),
+        (t.StringType(), b"x", "it is not a string"),
+        (t.StringType(), object(), "it is not a string"),
+        (struct(a=t.LongType(), b=t.LongType()), (1,), "it is neither"),
     ],
 )
-def test_a_key_that_would_be_another_is_refused(spark_type: SparkType, value: object, reason: str) -> None:
+def test_a_key_that_would_be_another_is_refused(spark_type: t.SparkType, value: object, reason: str) -> None:
     with pytest.raises(BadKeyError, match=reason):
         bind(entry_of(struct_of(spark_type))).key_columns(value)
 
 
 def test_a_key_of_a_map_is_the_grouping_key_or_that_and_the_user_key() -> None:
     user_key = [{"name": "city", "type": "string", "example": "text"}]
-    binding = bind(entry_of(struct(n=LongType()), struct(name=StringType()), "map", user_key=user_key))
+    binding = bind(entry_of(struct(n=t.LongType()), struct(name=t.StringType()), "map", user_key=user_key))
     assert binding.key_columns("ada") == {"name": "ada"}
     assert binding.key_columns(("ada", "paris")) == {"name": "ada", "city": "paris"}
     assert binding.user_key({"city": "paris"}) == {"city": "paris"}
@@ -173,4 +156,4 @@ def test_a_key_of_a_map_is_the_grouping_key_or_that_and_the_user_key() -> None:
 )
 def test_an_entry_that_cannot_be_read_is_refused(wrong: dict[str, Any], reason: str) -> None:
     with pytest.raises(SchemaError, match=reason):
-        bind({**entry_of(struct_of(LongType())), **wrong})
+        bind({**entry_of(struct_of(t.LongType())), **wrong})

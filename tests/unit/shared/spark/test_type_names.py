@@ -7,40 +7,28 @@ from hypothesis import given
 from tests.support.spark.values import types
 
 from understudy_shared.base.errors import UnsupportedError
-from understudy_shared.spark.types import (
-    ArrayType,
-    DayTimeIntervalType,
-    Field,
-    LongType,
-    MapType,
-    SparkType,
-    StringType,
-    StructType,
-    TimeType,
-    YearMonthIntervalType,
-    parse_type_name,
-)
+from understudy_shared.spark import types as t
 
 
 @given(types(3))
-def test_every_name_reads_back_as_its_type(spark_type: SparkType) -> None:
-    assert parse_type_name(spark_type.name) == spark_type
+def test_every_name_reads_back_as_its_type(spark_type: t.SparkType) -> None:
+    assert t.parse_type_name(spark_type.name) == spark_type
 
 
 @pytest.mark.parametrize(
     "spark_type",
     [
-        StringType("UNICODE_CI"),
-        TimeType(9),
-        YearMonthIntervalType("year"),
-        DayTimeIntervalType("hour to second"),
-        StructType(),
-        StructType((Field("a:b", LongType()), Field("c,d", ArrayType(LongType())))),
-        StructType((Field("", LongType()), Field("a<b>", MapType(StringType(), StructType())))),
+        t.StringType("UNICODE_CI"),
+        t.TimeType(9),
+        t.YearMonthIntervalType("year"),
+        t.DayTimeIntervalType("hour to second"),
+        t.StructType(),
+        t.StructType((t.Field("a:b", t.LongType()), t.Field("c,d", t.ArrayType(t.LongType())))),
+        t.StructType((t.Field("", t.LongType()), t.Field("a<b>", t.MapType(t.StringType(), t.StructType())))),
     ],
 )
-def test_unusual_names_read_back(spark_type: SparkType) -> None:
-    assert parse_type_name(spark_type.name) == spark_type
+def test_unusual_names_read_back(spark_type: t.SparkType) -> None:
+    assert t.parse_type_name(spark_type.name) == spark_type
 
 
 @pytest.mark.parametrize(
@@ -53,4 +41,4 @@ def test_unusual_names_read_back(spark_type: SparkType) -> None:
 )
 def test_what_is_no_type_is_refused(text: str) -> None:
     with pytest.raises(UnsupportedError, match="is not known"):
-        parse_type_name(text)
+        t.parse_type_name(text)

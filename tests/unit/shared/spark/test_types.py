@@ -7,33 +7,7 @@ import json
 import pytest
 
 from understudy_shared.base.errors import CorruptFileError, UnsupportedError
-from understudy_shared.spark.types import (
-    ArrayType,
-    BinaryType,
-    BooleanType,
-    ByteType,
-    CalendarIntervalType,
-    DateType,
-    DayTimeIntervalType,
-    DecimalType,
-    DoubleType,
-    Field,
-    FloatType,
-    IntType,
-    LongType,
-    MapType,
-    ShortType,
-    SparkType,
-    StringType,
-    StructType,
-    TimestampNtzType,
-    TimestampType,
-    TimeType,
-    VoidType,
-    YearMonthIntervalType,
-    collated_columns,
-    parse_schema,
-)
+from understudy_shared.spark import types as t
 
 
 def schema_json(type_node: object, metadata: object = None) -> str:
@@ -41,41 +15,41 @@ def schema_json(type_node: object, metadata: object = None) -> str:
     return json.dumps({"type": "struct", "fields": [field]})
 
 
-def parsed(type_node: object, metadata: object = None) -> SparkType:
-    return parse_schema(schema_json(type_node, metadata)).fields[0].type
+def parsed(type_node: object, metadata: object = None) -> t.SparkType:
+    return t.parse_schema(schema_json(type_node, metadata)).fields[0].type
 
 
 @pytest.mark.parametrize(
     ("text", "expected", "name"),
     [
-        ("void", VoidType(), "void"),
-        ("null", VoidType(), "void"),
-        ("boolean", BooleanType(), "boolean"),
-        ("byte", ByteType(), "byte"),
-        ("short", ShortType(), "short"),
-        ("integer", IntType(), "int"),
-        ("long", LongType(), "long"),
-        ("float", FloatType(), "float"),
-        ("double", DoubleType(), "double"),
-        ("decimal(10,2)", DecimalType(10, 2), "decimal(10,2)"),
-        ("decimal(38,18)", DecimalType(38, 18), "decimal(38,18)"),
-        ("string", StringType(), "string"),
-        ("char(3)", StringType(), "string"),
-        ("varchar(12)", StringType(), "string"),
-        ("string collate UNICODE_CI", StringType("UNICODE_CI"), "string collate UNICODE_CI"),
-        ("binary", BinaryType(), "binary"),
-        ("date", DateType(), "date"),
-        ("timestamp", TimestampType(), "timestamp"),
-        ("timestamp_ntz", TimestampNtzType(), "timestamp_ntz"),
-        ("time(6)", TimeType(6), "time(6)"),
-        ("interval", CalendarIntervalType(), "interval"),
-        ("interval year", YearMonthIntervalType("year"), "interval year"),
-        ("interval year to month", YearMonthIntervalType(), "interval year to month"),
-        ("interval day to second", DayTimeIntervalType(), "interval day to second"),
-        ("interval minute", DayTimeIntervalType("minute"), "interval minute"),
+        ("void", t.VoidType(), "void"),
+        ("null", t.VoidType(), "void"),
+        ("boolean", t.BooleanType(), "boolean"),
+        ("byte", t.ByteType(), "byte"),
+        ("short", t.ShortType(), "short"),
+        ("integer", t.IntType(), "int"),
+        ("long", t.LongType(), "long"),
+        ("float", t.FloatType(), "float"),
+        ("double", t.DoubleType(), "double"),
+        ("decimal(10,2)", t.DecimalType(10, 2), "decimal(10,2)"),
+        ("decimal(38,18)", t.DecimalType(38, 18), "decimal(38,18)"),
+        ("string", t.StringType(), "string"),
+        ("char(3)", t.StringType(), "string"),
+        ("varchar(12)", t.StringType(), "string"),
+        ("string collate UNICODE_CI", t.StringType("UNICODE_CI"), "string collate UNICODE_CI"),
+        ("binary", t.BinaryType(), "binary"),
+        ("date", t.DateType(), "date"),
+        ("timestamp", t.TimestampType(), "timestamp"),
+        ("timestamp_ntz", t.TimestampNtzType(), "timestamp_ntz"),
+        ("time(6)", t.TimeType(6), "time(6)"),
+        ("interval", t.CalendarIntervalType(), "interval"),
+        ("interval year", t.YearMonthIntervalType("year"), "interval year"),
+        ("interval year to month", t.YearMonthIntervalType(), "interval year to month"),
+        ("interval day to second", t.DayTimeIntervalType(), "interval day to second"),
+        ("interval minute", t.DayTimeIntervalType("minute"), "interval minute"),
     ],
 )
-def test_every_type_name_that_spark_writes_is_read_and_printed(text: str, expected: SparkType, name: str) -> None:
+def test_every_type_name_that_spark_writes_is_read_and_printed(text: str, expected: t.SparkType, name: str) -> None:
     assert parsed(text) == expected
     assert parsed(text).name == name
 
@@ -90,13 +64,13 @@ def test_nested_types_are_read_to_the_bottom() -> None:
     }
     array = {"type": "array", "elementType": window, "containsNull": True}
     found = parsed({"type": "map", "keyType": "string", "valueType": array, "valueContainsNull": True})
-    start, end = Field("start", TimestampType(), nullable=False), Field("end", TimestampType())
-    assert found == MapType(StringType(), ArrayType(StructType((start, end))))
+    start, end = t.Field("start", t.TimestampType(), nullable=False), t.Field("end", t.TimestampType())
+    assert found == t.MapType(t.StringType(), t.ArrayType(t.StructType((start, end))))
     assert found.name == "map<string,array<struct<start:timestamp,end:timestamp>>>"
 
 
 def test_a_user_defined_type_is_its_sql_type() -> None:
-    assert parsed({"type": "udt", "class": "org.example.Point", "pyClass": None, "sqlType": "double"}) == DoubleType()
+    assert parsed({"type": "udt", "class": "org.example.Point", "pyClass": None, "sqlType": "double"}) == t.DoubleType()
 
 
 @pytest.mark.parametrize("type_name", ["variant2", "geometry(", "object"])
@@ -108,9 +82,9 @@ def test_an_unreadable_type_is_refused_by_name_and_column(type_name: str) -> Non
 
 def test_a_collation_is_found_in_the_metadata_where_spark_writes_it() -> None:
     array = {"type": "array", "elementType": "string", "containsNull": False}
-    schema = parse_schema(schema_json(array, {"__COLLATIONS": {"k.element": "spark.UTF8_LCASE"}}))
-    assert schema.fields[0].type == ArrayType(StringType("UTF8_LCASE"))
-    assert collated_columns(schema) == ("k",)
+    schema = t.parse_schema(schema_json(array, {"__COLLATIONS": {"k.element": "spark.UTF8_LCASE"}}))
+    assert schema.fields[0].type == t.ArrayType(t.StringType("UTF8_LCASE"))
+    assert t.collated_columns(schema) == ("k",)
 
 
 @pytest.mark.parametrize(
@@ -118,4 +92,4 @@ def test_a_collation_is_found_in_the_metadata_where_spark_writes_it() -> None:
 )
 def test_what_is_not_a_schema_is_refused(text: str) -> None:
     with pytest.raises(CorruptFileError, match="schema"):
-        parse_schema(text)
+        t.parse_schema(text)
