@@ -6,7 +6,7 @@ import asyncio
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
@@ -14,7 +14,17 @@ from typing import Any
 
 import pytest
 
-from understudy import BadRequestError, UnderstudyError, UsageError
+from understudy import (
+    AmbiguousStoreError,
+    BadRequestError,
+    DeadlineError,
+    LineageChangedError,
+    UnavailableError,
+    UnderstudyError,
+    UnknownApplicationError,
+    UnreachableError,
+    UsageError,
+)
 from understudy.testing import Server, Store
 from understudy.typed import bind
 from understudy_shared.base.errors import BadKeyError
@@ -206,3 +216,184 @@ def test_a_watch_gets_each_commit_by_both_clients() -> None:
                 return (await anext(watch)).value["flights"]
 
         assert asyncio.run(first()) == 4
+
+
+def totals(count: int) -> Store:
+    return Store(key={"word": "string"}, value={"count": "long"}, rows=[{"word": "a", "count": count}])
+
+
+@pytest.fixture
+def fleet() -> Iterator[Server]:
+    clicks = {"totals": totals(2), "own": totals(3)}
+    with Server(applications={"orders": {"totals": totals(1)}, "clicks": clicks}) as made:
+        yield made
+
+
+def count(fleet: Server, application: str, **bounds: Any) -> int:
+    found: int = fleet.client(application=application, retries=0).store("totals").get("a", **bounds).value["count"]
+    return found
+
+
+def test_each_application_is_read_by_its_name_and_a_store_of_one_without(fleet: Server) -> None:
+    assert (count(fleet, "orders"), count(fleet, "clicks")) == (1, 2)
+    client = fleet.client()
+    assert client.store("own").get("a").value == {"count": 3}
+    assert client.application("orders").store("totals").get("a").value == {"count": 1}
+    with pytest.raises(AmbiguousStoreError):
+        client.store("totals").get("a")
+    with pytest.raises(UnknownApplicationError):
+        count(fleet, "visits")
+
+
+def test_a_commit_and_a_trouble_are_of_one_application(fleet: Server) -> None:
+    orders = fleet.application("orders")
+    assert orders.commit({"totals": {"a": {"count": 7}}}) == 2
+    assert (count(fleet, "orders"), count(fleet, "clicks")) == (7, 2)
+    assert fleet.application("clicks").version == 1
+    with orders.lag(timedelta(minutes=1)):
+        with pytest.raises(UnavailableError):
+            count(fleet, "orders", max_staleness=timedelta(seconds=5))
+        assert count(fleet, "clicks", max_staleness=timedelta(seconds=5)) == 2
+    orders.fail("internal")
+    assert count(fleet, "clicks", max_staleness=timedelta(seconds=5)) == 2
+    fleet.heal()
+    assert count(fleet, "orders") == 7
+
+
+def test_what_is_of_no_application_is_refused_with_what_to_do(fleet: Server) -> None:
+    with pytest.raises(UsageError, match="several applications"):
+        fleet.commit({"totals": {"a": None}})
+    with pytest.raises(UsageError, match="no application 'visits'"):
+        fleet.application("visits")
+    wrongs: list[dict[str, dict[str, Store]]] = [{}, {"a/b": {"totals": totals(1)}}, {"orders": {}}]
+    for wrong in wrongs:
+        with pytest.raises(UsageError):
+            Server(applications=wrong)
+    with pytest.raises(UsageError, match="either stores or applications"):
+        Server()
+
+
+SECONDS = timedelta(seconds=1)
+
+
+@pytest.fixture
+def troubled() -> Iterator[Server]:
+    store = Store(key={"tail": "string"}, value={"flights": "long"}, rows=[{"tail": "N1", "flights": 1}])
+    with Server({"aircraft": store, "other": store}) as running:
+        yield running
+
+
+def get(troubled: Server, store: str = "aircraft", **bounds: Any) -> Any:
+    with troubled.client(retries=0) as client:
+        return client.store(store).get("N1", **bounds)
+
+
+def test_answers_are_behind_while_the_server_lags_and_say_so(troubled: Server) -> None:
+    with troubled.lag(30 * SECONDS, versions=2):
+        found = get(troubled)
+        assert (found.version, found.lag.offset_lag) == (1, 2)
+        assert found.lag.time_lag_ms >= 30_000
+        assert troubled.commit({"aircraft": {"N1": {"flights": 2}}}) == 4
+        found = get(troubled)
+        assert (found.value["flights"], found.lag.offset_lag) == (1, 3)
+        assert found.lag.time_lag_ms >= 30_000
+        with pytest.raises(UnavailableError, match="lag-exceeded") as refused:
+            get(troubled, max_staleness=5 * SECONDS)
+        assert [each["reason"] for each in refused.value.candidates] == ["lag-exceeded"]
+    found = get(troubled, max_staleness=5 * SECONDS)
+    assert (found.version, found.value["flights"], found.lag.offset_lag) == (4, 2, 0)
+
+
+def test_lag_is_unknown_while_the_storage_is_away(troubled: Server) -> None:
+    with troubled.lag(None):
+        with pytest.raises(UnavailableError, match="lag-unknown"):
+            get(troubled, max_staleness=5 * SECONDS)
+        assert get(troubled, unknown_lag="serve", max_lag=5).lag.offset_lag is None
+        assert troubled.commit({"aircraft": {"N1": {"flights": 2}}}) == 2
+        assert get(troubled).value["flights"] == 1
+    assert get(troubled, max_lag=0).value["flights"] == 2
+
+
+@pytest.mark.parametrize(
+    ("problem", "error"),
+    [
+        ("no-acceptable-replica", UnavailableError),
+        ("lineage-changed", LineageChangedError),
+        ("deadline", UnavailableError),
+    ],
+)
+def test_a_problem_is_answered_until_it_ends(problem: str, error: type[Exception], troubled: Server) -> None:
+    trouble = troubled.fail(problem, detail="a drill")
+    for call in (get, lambda each: each.client(retries=0).stores(), _counted):
+        with pytest.raises(error, match="a drill"):
+            call(troubled)
+    trouble.end()
+    assert get(troubled).found
+
+
+def _counted(troubled: Server) -> Any:
+    return troubled.client(retries=0).store("aircraft").count()
+
+
+def test_a_client_that_retries_gets_past_a_failure(troubled: Server) -> None:
+    for begin in (troubled.fail, troubled.cut):
+        begin(times=1)
+        assert troubled.client().store("aircraft").get("N1").found
+
+
+def test_a_slow_server_misses_the_deadline(troubled: Server) -> None:
+    with troubled.slow(3600 * SECONDS):
+        with pytest.raises(DeadlineError):
+            get(troubled, timeout=0.02)
+
+        async def read() -> Any:
+            async with troubled.async_client() as client:
+                return await client.store("aircraft").get("N1", timeout=0.02)
+
+        with pytest.raises(DeadlineError):
+            asyncio.run(read())
+    with troubled.slow(SECONDS / 1000):
+        assert get(troubled).found
+
+
+def test_a_connection_that_is_cut_is_no_answer(troubled: Server) -> None:
+    with troubled.cut(), pytest.raises(UnreachableError, match="closed the connection"):
+        get(troubled)
+
+
+def test_a_server_with_troubles_ends_at_once() -> None:
+    store = Store(key={"tail": "string"}, value={"flights": "long"})
+    with Server({"aircraft": store}) as troubled:
+        troubled.slow(3600 * SECONDS)
+        with pytest.raises(DeadlineError):
+            get(troubled, timeout=0.02)
+
+
+def test_a_trouble_may_end_after_its_server() -> None:
+    store = Store(key={"tail": "string"}, value={"flights": "long"})
+    with Server({"aircraft": store}) as troubled:
+        lag = troubled.lag(SECONDS)
+    lag.end()
+    troubled.heal()
+    for call in (troubled.commit, lambda: troubled.lag(SECONDS)):
+        with pytest.raises(UnderstudyError, match="closed"):
+            call()
+
+
+@pytest.mark.parametrize(
+    ("wrong", "says"),
+    [
+        (lambda troubled: troubled.fail("unavailable"), "no problem 'unavailable'.*no-acceptable-replica"),
+        (lambda troubled: troubled.fail(store="nope"), "no store 'nope'.*aircraft, other"),
+        (lambda troubled: troubled.fail(times=0), "times=0"),
+        (lambda troubled: troubled.lag(5), "age=5"),
+        (lambda troubled: troubled.lag(timedelta.max), "up to a year"),
+        (lambda troubled: troubled.lag(SECONDS, versions=0), "versions=0"),
+        (lambda troubled: troubled.slow(0.5), "delay=0.5"),
+        (lambda troubled: troubled.slow(-SECONDS), "delay="),
+    ],
+)
+def test_a_trouble_that_cannot_be_is_refused(wrong: Callable[[Server], object], says: str, troubled: Server) -> None:
+    with pytest.raises(UnderstudyError, match=says):
+        wrong(troubled)
+    assert get(troubled, max_lag=0).found

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from enum import Enum
+from pathlib import Path
 from typing import Any, Literal, NewType, NotRequired, TypedDict
 from uuid import UUID
 
 import pytest
 from pydantic import BaseModel, Field, PositiveInt
-from tests.support.typed.entries import entry_of, struct
+from tests.support.services.canned_server import Canned
+from tests.support.services.reading_commands import run
+from tests.support.spark.values import SCALAR_TYPES, struct_of
+from tests.support.typed.entries import columns_of, entry_of, module_of, struct
 
 from understudy.typed import ModelError, UnfitValueError, YearMonthInterval, bind
 from understudy_shared.spark import types as spark
@@ -193,3 +200,57 @@ def test_a_value_that_does_not_fit_is_named_by_its_column() -> None:
         binding.value({**PRINTED, "by_day": [["2024-01-01", "1.50"], ["2024-01-01", "1.50"]]})
     with pytest.raises(UnfitValueError, match=r"not an integer.*column flights"):
         bind(entry_of(SCHEMA)).value({"flights": 1.5})
+
+
+WINDOW = struct(start=spark.TimestampType(), end=spark.TimestampType())
+VALUE = StructType(
+    (
+        spark.Field("count(1)", spark.LongType(), nullable=False),
+        spark.Field("int", spark.ArrayType(struct(a=spark.LongType(), b=spark.MapType(WINDOW, spark.DateType())))),
+        spark.Field("class", spark.MapType(spark.LongType(), struct())),
+        spark.Field("schema", spark.YearMonthIntervalType()),
+        spark.Field("model_name", spark.StringType()),
+        spark.Field("_1", spark.CalendarIntervalType()),
+        spark.Field("a b\n\"'\\", spark.StringType()),
+        spark.Field("a_b", spark.DecimalType(10, 2)),
+        *struct_of(*SCALAR_TYPES).fields,
+    )
+)
+
+
+def entry(**others: Any) -> dict[str, Any]:
+    """A store with every type, and names that Python has no identifiers for."""
+    return entry_of(VALUE, struct(window=WINDOW, origin=spark.StringType()), **others)
+
+
+def printed(entry: dict[str, Any], *flags: str) -> str:
+    result, asked = run(["types", "flights", *flags], [Canned(json.dumps(entry).encode())])
+    assert asked[0][0] == "GET /v1/stores/flights"
+    return result.stdout
+
+
+@pytest.mark.parametrize("flags", [[], ["--pydantic"]])
+def test_classes_of_every_type_bind_to_their_store(flags: list[str]) -> None:
+    of_a_map = {"user_key": columns_of(struct(day=spark.DateType())), "result": columns_of(struct(n=spark.LongType()))}
+    with module_of(printed(entry(**of_a_map), *flags)) as models:
+        bind(entry(**of_a_map), key=models.FlightsKey, value=models.FlightsValue, result=models.FlightsResult)
+        binding = bind(entry(**of_a_map), key=models.FlightsEntryKey)
+    sent = {"window": None, "origin": "JFK", "day": "2024-01-01"}
+    assert binding.key_columns(binding.key(sent)) == sent
+
+
+@pytest.mark.full
+def test_mypy_finds_nothing_in_the_classes(tmp_path: Path) -> None:
+    """Strictly, as users would check their own code; a wrong use of a field is found."""
+    (tmp_path / "plain.py").write_text(printed(entry()))
+    (tmp_path / "checked.py").write_text(printed(entry(), "--pydantic"))
+    use = "import checked, plain\n\ndef days(value: plain.FlightsValue, other: checked.FlightsValue) -> int:\n"
+    (tmp_path / "wrong.py").write_text(f"{use}    return value.count_1 + other.count_1 + value.c0\n")
+    command = [sys.executable, "-m", "mypy", "--strict", "--cache-dir", str(tmp_path), "--follow-imports=silent"]
+    checked = subprocess.run(
+        [*command, "plain.py", "checked.py", "wrong.py"], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert [line for line in checked.stdout.splitlines() if "error" in line and "wrong.py" not in line] == [
+        "Found 1 error in 1 file (checked 3 source files)"
+    ], checked.stdout + checked.stderr
+    assert 'wrong.py:4: error: Unsupported operand types for + ("int" and "None")' in checked.stdout

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from understudy_shared.spark import temporal
+from understudy_shared.spark.temporal import utc_text
 
 INT32 = st.integers(-(2**31), 2**31 - 1)
 INT64 = st.integers(-(2**63), 2**63 - 1)
@@ -99,3 +102,23 @@ def test_an_invalid_timestamp_is_refused_with_the_reason(text: str, reason: str)
 def test_what_is_no_day_time_interval_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"it is not|holds|keeps"):
         temporal.parse_day_time(text)
+
+
+@given(st.datetimes(min_value=datetime(1000, 1, 1), timezones=st.just(UTC)))  # noqa: DTZ001 -- hypothesis adds the zone
+def test_moments_are_printed_in_utc_with_microseconds(moment: datetime) -> None:
+    moment_us = (moment - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)
+    assert utc_text(moment_us) == moment.strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+
+
+@pytest.mark.parametrize(
+    ("moment_us", "text"),
+    [
+        (None, None),
+        (0, "1970-01-01T00:00:00.000000Z"),
+        (-1, "1969-12-31T23:59:59.999999Z"),
+        (253_402_300_799_999_999, "9999-12-31T23:59:59.999999Z"),
+        (2**63 - 1, "+294247-01-10T04:00:54.775807Z"),
+    ],
+)
+def test_every_moment_that_a_watermark_can_be_is_printed(moment_us: int | None, text: str | None) -> None:
+    assert utc_text(moment_us) == text

@@ -1,13 +1,17 @@
-"""Schemas: what Spark writes is understood, what cannot be read is refused by name."""
+"""Schemas and names: what Spark writes is understood, and what cannot be read is refused by name."""
 
 from __future__ import annotations
 
 import json
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.support.spark.values import types
 
 from understudy_shared.base.errors import CorruptFileError, UnsupportedError
 from understudy_shared.spark import types as t
+from understudy_shared.spark.types import unique_names
 
 
 def schema_json(type_node: object, metadata: object = None) -> str:
@@ -93,3 +97,60 @@ def test_a_collation_is_found_in_the_metadata_where_spark_writes_it() -> None:
 def test_what_is_not_a_schema_is_refused(text: str) -> None:
     with pytest.raises(CorruptFileError, match="schema"):
         t.parse_schema(text)
+
+
+@given(types(3))
+def test_every_name_reads_back_as_its_type(spark_type: t.SparkType) -> None:
+    assert t.parse_type_name(spark_type.name) == spark_type
+
+
+@pytest.mark.parametrize(
+    "spark_type",
+    [
+        t.StringType("UNICODE_CI"),
+        t.TimeType(9),
+        t.YearMonthIntervalType("year"),
+        t.DayTimeIntervalType("hour to second"),
+        t.StructType(),
+        t.StructType((t.Field("a:b", t.LongType()), t.Field("c,d", t.ArrayType(t.LongType())))),
+        t.StructType((t.Field("", t.LongType()), t.Field("a<b>", t.MapType(t.StringType(), t.StructType())))),
+    ],
+)
+def test_unusual_names_read_back(spark_type: t.SparkType) -> None:
+    assert t.parse_type_name(spark_type.name) == spark_type
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("", "object", "array<long", "array<>", "map<long>", "struct<a>", "long>", "struct<a:long"),
+        *("array<" * 5000, "struct<" + ":" * 50_000, "struct<a:" * 2000 + "long" + ">" * 2000),
+        "struct<" + "a:" * 20 + "long>",
+    ],
+)
+def test_what_is_no_type_is_refused(text: str) -> None:
+    with pytest.raises(UnsupportedError, match="is not known"):
+        t.parse_type_name(text)
+
+
+@pytest.mark.parametrize(
+    ("names", "expected"),
+    [
+        ((), ()),
+        (("count", "max"), ("count", "max")),
+        (("sum", "sum", "sum"), ("sum", "sum_2", "sum_3")),
+        (("sum", "sum_2", "sum"), ("sum", "sum_2", "sum_3")),
+        (("sum", "sum", "sum_2"), ("sum", "sum_3", "sum_2")),
+        (("", ""), ("", "_2")),
+    ],
+)
+def test_repeated_names_get_suffixes_that_nobody_has(names: tuple[str, ...], expected: tuple[str, ...]) -> None:
+    assert unique_names(names) == expected
+
+
+@given(st.lists(st.sampled_from(["a", "b", "a_2", "a_3", "a_2_2"])))
+def test_names_are_unique_and_first_comers_keep_theirs(names: list[str]) -> None:
+    unique = unique_names(names)
+    assert len(set(unique)) == len(names)
+    for index, name in enumerate(names):
+        assert (unique[index] == name) == (name not in names[:index])
