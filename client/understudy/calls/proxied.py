@@ -56,7 +56,9 @@ class ProxiedTransport:
         url = send.endpoint.url + asked.target
         request = Request(url, asked.body, headers, method=asked.method)  # noqa: S310  # an endpoint is http or https
         try:
-            opened: HTTPResponse = self._opener.open(request, timeout=max(at_least_s, 0.001, _left_s(send)))
+            opened: HTTPResponse = self._opener.open(
+                request, timeout=max(at_least_s, 0.001, send.deadline_s - monotonic())
+            )
         except (OSError, HTTPException, ValueError) as error:
             return _failure(error, FailureKind.NOT_SENT)
         return opened
@@ -95,10 +97,6 @@ def _whole(response: HTTPResponse, deadline_s: float) -> Reply | Failure:
                 return Failure(FailureKind.BAD_REPLY, f"a body above {MAX_REPLY_BYTES} bytes")
     kind, advice = response.headers.get("content-type", ""), response.headers.get("retry-after", "")
     return Reply(response.status, kind, b"".join(parts), advice)
-
-
-def _left_s(send: Send) -> float:
-    return send.deadline_s - monotonic()
 
 
 def _failure(error: Exception, kind: FailureKind) -> Failure:

@@ -2,26 +2,40 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from datetime import datetime, timedelta
 from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, Unpack, overload
 
 from understudy.client.core import lookups, scans
 from understudy.client.core.changes import ChangesOptions, ChangesQuestion, ReadingChanges
-from understudy.client.core.exchange import Steps
+from understudy.client.core.exchange import (
+    Close,
+    Failure,
+    Opened,
+    Outcome,
+    Receive,
+    Send,
+    Step,
+    Steps,
+    Tell,
+    Together,
+    Wait,
+)
 from understudy.client.core.reader import Reader, StoreReader
 from understudy.client.core.scans import HistoryRange, Question
-from understudy.client.core.state import Duration, Routing, client_state
+from understudy.client.core.state import ClientState, Duration, Routing, client_state
+from understudy.client.core.streaming import Streaming
 from understudy.client.core.values import Bounds, CountQuestion, ScanQuestion, Since, SnapshotBounds, WindowQuestion
 from understudy.client.core.watches import Watching, WatchOptions, WatchQuestion
 from understudy.client.credentials import trust
 from understudy.client.pages import Count, KeyVersion, Page, Reads, Row, Window
-from understudy.client.results import Result, RoutingCounts, StoreInfo, Stores, V
-from understudy.client.transports.base import AsyncTransport
+from understudy.client.results import Result, RoutingCounts, StoreInfo, Stores, V, WatchEvent
+from understudy.client.transports.base import AsyncStream, AsyncTransport
 from understudy.client.transports.streams import StreamTransport
 from understudy_shared.base.errors import UnderstudyError
 
@@ -31,17 +45,6 @@ if TYPE_CHECKING:
     import pandas as pd  # type: ignore[import-untyped]
     import polars as pl
     import pyarrow as pa
-
-
-import asyncio
-from collections.abc import Awaitable
-from typing import Self
-
-from understudy.client.core.exchange import Close, Failure, Opened, Outcome, Receive, Send, Step, Tell, Together, Wait
-from understudy.client.core.state import ClientState
-from understudy.client.core.streaming import Streaming
-from understudy.client.results import WatchEvent
-from understudy.client.transports.base import AsyncStream
 
 
 class AsyncEvents(Generic[V]):

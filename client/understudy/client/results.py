@@ -98,7 +98,7 @@ class Found(Generic[V]):
     @property
     def key(self) -> Any:
         """The key: by column name, or as the model of the store."""
-        columns = self._member("key")
+        columns = self._read()["key"]
         return columns if self._binding is None else self._binding.key(columns)
 
     @property
@@ -145,9 +145,6 @@ class Found(Generic[V]):
             raise self._error
         return self.raw
 
-    def _member(self, name: str) -> Any:
-        return self._read()[name]
-
 
 class Result(Found[V]):
     """The answer for a key. It is true where the key was found."""
@@ -173,7 +170,7 @@ class Result(Found[V]):
     @property
     def found(self) -> bool:
         """Whether the key is there."""
-        found: bool = self._member("found")
+        found: bool = self._read()["found"]
         return found
 
     @property

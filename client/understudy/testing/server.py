@@ -219,41 +219,30 @@ class Application:
         times: int | None = None,
     ) -> Trouble:
         """Answer requests of the API with a problem, named by its type: all of them, those of one store, so many."""
-        return self._trouble(problem=problem, detail=detail, store=store, times=times)
+        return self._trouble(store, times, problem=problem, detail=detail)
 
     def slow(self, delay: timedelta, *, store: str | None = None, times: int | None = None) -> Trouble:
         """Answer requests of the API after a delay."""
         if not isinstance(delay, timedelta) or delay < timedelta(0):
             raise UsageError(f"delay={delay!r} is not a time", where="delay", fix="Give timedelta(milliseconds=50)")
-        return self._trouble(delay_s=delay.total_seconds(), store=store, times=times)
+        return self._trouble(store, times, delay_s=delay.total_seconds())
 
     def cut(self, *, store: str | None = None, times: int | None = None) -> Trouble:
         """Close the connection of a request of the API in the middle of its answer."""
-        return self._trouble(is_cut=True, store=store, times=times)
+        return self._trouble(store, times, is_cut=True)
 
     def heal(self) -> None:
         """End all troubles."""
         for trouble in list(self._troubles):
             trouble.end()
 
-    def _trouble(
-        self,
-        *,
-        problem: str | None = None,
-        detail: str = "",
-        delay_s: float = 0.0,
-        is_cut: bool = False,
-        store: str | None = None,
-        times: int | None = None,
-    ) -> Trouble:
+    def _trouble(self, store: str | None, times: int | None, **fault: Any) -> Trouble:
         query = self._query
         if store is not None and store not in self._stores:
             raise UsageError(f"there is no store {store!r}", where="store", fix=f"Give {', '.join(self._stores)}")
         if times is not None and (isinstance(times, bool) or not isinstance(times, int) or times < 1):
             raise UsageError(f"times={times!r} is not a number of requests", where="times", fix="Give times=1, or None")
-        return self._began(
-            query.fault(problem=problem, detail=detail, delay_s=delay_s, is_cut=is_cut, store=store, times=times)
-        )
+        return self._began(query.fault(store, times, **fault))
 
     def _began(self, end: Callable[[], None]) -> Trouble:
         def ended() -> None:

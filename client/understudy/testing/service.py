@@ -465,11 +465,11 @@ class Query:
             self.wait()
 
     def fault(
-        self, *, problem: str | None, detail: str, delay_s: float, is_cut: bool, store: str | None, times: int | None
+        self, store: str | None, times: int | None, *, problem: str | None = None, detail: str = "", **others: Any
     ) -> End:
         """Let requests of the API meet a problem, named by its type, a delay, or a connection that is cut."""
         answer = None if problem is None else _problem(problem, detail)
-        return self._service.faults.begin(Fault(self._application, delay_s, answer, is_cut, store, times))
+        return self._service.faults.begin(Fault(self._application, problem=answer, store=store, times=times, **others))
 
     def _hold_at(self, version: int | None) -> None:
         assert self._node is not None, "it is served since the start"

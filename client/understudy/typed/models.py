@@ -84,15 +84,12 @@ def columns_of(instance: object) -> Mapping[str, Any] | None:
 
 def _typed_dict(cls: Any) -> tuple[Member, ...]:
     marked = _hints(cls, include_extras=True)  # `__required_keys__` overlooks marks in annotations that are texts
-    marks = {name: typing.get_origin(hint) for name, hint in marked.items()}
-    return tuple(
-        Member(name, name, name, hint, _is_marked_required(marks[name], name in cls.__required_keys__))
-        for name, hint in _hints(cls).items()
-    )
-
-
-def _is_marked_required(mark: object, otherwise: bool) -> bool:
-    return mark is typing.Required or (otherwise and mark is not typing.NotRequired)
+    found = []
+    for name, hint in _hints(cls).items():
+        mark = typing.get_origin(marked[name])
+        is_required = mark is typing.Required or (name in cls.__required_keys__ and mark is not typing.NotRequired)
+        found.append(Member(name, name, name, hint, is_required))
+    return tuple(found)
 
 
 def _dataclass(cls: Any) -> tuple[Member, ...]:

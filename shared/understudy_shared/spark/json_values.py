@@ -41,7 +41,7 @@ def compile_segment_parser(spark_type: t.SparkType, column: str = "key") -> Call
             raise _bad_key(column, spark_type, text, "a path segment holds scalars only")
 
         return refuse
-    parse_text = text_parser_of(spark_type)
+    _, parse_text = _scalar_parsers(spark_type)
 
     def parse(text: str) -> object:
         if not text:
@@ -83,7 +83,7 @@ def _parser(spark_type: t.SparkType, path: str) -> JsonParser:
             return _array_parser(spark_type, _parser(element, f"{path}[]"), path)
         case t.MapType():
             return _map_parser(spark_type, path)
-    convert = json_parser_of(spark_type)
+    convert, _ = _scalar_parsers(spark_type)
 
     def parse(value: object) -> object:
         try:
@@ -240,53 +240,38 @@ _EXACT_FLOAT_DIGITS = 15
 _BOOLEANS = {"true": True, "false": False}
 
 
-def json_parser_of(spark_type: t.SparkType) -> JsonParser:
-    """Return the parser of a scalar type's JSON values; the caller handles null."""
+def _scalar_parsers(spark_type: t.SparkType) -> tuple[JsonParser, TextParser]:
+    """Return the parsers of a scalar type: of its JSON values that are not null, and of its text in a path.
+
+    They raise `ValueError` with the reason; the caller adds the column.
+    """
     match spark_type:
         case t.BooleanType():
-            return _boolean
+            return _boolean, _boolean_text
         case t.IntegralType():
-            parse_integral = _integral_parser(spark_type)
+            parse = _integral_parser(spark_type)
             # Text is accepted, too: `longs=string` prints it so, and every printed key can be sent back.
-            return lambda value: parse_integral(_integer_text(value) if isinstance(value, str) else value)
+            return (
+                lambda value: parse(_integer_text(value) if isinstance(value, str) else value),
+                lambda text: parse(_integer_text(text)),
+            )
         case t.FloatType():
-            return _float32
+            return _float32, lambda text: _float32(_float_text(text))
         case t.DoubleType():
-            return _float64
+            return _float64, _float_text
         case t.DecimalType():
-            return _decimal_parser(spark_type)
+            return (parse_decimal := _decimal_parser(spark_type)), parse_decimal
         case t.StringType():
-            return _string
+            return _string, _string
         case t.YearMonthIntervalType():
-            return _interval_parser(temporal.parse_year_month, 31)
+            return _interval_parser(temporal.parse_year_month, 31), temporal.parse_year_month
         case t.DayTimeIntervalType():
-            return _interval_parser(temporal.parse_day_time, 63)
+            return _interval_parser(temporal.parse_day_time, 63), temporal.parse_day_time
         case t.VoidType():
-            return _void
+            return _void, _void
         case _:
-            return _from_text(text_parser_of(spark_type))
-
-
-def text_parser_of(spark_type: t.SparkType) -> TextParser:
-    """Return the parser of a scalar type's text, as given in a path."""
-    match spark_type:
-        case t.BooleanType():
-            return _boolean_text
-        case t.IntegralType():
-            parse_integral = _integral_parser(spark_type)
-            return lambda text: parse_integral(_integer_text(text))
-        case t.FloatType():
-            return lambda text: _float32(_float_text(text))
-        case t.DoubleType():
-            return _float_text
-        case t.DecimalType():
-            return _decimal_parser(spark_type)
-        case t.StringType():
-            return _string
-        case t.VoidType():
-            return _void
-        case _:
-            return _TEXT_PARSERS[type(spark_type)]
+            parse_text = _TEXT_PARSERS[type(spark_type)]
+            return _from_text(parse_text), parse_text
 
 
 def is_scalar(spark_type: t.SparkType) -> bool:
@@ -437,14 +422,15 @@ def _interval_parser(parse: Callable[[str], int], bits: int) -> JsonParser:
     return parse_value
 
 
-_SCALARS = (t.BooleanType, t.IntegralType, t.FloatType, t.DoubleType, t.DecimalType, t.StringType, t.VoidType)
+_SCALARS = (
+    *(t.BooleanType, t.IntegralType, t.FloatType, t.DoubleType, t.DecimalType, t.StringType, t.VoidType),
+    *(t.YearMonthIntervalType, t.DayTimeIntervalType),
+)
 _TEXT_PARSERS: dict[type[t.SparkType], TextParser] = {
     t.BinaryType: _binary,
     t.DateType: temporal.parse_date,
     t.TimestampType: temporal.parse_timestamp,
     t.TimestampNtzType: temporal.parse_timestamp_ntz,
     t.TimeType: temporal.parse_time,
-    t.YearMonthIntervalType: temporal.parse_year_month,
-    t.DayTimeIntervalType: temporal.parse_day_time,
     t.CalendarIntervalType: temporal.parse_calendar_interval,
 }

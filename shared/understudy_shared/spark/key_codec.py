@@ -303,7 +303,9 @@ class KeyCodec:
         self._is_flat = not any(isinstance(field.type, t.StructType) for field in key.fields)
         self._segment_parsers = _segment_parsers(key, self.names)
         self._without_segments = [
-            name for name, field in zip(self.names, key.fields, strict=True) if not _has_segments(field.type)
+            name
+            for name, field in zip(self.names, key.fields, strict=True)
+            if isinstance(field.type, t.VoidType) or not (is_scalar(field.type) or is_window(field.type))
         ]
 
     def __repr__(self) -> str:
@@ -421,10 +423,6 @@ def _segment_parsers(key: t.StructType, names: Sequence[str]) -> list[Callable[[
         else:
             parsers.append(compile_segment_parser(field.type, name))
     return parsers
-
-
-def _has_segments(spark_type: t.SparkType) -> bool:
-    return is_window(spark_type) or (is_scalar(spark_type) and not isinstance(spark_type, t.VoidType))
 
 
 def is_window(spark_type: t.SparkType) -> bool:

@@ -91,7 +91,8 @@ class Streaming(ABC):
             yield Close(opened.stream)
             if self._is_over:
                 return
-            self._blame()
+            if self._endpoint is not None:  # resume at another server first: this one ended the stream
+                state.servers.failed(self._endpoint, state.now_s(), at_least_s=2 * self._retry_s)
             if self._until_s is None:
                 self._until_s = state.now_s() + self._patience_s
             opened = yield from self._opened_again(self._until_s, why)
@@ -140,11 +141,6 @@ class Streaming(ABC):
     def _has_news(self) -> None:
         """Note that something came: the stream lives."""
         self._until_s, self._quiet_until_s = None, self._state.now_s() + self.silence_s
-
-    def _blame(self) -> None:
-        """Resume at another server first: this one ended the stream."""
-        if self._endpoint is not None:
-            self._state.servers.failed(self._endpoint, self._state.now_s(), at_least_s=2 * self._retry_s)
 
     def _ended(self, why: str) -> DeadlineError:
         fix = f"Begin {self.noun} again behind its position; or give it more patience"

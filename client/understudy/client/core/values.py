@@ -257,17 +257,13 @@ def exact_text(text: str) -> str:
 
     What means something in a query (`%`, `+`, `&`, `;`, `#`, blanks), and all but ASCII, is an escape of JSON.
     """
-    return _TOKENS.sub(_escaped_token, text)
+    return _TOKENS.sub(lambda found: _TOUCHED.sub(_escaped, found[0]) if found[0].startswith('"') else "", text)
 
 
 _TOKENS = re.compile(r'"(?:[^"\\]|\\.)*"|[ \t\r\n+]+')
 """Strings of a JSON text; and between them blanks, and the plus of an exponent, which it does not need."""
 
 _TOUCHED = re.compile("[^!-~]|[%+&;#]")
-
-
-def _escaped_token(found: re.Match[str]) -> str:
-    return _TOUCHED.sub(_escaped, found[0]) if found[0].startswith('"') else ""
 
 
 def _escaped(found: re.Match[str]) -> str:

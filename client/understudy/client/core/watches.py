@@ -89,8 +89,7 @@ class _Fields:
 class EventParser:
     """A parser of one stream. However the bytes are cut, the events are the same."""
 
-    def __init__(self, max_event_bytes: int = MAX_EVENT_BYTES) -> None:
-        self._max_event_bytes = max_event_bytes
+    def __init__(self) -> None:
         self._left = bytearray()
         """The beginning of a line that has not ended."""
         self._held = 0
@@ -122,8 +121,8 @@ class EventParser:
 
     def _grow(self, size: int) -> None:
         self._held += size
-        if self._held > self._max_event_bytes:
-            raise BadStreamError(f"an event is above {self._max_event_bytes} bytes")
+        if self._held > MAX_EVENT_BYTES:
+            raise BadStreamError(f"an event is above {MAX_EVENT_BYTES} bytes")
 
     def _line(self, line: bytes) -> ServerEvent | None:
         """Take a whole line; return the event that it ends."""

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import socket
 import sys
-from abc import ABC, abstractmethod
-from contextlib import suppress
 from functools import lru_cache
 from typing import Any, Protocol
 
@@ -29,45 +26,6 @@ class Stream(Protocol):
 
     def close(self) -> None:
         """Close the connection at once. Who waits for more gets a failure."""
-
-
-class BlockingStream(ABC):
-    """A stream over a socket. While a thread reads it, that thread frees the descriptor, also when another one closes
-    the stream: the reader may be about to wait for it, and would wait for whatever gets the same number next.
-    """
-
-    # Each side sets its own flag before it looks at the other's, so that one of them, at least, frees it.
-    _is_read = False
-    _is_closed = False
-
-    def receive(self, deadline_s: float) -> bytes | Failure:
-        """See `Stream`."""
-        self._is_read = True
-        try:
-            return CLOSED if self._is_closed else self._next(deadline_s)
-        finally:
-            self._is_read = False
-            if self._is_closed:
-                self._free()
-
-    def close(self) -> None:
-        """See `Stream`."""
-        self._is_closed = True
-        found = self._socket()
-        if found is not None:
-            with suppress(OSError):
-                found.shutdown(socket.SHUT_RDWR)  # wakes a thread that waits for more
-        if not self._is_read:
-            self._free()
-
-    @abstractmethod
-    def _next(self, deadline_s: float) -> bytes | Failure: ...
-
-    @abstractmethod
-    def _socket(self) -> socket.socket | None: ...
-
-    @abstractmethod
-    def _free(self) -> None: ...
 
 
 class AsyncStream(Protocol):
@@ -169,12 +127,12 @@ class ReplyParser:
         *("failure", "heard", "reply"),
     )
 
-    def __init__(self, max_body_bytes: int, known: KnownHeads | None = None) -> None:
+    def __init__(self, known: KnownHeads | None = None) -> None:
         self._known = known
         self._parser: Any = None
         self._headers: dict[bytes, bytes] = {}
         self._body: list[bytes] = []
-        self._size, self._max_body = 0, max_body_bytes
+        self._size, self._max_body = 0, MAX_REPLY_BYTES
         self._whole = 0
         self._keeps_alive = False
         self.heard = 0
@@ -255,8 +213,8 @@ class StreamParser(ReplyParser):
 
     __slots__ = ("headers", "is_whole")
 
-    def __init__(self, max_body_bytes: int) -> None:
-        super().__init__(max_body_bytes)
+    def __init__(self) -> None:
+        super().__init__()
         self.headers: dict[str, str] | None = None
         self.is_whole = False
 

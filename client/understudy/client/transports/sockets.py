@@ -11,15 +11,15 @@ import select
 import socket
 import threading
 from collections import deque
+from contextlib import suppress
 from time import monotonic
 from typing import Any
 
 from understudy.client.core.exchange import Endpoint, Failure, FailureKind, Opened, Reply, Send
 from understudy.client.credentials import Trust, failure_text
 from understudy.client.transports.base import (
+    CLOSED,
     LATE,
-    MAX_REPLY_BYTES,
-    BlockingStream,
     KnownHeads,
     ReplyParser,
     StreamParser,
@@ -70,8 +70,8 @@ def _resolved(host: str, port: int, limit_s: float) -> list[Address]:
 class SocketTransport:
     """Connections of this process to the servers. A forked child opens its own."""
 
-    def __init__(self, trust: Trust, *, max_reply_bytes: int = MAX_REPLY_BYTES) -> None:
-        self._trust, self._max_reply_bytes = trust, max_reply_bytes
+    def __init__(self, trust: Trust) -> None:
+        self._trust = trust
         self._known = KnownHeads()
         self._pid = os.getpid()
         self._idle: dict[Endpoint, deque[_Connection]] = {}
@@ -89,7 +89,7 @@ class SocketTransport:
             connection = opened
         is_kept = False
         try:
-            outcome, is_kept = connection.exchange(send, self._known, self._max_reply_bytes)
+            outcome, is_kept = connection.exchange(send, self._known)
         finally:
             if is_kept:
                 self._keep(send.endpoint, connection)
@@ -104,7 +104,7 @@ class SocketTransport:
         and a `Stream` of the rest.
         """
         opened = self._open(send.endpoint, send.deadline_s)
-        return opened if isinstance(opened, Failure) else opened.open(send, self._max_reply_bytes)
+        return opened if isinstance(opened, Failure) else opened.open(send)
 
     def close(self) -> None:
         """Close the connections that are kept."""
@@ -205,9 +205,9 @@ class _Connection:
     def close(self) -> None:
         self._socket.close()
 
-    def open(self, send: Send, max_reply_bytes: int) -> Opened | Reply | Failure:
+    def open(self, send: Send) -> Opened | Reply | Failure:
         """Return what came of a request. Its stream, if there is one, takes the connection over."""
-        parser = StreamParser(max_reply_bytes)
+        parser = StreamParser()
         outcome: Opened | Reply | Failure | None = None
         try:
             self._socket.settimeout(max(0.001, send.deadline_s - monotonic()))
@@ -225,7 +225,7 @@ class _Connection:
                 self.close()
         return outcome
 
-    def exchange(self, send: Send, known: KnownHeads, max_reply_bytes: int) -> tuple[Reply | Failure, bool]:
+    def exchange(self, send: Send, known: KnownHeads) -> tuple[Reply | Failure, bool]:
         """Return what came of a request, and whether the connection can carry another."""
         parser: ReplyParser | None = None
         try:
@@ -236,7 +236,7 @@ class _Connection:
             if outcome is not None:  # nearly all replies
                 self._is_used = True
                 return outcome, True
-            parser = ReplyParser(max_reply_bytes, known)
+            parser = ReplyParser(known)
             while data:
                 parser.feed(data)
                 outcome = parser.reply or parser.failure
@@ -272,11 +272,37 @@ def _late(parser: ReplyParser | None) -> Failure:
     return Failure(FailureKind.TIMEOUT, f"no reply in time, {heard} bytes of one came")
 
 
-class SocketStream(BlockingStream):
-    """The body of a reply as it comes, with the connection that carries it."""
+class SocketStream:
+    """The body of a reply as it comes, with the connection that carries it.
+
+    While a thread reads it, that thread frees the descriptor, also when another one closes the stream: the reader may
+    be about to wait for it, and would wait for whatever gets the same number next.
+    """
+
+    # Each side sets its own flag before it looks at the other's, so that one of them, at least, frees it.
+    _is_read = False
+    _is_closed = False
 
     def __init__(self, made: socket.socket, parser: StreamParser) -> None:
         self._made, self._parser = made, parser
+
+    def receive(self, deadline_s: float) -> bytes | Failure:
+        """See `Stream`."""
+        self._is_read = True
+        try:
+            return CLOSED if self._is_closed else self._next(deadline_s)
+        finally:
+            self._is_read = False
+            if self._is_closed:
+                self._made.close()
+
+    def close(self) -> None:
+        """See `Stream`."""
+        self._is_closed = True
+        with suppress(OSError):
+            self._made.shutdown(socket.SHUT_RDWR)  # wakes a thread that waits for more
+        if not self._is_read:
+            self._made.close()
 
     def _next(self, deadline_s: float) -> bytes | Failure:
         parser = self._parser
@@ -292,12 +318,6 @@ class SocketStream(BlockingStream):
                 failure = Failure(FailureKind.CUT, failure_text(error))
             if failure is not None:
                 return failure
-
-    def _socket(self) -> socket.socket:
-        return self._made
-
-    def _free(self) -> None:
-        self._made.close()
 
 
 def _read(made: socket.socket, parser: StreamParser, deadline_s: float) -> Failure | None:

@@ -1,11 +1,8 @@
 """The default transport of `AsyncClient`: HTTP/1.1 by protocols of asyncio, kept open between calls.
 
 A protocol and no stream reader: each reply is one callback and one future. A call that is cancelled closes its
-connection, so that no half reply stays in one.
-
-The body of a reply as it comes, for event loops: the rest of what `StreamTransport` opened.
-
-A reader that is slow stops the connection, so that the server notices and little is held here.
+connection, so that no half reply stays in one. A reader of a stream that is slow stops the connection, so that the
+server notices and little is held here.
 """
 
 from __future__ import annotations
@@ -21,8 +18,8 @@ from typing import cast
 from understudy.client.core.exchange import Endpoint, Failure, FailureKind, Opened, Reply, Send
 from understudy.client.credentials import Trust, failure_text
 from understudy.client.transports.base import (
+    CLOSED,
     LATE,
-    MAX_REPLY_BYTES,
     KnownHeads,
     ReplyParser,
     StreamParser,
@@ -40,8 +37,8 @@ MAX_HELD_BYTES = 256 * 1024
 class LiveStream(asyncio.Protocol):
     """A connection with one request, whose reply is read while it comes."""
 
-    def __init__(self, max_reply_bytes: int) -> None:
-        self._parser = StreamParser(max_reply_bytes)
+    def __init__(self) -> None:
+        self._parser = StreamParser()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._transport: asyncio.Transport | None = None
         self._lost: Failure | None = None
@@ -80,7 +77,7 @@ class LiveStream(asyncio.Protocol):
     def close(self) -> None:
         """See `AsyncStream`."""
         transport, self._transport = self._transport, None
-        self._lose(Failure(FailureKind.CUT, "the stream was closed"))
+        self._lose(CLOSED)
         if transport is None or self._loop is None:
             return
         with suppress(RuntimeError):  # no loop runs here
@@ -143,8 +140,8 @@ def _release(waiter: asyncio.Future[None]) -> None:
 class StreamTransport:
     """Connections of one event loop to the servers. Another loop, or a forked child, opens its own."""
 
-    def __init__(self, trust: Trust, *, max_reply_bytes: int = MAX_REPLY_BYTES) -> None:
-        self._trust, self._max_reply_bytes = trust, max_reply_bytes
+    def __init__(self, trust: Trust) -> None:
+        self._trust = trust
         self._known = KnownHeads()
         self._idle: dict[Endpoint, deque[_Connection]] = {}
         self._pid = os.getpid()
@@ -163,7 +160,7 @@ class StreamTransport:
             if failure is not None:
                 return failure
         try:
-            outcome = await connection.exchange(send, self._known, self._max_reply_bytes, loop)
+            outcome = await connection.exchange(send, self._known, loop)
         except BaseException:
             connection.abort()
             raise
@@ -177,7 +174,7 @@ class StreamTransport:
         """Send a request, by a connection of its own, and return its reply by its deadline: with status 200 its head,
         and an `AsyncStream` of the rest.
         """
-        stream = LiveStream(self._max_reply_bytes)
+        stream = LiveStream()
         opened: Opened | Reply | Failure | None = None
         try:
             opened = await self._connect(send, lambda: stream) or await stream.open(send)
@@ -247,12 +244,10 @@ class _Connection(asyncio.Protocol):
     def is_open(self) -> bool:
         return self._transport is not None and not self._transport.is_closing()
 
-    async def exchange(
-        self, send: Send, known: KnownHeads, max_reply_bytes: int, loop: asyncio.AbstractEventLoop
-    ) -> Reply | Failure:
+    async def exchange(self, send: Send, known: KnownHeads, loop: asyncio.AbstractEventLoop) -> Reply | Failure:
         """Return what came of a request."""
         assert self._transport is not None
-        self._known, self._parser, self._done = known, ReplyParser(max_reply_bytes, known), loop.create_future()
+        self._known, self._parser, self._done = known, ReplyParser(known), loop.create_future()
         self._transport.write(request_bytes(send))
         timer = loop.call_later(max(0.001, send.deadline_s - monotonic()), self._expire)
         try:

@@ -149,7 +149,7 @@ def test_a_stream_that_is_closed_while_it_is_read_keeps_its_descriptor_until_its
         def close(self) -> None:
             ours.close()
 
-    stream = SocketStream(Closing(), StreamParser(1 << 20))  # type: ignore[arg-type]  # what it uses of a socket
+    stream = SocketStream(Closing(), StreamParser())  # type: ignore[arg-type]  # what it uses of a socket
     with theirs:
         assert isinstance(stream.receive(monotonic() + 60), Failure)
     assert ours.fileno() == -1
