@@ -90,7 +90,6 @@ class StoreReader(KeyRecords):
         return ResolvedKey(partition, self.row_prefix + encoded, orjson.dumps(codec.to_json(encoded)))
 
     def look_up(self, key: ResolvedKey, bound: Bound) -> LookupAnswer | Problem:
-        """Answer one key inside `bound`."""
         reading = self.read_from(key.partition, bound)
         if isinstance(reading, Problem):
             return reading

@@ -197,7 +197,6 @@ class Sessions(Finder):
         return sorted([(_start_of(key), value) for key, value in found], key=itemgetter(0))
 
     def read(self, record: bytes, view: TaskView) -> StoredSession:
-        """Read the record of a session."""
         session, end_us = self._print(record[len(self.row_prefix) :])
         return StoredSession(session, end_us, self.expiry.is_expired(end_us, view))
 
@@ -221,7 +220,6 @@ class Sessions(Finder):
         return _LENGTH.pack(len(self.row_prefix) + row_bytes) + self.row_prefix + start
 
     def _prefix_of(self, stored: bytes) -> bytes:
-        """Return the bytes with which the keys of all sessions begin."""
         if self.row_prefix:
             return _LENGTH.pack(len(stored)) + stored
         row = (*self._decode_prefix(stored), 0)
@@ -392,7 +390,6 @@ def stored_state(declared: StructType) -> StructType:
 
 
 def has_timeout(value: StructType) -> bool:
-    """Whether the query uses timeouts."""
     return bool(value.fields) and value.fields[-1].name == TIMEOUT
 
 

@@ -389,6 +389,5 @@ def _variable_finder(
 
 
 def _without_last(schema_json: str) -> str:
-    """Return the JSON of a struct without its last column."""
     schema = json.loads(schema_json)
     return json.dumps({**schema, "fields": schema["fields"][:-1]})

@@ -75,7 +75,6 @@ def number(printed: object) -> float | None:
 
 
 def printed_number(value: float) -> float | str:
-    """Print a double as answers do."""
     if math.isfinite(value):
         return value
     return "NaN" if math.isnan(value) else ("Infinity" if value > 0 else "-Infinity")
@@ -91,7 +90,6 @@ AVG_DIGITS = 4
 
 
 def count_of(buffers: Buffers) -> Made | None:
-    """Return a count, which is its buffer."""
     return (LongType(), first_buffer(buffers.columns[0])) if buffers.types == (LongType(),) else None
 
 

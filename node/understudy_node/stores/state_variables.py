@@ -215,7 +215,6 @@ class _ByPrefix(_Variable):
             yield key[skip:], kept
 
     def _grouping(self, kept: bytes) -> tuple[object, ...]:
-        """Return the grouping key of a record's key."""
         skip = FAMILY_BYTES + _LENGTH.size
         (length,) = _LENGTH.unpack_from(kept, FAMILY_BYTES)
         return self._form.grouping(kept[skip : skip + length])

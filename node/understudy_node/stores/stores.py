@@ -89,7 +89,6 @@ class ServedStore:
     window_expiry: Expiry | None
 
     def described(self) -> dict[str, object]:
-        """Return the store's schema for `GET /v1/stores`."""
         return {
             "store": self.name,
             "operator_id": self.operator_id,
@@ -104,11 +103,9 @@ class ServedStore:
 
     @property
     def results(self) -> list[dict[str, str]]:
-        """Name and type of the result columns, as answers print them."""
         return [{"name": name, "type": spark_type.name} for name, spark_type in self.result_types]
 
     def value_columns(self) -> list[dict[str, str | bool]]:
-        """Return name, type and nullability of the value columns."""
         return [
             {"name": name, "type": field.type.name, "nullable": field.nullable}
             for name, field in zip(self.value_names, self.value_schema.fields, strict=True)

@@ -323,7 +323,6 @@ def _refused(plan: ReplicaPlan, bound: Bound, began_s: float, deadline_s: float)
 
 
 def _by_node(next_of: Mapping[int, Candidate | None]) -> list[tuple[Candidate, tuple[int, ...]]]:
-    """Group partitions by the node that is asked for them."""
     found: dict[str, tuple[Candidate, list[int]]] = {}
     for partition, candidate in next_of.items():
         if candidate is not None:

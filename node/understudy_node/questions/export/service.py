@@ -118,7 +118,6 @@ class NodeExports(Exports):
     async def _made(
         self, asked: BulkQuestion, schema: Any, reading: Reading, place: Place, asker: Asker
     ) -> tuple[PartPage, tuple[bytes | memoryview, ...]]:
-        """Return what a part says, and its rows."""
         maker, view = asked.maker, reading.view
         room = Room(PART_ROWS, PART_BYTES, monotonic() + PART_MS / 1000)
         if self.bulk is not None and not maker.is_sought:

@@ -29,7 +29,6 @@ class ExportRows:
         self._pieces: list[bytes] = []
 
     def add(self, row: bytes) -> None:
-        """Add a row."""
         self._pieces.append(b'{"row":%b}\n' % row)
 
     def finish(self) -> Generator[None, None, None]:
@@ -37,7 +36,6 @@ class ExportRows:
         yield from ()
 
     def payload(self) -> bytes:
-        """Return the rows as they are sent."""
         return b"".join(self._pieces)
 
 
@@ -253,7 +251,6 @@ class RankedPart:
         return True
 
     def part(self, view: TaskView, access: Access, stamp: Stamp) -> PartPage:
-        """Return the part."""
         after = None if self.is_end else self.after
         of = (self._found, self.looked_at, after, self.is_end, stamp, view.committed_at_us)
         return PartPage(b",".join(self._rows), *of, access, tuple(self._ranks))
@@ -291,7 +288,6 @@ class FirstRanks:
 
     @property
     def has_more(self) -> bool:
-        """Whether there are more than there is room for."""
         return len(self._kept) > self._rows
 
     def in_order(self) -> list[ByRank]:

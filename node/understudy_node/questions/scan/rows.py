@@ -168,7 +168,6 @@ class RowMaker:
 
     @property
     def is_filtered(self) -> bool:
-        """Whether it leaves keys out."""
         return self.prefix is not None or bool(self.of_key or self.of_members)
 
     @property
@@ -275,7 +274,6 @@ class RowMaker:
         return True
 
     def _chosen(self, printed: Mapping[str, Any]) -> bytes:
-        """Print the members of a row with the wanted columns only."""
         fields, shown = self.fields or {}, {}
         for member, content in printed.items():
             if member not in ("value", "result"):
@@ -385,6 +383,5 @@ _TOO_LARGE: Final = orjson.dumps(_told(Problem(ProblemType.TOO_LARGE, "")))
 
 
 def longs_as_text(row: bytes) -> bytes:
-    """Print a row with its whole numbers as texts."""
     printed = orjson.loads(row)
     return orjson.dumps({name: numbers_as_text(each) if name in _SHOWN else each for name, each in printed.items()})

@@ -106,7 +106,6 @@ class StoreColumns:
             yield from (((part, each.name), each.type) for each in columns if wanted is None or each.name in wanted)
 
     def _others(self) -> tuple[Field, ...]:
-        """Return the members of a row beside key, value and result."""
         said = [Field("value", StructType(self.value))]
         if self.result:
             said.append(Field("result", StructType(self.result)))
@@ -174,7 +173,6 @@ class ArrowBatches:
         return pa.record_batch(self._placed(arrays), schema=self.schema)
 
     def _placed(self, arrays: Mapping[tuple[str, ...], Any]) -> list[Any]:
-        """Return the arrays of the schema's columns."""
         import pyarrow as pa  # noqa: PLC0415
 
         if self._columns.is_flat:

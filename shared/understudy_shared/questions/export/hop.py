@@ -54,7 +54,6 @@ class ExportHop:
     resume: ResumePoint | None
 
     def encode(self) -> bytes:
-        """Return the JSON of the request."""
         members = {**self.scan.members(), "format": self.format}
         if self.resume is not None:
             members |= {"digest": self.resume.digest, "next_partition": self.resume.next_partition}
@@ -83,7 +82,6 @@ class EndHop:
     said: Mapping[str, object]
 
     def encode(self) -> bytes:
-        """Return the JSON of the request."""
         return orjson.dumps({**self.scan.members(), "format": self.format, **self.said})
 
 

@@ -94,7 +94,6 @@ def cut_pieces(pieces: Iterable[bytes | memoryview]) -> Iterator[bytes]:
 
 
 def head_message(media_type: str, version: int, partitions: int, *more: tuple[bytes, bytes]) -> dict[str, Any]:
-    """Return the status and the headers of a stream."""
     headers = [
         (b"content-type", media_type.encode()),
         (b"cache-control", b"no-store"),
@@ -107,7 +106,6 @@ def head_message(media_type: str, version: int, partitions: int, *more: tuple[by
 
 
 def body_message(body: bytes, *, more: bool = True) -> dict[str, Any]:
-    """Return a piece of the body."""
     return {"type": "http.response.body", "body": body, "more_body": more}
 
 

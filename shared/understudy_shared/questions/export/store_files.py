@@ -81,7 +81,6 @@ class BytesFile:
             self._add(data)
 
     def finish(self) -> None:
-        """Write what stands after the rows."""
         with self._lock:
             self._finish()
             self.close()
@@ -154,7 +153,6 @@ class TableFile(BytesFile):
         return parquet.ParquetWriter(sink, schema, compression="zstd")
 
     def _write(self, rows: int) -> None:
-        """Write one group of so many rows, in one chunk."""
         import pyarrow as pa  # noqa: PLC0415
 
         table = pa.Table.from_batches(self._held).replace_schema_metadata(self._schema.metadata)

@@ -58,11 +58,9 @@ class ScanHop(StoreOfHop):
     elements: int
 
     def encode(self) -> bytes:
-        """Return the JSON of the request."""
         return orjson.dumps(self.members())
 
     def members(self) -> dict[str, object]:
-        """Return its members as JSON."""
         return {
             **self.store_members(),
             "question": self.question.members(),
@@ -107,7 +105,6 @@ def scan_hop_of(fields: dict[str, Any]) -> ScanHop:
 
 
 def encode_part(part: PartPage) -> bytes:
-    """Return the JSON of a reply."""
     return b"%b%b%b]}\n" % (orjson.dumps(part_members(part))[:-1], _ROWS, part.rows)
 
 
@@ -232,7 +229,6 @@ class VersionHop(StoreOfHop):
     bound: Bound
 
     def encode(self) -> bytes:
-        """Return the JSON of the request."""
         members = {**self.store_members(), "wanted": self.wanted, "bound": bound_fields(self.bound)}
         return orjson.dumps(members)
 
@@ -252,7 +248,6 @@ def decode_version_hop(body: bytes) -> VersionHop:
 
 
 def encode_version(version: ReadVersion) -> bytes:
-    """Return the JSON of a version."""
     return orjson.dumps({"version": version.number, "committed_at_us": version.committed_at_us})
 
 
@@ -266,7 +261,6 @@ def decode_version(body: bytes) -> ReadVersion:
 
 
 def encode_estimate(count: int) -> bytes:
-    """Return the JSON of an estimate."""
     return orjson.dumps({"count": count})
 
 

@@ -121,12 +121,10 @@ class LongReads:
                 await asyncio.sleep(0)  # before the turn is given away: the others would have theirs at once
 
     def count(self, part: PartPage) -> None:
-        """Count what a part of a page has read."""
         self.read[part.access] += part.looked_at
         self.found[part.access] += part.found
 
     def metrics(self) -> Iterator[Metric]:
-        """Yield the metrics of these reads."""
         yield GaugeMetricFamily("understudy_scans_in_flight", "Scans and counts in progress", self.in_flight)
         for name, text, counts in (
             ("understudy_scan_keys_read", "Keys that scans and counts looked at, by access", self.read),
@@ -173,7 +171,6 @@ class Asker:
         self.leave()
 
     def leave(self) -> None:
-        """Note that the client disconnected."""
         self.is_gone = True
 
     async def while_it_waits(self, receive: Receive, work: Coroutine[None, None, T]) -> T | None:

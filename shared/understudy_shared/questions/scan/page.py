@@ -83,7 +83,6 @@ class ScanPage:
     """The partitions that were read for it."""
 
     def add(self, partition: int, part: PartPage) -> None:
-        """Add what a part says beside its rows."""
         self.looked_at += part.looked_at
         self.committed_at_us, self.access = part.committed_at_us, part.access
         self.partitions.append(partition)

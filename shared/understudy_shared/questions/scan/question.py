@@ -158,7 +158,6 @@ class ScanQuestion:
 
     @property
     def is_filtered(self) -> bool:
-        """Whether it leaves rows out."""
         return bool(self.prefix or self.where) or self.has_range
 
     @property
@@ -168,7 +167,6 @@ class ScanQuestion:
 
     @property
     def has_range(self) -> bool:
-        """Whether it has a bound of the first key column."""
         return self.low is not None or self.high is not None
 
     @property

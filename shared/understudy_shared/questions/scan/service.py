@@ -279,7 +279,6 @@ def scans_in_front(scans: Scans, hops: Mapping[str, Answer] | None = None) -> Ca
 
 
 def is_page(raw_path: bytes) -> bool:
-    """Whether a path is that of a scan."""
     store = raw_path[len(STORES) : -len(_SCAN)]
     return raw_path.startswith(STORES) and raw_path.endswith(_SCAN) and store != b"" and b"/" not in store
 

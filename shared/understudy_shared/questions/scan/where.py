@@ -288,7 +288,6 @@ class _Parser:
         self._next = next(self._tokens)
 
     def parsed(self) -> list[list[object]]:
-        """Return the comparisons."""
         found = [self._comparison()]
         while self._next.kind != "end":
             if self._next.word != "and":

@@ -159,7 +159,6 @@ def _timestamps(cells: FixedCells, *, zone: bytes) -> list[bytes]:
 
 
 def _write_digits(out: U8, at: int, width: int, values: npt.NDArray[Any]) -> None:
-    """Write numbers with leading zeros into columns of `out`."""
     rest = values.astype(np.int32)
     for column in range(at + width - 1, at - 1, -1):
         rest, digit = np.divmod(rest, 10)

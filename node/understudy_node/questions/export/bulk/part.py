@@ -70,7 +70,6 @@ class VariableCells(NamedTuple):
     nulls: Mask | None
 
     def pieces(self) -> list[bytes]:
-        """Return the bytes of each cell."""
         whole = self.data.tobytes()
         return [whole[at : at + size] for at, size in zip(self.starts.tolist(), self.sizes.tolist(), strict=True)]
 
@@ -164,12 +163,10 @@ class RowColumns:
 
 
 def is_ascii(data: U8) -> bool:
-    """Whether bytes are ASCII."""
     return not len(data) or int(data.max()) < 0x80
 
 
 def is_text(data: U8) -> bool:
-    """Whether bytes are UTF-8."""
     if is_ascii(data):
         return True
     try:
@@ -341,7 +338,6 @@ class Form(ABC):
 
 
 def stays() -> bool:
-    """Say that the reader is there."""
     return False
 
 

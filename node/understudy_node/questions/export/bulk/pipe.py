@@ -112,7 +112,6 @@ class Dropped(NamedTuple):
 
 
 def encoded(message: object) -> bytes:
-    """Return the bytes of a message."""
     out = BytesIO()
     out.write(bytes(LENGTH_BYTES))
     _Pickler(out, pickle.HIGHEST_PROTOCOL).dump(message)
