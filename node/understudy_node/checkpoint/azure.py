@@ -1,4 +1,4 @@
-"""The parts of `object_store.ObjectStore` that are specific to Azure Storage, flat or with a hierarchical namespace.
+"""The parts of `object_store.StoreFolder` that are specific to Azure Storage, flat or with a hierarchical namespace.
 
 Both kinds of account are read at the blob endpoint. The library reads the environment, and knows service principals,
 workload identity and managed identity. It does not read connection strings, so they are read here.

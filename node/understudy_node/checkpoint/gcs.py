@@ -1,4 +1,4 @@
-"""The parts of `object_store.ObjectStore` that are specific to Google Cloud Storage.
+"""The parts of `object_store.StoreFolder` that are specific to Google Cloud Storage.
 
 The library reads the environment, key files and files of gcloud, and asks the metadata service (GKE, Compute Engine);
 google-auth, in the extra `gcs`, adds identity federation and impersonation. The file is looked at here first: the

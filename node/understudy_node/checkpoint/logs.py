@@ -301,7 +301,7 @@ class OperatorMetadata:
     stores: tuple[StoreMetadata, ...]
     properties: Mapping[str, object]
     inferred_from: str = ""
-    """The reason why this operator was inferred, for state without metadata (`inference`)."""
+    """The reason why this operator was inferred."""
 
 
 def choose_metadata_batch(names: Iterable[str], *, at_most_batch_id: int) -> int | None:

@@ -26,10 +26,6 @@ from understudy_node.checkpoint.files import (
     vanished,
 )
 from understudy_node.checkpoint.store_files import (
-    CONNECTION,
-    CREDENTIALS,
-    PROVIDER,
-    THROTTLED,
     Download,
     Failure,
     Meaning,
@@ -45,6 +41,13 @@ COARSE_NS = 999_999_999
 
 PIECE_BYTES = 1 << 18
 """Bytes of a download that are handed over at once. A broken connection loses the rest of a piece."""
+
+_FIX_CONNECTION = "Check that the node can reach the endpoint; it asks again by itself"
+_FIX_PROVIDER = "Check that the node can reach it, and the files that the identity names; it asks again by itself"
+_FIX_CREDENTIALS = (
+    "Renew the credentials where they come from: files and roles are read again by themselves, the environment needs a "
+    "restart"
+)
 
 _STATUS = re.compile(r"status code: (\d{3})\b")
 _CODE = re.compile(r"<Code>(\w{1,64})</Code>")
@@ -82,7 +85,7 @@ class StoreTerms:
     not_https: str
     provider: re.Pattern[str] | None = None
     """The address of another provider of identities, which is only asked where it is named."""
-    away: str = CONNECTION
+    away: str = _FIX_CONNECTION
     """The advice when there is no connection."""
     folder_mark: str | None = None
     """The attribute of an object that only marks a folder, where its name does not say so."""
@@ -99,15 +102,16 @@ def failure_of(error: Exception, terms: StoreTerms, looked_in: str) -> Failure:
     if of_provider is not None:
         return of_provider
     if status in _TRANSIENT:
-        throttled = status in (429, 503)
-        reason = "the store asks for fewer requests" if throttled else "the store failed"
-        return Failure(Meaning.TRY_AGAIN, f"{reason} ({said})", THROTTLED if throttled else CONNECTION)
+        if status not in (429, 503):
+            return Failure(Meaning.TRY_AGAIN, f"the store failed ({said})", _FIX_CONNECTION)
+        fix = "The node asks again by itself, more slowly; if it persists, raise the store's limits or use fewer nodes"
+        return Failure(Meaning.TRY_AGAIN, f"the store asks for fewer requests ({said})", fix)
     if status in (401, 403) or isinstance(error, (PermissionDeniedError, UnauthenticatedError)):
         reason = f"the store refuses the credentials, or what they ask for ({said})"
         return Failure(Meaning.REFUSED, reason, terms.policy)
     # A reply to HEAD has no body, so 400 has no code there: an expired token is what it usually says.
     if status == 400 and terms.expired and (code is None or code[1] in terms.expired):
-        return Failure(Meaning.REFUSED, f"the store says that the credentials have expired ({said})", CREDENTIALS)
+        return Failure(Meaning.REFUSED, f"the store says that the credentials have expired ({said})", _FIX_CREDENTIALS)
     if status == 404:
         reason, fix = f"there is no such {terms.bucket} ({said})", f"Check the {terms.bucket}'s name and the endpoint"
         return Failure(Meaning.FINAL, reason, fix)
@@ -119,7 +123,7 @@ def failure_of(error: Exception, terms: StoreTerms, looked_in: str) -> Failure:
         return Failure(Meaning.FINAL, "the endpoint is not an https:// URL", terms.not_https)
     kind = _KIND.search(text)
     what = kind[1] if kind else said
-    fix = terms.away if what == "Connect" else CONNECTION
+    fix = terms.away if what == "Connect" else _FIX_CONNECTION
     return Failure(Meaning.TRY_AGAIN, _BREAKS.get(what, f"the connection to the store broke ({what})"), fix)
 
 
@@ -130,16 +134,16 @@ def _of_provider(text: str, status: int, said: str, terms: StoreTerms, looked_in
     if not (is_machine or is_other) or "BadScheme" in text:
         return None
     if status in _TRANSIENT:
-        return Failure(Meaning.TRY_AGAIN, f"{_PROVIDER} failed ({said})", PROVIDER)
+        return Failure(Meaning.TRY_AGAIN, f"{_PROVIDER} failed ({said})", _FIX_PROVIDER)
     if is_machine:
         reason = f"there are no credentials: none were found, looked in {looked_in}"
         return Failure(Meaning.REFUSED, reason, terms.no_credentials)
     if 400 <= status < 500:
-        return Failure(Meaning.REFUSED, f"{_PROVIDER} refuses the credentials ({said})", CREDENTIALS)
+        return Failure(Meaning.REFUSED, f"{_PROVIDER} refuses the credentials ({said})", _FIX_CREDENTIALS)
     kind = _KIND.search(text)
     what = kind[1] if kind else said
     return Failure(
-        Meaning.TRY_AGAIN, _PROVIDER_BREAKS.get(what, f"the connection to {_PROVIDER} broke ({what})"), PROVIDER
+        Meaning.TRY_AGAIN, _PROVIDER_BREAKS.get(what, f"the connection to {_PROVIDER} broke ({what})"), _FIX_PROVIDER
     )
 
 

@@ -1,4 +1,4 @@
-"""The parts of `object_store.ObjectStore` that are specific to S3, and to stores that speak its protocol.
+"""The parts of `object_store.StoreFolder` that are specific to S3, and to stores that speak its protocol.
 
 The library reads the environment itself and knows roles: web identity (EKS), containers (ECS, EKS Pod Identity),
 instances (EC2). It does not read credentials files, so their profiles are read here.

@@ -35,14 +35,6 @@ Client = TypeVar("Client")
 ReadFile = Callable[[Path], str | None]
 """A function that returns the text of a file; None if the file does not exist."""
 
-CONNECTION = "Check that the node can reach the endpoint; it asks again by itself"
-THROTTLED = "The node asks again by itself, more slowly; if it persists, raise the store's limits or use fewer nodes"
-PROVIDER = "Check that the node can reach it, and the files that the identity names; it asks again by itself"
-CREDENTIALS = (
-    "Renew the credentials where they come from: files and roles are read again by themselves, the environment needs a "
-    "restart"
-)
-
 MIN_PROGRESS_BYTES = 1 << 16
 """A try that brought less than this counts as one that brought nothing."""
 
