@@ -1,10 +1,12 @@
-"""Every base keeps the same promises: run against RocksDB, with remembered rows too, the arena, a spill under a
-view, and the empty base.
-"""
+"""Bases and spills: what was stored is found and scanned, whatever holds it, and damage is an error."""
 
 from __future__ import annotations
 
+import gc
+import os
 import random
+import re
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,6 +17,7 @@ from understudy_node.engine.arena_base import ArenaBase
 from understudy_node.engine.base import Base, CachedBase, EmptyBase, RowCache
 from understudy_node.engine.rocksdb_base import BlockCache, RocksBase
 from understudy_node.engine.view import Spill, View, write_spill
+from understudy_shared.base.errors import CorruptFileError, UnsupportedError
 
 Records = dict[bytes, bytes]
 
@@ -100,3 +103,278 @@ def test_a_store_without_records_answers_like_the_empty_base(
         assert list(base.scan()) == []
         assert list(base.scan(b"a", b"b")) == []
         assert base.count() == 0
+
+
+RECORDS = {b"key-%06d" % number: os.urandom(500) for number in range(2_000)}
+RAW_BYTES = 1_000_000
+
+
+@pytest.fixture(scope="module")
+def pristine(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_rocksdb(tmp_path_factory.mktemp("rocksdb") / "store", RECORDS, tables=4)
+
+
+@pytest.fixture
+def store(pristine: Path, tmp_path: Path) -> Path:
+    return shutil.copytree(pristine, tmp_path / "store")
+
+
+def _open(store: Path, *, cache: BlockCache | None = None, expected_keys: int | None = len(RECORDS)) -> RocksBase:
+    return RocksBase.open(store, cache=cache or BlockCache(), expected_keys=expected_keys)
+
+
+def _patch_options(store: Path, line: str) -> None:
+    for path in store.glob("OPTIONS-*"):
+        path.write_text(re.sub(rf"{line.split('=', maxsplit=1)[0]}=.*", line, path.read_text()))
+
+
+def _read_all(base: RocksBase) -> None:
+    assert all(base.get(key) == value for key, value in RECORDS.items())
+
+
+def test_the_block_cache_is_bounded_and_counts_what_is_read(store: Path) -> None:
+    cache = BlockCache(RAW_BYTES // 4)
+    base = _open(store, cache=cache)
+    assert cache.used_bytes < cache.capacity_bytes // 10
+    _read_all(base)
+    assert cache.capacity_bytes // 2 < cache.used_bytes <= cache.capacity_bytes
+
+
+def test_bases_share_one_block_cache(store: Path, tmp_path: Path) -> None:
+    other = shutil.copytree(store, tmp_path / "other")
+    cache = BlockCache(RAW_BYTES * 8)
+    bases = [_open(store, cache=cache), _open(other, cache=cache)]
+    _read_all(bases[0])
+    after_one = cache.used_bytes
+    assert RAW_BYTES < after_one < RAW_BYTES * 2
+    _read_all(bases[0])
+    assert cache.used_bytes == after_one
+    _read_all(bases[1])
+    assert cache.used_bytes >= after_one, "the second base used another cache"
+    bounded = BlockCache(RAW_BYTES // 4)
+    for base in [_open(store, cache=bounded), _open(other, cache=bounded)]:
+        _read_all(base)
+    assert bounded.used_bytes <= bounded.capacity_bytes
+
+
+def test_a_capacity_of_0_disables_the_block_cache(store: Path) -> None:
+    cache = BlockCache(0)
+    _read_all(_open(store, cache=cache))
+    assert cache.used_bytes < 1_000
+
+
+def test_a_missing_database_is_refused_and_nothing_is_created(tmp_path: Path) -> None:
+    with pytest.raises(CorruptFileError, match="CURRENT is missing"):
+        _open(tmp_path / "nothing")
+    assert not (tmp_path / "nothing").exists()
+
+
+def test_a_database_without_options_is_refused_because_keys_would_be_left_out(store: Path) -> None:
+    for path in store.glob("OPTIONS-*"):
+        path.unlink()
+    with pytest.raises(CorruptFileError, match="OPTIONS is missing"):
+        _open(store)
+
+
+@pytest.mark.parametrize("operator", ["StringAppendOperator", "{id=UInt64AddOperator}"])
+def test_a_merge_operator_that_would_merge_wrongly_is_refused(store: Path, operator: str) -> None:
+    _patch_options(store, f"merge_operator={operator}")
+    with pytest.raises(UnsupportedError, match="merge operator"):
+        _open(store)
+
+
+@pytest.mark.parametrize("delimiter", ["", ",", ",;"])
+def test_sparks_merge_operators_with_their_delimiter_are_opened(store: Path, delimiter: str) -> None:
+    _patch_options(store, f"merge_operator={{id=StringAppendOperator;delimiter={delimiter}}}")
+    _read_all(_open(store))
+
+
+def test_another_key_order_is_refused(store: Path) -> None:
+    _patch_options(store, "comparator=rocksdb.ReverseBytewiseComparator")
+    with pytest.raises(UnsupportedError, match="key order"):
+        _open(store)
+
+
+def test_fewer_records_than_expected_keys_are_refused_at_opening(store: Path) -> None:
+    with pytest.raises(CorruptFileError, match=r"2000 records for 2001 keys"):
+        _open(store, expected_keys=2_001)
+
+
+def test_a_damaged_block_makes_scans_and_gets_fail_instead_of_ending_early(store: Path) -> None:
+    table = sorted(store.glob("*.sst"))[1]
+    content = bytearray(table.read_bytes())
+    content[len(content) // 2] ^= 0xFF
+    table.write_bytes(content)
+    base = _open(store)
+    with pytest.raises(CorruptFileError, match="cannot read"):
+        list(base.scan())
+    with pytest.raises(CorruptFileError, match="cannot read"):
+        list(View.of(base, 1).with_changes({b"a": b"1", b"z": b"2"}, 2).scan())
+    with pytest.raises(CorruptFileError, match="cannot read"):
+        _read_all(base)
+    with pytest.raises(CorruptFileError, match="cannot read"):
+        base.get_many(list(RECORDS))
+
+
+def test_opening_changes_none_of_the_files_that_are_linked_into_the_directory(store: Path, tmp_path: Path) -> None:
+    linked = shutil.copytree(store, tmp_path / "linked", copy_function=os.link)
+    before = {path.name: (path.stat().st_mtime_ns, path.read_bytes()) for path in store.glob("*.sst")}
+    listing = sorted(path.name for path in store.iterdir())
+    base = _open(linked)
+    _read_all(base)
+    base.close()
+    assert {path.name: (path.stat().st_mtime_ns, path.read_bytes()) for path in store.glob("*.sst")} == before
+    assert sorted(path.name for path in store.iterdir()) == listing
+
+
+def test_all_tables_stay_open_so_that_files_may_vanish(store: Path) -> None:
+    base = _open(store, cache=BlockCache(0))
+    assert base.open_files == 4
+    shutil.rmtree(store)
+    _read_all(base)
+    assert dict(base.scan()) == RECORDS
+
+
+def test_file_descriptors_are_those_of_the_tables_and_go_with_the_last_reader(store: Path) -> None:
+    def tables_open() -> int:
+        links = (str(entry.readlink()) for entry in Path("/proc/self/fd").iterdir() if entry.is_symlink())
+        return sum(link.startswith(str(store)) and ".sst" in link for link in links)
+
+    base = _open(store)
+    scan = base.scan()
+    next(scan)
+    assert tables_open() == base.open_files
+    del base
+    gc.collect()
+    assert tables_open() == 4, "a reader in flight lost its files"
+    assert sum(1 for _ in scan) == len(RECORDS) - 1
+    del scan
+    gc.collect()
+    assert tables_open() == 0
+
+
+def test_a_directory_is_removed_when_the_last_reader_is_gone(store: Path) -> None:
+    base = _open(store)
+    base.remove_when_unused()
+    view = View.of(base, 1)
+    scan = view.scan()
+    next(scan)
+    del base, view
+    gc.collect()
+    assert store.exists()
+    scan.close()  # type: ignore[attr-defined]  # a generator in fact
+    del scan
+    gc.collect()
+    assert not store.exists()
+
+
+def test_indexes_and_filters_are_what_a_base_keeps_in_memory(store: Path) -> None:
+    base = _open(store)
+    assert 1_000 < base.resident_bytes < RAW_BYTES // 10
+
+
+BASE = {b"a": b"base", b"b": b"base", b"c": b"base"}
+
+
+@pytest.fixture
+def cache() -> BlockCache:
+    return BlockCache()
+
+
+@pytest.fixture
+def view(tmp_path: Path, cache: BlockCache) -> View:
+    base = RocksBase.open(write_rocksdb(tmp_path / "base", BASE), cache=cache, expected_keys=3)
+    return View.of(base, 10)
+
+
+def _spilled(view: View, directory: Path, cache: BlockCache) -> Spill:
+    for _ in write_spill(view.tiers, directory, below=view.spill):
+        pass
+    return Spill.open(directory, cache=cache)
+
+
+def test_a_spill_empties_the_overlay_and_changes_no_answer(view: View, tmp_path: Path, cache: BlockCache) -> None:
+    view = view.with_changes({b"a": None, b"b": b"new", b"d": b""}, 11)
+    after = view.with_spill(_spilled(view, tmp_path / "1", cache))
+    assert (view.overlay_bytes > 0, after.overlay_bytes, after.tiers) == (True, 0, ())
+    expected = {b"b": b"new", b"c": b"base", b"d": b""}
+    assert dict(after.scan()) == dict(view.scan()) == expected
+    assert after.get_many([b"a", b"b", b"c", b"d", b"e"]) == [None, b"new", b"base", b"", None]
+
+
+def test_of_several_changes_of_a_key_a_spill_has_the_newest(view: View, tmp_path: Path, cache: BlockCache) -> None:
+    many = {bytes([at]): b"11" for at in range(8)}
+    view = view.with_changes({b"a": b"11", b"b": b"11", **many}, 11).with_changes({b"a": b"12", b"b": None}, 12)
+    assert len(view.tiers) == 2, "a small tier above a large one"
+    after = view.with_spill(_spilled(view, tmp_path / "1", cache))
+    assert after.get_many([b"a", b"b", b"\0"]) == [b"12", None, b"11"]
+
+
+def test_versions_published_while_a_spill_is_written_stay_on_top_of_it(
+    view: View, tmp_path: Path, cache: BlockCache
+) -> None:
+    view = view.with_changes({b"a": b"11"}, 11)
+    writing = write_spill(view.tiers, tmp_path / "1", below=None)
+    next(writing)
+    view = view.with_changes({b"a": b"12", b"b": None}, 12)
+    for _ in writing:
+        pass
+    after = view.with_spill(Spill.open(tmp_path / "1", cache=cache))
+    assert dict(after.scan()) == {b"a": b"12", b"c": b"base"}
+    assert after.version == 12
+
+
+def test_the_next_spill_continues_the_one_before_which_readers_keep(
+    view: View, tmp_path: Path, cache: BlockCache
+) -> None:
+    for number in range(1, 12):  # more than are kept as files of their own
+        view = view.with_changes({b"a": None, b"%03d" % number: b"x" * number, b"count": b"%d" % number}, 10 + number)
+        before = view
+        spill = _spilled(view, tmp_path / str(number), cache)
+        view = view.with_spill(spill)
+        if before.spill is not None:
+            before.spill.remove_when_unused()
+        assert (spill.first_version, spill.last_version) == (11, 10 + number)
+        assert spill.open_files <= 8
+        assert dict(view.scan()) == dict(before.scan())
+    assert view.get(b"count") == b"11"
+    assert [len(view.get(b"%03d" % number) or b"") for number in range(1, 12)] == list(range(1, 12))
+    del before, spill
+    gc.collect()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["11", "base"]
+
+
+def test_a_base_that_overtook_the_spill_wins(view: View, tmp_path: Path, cache: BlockCache) -> None:
+    view = view.with_changes({b"a": b"11"}, 11)
+    spill = _spilled(view, tmp_path / "1", cache)
+    newer = RocksBase.open(write_rocksdb(tmp_path / "newer", {b"a": b"12"}), cache=cache, expected_keys=1)
+    view = view.with_changes({b"a": b"12", b"b": None, b"c": None}, 12)
+    swapped = view.with_spill(spill).with_base(newer, 12)
+    assert (swapped.spill, dict(swapped.scan())) == (None, {b"a": b"12"})
+    assert view.with_base(newer, 12).with_spill(spill).spill is None
+
+
+def test_a_spill_that_spans_the_new_bases_version_stays_on_top_of_it(
+    view: View, tmp_path: Path, cache: BlockCache
+) -> None:
+    view = view.with_changes({b"a": b"11"}, 11).with_changes({b"b": b"12"}, 12)
+    view = view.with_spill(_spilled(view, tmp_path / "1", cache))
+    newer = RocksBase.open(write_rocksdb(tmp_path / "newer", {**BASE, b"a": b"11"}), cache=cache, expected_keys=3)
+    swapped = view.with_base(newer, 11)
+    assert dict(swapped.scan()) == {b"a": b"11", b"b": b"12", b"c": b"base"}
+
+
+def test_a_spill_killed_while_it_was_written_is_refused_and_a_finished_one_opens_after_a_restart(
+    view: View, tmp_path: Path, cache: BlockCache
+) -> None:
+    view = view.with_changes({b"%05d" % number: b"v" for number in range(2_500)}, 11)
+    killed = write_spill(view.tiers, tmp_path / "1", below=None)
+    assert [next(killed), next(killed)] == [1_000, 2_000]
+    killed.close()  # type: ignore[attr-defined]  # a generator in fact
+    with pytest.raises(CorruptFileError, match="never finished"):
+        Spill.open(tmp_path / "1", cache=cache)
+    finished = _spilled(view, tmp_path / "1", cache)
+    finished.close()
+    again = Spill.open(tmp_path / "1", cache=cache)
+    restarted = View(view.base, version=again.last_version, base_version=10, spill=again)
+    assert dict(restarted.scan()) == dict(view.scan())
