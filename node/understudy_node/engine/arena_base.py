@@ -32,7 +32,6 @@ import mmh3
 import numpy as np
 import numpy.typing as npt
 
-from understudy_node.engine.arena_build import build_arena
 from understudy_node.engine.arena_files import (
     HEADER_BYTES,
     DamagedError,
@@ -291,13 +290,6 @@ class ArenaBase(Base):
         with base._finding_damage():
             base._index_check.require(0, HEADER_BYTES)
         return base
-
-    @classmethod
-    def build(cls, directory: Path, pieces: Iterable[bytes | memoryview]) -> ArenaBase:
-        """Run `build_arena` in one go, then `open`: for callers that need not share their thread."""
-        for _ in build_arena(directory, pieces):
-            pass
-        return cls.open(directory)
 
     def __repr__(self) -> str:
         return f"ArenaBase({self.directory}, {self.count()} keys, {self.resident_bytes} bytes)"

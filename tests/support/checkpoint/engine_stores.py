@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from rocksdict import BlockBasedOptions, DBCompressionType, Options, Rdict
+
+from understudy_node.engine.arena_base import ArenaBase
+from understudy_node.engine.arena_build import build_arena
 
 
 def write_rocksdb(directory: Path, records: Mapping[bytes, bytes], *, tables: int = 1) -> Path:
@@ -34,3 +37,10 @@ def hdfs_snapshot(records: Mapping[bytes, bytes]) -> bytes:
         struct.pack(">i", len(key)) + key + struct.pack(">i", len(value)) + value for key, value in records.items()
     )
     return b"".join([*framed, struct.pack(">i", -1)])
+
+
+def built_arena(directory: Path, pieces: Iterable[bytes | memoryview]) -> ArenaBase:
+    """Build an arena in one go, and open it."""
+    for _ in build_arena(directory, pieces):
+        pass
+    return ArenaBase.open(directory)

@@ -11,9 +11,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tests.support.checkpoint.engine_stores import hdfs_snapshot, write_rocksdb
+from tests.support.checkpoint.engine_stores import built_arena, hdfs_snapshot, write_rocksdb
 
-from understudy_node.engine.arena_base import ArenaBase
 from understudy_node.engine.base import Base, CachedBase, EmptyBase, RowCache
 from understudy_node.engine.rocksdb_base import BlockCache, RocksBase
 from understudy_node.engine.view import Spill, View, write_spill
@@ -28,7 +27,7 @@ def _rocksdb(directory: Path, records: Records) -> Base:
 
 
 def _arena(directory: Path, records: Records) -> Base:
-    return ArenaBase.build(directory, [hdfs_snapshot(records)])
+    return built_arena(directory, [hdfs_snapshot(records)])
 
 
 def _cached(directory: Path, records: Records) -> Base:

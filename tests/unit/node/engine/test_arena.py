@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from tests.support.checkpoint.engine_stores import hdfs_snapshot
+from tests.support.checkpoint.engine_stores import built_arena, hdfs_snapshot
 
 from understudy_node.engine import arena_base, arena_build
 from understudy_node.engine.arena_base import ArenaBase
@@ -43,7 +43,7 @@ RECORDS = st.dictionaries(KEYS, st.binary(max_size=9), max_size=60)
 def test_keys_are_ordered_as_bytes_whatever_their_lengths(
     tmp_path_factory: pytest.TempPathFactory, records: dict[bytes, bytes]
 ) -> None:
-    base = ArenaBase.build(tmp_path_factory.mktemp("arena"), [hdfs_snapshot(records)])
+    base = built_arena(tmp_path_factory.mktemp("arena"), [hdfs_snapshot(records)])
     assert list(base.scan()) == sorted(records.items())
 
 
@@ -51,7 +51,7 @@ def test_keys_are_sorted_once_and_again_where_that_failed_or_their_order_is_dama
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     records = {number.to_bytes(3, "little"): b"value" for number in range(1_000)}
-    made = ArenaBase.build(tmp_path, [hdfs_snapshot(records)])
+    made = built_arena(tmp_path, [hdfs_snapshot(records)])
     assert set(made.some_keys(9)) < records.keys()
     assert made.has_background_work, "some keys are found without sorting"
     while made.has_background_work:
@@ -82,7 +82,7 @@ def test_runs_of_equal_and_of_mixed_sizes_are_all_found(
         for run, (key_words, value_words, count) in enumerate(runs)
         for number in range(count)
     }
-    base = ArenaBase.build(tmp_path_factory.mktemp("arena"), [hdfs_snapshot(records)])
+    base = built_arena(tmp_path_factory.mktemp("arena"), [hdfs_snapshot(records)])
     assert base.count() == len(records)
     assert {key: base.get(key) for key in records} == records
     assert list(base.scan()) == sorted(records.items())
@@ -112,13 +112,13 @@ def test_a_piece_is_used_up_before_the_next_is_asked_for(tmp_path: Path) -> None
             yield memoryview(buffer)[: len(piece)]
             buffer[:] = b"\xee" * len(buffer)
 
-    base = ArenaBase.build(tmp_path, pieces())
+    base = built_arena(tmp_path, pieces())
     assert base.count() == 1_000
     assert base.get(b"00999") == b"value"
 
 
 def test_a_restart_maps_the_same_arena_again(tmp_path: Path) -> None:
-    built = ArenaBase.build(tmp_path, [hdfs_snapshot({b"a": b"1", b"b": b""})])
+    built = built_arena(tmp_path, [hdfs_snapshot({b"a": b"1", b"b": b""})])
     before = {path: path.stat().st_mtime_ns for path in tmp_path.iterdir()}
     again = ArenaBase.open(tmp_path)
     assert (again.get(b"a"), again.get(b"b"), again.get(b"c")) == (b"1", b"", None)
@@ -131,7 +131,7 @@ def test_a_restart_maps_the_same_arena_again(tmp_path: Path) -> None:
 def test_an_arena_of_an_earlier_boot_is_refused_because_nothing_was_synced(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ArenaBase.build(tmp_path, [hdfs_snapshot({b"a": b"1"})])
+    built_arena(tmp_path, [hdfs_snapshot({b"a": b"1"})])
     monkeypatch.setattr(arena_base, "boot_id", lambda: b"another boot".ljust(36, b"\0"))
     with pytest.raises(CorruptFileError, match="from before the last boot"):
         ArenaBase.open(tmp_path)
@@ -142,7 +142,7 @@ SNAPSHOT = hdfs_snapshot({b"key-%d" % number: b"value" for number in range(100)}
 
 @pytest.mark.parametrize("name", ["arena.records", "arena.index"])
 def test_an_arena_whose_files_do_not_fit_is_refused(tmp_path: Path, name: str) -> None:
-    ArenaBase.build(tmp_path, [SNAPSHOT])
+    built_arena(tmp_path, [SNAPSHOT])
     path = tmp_path / name
     path.write_bytes(path.read_bytes()[:-1])
     with pytest.raises(CorruptFileError, match="do not fit"):
@@ -150,7 +150,7 @@ def test_an_arena_whose_files_do_not_fit_is_refused(tmp_path: Path, name: str) -
 
 
 def test_the_directory_is_removed_when_the_last_reader_is_gone(tmp_path: Path) -> None:
-    base = ArenaBase.build(tmp_path / "arena", [SNAPSHOT])
+    base = built_arena(tmp_path / "arena", [SNAPSHOT])
     base.remove_when_unused()
     scan = base.scan()
     next(scan)
@@ -322,7 +322,7 @@ def answers(base: ArenaBase, records: dict[bytes, bytes]) -> list[bool]:
 
 @pytest.mark.parametrize("name", FILES)
 def test_no_flipped_bit_of_any_file_makes_a_wrong_answer_or_a_false_absent(tmp_path: Path, name: str) -> None:
-    ArenaBase.build(tmp_path, [hdfs_snapshot(FEW)]).close()
+    built_arena(tmp_path, [hdfs_snapshot(FEW)]).close()
     sound = (tmp_path / name).read_bytes()
     for at in range(len(sound)):
         flip(tmp_path / name, at)
@@ -341,7 +341,7 @@ def test_no_flipped_bit_of_any_file_makes_a_wrong_answer_or_a_false_absent(tmp_p
 def test_only_what_lies_in_a_damaged_block_is_an_error_and_the_sweep_finds_it_before_any_reader(
     tmp_path: Path, name: str
 ) -> None:
-    ArenaBase.build(tmp_path, [hdfs_snapshot(MANY)]).close()
+    built_arena(tmp_path, [hdfs_snapshot(MANY)]).close()
     size = (tmp_path / name).stat().st_size
     assert size > 2 * BLOCK_BYTES
     flip(tmp_path / name, random.Random(7).randrange(BLOCK_BYTES, size))
@@ -357,7 +357,7 @@ def test_only_what_lies_in_a_damaged_block_is_an_error_and_the_sweep_finds_it_be
 
 
 def test_a_sound_arena_is_swept_to_its_end_once(tmp_path: Path) -> None:
-    base = ArenaBase.build(tmp_path, [hdfs_snapshot(MANY)])
+    base = built_arena(tmp_path, [hdfs_snapshot(MANY)])
     while base.has_background_work:
         base.work_in_background()
     assert base.damage is None
@@ -367,7 +367,7 @@ def test_a_sound_arena_is_swept_to_its_end_once(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", FILES[:2])
 def test_a_file_that_is_cut_off_while_it_is_mapped_is_an_error_and_ends_no_process(tmp_path: Path, name: str) -> None:
-    base = ArenaBase.build(tmp_path, [hdfs_snapshot(MANY)])
+    base = built_arena(tmp_path, [hdfs_snapshot(MANY)])
     os.truncate(tmp_path / name, 4_096)
     base.look_for_damage()
     assert base.damage is not None

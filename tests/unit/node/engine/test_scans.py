@@ -9,10 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.checkpoint import bytes as spark
-from tests.support.checkpoint.engine_stores import hdfs_snapshot, write_rocksdb
+from tests.support.checkpoint.engine_stores import built_arena, hdfs_snapshot, write_rocksdb
 
 from understudy_node.engine import scans as slices_module
-from understudy_node.engine.arena_base import ArenaBase
 from understudy_node.engine.base import Base, CachedBase, EmptyBase, RowCache
 from understudy_node.engine.rocksdb_base import BlockCache, RocksBase
 from understudy_node.engine.scans import ScanOrder, after_prefix, slices
@@ -34,7 +33,7 @@ def base(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
         case "empty":
             return EmptyBase()
         case "arena":
-            return ArenaBase.build(folder, [hdfs_snapshot(records)])
+            return built_arena(folder, [hdfs_snapshot(records)])
         case kind:
             rocks = RocksBase.open(write_rocksdb(folder / "base", records), cache=CACHE, expected_keys=None)
             return CachedBase(rocks, RowCache(0)) if kind.startswith("cached") else rocks
