@@ -111,7 +111,6 @@ class HeldApplication:
         await self.router.leave()
 
     def heard(self) -> None:
-        """Note that the application has nodes."""
         self._heard_ms = self.router.now_ms()
 
     @property
@@ -463,7 +462,6 @@ class RouterFleet(FleetService[HeldApplication]):
             await self.look()
 
     async def _listen(self) -> None:
-        """Listen for announcements for ever."""
         async for heard in self._shared.bus.listen(ANNOUNCED):
             if isinstance(heard, bytes):
                 self._news_until_ms = self._shared.clock.monotonic_ms() + NEWS_LAST_MS

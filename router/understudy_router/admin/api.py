@@ -212,7 +212,6 @@ class Admin:
         return self._bounds.bound(store, {})
 
     def require_node(self, node_id: str | None) -> None:
-        """Raise ProblemError for an unknown node."""
         known = self._router.tables.known_nodes
         if node_id is not None and node_id not in known:
             raise ProblemError(unknown_node(node_id, known))

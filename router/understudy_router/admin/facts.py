@@ -84,7 +84,6 @@ class ReplicaIndex:
         return self.tasks_of[route.operator_id][: route.partitions]
 
     def of_store(self, route: StoreRoute) -> range:
-        """Return the replicas of a store."""
         return self.of_tasks(self.tasks_of_store(route))
 
     def of_tasks(self, tasks: range) -> range:

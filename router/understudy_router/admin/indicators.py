@@ -51,7 +51,6 @@ def unknown(symptom: str, cause: str, action: str) -> Indicator:
 
 
 def first(found: Mapping[str, T]) -> T:
-    """Return what was found of the first name."""
     return next(iter(found.values()))
 
 
@@ -84,7 +83,6 @@ def waiting_nodes(snapshot: Snapshot) -> dict[str, str]:
 
 
 def blind_nodes(snapshot: Snapshot) -> list[str]:
-    """Return the live nodes that cannot read the checkpoint."""
     return [beat.node_id for beat in snapshot.heartbeats if CHECKPOINT_UNREADABLE in beat.degraded]
 
 

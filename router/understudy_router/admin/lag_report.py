@@ -310,7 +310,6 @@ def lag_tree(snapshot: Snapshot, query: LagQuery = EVERY) -> Iterator[bytes]:
 
 
 def page_document(snapshot: Snapshot, page: Page) -> dict[str, object]:
-    """Return a page of the report."""
     return {
         **_head(snapshot, snapshot.about.bus_lost_why),
         "replicas": page.rows,

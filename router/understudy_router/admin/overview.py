@@ -119,7 +119,6 @@ class Now(NamedTuple):
 
 
 def changed(parts: Mapping[K, DocumentPart], tick: int) -> dict[K, bytes]:
-    """Return the texts that changed after a tick."""
     return {key: part.text for key, part in parts.items() if part.tick > tick}
 
 

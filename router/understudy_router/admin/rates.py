@@ -233,7 +233,6 @@ class ReadRates:
         return rates._replace(violations=served.violations)
 
     def of_stores(self, now_ms: float) -> dict[str, StoreServed]:
-        """Look at the counters of each store now."""
         return self._stores.see(now_ms, self._served.stores)
 
     def staleness(self) -> dict[str, Any]:

@@ -148,7 +148,6 @@ def _types(columns: Any) -> dict[str, str]:
 
 
 def _line(kind: str, words: Sequence[str]) -> Iterator[Line]:
-    """Yield one line, if there are words for it."""
     if words:
         yield kind, named(words)
 

@@ -279,7 +279,6 @@ class Snapshot:
         return (halves[len(halves) // 2], max(each.p99_ms for each in said)) if said else (None, None)
 
     def facts(self, replica: int) -> Facts:
-        """Return the facts of a replica."""
         return self.holders[self.index.node[replica]].of(replica)
 
 

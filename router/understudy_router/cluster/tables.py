@@ -391,7 +391,6 @@ class Tables(ClusterView):
         return deaths
 
     def hop_failed(self, node_id: str, now_ms: float, why: str) -> None:
-        """Take in that a request to a node failed."""
         if node_id in self.nodes:
             self._health_changed(node_id, now_ms, self.health.failed(node_id, now_ms, why))
 

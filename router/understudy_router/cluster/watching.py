@@ -147,7 +147,6 @@ class SilentNodePoller:
         self._asked_seeds_ms = float("-inf")
 
     def heard_on_bus(self, node_id: str, at_ms: float) -> None:
-        """Note that the bus carried a heartbeat of this node."""
         self._on_bus_ms[node_id] = max(at_ms, self._on_bus_ms.get(node_id, at_ms))
 
     def unheard(self) -> str | None:
@@ -313,7 +312,6 @@ class Watcher:
         return self._tables.is_heard_of(node_id, self._clock.monotonic_ms())
 
     def hear(self, heard: Spoken) -> None:
-        """Take in a message of the bus."""
         self._heard_ms = self._clock.monotonic_ms()
         match heard:
             case Heartbeat():

@@ -43,7 +43,6 @@ class RouterMetrics:
         self._health = health
 
     def collect(self) -> Iterator[Metric]:
-        """Yield the metrics at each scrape."""
         yield from process_metrics(self._guard, self._lookups.access)
         yield from self.of_application(Cause)
 

@@ -79,7 +79,7 @@ def decoded(keys: Iterable[bytes | str]) -> list[str]:
 
 
 class RedisBus:
-    """Keys and channels in a Redis that others use too."""
+    """Keys and channels in a Redis that others use too; `Bus` says what each call does."""
 
     def __init__(self, url: str, *, call_timeout_ms: int = 1000) -> None:
         """Prepare the connections without opening one. Raises SettingsError for a URL that names no Redis."""
@@ -110,7 +110,6 @@ class RedisBus:
         return Stored(b"" if value is None else value.payload, left_ms)
 
     async def scan(self, prefix: str, *, known: Collection[str] = ()) -> dict[str, Stored]:
-        """Return owned values under a prefix, known keys first."""
         found: _Found = await self._call(
             f"scanning {prefix}*", lambda: self._scan(prefix, known), limit_ms=SCAN_DEADLINES * self._timeout_ms
         )
@@ -121,7 +120,6 @@ class RedisBus:
         }
 
     async def keys(self, prefix: str, *, limit: int | None = None) -> ListedKeys:
-        """List keys of any kind under a prefix."""
         found: ListedKeys = await self._call(
             f"listing {prefix}*",
             lambda: self._list(prefix, limit or MAX_SCANNED),
@@ -130,22 +128,18 @@ class RedisBus:
         return found
 
     async def put(self, key: str, payload: bytes, *, expiry_ms: int | None = None) -> None:
-        """Write a value that any process may write."""
         await self._call(f"writing {key}", lambda: self._client.set(key, scripts.PUT + payload, px=expiry_ms))
         await self._wrote()
 
     async def put_owned(self, key: str, owner: str, payload: bytes, *, expiry_ms: int, channel: str) -> bool:
-        """Write and publish, unless the key has another owner."""
         arguments = (scripts.owned(owner), payload, expiry_ms, channel)
         return bool(await self._run(scripts.PUT_OWNED, [key], *arguments, doing=f"writing {key}"))
 
     async def delete_owned(self, key: str, owner: str, payload: bytes, *, channel: str) -> None:
-        """Delete the key and publish, unless it has another owner."""
         arguments = (scripts.owned(owner), payload, channel)
         await self._run(scripts.DELETE_OWNED, [key], *arguments, doing=f"deleting {key}")
 
     async def publish(self, channel: str, payload: bytes) -> None:
-        """Publish to the current subscribers."""
         await self._call(f"publishing on {channel}", lambda: self._client.publish(channel, payload))
 
     async def acquire(
@@ -159,7 +153,6 @@ class RedisBus:
         fenced_key: str | None = None,
         over: str | None = None,
     ) -> int | None:
-        """Take a free lease under a new term."""
         keys = [lease_key, term_key, fenced_key or term_key]
         replaced = "" if over is None else quote(over, safe="")
         arguments = (quote(owner, safe=""), above, expiry_ms, limit_above(above), replaced)
@@ -172,13 +165,11 @@ class RedisBus:
         return abs(term) or None
 
     async def renew(self, fence: Fence, *, expiry_ms: int) -> bool:
-        """Keep the lease; False when it no longer belongs to the fence."""
         key = fence.lease_key
         value = scripts.lease(fence.owner, fence.term)
         return bool(await self._run(scripts.RENEW, [key], value, expiry_ms, doing=f"keeping {key}"))
 
     async def release(self, fence: Fence) -> None:
-        """Give the lease up, if it belongs to the fence."""
         key = fence.lease_key
         await self._run(scripts.RELEASE, [key], scripts.lease(fence.owner, fence.term), doing=f"giving up {key}")
 
@@ -191,7 +182,6 @@ class RedisBus:
     async def put_fenced(
         self, key: str, payload: bytes, *, epoch: int, fence: Fence, channel: str, change: bytes | None = None
     ) -> bool:
-        """Write and publish if the fence holds and (term, epoch) is above that of the stored value."""
         told = (channel, limit_above(fence.term), limit_above(epoch), *(() if change is None else (change,)))
         arguments = (scripts.lease(fence.owner, fence.term), fence.term, epoch, payload, *told)
         keys = [fence.lease_key, key]

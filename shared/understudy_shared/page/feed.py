@@ -327,6 +327,5 @@ def _pieces(text: bytes) -> Iterator[bytes]:
 
 
 def _tick_of(last_event_id: str | None) -> int | None:
-    """Return the tick that a viewer has; `None` when the id is not a tick."""
     text = last_event_id or ""
     return int(text) if text.isascii() and text.isdigit() and len(text) < 19 else None
