@@ -62,19 +62,12 @@ def read_query(parameters: Mapping[str, str]) -> PageQuery:
 
     state, view, page = given("state"), given("view"), given("page")
     is_number = page.isascii() and page.isdigit() and len(page) <= 6
+    texts = ("store", "open", "ask", "key", "explore", "prefix", "where", "order", "row")
     return PageQuery(
-        store=given("store"),
         state=state if state in KINDS else "",
         view=view if view in VIEWS else "grid",
         page=min(max(1, int(page)), MAX_PAGE) if is_number else 1,
-        open=given("open"),
-        ask=given("ask"),
-        key=given("key"),
-        explore=given("explore"),
-        prefix=given("prefix"),
-        where=given("where"),
-        order=given("order"),
-        row=given("row"),
+        **{name: given(name) for name in texts},
     )
 
 
@@ -249,15 +242,11 @@ def _likeness(row: Row) -> tuple[Any, ...]:
 
 def _as_one(group: Sequence[Row]) -> Row:
     first = group[0]
-    cells = {
-        node_id: {**cell, **{name: _most([row["cells"][node_id][name] for row in group]) for name in _WORST}}
-        for node_id, cell in first["cells"].items()
-    }
+    cells = {}
+    for node_id, cell in first["cells"].items():
+        values = {name: [row["cells"][node_id][name] for row in group] for name in _WORST}
+        cells[node_id] = {**cell, **{name: None if None in few else max(few) for name, few in values.items()}}
     return {**first, "cells": cells, "label": _label([row["partition"] for row in group])}
-
-
-def _most(values: Sequence[float | None]) -> float | None:
-    return None if None in values else max(value for value in values if value is not None)
 
 
 def _label(partitions: Sequence[int]) -> str:
