@@ -151,10 +151,6 @@ class RocksBase(Base):
         """Size of its tables, as they are compressed."""
         return sum(table["size"] for table in self._database.live_files())
 
-    @property
-    def open_files(self) -> int:
-        return len(self._database.live_files())
-
     def remove_when_unused(self) -> None:
         weakref.finalize(self, shutil.rmtree, self.directory, ignore_errors=True)
 

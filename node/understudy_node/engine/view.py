@@ -189,10 +189,6 @@ class Spill:
     def stored_bytes(self) -> int:
         return self._database.stored_bytes
 
-    @property
-    def open_files(self) -> int:
-        return self._database.open_files
-
     def find(self, key: bytes) -> Found:
         """Return the key's last change, None for a delete; UNKNOWN when the spill does not have the key."""
         return _untagged(self._database.get(key))
