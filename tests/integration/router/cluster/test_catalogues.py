@@ -15,9 +15,10 @@ from tests.support.bus.documents import enveloped, eventually
 from tests.support.bus.local_bus import LocalBus
 from tests.support.bus.redis_server import RedisServer, redis_server
 from tests.support.checkpoint.handmade import HandmadeCheckpoint
-from tests.support.cluster.in_process import APPLICATION, LIMIT_S, TASKS, VERSION, Cluster, cluster
+from tests.support.cluster.in_process import APPLICATION as COUNTING
+from tests.support.cluster.in_process import LIMIT_S, TASKS, VERSION, Cluster, cluster
 from tests.support.cluster.served_node import Served
-from tests.support.router.tables import TASK, assigned, beat, task
+from tests.support.router.tables import APPLICATION, TASK, assigned, beat, task
 from tests.support.spark.counting_query import WORDS
 from tests.support.spark.queries import wait_until
 
@@ -105,7 +106,7 @@ async def test_a_catalogue_that_was_altered_under_its_name_is_not_used() -> None
     assert await gossip.catalogue("x") is None
 
 
-NAMES = Names(APPLICATION)
+NAMES = Names(COUNTING)
 
 
 @pytest.fixture
