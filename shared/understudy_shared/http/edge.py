@@ -120,6 +120,16 @@ def without_body(send: Send) -> Send:
     return send_head
 
 
+def adding(headers: Iterable[tuple[bytes, bytes]], send: Send) -> Send:
+    """Add these headers to the response."""
+
+    async def send_with_headers(message: MutableMapping[str, Any]) -> None:
+        is_start = message["type"] == "http.response.start"
+        await send({**message, "headers": [*message["headers"], *headers]} if is_start else message)
+
+    return send_with_headers
+
+
 def bug(error: Exception) -> Problem:
     """Log an unexpected error with its traceback, and return the internal problem for it."""
     log.error("a request failed unexpectedly", exc_info=error, extra={"action": "request-bug"})

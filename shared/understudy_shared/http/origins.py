@@ -12,11 +12,10 @@ a script has to send `Authorization`. Changes stay refused, whatever is named he
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, MutableMapping
-from typing import Any
+from collections.abc import Iterable, Mapping
 
 from understudy_shared.base.errors import SettingsError
-from understudy_shared.http.edge import App, Receive, Scope, Send
+from understudy_shared.http.edge import App, Receive, Scope, Send, adding
 from understudy_shared.http.problems import Problem, ProblemType
 
 READING = frozenset(("GET", "HEAD", "OPTIONS"))
@@ -179,11 +178,7 @@ class Cors:
         added = self.headers(origin_in(scope["headers"]))
 
         async def answer(scope: Scope, receive: Receive, send: Send) -> None:
-            async def send_with_headers(message: MutableMapping[str, Any]) -> None:
-                is_start = message["type"] == "http.response.start"
-                await send({**message, "headers": [*message["headers"], *added]} if is_start else message)
-
-            await app(scope, receive, send_with_headers)
+            await app(scope, receive, adding(added, send))
 
         return answer
 

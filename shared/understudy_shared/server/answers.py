@@ -14,7 +14,7 @@ from typing import Any
 
 from understudy_shared.auth.access import Access
 from understudy_shared.auth.presented import Presented
-from understudy_shared.http.edge import App, Receive, Scope, Send, send_problem
+from understudy_shared.http.edge import App, Receive, Scope, Send, adding, send_problem
 from understudy_shared.http.origins import Cors, origin_in
 from understudy_shared.http.problems import CONTENT_TYPE, Problem, ProblemType
 from understudy_shared.http.target import named_application
@@ -101,11 +101,7 @@ def as_probe(app: App, read: Scope) -> App:
     """Return the application that answers with what `app` answers to `read`, and with the methods that probes take."""
 
     async def answer(_: Scope, receive: Receive, send: Send) -> None:
-        async def with_methods(message: MutableMapping[str, Any]) -> None:
-            is_start = message["type"] == "http.response.start"
-            await send({**message, "headers": [*message["headers"], (b"allow", _OF_PROBES)]} if is_start else message)
-
-        await app(read, receive, with_methods)
+        await app(read, receive, adding([(b"allow", _OF_PROBES)], send))
 
     return answer
 
