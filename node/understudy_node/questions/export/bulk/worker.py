@@ -19,8 +19,7 @@ from typing import BinaryIO, Final
 from understudy_node.engine.base import Base, EmptyBase, RowCache
 from understudy_node.engine.rocksdb_base import BlockCache
 from understudy_node.engine.view import Spill, Tier, View
-from understudy_node.questions.export.bulk.batches import arrow_batches
-from understudy_node.questions.export.bulk.lines import CsvLines, NdjsonForm
+from understudy_node.questions.export.bulk.forms import CsvLines, NdjsonForm, arrow_batches
 from understudy_node.questions.export.bulk.part import (
     Form,
     HasLeft,
