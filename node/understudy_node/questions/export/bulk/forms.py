@@ -215,40 +215,42 @@ def field_printer(spark_type: SparkType, *, is_first: bool, longs_as_text: bool 
     """
     match spark_type:
         case VoidType() | IntegralType() | BooleanType():
-            return partial(_plain, cell_printer(spark_type))
+            return partial(_csv_plain, cell_printer(spark_type))
         case DoubleType():
-            return partial(_doubles, cell_printer(spark_type))
+            return partial(_csv_doubles, cell_printer(spark_type))
         case DateType() | TimestampType() | TimestampNtzType():
-            return partial(_unquoted, cell_printer(spark_type))
+            return partial(_csv_unquoted, cell_printer(spark_type))
         case StringType():
-            return partial(_strings, one_by_one=_one_by_one(spark_type, is_first=is_first, longs_as_text=False))
+            return partial(_csv_strings, one_by_one=_csv_one_by_one(spark_type, is_first=is_first, longs_as_text=False))
         case _:
-            return _one_by_one(spark_type, is_first=is_first, longs_as_text=longs_as_text)
+            return _csv_one_by_one(spark_type, is_first=is_first, longs_as_text=longs_as_text)
 
 
-def _plain(print_cells: Callable[[AnyCells], list[bytes]], cells: AnyCells) -> list[bytes]:
+def _csv_plain(print_cells: Callable[[AnyCells], list[bytes]], cells: AnyCells) -> list[bytes]:
     """Return JSON without quotes as fields."""
-    return _with_nulls(print_cells(cells), cells)
+    return _csv_with_nulls(print_cells(cells), cells)
 
 
-def _doubles(print_cells: Callable[[AnyCells], list[bytes]], cells: AnyCells) -> list[bytes]:
+def _csv_doubles(print_cells: Callable[[AnyCells], list[bytes]], cells: AnyCells) -> list[bytes]:
     assert isinstance(cells, FixedCells), "what is in slots"
-    return _plain(print_cells, cells) if bool(np.isfinite(cells.values).all()) else _unquoted(print_cells, cells)
+    return (
+        _csv_plain(print_cells, cells) if bool(np.isfinite(cells.values).all()) else _csv_unquoted(print_cells, cells)
+    )
 
 
-def _unquoted(print_cells: Callable[[AnyCells], list[bytes]], cells: AnyCells) -> list[bytes]:
+def _csv_unquoted(print_cells: Callable[[AnyCells], list[bytes]], cells: AnyCells) -> list[bytes]:
     """Return JSON of numbers and plain texts as fields."""
-    return _with_nulls([text.strip(b'"') for text in print_cells(cells)], cells)
+    return _csv_with_nulls([text.strip(b'"') for text in print_cells(cells)], cells)
 
 
-def _with_nulls(texts: list[bytes], cells: AnyCells) -> list[bytes]:
+def _csv_with_nulls(texts: list[bytes], cells: AnyCells) -> list[bytes]:
     if cells.nulls is not None:
         for at in np.flatnonzero(cells.nulls).tolist():
             texts[at] = b""
     return texts
 
 
-def _strings(cells: VariableCells, *, one_by_one: PrintCells) -> list[bytes]:
+def _csv_strings(cells: VariableCells, *, one_by_one: PrintCells) -> list[bytes]:
     """Print strings as they are where not one of them is to be quoted."""
     is_empty = cells.sizes == 0 if cells.nulls is None else (cells.sizes == 0) & ~cells.nulls
     out, begins = joined(cells, behind=1, fill=_NEWLINE)
@@ -263,7 +265,7 @@ def _strings(cells: VariableCells, *, one_by_one: PrintCells) -> list[bytes]:
     return texts
 
 
-def _one_by_one(spark_type: SparkType, *, is_first: bool, longs_as_text: bool) -> PrintCells:
+def _csv_one_by_one(spark_type: SparkType, *, is_first: bool, longs_as_text: bool) -> PrintCells:
     print_cell = compile_json_cell(spark_type)
 
     def print_fields(cells: AnyCells) -> list[bytes]:
@@ -357,20 +359,20 @@ def arrow_column(spark_type: SparkType) -> ArrowColumn | None:
         case StructType() | ArrayType() | MapType():
             return None
         case VoidType():
-            return ArrowColumn(_voids, _array_of_voids)
+            return ArrowColumn(_arrow_voids, _array_of_voids)
         case BooleanType():
-            return ArrowColumn(_booleans, partial(_array_of_booleans, kind))
+            return ArrowColumn(_arrow_booleans, partial(_array_of_booleans, kind))
         case StringType() | BinaryType():
-            chunk = partial(_bytes, is_string=isinstance(spark_type, StringType))
+            chunk = partial(_arrow_bytes, is_string=isinstance(spark_type, StringType))
             return ArrowColumn(chunk, partial(_array_of_texts, kind))
         case DecimalType():
-            return ArrowColumn(partial(_wide_decimals if spark_type.is_wide else _decimals, kind), numbers)
+            return ArrowColumn(partial(_arrow_wide_decimals if spark_type.is_wide else _arrow_decimals, kind), numbers)
         case YearMonthIntervalType() | CalendarIntervalType() | VariantType():
-            return ArrowColumn(partial(_texts, compile_json_cell(spark_type)), partial(_array_of_texts, kind))
+            return ArrowColumn(partial(_arrow_texts, compile_json_cell(spark_type)), partial(_array_of_texts, kind))
         case TimeType():
-            return ArrowColumn(_times, numbers)
+            return ArrowColumn(_arrow_times, numbers)
         case _:
-            return ArrowColumn(_numbers, numbers)
+            return ArrowColumn(_arrow_numbers, numbers)
 
 
 def _chunk(values: npt.NDArray[Any], nulls: Mask | None) -> Chunk:
@@ -381,27 +383,27 @@ def _bits_bytes(nulls: Mask | None) -> int:
     return 0 if nulls is None else (len(nulls) + 7) // 8
 
 
-def _voids(cells: AnyCells) -> Chunk:
+def _arrow_voids(cells: AnyCells) -> Chunk:
     return Chunk(_fixed(cells).values, None, None, 0)
 
 
-def _numbers(cells: AnyCells) -> Chunk:
+def _arrow_numbers(cells: AnyCells) -> Chunk:
     return _chunk(_fixed(cells).values, cells.nulls)
 
 
-def _times(cells: AnyCells) -> Chunk:
+def _arrow_times(cells: AnyCells) -> Chunk:
     nanos = values_of(_fixed(cells))
     if bool(((nanos < 0) | (nanos >= NANOS_PER_DAY)).any()):
         raise UnfitRowsError
     return _chunk(nanos, cells.nulls)
 
 
-def _booleans(cells: AnyCells) -> Chunk:
+def _arrow_booleans(cells: AnyCells) -> Chunk:
     values = _fixed(cells).values != 0
     return Chunk(values, None, cells.nulls, (len(values) + 7) // 8 + _bits_bytes(cells.nulls))
 
 
-def _bytes(cells: VariableCells, *, is_string: bool) -> Chunk:
+def _arrow_bytes(cells: VariableCells, *, is_string: bool) -> Chunk:
     chars, begins = joined(cells)
     if is_string and not is_ascii(chars):
         inside = chars[begins[cells.sizes > 0]] & _CONTINUATION_MASK == _CONTINUATION
@@ -414,7 +416,7 @@ def _chunk_of_texts(chars: U8, sizes: npt.NDArray[np.int64], nulls: Mask | None)
     return Chunk(chars, sizes, nulls, 4 * len(sizes) + len(chars) + _bits_bytes(nulls))
 
 
-def _decimals(kind: pa.DataType, cells: AnyCells) -> Chunk:
+def _arrow_decimals(kind: pa.DataType, cells: AnyCells) -> Chunk:
     unscaled = values_of(_fixed(cells))
     limit = 10**kind.precision
     if bool(((unscaled >= limit) | (unscaled <= -limit)).any()):
@@ -422,7 +424,7 @@ def _decimals(kind: pa.DataType, cells: AnyCells) -> Chunk:
     return _chunk(np.stack((unscaled, unscaled >> 63), axis=1), cells.nulls)
 
 
-def _wide_decimals(kind: pa.DataType, cells: VariableCells) -> Chunk:
+def _arrow_wide_decimals(kind: pa.DataType, cells: VariableCells) -> Chunk:
     limit = 10**kind.precision
     unscaled = [int.from_bytes(piece, "big", signed=True) for piece in cells.pieces()]
     sizes = cells.sizes if cells.nulls is None else cells.sizes[~cells.nulls]
@@ -432,7 +434,7 @@ def _wide_decimals(kind: pa.DataType, cells: VariableCells) -> Chunk:
     return _chunk(np.frombuffer(halves, np.int64).reshape(-1, 2), cells.nulls)
 
 
-def _texts(print_cell: Callable[[Any], object], cells: AnyCells) -> Chunk:
+def _arrow_texts(print_cell: Callable[[Any], object], cells: AnyCells) -> Chunk:
     """Make texts of what is printed for each cell."""
     texts = ["" if each is None else str(each) for each in printed(print_cell, cells)]
     pieces = [text.encode() for text in texts]
