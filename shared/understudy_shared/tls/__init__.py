@@ -1,4 +1,5 @@
 """TLS of a service's own port and of its calls to nodes: certificates, the names in them, and errors.
 
-`service_tls` holds the current state; `certificates` reads the files, `names` says who may call whom.
+`service_tls` holds the current state; `certificates` reads the files; `trouble` says why a peer is refused, and who may
+call whom.
 """
