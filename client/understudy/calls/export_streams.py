@@ -23,7 +23,6 @@ MAX_HELD_BYTES = 64 * 1024 * 1024
 MAX_TAIL_BYTES = 64 * 1024
 """Size of the end of a CSV that is held back until it is clear whether it is the comment at the end."""
 
-
 _MAY_PASS: Final = (HTTPStatus.TOO_MANY_REQUESTS, *range(HTTPStatus.BAD_GATEWAY, HTTPStatus.GATEWAY_TIMEOUT + 1))
 
 

@@ -56,7 +56,6 @@ application_option = click.option(
     help="The application of a fleet to ask.  [default: the server's, or the only one that has the store]",
 )  # fmt: skip
 
-
 include_expired_option = click.option(
     "--include-expired/--no-include-expired", default=None,
     help="Whether to show what the watermark has outlived and Spark has not removed.  [default: the store's, "

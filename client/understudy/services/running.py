@@ -18,7 +18,6 @@ from contextlib import nullcontext
 from dataclasses import dataclass, field
 from importlib.metadata import entry_points
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Protocol, TypeVar, runtime_checkable
 from urllib.parse import quote
 
@@ -248,9 +247,7 @@ class BarDisplay:
         self._progress.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._progress.stop()
 
     def show(self, progress: ServiceProgress) -> None:
@@ -290,13 +287,8 @@ END_TIMEOUT_S = 2.0
 Greeting = Callable[[str, Mapping[str, Any]], Sequence[str]]
 """A function from the URL of a ready service and its `/v1/stores` to the lines to print."""
 
-
-class ServiceEntryPoint(Protocol):
-    """The function of an entry point: it serves until interrupted."""
-
-    def __call__(
-        self, settings: dict[str, object], started: Callable[[RunningService], None] | None = None
-    ) -> None: ...
+ServiceEntryPoint = Callable[[dict[str, object], Callable[[RunningService], None]], None]
+"""The function of an entry point: it serves with settings until interrupted, and says when it has started."""
 
 
 def service_options(command: Command) -> Command:

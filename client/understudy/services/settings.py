@@ -91,7 +91,6 @@ SERVE_FLAGS = flags_of(FleetFields, ServiceFields, NodeFields, HttpFields)
 NODE_FLAGS = flags_of(BusFields, FleetFields, AnnouncedFields, ServiceFields, ClusterNodeFields, NodeFields, HttpFields)
 ROUTER_FLAGS = flags_of(BusFields, ServiceFields, RouterFields, HttpFields)
 
-
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 PREFIX = "UNDERSTUDY_"

@@ -31,7 +31,6 @@ Read = Callable[[Mapping[str, Any]], Any]
 _KEEPS_NO_VALUE: Final = frozenset((StoreKind.SET, StoreKind.TIMERS))
 _ABSENT: Final = object()
 
-
 _ANYTHING: Final = (Any, object)
 _LISTS: Final = (list, Sequence, MutableSequence, Iterable)
 _MAPPINGS: Final = (dict, Mapping, MutableMapping)

@@ -213,7 +213,6 @@ _PRIMITIVES: Final[Mapping[int, tuple[int, Callable[[bytes], str]]]] = MappingPr
 )
 """Sizes and texts of the other types by their numbers."""
 
-
 JsonPrinter = Callable[[bytes], dict[str, object]]
 
 _pack_float = struct.Struct("<f").pack

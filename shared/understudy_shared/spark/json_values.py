@@ -227,7 +227,6 @@ _EXAMPLES: dict[type[t.SparkType], object] = {
     t.VoidType: None,
 }
 
-
 JsonParser = Callable[[object], object]
 TextParser = Callable[[str], object]
 

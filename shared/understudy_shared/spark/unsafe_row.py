@@ -355,7 +355,6 @@ def _outside(where: str, size: int) -> CorruptFileError:
 
 RowDecoder = Callable[[bytes], tuple[object, ...]]
 
-
 RowEncoder = Callable[[Sequence[object]], bytes]
 
 

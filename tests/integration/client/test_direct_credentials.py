@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ssl
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -104,16 +103,10 @@ def signer(tmp_path_factory: pytest.TempPathFactory) -> Signer:
     return Signer(tmp_path_factory.mktemp("ours"))
 
 
-def server_context(signer: Signer) -> ssl.SSLContext:
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(*signer.issue("server"))
-    return context
-
-
 def test_nodes_of_a_router_by_tls_are_never_asked_in_plain(kind: str, listener: BadServer, signer: Signer) -> None:
     replies = [Canned(naming(listener.url)), ANSWER]
     with (
-        canned_server(replies, server_context(signer)) as router,
+        canned_server(replies, signer.server_context()) as router,
         asking(kind, router.url, routing="direct", api_key=KEY, ca_file=signer.file) as client,
     ):
         assert client.ask(lambda each: each.store("words").get("word-1")).found
@@ -124,10 +117,10 @@ def test_nodes_of_a_router_by_tls_are_never_asked_in_plain(kind: str, listener: 
 def test_the_certificate_of_a_node_has_the_name_that_it_advertises_wherever_it_is_reached(
     kind: str, signer: Signer, tmp_path: Path, advertised: str
 ) -> None:
-    with canned_server([ANSWER], server_context(signer)) as node:
+    with canned_server([ANSWER], signer.server_context()) as node:
         port = urlsplit(node.url).port
         replies = [Canned(naming(node.url, advertised)), ANSWER]
-        with canned_server(replies, server_context(signer)) as router:
+        with canned_server(replies, signer.server_context()) as router:
             options: dict[str, Any] = {
                 "ca_file": signer.file,
                 "addresses": {f"{advertised}:{port}": f"127.0.0.1:{port}"},

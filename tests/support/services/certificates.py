@@ -62,6 +62,16 @@ class Signer:
         self._own = made.sign(self._key, hashes.SHA256())
         self.file.write_bytes(self._own.public_bytes(serialization.Encoding.PEM))
 
+    def server_context(self, *, asks: bool = False) -> ssl.SSLContext:
+        """Return the context of a server with a certificate of this authority; `asks`: of its clients, too."""
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(*self.issue("server"))
+        if asks:
+            context.load_verify_locations(self.file)
+            context.verify_mode = ssl.CERT_REQUIRED
+            context.maximum_version = ssl.TLSVersion.TLSv1_2  # a client learns in the handshake that it was refused
+        return context
+
     def issue(
         self, name: str, *uris: str, lasts: timedelta = timedelta(days=30), began: timedelta = timedelta(hours=1)
     ) -> Files:

@@ -163,7 +163,6 @@ OTHER_URL = (
     "a proxy must pass its answers on"
 )
 
-
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.05, 2.0
 MIN_ATTEMPT_S = 0.02
 """Time that has to be left for another attempt to be worth its cost."""

@@ -179,7 +179,6 @@ class Metadata:
 LOOKUP_S = 1.0
 """The longest time that a node gets for one key, so that one that hangs costs a call no more."""
 
-
 MAX_WAIT_S = 1.0
 """The longest wait for a position that a node is asked for: a router knows which node has it."""
 
@@ -228,7 +227,6 @@ Target = Callable[[Members], str]
 
 Batch = Callable[[Sequence[Any], Members, float], Request]
 """The request of a batch of keys under these bounds, which let the server wait for so many seconds."""
-
 
 Answer = Mapping[str, Any]
 

@@ -15,7 +15,6 @@ from understudy.client.errors import UsageError
 
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 
-
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.5, 15.0
 """Shortest and longest pause: doubled with each failure in a row."""
 

@@ -99,7 +99,6 @@ _MAX_TOKENS = 8
 Order = tuple[int, int]
 """Term and epoch of an assignment: later ones are greater."""
 
-
 NO_KEY = (UnderstudyError, ValueError, TypeError, ArithmeticError, RecursionError, struct.error)
 """The errors that a value raises when it does not fit the key of the store."""
 

@@ -95,7 +95,6 @@ QUESTION = {
 }
 """The members of questions, by their names in Python."""
 
-
 _MILLISECONDS = {"max_staleness": "max_staleness_ms", "wait": "wait_ms"}
 VERSIONS = ("version", "snapshot", "at")
 

@@ -54,7 +54,6 @@ POSITION_WAIT_S: Final = 3.0
 MAX_BEGINNING: Final = 10_000
 """Limit on the events that wait for the end of a prefix's beginning: ten times as many as servers send."""
 
-
 MEDIA_TYPE: Final = "text/event-stream"
 MAX_EVENT_BYTES: Final = 16 * 1024 * 1024
 """Largest event in bytes: twice the largest answer of a node."""

@@ -13,7 +13,6 @@ from understudy.client.core.exchange import Endpoint, Failure, FailureKind, Head
 MAX_REPLY_BYTES = 128 * 1024 * 1024
 """Largest body of a reply, in bytes: the largest batch that servers give has half of it."""
 
-
 LATE = Failure(FailureKind.TIMEOUT, "nothing came in time")
 CLOSED = Failure(FailureKind.CUT, "the stream was closed")
 

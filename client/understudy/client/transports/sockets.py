@@ -32,7 +32,6 @@ MAX_IDLE = 64
 _READ_BYTES = 64 * 1024
 """Bytes of one read: more would be memory that the kernel has to map for each."""
 
-
 Address = tuple[socket.AddressFamily, Any]
 
 

@@ -29,7 +29,6 @@ from understudy.client.transports.base import (
 MAX_IDLE = 64
 """Connections to one server that are kept; more may be in use."""
 
-
 MAX_HELD_BYTES = 256 * 1024
 """Bytes that wait for their reader before the connection is read no more."""
 

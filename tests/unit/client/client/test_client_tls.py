@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ssl
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -26,12 +25,7 @@ def signer(tmp_path_factory: pytest.TempPathFactory) -> Signer:
 @pytest.fixture
 def guarded(signer: Signer) -> Iterator[CannedServer]:
     """A server that answers only clients with a certificate of its authority."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(*signer.issue("server"))
-    context.load_verify_locations(signer.file)
-    context.verify_mode = ssl.CERT_REQUIRED
-    context.maximum_version = ssl.TLSVersion.TLSv1_2  # a client learns in the handshake that it was refused
-    with canned_server([ANSWER], context) as running:
+    with canned_server([ANSWER], signer.server_context(asks=True)) as running:
         yield running
 
 

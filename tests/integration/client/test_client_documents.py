@@ -1,9 +1,16 @@
-"""The examples of docs/client.md and docs/sql.md, and the example with types, run against a real node."""
+"""The examples of docs/client.md, docs/sql.md and docs/client-testing.md, and the one with types, run as they stand."""
 
 from __future__ import annotations
 
+import os
+import re
 import runpy
+import subprocess
+import sys
+import unittest
 from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -58,3 +65,24 @@ def test_the_example_with_types_runs(
     monkeypatch.setenv("UNDERSTUDY_URL", f"http://127.0.0.1:{node.port}")
     runpy.run_path(str(ROOT / "docs/examples/client_reads.py"), run_name="__main__")
     assert capsys.readouterr().out.splitlines()[:2] == ["106", "3 ['2: N14228 2', '3: N14228 3']"]
+
+
+TESTING = (ROOT / "docs/client-testing.md").read_text()
+FOR_PYTEST, FOR_UNITTEST = re.findall(r"```python\n(.*?)```", TESTING, re.DOTALL)
+
+
+def test_the_examples_for_pytest_pass(tmp_path: Path) -> None:
+    (tmp_path / "test_flights.py").write_text(FOR_PYTEST)
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-W", "error", str(tmp_path)]
+    alone = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+    done = subprocess.run(command, cwd=tmp_path, env=alone, capture_output=True, text=True, timeout=240, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "3 passed" in done.stdout
+
+
+def test_the_example_for_unittest_passes() -> None:
+    module = ModuleType("of_the_document")
+    exec(FOR_UNITTEST, module.__dict__)
+    result = unittest.TestResult()
+    unittest.defaultTestLoader.loadTestsFromTestCase(module.TestFlights).run(result)
+    assert (result.testsRun, result.errors, result.failures) == (1, [], [])
