@@ -1,18 +1,16 @@
-"""Calls about one key: written so that no proxy rewrites it, and answered about no other key; and lists in pages."""
+"""Calls about one key: written so that no proxy rewrites it, and answered about no other key."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import orjson
 
-from understudy.calls.http_client import Server, path_segment
+from understudy.calls.http_client import Server
 from understudy.client.core.reader import Reader, StoreReader
 from understudy.client.core.values import are_plain, exact_text, key_form, parts_of
 from understudy.terminal.exits import CommandError, ExitCode
-from understudy.typed.columns import StoreEntry, read_entry
-from understudy_shared.questions.scan.question import MAX_SCAN_ROWS
 
 
 class KeyCall:
@@ -63,39 +61,3 @@ def checked_json(text: str, *, where: str) -> str:
             exit_code=ExitCode.USAGE,
         ) from None
     return text
-
-
-class Listed(NamedTuple):
-    """A page: as the server wrote it, parsed, and its items."""
-
-    body: bytes
-    page: dict[str, Any]
-    items: list[dict[str, Any]]
-
-
-def pages(
-    ask: Callable[[dict[str, Any]], bytes],
-    asked: dict[str, Any],
-    items: str,
-    limit: int | None,
-    place: tuple[str, str] = ("cursor", "next_cursor"),
-) -> Iterator[Listed]:
-    """Yield the pages of a list. `ask` gets what is asked; `items` names a page's list. `place`: the names of where
-    a page begins, in its request and in the page before.
-    """
-    left, asked = limit, dict(asked)
-    while True:
-        asked["limit"] = MAX_SCAN_ROWS if left is None else min(left, MAX_SCAN_ROWS)
-        body = ask(asked)
-        page = orjson.loads(body)
-        found = page[items] if left is None else page[items][:left]
-        yield Listed(body, page, found)
-        left = None if left is None else left - len(found)
-        if page[place[1]] is None or left == 0:
-            return
-        asked[place[0]] = page[place[1]]
-
-
-def entry_of(server: Server, store: str) -> StoreEntry:
-    """Ask for the columns of a store."""
-    return read_entry(orjson.loads(server.get(f"/v1/stores/{path_segment(store)}")))

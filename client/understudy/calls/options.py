@@ -15,7 +15,6 @@ from understudy.calls.http_client import Server, ServerProblemError
 from understudy.terminal.console import Page, print_json, print_report
 from understudy.terminal.exits import CommandError, ExitCode
 from understudy_shared.base.texts import printable
-from understudy_shared.questions.scan.where import WhereTextError, parse_where_text
 from understudy_shared.reads.bounds import MAX_PAGE_ELEMENTS, WAIT_WITH_POSITION_MS
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -179,6 +178,8 @@ def question_of(given: dict[str, Any]) -> dict[str, Any]:
 
 def _terms(text: str) -> list[Any]:
     """Return the comparisons of an option. Raises CommandError; it shows where an expression is wrong."""
+    from understudy_shared.questions.scan.where import WhereTextError, parse_where_text  # noqa: PLC0415  # slow to import
+
     if text.lstrip().startswith("["):
         return [json_list(text, "--where", '\'["flights", ">", 100]\'')]
     try:

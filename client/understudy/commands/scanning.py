@@ -9,7 +9,7 @@ import click
 import orjson
 
 from understudy.calls.http_client import Server, path_segment
-from understudy.calls.keyed import KeyCall, Listed, entry_of, pages, words_or_json
+from understudy.calls.keyed import KeyCall, words_or_json
 from understudy.calls.options import (
     ServerOptions,
     as_parameters,
@@ -20,6 +20,7 @@ from understudy.calls.options import (
     server_options,
     wait_ms_of,
 )
+from understudy.calls.paging import Listed, entry_of, pages
 from understudy.commands.reading import KeyCommand, longs_option
 from understudy.commands.row_output import (
     ALL_FORMATS,

@@ -11,8 +11,9 @@ import click
 import orjson
 
 from understudy.calls.http_client import STREAM_TIMEOUT_S, Server
-from understudy.calls.keyed import checked_json, entry_of
+from understudy.calls.keyed import checked_json
 from understudy.calls.options import ServerOptions, json_list, server_options
+from understudy.calls.paging import entry_of
 from understudy.client.core.changes import ChangesQuestion, ReadingChanges
 from understudy.client.core.reader import Reader, StoreReader
 from understudy.client.core.streaming import PATIENCE_S
