@@ -96,7 +96,7 @@ def turn_matches_round() -> None:
 
 def expire_too_late() -> None:
     """Say that a key of a set counts for a second longer."""
-    patch(f"{STORES}.sets", "timestamp_text", lambda text: lambda micros: text(micros + 1_000_000))
+    patch(f"{STORES}.operator_state", "timestamp_text", lambda text: lambda micros: text(micros + 1_000_000))
 
 
 def believe_one_partition() -> None:
@@ -114,7 +114,7 @@ def cut_pages() -> None:
 
         return page
 
-    for module in ("state_variables", "sessions", "join_sides"):
+    for module in ("state_variables", "operator_state"):
         patch(f"{STORES}.{module}", "found_page", cut)
 
 
