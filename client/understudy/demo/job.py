@@ -40,7 +40,7 @@ from understudy.demo.flights import (
     flights_file,
     load_flights,
 )
-from understudy.demo.java_home import java_home
+from understudy.demo.java_home import end_session, java_home
 from understudy.demo.settings import DemoSettings, Provider
 from understudy_pipeline import announce
 from understudy_shared.base.clock import SystemClock
@@ -96,7 +96,6 @@ def per_aircraft(flights: DataFrame) -> DataFrame:
 _SOCKET_NAME = f".{'0' * 36}.sock"
 """A name as long as Spark's socket names: a dot, a UUID, and the suffix."""
 
-_END_S = 15
 
 _LOG4J = """
 rootLogger.level = error
@@ -180,22 +179,6 @@ def quiet_spark(folder: Path) -> str:
 
 def _log4j_option(folder: Path) -> str:
     return f"-Dlog4j.configurationFile={folder / 'log4j2.properties'}"
-
-
-def end_session(session: SparkSession) -> None:
-    """Stop the session and its JVM, which PySpark would keep until this process ends."""
-    context = session.sparkContext
-    gateway = context._gateway  # noqa: SLF001  # PySpark has no public way
-    session.stop()
-    if gateway is None:
-        return
-    gateway.shutdown()
-    process = getattr(gateway, "proc", None)
-    if process is not None:
-        process.stdin.close()
-        process.wait(timeout=_END_S)
-    type(context)._gateway = None  # noqa: SLF001
-    type(context)._jvm = None  # noqa: SLF001
 
 
 log = logging.getLogger(__name__)

@@ -76,6 +76,8 @@ class Supervisor:
             await work
             if not self._stopping:
                 raise RuntimeError("it ended")
+        except GeneratorExit:
+            raise  # its loop is gone
         except BaseException as error:
             task = asyncio.current_task()
             if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():

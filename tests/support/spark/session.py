@@ -17,8 +17,7 @@ from pyspark import SparkContext
 from pyspark.sql import SparkSession
 from tests.support.repository import ROOT
 
-from understudy.demo.java_home import java_home
-from understudy.demo.job import end_session
+from understudy.demo.java_home import end_session, java_home
 from understudy_shared.base.sockets import private_socket_dir
 
 CHECKPOINT_MANAGER_CONF = "spark.sql.streaming.checkpointFileManagerClass"
