@@ -14,7 +14,7 @@ from tests.system.proof.processes import Service
 LIMIT_S: Final = 120.0
 """Time for which they are asked again: those whose readers have just left give their places back first."""
 
-LEAST_S: Final = 5.0
+LEAST_S: Final = 30.0
 """Time that each kind has, however long the others took."""
 
 
