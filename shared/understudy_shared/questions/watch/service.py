@@ -164,15 +164,18 @@ class ScatteredWatch:
             if event is None:
                 sent.append(block + b"\n\n" if block else b"")
                 continue
-            text, texts = self._text(event), []
-            if event.position is not None:
-                version = decode_position(event.position).version
+            text, texts, position = self._text(event), list[bytes](), event.position
+            if position is not None:
+                version = decode_position(position).version
                 texts = self._settled(version)
-                text = text or version_text(version, event.position)
+                if self._unsettled:  # who comes back with a position gets no first value
+                    position, text = None, b"" if event.kind == "version" else text
+                else:
+                    text = text or version_text(version, position)
             texts += [text] if text else []
             sent += [with_id(text, None) for text in texts[:-1]]
-            sent += [with_id(text, event.position) for text in texts[-1:]]
-        return b"".join(sent)
+            sent += [with_id(text, position) for text in texts[-1:]]
+        return b"".join(sent) or (KEEP_ALIVE if self._unsettled else b"")
 
     def forget_first(self) -> None:
         """Tell no first values any more: the watcher has those of before."""
