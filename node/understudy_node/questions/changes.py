@@ -294,9 +294,14 @@ def _versions(
             yield changed.view, _stored(reader, changed, skip)
             skip = 0
         return
-    views = replica.read_each(ReadVersion(first, of_any_commit=True), asked.last, disk)
-    for changed, view in zip(each, views, strict=True):
-        yield changed.view, _found(asked, changed, view, skip)
+    past: Iterator[TaskView] | None = None
+    for changed in each:
+        number, committed_at_us = changed.view.version, changed.view.committed_at_us
+        shown = replica.view_at(ReadVersion(number, committed_at_us)) if past is None else None
+        if shown is None:
+            past = past or replica.read_each(_any_commit(number), asked.last, disk)
+            shown = next(past)
+        yield changed.view, _found(asked, changed, shown, skip)
         skip = 0
 
 

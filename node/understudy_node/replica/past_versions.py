@@ -2,6 +2,9 @@
 
 A few threads of their own do it, each version once however many ask. What they open is pinned (`pinned_versions.py`):
 the next look finds it, and it goes when it was not read for a while. A failure is remembered for a moment.
+
+Watches of prefixes follow the same versions, each with a prefix of its own. So the changelogs that were read last are
+kept: storage is asked once for all of them.
 """
 
 from __future__ import annotations
@@ -12,13 +15,14 @@ import threading
 import time
 import weakref
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Final, NamedTuple, Protocol, TypeVar
 
+from understudy_node.checkpoint.changelog import ChangelogOperation
 from understudy_node.replica.local_bases import LocalBases
 from understudy_node.replica.task_view import Retained, TaskView
 from understudy_shared.base.errors import MissingVersionError, UnderstudyError, VanishedError
@@ -54,6 +58,12 @@ MAX_VANISHED: Final = 3
 and the next look at the folder shows what is left.
 """
 
+MAX_KEPT_BYTES: Final = 16 * 1024 * 1024
+"""Limit on the changelogs that are kept after they were read; a larger one is read each time."""
+
+ENTRY_BYTES: Final = 250
+"""Memory of an entry of a changelog beside its key and its value."""
+
 _GONE: Final = (MissingVersionError, VanishedError)
 
 
@@ -86,6 +96,51 @@ OPENING: Final = PastRefusal(Refusal.VERSION_OPENING)
 _Key = tuple[TaskId, ReadVersion]
 
 
+class Changelog(NamedTuple):
+    """The changes of a version of a store, as its changelog says them."""
+
+    changes: Mapping[bytes, bytes | None]
+    operations: Sequence[ChangelogOperation]
+
+    @property
+    def size_bytes(self) -> int:
+        """Its memory, about."""
+        changes = sum(len(key) + len(value or b"") for key, value in self.changes.items())
+        operations = sum(len(each.key) + len(each.value or b"") for each in self.operations)
+        return changes + operations + ENTRY_BYTES * (1 + len(self.changes) + len(self.operations))
+
+
+class KeptChangelogs:
+    """The changelogs that were read last, by the file and its commit. Called by any thread."""
+
+    def __init__(self, max_bytes: int = MAX_KEPT_BYTES) -> None:
+        self._max_bytes = max_bytes
+        self._bytes = 0
+        self._kept: OrderedDict[tuple[str, int], tuple[Changelog, int]] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def find(self, path: str, committed_at_ns: int) -> Changelog | None:
+        """Return a changelog that is kept."""
+        with self._lock:
+            found = self._kept.get((path, committed_at_ns))
+            if found is None:
+                return None
+            self._kept.move_to_end((path, committed_at_ns))
+            return found[0]
+
+    def keep(self, path: str, committed_at_ns: int, changelog: Changelog) -> None:
+        """Keep a changelog, in place of those that were not read for longest."""
+        size = changelog.size_bytes
+        if size > self._max_bytes:
+            return
+        with self._lock:
+            _, before = self._kept.pop((path, committed_at_ns), (None, 0))
+            self._kept[path, committed_at_ns] = changelog, size
+            self._bytes += size - before
+            while self._bytes > self._max_bytes:
+                self._bytes -= self._kept.popitem(last=False)[1][1]
+
+
 class PastVersions:
     """The opener of one node. `root` is a folder that belongs to it alone; without one no older version is opened.
 
@@ -96,6 +151,7 @@ class PastVersions:
         self.on_opened: Callable[[], None] = _ignore
         self.opened = 0
         """Number of versions opened, ever."""
+        self.changelogs = KeptChangelogs()
         self._root = root
         self._folders = count(1)
         self._lock = threading.Lock()

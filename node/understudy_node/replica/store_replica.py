@@ -14,7 +14,7 @@ from collections.abc import Generator, Iterable
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Literal, Protocol, TypeVar
 
 from understudy_node.checkpoint.snapshots import StateFile, parse_state_files, why_not_next
 from understudy_node.engine.base import Base, EmptyBase
@@ -26,10 +26,12 @@ from understudy_node.replica.chosen_files import (
     ReachingHistory,
     ReadChangelog,
     RewrittenError,
+    changelog_name,
     missing_snapshot,
     missing_version,
 )
 from understudy_node.replica.local_bases import ChosenSnapshot, LocalBase, RestoreProgress, open_base, restore, writing
+from understudy_node.replica.past_versions import Changelog
 from understudy_node.replica.replica_context import StorePlace, Surroundings
 from understudy_node.replica.task_view import Mark
 from understudy_shared.base.errors import (
@@ -107,9 +109,20 @@ def _delete_range(view: View, changes: dict[bytes, bytes | None], begin: bytes, 
 log = logging.getLogger(__name__)
 
 Steps = Generator[None, None, None]
+T = TypeVar("T")
 
 DAMAGE = (CorruptFileError, UnsupportedError)
 """Errors of a file that is truncated, overwritten, or of a newer Spark: only another file helps."""
+
+
+def _result(steps: Generator[None, None, T]) -> T:
+    """Take all steps, and return what they return."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as done:
+            found: T = done.value
+            return found
 
 
 class StoreReplica:
@@ -218,12 +231,24 @@ class StoreReplica:
         if unique_id is None:  # in format v2 a name is given once: its file is never rewritten
             self._changelogs.applied(read)
 
-    def changes_of(self, record: CommitRecord) -> Generator[None, None, ReadChangelog | None]:
-        """Read what a committed version changed, without the state that it changed; None where no file says that."""
+    def changelog_of(self, record: CommitRecord) -> Changelog | None:
+        """Return what a committed version changed, without the state that it changed; None where no file says that.
+        Storage is asked unless it was read a moment ago.
+        """
+        kept = self._around.past.changelogs
+        path = f"{self.place.directory}/{changelog_name(self.place, record)}"
+        found = kept.find(path, record.committed_at_ns)
+        if found is not None:
+            return found
         before = self._committed.record(record.version - 1)
         unique_id = None if before is None or not self.place.fits(before) else self.place.unique_id(before)
         self._attempts = {record.version - 1: unique_id} if unique_id else {}
-        return (yield from self._continuation(record))
+        read = _result(self._continuation(record))
+        if read is None:
+            return None
+        found = Changelog(read.changes, read.operations)
+        kept.keep(path, record.committed_at_ns, found)
+        return found
 
     def changelogs(self) -> tuple[int, int] | None:
         """Return the first and the last of the newest versions whose changelogs are there without a gap; None where

@@ -8,7 +8,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 from understudy_node.checkpoint.changelog import ChangelogOperation
 from understudy_node.counters import Measures
@@ -24,7 +24,6 @@ from understudy_shared.reads.bounds import ReadVersion
 from understudy_shared.reads.tokens import LineageChangedError
 
 Job = Generator[None, None, None]
-T = TypeVar("T")
 
 
 class VersionChanges(NamedTuple):
@@ -161,7 +160,7 @@ class TaskStores:
         store = self._new_store(name)
         for number in range(first, last + 1):
             record = self._require_readable(ReadVersion(number, of_any_commit=True))
-            read = _result(store.changes_of(record))
+            read = store.changelog_of(record)
             if read is None:
                 raise _gone(number, "it has no changelog")
             of = (store.place.task, store.place.lineage)
@@ -237,16 +236,6 @@ class TaskStores:
 
     def _new_stores(self) -> list[StoreReplica]:
         return [StoreReplica(place, self._around) for place in self._places]
-
-
-def _result(steps: Generator[None, None, T]) -> T:
-    """Take all steps, and return what they return."""
-    while True:
-        try:
-            next(steps)
-        except StopIteration as done:
-            found: T = done.value
-            return found
 
 
 def _rewound(version: int) -> LineageChangedError:

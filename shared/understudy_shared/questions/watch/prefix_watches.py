@@ -2,12 +2,16 @@
 
 Nothing is held for a watcher but digests: what it was not sent yet is read from the changelogs, by the code of
 `/changes`, when it comes. So a watch goes on at any service, and survives the node that read for it.
+
+Many watches are often opened together: after a restart all come back at once. So they share what all of them ask
+(`_SharedVersions`). One that begins while another does begins with the same version, which nodes may have to open from
+the checkpoint, and those that have seen the same version ask together for a newer one.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Hashable, Iterable, Mapping
 from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import replace
 from functools import partial
@@ -17,6 +21,7 @@ from typing import Any, Final, NamedTuple
 import orjson
 
 from understudy_shared.auth.access import authorization_of
+from understudy_shared.base.background import shielded
 from understudy_shared.base.texts import clipped
 from understudy_shared.base.words import ApplicationId, Lineage
 from understudy_shared.http.edge import Scope
@@ -63,6 +68,9 @@ POLL_S: Final = 0.2
 
 WAIT_MS: Final = 3_000
 """Longest time that a watcher waits for the version that it has seen."""
+
+BEGUN_S: Final = 2.0
+"""Longest time for which watches begin with the same version: they catch up by what changed since."""
 
 KEEPING_UP: Final = 8
 """Number of versions by which a watcher may be behind and still gets each of them."""
@@ -111,6 +119,60 @@ def parse_prefix_watch(members: Mapping[str, Any], query: bytes, last_event_id: 
     return PrefixRequest(members["prefix"], beginning_of(bounds, last_event_id), longs)
 
 
+AskVersion = Callable[[], Coroutine[None, None, ReadVersion]]
+
+
+class _Common:
+    """A version that several watches begin with: the task that asks for it, since when, and the number of watches."""
+
+    __slots__ = ("asked", "since_s", "users")
+
+    def __init__(self, asked: asyncio.Task[ReadVersion]) -> None:
+        self.asked, self.since_s, self.users = asked, monotonic(), 0
+
+
+class _SharedVersions:
+    """The versions that watches ask for, each asked for once at a time: the other watches wait, whichever of them leaves."""
+
+    def __init__(self) -> None:
+        self._newest: dict[Hashable, asyncio.Task[ReadVersion]] = {}
+        self._first: dict[Hashable, _Common] = {}
+
+    async def newest(self, key: Hashable, ask: AskVersion) -> ReadVersion:
+        """Return what `ask` returns now, or returned a moment ago. Raises its problem."""
+        asked = self._newest.get(key)
+        if asked is None:
+            asked = self._newest[key] = _task(ask)
+            asked.add_done_callback(partial(self._was_asked, key))
+        return await shielded(asked)
+
+    def _was_asked(self, key: Hashable, asked: asyncio.Task[ReadVersion]) -> None:
+        if asked.cancelled() or asked.exception() is not None:
+            del self._newest[key]
+        else:
+            asked.get_loop().call_later(POLL_S / 2, self._newest.pop, key)
+
+    @asynccontextmanager
+    async def first(self, key: Hashable, ask: AskVersion) -> AsyncIterator[ReadVersion]:
+        """Ask for the version to begin with; where another watch is still busy with its own, that one. Raises its
+        problem.
+        """
+        common = self._first.get(key)
+        if common is None or monotonic() - common.since_s > BEGUN_S:
+            common = self._first[key] = _Common(_task(ask))
+        common.users += 1
+        try:
+            yield await shielded(common.asked)
+        finally:
+            common.users -= 1
+            if not common.users and self._first.get(key) is common:
+                del self._first[key]
+
+
+def _task(ask: AskVersion) -> asyncio.Task[ReadVersion]:
+    return asyncio.get_running_loop().create_task(ask(), name="ask for the version of watches")
+
+
 class PrefixWatches:
     """The watches of prefixes of a process."""
 
@@ -118,6 +180,7 @@ class PrefixWatches:
         self._watches, self._changes = watches, changes
         self._open = self._waiting = 0
         self._beginning = asyncio.Semaphore(MAX_BEGINNING)
+        self._versions = _SharedVersions()
 
     async def begin(
         self, name: str, members: Mapping[str, Any], query: bytes, last_event_id: str, scope: Scope
@@ -163,7 +226,8 @@ class PrefixWatches:
     async def _events(self, turn: ScanTurn, after: Position | None, stream: WatchStream) -> Events:
         self._open += 1
         try:
-            async with aclosing(_Watcher(self._changes, self._watches.streams, turn, stream).events(after)) as events:
+            watcher = _Watcher(self._changes, self._watches.streams, self._versions, turn, stream)
+            async with aclosing(watcher.events(after)) as events:
                 async for piece in events:
                     yield piece
         finally:
@@ -173,8 +237,10 @@ class PrefixWatches:
 class _Watcher:
     """One watcher of a prefix. `_seen` is the position up to which it was sent everything."""
 
-    def __init__(self, changes: Changes, streams: WatchStreams, turn: ScanTurn, stream: WatchStream) -> None:
-        self._changes, self._streams = changes, streams
+    def __init__(
+        self, changes: Changes, streams: WatchStreams, versions: _SharedVersions, turn: ScanTurn, stream: WatchStream
+    ) -> None:
+        self._changes, self._streams, self._versions = changes, streams, versions
         self._turn, self._stream = turn, stream
         self._watch = PrefixWatch(turn.store.name, knows_all=False)
         self._seen = self._position(0, None)
@@ -218,10 +284,18 @@ class _Watcher:
 
     async def _present(self) -> bytes:
         """Return the events of the keys that are there. Raises the problem of too many, and of unknown changes."""
-        version = await self._newest(NO_BOUND)
+        of = (self._turn.store.name, self._turn.store.lineage, tuple(self._turn.partitions))
+        try:
+            async with self._versions.first(of, self._first) as version:
+                return await self._present_at(version)
+        except ProblemError as error:
+            if error.problem.refusal is not Refusal.LINEAGE_CHANGED:
+                raise
+        return await self._present_at(await self._first())  # it was taken back since another watch asked for it
+
+    async def _present_at(self, version: ReadVersion) -> bytes:
         self._seen = self._position(version.number, version.committed_at_us)
         self._watch = PrefixWatch(self._turn.store.name, knows_all=True)
-        await self._require_changes(version.number)
         found: list[bytes] = []
         async for row, partition, stamp in self._rows(version):
             found.append(self._watch.present(row, partition, stamp))
@@ -230,13 +304,17 @@ class _Watcher:
             return version_event(version.number, self._seen.encode())
         return b"".join([*(with_id(each, None) for each in found[:-1]), with_id(found[-1], self._seen.encode())])
 
-    async def _require_changes(self, version: int) -> None:
-        """Raise the problem of a store whose changes cannot be read, before a version brings some."""
-        merged = self._merged(version, version)
+    async def _first(self) -> ReadVersion:
+        """Return the version to begin with. Raises the problem of a store whose changes cannot be read: not only when a
+        version brings some.
+        """
+        version = await self._newest(NO_BOUND)
+        merged = self._merged(version.number, version.number)
         try:
             await merged.begin()
         finally:
             await merged.close()
+        return version
 
     async def _rows(self, version: ReadVersion) -> AsyncGenerator[tuple[Mapping[str, Any], int, Stamp]]:
         """Yield the rows of a version with the prefix. Raises the problem of more than a watch begins with."""
@@ -291,7 +369,9 @@ class _Watcher:
         if store.lineage != self._turn.store.lineage:
             return None
         try:
-            newest = (await self._newest(Bound(min_position=self._seen))).number
+            of = (store.name, tuple(self._turn.partitions), self._seen)
+            ask = partial(self._newest, Bound(min_position=self._seen))
+            newest = (await self._versions.newest(of, ask)).number
         except ProblemError as error:
             if error.problem.refusal is Refusal.LINEAGE_CHANGED:
                 return None

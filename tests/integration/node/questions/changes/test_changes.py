@@ -20,6 +20,7 @@ from tests.support.spark.counting_query import WORDS
 from tests.support.spark.queries import wait_until
 
 from understudy_node.questions import changes as version_changes
+from understudy_node.replica.past_versions import KeptChangelogs
 from understudy_shared.questions.changes import service as shared_changes
 
 LAST = 5
@@ -100,6 +101,7 @@ def test_what_cannot_be_read_is_refused_before_the_first_byte(node: ServedNode, 
         reply = node.get(scan_target("op0", "changes", **members))
         assert (reply.status, reply.body["where"]) == (status, where), members
         assert reply.problem
+    node.node.past.changelogs = KeptChangelogs(max_bytes=0)
     # One partition alone has lost its oldest changes.
     (counts.path / counts.changelog_path(2, PARTITIONS - 1)).unlink()
     gone = node.get(changes_target(1))

@@ -6,7 +6,9 @@ the one before it.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,6 +20,7 @@ from tests.support.services.guarded import Keys
 from tests.support.services.watches import Event, Watcher
 from tests.support.spark.queries import wait_until
 
+from understudy_node.checkpoint.files import DEFAULT_MAX_READ_BYTES, LocalFiles
 from understudy_shared.questions.watch import prefix_watches
 
 FIRST, TENANT = 3, "b"
@@ -135,3 +138,31 @@ def test_a_watch_of_a_prefix_stays_inside_its_grant_and_ends_with_it(orders: Han
             keys.revoke("tenant")
             last = list(iter(watcher.next, None))[-1]
             assert (last.kind, last.data["reason"]) == ("end", "forbidden")
+
+
+class CountedReads(LocalFiles):
+    """Storage that counts how often each file is read."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root)
+        self.reads: Counter[str] = Counter()
+
+    def read(self, path: str, max_bytes: int = DEFAULT_MAX_READ_BYTES) -> bytes:
+        self.reads[path] += 1
+        return super().read(path, max_bytes)
+
+
+def test_watches_of_a_prefix_read_each_changelog_once_however_many_they_are(
+    orders: HandmadeOrders, tmp_path: Path
+) -> None:
+    files = CountedReads(orders.path)
+    with served_node(orders.path, tmp_path / "data", files=files) as node, ExitStack() as open_watches:
+        node.wait_for_version(FIRST)
+        watchers = [open_watches.enter_context(Watcher(node.port, "op0/watch", BODY)) for _ in range(8)]
+        for watcher in watchers:
+            assert len([watcher.take() for _ in range(11)]) == 11
+        orders.add(FIRST + 1)
+        for watcher in watchers:
+            assert told([watcher.take() for _ in of_version(FIRST + 1)]) == of_version(FIRST + 1)
+        names = {orders.changelog_path(version, partition) for version in (FIRST, FIRST + 1) for partition in range(2)}
+        assert {files.reads[name] for name in names} == {2}, "once to follow it, and once for all watchers"

@@ -17,6 +17,7 @@ from tests.support.spark.queries import wait_until
 
 from understudy_node.http import routes as node_changes
 from understudy_node.questions import changes as version_changes
+from understudy_node.replica.past_versions import KeptChangelogs
 from understudy_router.questions import scan_forwarder as scanning
 from understudy_shared.questions.changes import service as shared_changes
 from understudy_shared.questions.export import service as shared_exports
@@ -39,6 +40,8 @@ def test_the_changes_of_a_router_are_those_of_a_node(
             assert of_router.end == of_node.end
             assert of_router.stream.lines == of_node.stream.lines, members
         assert router.get(changes_target(VERSION + 1)).status == 503
+        for each in known.nodes.values():
+            each.node.past.changelogs = KeptChangelogs(max_bytes=0)
         (checkpoint.path / checkpoint.changelog_path(1, checkpoint.partitions - 1)).unlink()
         gone = router.get(changes_target(1))
         assert (gone.status, gone.problem, gone.body["retained_versions"]) == (410, "version-gone", [2, VERSION])
