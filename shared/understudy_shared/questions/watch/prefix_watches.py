@@ -132,7 +132,7 @@ class _Common:
 
 
 class _SharedVersions:
-    """The versions that watches ask for, each asked for once at a time: the other watches wait, whichever of them leaves."""
+    """The versions that watches ask for, each asked for once at a time: others wait for it, whichever watch leaves."""
 
     def __init__(self) -> None:
         self._newest: dict[Hashable, asyncio.Task[ReadVersion]] = {}
