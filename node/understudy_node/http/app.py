@@ -15,15 +15,13 @@ from fastapi import APIRouter, FastAPI
 from understudy_node.http.metrics import NodeMetrics
 from understudy_node.http.page import NodeHealth, NodePage
 from understudy_node.http.routes import (
-    NodeChanges,
     admin_routes,
-    changes_hop_routes,
     cluster_routes,
     internal_routes,
     read_routes,
 )
 from understudy_node.node import Node
-from understudy_node.questions.changes import NodeHistories, history_hop_routes
+from understudy_node.questions.changes import NodeChanges, NodeHistories, changes_hop_routes, history_hop_routes
 from understudy_node.questions.export.bulk.process import BulkProcess
 from understudy_node.questions.export.service import NodeExports, export_hop_routes
 from understudy_node.questions.lease import NodeSnapshots, snapshot_call_routes

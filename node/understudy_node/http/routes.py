@@ -1,10 +1,9 @@
-"""The FastAPI routes of a node besides lookups and probes: stores, lag, health, changes, and its cluster's calls."""
+"""The FastAPI routes of a node besides lookups and probes: stores, lag, health, and its cluster's calls."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
-from functools import partial
 from itertools import chain, islice
 from typing import TYPE_CHECKING
 
@@ -17,35 +16,16 @@ from understudy_node.engine.scans import after_prefix
 from understudy_node.engine.view import View
 from understudy_node.http.page import NodeHealth
 from understudy_node.node import Node
-from understudy_node.questions.changes import ChangesQuestion, no_changelogs, read_part, require_changes
-from understudy_node.questions.export.service import PiecesResponse
-from understudy_node.questions.lookup.hop import read_hop, reader_asked
 from understudy_node.questions.lookup.reads import Reads
-from understudy_node.questions.scan.rows import row_maker
 from understudy_node.replica.task import TaskReplica
 from understudy_node.stores.lookup import StoreReader
 from understudy_shared.auth.audit import note
 from understudy_shared.base.clock import SystemClock
-from understudy_shared.base.errors import MissingVersionError, VanishedError
 from understudy_shared.base.masking import masked_location
 from understudy_shared.http.edge import read_flag
-from understudy_shared.http.problems import Problem, ProblemError, ProblemType, refused
-from understudy_shared.questions.changes.service import (
-    PATH,
-    Changes,
-    ChangesHop,
-    ChangesPlace,
-    ChangesTurn,
-    FetchChanges,
-    VersionLines,
-    ahead_bytes,
-    decode_changes_hop,
-    encode_changes,
-)
-from understudy_shared.questions.scan.long_reads import Asker
+from understudy_shared.http.problems import Problem, ProblemError, ProblemType
 from understudy_shared.questions.scan.service import Scans
 from understudy_shared.questions.store_lists import listed_stores
-from understudy_shared.reads.bounds import NO_BOUND, Refusal, Selection
 from understudy_shared.server.app import json_response
 from understudy_shared.spark.temporal import utc_text
 
@@ -143,66 +123,6 @@ def _partition(replica: TaskReplica) -> dict[str, object]:
         "marks": [] if view is None else sorted(view.marks),
         "error": None if replica.error is None else str(replica.error),
     }
-
-
-class NodeChanges(Changes):
-    """The changes of the stores of this node's replicas."""
-
-    def __init__(self, reads: Reads, scans: Scans) -> None:
-        super().__init__(scans)
-        self._reads = reads
-
-    def reader(self, asked: ChangesTurn) -> FetchChanges:
-        reader, scan = self._reads.reader(asked.turn.store.name), asked.turn.asked
-        require_changes(reader)
-        maker = row_maker(reader, scan.question, longs_as_text=scan.longs_as_text)
-        room_bytes = ahead_bytes(len(asked.turn.partitions))
-
-        async def read(number: int, place: ChangesPlace, is_short: bool) -> tuple[VersionLines, ...]:
-            return await self._part(reader, ChangesQuestion(maker, number, place, asked.last, room_bytes, is_short))
-
-        return read
-
-    async def part_for_router(self, hop: ChangesHop) -> tuple[VersionLines, ...]:
-        scan = hop.scan
-        reader = reader_asked(self._reads, scan)
-        require_changes(reader)
-        selection = Selection(scan.elements, include_expired=scan.question.include_expired)
-        maker = row_maker(reader, scan.question, selection, longs_as_text=scan.longs_as_text)
-        place = ChangesPlace(scan.version.number, hop.skip)
-        asked = ChangesQuestion(maker, scan.partition, place, hop.last, scan.room_bytes, hop.is_short)
-        return await self._part(reader, asked)
-
-    async def _part(self, reader: StoreReader, asked: ChangesQuestion) -> tuple[VersionLines, ...]:
-        shown = reader.read_from(asked.partition, NO_BOUND)
-        if isinstance(shown, Problem):
-            raise ProblemError(shown)
-        replica = reader.replicas[asked.partition]
-        if asked.last > shown.view.version:
-            candidate = replica.origin.as_candidate(shown.lag, Refusal.VERSION_NOT_YET)
-            raise ProblemError(refused(Refusal.VERSION_NOT_YET, candidates=[candidate]))
-        async with self.scans.long_reads.part_turn():
-            try:
-                return await asyncio.wrap_future(replica.in_thread(partial(read_part, replica, asked)))
-            except (MissingVersionError, VanishedError):  # Spark purged it, perhaps in this moment
-                readable = await asyncio.to_thread(replica.changelogs, reader.store.store_name)
-        if readable is None:
-            raise no_changelogs(reader)
-        raise ProblemError(replica.origin.as_gone(readable))
-
-
-def changes_hop_routes(changes: NodeChanges) -> APIRouter:
-    routes = APIRouter()
-
-    @routes.post(PATH)
-    async def part(request: Request) -> Response:
-        """Return the changes of one partition behind a place."""
-        hop = await read_hop(request, decode_changes_hop)
-        asker = Asker()
-        found = await asker.while_it_waits(request.receive, changes.part_for_router(hop))
-        return PiecesResponse(() if found is None else encode_changes(found))
-
-    return routes
 
 
 def read_routes(node: Node, reads: Reads, scans: Scans) -> APIRouter:

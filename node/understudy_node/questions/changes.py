@@ -18,9 +18,10 @@ from typing import Final, NamedTuple
 import orjson
 from fastapi import APIRouter, Request, Response
 
+from understudy_node.questions.export.service import PiecesResponse
 from understudy_node.questions.lookup.hop import MISPLACED, read_hop, reader_asked
 from understudy_node.questions.lookup.reads import Reads
-from understudy_node.questions.scan.rows import RowMaker, said_of_record
+from understudy_node.questions.scan.rows import RowMaker, row_maker, said_of_record
 from understudy_node.questions.watch.hub import are_equal, members_of, said_of
 from understudy_node.replica.local_bases import LocalBases
 from understudy_node.replica.read_views import Reading
@@ -38,8 +39,20 @@ from understudy_shared.questions.changes.histories import (
     HistoryRange,
     decode_history_hop,
 )
-from understudy_shared.questions.changes.service import ChangesPlace, VersionLines
+from understudy_shared.questions.changes.service import PATH as CHANGES_PATH
+from understudy_shared.questions.changes.service import (
+    Changes,
+    ChangesHop,
+    ChangesPlace,
+    ChangesTurn,
+    FetchChanges,
+    VersionLines,
+    ahead_bytes,
+    decode_changes_hop,
+    encode_changes,
+)
 from understudy_shared.questions.export.hop import PART_BYTES
+from understudy_shared.questions.scan.long_reads import Asker
 from understudy_shared.questions.scan.service import Scans
 from understudy_shared.reads.bounds import NO_BOUND, BadBoundError, ReadVersion, Refusal, Selection
 
@@ -213,14 +226,14 @@ ChangedKey = tuple[bytes, Said]
 """A changed key: its row, and what the version holds for it."""
 
 
-def require_changes(reader: StoreReader) -> None:
+def _require_changes(reader: StoreReader) -> None:
     """Raise the problem of a store whose changes cannot be read."""
     if reader.store.kind is StoreKind.JOIN_SIDE:
         what = f"{reader.store.name} is a side of a join, whose rows are in several tables"
         raise BadBoundError(what, where="store", fix="Watch its keys, read their histories, or export two versions")
 
 
-def no_changelogs(reader: StoreReader) -> BadBoundError:
+def _no_changelogs(reader: StoreReader) -> BadBoundError:
     """Return the problem of a store that Spark writes without changelogs."""
     fix = (
         "Export two versions and compare them, read the history of a key, or watch keys; Spark writes changelogs with"
@@ -352,3 +365,63 @@ class _Pause:
         if perf_counter() >= self._until_s:
             time.sleep(SLICE_S)
             self._until_s = perf_counter() + SLICE_S
+
+
+class NodeChanges(Changes):
+    """The changes of the stores of this node's replicas."""
+
+    def __init__(self, reads: Reads, scans: Scans) -> None:
+        super().__init__(scans)
+        self._reads = reads
+
+    def reader(self, asked: ChangesTurn) -> FetchChanges:
+        reader, scan = self._reads.reader(asked.turn.store.name), asked.turn.asked
+        _require_changes(reader)
+        maker = row_maker(reader, scan.question, longs_as_text=scan.longs_as_text)
+        room_bytes = ahead_bytes(len(asked.turn.partitions))
+
+        async def read(number: int, place: ChangesPlace, is_short: bool) -> tuple[VersionLines, ...]:
+            return await self._part(reader, ChangesQuestion(maker, number, place, asked.last, room_bytes, is_short))
+
+        return read
+
+    async def part_for_router(self, hop: ChangesHop) -> tuple[VersionLines, ...]:
+        scan = hop.scan
+        reader = reader_asked(self._reads, scan)
+        _require_changes(reader)
+        selection = Selection(scan.elements, include_expired=scan.question.include_expired)
+        maker = row_maker(reader, scan.question, selection, longs_as_text=scan.longs_as_text)
+        place = ChangesPlace(scan.version.number, hop.skip)
+        asked = ChangesQuestion(maker, scan.partition, place, hop.last, scan.room_bytes, hop.is_short)
+        return await self._part(reader, asked)
+
+    async def _part(self, reader: StoreReader, asked: ChangesQuestion) -> tuple[VersionLines, ...]:
+        shown = reader.read_from(asked.partition, NO_BOUND)
+        if isinstance(shown, Problem):
+            raise ProblemError(shown)
+        replica = reader.replicas[asked.partition]
+        if asked.last > shown.view.version:
+            candidate = replica.origin.as_candidate(shown.lag, Refusal.VERSION_NOT_YET)
+            raise ProblemError(refused(Refusal.VERSION_NOT_YET, candidates=[candidate]))
+        async with self.scans.long_reads.part_turn():
+            try:
+                return await asyncio.wrap_future(replica.in_thread(partial(read_part, replica, asked)))
+            except (MissingVersionError, VanishedError):  # Spark purged it, perhaps in this moment
+                readable = await asyncio.to_thread(replica.changelogs, reader.store.store_name)
+        if readable is None:
+            raise _no_changelogs(reader)
+        raise ProblemError(replica.origin.as_gone(readable))
+
+
+def changes_hop_routes(changes: NodeChanges) -> APIRouter:
+    routes = APIRouter()
+
+    @routes.post(CHANGES_PATH)
+    async def part(request: Request) -> Response:
+        """Return the changes of one partition behind a place."""
+        hop = await read_hop(request, decode_changes_hop)
+        asker = Asker()
+        found = await asker.while_it_waits(request.receive, changes.part_for_router(hop))
+        return PiecesResponse(() if found is None else encode_changes(found))
+
+    return routes

@@ -15,8 +15,7 @@ from tests.support.services.changes import Changed, changes_of, changes_target
 from tests.support.spark.counting_query import WORDS
 from tests.support.spark.queries import wait_until
 
-from understudy_node.http import routes as node_changes
-from understudy_node.questions import changes as version_changes
+from understudy_node.questions import changes as node_changes
 from understudy_node.replica.past_versions import KeptChangelogs
 from understudy_router.questions import scan_forwarder as scanning
 from understudy_shared.questions.changes import service as shared_changes
@@ -52,7 +51,7 @@ def test_another_replica_goes_on_for_a_lost_node_and_without_one_the_end_is_miss
     nodes: int, checkpoint: HandmadeCheckpoint, tmp_path: Path, redis: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(scanning, "EXPORT_PART_S", 0.5)
-    monkeypatch.setattr(version_changes, "PART_BYTES", 1)
+    monkeypatch.setattr(node_changes, "PART_BYTES", 1)
     monkeypatch.setattr(shared_changes, "LEAST_AHEAD_BYTES", 1)
     monkeypatch.setattr(shared_changes, "MAX_AHEAD_BYTES", 0)
     monkeypatch.setattr(shared_exports, "PATIENCE_S", 5 if nodes == 2 else 0.1)
