@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import starmap
 
 import pytest
 from hypothesis import given
@@ -39,32 +40,16 @@ def decode_changelog(raw: bytes, *, name: str, form: Form, row_checksum: bool = 
     return slices[0]
 
 
-def delta(records: list[spark.Record]) -> bytes:
-    return spark.plain(records)
-
-
-def changelog_v3(records: list[spark.Record]) -> bytes:
-    return spark.utf("v3") + spark.lineage(LINEAGE) + spark.plain(records)
-
-
-def typed(records: list[spark.Record]) -> list[spark.TypedRecord]:
-    return [(DELETE if value is None else PUT, key, value) for key, value in records]
-
-
-def changelog_v2(records: list[spark.Record]) -> bytes:
-    return spark.utf("v2") + spark.tagged(typed(records))
-
-
-def changelog_v4(records: list[spark.Record]) -> bytes:
-    return spark.utf("v4") + spark.lineage(LINEAGE) + spark.tagged(typed(records))
+def tagged(records: list[spark.Record]) -> bytes:
+    return spark.tagged([(DELETE if value is None else PUT, key, value) for key, value in records])
 
 
 ENCODERS: dict[str, tuple[Form, Callable[[list[spark.Record]], bytes]]] = {
-    "delta": ("delta", delta),
-    "v1": ("changelog", delta),
-    "v2": ("changelog", changelog_v2),
-    "v3": ("changelog", changelog_v3),
-    "v4": ("changelog", changelog_v4),
+    "delta": ("delta", spark.plain),
+    "v1": ("changelog", spark.plain),
+    "v2": ("changelog", lambda records: spark.utf("v2") + tagged(records)),
+    "v3": ("changelog", lambda records: spark.utf("v3") + spark.lineage(LINEAGE) + spark.plain(records)),
+    "v4": ("changelog", lambda records: spark.utf("v4") + spark.lineage(LINEAGE) + tagged(records)),
 }
 formats = pytest.mark.parametrize("version", list(ENCODERS))
 
@@ -192,32 +177,26 @@ def test_an_impossible_record_type_is_refused(record: spark.TypedRecord) -> None
         decode_changelog(spark.utf("v2") + spark.tagged([record]), name="1.changelog", form="changelog")
 
 
-CHECKED: dict[
-    str, tuple[Form, Callable[[bytes, bytes | None], spark.Record], Callable[[list[spark.Record]], bytes]]
-] = {
-    "delta": ("delta", spark.hdfs_checked, delta),
-    "v1": ("changelog", spark.rocksdb_checked, delta),
-    "v2": ("changelog", spark.rocksdb_checked, changelog_v2),
-    "v3": ("changelog", spark.rocksdb_checked, changelog_v3),
-    "v4": ("changelog", spark.rocksdb_checked, changelog_v4),
-}
+def protected(version: str, written: list[spark.Record]) -> list[spark.Record]:
+    """The records with their checksums."""
+    return list(starmap(spark.hdfs_checked if version == "delta" else spark.rocksdb_checked, written))
 
 
-@pytest.mark.parametrize("version", list(CHECKED))
+@formats
 @given(written=records, max_records=st.integers(1, 40))
 def test_row_checksums_are_stripped(version: str, written: list[spark.Record], max_records: int) -> None:
-    form, protect, encode = CHECKED[version]
-    raw = encode([protect(key, value) for key, value in written])
+    form, encode = ENCODERS[version]
+    raw = encode(protected(version, written))
     slices = list(iter_changelog_slices(raw, name="7.x", form=form, row_checksum=True, max_records=max_records))
     assert applied(slices) == dict(written)
     assert sum(part.record_count for part in slices) == len(written)
 
 
-@pytest.mark.parametrize("version", list(CHECKED))
+@formats
 @pytest.mark.parametrize("victim", [0, 1], ids=["put", "delete"])
 def test_a_flipped_bit_under_a_row_checksum_names_the_record(version: str, victim: int) -> None:
-    form, protect, encode = CHECKED[version]
-    written = [protect(b"key1", b"value1"), protect(b"key2", None)]
+    form, encode = ENCODERS[version]
+    written = protected(version, [(b"key1", b"value1"), (b"key2", None)])
     key, value = written[victim]
     written[victim] = (key, value[:-1] + b"X") if value is not None else (key[:-1] + b"X", None)
     with pytest.raises(CorruptFileError, match=rf"checksum.*record {victim + 1}"):

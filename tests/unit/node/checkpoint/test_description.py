@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -18,27 +19,31 @@ KEY, VALUE = spark.struct_json("k"), spark.struct_json("count")
 UUID = "aaaaaaaa-0000-4000-8000-000000000000"
 
 
-def schema(key: str = KEY) -> bytes:
-    return spark.utf("v2") + spark.chunked(key) + spark.chunked(VALUE)
+def v2_schema(key: str = KEY, value: str = VALUE) -> bytes:
+    return spark.utf("v2") + spark.chunked(key) + spark.chunked(value)
 
 
 def aggregation(operator_id: int, key: str = KEY) -> dict[str, bytes]:
     base = f"state/{operator_id}"
     return {
         f"{base}/_metadata/metadata": spark.operator_metadata(operator_id),
-        f"{base}/0/_metadata/schema": schema(key),
+        f"{base}/0/_metadata/schema": v2_schema(key),
         f"{base}/0/3.zip": b"",
         f"{base}/0/4.changelog": b"",
     }
 
 
+def conf(**settings: str) -> dict[str, bytes]:
+    """The offset log with settings of streaming; `__` stands for a dot."""
+    names = {f"spark.sql.streaming.{name.replace('__', '.')}": value for name, value in settings.items()}
+    return {"offsets/3": spark.offsets(partitions=6, conf=names)}
+
+
 def named(operator_id: int, operator_name: str, **formats: str) -> dict[str, bytes]:
     """An operator by its metadata alone, and the state formats of the offset log."""
-    conf = {f"spark.sql.streaming.{name}.stateFormatVersion": version for name, version in formats.items()}
-    return {
-        f"state/{operator_id}/_metadata/metadata": spark.operator_metadata(operator_id, operator_name),
-        "offsets/3": spark.offsets(partitions=6, conf=conf),
-    }
+    metadata = spark.operator_metadata(operator_id, operator_name)
+    logged = conf(**{f"{name}__stateFormatVersion": version for name, version in formats.items()})
+    return {f"state/{operator_id}/_metadata/metadata": metadata, **logged}
 
 
 def processor(operator_id: int) -> dict[str, bytes]:
@@ -94,17 +99,12 @@ def test_an_aggregation_without_keys_has_one_partition(tmp_path: Path) -> None:
 
 
 def test_metadata_v2_and_its_schema_file_are_found_beside_a_moved_checkpoint(tmp_path: Path) -> None:
-    family = spark.utf("default") + b"\0\0" + spark.chunked(KEY) + b"\0\0" + spark.chunked(VALUE)
     metadata = spark.operator_metadata(0, schema_paths=["s3://elsewhere/x/0_a", "s3://elsewhere/x/2_b"], tag="v2")
     content = BASE | {
         "state/0/_metadata/v2/0": b"not read",
         "state/0/_metadata/v2/2": metadata,
         "state/0/_metadata/v2/4": b"of a batch that is not committed",
-        "state/0/_stateSchema/default/2_b": spark.utf("v3")
-        + b"\0\0\0\1"
-        + family
-        + spark.chunked('{"keyStateEncoderType":"NoPrefixKeyStateEncoderSpec"}')
-        + spark.chunked("{    }"),
+        "state/0/_stateSchema/default/2_b": v3_schema("default"),
     }
     (store,) = described(tmp_path, content).operators[0].stores
     assert store.column_families[0].key_schema == KEY
@@ -133,10 +133,6 @@ def test_an_operator_whose_schema_the_first_batch_is_still_to_write_is_left_out_
     assert refused.unsupported is not None
 
 
-def v2_schema(key: str = KEY, value: str = VALUE) -> bytes:
-    return spark.utf("v2") + spark.chunked(key) + spark.chunked(value)
-
-
 def v3_schema(*families: str, encoder: str = "NoPrefixKeyStateEncoderSpec") -> bytes:
     encoding = spark.chunked(json.dumps({"keyStateEncoderType": encoder})) + spark.chunked("{    }")
     body = b"".join(
@@ -151,37 +147,18 @@ NESTED = '{"type":"array","elementType":' * 2000 + '"string"' + "}" * 2000
 @pytest.mark.parametrize(
     ("schema", "says"),
     [
-        pytest.param(
-            v2_schema(value=schema_json(("n", "long"), ("v", "object"))),
-            ["value has a column v", "type object"],
-            id="a value of an unknown type",
-        ),
-        pytest.param(
-            v2_schema(key=schema_json(("v", "geometry(4326)"))),
-            ["key has a column v", "struct<v:geometry(4326)>"],
-            id="a key of a type that is not decoded",
-        ),
-        pytest.param(
-            v2_schema(key=schema_json(("v", "string collate UNICODE_CI"))),
-            ["key has columns with a collation: v"],
-            id="a collated key",
-        ),
-        pytest.param(
-            v2_schema(value=schema_json(("v", "X")).replace('"X"', NESTED)),
-            ["Its value has a schema: it is nested too deeply"],
-            id="a value nested too deeply",
-        ),
-        pytest.param(spark.utf("v9"), ["Version 'v9' of the state schema"], id="a later schema file"),
-        pytest.param(v3_schema("a", "b"), ["2 column families"], id="several column families"),
-        pytest.param(
-            v3_schema("a", encoder="RangeKeyScanStateEncoderSpec"),
-            ["RangeKeyScanStateEncoderSpec"],
-            id="another key encoder",
-        ),
+        (v2_schema(value=schema_json(("n", "long"), ("v", "object"))), "value has a column v: type object"),
+        (v2_schema(key=schema_json(("v", "geometry(4326)"))), r"key has a column v .*struct<v:geometry\(4326\)>"),
+        (v2_schema(key=schema_json(("v", "string collate UNICODE_CI"))), "key has columns with a collation: v"),
+        (v2_schema(value=schema_json(("v", "X")).replace('"X"', NESTED)), "value .* nested too deeply"),
+        (spark.utf("v9"), "Version 'v9' of the state schema"),
+        (v3_schema("a", "b"), "2 column families"),
+        (v3_schema("a", encoder="RangeKeyScanStateEncoderSpec"), "RangeKeyScanStateEncoderSpec"),
     ],
+    ids=lambda each: each if isinstance(each, str) else "",
 )
 def test_a_store_that_cannot_be_read_does_not_stop_the_others_and_is_named_with_its_column(
-    tmp_path: Path, schema: bytes, says: list[str]
+    tmp_path: Path, schema: bytes, says: str
 ) -> None:
     content = BASE | aggregation(0) | aggregation(1) | {"state/1/0/_metadata/schema": schema}
     served, refused = described(tmp_path, content).operators
@@ -190,13 +167,12 @@ def test_a_store_that_cannot_be_read_does_not_stop_the_others_and_is_named_with_
     assert (refused.served, refused.unsupported) == ((), None)
     ((name, reason),) = refused.refusals
     assert name == "op1"
-    assert [part for part in says if part not in reason.what] == [], reason
+    assert re.search(says, reason.what), reason
     assert reason.where.endswith("state/1/0/_metadata/schema")
     assert reason.fix
     only = BASE | aggregation(0) | {"state/0/0/_metadata/schema": schema}
-    with pytest.raises(UnsupportedError) as alone:
+    with pytest.raises(UnsupportedError, match=says):
         described(tmp_path / "alone", only)
-    assert [part for part in says if part not in alone.value.what] == []
 
 
 def test_an_unsupported_operator_does_not_stop_the_others(tmp_path: Path) -> None:
@@ -216,34 +192,19 @@ def test_an_unsupported_operator_does_not_stop_the_others(tmp_path: Path) -> Non
         (processor(0) | processor(1), r"Operator 0 .*Operator 1 \(mapElementsWithState", "aggregations"),
         ({}, "keeps no state", "aggregation"),
         ({"state/0/0/1.delta": b""}, "neither metadata nor a schema", "Spark 3.1 or later"),
+        (conf(stateStore__encodingFormat="protobuf"), "protobuf", "unsaferow or avro"),
         (
-            {"offsets/3": spark.offsets(conf={"spark.sql.streaming.stateStore.encodingFormat": "protobuf"})},
-            "protobuf",
-            "unsaferow or avro",
-        ),
-        (
-            aggregation(0)
-            | {"offsets/3": spark.offsets(conf={"spark.sql.streaming.stateStore.encodingFormat": "avro"})},
+            aggregation(0) | conf(stateStore__encodingFormat="avro"),
             r"Operator 0 \(stateStoreSave\) .* in Avro",
             "Avro is read of transformWithState",
         ),
         ({"offsets/3": spark.offsets(provider="com.example.Mine")}, "com.example.Mine", "RocksDBStateStoreProvider"),
         (
-            aggregation(0)
-            | {
-                "offsets/3": spark.offsets(
-                    provider=spark.HDFS, conf={"spark.sql.streaming.stateStore.compression.codec": "lzf"}
-                )
-            },
+            aggregation(0) | conf(stateStore__compression__codec="lzf", stateStore__providerClass=spark.HDFS),
             "lzf",
             "lz4, zstd or snappy",
         ),
-        (
-            aggregation(0)
-            | {"offsets/3": spark.offsets(conf={"spark.sql.streaming.aggregation.stateFormatVersion": "3"})},
-            "format 3",
-            "stateFormatVersion",
-        ),
+        (aggregation(0) | conf(aggregation__stateFormatVersion="3"), "format 3", "stateFormatVersion"),
         (named(0, "symmetricHashJoin", join="5"), "symmetricHashJoin.* in format 5", "2, 3, 4"),
         (named(0, "sessionWindowStateStoreSaveExec", sessionWindow="2"), "in format 2", "sessionWindow"),
         (named(0, "flatMapGroupsWithState", flatMapGroupsWithState="3"), "in format 3", "1, 2"),
@@ -252,25 +213,8 @@ def test_an_unsupported_operator_does_not_stop_the_others(tmp_path: Path) -> Non
             "The join has no table left-keyToNumValues",
             "newer Understudy",
         ),
-        (aggregation(0) | named(0, "dedupe"), "not those of dedupe", "newer Understudy"),
+        (aggregation(0) | named(0, "dedupe"), "not those of dedupe: key struct<k:string>", "newer Understudy"),
         (aggregation(0) | {"commits/3": spark.commit(tag="v4")}, "v4", "newer Understudy"),
-    ],
-    ids=[
-        "operator",
-        "operators",
-        "stateless",
-        "3.0",
-        "encoding",
-        "avro",
-        "provider",
-        "codec",
-        "agg-v3",
-        "join-v5",
-        "sessions-v2",
-        "groups-v3",
-        "no-table",
-        "other-columns",
-        "commit-v4",
     ],
 )
 def test_what_cannot_be_served_is_refused_with_what_to_change(
@@ -310,10 +254,10 @@ def test_metadata_of_another_operator_is_corruption(tmp_path: Path) -> None:
         ({"empty/x": b""}, "empty/x", "is not a directory", "checkpointLocation"),
         ({"t/_delta_log/0": b"", "t/part-0.parquet": b""}, "t", "table or a sink", "checkpointLocation"),
         ({"t/notes.txt": b""}, "t", "not a checkpoint", "checkpointLocation"),
+        ({}, ".", "empty", "'metadata'"),
         ({f"all/q1/{name}": data for name, data in BASE.items()}, "all", "not a checkpoint", "all/q1"),
         ({f"q1/{name}": data for name, data in BASE.items()}, "q1/commits", "inside a checkpoint", "q1"),
     ],
-    ids=["absent", "file", "table", "other", "parent", "inside"],
 )
 def test_what_is_no_checkpoint_is_refused_with_a_hint(
     tmp_path: Path, content: dict[str, bytes], path: str, what: str, fix: str
@@ -325,8 +269,3 @@ def test_what_is_no_checkpoint_is_refused_with_a_hint(
         describe(open_checkpoint_files(tmp_path / path))
     assert fix in refusal.value.fix
     assert refusal.value.where == str(tmp_path / path)
-
-
-def test_an_empty_directory_is_said_to_be_empty(tmp_path: Path) -> None:
-    with pytest.raises(NotACheckpointError, match="empty"):
-        describe(open_checkpoint_files(tmp_path))

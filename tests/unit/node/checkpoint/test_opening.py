@@ -7,26 +7,18 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from tests.support.clock import ManualClock
 
 from understudy_node.checkpoint.files import LocalFiles, RootedFiles
 from understudy_node.checkpoint.opening import wait_for_checkpoint
 from understudy_shared.base.errors import CheckpointError, NotACheckpointError
 
 
-class Clock:
+class Clock(ManualClock):
     """Time that passes only while somebody sleeps."""
 
-    def __init__(self) -> None:
-        self.now_ms = 0.0
-
-    def monotonic_ms(self) -> float:
-        return self.now_ms
-
-    def wall_us(self) -> int:
-        return 0
-
     def sleep(self, seconds: float) -> None:
-        self.now_ms += seconds * 1000
+        self.advance(seconds * 1000)
 
 
 def test_a_checkpoint_that_comes_later_is_waited_for_with_words_that_come_less_and_less_often(
@@ -36,7 +28,7 @@ def test_a_checkpoint_that_comes_later_is_waited_for_with_words_that_come_less_a
 
     def sleep(seconds: float) -> None:
         clock.sleep(seconds)
-        if clock.now_ms > 3_600_000:
+        if clock.monotonic_ms() > 3_600_000:
             (folder / "offsets").mkdir(parents=True, exist_ok=True)
             (folder / "metadata").write_text("{}")
 
@@ -44,7 +36,7 @@ def test_a_checkpoint_that_comes_later_is_waited_for_with_words_that_come_less_a
         wait_for_checkpoint(LocalFiles(folder), clock, limit_ms=None, sleep=sleep)
     said = [record.getMessage() for record in caplog.records]
     assert 5 < len(said) < 15
-    assert set(said) == {f"waiting: there is no checkpoint at {folder} yet. Start the query, or check the path"}
+    assert all(str(folder) in each for each in said)
 
 
 @pytest.mark.parametrize("limit_ms", [0, 5_000])
@@ -52,7 +44,7 @@ def test_the_wait_ends_when_its_limit_is_over(tmp_path: Path, limit_ms: int) -> 
     clock = Clock()
     with pytest.raises(NotACheckpointError, match="there is no checkpoint"):
         wait_for_checkpoint(LocalFiles(tmp_path / "never"), clock, limit_ms=limit_ms, sleep=clock.sleep)
-    assert clock.now_ms - limit_ms < 300
+    assert clock.monotonic_ms() - limit_ms < 300
 
 
 @pytest.mark.parametrize(
@@ -66,7 +58,7 @@ def test_what_is_there_is_not_waited_for(tmp_path: Path, paths: list[str]) -> No
         (tmp_path / path).write_text("")
     clock = Clock()
     wait_for_checkpoint(LocalFiles(tmp_path), clock, limit_ms=60_000, sleep=clock.sleep)
-    assert clock.now_ms == 0
+    assert clock.monotonic_ms() == 0
 
 
 @pytest.mark.parametrize("paths", [["offsets"], ["commits", "offsets", ".metadata.tmp"], []])

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 
 import pytest
+from tests.support.checkpoint.bytes import struct_json
+from tests.support.checkpoint.handmade import schema_json
 
 from understudy_node.checkpoint.operators import has_shape_of, infer_operator, join_tables, stores_of, why_unreadable
 from understudy_node.checkpoint.schemas import ColumnFamilySchema
@@ -67,20 +68,9 @@ def test_the_columns_of_a_store_are_those_of_its_operator(
     assert has_shape_of(operator, key, value, state_format=state_format) is fits
 
 
-def test_a_store_of_other_columns_is_refused_by_its_operator_and_columns() -> None:
-    key = '{"type":"struct","fields":[{"name":"k","type":"string","nullable":true,"metadata":{}}]}'
-    family = ColumnFamilySchema("default", 0, key, 0, key.replace('"k"', '"other"'))
-    reason = why_unreadable([family], "dedupe", None, where="here")
-    assert reason is not None
-    assert "not those of dedupe" in reason.what
-    assert "struct<other:string>" in reason.what
-    assert why_unreadable([family], "stateStoreSave", "2", where="here") is None
-
-
 def test_keys_with_a_prefix_are_refused_where_the_operator_has_none() -> None:
     """RocksDB keeps them apart: they would never be found."""
-    key = '{"type":"struct","fields":[{"name":"k","type":"string","nullable":true,"metadata":{}}]}'
-    family = ColumnFamilySchema("default", 0, key, 0, key)
+    family = ColumnFamilySchema("default", 0, struct_json("k"), 0, struct_json("k"))
     assert why_unreadable([family], "stateStoreSave", "2", num_cols_prefix_key=1, where="here") is not None
 
 
@@ -104,12 +94,8 @@ def test_the_tables_of_a_join_have_each_their_columns() -> None:
 
 
 def test_a_join_whose_tables_are_column_families_is_judged_by_each_of_them() -> None:
-    def columns(*pairs: tuple[str, str]) -> str:
-        fields = [{"name": name, "type": kind, "nullable": True, "metadata": {}} for name, kind in pairs]
-        return json.dumps({"type": "struct", "fields": fields})
-
-    key, number = ("field0", "string"), ("value", "long")
-    good = ColumnFamilySchema("left-keyToNumValues", 0, columns(key), 0, columns(number), "NoPrefixKeyStateEncoderSpec")
+    key, number = schema_json(("field0", "string")), schema_json(("value", "long"))
+    good = ColumnFamilySchema("left-keyToNumValues", 0, key, 0, number, "NoPrefixKeyStateEncoderSpec")
     other = replace(good, name="right-keyWithIndexToValue")
     ordered = replace(good, key_encoder="RangeKeyScanStateEncoderSpec")
     assert why_unreadable([good], "symmetricHashJoin", "3", where="here") is None

@@ -29,6 +29,7 @@ def struct(**columns: object) -> dict[str, object]:
 
 
 KEY, USER, VALUE = struct(word="string"), struct(place="string"), struct(n="long")
+MAP_KEY, TIMER_KEY = struct(key=KEY, userKey=USER), struct(key=KEY, expiryTimestampMs="long")
 WITH_TTL = struct(value=VALUE, ttlExpirationMs="long")
 DUMMY = struct(__dummy__="void")
 TIMERS = "$eventTimers_keyToTimestamp"
@@ -42,8 +43,8 @@ FAMILIES = (
     family("weather"),
     family("mood", value=WITH_TTL),
     family("trips"),
-    family("places", struct(key=KEY, userKey=USER), encoder=PREFIXED),
-    family(TIMERS, struct(key=KEY, expiryTimestampMs="long"), DUMMY, PREFIXED),
+    family("places", MAP_KEY, encoder=PREFIXED),
+    family(TIMERS, TIMER_KEY, DUMMY, PREFIXED),
     family("$rowCounter_trips"),
 )
 KINDS = {
@@ -93,16 +94,8 @@ def test_each_variable_has_its_kind_its_keys_and_its_value() -> None:
         (family("weather"), ("ValueState", True), "not those of a ValueState"),
         (family("weather"), ("MapState", False), "not those of a MapState"),
         (family("weather", encoder=PREFIXED), ("ValueState", False), "not those of a ValueState"),
-        (
-            family("weather", struct(key=KEY, userKey=USER), encoder=PLAIN),
-            ("MapState", False),
-            "not those of a MapState",
-        ),
-        (
-            family("weather", struct(key=KEY, expiryTimestampMs="long"), encoder=PREFIXED),
-            ("TimerState", False),
-            "not those of a TimerState",
-        ),
+        (family("weather", MAP_KEY), ("MapState", False), "not those of a MapState"),
+        (family("weather", TIMER_KEY, encoder=PREFIXED), ("TimerState", False), "not those of a TimerState"),
         (family("weather", struct()), ("ValueState", False), "not those of a ValueState"),
         (family("weather", value=struct(v="object")), ("ValueState", False), "variable weather has a"),
     ],
@@ -134,11 +127,10 @@ def checkpoint(
     """A checkpoint whose operators have variables of these kinds."""
     content = {"metadata": b'{"id":"q"}', "offsets/0": spark.offsets(), "commits/0": spark.commit(1)}
     for operator_id, variables in kinds.items():
-        body = json.loads(
-            spark.operator_metadata(
-                operator_id, "transformWithStateInPySparkExec", tag="v2", schema_paths=["file:/far/away/0_a"]
-            ).partition(b"\n")[2]
+        metadata = spark.operator_metadata(
+            operator_id, "transformWithStateInPySparkExec", tag="v2", schema_paths=["file:/far/away/0_a"]
         )
+        body = json.loads(metadata.partition(b"\n")[2])
         body["operatorPropertiesJson"] = json.dumps(said(variables))
         content[f"state/{operator_id}/_metadata/v2/0"] = b"v2\n" + json.dumps(body).encode()
         content[f"state/{operator_id}/_stateSchema/default/0_a"] = schema_file(

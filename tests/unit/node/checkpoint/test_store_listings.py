@@ -102,13 +102,10 @@ def _access(**config: Any) -> Callable[[], StoreAccess]:
 
 @pytest.fixture
 def pages() -> Iterator[Pages]:
-    found = Pages()
-    thread = threading.Thread(target=found.serve_forever, kwargs={"poll_interval": 0.01})
-    thread.start()
-    yield found
-    found.shutdown()
-    thread.join()
-    found.server_close()
+    with Pages() as found:
+        threading.Thread(target=found.serve_forever, kwargs={"poll_interval": 0.01}).start()
+        yield found
+        found.shutdown()
 
 
 @pytest.fixture(params=["s3", "azure", pytest.param("gcs", marks=pytest.mark.full)])  # GCS answers as S3 does
