@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import os
 import random
 import struct
@@ -17,6 +16,7 @@ import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from tests.support.checkpoint import bytes as spark
 from tests.support.checkpoint.engine_stores import built_arena, hdfs_snapshot
 
 from understudy_node.engine import arena_base, arena_build
@@ -149,20 +149,6 @@ def test_an_arena_whose_files_do_not_fit_is_refused(tmp_path: Path, name: str) -
         ArenaBase.open(tmp_path)
 
 
-def test_the_directory_is_removed_when_the_last_reader_is_gone(tmp_path: Path) -> None:
-    base = built_arena(tmp_path / "arena", [SNAPSHOT])
-    base.remove_when_unused()
-    scan = base.scan()
-    next(scan)
-    del base
-    gc.collect()
-    assert (tmp_path / "arena").exists()
-    assert sum(1 for _ in scan) == 99
-    del scan
-    gc.collect()
-    assert not (tmp_path / "arena").exists()
-
-
 OFFSETS = st.lists(st.integers(0, 2**36 - 1), unique=True, max_size=200)
 
 
@@ -196,7 +182,6 @@ def test_each_bucket_has_the_records_of_its_hashes(
 
 
 Records = list[tuple[bytes, bytes]]
-
 SEED = 0xFFFF_FFFE
 WORDS = st.sampled_from([b"\0\0\0\0", b"\0\0\0\4", b"\0\0\0\x10", b"\0\0\x59\x40", b"\xff\xff\xff\xff", b"word"])
 """Four bytes each, most of which look like a length."""
@@ -204,20 +189,6 @@ ALIGNED = st.lists(WORDS, max_size=8).map(b"".join)
 ROWS = st.one_of(ALIGNED, ALIGNED, ALIGNED, st.binary(max_size=9))
 RECORD_LISTS = st.lists(st.tuples(ROWS, ROWS), max_size=40)
 """Keys may repeat: finding records does not compare them."""
-
-
-@st.composite
-def long_snapshots(draw: st.DrawFn) -> Records:
-    """Some kinds of records, thousands of them: in long runs of one size, or mixed one by one."""
-    kinds = draw(st.lists(st.tuples(ROWS, ROWS), min_size=1, max_size=4))
-    runs = draw(st.lists(st.tuples(st.integers(0, 3), st.sampled_from([1, 2, 40, 300, 1_500])), min_size=1, max_size=6))
-    chosen = [kinds[kind % len(kinds)] for kind, count in runs for _ in range(count)]
-    return chosen * draw(st.sampled_from([1, 3]))
-
-
-def snapshot_of(records: Iterable[tuple[bytes, bytes]]) -> bytes:
-    framed = (struct.pack(">i", len(key)) + key + struct.pack(">i", len(value)) + value for key, value in records)
-    return b"".join([*framed, struct.pack(">i", -1)])
 
 
 def cut_up(content: bytes, cuts: Iterable[int]) -> list[bytes]:
@@ -243,13 +214,13 @@ def expected(records: Records) -> list[int]:
 
 @given(RECORD_LISTS, st.lists(st.integers(0, 10_000), max_size=12))
 def test_records_are_found_wherever_the_pieces_end(records: Records, cuts: list[int]) -> None:
-    assert found_in(cut_up(snapshot_of(records), cuts)) == expected(records)
+    assert found_in(cut_up(spark.plain(records), cuts)) == expected(records)
 
 
 @settings(deadline=None)
 @given(RECORD_LISTS, st.data())
 def test_content_that_is_cut_anywhere_is_refused_and_names_the_record(records: Records, data: st.DataObject) -> None:
-    content = snapshot_of(records)
+    content = spark.plain(records)
     kept = data.draw(st.integers(0, len(content) - 1))
     starts = [entry & (1 << 36) - 1 for entry in expected(records)] + [len(content) - 4]
     begun = max(start for start in starts if start <= kept)
@@ -262,7 +233,7 @@ def test_content_that_is_cut_anywhere_is_refused_and_names_the_record(records: R
 def test_a_length_that_no_snapshot_can_hold_is_refused_and_names_the_byte(
     records: Records, length: int, in_value: bool, cuts: list[int]
 ) -> None:
-    sound = snapshot_of(records)[:-4]
+    sound = spark.plain(records)[:-4]
     record = struct.pack(">i1si" if in_value else ">i", *((1, b"k", length) if in_value else (length,)))
     with pytest.raises(CorruptFileError, match=rf"of {length} bytes at byte {len(sound)}"):
         found_in(cut_up(sound + record + bytes(40), cuts))

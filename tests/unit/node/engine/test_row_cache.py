@@ -8,7 +8,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from understudy_node.engine.base import CachedBase, EmptyBase, RowCache
-from understudy_node.engine.view import View
 from understudy_shared.base.errors import CorruptFileError
 
 
@@ -67,13 +66,3 @@ def test_what_is_asked_for_again_and_again_stays_while_others_come_and_go() -> N
         base.get(b"%06d" % number)
         base.get(b"hot")
     assert below.calls.count([b"hot"]) == 1
-
-
-def test_changes_above_a_base_win_over_what_is_remembered_of_it() -> None:
-    view = View.of(CachedBase(Counted(ROWS), RowCache(1 << 20)), 1)
-    assert view.get_many([b"1", b"2"]) == [b"row 1", b"row 2"]
-    later = view.with_changes({b"1": b"new", b"2": None}, 2)
-    assert later.get_many([b"1", b"2", b"3"]) == [b"new", None, b"row 3"]
-    assert view.get_many([b"1", b"2"]) == [b"row 1", b"row 2"]
-    settled = later.with_base(CachedBase(Counted({b"1": b"newest"}), RowCache(1 << 20)), 2)
-    assert settled.get_many([b"1", b"2"]) == [b"newest", None]

@@ -6,7 +6,7 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from itertools import islice, pairwise
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import pytest
 from hypothesis import given
@@ -25,17 +25,10 @@ from understudy_node.engine.view import (
     without_settled,
     write_spill,
 )
-from understudy_node.replica.store_replica import resolve_operations
 
 KEYS = st.binary(max_size=2).map(lambda raw: bytes(byte & 3 for byte in raw))
 VALUES = st.binary(max_size=3)
 CHANGES = st.dictionaries(KEYS, st.none() | VALUES, max_size=8)
-
-
-class Op(NamedTuple):
-    kind: Literal["put", "delete", "merge", "delete-range"]
-    key: bytes
-    value: bytes | None = None
 
 
 class DictBase(EmptyBase):
@@ -95,21 +88,6 @@ class ViewAgainstDicts(RuleBasedStateMachine):
         self.models.append({key: value for key, value in after.items() if value is not None})
         self.view = self.view.with_changes(dict(changes), self.view.version + 1)
 
-    @rule(begin=KEYS, end=KEYS, put=KEYS, appended=KEYS)
-    def apply_operations(self, begin: bytes, end: bytes, put: bytes, appended: bytes) -> None:
-        model = dict(self.models[-1])
-        model[put] = b"put"
-        model = {key: value for key, value in model.items() if not begin <= key < end}
-        model[appended] = model[appended] + b",more" if appended in model else b"more"
-        self.models.append(model)
-        operations = [
-            Op("put", put, b"put"),
-            Op("delete-range", begin, end),
-            Op("merge", appended, b"more"),
-        ]
-        changes = resolve_operations(self.view, operations, b",")
-        self.view = self.view.with_changes(changes, self.view.version + 1)
-
     @rule(target=pinned)
     def pin(self) -> Pinned:
         scan = self.view.scan()
@@ -166,18 +144,6 @@ def small_tiers(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 TestViewAgainstDicts = pytest.mark.usefixtures("small_tiers")(ViewAgainstDicts.TestCase)
-
-
-@pytest.mark.usefixtures("small_tiers")
-def test_a_scan_in_flight_is_not_touched_by_new_versions_or_a_swapped_base() -> None:
-    before = {b"a": b"1", b"c": b"3", b"e": b"5"}
-    view = View.of(DictBase(before), 1).with_changes({b"b": b"2", b"e": None}, 2)
-    scan = view.scan()
-    assert next(scan) == (b"a", b"1")
-    later = view.with_changes({b"b": None, b"c": b"new", b"d": b"4"}, 3)
-    later = later.with_base(DictBase({b"a": b"1", b"c": b"new", b"d": b"4"}), 3)
-    assert list(scan) == [(b"b", b"2"), (b"c", b"3")]
-    assert list(later.scan()) == [(b"a", b"1"), (b"c", b"new"), (b"d", b"4")]
 
 
 @pytest.mark.usefixtures("small_tiers")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -51,12 +51,12 @@ def test_a_path_is_on_the_file_system_that_is_mounted_last_and_deepest(path: str
 class World:
     """A watch over a checkpoint, and the news of it."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, news: Callable[[], None] | None = None) -> None:
         self.root = root
         self.news = threading.Event()
         for folder in ("commits", "offsets"):
             (root / folder).mkdir()
-        watch = log_watch(LocalFiles(root), self.news.set)
+        watch = log_watch(LocalFiles(root), news or self.news.set)
         assert isinstance(watch, LogWatch), "temporary files are on a local disk"
         self.watch = watch
 
@@ -106,9 +106,7 @@ def test_a_watch_that_fails_says_so_and_is_off(tmp_path: Path, caplog: pytest.Lo
     def fail() -> None:
         raise ZeroDivisionError("a bug")
 
-    for folder in ("commits", "offsets"):
-        (tmp_path / folder).mkdir()
-    watch = LogWatch(tmp_path, fail)
+    watch = World(tmp_path, fail).watch
     watch.start()
     assert watch.is_on
     with caplog.at_level(logging.ERROR):

@@ -33,16 +33,12 @@ def clock() -> ManualClock:
     return ManualClock(monotonic_ms=100.0)
 
 
-def poller_of(query: SparkCommits, clock: ManualClock) -> Poller:
-    return Poller(LocalFiles(query.root), clock)
-
-
 def seen(poll: Poll) -> tuple[int, Verdict, bool]:
     return poll.end.version, poll.verdict, poll.end.confirmed_ms is not None
 
 
 def test_commits_are_followed_and_the_last_move_is_remembered(query: SparkCommits, clock: ManualClock) -> None:
-    poller = poller_of(query, clock)
+    poller = Poller(LocalFiles(query.root), clock)
     assert seen(poller.poll()) == (0, Verdict.SAME, True)
     clock.advance(50)
     query.commit(2)
@@ -51,84 +47,6 @@ def test_commits_are_followed_and_the_last_move_is_remembered(query: SparkCommit
     assert (poll.end.moved_ms, poll.end.confirmed_ms) == (150.0, 150.0)
     clock.advance(50)
     assert (poller.poll().end.moved_ms, poller.end.confirmed_ms) == (150.0, 200.0)
-
-
-@pytest.mark.parametrize("known", [0, 3])
-def test_after_a_pause_longer_than_the_retention_the_history_is_ahead_and_not_at_its_old_end(
-    query: SparkCommits, clock: ManualClock, known: int
-) -> None:
-    query.commit(known)
-    poller = poller_of(query, clock)
-    poller.poll()
-    query.commit(50)
-    query.purge(keep=10)
-    assert seen(poller.poll()) == (known + 50, Verdict.AHEAD, True)
-
-
-def _empty_the_log(query: SparkCommits) -> None:
-    query.rewind(0)
-
-
-def _cut_back_by_one(query: SparkCommits) -> None:
-    query.rewind(query.version - 1)
-
-
-def _cut_back_and_commit_the_same_number(query: SparkCommits) -> None:
-    query.rewind(query.version - 2)
-    query.commit(2)
-
-
-def _cut_back_and_go_past(query: SparkCommits) -> None:
-    query.rewind(query.version - 2)
-    query.commit(5)
-
-
-@pytest.mark.parametrize(
-    "action",
-    [
-        _empty_the_log,
-        _cut_back_by_one,
-        _cut_back_and_commit_the_same_number,
-        _cut_back_and_go_past,
-        SparkCommits.recommit_last,
-    ],
-)
-def test_a_rewound_history_is_noticed_and_stays_unconfirmed(
-    query: SparkCommits, clock: ManualClock, action: Action
-) -> None:
-    query.commit(5)
-    poller = poller_of(query, clock)
-    poller.poll()
-    action(query)
-    for _ in range(2):
-        poll = poller.poll()
-        assert (poll.verdict, poll.end.confirmed_ms) == (Verdict.REWOUND, None)
-
-
-@pytest.mark.parametrize("commits", [0, 2, 3, 7], ids="{} commits since".format)
-def test_a_recreated_checkpoint_is_another_lineage_however_far_it_is(
-    query: SparkCommits, clock: ManualClock, commits: int
-) -> None:
-    query.commit(3)
-    poller = poller_of(query, clock)
-    poller.poll()
-    query.recreate()
-    query.commit(commits)
-    poll = poller.poll()
-    assert (poll.verdict, poll.end.confirmed_ms) == (Verdict.RECREATED, None)
-    assert poller.lineage == "life-1"
-    assert seen(poller_of(query, clock).poll()) == (commits, Verdict.SAME, True)
-
-
-def test_a_checkpoint_that_is_gone_is_followed_again_when_it_is_back(query: SparkCommits, clock: ManualClock) -> None:
-    query.commit(3)
-    poller = poller_of(query, clock)
-    poller.poll()
-    query.lose_metadata()
-    assert seen(poller.poll()) == (3, Verdict.GONE, False)
-    query.bring_metadata_back()
-    query.commit()
-    assert seen(poller.poll()) == (4, Verdict.AHEAD, True)
 
 
 def test_a_listed_commit_that_cannot_be_seen_is_never_confirmed_and_lists_once_per_poll(

@@ -104,10 +104,6 @@ def lease(version: int, lease_id: str = "a", committed_at_us: int | None = 7) ->
     return SnapshotLease(position, lease_id, TTL_S)
 
 
-def grant(leases: LeaseTable, each: SnapshotLease, now_ms: float = 0) -> None:
-    leases.grant(each, now_ms=now_ms)
-
-
 @given(
     st.lists(
         st.tuples(st.sampled_from(["grant", "renew", "release", "wait"]), st.integers(0, 5), st.integers(1, 4)),
@@ -130,11 +126,11 @@ def test_leases_are_within_the_limits_and_each_version_is_kept_until_its_last_le
         if what == "grant":  # a router may ask twice
             has_room = name in ends or (len(ends) < 4 and (version in versions or len(versions) < 3))
             if has_room:
-                grant(leases, lease(version, name), now_ms)
+                leases.grant(lease(version, name), now_ms=now_ms)
                 ends[name] = version, now_ms + TTL_MS
             else:
                 with pytest.raises(ProblemError) as refused:
-                    grant(leases, lease(version, name), now_ms)
+                    leases.grant(lease(version, name), now_ms=now_ms)
                 assert 1 <= refused.value.problem.retry_after_s <= TTL_S
         elif what == "renew":
             came_back = leases.renew(lease(version, name), now_ms=now_ms)
@@ -156,7 +152,7 @@ def test_leases_are_within_the_limits_and_each_version_is_kept_until_its_last_le
 
 def test_a_token_with_the_id_of_another_lease_renews_nothing() -> None:
     leases = LeaseTable()
-    grant(leases, lease(3))
+    leases.grant(lease(3), now_ms=0)
     assert not leases.renew(lease(9), now_ms=TTL_MS - 1)
     assert leases.held(TTL_MS) == []
     assert leases.until_ms == {}
@@ -165,7 +161,7 @@ def test_a_token_with_the_id_of_another_lease_renews_nothing() -> None:
 def test_a_leased_version_outlives_the_usual_time_and_goes_with_its_lease() -> None:
     leases = LeaseTable()
     pinned, old = PinnedViews(leases), shown(View.of(EmptyBase(), 1), 7)
-    grant(leases, lease(1))
+    leases.grant(lease(1), now_ms=0)
     pinned.pin(TASKS[0], old, 0)
     pinned.expire(HOLD_MS + 1)
     assert pinned.find(TASKS[0], ReadVersion(1, 7), HOLD_MS + 1) is old
@@ -179,7 +175,7 @@ def test_a_replica_that_shows_a_leased_version_later_keeps_it_as_it_passes() -> 
     """Q68: it was behind when the version was leased."""
     leases = LeaseTable()
     pinned = PinnedViews(leases)
-    grant(leases, lease(2))
+    leases.grant(lease(2), now_ms=0)
     for version in (1, 2, 3):
         pinned.published(TASKS[0], shown(View.of(EmptyBase(), version), 7), version)
     found = pinned.find(TASKS[0], leased_version(lease(2)), HOLD_MS + 9)
@@ -189,7 +185,7 @@ def test_a_replica_that_shows_a_leased_version_later_keeps_it_as_it_passes() -> 
 def test_above_a_limit_leased_versions_go_last() -> None:
     leases = LeaseTable()
     pinned = PinnedViews(leases, max_disk_bytes=100, max_views=2)
-    grant(leases, lease(1))
+    leases.grant(lease(1), now_ms=0)
     for now_ms, version in enumerate((1, 2, 3, 4)):
         pinned.pin(TASKS[0], shown(View.of(EmptyBase(), version), 7), now_ms, disk_bytes=40)
     assert [pinned.find(TASKS[0], ReadVersion(each, 7), 5) is not None for each in (1, 2, 3, 4)] == [
@@ -215,7 +211,7 @@ def test_held_versions_cost_what_the_model_says(held: int, per_version: int, key
         changed = {b"%06d" % (version * 31 * (each + 1) % keys): bytes(20) for each in range(per_version)}
         store = store.with_changes(changed, version)
         if version < 2 + held:
-            grant(leases, lease(version, str(version)))
+            leases.grant(lease(version, str(version)), now_ms=0)
             pinned.pin(TASKS[0], shown(store, 7), 0)
         pinned.published(TASKS[0], shown(store, 7), 0)
     assert len(pinned) == held
@@ -231,7 +227,7 @@ def tiers_of_changes(held: int) -> int:
 class Task:
     """A task whose older versions are read by a function."""
 
-    def __init__(self, read: Callable[[ReadVersion], None] = lambda wanted: None) -> None:
+    def __init__(self, read: Callable[[ReadVersion], object] = lambda wanted: None) -> None:
         self.task = TaskId(ApplicationId("a"), 0, 0)
         self.asked: list[ReadVersion] = []
         self.kept: list[TaskView] = []
@@ -252,16 +248,12 @@ class Task:
 
 def test_a_version_is_opened_once_while_others_ask_for_it(tmp_path: Path) -> None:
     go_on = threading.Event()
-    task = Task(lambda wanted: wait_for(go_on))
+    task = Task(lambda wanted: go_on.wait(10))
     with closing(PastVersions(tmp_path / "past")) as past:
         assert [past.open(task, ReadVersion(4)) for _ in range(9)] == [OPENING] * 9
         go_on.set()
         wait_until(lambda: len(task.kept) == 1, what="the version")
         assert (task.kept[0].version, task.asked, past.opened) == (4, [ReadVersion(4)], 1)
-
-
-def wait_for(event: threading.Event) -> None:
-    assert event.wait(10)
 
 
 @pytest.mark.parametrize(
@@ -300,7 +292,7 @@ def test_histories_leave_the_opening_of_versions_its_threads(tmp_path: Path) -> 
     go_on = threading.Event()
     task = Task()
     with closing(PastVersions(tmp_path / "past")) as past:
-        histories = [past.run(lambda disk: wait_for(go_on)) for _ in range(past_versions.MAX_RUNNING)]
+        histories = [past.run(lambda disk: go_on.wait(10)) for _ in range(past_versions.MAX_RUNNING)]
         past.open(task, ReadVersion(4))
         wait_until(lambda: len(task.kept) == 1, what="the version")
         go_on.set()

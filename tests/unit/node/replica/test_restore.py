@@ -98,8 +98,7 @@ def test_a_snapshot_that_is_rewritten_meanwhile_is_not_used(tmp_path: Path) -> N
     assert restoring.files() == []
 
 
-@pytest.mark.parametrize("codec", CODECS)
-@pytest.mark.parametrize("kept", [0.0, 0.3, 0.999])
+@pytest.mark.parametrize(("codec", "kept"), [("lz4", 0.0), ("zstd", 0.3), ("snappy", 0.999)])
 def test_a_snapshot_that_ends_early_is_refused_by_its_name_and_leaves_no_files(
     codec: str, kept: float, tmp_path: Path
 ) -> None:
@@ -185,40 +184,30 @@ RECORD = BaseRecord(
 
 
 @pytest.mark.parametrize(
-    ("target", "committed_at_ns", "source", "usable"),
+    ("target", "recorded_ns", "committed_at_ns", "source", "usable"),
     [
-        pytest.param(10, 1_000, SOURCE, True, id="nothing changed"),
-        pytest.param(50, 1_000, None, True, id="Spark purged the snapshot, the commit still vouches"),
-        pytest.param(9, 1_000, SOURCE, False, id="the history ends before it"),
-        pytest.param(10, 1_001, SOURCE, False, id="the version was committed anew"),
-        pytest.param(10, None, SOURCE, False, id="the commit is purged, nothing vouches"),
-        pytest.param(10, 1_000, FileStat(7, 8, 10), False, id="the snapshot was rewritten"),
+        pytest.param(10, 1_000, 1_000, SOURCE, True, id="nothing changed"),
+        pytest.param(50, 1_000, 1_000, None, True, id="Spark purged the snapshot, the commit still vouches"),
+        pytest.param(9, 1_000, 1_000, SOURCE, False, id="the history ends before it"),
+        pytest.param(10, 1_000, 1_001, SOURCE, False, id="the version was committed anew"),
+        pytest.param(10, 1_000, None, SOURCE, False, id="the commit is purged, nothing vouches"),
+        pytest.param(10, None, None, SOURCE, False, id="the commit is purged and was never known"),
+        pytest.param(10, 1_000, 1_000, FileStat(7, 8, 10), False, id="the snapshot was rewritten"),
     ],
 )
 def test_a_local_base_is_used_again_only_while_the_commit_log_vouches_for_it(
-    target: int, committed_at_ns: int | None, source: FileStat | None, usable: bool
+    target: int, recorded_ns: int | None, committed_at_ns: int | None, source: FileStat | None, usable: bool
 ) -> None:
-    assert usable_again(RECORD, target=target, committed_at_ns=committed_at_ns, source=source) is usable
+    record = RECORD.model_copy(update={"committed_at_ns": recorded_ns})
+    assert usable_again(record, target=target, committed_at_ns=committed_at_ns, source=source) is usable
 
 
-def test_a_base_whose_purged_commit_was_never_known_is_not_used_again() -> None:
-    unknown = RECORD.model_copy(update={"committed_at_ns": None})
-    assert not usable_again(unknown, target=10, committed_at_ns=None, source=SOURCE)
-
-
-def test_a_directory_without_its_record_was_never_finished(tmp_path: Path) -> None:
-    bases = LocalBases(tmp_path)
-    unfinished = bases.new_directory(tmp_path / "store", 10)
-    assert list(bases.whole(tmp_path / "store")) == []
-    bases.finish(unfinished, RECORD)
-    assert [base.directory for base in bases.whole(tmp_path / "store")] == [unfinished]
-
-
-def test_the_newest_whole_base_comes_first_and_a_broken_record_is_no_base(tmp_path: Path) -> None:
+def test_the_newest_whole_base_comes_first_and_without_its_whole_record_it_is_none(tmp_path: Path) -> None:
     bases = LocalBases(tmp_path)
     store = tmp_path / "store"
     for version in (5, 20, 10):
         bases.finish(bases.new_directory(store, version), RECORD.model_copy(update={"version": version}))
+    bases.new_directory(store, 40)
     (bases.new_directory(store, 30) / "base.json").write_text('{"version": 30')
     assert [base.record.version for base in bases.whole(store)] == [20, 10, 5]
 

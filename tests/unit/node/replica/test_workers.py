@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -13,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from tests.support.spark.queries import wait_until
 
 from understudy_node.replica.workers import (
     LOOKS_AT_REST,
@@ -49,19 +49,6 @@ def test_a_task_with_more_to_do_waits_for_the_others_first() -> None:
         order.append(task)
         queue.done(task, more=True, background=False)
     assert order == list("abcabca")
-
-
-def test_asking_while_a_step_runs_means_exactly_one_more() -> None:
-    queue = queue_of(tailing="a")
-    assert queue.take() == "a"
-    queue.put("a", background=False)
-    queue.put("a", background=False)
-    assert queue.take() is None
-    queue.done("a", more=True, background=False)
-    assert taken(queue, 2) == ["a", None]
-    queue.done("a", more=False, background=False)
-    assert queue.take() is None
-    assert len(queue) == 0
 
 
 def test_tailing_that_never_catches_up_does_not_stop_a_restore() -> None:
@@ -333,15 +320,14 @@ class Task:
 class Gate:
     """A step that says when it has begun and ends when it is let go."""
 
-    def __init__(self, *, more: bool = False) -> None:
+    def __init__(self) -> None:
         self.begun = threading.Event()
         self.let_go = threading.Event()
-        self._more = more
 
     def __call__(self, _: int) -> bool:
         self.begun.set()
         assert self.let_go.wait(PATIENCE_S)
-        return self._more
+        return False
 
 
 @pytest.fixture
@@ -353,7 +339,7 @@ def workers() -> Iterator[Workers]:
     assert not any(thread.is_alive() for thread in workers._threads)
 
 
-def finished(workers: Workers, *, in_background: bool = False) -> threading.Event:
+def finished(workers: Workers | WorkerShare, *, in_background: bool = False) -> threading.Event:
     """Set when a task that is submitted now has run."""
     event = threading.Event()
 
@@ -363,14 +349,6 @@ def finished(workers: Workers, *, in_background: bool = False) -> threading.Even
 
     workers.submit(Task(body, in_background=in_background))
     return event
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    """Wait for a condition that has no event."""
-    deadline_s = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert time.monotonic() < deadline_s
-        threading.Event().wait(0.001)
 
 
 def test_a_restore_that_blocks_delays_no_tailing_task(workers: Workers) -> None:
@@ -398,7 +376,7 @@ def test_short_steps_are_left_to_one_worker(monkeypatch: pytest.MonkeyPatch, wor
         return False
 
     workers.submit(*(Task(body) for _ in range(200)))
-    wait_until(lambda: len(threads) == 200)
+    wait_until(lambda: len(threads) == 200, what="the steps")
     assert len(set(threads)) == 1
 
 
@@ -433,23 +411,14 @@ def test_a_restore_that_had_to_wait_for_another_runs_beside_tailing_once_that_en
 
 
 def test_asking_during_a_step_runs_one_more(workers: Workers) -> None:
-    begun, let_go, ran_again = threading.Event(), threading.Event(), threading.Event()
-
-    def body(step: int) -> bool:
-        if step == 1:
-            begun.set()
-            assert let_go.wait(PATIENCE_S)
-        else:
-            ran_again.set()
-        return False
-
-    task = Task(body)
+    gate = Gate()
+    task = Task(gate)
     workers.submit(task)
-    assert begun.wait(PATIENCE_S)
+    assert gate.begun.wait(PATIENCE_S)
     workers.submit(task)
     workers.submit(task)
-    let_go.set()
-    assert ran_again.wait(PATIENCE_S)
+    gate.let_go.set()
+    wait_until(lambda: task.steps == 2, what="the second step")
     workers.stop(timeout_s=PATIENCE_S)
     assert task.steps == 2
 
@@ -457,21 +426,10 @@ def test_asking_during_a_step_runs_one_more(workers: Workers) -> None:
 def test_no_task_is_in_two_steps_at_once() -> None:
     workers = Workers(count=4)
     workers.start()
-    done = [threading.Event() for _ in range(8)]
-
-    def body_of(event: threading.Event) -> Callable[[int], bool]:
-        def body(step: int) -> bool:
-            if step == 50:
-                event.set()
-            return step < 50
-
-        return body
-
-    tasks = [Task(body_of(event), in_background=index % 2 == 0) for index, event in enumerate(done)]
+    tasks = [Task(lambda step: step < 50, in_background=index % 2 == 0) for index in range(8)]
     for _ in range(10):
-        for task in tasks:
-            workers.submit(task)
-    assert all(event.wait(PATIENCE_S) for event in done)
+        workers.submit(*tasks)
+    wait_until(lambda: all(task.steps >= 50 for task in tasks), what="the steps")
     workers.stop(timeout_s=PATIENCE_S)
     assert not any(task.overlapped for task in tasks)
     assert workers.failure is None
@@ -499,16 +457,6 @@ def test_a_failing_step_is_kept_logged_and_stops_all_workers(
     assert late.steps == 0
 
 
-def setting(event: threading.Event) -> Callable[[int], bool]:
-    """A step that sets an event."""
-
-    def body(_: int) -> bool:
-        event.set()
-        return False
-
-    return body
-
-
 def test_a_share_whose_steps_hang_keeps_no_other_share_waiting(
     monkeypatch: pytest.MonkeyPatch, workers: Workers
 ) -> None:
@@ -519,10 +467,8 @@ def test_a_share_whose_steps_hang_keeps_no_other_share_waiting(
     for gate in gates:
         assert gate.begun.wait(PATIENCE_S)
     for _ in range(20):
-        ended = threading.Event()
-        well.submit(Task(setting(ended)))
-        assert ended.wait(PATIENCE_S)
+        assert finished(well).wait(PATIENCE_S)
     for gate in gates:
         gate.let_go.set()
     hangs.stop(timeout_s=PATIENCE_S)
-    wait_until(lambda: len(workers._threads) == 2)
+    wait_until(lambda: len(workers._threads) == 2, what="the end of the workers for hanging steps")
