@@ -13,16 +13,24 @@ from tests.support.cluster.assignor_model import NODES, WEIGHTS, Cluster, check_
 from tests.support.cluster.placement_world import BEAT_MS, TASKS, World, beat, turns_until_written
 
 from understudy_node.cluster.assignor import Assignor
-from understudy_node.cluster.leader import LOOK_AGAIN_HEARTBEATS, LOOK_MS, TaskSet
+from understudy_node.cluster.leader import LOOK_AGAIN_HEARTBEATS, LOOK_MS, Placement, TaskSet
 from understudy_node.cluster.weights import Weights
-from understudy_shared.bus.base import BusError, Fence
-from understudy_shared.bus.gossip import AgedHeartbeat, Gossip
+from understudy_shared.bus.base import BusError
+from understudy_shared.bus.gossip import AgedHeartbeat
 from understudy_shared.bus.messages import Applied, AssignedTask, Assignment, Load
 
 
-async def test_nodes_that_start_together_share_from_the_beginning() -> None:
-    world = World()
-    placement = world.placement()
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+@pytest.fixture
+def placement(world: World) -> Placement:
+    return world.placement()
+
+
+async def test_nodes_that_start_together_share_from_the_beginning(world: World, placement: Placement) -> None:
     assert await world.turn(placement, [beat("a")]) is None
     world.clock.advance(BEAT_MS)
     written = await world.written(placement, [beat("a"), beat("b")])
@@ -32,9 +40,9 @@ async def test_nodes_that_start_together_share_from_the_beginning() -> None:
 
 
 @pytest.mark.parametrize("other", [beat("b", state="starting", lineage=None), beat("b", state="starting")])
-async def test_a_node_that_is_starting_is_waited_for_but_not_for_ever(other: AgedHeartbeat) -> None:
-    world = World()
-    placement = world.placement()
+async def test_a_node_that_is_starting_is_waited_for_but_not_for_ever(
+    world: World, placement: Placement, other: AgedHeartbeat
+) -> None:
     for _ in range(3):
         assert await world.turn(placement, [beat("a"), other]) is None
         world.clock.advance(BEAT_MS)
@@ -43,10 +51,8 @@ async def test_a_node_that_is_starting_is_waited_for_but_not_for_ever(other: Age
 
 
 async def test_while_the_nodes_say_the_same_nobody_looks_who_is_caught_up_with_each_task(
-    monkeypatch: pytest.MonkeyPatch,
+    world: World, placement: Placement, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    world = World()
-    placement = world.placement()
     first = await world.first(placement, [beat("a"), beat("b")])
     looks: list[int] = []
     look = placement._holdings.look
@@ -126,17 +132,15 @@ async def test_a_replica_moves_where_others_have_less_however_long_its_restore_t
     assert await world.written_within(3 * LOOK_MS) is None
 
 
-async def test_a_node_that_follows_another_checkpoint_gets_nothing() -> None:
-    world = World()
-    placement = world.placement()
+async def test_a_node_that_follows_another_checkpoint_gets_nothing(world: World, placement: Placement) -> None:
     first = await world.first(placement, [beat("a"), beat("b")])
     written = await world.written(placement, [beat("a", at=first.order), beat("b", lineage="other")])
     assert set(written.members) == {"a"}
 
 
-async def test_a_node_that_comes_back_is_warm_up_until_its_heartbeat_says_that_it_is_caught_up() -> None:
-    world = World()
-    placement = world.placement()
+async def test_a_node_that_comes_back_is_warm_up_until_its_heartbeat_says_that_it_is_caught_up(
+    world: World, placement: Placement
+) -> None:
     first = await world.first(placement, [beat("a")])
     joined = await world.written(placement, [beat("a", at=first.order), beat("b", version=None)])
     assert all(task.warmups == ("b",) for task in joined.tasks.values())
@@ -145,9 +149,7 @@ async def test_a_node_that_comes_back_is_warm_up_until_its_heartbeat_says_that_i
     assert (written.tasks["0_0"].warmups, written.tasks["0_1"].warmups) == ((), ("b",))
 
 
-async def test_a_heartbeat_is_read_by_the_assignment_that_its_node_follows() -> None:
-    world = World()
-    placement = world.placement()
+async def test_a_heartbeat_is_read_by_the_assignment_that_its_node_follows(world: World, placement: Placement) -> None:
     first = await world.first(placement, [beat("a")])
     joined = await world.written(placement, [beat("a", at=first.order), beat("b", version=None)])
     # b has not heard of it: what it holds, and how far that is, belongs to the assignment before
@@ -158,42 +160,9 @@ async def test_a_heartbeat_is_read_by_the_assignment_that_its_node_follows() -> 
 LIMIT_S = 20.0
 
 
-async def test_only_one_assigns_and_another_takes_over_within_three_heartbeats() -> None:
-    world = World()
-    holder, other = world.placement("a"), world.placement("b")
-    first = await world.first(holder, [beat("a"), beat("b")])
-    world.known["b"] = first
-    alone = [beat("b", at=first.order)]
-    turns = 0
-    while await world.turn(other, alone, node="b") is None:
-        world.clock.advance(BEAT_MS)
-        turns += 1
-        assert turns <= 3
-    written = await world.gossip.assignment()
-    assert written is not None
-    assert written.order == (2, 2)
-    assert all(task.holders == ("b",) for task in written.tasks.values())
-
-
-async def test_a_holder_that_slept_does_not_overwrite() -> None:
-    world = World()
-    slept, other = world.placement("a"), world.placement("b")
-    first = await world.first(slept, [beat("a"), beat("b")])
-    stale = slept.fence
-    assert stale is not None
-    world.clock.advance(3 * BEAT_MS)
-    world.known["b"] = first
-    later = await world.written(other, [beat("b", at=first.order)], node="b")
-    assert await world.turn(slept, [beat("a", at=first.order)]) is None
-    assert slept.fence is None
-    mine = first.model_copy(update={"epoch": 99})
-    assert not await world.gossip.write_assignment(mine, stale)
-    assert await world.gossip.assignment() == later
-
-
-async def test_a_bus_that_came_back_empty_gets_the_known_assignment_after_one_expiry_and_no_epoch_goes_back() -> None:
-    world = World()
-    placement = world.placement()
+async def test_a_bus_that_came_back_empty_gets_the_known_assignment_after_one_expiry_and_no_epoch_goes_back(
+    world: World, placement: Placement
+) -> None:
     first = await world.first(placement, [beat("a"), beat("b")])
     world.lose_all()
     placement.bus_came_back()
@@ -205,23 +174,7 @@ async def test_a_bus_that_came_back_empty_gets_the_known_assignment_after_one_ex
     assert written.tasks == first.tasks
 
 
-async def test_a_node_that_does_not_know_what_others_follow_leaves_the_lease_to_them() -> None:
-    world = World()
-    first = await world.first(world.placement("a"), [beat("a"), beat("b")])
-    world.lose_all()
-    nodes = [beat("b", at=first.order), beat("c")]
-    stranger, other = world.placement("c"), world.placement("b")
-    assert await world.turn(stranger, nodes, node="c") is None
-    assert stranger.fence is None
-    world.known["b"] = first
-    written = await world.written(other, nodes, node="b")
-    assert written.order == (2, 2)
-    assert "b" in {task.active for task in written.tasks.values()}
-
-
-async def test_a_lease_of_a_term_that_others_are_past_is_taken_anew() -> None:
-    world = World()
-    placement = world.placement()
+async def test_a_lease_of_a_term_that_others_are_past_is_taken_anew(world: World, placement: Placement) -> None:
     first = await world.first(placement, [beat("a"), beat("b")])
     later = first.model_copy(update={"term": 5, "epoch": 9})  # of a Redis that was failed over to this one
     world.known["a"] = later
@@ -229,9 +182,9 @@ async def test_a_lease_of_a_term_that_others_are_past_is_taken_anew() -> None:
     assert written.order == (6, 10)
 
 
-async def test_an_assignment_that_nobody_knows_any_more_is_replaced_by_a_later_one() -> None:
-    world = World()
-    placement = world.placement()
+async def test_an_assignment_that_nobody_knows_any_more_is_replaced_by_a_later_one(
+    world: World, placement: Placement
+) -> None:
     nodes = [beat("a", at=(4, 7)), beat("b", at=(4, 7))]
     for _ in range(3):
         assert await world.turn(placement, nodes) is None
@@ -242,42 +195,10 @@ async def test_an_assignment_that_nobody_knows_any_more_is_replaced_by_a_later_o
     assert written.order == (5, 8)
 
 
-class Failing(Gossip):
-    """Gossip that loses the answer of one write."""
-
-    lost = False
-
-    async def write_assignment(self, assignment: Assignment, fence: Fence, before: Assignment | None = None) -> bool:
-        """Write, and fail once all the same."""
-        done = await super().write_assignment(assignment, fence, before)
-        if not self.lost:
-            self.lost = True
-            raise BusError("the answer was lost", where="in this process")
-        return done
-
-
-async def test_a_write_whose_answer_was_lost_is_read_again() -> None:
-    world = World()
-    placement = world.placement(gossip=Failing(world.bus, "flights"))
-    nodes = [beat("a"), beat("b")]
-    assert await world.turn(placement, nodes) is None
-    world.clock.advance(BEAT_MS)
-    with pytest.raises(BusError):
-        await world.turn(placement, nodes)
-    assert await world.turn(placement, nodes) is None
-    stored = await world.gossip.assignment()
-    assert stored is not None
-    assert stored.order == (1, 1)
-    written = await world.written(placement, [beat("a", at=stored.order)])
-    assert written.order == (1, 2)
-
-
 @pytest.mark.parametrize("rubbish", [b"by hand", None])
 async def test_an_assignment_that_was_deleted_or_damaged_is_written_again_though_nothing_changed(
-    rubbish: bytes | None,
+    world: World, placement: Placement, rubbish: bytes | None
 ) -> None:
-    world = World()
-    placement = world.placement()
     first = await world.first(placement, [beat("a"), beat("b")])
     key = world.gossip.names.assignment
     if rubbish is None:
@@ -292,9 +213,7 @@ async def test_an_assignment_that_was_deleted_or_damaged_is_written_again_though
     assert world.clock.monotonic_ms() - began_ms <= LOOK_AGAIN_HEARTBEATS * BEAT_MS
 
 
-async def test_a_turn_that_was_held_up_on_its_way_assigns_nothing() -> None:
-    world = World()
-    placement = world.placement()
+async def test_a_turn_that_was_held_up_on_its_way_assigns_nothing(world: World, placement: Placement) -> None:
     first = await world.first(placement, [beat("a"), beat("b")])
     world.clock.advance(BEAT_MS)
     late = await placement.turn(
@@ -321,10 +240,8 @@ class SlowAssignor:
 
 @pytest.mark.parametrize("bus_fails", [False, True])
 async def test_an_assignor_that_works_for_longer_than_the_lease_holds_keeps_it_meanwhile(
-    monkeypatch: pytest.MonkeyPatch, bus_fails: bool
+    world: World, placement: Placement, monkeypatch: pytest.MonkeyPatch, bus_fails: bool
 ) -> None:
-    world = World()
-    placement = world.placement()
     monkeypatch.setattr(placement, "_heartbeat_ms", 10)
     slow = SlowAssignor()
     monkeypatch.setattr(placement, "_assignor", slow)

@@ -14,6 +14,7 @@ from typing import Any, cast
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
+from tests.support.bus.documents import heartbeat
 from tests.support.bus.local_bus import LocalBus
 from tests.support.clock import ManualClock
 from tests.support.cluster.placement_world import assigning
@@ -22,7 +23,7 @@ from understudy_node.cluster.context import MemberId, Neighbours
 from understudy_node.cluster.leader import Placement, TaskSet
 from understudy_shared.bus.base import Bus, BusError
 from understudy_shared.bus.gossip import EXPIRY_HEARTBEATS, Gossip
-from understudy_shared.bus.messages import Applied, Assignment, Endpoint, Heartbeat
+from understudy_shared.bus.messages import Assignment, Heartbeat
 
 BEAT_MS = 1000
 EXPIRY_MS = EXPIRY_HEARTBEATS * BEAT_MS
@@ -148,19 +149,12 @@ class Node:
     def _heartbeat(self) -> Heartbeat:
         self._sequence += 1
         term, epoch = self.order
-        return Heartbeat(
-            application_id="flights",
-            node_id=self.node_id,
+        return heartbeat(
+            self.node_id,
             incarnation="1",
             sequence=self._sequence,
-            endpoint=Endpoint(host="127.0.0.1", port=7101),
-            state="serving",
             heartbeat_ms=BEAT_MS,
-            lineage="l1",
             partitions=2,
-            end_version=9,
-            end_age_ms=0,
-            applied=Applied(version=9),
             term=term,
             epoch=epoch,
         )

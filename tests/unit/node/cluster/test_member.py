@@ -12,7 +12,7 @@ from types import SimpleNamespace
 from typing import cast
 
 import pytest
-from tests.support.bus.documents import APPLICATION, assignment, eventually, heartbeat
+from tests.support.bus.documents import APPLICATION, assignment, heartbeat
 from tests.support.bus.local_bus import LocalBus
 from tests.support.checkpoint.handmade import HandmadeCheckpoint
 from tests.support.cluster.fake_cluster import until
@@ -29,7 +29,7 @@ from understudy_shared.base.clock import SystemClock
 from understudy_shared.base.words import HostInfo
 from understudy_shared.bus.base import Stored
 from understudy_shared.bus.gossip import Applications, Gossip
-from understudy_shared.bus.messages import Applied, AssignedTask, Assignment, Endpoint, Heartbeat
+from understudy_shared.bus.messages import AssignedTask, Assignment, Endpoint
 from understudy_shared.cluster.follower import ClusterDelegate, ClusterFollower
 from understudy_shared.cluster.node_calls import NodeCalls
 from understudy_shared.cluster.without_bus import Memory, Remembered
@@ -50,10 +50,7 @@ class World:
         self.follower.call_failed()
 
     async def wait_to_take(self, *orders: tuple[int, int]) -> None:
-        async def took() -> bool:
-            return [each.order for each in self.taken] == list(orders)
-
-        await eventually(took, what=f"{orders}, not {self.taken}")
+        await until(lambda: [each.order for each in self.taken] == list(orders), what=f"assignments {orders}")
 
 
 @asynccontextmanager
@@ -137,11 +134,7 @@ async def test_without_anything_remembered_seeds_are_asked_until_one_answers(tmp
         remembering(tmp_path, [HostInfo("127.0.0.1", 1), deaf, seed]) as world,
     ):
         world.bus_is_away()
-
-        async def asked_often() -> bool:
-            return len(seed.requests) >= 3
-
-        await eventually(asked_often, what="a third question")
+        await until(lambda: len(seed.requests) >= 3, what="a third question")
         publish(seed, first(4))
         await world.wait_to_take((1, 4))
         asked = len(deaf.requests)
@@ -171,11 +164,7 @@ async def test_an_assignment_of_another_history_is_left_alone_and_said_once(
         ):
             publish(seed, first(3))
             world.bus_is_away()
-
-            async def asked_often() -> bool:
-                return len(seed.requests) >= 3
-
-            await eventually(asked_often, what="a third question")
+            await until(lambda: len(seed.requests) >= 3, what="a third question")
             assert world.taken == []
             publish(seed, first(4, lineage="l2"))
             await world.wait_to_take((1, 4))
@@ -202,12 +191,7 @@ class SlowBus(LocalBus):
 async def others_have_everything(gossip: Gossip, node: Node) -> Assignment:
     """The other two nodes live and have all tasks; the one that assigned them is gone, and its lease free."""
     for node_id in ("a", "b"):
-        beat = Heartbeat(
-            application_id=STARTING, node_id=node_id, incarnation="1", sequence=1,
-            endpoint=Endpoint(host="127.0.0.1", port=1), state="serving", heartbeat_ms=60_000, lineage=node.lineage,
-            partitions=1, end_version=2, end_age_ms=0, applied=Applied(version=2), term=1, epoch=1,
-        )  # fmt: skip
-        await gossip.beat(beat)
+        await gossip.beat(heartbeat(node_id, application_id=STARTING, lineage=node.lineage, partitions=1))
     fence = await gossip.take_lease("c", above=0, expiry_ms=60_000)
     assert fence is not None
     tasks = {task: AssignedTask(active="a", standbys=("b",)) for task in node.tasks()}
