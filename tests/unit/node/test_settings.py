@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import warnings
 from pathlib import Path
 from typing import Any
@@ -131,9 +129,3 @@ def test_a_node_of_one_application_takes_no_setting_of_announced_ones() -> None:
     with pytest.raises(SettingsError, match="forget_after_ms is a setting of several applications"):
         ClusterNodeSettings(**given, checkpoint="/data/orders").require_usable()
     ClusterNodeSettings(**given, checkpoint_root="/data").require_usable()
-
-
-def test_serve_starts_without_the_modules_of_a_cluster() -> None:
-    code = "import sys, understudy_node.fleet.starting; print('understudy_node.cluster.member' in sys.modules)"
-    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert said.stdout == "False\n"

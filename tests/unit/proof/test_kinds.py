@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from copy import deepcopy
 from dataclasses import replace
 from typing import Any
 
@@ -13,9 +12,7 @@ from tests.system.proof.checker import check
 from tests.system.proof.claims import ClaimResult
 from tests.system.proof.history import NO_BOUNDS, Commit, History, Meta, Read
 from tests.system.proof.http_talk import HttpReply
-from tests.system.proof.kinds_keys import (
-    STORES,
-)
+from tests.system.proof.kinds_keys import STORES
 from tests.system.proof.question import Question, key_text, said_by, with_next_page
 from tests.system.proof.sessions import Asked
 from tests.system.proof.truth_of_state import Truth
@@ -46,83 +43,30 @@ RIGHT: dict[str, Said] = {
 """What an answer says of a key, for each kind of state."""
 
 
-def another_number(said: Said) -> None:
-    said["value"]["n"] += 1
-
-
-def lost_element(said: Said) -> None:
-    del said["values"][1]
-
-
-def element_twice(said: Said) -> None:
-    said["values"].append(said["values"][-1])
-
-
-def other_order(said: Said) -> None:
-    said["values"].reverse()
-
-
-def cut_list(said: Said) -> None:
-    del said["values"][2:]
-
-
-def entry_of_another_key(said: Said) -> None:
-    said["entries"][0]["value"] = said["entries"][1]["value"]
-
-
-def lost_entry(said: Said) -> None:
-    said["entries"].pop()
-
-
-def forgotten_timer(said: Said) -> None:
-    said["timers"].pop()
-
-
-def session_that_ends_late(said: Said) -> None:
-    said["sessions"][1]["end"] = "2026-01-01T00:00:07Z"
-
-
-def session_that_expired(said: Said) -> None:
-    said["sessions"][1]["expired"] = True
-
-
-def cut_sessions(said: Said) -> None:
-    said["sessions"].pop()
-
-
-def wrong_matched_flag(said: Said) -> None:
-    said["rows"][0]["matched"] = False
-
-
-def rows_in_other_order(said: Said) -> None:
-    said["rows"].reverse()
-
-
-def later_expiry(said: Said) -> None:
-    said["expires_at"] = "2026-01-01T00:00:10Z"
-
-
-def expiry_that_was_passed(said: Said) -> None:
-    said["expired"] = True
-
-
-PLANTS: dict[Callable[[Said], None], str] = {
-    another_number: "value",
-    lost_element: "list",
-    element_twice: "list",
-    other_order: "list",
-    cut_list: "list",
-    entry_of_another_key: "map",
-    lost_entry: "map",
-    forgotten_timer: "timers",
-    session_that_ends_late: "session",
-    session_that_expired: "session",
-    cut_sessions: "session",
-    wrong_matched_flag: "join-side",
-    rows_in_other_order: "join-side",
-    later_expiry: "set",
-    expiry_that_was_passed: "set",
-}
+PLANTS: dict[str, tuple[str, str, Callable[[Any], object]]] = {
+    "another number": ("value", "value", lambda value: {**value, "n": 4}),
+    "a lost element": ("list", "values", lambda values: [values[0], *values[2:]]),
+    "an element twice": ("list", "values", lambda values: [*values, values[-1]]),
+    "elements in another order": ("list", "values", lambda values: values[::-1]),
+    "a cut list": ("list", "values", lambda values: values[:2]),
+    "an entry of another key": (
+        "map", "entries", lambda entries: [{**entries[0], "value": entries[1]["value"]}, *entries[1:]],
+    ),
+    "a lost entry": ("map", "entries", lambda entries: entries[:-1]),
+    "a forgotten timer": ("timers", "timers", lambda timers: timers[:-1]),
+    "a session that ends late": (
+        "session", "sessions", lambda sessions: [sessions[0], {**sessions[1], "end": "2026-01-01T00:00:07Z"}],
+    ),
+    "a session that expired": (
+        "session", "sessions", lambda sessions: [sessions[0], {**sessions[1], "expired": True}],
+    ),
+    "cut sessions": ("session", "sessions", lambda sessions: sessions[:-1]),
+    "a wrong matched flag": ("join-side", "rows", lambda rows: [{**rows[0], "matched": False}, *rows[1:]]),
+    "rows in another order": ("join-side", "rows", lambda rows: rows[::-1]),
+    "a later expiry": ("set", "expires_at", lambda _: "2026-01-01T00:00:10Z"),
+    "an expiry that was passed": ("set", "expired", lambda _: True),
+}  # fmt: skip
+"""The kind of state, the member that is wrong, and what becomes of it."""
 
 
 def reply_of(said: Said, *, version: int = 1, next_cursor: str | None = None) -> HttpReply:
@@ -153,17 +97,16 @@ def judged(read: Read, kind: str) -> ClaimResult:
 
 @pytest.mark.parametrize("kind", RIGHT)
 def test_a_right_answer_of_any_kind_is_not_accused(kind: str) -> None:
-    assert set(RIGHT) == set(STORES.values())
+    assert set(RIGHT) == {each for each, *_ in PLANTS.values()} == set(STORES.values())
     claim = judged(read_of(RIGHT[kind]), kind)
     assert (claim.found, claim.kinds[kind].examined["found"], claim.kinds[kind].found) == (0, 1, 0)
 
 
-@pytest.mark.parametrize("plant", PLANTS, ids=lambda plant: plant.__name__)
-def test_what_is_planted_in_an_answer_is_found_and_counted_for_its_kind(plant: Callable[[Said], None]) -> None:
-    assert set(PLANTS.values()) == set(STORES.values())
-    kind = PLANTS[plant]
-    wrong = deepcopy(RIGHT[kind])
-    plant(wrong)
+@pytest.mark.parametrize(("kind", "member", "change"), PLANTS.values(), ids=PLANTS)
+def test_what_is_planted_in_an_answer_is_found_and_counted_for_its_kind(
+    kind: str, member: str, change: Callable[[Any], object]
+) -> None:
+    wrong = {**RIGHT[kind], member: change(RIGHT[kind][member])}
     claim = judged(read_of(wrong), kind)
     assert (claim.found, claim.kinds[kind].found) == (1, 1)
     assert "read 1/1 of it" in claim.violations[0].text

@@ -18,6 +18,7 @@ from tests.unit.node.stores.test_state_variables import (
     EXPIRING,
     FAMILY,
     NOW_MS,
+    PLAIN,
     PREFIX,
     TABLE,
     USER,
@@ -28,6 +29,7 @@ from tests.unit.node.stores.test_state_variables import (
     view,
     wrapped,
 )
+from tests.unit.node.stores.test_state_variables import KEY as GROUPING_KEY
 
 from understudy_node.engine.view import Table, View
 from understudy_node.replica.task_view import TaskView
@@ -36,8 +38,10 @@ from understudy_node.stores import operator_state, row_forms
 from understudy_node.stores.finder import Finder
 from understudy_node.stores.operator_state import TimedJoinSide, row_printer
 from understudy_node.stores.row_forms import row_form, split_values
-from understudy_node.stores.state_variables import ListVariable, MapVariable
+from understudy_node.stores.state_variables import ListVariable, MapVariable, Timers
 from understudy_shared.spark.store_keys import WHOLE_MAP
+from understudy_shared.spark.types import Field, LongType, StructType
+from understudy_shared.spark.unsafe_row import compile_row_encoder
 
 KEY = ("a", 1)
 OTHERS = (("a", 0), ("a", 2), ("b", 1))
@@ -101,12 +105,20 @@ def a_side(expired: list[bool]) -> Long:
     return join_side(PREFIX), join_view(*join_state({KEY: rows}, PREFIX)), PREFIX + encode_key(KEY), "rows"
 
 
-KINDS = [a_list, a_map, a_map_of_long_keys, a_timed_side, a_side]
-FORGETS_EXPIRY = {a_timed_side, a_side}
+def some_timers(expired: list[bool]) -> Long:
+    encode_time = compile_row_encoder(StructType((Field("expiryTimestampMs", LongType()),)))
+    kept = {prefixed(key, PREFIX + encode_time((at,))): b"" for key in (KEY, *OTHERS) for at in range(len(expired))}
+    return Timers(TABLE, GROUPING_KEY, row_form(PLAIN, PREFIX)), view(kept), PREFIX + encode_key(KEY), "timers"
 
 
-def number_of(element: dict[str, Any]) -> int:
-    """The number that an element was made with."""
+KINDS = [a_list, a_map, a_map_of_long_keys, a_timed_side, a_side, some_timers]
+FORGETS_EXPIRY = {a_timed_side, a_side, some_timers}
+
+
+def number_of(element: Any) -> int:
+    """The number that an element was made with; of a timer its milliseconds."""
+    if isinstance(element, str):
+        return int(element[20:23])
     (number,) = element["value"].values()
     assert isinstance(number, int)
     return number

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import MutableMapping
+from collections.abc import Iterator, MutableMapping
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -89,46 +89,41 @@ def hops_of(node: Node, order: tuple[int, int] | None = None) -> Hops:
     return Hops(nowhere, Reads(node, StoreBounds()), order=current_order, max_in_flight=4)
 
 
-async def test_a_long_hop_gives_the_loop_up_between_slices(tmp_path: Path) -> None:
+@pytest.fixture
+def node(tmp_path: Path) -> Iterator[Node]:
     checkpoint = HandmadeCheckpoint(tmp_path / "checkpoint").create().add(1)
-    with followed_node(checkpoint.path, tmp_path / "data") as node:
-        wait_to_hold(node, "0_0", "0_1")
-        hop = asyncio.ensure_future(answered(hops_of(node), request_of(node, 10 * HOP_SLICE_KEYS)))
-        turns = 0
-        while not hop.done():
-            turns += 1
-            await asyncio.sleep(0)
-        assert len(hop.result().outcomes) == 10 * HOP_SLICE_KEYS
-        assert turns >= 10
+    with followed_node(checkpoint.path, tmp_path / "data", node_id="n1") as followed:
+        wait_to_hold(followed, "0_0", "0_1")
+        yield followed
 
 
-async def test_a_hop_of_many_groups_gives_the_loop_up_while_it_is_decoded_and_while_it_is_answered(
-    tmp_path: Path,
-) -> None:
-    checkpoint = HandmadeCheckpoint(tmp_path / "checkpoint").create().add(1)
-    with followed_node(checkpoint.path, tmp_path / "data") as node:
-        wait_to_hold(node, "0_0", "0_1")
-        one = request_of(node, 1)
-        (group,) = one.groups
-        for each, kind in ((group, FOUND), (group._replace(lineage="another"), PROBLEM)):
-            many = one._replace(groups=[each] * MAX_HOP_KEYS)
-            hop = asyncio.ensure_future(answered(hops_of(node), many))
-            turns = 0
-            while not hop.done():
-                turns += 1
-                await asyncio.sleep(0)
-            assert {outcome.kind for outcome in hop.result().outcomes} == {kind}
-            assert turns >= MAX_HOP_KEYS // HOP_SLICE_GROUPS + MAX_HOP_KEYS // HOP_SLICE_KEYS
+async def turns_for(hops: Hops, request: HopRequest) -> tuple[int, list[HopOutcome]]:
+    """How often the loop went on while a hop was answered, and the answers."""
+    hop = asyncio.ensure_future(answered(hops, request))
+    turns = 0
+    while not hop.done():
+        turns += 1
+        await asyncio.sleep(0)
+    return turns, hop.result().outcomes
 
 
-async def test_a_hop_whose_deadline_passes_while_it_is_decoded_is_refused_as_a_whole(tmp_path: Path) -> None:
-    checkpoint = HandmadeCheckpoint(tmp_path / "checkpoint").create().add(1)
-    with followed_node(checkpoint.path, tmp_path / "data") as node:
-        wait_to_hold(node, "0_0", "0_1")
-        one = request_of(node, 1)
-        late = one._replace(groups=[*one.groups] * MAX_HOP_KEYS, deadline_ms=0)
-        sent = await sent_by(hops_of(node), late)
-        assert (sent[0]["status"], orjson.loads(sent[1]["body"])["type"]) == (504, "deadline")
+async def test_a_long_hop_gives_the_loop_up_while_it_is_decoded_and_while_it_is_answered(node: Node) -> None:
+    turns, outcomes = await turns_for(hops_of(node), request_of(node, 10 * HOP_SLICE_KEYS))
+    assert len(outcomes) == 10 * HOP_SLICE_KEYS
+    assert turns >= 10
+    one = request_of(node, 1)
+    (group,) = one.groups
+    for each, kind in ((group, FOUND), (group._replace(lineage="another"), PROBLEM)):
+        turns, outcomes = await turns_for(hops_of(node), one._replace(groups=[each] * MAX_HOP_KEYS))
+        assert {outcome.kind for outcome in outcomes} == {kind}
+        assert turns >= MAX_HOP_KEYS // HOP_SLICE_GROUPS + MAX_HOP_KEYS // HOP_SLICE_KEYS
+
+
+async def test_a_hop_whose_deadline_passes_while_it_is_decoded_is_refused_as_a_whole(node: Node) -> None:
+    one = request_of(node, 1)
+    late = one._replace(groups=[*one.groups] * MAX_HOP_KEYS, deadline_ms=0)
+    sent = await sent_by(hops_of(node), late)
+    assert (sent[0]["status"], orjson.loads(sent[1]["body"])["type"]) == (504, "deadline")
 
 
 async def test_nothing_more_is_looked_up_for_a_reply_that_is_longer_than_a_router_reads(
@@ -146,21 +141,18 @@ async def test_nothing_more_is_looked_up_for_a_reply_that_is_longer_than_a_route
             assert sum(len(outcome.body) for outcome in outcomes) > 1000, "the router has to see that it is too large"
 
 
-async def test_a_reader_that_knows_of_a_later_assignment_and_requires_the_active_is_refused(tmp_path: Path) -> None:
-    checkpoint = HandmadeCheckpoint(tmp_path / "checkpoint").create().add(1)
-    with followed_node(checkpoint.path, tmp_path / "data", node_id="n1") as node:
-        wait_to_hold(node, "0_0", "0_1")
-        hops, active = hops_of(node, (2, 5)), Bound(require_active=True)
-        for order, kind in (((2, 6), PROBLEM), ((3, 0), PROBLEM), ((2, 5), FOUND), ((1, 9), FOUND)):
-            reply = await answered(hops, request_of(node, 1, bound=active, order=order))
-            assert (reply.term, reply.epoch, reply.outcomes[0].kind) == (2, 5, kind)
-        later = await answered(hops, request_of(node, 1, order=(9, 9)))
-        assert later.outcomes[0].kind == FOUND, "an epoch never decides who owns a key"
-        served_by = orjson.loads(b"{" + later.outcomes[0].body + later.outcomes[0].tail)["served_by"]
-        assert (served_by["node_id"], served_by["role"]) == ("n1", "active")
-        node.assign({"0_0": Role.STANDBY, "0_1": Role.STANDBY})
-        demoted = await answered(hops, request_of(node, 2, bound=active, order=(2, 5)))
-        assert {outcome.kind for outcome in demoted.outcomes} == {PROBLEM}
+async def test_a_reader_that_knows_of_a_later_assignment_and_requires_the_active_is_refused(node: Node) -> None:
+    hops, active = hops_of(node, (2, 5)), Bound(require_active=True)
+    for order, kind in (((2, 6), PROBLEM), ((3, 0), PROBLEM), ((2, 5), FOUND), ((1, 9), FOUND)):
+        reply = await answered(hops, request_of(node, 1, bound=active, order=order))
+        assert (reply.term, reply.epoch, reply.outcomes[0].kind) == (2, 5, kind)
+    later = await answered(hops, request_of(node, 1, order=(9, 9)))
+    assert later.outcomes[0].kind == FOUND, "an epoch never decides who owns a key"
+    served_by = orjson.loads(b"{" + later.outcomes[0].body + later.outcomes[0].tail)["served_by"]
+    assert (served_by["node_id"], served_by["role"]) == ("n1", "active")
+    node.assign({"0_0": Role.STANDBY, "0_1": Role.STANDBY})
+    demoted = await answered(hops, request_of(node, 2, bound=active, order=(2, 5)))
+    assert {outcome.kind for outcome in demoted.outcomes} == {PROBLEM}
 
 
 async def test_a_row_that_is_damaged_is_a_problem_of_its_own(tmp_path: Path) -> None:
