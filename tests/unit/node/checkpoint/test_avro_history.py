@@ -6,6 +6,7 @@ import json
 import struct
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.support.checkpoint import bytes as spark
@@ -32,6 +33,11 @@ Family = tuple[int, Mapping[str, object], int, Mapping[str, object], str]
 def columns(*, nullable: bool = True, **kinds: object) -> dict[str, object]:
     fields = [{"name": name, "type": kind, "nullable": nullable, "metadata": {}} for name, kind in kinds.items()]
     return {"type": "struct", "fields": fields}
+
+
+def longs(names: Sequence[str]) -> dict[str, object]:
+    kinds: dict[str, Any] = dict.fromkeys(names, "long")
+    return columns(**kinds)
 
 
 KEY = columns(word="string")
@@ -140,7 +146,7 @@ def test_the_history_of_a_variable_has_each_change_once_with_its_first_batch(tmp
 
 def test_of_a_long_history_the_newest_part_is_shown(tmp_path: Path) -> None:
     count = MAX_SCHEMAS + 3
-    files = [schema_file(families(at, columns(**{f"n{at}": "long"}))) for at in range(count)]
+    files = [schema_file(families(at, longs([f"n{at}"]))) for at in range(count)]
     (store,) = described(tmp_path, files).operators[0].stores
     assert [each["schema_id"] for each in schema_history(store, "weather")] == list(range(3, count))
 
@@ -148,7 +154,7 @@ def test_of_a_long_history_the_newest_part_is_shown(tmp_path: Path) -> None:
 def test_of_wide_schemas_only_as_many_are_shown_as_have_room(tmp_path: Path) -> None:
     width = MAX_SHOWN_CHARACTERS // 400
     names = [f"c{each:04}{'x' * 160}" for each in range(width)]
-    files = [schema_file(families(at, columns(**{f"{name}_{at}": "long" for name in names}))) for at in range(4)]
+    files = [schema_file(families(at, longs([f"{name}_{at}" for name in names]))) for at in range(4)]
     (store,) = described(tmp_path, files).operators[0].stores
     assert [each["schema_id"] for each in schema_history(store, "weather")] == [2, 3]
 
