@@ -119,8 +119,8 @@ PLANTS: dict[str, tuple[str, Plant]] = {
     "forgets the session": ("sessions", forgets_the_session),
     "carries an old token": (  # the reader's own mistake; the session went back all the same
         "sessions",
-        lambda *given: (
-            (older := forgets_the_session(*given))
+        lambda model, read, version: (
+            (older := forgets_the_session(model, read, version))
             and bounded(replace(older, position_version=older.version), min_version=1)
         ),
     ),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, MutableMapping
+from collections.abc import Iterator, MutableMapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -97,7 +97,7 @@ def node(tmp_path: Path) -> Iterator[Node]:
         yield followed
 
 
-async def turns_for(hops: Hops, request: HopRequest) -> tuple[int, list[HopOutcome]]:
+async def turns_for(hops: Hops, request: HopRequest) -> tuple[int, Sequence[HopOutcome]]:
     """How often the loop went on while a hop was answered, and the answers."""
     hop = asyncio.ensure_future(answered(hops, request))
     turns = 0
