@@ -245,6 +245,8 @@ class ReplicaPlan:
         While a merely slow candidate may still answer, the next attempt is a hedge: it goes only to a candidate inside
         the bound, because the others would probably refuse.
         """
+        if not (self.asked or self._pending):  # nearly every first attempt of a read: spare it the search
+            return self._candidates[self._next] if self._next < len(self._candidates) else None
         waits = bool(self._pending) and any(pending.delay is not Delay.SILENT for pending in self._pending.values())
         limit = self._in_bound if waits else len(self._candidates)
         while self._next < limit:
@@ -296,6 +298,8 @@ class ReplicaPlan:
     @property
     def rest(self) -> list[Candidate]:
         """Candidates without an attempt."""
+        if not (self.asked or self._pending):
+            return list(self._candidates)
         return [candidate for candidate in self._candidates if not self._was_asked(candidate)]
 
     @property
@@ -349,8 +353,6 @@ class ReplicaPlan:
         return _nobody(every, candidates)
 
     def _was_asked(self, candidate: Candidate) -> bool:
-        if not (self.asked or self._pending):  # nearly every first attempt of a read: spare it the search
-            return False
         node_id = candidate.node_id
         return any(asked.node_id == node_id for asked, _ in self.asked) or any(
             pending.candidate.node_id == node_id for pending in self._pending.values()

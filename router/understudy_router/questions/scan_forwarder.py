@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import count
+from itertools import count, starmap
 from time import monotonic
 from typing import Final, Generic, TypeVar
 
@@ -196,9 +196,9 @@ class ScanForwarder:
         deadline_s = max(until_s, began_s) + context.deadline_ms / 1000
         candidate = plan.next()
         while candidate is not None:
-            said = await self._asked_while_heard_of(
-                candidate, call, _attempt_until_s(plan, until_s, deadline_s), is_last=len(plan.rest) <= 1
-            )
+            is_last = len(plan.rest) <= 1
+            asked = self._asked if is_last else self._asked_while_heard_of
+            said = await asked(candidate, call, _attempt_until_s(until_s, deadline_s, is_last=is_last))
             if not isinstance(said, Rejection):
                 return said
             candidate = await self._after(plan, candidate, said, deadline_s, choose)
@@ -225,17 +225,15 @@ class ScanForwarder:
             if lost is not None:
                 raise _refused(plans[lost], bound, began_s, deadline_s)
             asked = _by_node(next_of)
-            bodies = [_body(route, bound, wanted) for _, wanted in asked]
-            replies = await asyncio.gather(
-                *(
-                    self._asked(
-                        candidate,
-                        Call(kind, path, body, MAX_SMALL_BYTES, decode),
-                        min(_attempt_until_s(plans[each], began_s, deadline_s) for each in wanted),
-                    )
-                    for (candidate, wanted), body in zip(asked, bodies, strict=True)
-                )
-            )
+            asks = []
+            for candidate, wanted in asked:
+                call = Call(kind, path, _body(route, bound, wanted), MAX_SMALL_BYTES, decode)
+                is_last = max([len(plans[each].rest) for each in wanted]) <= 1
+                asks.append((candidate, call, _attempt_until_s(began_s, deadline_s, is_last=is_last)))
+            if len(asks) == 1:
+                replies = [await self._asked(*asks[0])]
+            else:
+                replies = await asyncio.gather(*starmap(self._asked, asks))
             for (candidate, wanted), said in zip(asked, replies, strict=True):
                 if not isinstance(said, Rejection):
                     found.append(said)
@@ -247,12 +245,8 @@ class ScanForwarder:
                         del next_of[each]
         return found
 
-    async def _asked_while_heard_of(
-        self, candidate: Candidate, call: Call[T], deadline_s: float, *, is_last: bool
-    ) -> T | Rejection:
-        """Do what `_asked` does, but give a node up once it is silent, unless it is the last that could answer."""
-        if is_last:
-            return await self._asked(candidate, call, deadline_s)
+    async def _asked_while_heard_of(self, candidate: Candidate, call: Call[T], deadline_s: float) -> T | Rejection:
+        """Do what `_asked` does, but give a node up once it is silent: it is not the last that could answer."""
         try:
             async with while_heard_of(candidate, self.context.watcher):
                 return await self._asked(candidate, call, deadline_s)
@@ -305,11 +299,9 @@ class ScanForwarder:
         return plan.after(reason, lambda step: context.may_send(step, 1))
 
 
-def _attempt_until_s(plan: ReplicaPlan, page_until_s: float, deadline_s: float) -> float:
+def _attempt_until_s(page_until_s: float, deadline_s: float, *, is_last: bool) -> float:
     """Return when an attempt is given up: with the deadline if no other candidate is left."""
-    if len(plan.rest) <= 1:
-        return deadline_s
-    return min(deadline_s, max(monotonic(), page_until_s) + ATTEMPT_S)
+    return deadline_s if is_last else min(deadline_s, max(monotonic(), page_until_s) + ATTEMPT_S)
 
 
 def _body(route: StoreRoute, bound: Bound, wanted: tuple[int, ...]) -> bytes:

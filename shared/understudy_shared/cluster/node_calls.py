@@ -2,9 +2,8 @@
 leases and watches, and to drain them.
 
 Each kind of call of an application has places of its own, so that neither another kind nor another application can take
-all; and one node, which may hang, can take half of them. A place is held by a context manager around the whole
-exchange, and a connection is kept only if its reply was read to the end: so both are free again wherever a call is
-cancelled.
+all; and one node, which may hang, can take half of them. A place is held until the whole exchange has ended,
+and a connection is kept only if its reply was read to the end: so both are free again wherever a call is cancelled.
 
 Rule: a reply must be JSON (or the kind that the call names) within limits of time and size, otherwise it is refused;
 redirects are not followed, and nothing is decompressed. Documents are then validated as if they came over the bus; with
@@ -15,13 +14,12 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter, deque
-from collections.abc import AsyncIterator, Iterator
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from collections.abc import Callable
 from enum import StrEnum
+from functools import partial
 from time import monotonic
 from typing import Final, TypeVar
 from urllib.parse import quote
-from weakref import WeakValueDictionary
 
 import orjson
 
@@ -139,7 +137,7 @@ class KeptConnections:
     def take(self, host: HostInfo) -> WireConnection | None:
         """Return the open connection to a node that was used last; `None` without one."""
         oldest_s = monotonic() - KEPT_S
-        while self._kept and (self._kept[0][1] < oldest_s or not self._kept[0][0].is_idle):
+        while self._kept and self._kept[0][1] < oldest_s:
             self._close_oldest()
         for each in reversed(self._kept):
             if each[0].host == host and each[0].is_idle:
@@ -164,31 +162,64 @@ class KeptConnections:
         self._kept.popleft()[0].give_up(WireError.RESET, "it is not kept any longer")
 
 
-class _Places:
+class Places:
+    """A number of places: a semaphore of which a `free` place can be taken without a call, by counting it down."""
+
+    def __init__(self, count: int) -> None:
+        self.free = count
+        self._waiting: dict[asyncio.Future[None], None] = {}
+
+    async def take(self) -> None:
+        """Take a place, after those who wait already."""
+        if self.free:  # then nobody waits
+            self.free -= 1
+            return
+        place = asyncio.get_running_loop().create_future()
+        self._waiting[place] = None
+        try:
+            await place
+        except asyncio.CancelledError:
+            if not place.cancelled():
+                self.give_back()
+            raise
+        finally:
+            del self._waiting[place]
+
+    def give_back(self) -> None:
+        """Hand a place to the first who waits, or free it."""
+        for place in self._waiting:
+            if not place.done():
+                place.set_result(None)
+                return
+        self.free += 1
+
+
+class PlacesOfKind:
     """The places of the calls of one kind."""
 
     def __init__(self) -> None:
-        self._free = asyncio.Semaphore(MAX_IN_FLIGHT)
-        self._of_nodes: WeakValueDictionary[HostInfo, asyncio.Semaphore] = WeakValueDictionary()
-        """Those of each node, while a call holds or wants one."""
+        self.of_all = Places(MAX_IN_FLIGHT)
+        self.of_nodes: dict[HostInfo, Places] = {}
+        """Those of each node that a call holds or wants, and of a few others."""
         self.waiting = 0
 
-    @asynccontextmanager
-    async def held(self, host: HostInfo, until_s: float) -> AsyncIterator[bool]:
-        """Hold a place, and one of those of the node. Yield whether it waited long for them. Raises NoPlaceError if all
-        are taken until then.
+    async def take(self, host: HostInfo, until_s: float) -> Places:
+        """Take a place, and one of those of the node, which are returned: a call gives both back. Raises NoPlaceError
+        if all are taken until then.
         """
-        began_s = monotonic()
-        async with AsyncExitStack() as taken:
-            of_node = self._of_nodes.setdefault(host, asyncio.Semaphore(MAX_PER_NODE))
-            if of_node.locked() or self._free.locked():
-                await self._wait(of_node, taken, until_s)
-            else:
-                await taken.enter_async_context(of_node)  # both at once
-                await taken.enter_async_context(self._free)
-            yield monotonic() - began_s >= LONG_WAIT_S
+        of_node = self.of_nodes.get(host)
+        if of_node is None:
+            if len(self.of_nodes) > MAX_IN_FLIGHT:
+                self.of_nodes = {each: of for each, of in self.of_nodes.items() if of.free < MAX_PER_NODE}
+            of_node = self.of_nodes[host] = Places(MAX_PER_NODE)
+        if of_node.free and self.of_all.free:
+            of_node.free -= 1
+            self.of_all.free -= 1
+        else:
+            await self._wait(of_node, until_s)
+        return of_node
 
-    async def _wait(self, of_node: asyncio.Semaphore, taken: AsyncExitStack, until_s: float) -> None:
+    async def _wait(self, of_node: Places, until_s: float) -> None:
         what = f"as many calls of its kind as may be are in flight, {MAX_IN_FLIGHT}, or {MAX_PER_NODE} to its node"
         if self.waiting >= MAX_WAITING:
             raise NoPlaceError(f"{self.waiting} calls wait for a place, as many as may: {what}")
@@ -196,8 +227,12 @@ class _Places:
         try:
             async with asyncio.timeout(until_s - monotonic()):
                 # The place of the node first: a call that waits for it leaves the others to other nodes.
-                await taken.enter_async_context(of_node)
-                await taken.enter_async_context(self._free)
+                await of_node.take()
+                try:
+                    await self.of_all.take()
+                except asyncio.CancelledError:
+                    of_node.give_back()
+                    raise
         except TimeoutError:
             raise NoPlaceError(f"{what}: it was not sent until its deadline") from None
         finally:
@@ -220,7 +255,7 @@ class NodeCalls:
         self._application_id = application_id
         self._owns_kept = kept is None
         self._kept = KeptConnections() if kept is None else kept
-        self._places = {kind: _Places() for kind in CallKind}
+        self._places = {kind: PlacesOfKind() for kind in CallKind}
 
     async def heartbeat(self, host: HostInfo) -> Heartbeat:
         return await self._get(Heartbeat, host, "/internal/v1/lags")
@@ -248,20 +283,53 @@ class NodeCalls:
         kind: CallKind,
         host: HostInfo,
         path: str,
-        content: bytes,
+        content: bytes | None,
         *,
-        max_bytes: int,
-        limit_s: float,
+        method: str = "POST",
+        max_bytes: int = MAX_SMALL_REPLY_BYTES,
+        limit_s: float | None = None,
         accept: str = "",
     ) -> tuple[int, bytes]:
-        """Send JSON by POST to a node that may work for a while. Return the status and the unparsed reply, which is
-        JSON, or of the media type `accept`.
+        """Send JSON to a node. Return the status and the unparsed reply, which is JSON, or of the media type `accept`.
 
-        Raises NodeTimeoutError when it takes longer than `limit_s`.
+        Raises NodeTimeoutError when it takes longer than `limit_s`, for which the node may work; without one, when a
+        part of it takes longer than `TIMEOUT_S`, or all of it longer than `DEADLINE_S`.
         """
-        return await self._exchange(
-            kind, host, "POST", path, content, max_bytes=max_bytes, limit_s=limit_s, accept=accept
-        )
+        where, lines = self._url(host, path), _head_lines(accept or "application/json")
+        places, began_s = self._places[kind], monotonic()
+        until_s = began_s + (limit_s or DEADLINE_S)
+        connection: WireConnection | None = None
+        try:
+            of_node = await places.take(host, until_s)
+            has_waited = monotonic() - began_s >= LONG_WAIT_S
+            try:
+                async with asyncio.timeout(until_s - monotonic()) as limit:
+                    connection = self._kept.take(host) or await self._connected(host, where)
+                    begin_part = None if limit_s else partial(_begin_part, limit, until_s)
+                    if begin_part:
+                        begin_part()
+                    try:
+                        head = await connection.ask(method, path, lines, content, self.identity)
+                    except WireFailedError as error:
+                        if not error.failure.is_stale:
+                            raise
+                        # Once more, and POSTs too. A node that closes an idle connection has not read the request; if
+                        # it had, a second time changes nothing: reads change nothing, and a drain, a release or a
+                        # lease, which has its id from the router, leave the node as the first one did.
+                        connection = await self._connected(host, where)
+                        head = await connection.ask(method, path, lines, content, self.identity)
+                    body = await _body(
+                        connection, head, where, max_bytes=max_bytes, accept=accept, begin_part=begin_part
+                    )
+            finally:
+                if connection is not None:
+                    self._kept.give_back(connection)
+                of_node.give_back()
+                places.of_all.give_back()
+        except (TimeoutError, WireFailedError, NodeCallError) as error:
+            raise self._counted(kind, error, where) from None
+        self.counts[kind, CallOutcome.WAITED if has_waited else CallOutcome.ANSWERED] += 1
+        return head.status, body
 
     async def begin(
         self, host: HostInfo, path: str, content: bytes, *, accept: str, limit_s: float
@@ -270,25 +338,24 @@ class NodeCalls:
         up; or the status and the body of the refusal. A stream holds no place: those who watch are counted.
         """
         where, connection = self._url(host, path), None
-        with self._failures_counted(CallKind.WATCH), _errors(where):
-            try:
-                async with asyncio.timeout(limit_s):
-                    connection = await self._connected(host, where)
-                    head = await connection.ask("POST", path, _head_lines(accept), content, self.identity)
-                    if head.status != 200:
-                        body = await _body(
-                            connection, head, where, max_bytes=MAX_SMALL_REPLY_BYTES, accept="", part_s=limit_s
-                        )
-                        self.counts[CallKind.WATCH, CallOutcome.ANSWERED] += 1
-                        return head.status, body
-                    if _kind_of(head) != accept:
-                        raise BadReplyError(f"the node's reply is {_kind_of(head)[:100]!r}, not {accept}", where=where)
+        try:
+            async with asyncio.timeout(limit_s):
+                connection = await self._connected(host, where)
+                head = await connection.ask("POST", path, _head_lines(accept), content, self.identity)
+                if head.status != 200:
+                    body = await _body(connection, head, where, max_bytes=MAX_SMALL_REPLY_BYTES, accept="")
                     self.counts[CallKind.WATCH, CallOutcome.ANSWERED] += 1
-                    stream, connection = connection, None
-                    return stream
-            finally:
-                if connection is not None:
-                    connection.give_up(WireError.RESET, "the stream did not begin")
+                    return head.status, body
+                if _kind_of(head) != accept:
+                    raise BadReplyError(f"the node's reply is {_kind_of(head)[:100]!r}, not {accept}", where=where)
+                self.counts[CallKind.WATCH, CallOutcome.ANSWERED] += 1
+                stream, connection = connection, None
+                return stream
+        except (TimeoutError, WireFailedError, NodeCallError) as error:
+            raise self._counted(CallKind.WATCH, error, where) from None
+        finally:
+            if connection is not None:
+                connection.give_up(WireError.RESET, "the stream did not begin")
 
     async def close(self) -> None:
         """Close the connections, unless others use them too."""
@@ -300,7 +367,7 @@ class NodeCalls:
 
     async def _get(self, document: type[M], host: HostInfo, path: str) -> M:
         url = self._url(host, path)
-        status, body = await self._exchange(CallKind.MEMBERSHIP, host, "GET", path, None, max_bytes=MAX_MESSAGE_BYTES)
+        status, body = await self.ask(CallKind.MEMBERSHIP, host, path, None, method="GET", max_bytes=MAX_MESSAGE_BYTES)
         if status in (401, 403):
             raise NodeCallError(f"the node answers {status}: {UNKNOWN_HERE}", where=url, fix=SAME_FILE)
         if status != 200:
@@ -312,7 +379,7 @@ class NodeCalls:
     async def _object(
         self, kind: CallKind, host: HostInfo, method: str, path: str, content: bytes | None
     ) -> tuple[int, dict[str, object]]:
-        (status, body), url = await self._exchange(kind, host, method, path, content), self._url(host, path)
+        (status, body), url = await self.ask(kind, host, path, content, method=method), self._url(host, path)
         try:
             document = orjson.loads(body)
         except orjson.JSONDecodeError as error:
@@ -321,70 +388,24 @@ class NodeCalls:
             raise BadReplyError("the node's reply is not a JSON object", where=url)
         return status, document
 
-    async def _exchange(
-        self,
-        kind: CallKind,
-        host: HostInfo,
-        method: str,
-        path: str,
-        content: bytes | None,
-        *,
-        max_bytes: int = MAX_SMALL_REPLY_BYTES,
-        limit_s: float | None = None,
-        accept: str = "",
-    ) -> tuple[int, bytes]:
-        where, lines = self._url(host, path), _head_lines(accept or "application/json")
-        until_s, part_s = monotonic() + (limit_s or DEADLINE_S), limit_s or TIMEOUT_S
-        with self._failures_counted(kind), _errors(where):
-            async with self._places[kind].held(host, until_s) as has_waited, asyncio.timeout(until_s - monotonic()):
-                connection = self._kept.take(host) or await self._connected(host, where)
-                try:
-                    async with asyncio.timeout(part_s):
-                        try:
-                            head = await connection.ask(method, path, lines, content, self.identity)
-                        except WireFailedError as error:
-                            if not error.failure.is_stale:
-                                raise
-                            # Once more, and POSTs too. A node that closes an idle connection has not read the request;
-                            # if it had, a second time changes nothing: reads change nothing, and a drain, a release or
-                            # a lease, which has its id from the router, leave the node as the first one did.
-                            connection = await self._connected(host, where)
-                            head = await connection.ask(method, path, lines, content, self.identity)
-                    body = await _body(connection, head, where, max_bytes=max_bytes, accept=accept, part_s=part_s)
-                finally:
-                    self._kept.give_back(connection)
-        self.counts[kind, CallOutcome.WAITED if has_waited else CallOutcome.ANSWERED] += 1
-        return head.status, body
-
     async def _connected(self, host: HostInfo, where: str) -> WireConnection:
         connection = await connect(host, TIMEOUT_S, self.identity)
         if isinstance(connection, HopFailure):
             raise _error_of(connection, where)
         return connection
 
-    @contextmanager
-    def _failures_counted(self, kind: CallKind) -> Iterator[None]:
-        """Count the end of a call that fails, unless its caller stops waiting."""
-        try:
-            yield
-        except NodeCallError as error:
-            self.counts[kind, error.outcome] += 1
-            raise
+    def _counted(self, kind: CallKind, error: Exception, where: str) -> NodeCallError:
+        """Count the end of a call that fails. Return the error of whatever a connection raises."""
+        if isinstance(error, WireFailedError):
+            error = _error_of(error.failure, where)
+        elif not isinstance(error, NodeCallError):
+            error = NodeTimeoutError("the node does not answer: no reply in time", where=where)
+        self.counts[kind, error.outcome] += 1
+        return error
 
 
 def _head_lines(accept: str) -> list[bytes]:
     return [f"accept: {accept}\r\naccept-encoding: identity\r\n".encode()]
-
-
-@contextmanager
-def _errors(where: str) -> Iterator[None]:
-    """Raise a NodeCallError for whatever a connection raises."""
-    try:
-        yield
-    except TimeoutError:
-        raise NodeTimeoutError("the node does not answer: no reply in time", where=where) from None
-    except WireFailedError as error:
-        raise _error_of(error.failure, where) from None
 
 
 def _error_of(failure: HopFailure, where: str) -> NodeCallError:
@@ -399,8 +420,18 @@ def _kind_of(head: WireReply) -> str:
     return head.headers.get(b"content-type", b"").decode("latin-1").partition(";")[0].strip().lower()
 
 
+def _begin_part(limit: asyncio.Timeout, until_s: float) -> None:
+    limit.reschedule(asyncio.get_running_loop().time() + min(TIMEOUT_S, until_s - monotonic()))
+
+
 async def _body(
-    connection: WireConnection, head: WireReply, url: str, *, max_bytes: int, accept: str, part_s: float
+    connection: WireConnection,
+    head: WireReply,
+    url: str,
+    *,
+    max_bytes: int,
+    accept: str,
+    begin_part: Callable[[], None] | None = None,
 ) -> bytes:
     """Return the bytes as they came over the wire; a compressed body may grow a thousandfold, and is refused."""
     kind = _kind_of(head)
@@ -414,8 +445,9 @@ async def _body(
     parts: list[bytes] = []
     size_bytes = 0
     while True:
-        async with asyncio.timeout(part_s):
-            part = await connection.read()
+        if begin_part:
+            begin_part()
+        part = await connection.read()
         if not part:
             return b"".join(parts)
         size_bytes += len(part)

@@ -3,27 +3,25 @@
 from __future__ import annotations
 
 from asyncio import CancelledError
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 
 def keep_cancelled_calls() -> None:
     """Leave the place of a call to a node taken when its caller stops waiting."""
-    from understudy_shared.cluster.node_calls import _Places
+    from understudy_shared.cluster.node_calls import CallKind, NodeCalls
 
-    held = _Places.held
+    ask = NodeCalls.ask
 
-    @asynccontextmanager
-    async def kept(self: _Places, *of: Any) -> AsyncIterator[bool]:
+    async def asked(self: NodeCalls, kind: CallKind, *of: Any, **how: Any) -> tuple[int, bytes]:
         try:
-            async with held(self, *of) as waited:
-                yield waited
+            return await ask(self, kind, *of, **how)
         except CancelledError:
-            self._free._value -= 1
+            self._places[kind].of_all.free -= 1
             raise
 
-    _Places.held = kept  # type: ignore[method-assign,assignment]
+    NodeCalls.ask = asked  # type: ignore[method-assign]
 
 
 def keep_cancelled_exports() -> None:

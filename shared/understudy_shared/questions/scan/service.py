@@ -259,9 +259,9 @@ def scans_in_front(scans: Scans, hops: Mapping[str, Answer] | None = None) -> Ca
     its routing costs more than a seek.
     """
 
-    async def answer(request: Request) -> Response:
+    def answer(request: Request) -> Awaitable[Response]:
         _, _, store, _ = split_path(request.scope["raw_path"])
-        return await _answered(scans, "scan", store, request)
+        return _answered(scans, "scan", store, request)
 
     page = without_framework(answer)
     posts = {path.encode(): without_framework(answers) for path, answers in (hops or {}).items()}

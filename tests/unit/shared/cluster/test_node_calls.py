@@ -228,7 +228,7 @@ async def cancel_at_each_turn(mode: str, identity: ClusterIdentity, tls: ssl.SSL
                 ends = await asyncio.gather(*tasks, return_exceptions=True)
                 assert all(isinstance(each, asyncio.CancelledError) or each == (200, b"null") for each in ends)
                 places = calls._places[CallKind.SCAN]
-                assert (places._free._value, places.waiting) == (PLACES, 0), f"after {turns} turns"
+                assert (places.of_all.free, places.waiting) == (PLACES, 0), f"after {turns} turns"
                 assert all(each.is_idle or not each.is_open for each, _ in calls._kept._kept), (
                     "one that owes a reply is kept"
                 )
@@ -289,7 +289,8 @@ async def test_a_node_that_hangs_leaves_places_of_its_kind_for_calls_to_others(m
         ends = await asyncio.gather(*asked, return_exceptions=True)
         assert sum(each == 200 for each in ends) == 48
         assert calls.counts[CallKind.SCAN, node_calls.CallOutcome.WAITED] == 48
-        assert not calls._places[CallKind.SCAN]._of_nodes
+        free = [each.free for each in calls._places[CallKind.SCAN].of_nodes.values()]
+        assert free == [node_calls.MAX_PER_NODE] * 2
         await calls.close()
         await until(lambda: not hangs.open and not well.open)
 

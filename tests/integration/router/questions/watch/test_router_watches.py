@@ -193,4 +193,4 @@ def test_a_reader_that_opens_and_closes_a_hundred_watches_of_a_prefix_takes_noth
     found = next(each for each in health if each["name"] == "calls")
     assert (found["state"], found["affected"]) == ("hurt", ["watch"]), "only those above the limit were refused"
     calls = router.router.nodes
-    assert {places._free._value for places in calls._places.values()} == {node_calls.MAX_IN_FLIGHT}
+    assert {places.of_all.free for places in calls._places.values()} == {node_calls.MAX_IN_FLIGHT}
