@@ -350,7 +350,7 @@ class Node(HttpService):
             around=self._around,
             host=self.host,
             node_id=self.node_id,
-            end=lambda: self.end,
+            end=lambda: self._poller.end,
             clock=self._clock,
             published=self._published,
         )

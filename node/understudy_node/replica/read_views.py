@@ -30,19 +30,15 @@ class Progress:
         self.end_expiry_ms = end_expiry_ms
         self.now_ms = clock.monotonic_ms
         self._wall_us = clock.wall_us
-        self._end = end
+        self.end = end
+        """A function that returns the end of the committed history, as far as it is known."""
         self._newest_fitting = 0
         self._judged_end = 0
 
     @property
-    def end(self) -> End:
-        """The end of the committed history, as far as it is known."""
-        return self._end()
-
-    @property
     def knows_end(self) -> bool:
         """Whether the end is confirmed, and was not too long ago."""
-        confirmed_ms = self._end().confirmed_ms
+        confirmed_ms = self.end().confirmed_ms
         return confirmed_ms is not None and self.now_ms() - confirmed_ms <= self.end_expiry_ms
 
     @property
@@ -59,7 +55,7 @@ class Progress:
     @property
     def newest(self) -> int:
         """The end, or the last version before the query changed its layout."""
-        end = self._end().version
+        end = self.end().version
         if end == self._judged_end:
             return self._newest_fitting
         try:
@@ -73,7 +69,7 @@ class Progress:
 
     def lag_of(self, view: TaskView) -> LagInfo:
         """Return the lag of a view, now."""
-        return self.lag_at(view.version, self._end(), now_ms=self.now_ms())
+        return self.lag_at(view.version, self.end(), now_ms=self.now_ms())
 
     def lag_at(self, version: int, end: End, *, now_ms: float) -> LagInfo:
         """Return a version's lag against an end. Read the end after the version, so that a race overstates the lag."""
@@ -84,11 +80,11 @@ class Progress:
     def since_commit_ms(self, version: int) -> float | None:
         """Return how long ago a version was committed, if that is known; read no files."""
         committed_ns = self._around.history.known_commit_time_ns(version)
-        return since_commit_ms(committed_ns, self._end(), now_ms=self.now_ms(), wall_ns=self._wall_us() * 1000)
+        return since_commit_ms(committed_ns, self.end(), now_ms=self.now_ms(), wall_ns=self._wall_us() * 1000)
 
     def was_taken_back(self, version: int, committed_at_us: int | None) -> bool:
         """Whether a rewind took this commit away, and its version was not committed again."""
-        is_beyond = committed_at_us is not None and version > self._end().version
+        is_beyond = committed_at_us is not None and version > self.end().version
         return is_beyond and self._around.history.taken_back.get(version) == committed_at_us
 
     def committed_at_us(self, version: int) -> int | None:
@@ -136,7 +132,7 @@ class Readings:
     def of(self, view: TaskView, known_end: int = 0) -> Reading:
         """Return the reading of a view, now, against the newer of the own end and `known_end`."""
         progress = self._progress
-        end, now_ms = progress.end, progress.now_ms()  # after the view: a race overstates the lag
+        end, now_ms = progress.end(), progress.now_ms()  # after the view: a race overstates the lag
         kept, origin_json = self._kept, self._origin.json
         if (
             kept is not None
@@ -150,7 +146,7 @@ class Readings:
         if self.answered:
             self.count()
         own = progress.lag_at(view.version, end, now_ms=now_ms)
-        lag = against_known_end(own, known_end)
+        lag = against_known_end(own, known_end) if known_end else own
         tail = _tail(view, lag, origin_json)
         until_ms = holds_until_ms(own, end, expiry_ms=progress.end_expiry_ms)
         self._kept = _CachedReading(view.stamp, end, known_end, origin_json, until_ms, lag, tail)

@@ -43,7 +43,6 @@ from understudy_shared.questions.lookup.hop import (
     PATH,
     PROBLEM,
     HopGroup,
-    HopKey,
     HopKeys,
     HopOutcome,
     HopOutcomes,
@@ -95,24 +94,26 @@ class GroupLookups:
     a reply.
     """
 
-    def __init__(self, reader: StoreReader, keys: Sequence[HopKey], bound: Bound, known_end: int) -> None:
+    def __init__(self, reader: StoreReader, keys: HopKeys, bound: Bound, known_end: int) -> None:
         self.body_bytes = 0
         self._reader = reader
-        self._keys = HopKeys.of(keys)
+        self._keys = keys
         self._bound = bound
         self._known_end = known_end
-        count = len(self._keys.rows)
+        count = len(keys.rows)
         self._kinds = bytearray((OPEN,)) * count
         self._bodies: list[bytes] = [b""] * count
         self._tails: list[bytes] = [b""] * count
 
     def __iter__(self) -> Iterator[int]:
         partitions, rows = self._keys.partitions, self._keys.rows
-        if len(rows) == 1:  # nearly all hops without load
-            self._look_up(partitions[0], self._read_from(partitions[0]), (0,), rows)
-            yield 1
-            return
-        step = self._reader.keys_at_once
+        if len(rows) > 1:
+            return self._slices()
+        self._look_up(partitions[0], self._read_from(partitions[0]), (0,), rows)  # nearly all hops without load
+        return iter((1,))
+
+    def _slices(self) -> Iterator[int]:
+        partitions, rows, step = self._keys.partitions, self._keys.rows, self._reader.keys_at_once
         for partition, indexes in indexes_by_partition(partitions).items():
             reading = self._read_from(partition)
             for start in range(0, len(indexes), step):
@@ -135,7 +136,8 @@ class GroupLookups:
         reading = self._reader.read_from(partition, self._bound, self._known_end)
         if isinstance(reading, Problem):
             return outcome_of(reading)
-        keep_for_others(self._reader, partition, reading)
+        if self._reader.store.codec.is_scattered:
+            keep_for_others(self._reader, partition, reading.view)
         return reading
 
     def _look_up(
@@ -155,7 +157,7 @@ class GroupLookups:
                     tails[index] = tail
                 else:
                     self._keep((index,), (self._not_found(partition, reading, row, each),))
-        self.body_bytes += sum([len(self._bodies[index]) for index in indexes])
+        self.body_bytes += sum(map(len, map(self._bodies.__getitem__, indexes)))
 
     def _keep(self, indexes: Sequence[int], outcomes: Sequence[HopOutcome]) -> None:
         for index, outcome in zip(indexes, outcomes, strict=True):
@@ -319,10 +321,11 @@ class Hops:
             await self._app(scope, receive, send)
             return
         replied = await self._replied(scope["method"], receive)
-        self._count(replied)
         if isinstance(replied, Problem):
+            self._counts.count(replied.type.slug)
             await send_problem(without_body(send) if scope["method"] == "HEAD" else send, replied)
         else:
+            self._counts.count("answered")
             await send_reply(send, 200, replied, CONTENT_TYPE)
 
     async def _replied(self, method: str, receive: Receive) -> bytes | Problem:
@@ -346,14 +349,12 @@ class Hops:
         self._reply(await _rest(hop, wait), exchange)
 
     def _reply(self, replied: bytes | Problem, exchange: Exchange) -> None:
-        self._count(replied)
         if isinstance(replied, Problem):
+            self._counts.count(replied.type.slug)
             reply_problem(exchange, replied)
         else:
+            self._counts.count("answered")
             exchange.reply(200, CONTENT_TYPE, replied)
-
-    def _count(self, replied: bytes | Problem) -> None:
-        self._counts.count(replied.type.slug if isinstance(replied, Problem) else "answered")
 
     # ---- the answer, as a coroutine
 
@@ -391,10 +392,12 @@ class Hops:
                 if since_turn >= HOP_SLICE_KEYS:
                     since_turn = 0
                     yield _next_turn()
-                if over is None:
-                    over = _why_over(lookups, body_bytes, deadline_s)
-                    if over is not None:
-                        break
+                if over is None and time.monotonic() >= deadline_s:
+                    over = LATE
+                elif over is None and isinstance(lookups, GroupLookups):
+                    over = TOO_LARGE if body_bytes + lookups.body_bytes > MAX_REPLY_BYTES else None
+                if over is not None:
+                    break
             if isinstance(lookups, HopOutcome):
                 parts.append(HopOutcomes.of([lookups] * len(group.keys)))
             else:
@@ -402,7 +405,7 @@ class Hops:
                 body_bytes += lookups.body_bytes
         outcomes = parts[0] if len(parts) == 1 else HopOutcomes.joined(parts)
         term, epoch = (0, 0) if self._order is None else self._order()
-        encoded = encode_reply(HopReply(term, epoch, self._reads.end_version, outcomes))
+        encoded = encode_reply(HopReply(term, epoch, self._reads.node.end.version, outcomes))
         self._counts.duration_ms.observe((time.monotonic() - began_s) * 1000)
         if request.traces:
             self._log.traced(outcomes, request.traces)
@@ -414,28 +417,16 @@ class Hops:
         self, request: HopRequest, group: HopGroup, deadline_s: float
     ) -> Generator[Wait, Problem | None, GroupLookups | HopOutcome]:
         """Return the lookups of a group, or the one outcome of all its keys."""
-        reader = yield from self._reader(request, group, deadline_s)
-        if isinstance(reader, Problem):
-            return outcome_of(reader)
-        end_version = request.end_version
-        own_end = self._reads.end_version
-        known_end = end_version if end_version > own_end and is_plausible(end_version, own_end) else 0
-        return GroupLookups(reader, group.keys, group.bound, known_end)
-
-    def _reader(
-        self, request: HopRequest, group: HopGroup, deadline_s: float
-    ) -> Generator[Wait, Problem | None, StoreReader | Problem]:
-        """Return the reader of a group's store, or why this node does not answer the group."""
-        bound = group.bound
+        bound, end_version = group.bound, request.end_version
         asked = (request.term, request.epoch)
         if bound.require_active and self._order is not None and is_later(asked, self._order()):
             # The router knows a later assignment: the active may be another node by now.
-            return refused(Refusal.NOT_ACTIVE, candidates=[])
+            return outcome_of(refused(Refusal.NOT_ACTIVE, candidates=[]))
         if bound.min_position is not None:
             problem = yield self._learn(bound.min_position, deadline_s)
             if problem is not None:
-                return problem
-        return asked_reader(
+                return outcome_of(problem)
+        reader = asked_reader(
             self._reads,
             application_id=request.application_id,
             lineage=group.lineage,
@@ -443,6 +434,12 @@ class Hops:
             layout=group.layout,
             partitions=group.partitions,
         )
+        if isinstance(reader, Problem):
+            return outcome_of(reader)
+        assert isinstance(group.keys, HopKeys), "they were decoded"
+        own_end = self._reads.node.end.version
+        known_end = end_version if end_version > own_end and is_plausible(end_version, own_end) else 0
+        return GroupLookups(reader, group.keys, bound, known_end)
 
     async def _learn(self, position: Position, deadline_s: float) -> Problem | None:
         """Learn when a position was committed; a problem when the deadline passes meanwhile."""
@@ -452,15 +449,6 @@ class Hops:
         except TimeoutError:
             return Problem(ProblemType.DEADLINE, "the deadline passed while the position's commit was read")
         return None
-
-
-def _why_over(lookups: GroupLookups | HopOutcome, body_bytes: int, deadline_s: float) -> HopOutcome | None:
-    """Return the outcome of the remaining keys when the lookups must stop now; None when they go on."""
-    if time.monotonic() >= deadline_s:
-        return LATE
-    if not isinstance(lookups, HopOutcome) and body_bytes + lookups.body_bytes > MAX_REPLY_BYTES:
-        return TOO_LARGE
-    return None
 
 
 def _decoded(body: bytes, began_s: float) -> Generator[Wait, Problem | None, HopRequest]:

@@ -17,6 +17,7 @@ import orjson
 from understudy_node.generations import Generation
 from understudy_node.node import Node
 from understudy_node.replica.read_views import Reading
+from understudy_node.replica.task_view import TaskView
 from understudy_node.stores.lookup import Hidden, LookupAnswer, ResolvedKey, Said, StoreReader
 from understudy_shared.auth.principals import KeyScope
 from understudy_shared.base.clock import wall_ms
@@ -103,7 +104,7 @@ def find_everywhere(
             reading = readings[partition] = reader.read_from(partition, bound)
         if isinstance(reading, Problem):
             return [in_partition(reading, partition)] * len(rows)
-        keep_for_others(reader, partition, reading)
+        keep_for_others(reader, partition, reading.view)
         tail = reading.tail
         found.append([_outcome(each, tail) for each in reader.find_many(rows, reading, partition, bound.selection)])
     answers = [answer_of(reader.store.name, parts) for parts in zip(*found, strict=True)]
@@ -127,11 +128,11 @@ def _settled(
     return answers
 
 
-def keep_for_others(reader: StoreReader, partition: int, reading: Reading) -> None:
+def keep_for_others(reader: StoreReader, partition: int, view: TaskView) -> None:
     """Keep a version of a scattered store for a while: another partition that is behind may want to be read with it."""
-    replica = reader.replicas.get(partition) if reader.store.codec.is_scattered else None
+    replica = reader.replicas.get(partition)
     if replica is not None:
-        replica.pin(reading.view)
+        replica.pin(view)
 
 
 def look_up_everywhere(reader: StoreReader, key: ResolvedKey, bound: Bound) -> LookupAnswer | Problem:
@@ -195,7 +196,8 @@ class Reads:
         self.requests = RequestCounts()
         self.lease_used: Callable[[SnapshotLease], None] = _ignore
         """The function that renews a lease whose snapshot is read."""
-        self._node = node
+        self.node = node
+        self.application_id = node.settings.application
         self.store_bounds = store_bounds
         self._generation: Generation | None = None
         self._targets: ParsedCache[Request] = ParsedCache(max_key_bytes=MAX_TARGET_BYTES)
@@ -218,12 +220,12 @@ class Reads:
 
     def generation(self) -> Generation:
         """Return the generation that is served now. Raises a not-initialised problem before there is one."""
-        generation = self._node.generation
+        generation = self.node.generation
         if generation is None:
             raise ProblemError(
                 Problem(
                     ProblemType.NOT_INITIALISED,
-                    "; ".join(self._node.not_ready()),
+                    "; ".join(self.node.not_ready()),
                     fix="Retry when /readyz says so",
                 )
             )
@@ -231,7 +233,7 @@ class Reads:
 
     def has_store(self, name: str) -> bool:
         """Whether a store of that name is served now."""
-        generation = self._node.generation
+        generation = self.node.generation
         return generation is not None and name in generation.readers
 
     def reader(self, name: str) -> StoreReader:
@@ -248,17 +250,7 @@ class Reads:
     @property
     def max_key_bytes(self) -> int:
         """The limit on a key of a request."""
-        return self._node.settings.max_key_bytes
-
-    @property
-    def application_id(self) -> str:
-        """The application that is served."""
-        return self._node.settings.application
-
-    @property
-    def end_version(self) -> int:
-        """The newest committed version that this node saw."""
-        return self._node.end.version
+        return self.node.settings.max_key_bytes
 
     async def resolved(self, bound: Bound) -> Bound:
         """Return the bound with the version of the moment that it names, read off the event loop. Renew its lease.
@@ -272,7 +264,7 @@ class Reads:
 
     async def position_at(self, at_us: int) -> Position:
         """Return the newest version that was committed at a moment or before. Raises a version-gone problem."""
-        lineage, history = self.generation().lineage, self._node.history
+        lineage, history = self.generation().lineage, self.node.history
         found = await asyncio.to_thread(history.newest_at, at_us)
         if found is None:
             retained = await asyncio.to_thread(history.retained)
@@ -281,8 +273,8 @@ class Reads:
 
     async def learn(self, position: Position) -> None:
         """Read once, off the event loop, when a position's version was committed: this shows a rewound history."""
-        history = self._node.history
-        if position.version <= self._node.end.version and not history.is_commit_time_learned(position.version):
+        history = self.node.history
+        if position.version <= self.node.end.version and not history.is_commit_time_learned(position.version):
             await asyncio.to_thread(history.learn_commit_time, position.version)
 
     def _parse(self, generation: Generation, target: bytes) -> Request:
