@@ -72,13 +72,13 @@ _MEASURE_STEP_ENTRIES: Final = 4_096
 class Tier:
     """The last change of every key touched in `first_version..last_version`; None is a delete."""
 
-    __slots__ = ("_changes_bytes", "_sorted_keys", "changes", "first_version", "last_version")
+    __slots__ = ("_changes_bytes", "changes", "first_version", "last_version", "sorted_keys")
 
     def __init__(self, changes: Mapping[bytes, bytes | None], *, first_version: int, last_version: int) -> None:
         self.changes = changes
         self.first_version = first_version
         self.last_version = last_version
-        self._sorted_keys: list[bytes] | None = None
+        self.sorted_keys: list[bytes] | None = None
         self._changes_bytes = measured_bytes(changes)
 
     def __repr__(self) -> str:
@@ -89,7 +89,7 @@ class Tier:
     @property
     def resident_bytes(self) -> int:
         """Its own memory: table, keys, values, and the key order once a scan needed it."""
-        return self._changes_bytes + (_POINTER_BYTES * len(self.changes) if self._sorted_keys is not None else 0)
+        return self._changes_bytes + (_POINTER_BYTES * len(self.changes) if self.sorted_keys is not None else 0)
 
     def scan(self, start: bytes | None, end: bytes | None) -> Iterator[tuple[bytes, bytes | None]]:
         keys = self.prepare_scan()
@@ -101,9 +101,9 @@ class Tier:
     def prepare_scan(self) -> list[bytes]:
         """Return the keys in order, sorted once."""
         # Two threads may both sort: the lists are equal, and either may be kept.
-        keys = self._sorted_keys
+        keys = self.sorted_keys
         if keys is None:
-            keys = self._sorted_keys = sorted(self.changes)
+            keys = self.sorted_keys = sorted(self.changes)
         return keys
 
 
@@ -367,6 +367,11 @@ class View:
         if max(self.base_version, spilled) > version:
             return None
         return tuple(tier.changes for tier in without_settled(self.tiers, version))
+
+    @property
+    def is_prepared(self) -> bool:
+        """Whether a scan has nothing to sort first."""
+        return not self.base.has_background_work and None not in [tier.sorted_keys for tier in self.tiers]
 
     def prepare_scan(self) -> None:
         """Sort in this thread what the first scan would have to sort, so that no reader waits for it."""

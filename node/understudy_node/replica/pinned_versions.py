@@ -262,12 +262,13 @@ class PinnedViews:
             return None
         with self._lock:
             pin = self._pins.get(place)
-            if pin is None or not pin.view.is_of(wanted):
+            if pin is None or not wanted.is_of(pin.view.version, pin.view.committed_at_us):
                 return None
             if self._is_over(pin, now_ms):
                 self._dropped.append(self._pins.pop(place))
                 return None
-            self._hold(place, pin, now_ms)
+            pin.until_ms = now_ms + HOLD_MS
+            self._pins.move_to_end(place)
             return pin.view
 
     def published(self, task: TaskId, current: TaskView, now_ms: float) -> None:
@@ -301,19 +302,15 @@ class PinnedViews:
     def _pin(self, task: TaskId, view: TaskView, now_ms: float, extra_bytes: int, disk_bytes: int) -> None:
         place = task, view.version
         known = self._pins.get(place)
-        if known is None or known.view is not view:
-            if known is not None:
-                self._dropped.append(known)
-            known = self._pins[place] = _Pin(task, view, 0, extra_bytes, disk_bytes)
-            self._hold(place, known, now_ms)
-            self._drop(now_ms)
-        else:
-            self._hold(place, known, now_ms)
-
-    def _hold(self, place: tuple[TaskId, int], pin: _Pin, now_ms: float) -> None:
-        """Make a pin the newest one."""
-        pin.until_ms = now_ms + HOLD_MS
+        if known is not None and known.view is view:
+            known.until_ms = now_ms + HOLD_MS
+            self._pins.move_to_end(place)
+            return
+        if known is not None:
+            self._dropped.append(known)
+        self._pins[place] = _Pin(task, view, now_ms + HOLD_MS, extra_bytes, disk_bytes)
         self._pins.move_to_end(place)
+        self._drop(now_ms)
 
     def _is_over(self, pin: _Pin, now_ms: float) -> bool:
         return now_ms >= pin.until_ms and now_ms >= self.leases.until_ms.get(pin.version, 0.0)

@@ -233,14 +233,10 @@ class TaskReplica:
         """Whether it is near the end, not the target: a ceiling does not make a replica caught up."""
         return view is not None and self.progress.newest - view.version <= self._acceptable_recovery_lag
 
-    def pin(self, view: TaskView) -> None:
-        """Pin a version that a reader pages through, so that it stays readable when it is no longer shown."""
-        self._hold(view)
-
     def view_at(self, wanted: ReadVersion) -> TaskView | None:
         """Return the version of that commit, while it is shown or pinned."""
         view = self.view
-        if view is not None and view.is_of(wanted):
+        if view is not None and wanted.is_of(view.version, view.committed_at_us):
             return view
         return self._pinned.find(self.task, wanted, self.progress.now_ms())
 
@@ -279,9 +275,10 @@ class TaskReplica:
         """See `PastTask`."""
         shown = self.view
         if shown is not None:
-            self._hold(view, extra_bytes(view, shown), disk_bytes)
+            self.pin(view, extra_bytes(view, shown), disk_bytes)
 
-    def _hold(self, view: TaskView, extra: int = 0, disk_bytes: int = 0) -> None:
+    def pin(self, view: TaskView, extra: int = 0, disk_bytes: int = 0) -> None:
+        """Pin a version that a reader pages through, so that it stays readable when it is no longer shown."""
         if self._closed:
             return
         now_ms = self.progress.now_ms()

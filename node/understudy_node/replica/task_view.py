@@ -18,7 +18,7 @@ from understudy_node.engine.view import View
 from understudy_node.follow.history import CommitRecord
 from understudy_shared.base.words import HostInfo, LagInfo, Lineage, ReplicaState, Role, TaskId
 from understudy_shared.http.problems import LAYOUT_SINCE, RETAINED, Problem, refused
-from understudy_shared.reads.bounds import ReadVersion, Refusal
+from understudy_shared.reads.bounds import Refusal
 from understudy_shared.reads.tokens import Position
 from understudy_shared.spark.temporal import utc_text
 
@@ -105,10 +105,6 @@ class TaskView:
     marks: frozenset[Mark]
     stamp: bytes
     seal: bytes
-
-    def is_of(self, wanted: ReadVersion) -> bool:
-        """Whether this is the version that is wanted, of the commit that is wanted."""
-        return wanted.is_of(self.version, self.committed_at_us)
 
 
 def task_view(

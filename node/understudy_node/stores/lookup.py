@@ -135,8 +135,8 @@ class StoreReader(KeyRecords):
         view = replica.view
         if view is None:
             return self._not_initialised(replica)
-        if bound is not NO_BOUND and bound.read_version is not None:
-            named = self._named_version(replica, view, bound, bound.read_version)
+        if bound is not NO_BOUND and (wanted := bound.read_version) is not None:
+            named = self._named_version(replica, view, bound, wanted)
             if isinstance(named, Problem):
                 return named
             view = named

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Literal, NewType, get_args
+from typing import Literal, NamedTuple, NewType, get_args
 
 ApplicationId = NewType("ApplicationId", str)
 """The name of one streaming query and its checkpoint location in every message, key and token."""
@@ -83,8 +83,7 @@ class ReplicaState(StrEnum):
     CLOSED = "CLOSED"
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class TaskId:
+class TaskId(NamedTuple):
     """The unit of assignment, replica, version, restore and gossip: all stores of one operator's partition."""
 
     application_id: ApplicationId

@@ -67,6 +67,8 @@ def parse_bound(parameters: Mapping[str, object]) -> Bound:
 
     Raises BadBoundError naming the parameter, what it was and what is accepted.
     """
+    if not parameters:
+        return NO_BOUND
     known = {*BOUNDS, *SELECTION}
     unknown = sorted(set(parameters) - known)
     if unknown:
@@ -279,8 +281,7 @@ class StoreBounds:
             return parse_bound({**defaults, **given})
         known = self._defaults.get(store)
         if known is None:
-            defaults = self.of(store)
-            known = self._defaults[store] = parse_bound(defaults) if defaults else NO_BOUND
+            known = self._defaults[store] = parse_bound(self.of(store))
         return known
 
     def of(self, store: str) -> dict[str, object]:

@@ -195,19 +195,13 @@ def refusal(
     if wanted is not None and version < wanted.number:
         return Refusal.VERSION_NOT_YET
     # A bound that is surely exceeded refuses first: `unknown_lag=serve` excuses only unknown lag.
-    if (
-        _exceeds(known_end - version, bound.max_lag)
-        or _exceeds(lag.offset_lag, bound.max_lag)
-        or _exceeds(lag.time_lag_ms, bound.max_staleness_ms)
-    ):
+    if bound.max_lag is not None and max(known_end - version, lag.offset_lag or 0) > bound.max_lag:
+        return Refusal.LAG_EXCEEDED
+    if bound.max_staleness_ms is not None and (lag.time_lag_ms or 0) > bound.max_staleness_ms:
         return Refusal.LAG_EXCEEDED
     if lag.offset_lag is None or (bound.max_staleness_ms is not None and lag.time_lag_ms is None):
         return None if bound.serves_unknown_lag else Refusal.LAG_UNKNOWN
     return None
-
-
-def _exceeds(lag: int | None, limit: int | None) -> bool:
-    return lag is not None and limit is not None and lag > limit
 
 
 def _differs(a: int | None, b: int | None) -> bool:

@@ -142,7 +142,7 @@ class Framework:
 
 def _with_nosniff(message: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
     """Return the message with the `nosniff` header, if it starts a response and the route did not set the header."""
-    if message["type"] != "http.response.start" or any(name == NOSNIFF[0] for name, _ in message["headers"]):
+    if message["type"] != "http.response.start" or NOSNIFF[0] in dict(message["headers"]):
         return message
     return {**message, "headers": [*message["headers"], NOSNIFF]}
 

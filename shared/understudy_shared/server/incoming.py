@@ -145,7 +145,7 @@ class Incoming:
         # A head that came in one slice is below the limit, so it is not measured.
         if self.quiet_bytes and sum(len(name) + len(value) + 4 for name, value in headers) > MAX_HEADER_BYTES:
             raise RefusedError(ConnectionRefusal.HEADER_SIZE)
-        hosts = sum(name == b"host" for name, _ in headers)
+        hosts = [name for name, _ in headers].count(b"host")
         if hosts > 1 or (not hosts and version == "1.1"):  # RFC 9112, 3.2
             raise RefusedError(ConnectionRefusal.HOST)
         self.quiet_bytes = 0

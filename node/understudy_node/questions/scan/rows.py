@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, Final, NamedTuple, cast
 
 import orjson
@@ -46,16 +47,14 @@ class ScannedKey(NamedTuple):
 def keys_after(
     reader: StoreReader, view: TaskView, after: bytes | None, starts: Sequence[bytes] = (b"",)
 ) -> Iterator[ScannedKey]:
-    """Yield the keys of a partition behind `after`, the own bytes of a key; None: from the first on.
+    """Return the keys of a partition behind `after`, the own bytes of a key; None: from the first on.
 
     `starts`, in order, are the bytes behind the store's first ones with which the wanted keys begin. No key is the
     beginning of another, because its slots determine its size. So all that begins with a key's own bytes belongs to it.
     """
     first = reader.first_bytes(view)
-    if first is None:
-        return
-    for each in starts:
-        yield from _keys_of(reader, view, after, first + each)
+    wanted = [] if first is None else [first + each for each in starts]
+    return chain.from_iterable(_keys_of(reader, view, after, each) for each in wanted)
 
 
 def key_of(reader: StoreReader, view: TaskView, own: bytes) -> ScannedKey:
@@ -251,7 +250,8 @@ class RowMaker:
         if isinstance(said, Problem):
             members = orjson.dumps({"problem": _told(said)})[1:-1]  # whether it matches cannot be told
         else:
-            members = cast(bytes, said)[len(_FOUND) : -1]
+            assert said is not None, "the key is there"
+            members = said[len(_FOUND) : -1]
             if self.of_members or self.fields is not None:
                 printed = orjson.loads(b"{%b}" % members)
                 if not self._matches(printed):

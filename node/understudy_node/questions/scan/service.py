@@ -208,8 +208,9 @@ class NodeScans(Scans):
         asked_s = monotonic()
         bound = bound_at(reader.application_id, reader.lineage, version)
         reading = await reading_at(reader, place.partition, bound, wait_s)
-        if not maker.is_sought:
-            await asyncio.to_thread(reading.view.stores[reader.store.store_name].prepare_scan)
+        state = reading.view.stores[reader.store.store_name]
+        if not (maker.is_sought or state.is_prepared):
+            await asyncio.to_thread(state.prepare_scan)
         # The time for opening an older version, and for sorting the keys of a base, does not count as the page's.
         room = room._replace(until_s=room.until_s + monotonic() - asked_s)
         part = await self.long_reads.in_turns(maker.part(reading, place, room, lambda: asker.is_gone))

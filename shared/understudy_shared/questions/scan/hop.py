@@ -170,7 +170,7 @@ def _question(members: object) -> ScanQuestion:
     if not isinstance(prefix, list) or not (fields is None or are_texts):
         raise BadHopError("the prefix and the fields of the hop must be lists")
     low, high, order = (members.get(name) for name in ("from", "to", "order"))
-    if not all(each is None or isinstance(each, str) for each in (low, high, order)):
+    if not {type(low), type(high), type(order)} <= {str, type(None)}:
         raise BadHopError("the range and the order of the hop must be text")
     return ScanQuestion(
         cast(ScanOperation, members["operation"]),
@@ -238,7 +238,7 @@ def decode_version_hop(body: bytes) -> VersionHop:
     fields = object_of(body)
     try:
         wanted, bound = fields["wanted"], fields["bound"]
-        if not isinstance(wanted, list) or not wanted or not all(type(each) is int for each in wanted):
+        if not isinstance(wanted, list) or {*map(type, wanted)} != {int}:
             raise BadHopError("the hop wants no list of partitions")
         if not isinstance(bound, dict):
             raise BadHopError("the hop has no bound")
