@@ -32,7 +32,7 @@ from understudy_shared.base.errors import UnderstudyError
 from understudy_shared.base.words import HostInfo
 from understudy_shared.bus.base import Back, Lost
 from understudy_shared.bus.gossip import Gossip, _Turns
-from understudy_shared.bus.messages import MAX_MESSAGE_BYTES, Assignment, Catalogue, Heartbeat
+from understudy_shared.bus.messages import MAX_MESSAGE_BYTES, Catalogue, Heartbeat
 from understudy_shared.cluster.node_calls import NodeCallError, NodeCalls
 from understudy_shared.reads.bounds import NO_BOUND
 
@@ -187,18 +187,3 @@ def test_the_largest_nonsense_costs_a_known_multiple_of_its_size(kind: bytes, pa
     peak = peak_bytes(lambda: asyncio.run(gossip._hear(kind + b"\n" + payload, _Turns())))
     assert gossip.refused.total() == 1
     assert peak < MEMORY_BASE + MEMORY_PER_BYTE * len(payload)
-
-
-@pytest.mark.parametrize("number", [2**53, 2**53 - 1, 2**40])
-@pytest.mark.parametrize("kind", [Assignment, Heartbeat])
-def test_a_number_at_the_end_of_what_can_be_counted_does_not_silence_a_node(
-    kind: type, number: int, tmp_path: Path
-) -> None:
-    base = ASSIGNMENT if kind is Assignment else HEARTBEAT
-    forged = base.model_copy(update={"term": number, "epoch": number})
-    checkpoint = HandmadeCheckpoint(tmp_path / "checkpoint").create().add(1)
-    settings = ClusterNodeSettings(
-        checkpoint=str(checkpoint.path), redis="redis://unused", application_id=APPLICATION, data_dir=tmp_path / "data"
-    )
-    node = Node(settings, LocalFiles(checkpoint.path), host=HOST, clock=SystemClock())
-    asyncio.run(node_hears([envelope_of(base) + forged.encode()], node, settings))

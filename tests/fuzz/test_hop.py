@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import struct
 from collections.abc import Iterator, MutableMapping, Sequence
-from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -102,7 +101,9 @@ def test_no_hop_is_answered_by_anything_but_outcomes_or_a_problem(inputs: int, s
         for body in batch:
             status, answer = await asked(app, body)
             if status == 200:
-                keys = sum(len(group.keys) for group in decode_request(body).groups)
+                read = decode_request(body)
+                assert decode_request(encode_request(read)) == read
+                keys = sum(len(group.keys) for group in read.groups)
                 assert len(decode_reply(answer).outcomes) == keys
             else:
                 assert orjson.loads(answer)["type"] in REFUSALS, answer
@@ -123,7 +124,7 @@ def test_no_reply_of_a_node_is_anything_but_outcomes_or_a_failure(inputs: int) -
         for body in batch:
             for status in (200, 429, 500):
                 reply = decoded_reply(WireReply(status, body), keys=3)
-                assert isinstance(reply, (HopReply, HopFailure))
+                assert isinstance(reply, HopFailure) or decode_reply(encode_reply(reply)) == reply
                 if isinstance(reply, HopFailure):
                     assert len(f"{reply.reason}{reply.detail}") < 2000, "it is kept with the events, and shown"
 
@@ -160,10 +161,3 @@ def test_the_largest_hop_costs_a_known_multiple_of_its_size(body: bytes, decode:
         assert len(str(caught.value)) < 1000
 
     assert peak_bytes(attempt) < MEMORY_BASE + MEMORY_PER_BYTE * len(body)
-
-
-def test_a_refusal_of_whatever_depth_and_length_is_a_failure_of_one_line(tmp_path: Path) -> None:
-    for detail in (b"[" * 900 + b"]" * 900, b'"' + b"x" * 60_000 + b'"', b'{"x":' * 500 + b"1" + b"}" * 500):
-        failure = decoded_reply(WireReply(500, b'{"type":"internal","detail":' + detail + b"}"), keys=1)
-        assert isinstance(failure, HopFailure)
-        assert len(failure.detail) < 300

@@ -51,13 +51,6 @@ def test_hops_are_for_peers_only(world: World, by_asgi: bool) -> None:
     assert {key: hop(world, key, by_asgi=by_asgi) for key in asked} == asked
 
 
-@pytest.mark.parametrize("path", ["/internal/v1/lags", "/internal/v1/catalogue", "/internal/v1/assignment"])
-def test_what_nodes_tell_each_other_is_for_peers_only(world: World, path: str) -> None:
-    peer = peer_key(world.router.access.identity)
-    asked = {None: 401, WRONG: 401, world.keys["admin"]: 403, peer: 200}
-    assert {key: world.ask("node", "GET", path, key)[0] for key in asked} == asked
-
-
 def test_a_router_with_another_secret_reads_nothing_and_says_why(
     world: World, tmp_path: Path, server: RedisServer
 ) -> None:

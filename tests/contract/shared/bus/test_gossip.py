@@ -98,16 +98,10 @@ def changed(message: Message, **fields: object) -> bytes:
 
 
 BAD_HEARTBEATS = {
-    "empty": b"",
     "no envelope": b"garbage without a line end",
-    "not JSON": b"heartbeat\n{not json",
-    "not an object": b"heartbeat\n[1]",
     "not UTF-8": b"heartbeat\n\xff\xfe",
     "deeply nested": b"heartbeat\n" + b"[" * 100_000,
-    "a field is missing": b'heartbeat\n{"format":1,"application_id":"flights"}',
-    "a field of another type": changed(heartbeat(), sequence="5"),
     "out of range": changed(heartbeat(), end_version=-1),
-    "two ways to write a task": changed(heartbeat(), held=["0_01"]),
     "oversized": changed(heartbeat(), padding="x" * MAX_MESSAGE_BYTES),
     "of another application": changed(heartbeat(), application_id="trains"),
     "of a later format": changed(heartbeat(), format=2),

@@ -94,15 +94,6 @@ async def test_only_the_current_holder_gives_the_lease_up(bus: Bus, other: Bus) 
     assert await bus.lease_holder(LEASE) is None
 
 
-async def test_a_fenced_value_is_written_read_and_published(bus: Bus, other: Bus) -> None:
-    fence = await taken(bus, "a")
-    async with listening(other.listen(CHANNEL)) as ear:
-        assert await bus.put_fenced(KEY, b"first\nline", epoch=1, fence=fence, channel=CHANNEL)
-        assert await ear.next() == b"first\nline"
-    assert await other.get(KEY) == Stored(b"first\nline", None)
-    assert await other.scan(KEY) == {}, "it is not owned"
-
-
 async def test_a_holder_that_slept_through_its_lease_cannot_write(bus: Bus, other: Bus) -> None:
     sleeper = await taken(bus, "a", expiry_ms=SHORT_MS)
     await lapsed(bus)
@@ -167,22 +158,10 @@ async def test_a_stored_order_that_cannot_be_is_written_over(bus: Bus, other: Bu
     assert await bus.get(KEY) == Stored(b"1", None)
 
 
-# Races
-
-
-async def race(bus: Bus, other: Bus, owners: int) -> list[Fence]:
-    """Let all of them take the lease at once; return those that got it."""
-    buses = (bus, other)
-    terms = await asyncio.gather(
-        *(buses[number % 2].acquire(LEASE, TERM, f"n{number}", above=0, expiry_ms=LONG_MS) for number in range(owners))
-    )
-    return [Fence(LEASE, f"n{number}", term) for number, term in enumerate(terms) if term is not None]
-
-
 async def test_of_writes_that_race_under_one_fence_the_highest_epoch_stands_and_is_heard_last(
     bus: Bus, other: Bus
 ) -> None:
-    (fence,) = await race(bus, other, 1)
+    fence = await taken(bus, "a")
     epochs = list(range(1, 41))
     done = await asyncio.gather(
         *(
@@ -197,28 +176,20 @@ async def test_of_writes_that_race_under_one_fence_the_highest_epoch_stands_and_
 
 
 async def test_a_hand_over_between_two_writes_lets_none_of_the_old_holder_through(bus: Bus, other: Bus) -> None:
-    (old,) = await race(bus, other, 1)
+    old = await taken(bus, "a")
     assert await bus.put_fenced(KEY, b"old", epoch=1, fence=old, channel=CHANNEL)
-
-    async def report_delay() -> Fence:
-        await other.release(old)
-        term = await other.acquire(LEASE, TERM, "new", above=old.term, expiry_ms=LONG_MS)
-        assert term is not None
-        return Fence(LEASE, "new", term)
 
     written = asyncio.gather(
         *(bus.put_fenced(KEY, b"old", epoch=epoch, fence=old, channel=CHANNEL) for epoch in range(2, 30))
     )
-    new = await report_delay()
+    await other.release(old)
+    new = await taken(other, "new", above=old.term)
     assert await other.put_fenced(KEY, b"new", epoch=1, fence=new, channel=CHANNEL)
     await written
     assert not await bus.put_fenced(KEY, b"old", epoch=99, fence=old, channel=CHANNEL)
     stored = await bus.get(KEY)
     assert stored is not None
     assert stored.payload == b"new"
-
-
-# What stands there and is not ours, in Redis
 
 
 @pytest.fixture
@@ -269,7 +240,7 @@ async def test_a_lease_that_lost_its_expiry_is_still_its_holders(server: RedisSe
 
 @pytest.mark.parametrize("rubbish", ["by hand", "us1 put\nx", "us1 fenced 9", "us1 fenced x y\nz"])
 async def test_rubbish_under_the_assignment_is_written_over(server: RedisServer, redis: RedisBus, rubbish: str) -> None:
-    (fence,) = await race(redis, redis, 1)
+    fence = await taken(redis, "a")
     server.command("SET", KEY, rubbish)
     assert await redis.put_fenced(KEY, b"1", epoch=1, fence=fence, channel=CHANNEL)
     stored = await redis.get(KEY)

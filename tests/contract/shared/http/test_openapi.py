@@ -229,25 +229,29 @@ def test_every_answer_is_what_the_document_says(service: Service) -> None:
         assert (headers.get("retry-after") == "1") == (status == 503)
 
 
+def judged_post(service: Service, call: str, target: str, body: object, status: int) -> Any:
+    """The reply to a body, raw or as JSON; fails unless the document describes it."""
+    reply = service.client.post(target, body if isinstance(body, bytes) else json.dumps(body).encode())
+    assert reply.status == status, (target, body, reply)
+    judge(service.document, call, status, reply.content_type, json.dumps(reply.body).encode())
+    return reply
+
+
 def test_every_answer_to_a_batch_is_what_the_document_says(service: Service) -> None:
-    call, document = "POST /v1/stores/{store}/lookup", service.document
+    call = "POST /v1/stores/{store}/lookup"
     keys = [[WORD], {"word": "nobody"}, 7, ["x" * 70_000]]
     future = {"min_position": of_the_future(service.position), "wait_ms": 0}
     for query in ("", "?compact=true", "?compact=TRUE&longs=string"):
         for bounds, statuses in (({}, [200, 404, 400, 413]), (future, [503, 503, 400, 413])):
-            reply = service.client.post(f"{STORE}/lookup{query}", json.dumps({"keys": keys, "bounds": bounds}).encode())
-            results: Any = reply.body["results"]
-            assert [each["status"] for each in results] == statuses
-            judge(document, call, 200, reply.content_type, json.dumps(reply.body).encode())
+            reply = judged_post(service, call, f"{STORE}/lookup{query}", {"keys": keys, "bounds": bounds}, 200)
+            assert [each["status"] for each in reply.body["results"]] == statuses
     for path, body, status in (
         (f"{STORE}/lookup", {"keys": [], "bounds": {"max_lag": -1}}, 400),
         (f"{STORE}/lookup", {"keys": [[WORD]] * 1001}, 413),
         (f"{STORE}/lookup", {"keys": [[WORD]], "bounds": {"min_position": of_another(service.position)}}, 409),
         ("/v1/stores/nowhere/lookup", {"keys": []}, 404),
     ):
-        reply = service.client.post(path, json.dumps(body).encode())
-        assert reply.status == status, reply
-        judge(document, call, status, reply.content_type, json.dumps(reply.body).encode())
+        judged_post(service, call, path, body, status)
 
 
 def test_every_answer_to_a_read_of_several_stores_is_what_the_document_says(service: Service) -> None:
@@ -268,9 +272,7 @@ def test_every_answer_to_a_read_of_several_stores_is_what_the_document_says(serv
         ({"reads": [read], "version": 1, "at": 1}, 400),
     ]
     for body, status in asked:
-        reply = service.client.post("/v1/read", json.dumps(body).encode())
-        assert reply.status == status, (body, reply)
-        judge(service.document, "POST /v1/read", status, reply.content_type, json.dumps(reply.body).encode())
+        judged_post(service, "POST /v1/read", "/v1/read", body, status)
 
 
 def test_every_answer_about_snapshot_leases_is_what_the_document_says(service: Service) -> None:
@@ -290,9 +292,7 @@ def test_every_answer_about_snapshot_leases_is_what_the_document_says(service: S
         ({"version": 1, "at": 1}, 400),
     ]
     for body, status in asked:
-        reply = service.client.post("/v1/snapshots", json.dumps(body).encode())
-        assert reply.status == status, (body, reply)
-        judge(service.document, "POST /v1/snapshots", status, reply.content_type, json.dumps(reply.body).encode())
+        reply = judged_post(service, "POST /v1/snapshots", "/v1/snapshots", body, status)
         if status == 201:
             held = service.client.get("/admin/v1/snapshots")
             judge(service.document, "GET /admin/v1/snapshots", 200, held.content_type, json.dumps(held.body).encode())
@@ -308,12 +308,10 @@ def test_every_answer_to_a_drain_is_what_the_document_says(service: Service) -> 
         asked = [
             (own, b'{"drain": true}', 202),
             (own, b'{"drain": false}', 202),
-            (own, b'{"drian": false}', 400),
+            (own, b'{"drain": false, "force": true}', 400),
             (own, b'{"drain": 0}', 400),
             (own, b" " * 2000, 413),
         ]
         asked += [(nobodys, b"{}", 404)] if nobodys != path else []
         for target, body, status in asked:
-            reply = service.client.post(target, body)
-            assert reply.status == status, (target, body, reply)
-            judge(service.document, f"POST {path}", status, reply.content_type, json.dumps(reply.body).encode())
+            judged_post(service, f"POST {path}", target, body, status)

@@ -90,7 +90,6 @@ def test_a_browser_that_asks_first_is_told_without_a_credential_what_a_page_may_
     [
         (LOOKUP, "reader", "GET, HEAD, OPTIONS"),
         ("/v1/stores/op0/lookup", "reader", "GET, HEAD, POST, OPTIONS"),
-        ("/metrics", "monitor", "GET, HEAD, OPTIONS"),
     ],
 )
 def test_options_of_another_path_say_what_it_takes(

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import time
 from collections.abc import AsyncIterator, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import httpx
@@ -15,7 +17,7 @@ from tests.support.services.issuer import SigningKey, TokenIssuer, token_issuer
 from understudy_shared.auth import access, authentication, issuer_keys
 from understudy_shared.auth.access import Access, authorization_of
 from understudy_shared.auth.credentials import parse_credentials
-from understudy_shared.auth.issuer_keys import COOL_DOWN_S, MAX_AGE_S, REFRESH_S
+from understudy_shared.auth.issuer_keys import COOL_DOWN_S, MAX_AGE_S, REFRESH_S, FetchError, _key_set_at
 from understudy_shared.auth.presented import presented_in
 from understudy_shared.base.files import WatchedFile
 from understudy_shared.http.edge import Receive, Scope, Send, send_reply
@@ -182,6 +184,20 @@ async def test_an_issuer_that_fails_changes_nothing_for_a_day_and_the_service_sa
     await world.settled()
     assert (await world.ask(fresh))[0] == 200
     assert world.access.causes() == {}
+
+
+def test_an_answer_of_an_issuer_that_is_cut_off_is_reported_as_that() -> None:
+    def answer() -> None:
+        connection, _ = listener.accept()
+        with connection:
+            connection.recv(65_536)
+            connection.sendall(b'HTTP/1.1 200 OK\r\ncontent-length: 10\r\n\r\n{"a')
+
+    with socket.create_server(("127.0.0.1", 0)) as listener, ThreadPoolExecutor(1) as thread:
+        done = thread.submit(answer)
+        with pytest.raises(FetchError, match="7 bytes too early"):
+            _key_set_at(f"http://127.0.0.1:{listener.getsockname()[1]}/keys")
+        done.result(10)
 
 
 async def test_tokens_take_bounded_room(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
