@@ -3,7 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable
 from typing import Any
+
+from uvicorn.config import Config
+from uvicorn.server import ServerState
+
+from understudy_shared.server.answers import Answers
+from understudy_shared.server.connection_guard import ConnectionGuard
+from understudy_shared.server.protocol import HttpProtocol
 
 
 class Wire(asyncio.Transport):
@@ -60,3 +68,14 @@ class NoParser:
 
     def feed_data(self, data: bytes) -> None:
         raise AssertionError(f"{data!r} is parsed")
+
+
+def connected(app: Any, answers: Answers, wires: Iterable[Wire]) -> list[HttpProtocol]:
+    """Connections of one service, each over its wire."""
+    config = Config(app, lifespan="off", log_config=None, access_log=False)
+    config.load()
+    guard, made = ConnectionGuard(), list[HttpProtocol]()
+    for wire in wires:
+        made.append(HttpProtocol(config, ServerState(), {}, guard=guard, answers=answers))
+        made[-1].connection_made(wire)
+    return made

@@ -12,22 +12,17 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tests.support.services.guarded import WRONG, Keys, bearer, peer_key
-from tests.support.services.wire import NoParser, Wire
-from uvicorn.config import Config
-from uvicorn.server import ServerState
+from tests.support.services.wire import NoParser, Wire, connected
 
 from understudy_shared.auth.access import Access, authorization_of
 from understudy_shared.auth.cluster_secret import ClusterIdentity, parse_cluster_secrets
 from understudy_shared.auth.credentials import parse_credentials
 from understudy_shared.auth.presented import presented_in
-from understudy_shared.auth.principals import Authorization
 from understudy_shared.base.files import WatchedFile
 from understudy_shared.http.edge import Receive, Scope, Send, send_reply
 from understudy_shared.http.problems import Problem
 from understudy_shared.server.answers import Answers
-from understudy_shared.server.connection_guard import ConnectionGuard
 from understudy_shared.server.direct import Exchange
-from understudy_shared.server.protocol import HttpProtocol
 
 HOP = b"/internal/v1/lookup"
 SECRET = b"s" * 32
@@ -58,26 +53,6 @@ def asked(access: Access, key: str | None, target: str, method: str = "GET") -> 
     return decided.type.slug if isinstance(decided, Problem) else decided.principal.name
 
 
-def test_each_request_is_decided_by_its_own_key(keys: Keys) -> None:
-    access, target = access_of(keys), "/v1/stores/a/keys/k"
-    assert asked(access, keys["ann"], target) == "ann"
-    assert asked(access, keys["bob"], target) == "unknown-store"
-    assert asked(access, keys["op"], target) == "forbidden"
-    assert asked(access, None, target) == "unauthenticated"
-    assert asked(access, keys["old"], target) == "unauthenticated"
-    assert asked(access, keys["ann"][:-1] + ("A" if keys["ann"][-1] != "A" else "B"), target) == "unauthenticated"
-    assert access.refused == {
-        "not-granted": 2, "no-credential": 1, "expired-credential": 1, "unknown-credential": 1,
-    }  # fmt: skip
-
-
-@pytest.mark.parametrize("path", ["/livez", "/readyz"])
-def test_probes_answer_everybody_a_wrong_key_among_them(keys: Keys, path: str) -> None:
-    access = access_of(keys)
-    assert [asked(access, key, path) for key in (None, "usk_wrong", keys["old"], keys["op"])] == ["", "", "", "op"]
-    assert not access.refused
-
-
 def test_a_key_ends_at_its_time_on_requests_that_were_answered_before(tmp_path: Path) -> None:
     now = [1_000_000.0]
     keys = Keys(tmp_path / "credentials.toml")
@@ -94,17 +69,6 @@ def test_a_key_ends_at_its_time_on_requests_that_were_answered_before(tmp_path: 
     assert "expired" in decided.detail
 
 
-def test_a_revoked_key_is_refused_and_a_new_one_let_in_without_a_restart(keys: Keys) -> None:
-    access, target = access_of(keys), b"/v1/stores/a/keys/k"
-    ann = presented_in([bearer(keys["ann"])])
-    assert access.lookup(target, ann) is not None
-    keys.revoke("ann")
-    keys.add("eve", "of-a")
-    access.look()
-    assert access.lookup(target, ann) is None
-    assert access.lookup(target, presented_in([bearer(keys["eve"])])) is not None
-
-
 def test_a_broken_file_changes_nobodys_rights_and_the_service_says_that_it_is_broken(keys: Keys) -> None:
     access, good = access_of(keys), keys.path.read_bytes()
     keys.path.write_text("[[keys]]\nid = 7\n")
@@ -114,21 +78,6 @@ def test_a_broken_file_changes_nobodys_rights_and_the_service_says_that_it_is_br
     keys.path.write_bytes(good)
     access.look()
     assert access.causes() == {}
-
-
-def test_only_a_peer_may_call_what_is_internal_and_a_peer_reads_no_store_by_itself(keys: Keys, tmp_path: Path) -> None:
-    secret = tmp_path / "secret"
-    secret.write_bytes(SECRET)
-    access = access_of(keys, secret=secret)
-    peer = peer_key(access.identity)
-    assert access.peer(presented_in([bearer(peer)]))
-    assert asked(access, peer, "/internal/v1/lags") == "peer"
-    assert asked(access, peer, "/admin/v1/drain", "POST") == "peer"
-    assert asked(access, peer, "/v1/stores/a/keys/k") == "unknown-store"
-    assert asked(access, peer, "/admin/v1/lag") == "forbidden"
-    for key in (None, keys["ann"], keys["op"]):
-        assert not access.peer(None if key is None else presented_in([bearer(key)]))
-        assert asked(access, key, "/internal/v1/lags") in {"unauthenticated", "forbidden"}
 
 
 # ---- the protocol's way, over connections that share what was parsed
@@ -157,15 +106,10 @@ class Connections:
     """Connections of one guarded service, which share heads that were parsed."""
 
     def __init__(self, access: Access, count: int) -> None:
-        app = Named()
-        config = Config(app, lifespan="off", log_config=None, access_log=False)
-        config.load()
-        guard, self.wires = ConnectionGuard(), [Wire() for _ in range(count)]
+        app, self.wires = Named(), [Wire() for _ in range(count)]
         answers = Answers(direct=app, bodies=app, access=access)
         self.heads = answers.heads
-        self.protocols = [HttpProtocol(config, ServerState(), {}, guard=guard, answers=answers) for _ in self.wires]
-        for protocol, wire in zip(self.protocols, self.wires, strict=True):
-            protocol.connection_made(wire)
+        self.protocols = connected(app, answers, self.wires)
 
     async def ask(self, number: int, request: bytes) -> bytes:
         """The body of the answer to a request that is sent on a connection."""
@@ -238,7 +182,6 @@ async def ask_all(world: World, steps: Sequence[Step], revoked_at: int) -> None:
     peer = peer_key(access.identity)
     texts: dict[str | None, str | None] = {None: None, "peer": peer, "wrong": WRONG}
     texts.update(world.texts)
-    texts.update(world.texts.items())
     for number, (connection, who, store, form) in enumerate(steps):
         if number == revoked_at:
             world.path.write_bytes(world.without_ann)
@@ -255,55 +198,36 @@ async def ask_all(world: World, steps: Sequence[Step], revoked_at: int) -> None:
             assert '"unknown-store"' in body
 
 
-def test_a_known_head_is_answered_without_parsing_and_still_decided(keys: Keys) -> None:
-    async def run() -> None:
-        access = access_of(keys)
-        connections = Connections(access, 2)
-        ann = request("a", keys["ann"], "lookup")
-        assert await connections.ask(0, ann) == b"ann"
-        parser = connections.protocols[1].parser
-        connections.protocols[1].parser = NoParser()  # type: ignore[assignment]
-        assert await connections.ask(1, ann) == b"ann"
-        connections.protocols[1].parser = parser
-        keys.revoke("ann")
-        access.look()
-        assert b'"unauthenticated"' in await connections.ask(1, ann)
-
-    asyncio.run(run())
+async def test_a_known_head_is_answered_without_parsing_and_still_decided(keys: Keys) -> None:
+    access = access_of(keys)
+    connections = Connections(access, 2)
+    ann = request("a", keys["ann"], "lookup")
+    assert await connections.ask(0, ann) == b"ann"
+    parser = connections.protocols[1].parser
+    connections.protocols[1].parser = NoParser()  # type: ignore[assignment]
+    assert await connections.ask(1, ann) == b"ann"
+    connections.protocols[1].parser = parser
+    keys.revoke("ann")
+    access.look()
+    assert b'"unauthenticated"' in await connections.ask(1, ann)
 
 
-def test_refused_heads_are_not_kept_so_nobody_unknown_can_push_known_ones_out(keys: Keys) -> None:
-    async def run() -> None:
-        connections = Connections(access_of(keys), 1)
-        for number in range(50):
-            wrong = f"usk_{number:016x}_" + "A" * 43
-            assert b'"unauthenticated"' in await connections.ask(0, request("a", wrong, "lookup"))
-        assert connections.heads._young == {}
-
-    asyncio.run(run())
+async def test_refused_heads_are_not_kept_so_nobody_unknown_can_push_known_ones_out(keys: Keys) -> None:
+    connections = Connections(access_of(keys), 1)
+    for number in range(50):
+        wrong = f"usk_{number:016x}_" + "A" * 43
+        assert b'"unauthenticated"' in await connections.ask(0, request("a", wrong, "lookup"))
+    assert connections.heads._young == {}
 
 
-def test_what_is_granted_travels_with_the_request_and_not_with_the_connection(keys: Keys) -> None:
-    granted = [
-        access_of(keys).lookup(b"/v1/stores/a/keys/k", presented_in([bearer(keys[name])])) for name in ("ann", "bob")
-    ]
-    assert isinstance(granted[0], Authorization)
-    assert granted[1] is None
-
-
-def test_a_hop_whose_head_is_known_is_refused_once_its_secret_is_gone(keys: Keys, tmp_path: Path) -> None:
+async def test_a_hop_whose_head_is_known_is_refused_once_its_secret_is_gone(keys: Keys, tmp_path: Path) -> None:
     secret = tmp_path / "secret"
     secret.write_bytes(SECRET)
     access = access_of(keys, secret=secret)
     hop = request("", peer_key(access.identity), "hop")
-
-    async def run() -> None:
-        connections = Connections(access, 1)
-        assert [await connections.ask(0, hop) for _ in range(2)] == [b"peer", b"peer"]
-        secret.replace(tmp_path / "old")
-        (tmp_path / "new").replace(secret)
-        access.look()
-        assert b'"unauthenticated"' in await connections.ask(0, hop)
-
+    connections = Connections(access, 1)
+    assert [await connections.ask(0, hop) for _ in range(2)] == [b"peer", b"peer"]
     (tmp_path / "new").write_bytes(b"n" * 40)
-    asyncio.run(run())
+    (tmp_path / "new").replace(secret)
+    access.look()
+    assert b'"unauthenticated"' in await connections.ask(0, hop)

@@ -63,43 +63,23 @@ LOOKUP = "/v1/applications/{}/stores/{}/keys/k"
         ("orders", LOOKUP.format("orders-1", "op0"), 200),
         ("orders", LOOKUP.format("orders%2D2", "op0"), 200),
         ("orders", LOOKUP.format("clicks", "op0"), 404),
-        ("orders", LOOKUP.format("Orders-1", "op0"), 404),
         ("first", LOOKUP.format("orders-1", "only-1"), 404),
         ("late", LOOKUP.format("sp%C3%A4te", "late"), 200),
-        ("reader", LOOKUP.format("clicks", "secret"), 200),
-        ("orders", "/admin/v1/applications/orders-1/lag", 200),
         ("orders", "/admin/applications/orders-2/", 200),
         ("orders", "/admin/v1/applications/clicks/lag", 404),
-        ("orders", "/v1/applications/orders-1", 200),
-        ("orders", "/v1/applications/clicks", 404),
-        ("orders", "/v1/applications", 200),
-        ("orders", "/v1/stores", 200),
-        ("orders", "/metrics", 403),
-        ("orders", "/admin/v1/lag", 403),
-        ("orders", "/admin/", 200),
-        ("orders", "/admin/v1/applications", 200),
-        ("first", "/admin/", 403),
-        ("operator", "/admin/v1/nodes/n1/drain", 403),
-        ("monitor", "/metrics", 200),
-        ("admin", "/admin/v1/applications/clicks/lag", 200),
         # unnamed: the only application that the reader sees with the store
         ("first", "/v1/stores/op0/keys/k", 200),
         ("orders", "/v1/stores/op0/keys/k", 409),
         ("orders", "/v1/stores/only-1/keys/k", 200),
         ("orders", "/v1/stores/secret/keys/k", 404),
         ("of-op0", "/v1/stores/op0/keys/k", 409),
-        ("of-op0", "/v1/stores/secret/keys/k", 404),
         # an application within another; an operator reads nothing by it
         ("operator", LOOKUP.format("orders-1/applications/orders-1", "op0"), 404),
-        ("operator", LOOKUP.format("orders-1/applications/clicks", "op0"), 404),
-        ("admin", LOOKUP.format("orders-1/applications/orders-1", "op0"), 404),
         ("admin", "/admin/applications/clicks/v1/applications/clicks/lag", 404),
         ("operator", "/admin/applications/orders-1/applications/clicks/", 404),
-        ("orders", "/v1/applications/orders-1/applications", 404),
         # no segment is resolved, and nothing but a name may be escaped
         ("operator", LOOKUP.format("orders-1/../clicks", "op0"), 200),
         ("orders", LOOKUP.format("clicks/../orders-1", "op0"), 404),
-        ("orders", LOOKUP.format(".", "op0"), 404),
         ("orders", LOOKUP.format("orders-1%2F..%2Fclicks", "op0"), 400),
         ("orders", "/v1/%61pplications/clicks/stores/op0/keys/k", 400),
         ("orders", "/v1/applications//stores/op0/keys/k", 404),
@@ -124,12 +104,9 @@ async def test_the_header_of_internal_calls_leads_a_reader_nowhere(world: World)
 
 
 async def test_in_an_application_a_request_has_the_rights_of_there(world: World) -> None:
-    for path, actions in (
-        (LOOKUP.format("orders-1", "op0"), ["monitor", "point"]),
-        ("/v1/applications/orders-1", None),
-    ):
+    for path in (LOOKUP.format("orders-1", "op0"), "/v1/applications/orders-1"):
         _, _, scope = await world.ask("orders", path)
-        assert authorization_of(scope).principal.may(Action.MONITOR), actions
+        assert authorization_of(scope).principal.may(Action.MONITOR), path
     _, _, scope = await world.ask("orders", "/v1/applications")
     principal = authorization_of(scope).principal
     assert not principal.may(Action.MONITOR)
@@ -150,12 +127,9 @@ async def test_only_what_a_reader_sees_makes_a_store_ambiguous_or_is_named(world
     [
         (LOOKUP.format("{}", "op0"), "clicks"),
         ("/v1/applications/{}", "clicks"),
-        ("/v1/applications/{}/read", "clicks"),
         ("/admin/v1/applications/{}/lag", "clicks"),
         ("/admin/applications/{}/", "clicks"),
-        ("/admin/applications/{}/static/page.css", "clicks"),
         ("/v1/stores/{}", "secret"),
-        ("/v1/stores/{}/scan", "secret"),
         ("/v1/stores/{}/keys/k", "secret"),
     ],
 )

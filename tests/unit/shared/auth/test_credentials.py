@@ -20,7 +20,7 @@ from understudy_shared.auth.principals import Action
 from understudy_shared.base.files import WatchedFile
 
 SHA = "ab" * 32
-ID, OTHER = "0123456789abcdef", "fedcba9876543210"
+ID = "0123456789abcdef"
 ROLE = '[roles.support]\ngrants = [{stores = ["aircraft"], actions = ["point", "scan"]}, '
 ROLE += '{stores = ["balances"], actions = ["point"], key_prefix = ["t", 7, true]}]\n'
 MONITORING = '[roles.a]\ngrants = [{stores = ["*"], actions = ["monitor"], key_prefix = ["t"]}]'
@@ -53,7 +53,6 @@ def test_a_key_has_the_grants_of_all_its_roles() -> None:
         ("\udcff", "not TOML"),
         (key() + key(), "two keys have one id"),
         (key(roles='["raeder"]'), "no role 'raeder'"),
-        (key(roles="[]"), "another form"),
         (key(key_id="short"), "another form"),
         (key().replace(SHA, "ab"), "another form"),
         (key(more='password = "hunter2"'), "another form"),
@@ -62,12 +61,10 @@ def test_a_key_has_the_grants_of_all_its_roles() -> None:
         ('[roles.a]\ngrants = [{stores = ["s"], actions = ["admin"]}]', "of the whole service"),
         ('[roles.a]\ngrants = [{stores = ["s", "*"], actions = ["monitor"]}]', "of the whole service"),
         ('[roles.a]\ngrants = [{stores = [], actions = ["point"]}]', "another form"),
-        ('[roles.a]\ngrants = [{stores = ["s"], actions = []}]', "another form"),
         ('[roles.a]\ngrants = [{stores = ["s"], actions = ["write"]}]', "another form"),
         (MONITORING, "for the actions point, scan, export and watch only"),
         ('[roles.a]\ngrants = [{stores = ["s"], actions = ["point"], key_prefix = [1e400]}]', "another form"),
         ('[roles.a]\ngrants = [{stores = ["s"], actions = ["point"], key_prefix = [-9223372036854775809]}]', "form"),
-        ('[roles.a]\ngrants = [{stores = ["s"], actions = ["point"], key_prefix = [{a = 1}]}]', "another form"),
     ],
 )  # fmt: skip
 def test_what_may_be_a_mistake_is_refused_and_nothing_of_the_file_counts(text: str, said: str) -> None:
@@ -178,18 +175,6 @@ def test_the_secret_itself_is_never_shown_and_each_application_has_a_key_of_its_
     assert flights.header != trains.header
     assert not set(flights.keys) & set(trains.keys)
     assert ClusterIdentity(None, "flights").header == b"understudy-application: flights\r\n"
-
-
-def test_a_new_secret_is_shown_and_known_without_a_restart(tmp_path: Path) -> None:
-    path = tmp_path / "secret"
-    path.write_bytes(OLD)
-    identity = ClusterIdentity(WatchedFile(path, parse_cluster_secrets), "flights")
-    before = identity.header
-    assert not identity.look()
-    path.write_bytes(NEW + b"\n" + OLD)
-    assert identity.look()
-    assert identity.header != before
-    assert len(identity.keys) == 2
 
 
 @pytest.mark.parametrize(

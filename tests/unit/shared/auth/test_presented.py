@@ -117,35 +117,32 @@ def test_a_session_holds_for_its_lifetime(later_s: float) -> None:
     assert session.is_of(OWN_KEY, [OLD], NOW_S + later_s) == (later_s < LIFETIME_S)
 
 
-def test_a_session_ends_with_its_key() -> None:
-    short = ApiKey(OWN_KEY.key_id, OWN_KEY.digest, ANONYMOUS, NOW_S + 60)
-    session = session_in(cookie(new_session(short, OLD, NOW_S)))
+SHORT = ApiKey(OWN_KEY.key_id, OWN_KEY.digest, ANONYMOUS, NOW_S + 60)
+
+
+@pytest.mark.parametrize(
+    ("made_of", "asked_of", "secrets", "later_s", "holds"),
+    [
+        pytest.param(SHORT, SHORT, [OLD], 59, True, id="until its key ends"),
+        pytest.param(SHORT, SHORT, [OLD], 60, False, id="no longer than its key"),
+        pytest.param(SHORT, OWN_KEY, [OLD], 60, False, id="nor when the key is written again without an end"),
+        pytest.param(OWN_KEY, OWN_KEY, [OLD, NEW], 0, True, id="while the secret is replaced"),
+        pytest.param(OWN_KEY, OWN_KEY, [NEW, OLD], 0, True, id="while the replaced secret is known"),
+        pytest.param(OWN_KEY, OWN_KEY, [NEW], 0, False, id="with another secret"),
+        pytest.param(OWN_KEY, OWN_KEY, [], 0, False, id="without a secret"),
+        pytest.param(
+            OWN_KEY, ApiKey(OWN_KEY.key_id, digest_of(b"x"), ANONYMOUS), [OLD], 0, False, id="another key of its id"
+        ),
+        pytest.param(OWN_KEY, ApiKey("1" * 16, OWN_KEY.digest, ANONYMOUS), [OLD], 0, False, id="another id"),
+    ],
+)
+def test_a_session_holds_for_its_key_and_its_secret_only(
+    made_of: ApiKey, asked_of: ApiKey, secrets: list[bytes], later_s: float, *, holds: bool
+) -> None:
+    session = session_in(cookie(new_session(made_of, OLD, NOW_S)))
     assert session is not None
-    assert session.is_of(short, [OLD], NOW_S + 59)
-    assert not session.is_of(short, [OLD], NOW_S + 60)
-    assert not session.is_of(OWN_KEY, [OLD], NOW_S + 60)  # the same key, written to the file again without an end
-
-
-def test_a_session_holds_while_the_secret_is_replaced_and_no_longer() -> None:
-    session = session_in(cookie(new_session(OWN_KEY, OLD, NOW_S)))
-    assert session is not None
-    assert session.is_of(OWN_KEY, [OLD, NEW], NOW_S)
-    assert session.is_of(OWN_KEY, [NEW, OLD], NOW_S)
-    assert not session.is_of(OWN_KEY, [NEW], NOW_S)
-    assert not session.is_of(OWN_KEY, [], NOW_S)
-
-
-def test_a_session_is_of_one_key_and_not_of_another_with_its_id() -> None:
-    session = session_in(cookie(new_session(OWN_KEY, OLD, NOW_S)))
-    assert session is not None
-    assert not session.is_of(ApiKey(OWN_KEY.key_id, digest_of(b"another"), ANONYMOUS), [OLD], NOW_S)
-    assert not session.is_of(ApiKey("1" * 16, OWN_KEY.digest, ANONYMOUS), [OLD], NOW_S)
-
-
-def test_a_session_proves_no_key_as_the_key_itself_would() -> None:
-    session = session_in(cookie(new_session(OWN_KEY, OLD, NOW_S)))
-    assert session is not None
-    assert not session.proves(OWN_KEY)
+    assert session.is_of(asked_of, secrets, NOW_S + later_s) == holds
+    assert not session.proves(asked_of), "as the key itself would"
 
 
 def test_whoever_knows_the_digest_of_a_key_cannot_make_a_session() -> None:

@@ -25,17 +25,14 @@ VARY, PACKED = (b"vary", b"accept-encoding"), (b"content-encoding", b"gzip")
     ("accepted", "does"),
     [
         (b"gzip", True),
-        (b"GZIP", True),
         (b"x-gzip", True),
         (b"deflate, gzip;q=1.0, *;q=0.5", True),
         (b"br;q=1.0 , gzip ; q=0.001", True),
         (b"*", True),
         (b"", False),
-        (b"identity", False),
         (b"br, zstd", False),
         (b"gzip;q=0", False),
         (b"gzip;q=0.000, *", False),
-        (b"*;q=0", False),
         (b"gzip;q=much", False),
         (b"gzip," * 1000, False),
     ],
@@ -106,22 +103,19 @@ async def test_a_long_answer_is_packed_without_its_old_length_and_with_a_weak_ta
     assert (head.headers, head.body) == (sent.headers, b"")
 
 
-SSE, CSV = (b"content-type", b"text/event-stream"), (b"content-type", b"text/csv; charset=utf-8")
+SSE = (b"content-type", b"text/event-stream")
 
 
 @pytest.mark.parametrize(
     ("case", "varies"),
     [
         ({"asked": ()}, True),
-        ({"asked": [(b"accept-encoding", b"br")]}, True),
         ({"pieces": [LONG[: MIN_BYTES - 1]]}, True),
         ({"version": "1.0"}, True),
         ({"asked": [GZIP, (b"sec-fetch-site", b"cross-site")]}, True),
-        ({"asked": [GZIP, (b"sec-fetch-site", b"same-site")]}, True),
         ({"asked": [GZIP, (b"origin", b"https://evil.example")]}, True),
         ({"headers": [JSON, (b"content-encoding", b"br")]}, True),
         ({"headers": [SSE], "pieces": [LONG, LONG]}, False),
-        ({"headers": [(b"content-type", b"application/octet-stream")]}, False),
         ({"headers": [(b"content-type", b"application/problem+json")], "status": 404}, False),
         ({"status": 404}, False),
         ({"method": "POST", "pieces": [LONG[: MIN_BATCH_BYTES - 1]]}, True),

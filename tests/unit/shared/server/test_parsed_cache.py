@@ -1,23 +1,22 @@
-"""Caches of parsed requests: bounded, and never an answer to another request."""
+"""Caches of parsed requests: bounded, and never an answer to another request; and the phases of a connection."""
 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Sequence
 
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from tests.support.services.wire import NoParser, Wire
-from uvicorn.config import Config
-from uvicorn.server import ServerState
+from tests.support.services.wire import NoParser, Wire, connected
 
 from understudy_shared.http.edge import Receive, Scope, Send, send_reply
-from understudy_shared.server import parsed_cache
+from understudy_shared.server import parsed_cache, phases
 from understudy_shared.server.answers import Answers
-from understudy_shared.server.connection_guard import ConnectionGuard
-from understudy_shared.server.direct import Exchange
+from understudy_shared.server.direct import DirectExchange, Exchange
 from understudy_shared.server.parsed_cache import MAX_HEAD_BYTES, ParsedCache, ParsedHead
+from understudy_shared.server.phases import Phase, Transition
 from understudy_shared.server.protocol import HttpProtocol
 
 
@@ -100,16 +99,12 @@ class Connections:
 
     def __init__(self, *, remembers: bool) -> None:
         self.app = Asked()
-        self._config = Config(self.app, lifespan="off", log_config=None, access_log=False)
-        self._config.load()
         self.heads = ParsedCache[ParsedHead](max_key_bytes=MAX_HEAD_BYTES if remembers else 0)
         self._answers = Answers(direct=self.app, heads=self.heads)
-        self._guard = ConnectionGuard()
 
     def open(self) -> tuple[HttpProtocol, Wire]:
         transport = Wire()
-        protocol = HttpProtocol(self._config, ServerState(), {}, guard=self._guard, answers=self._answers)
-        protocol.connection_made(transport)
+        (protocol,) = connected(self.app, self._answers, [transport])
         return protocol, transport
 
     async def answers(self, requests: Sequence[bytes], *, on_one: bool = False) -> list[tuple[bytes, bool]]:
@@ -138,30 +133,24 @@ def get(key: bytes, headers: bytes = HOST) -> bytes:
 
 
 @pytest.mark.parametrize("key", [b"b", b"a%2Fb", b"a/b?max_lag=3", b"~(x)'"])
-def test_a_lookup_is_not_parsed_when_its_headers_were(key: bytes) -> None:
-    async def run() -> None:
-        connections = Connections(remembers=True)
-        protocol, transport = connections.open()
-        protocol.data_received(get(b"a"))
-        protocol.parser = NoParser()  # type: ignore[assignment]
-        protocol.data_received(get(key))
-        assert connections.app.direct == [b"/v1/stores/e/keys/a", b"/v1/stores/e/keys/" + key]
-        assert transport.data.endswith(key)
-
-    asyncio.run(run())
+async def test_a_lookup_is_not_parsed_when_its_headers_were(key: bytes) -> None:
+    connections = Connections(remembers=True)
+    protocol, transport = connections.open()
+    protocol.data_received(get(b"a"))
+    protocol.parser = NoParser()  # type: ignore[assignment]
+    protocol.data_received(get(key))
+    assert connections.app.direct == [b"/v1/stores/e/keys/a", b"/v1/stores/e/keys/" + key]
+    assert transport.data.endswith(key)
 
 
 @pytest.mark.parametrize("headers", [HOST + b"connection: close\r\n", HOST + b"content-length: 0\r\n"])
-def test_headers_that_change_how_a_request_is_answered_are_always_parsed(headers: bytes) -> None:
-    async def run() -> None:
-        connections = Connections(remembers=True)
-        await connections.answers([get(b"a"), get(b"a", headers), get(b"a", headers)])
-        protocol, _ = connections.open()
-        protocol.parser = NoParser()  # type: ignore[assignment]
-        with pytest.raises(AssertionError, match="is parsed"):
-            protocol.data_received(get(b"b", headers))
-
-    asyncio.run(run())
+async def test_headers_that_change_how_a_request_is_answered_are_always_parsed(headers: bytes) -> None:
+    connections = Connections(remembers=True)
+    await connections.answers([get(b"a"), get(b"a", headers), get(b"a", headers)])
+    protocol, _ = connections.open()
+    protocol.parser = NoParser()  # type: ignore[assignment]
+    with pytest.raises(AssertionError, match="is parsed"):
+        protocol.data_received(get(b"b", headers))
 
 
 @pytest.mark.parametrize("on_one", [False, True])
@@ -178,3 +167,42 @@ def test_known_headers_change_no_answer(on_one: bool, parts: list[tuple[bytes, b
         assert knowing.app.direct == parsing.app.direct
 
     asyncio.run(run())
+
+
+EVENTS = [each for each in vars(phases).values() if isinstance(each, Transition)]
+OF_THE_GUARD = {Phase.UNREAD, Phase.IDLE_INTERNAL}
+
+
+def test_every_phase_is_reached_from_the_first_one_and_left_again() -> None:
+    reached = {Phase.SILENT}
+    for _ in Phase:
+        reached |= {event[phase] for event in EVENTS for phase in reached if phase in event}
+    assert reached == set(Phase) - OF_THE_GUARD
+    for phase in reached - {Phase.CLOSED}:
+        assert any(event.get(phase, phase) is not phase for event in EVENTS), phase
+
+
+def test_a_request_is_answered_once_and_begins_when_the_one_before_it_is_answered() -> None:
+    assert not set(phases.ANSWER) & (phases.AT_REST | {Phase.HEAD, Phase.SURPLUS, Phase.LINGERING})
+    assert set(phases.BEGIN) == phases.AT_REST | {Phase.CLOSED}
+    assert phases.TAKE[Phase.IDLE] is phases.TAKE[Phase.SILENT] is Phase.DIRECT, "lookups take this as known"
+    assert phases.ANSWER[Phase.DIRECT] is Phase.IDLE
+
+
+async def test_an_illegal_transition_closes_its_connection_and_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    connections = Connections(remembers=True)
+    protocol, transport = connections.open()
+    other, its_transport = connections.open()
+    protocol.data_received(get(b"a"))
+    with caplog.at_level(logging.ERROR):
+        DirectExchange(protocol._reply).reply(200, b"text/plain", b"of nobody")
+    assert transport.is_closed
+    assert b"of nobody" not in transport.data
+    protocol.data_received(get(b"b"))
+    assert connections.app.direct == [b"/v1/stores/e/keys/a"]
+    other.data_received(get(b"c"))
+    assert its_transport.data.endswith(b"c")
+    assert not its_transport.is_closed
+    assert [record.getMessage() for record in caplog.records] == [
+        "a connection is closed by a bug: its answer is complete in phase IDLE"
+    ]

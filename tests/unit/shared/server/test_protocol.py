@@ -8,14 +8,11 @@ from typing import Any
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from tests.support.services.wire import Wire
-from uvicorn.config import Config
-from uvicorn.server import ServerState
+from tests.support.services.wire import Wire, connected
 
 from understudy_shared.http.edge import App, Receive, Scope, Send, send_reply
 from understudy_shared.server.answers import Answers
-from understudy_shared.server.connection_guard import ConnectionGuard
-from understudy_shared.server.direct import AsgiExchange, DirectExchange, Exchange, Headers
+from understudy_shared.server.direct import AsgiExchange, DirectExchange, Exchange
 from understudy_shared.server.protocol import HttpProtocol
 
 HOP = "/internal/hop"
@@ -154,15 +151,8 @@ async def never(scope: Scope, receive: Receive, send: Send) -> None:
 
 def opened() -> tuple[Later, list[Wire], list[HttpProtocol]]:
     """Connections of one service, and where their answers go."""
-    app, guard = Later(), ConnectionGuard()
-    config = Config(app, lifespan="off", log_config=None, access_log=False)
-    config.load()
-    wires = [Wire() for _ in range(CONNECTIONS)]
-    answers = Answers(direct=app, bodies=app, batches=app)
-    connections = [HttpProtocol(config, ServerState(), {}, guard=guard, answers=answers) for _ in wires]
-    for connection, wire in zip(connections, wires, strict=True):
-        connection.connection_made(wire)
-    return app, wires, connections
+    app, wires = Later(), [Wire() for _ in range(CONNECTIONS)]
+    return app, wires, connected(app, Answers(direct=app, bodies=app, batches=app), wires)
 
 
 async def exchange_all(steps: list[tuple[int, bytes, int]]) -> None:
@@ -184,16 +174,6 @@ async def exchange_all(steps: list[tuple[int, bytes, int]]) -> None:
     assert [wire.bodies for wire in wires] == expected
 
 
-class Sent:
-    """What was written."""
-
-    def __init__(self) -> None:
-        self.replies: list[bytes] = []
-
-    def send(self, _status: int, _content_type: bytes, body: bytes, _headers: Headers) -> None:
-        self.replies.append(body)
-
-
 def receive_of(gone: asyncio.Event) -> Receive:
     async def receive() -> dict[str, Any]:
         await gone.wait()
@@ -203,11 +183,11 @@ def receive_of(gone: asyncio.Event) -> Receive:
 
 
 def test_only_the_first_reply_is_sent() -> None:
-    sent = Sent()
-    exchange = DirectExchange(sent.send)
+    sent: list[bytes] = []
+    exchange = DirectExchange(lambda _status, _type, body, _headers: sent.append(body))
     for body in (b"one", b"two"):
         exchange.reply(200, b"text/plain", body)
-    assert sent.replies == [b"one"]
+    assert sent == [b"one"]
 
 
 async def test_by_asgi_a_reader_who_left_is_heard_of_and_ends_the_wait() -> None:

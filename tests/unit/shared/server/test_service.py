@@ -41,15 +41,17 @@ run(app, listener, listening=listening)
 """
 
 
+def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-u", "-c", STARTS, *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+
+
 def test_a_service_listens_when_its_application_has_started_and_says_so_then() -> None:
-    command = [sys.executable, "-u", "-c", STARTS]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-    assert ended.stdout.splitlines() == ["starts False", "listening True", "ends"]
+    assert run().stdout.splitlines() == ["starts False", "listening True", "ends"]
 
 
 def test_a_port_that_another_took_meanwhile_is_named_and_the_application_ends_in_good_order() -> None:
-    command = [sys.executable, "-u", "-c", STARTS, "taken"]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    ended = run("taken")
     assert ended.stdout.splitlines() == ["starts False", "ends"]
     assert "UnderstudyError: the port is in use (127.0.0.1:" in ended.stderr
 
