@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
-from collections.abc import Generator
+from collections.abc import Callable, Coroutine, Generator
 from contextlib import suppress
+from typing import Any
 
 import pytest
 from tests.support.bus.documents import eventually
@@ -38,30 +39,26 @@ async def test_all_is_well_while_every_task_runs() -> None:
     assert (supervisor.failure, supervisor.dead) == (None, None), "to be stopped is no failure"
 
 
-async def test_a_task_that_raises_is_a_failure_with_name_and_reason(caplog: pytest.LogCaptureFixture) -> None:
-    async def fails() -> None:
-        raise OSError("disk on fire")
+async def ends() -> None: ...
 
+
+async def fails() -> None:
+    raise OSError("disk on fire")
+
+
+@pytest.mark.parametrize(("task", "why"), [(fails, "OSError('disk on fire')"), (ends, "RuntimeError('it ended')")])
+async def test_a_task_that_raises_or_ends_is_a_failure_with_name_and_reason(
+    task: Callable[[], Coroutine[Any, Any, None]], why: str, caplog: pytest.LogCaptureFixture
+) -> None:
     supervisor = Supervisor()
-    supervisor.start("tail", fails())
+    supervisor.start("tail", task())
     supervisor.start("beat", forever())
     with caplog.at_level(logging.ERROR):
         await died(supervisor)
     assert supervisor.failure is not None
     assert supervisor.failure[0] == "tail"
-    assert supervisor.dead == "background task 'tail' died: OSError('disk on fire')"
+    assert supervisor.dead == f"background task 'tail' died: {why}"
     assert [record.getMessage() for record in caplog.records] == ["background task tail died"]
-    await supervisor.stop()
-
-
-async def test_a_task_that_ends_early_is_a_failure() -> None:
-    async def ends() -> None:
-        await asyncio.sleep(0)
-
-    supervisor = Supervisor()
-    supervisor.start("tail", ends())
-    await died(supervisor)
-    assert supervisor.dead == "background task 'tail' died: RuntimeError('it ended')"
     await supervisor.stop()
 
 

@@ -33,20 +33,12 @@ HALVES = ("hunTer2", "xyz9Q")
 """What stands on both sides of a character that was not percent-encoded."""
 
 MISTAKES = [
-    "redis://user:{a}/{b}@host",
+    *(f"redis://user:{{a}}{sign}{{b}}@host" for sign in "/@:% \\[]"),
+    *(f"redis://{{a}}{sign}{{b}}@host" for sign in ("", "/", "#")),
+    *(f"redis://host?{name}={{a}}{{b}}" for name in ("Password", "pasword", "passw%6frd", "db")),
     "redis://user:{a}?{b}@host:6379/0",
     "redis://user:{a}#{b}@host:6379/0",
-    "redis://user:{a}@{b}@host",
-    "redis://user:{a}:{b}@host",
-    "redis://user:{a}%{b}@host",
-    "redis://user:{a} {b}@host",
-    "redis://user:{a}\\{b}@host",
-    "redis://user:{a}[{b}@host",
-    "redis://user:{a}]{b}@host",
     "redis://:{a}/{b}@host",
-    "redis://{a}{b}@host",
-    "redis://{a}/{b}@host",
-    "redis://{a}#{b}@host",
     "redis://user:{a}{b}",
     "redis://user:{a}{b}/0",
     "redis://user:{a}{b}%40host:6379",
@@ -54,11 +46,7 @@ MISTAKES = [
     "redis://user:{a}{b}@ho st",
     "redis://user:{a}{b}@[broken",
     "redis://user:{a}{b}@host:99999999",
-    "redis://host?Password={a}{b}",
     "redis://host?PASSWORD={a}{b}&db=1",
-    "redis://host?pasword={a}{b}",
-    "redis://host?passw%6frd={a}{b}",
-    "redis://host?db={a}{b}",
     "redis://host?{a}{b}",
     "redis://host?password={a}@{b}",
     "redis://host?password={a}#{b}",
@@ -210,9 +198,3 @@ def test_a_log_line_of_whatever_library_has_no_login_of_a_url(form: logging.Form
     line = form.format(record)
     assert not is_shown(line, SECRET)
     assert "s3://key:***@bucket/path" in line
-
-
-def test_a_refused_location_does_not_repeat_the_login_of_its_url() -> None:
-    said = everything_said(lambda: open_checkpoint_files(f"s3://key:{SECRET}@bucket/path"))
-    assert not is_shown(said, SECRET)
-    assert "s3://key:***@bucket/path" in said

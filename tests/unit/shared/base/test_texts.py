@@ -19,8 +19,6 @@ VALUES = st.none() | st.integers(0, 3)
         pytest.param(None, 5, 5, "cache is deprecated: use store_cache", id="the old name alone"),
         pytest.param(7, 5, 7, "both set and differ; store_cache is used", id="two that differ"),
         pytest.param(7, 7, 7, None, id="two that agree"),
-        pytest.param(0, 5, 0, "both set and differ; store_cache is used", id="0 is a value"),
-        pytest.param(None, 0, 0, "cache is deprecated: use store_cache", id="an old 0 is a value"),
     ],
 )
 def test_statement_61_of_two_names_the_new_one_counts_and_the_warning_says_so(

@@ -52,16 +52,6 @@ def test_what_is_missing_was_dropped_before_a_loss_and_the_bounds_hold(arrived: 
     assert isinstance(standing[-1], Lost) == isinstance(last_lost, Lost), "it stands at the end if it stood before"
 
 
-async def test_a_reader_waits_and_gets_what_comes() -> None:
-    inbox = Inbox()
-    async with asyncio.timeout(10):
-        taken = asyncio.ensure_future(inbox.take())
-        await asyncio.sleep(0)
-        assert not taken.done()
-        inbox.put(b"1")
-        assert await taken == b"1"
-
-
 async def test_what_waits_at_the_end_is_still_read() -> None:
     inbox = Inbox()
     inbox.put(b"1")
@@ -78,35 +68,25 @@ async def test_a_failure_reaches_the_reader_that_waits_for_it() -> None:
         await taken
 
 
-def heard(turns: ReadingTurns, messages: int, from_s: float, lasting_s: float) -> None:
+@pytest.mark.parametrize(
+    ("messages", "lasting_s", "later_s", "pause_s"),
+    [
+        pytest.param(10 * (MANY_A_SECOND - 1), 10, None, None, id="few"),
+        pytest.param(2 * MANY_A_SECOND + 1, 2, None, PAUSE_S, id="many"),
+        pytest.param(10 * MANY_A_SECOND, 0.9, None, None, id="a burst within a second"),
+        pytest.param(2 * MANY_A_SECOND + 1, 2, 60, None, id="many, and one after a silence"),
+    ],
+)
+def test_many_messages_are_waited_for_together_but_not_while_some_have_arrived(
+    messages: int, lasting_s: float, later_s: float | None, pause_s: float | None
+) -> None:
+    turns = ReadingTurns(0)
     for number in range(messages):
-        turns.took(from_s + lasting_s * (number + 1) / messages)
-
-
-def test_few_messages_are_read_as_they_come() -> None:
-    turns = ReadingTurns(0)
-    heard(turns, 10 * (MANY_A_SECOND - 1), 0, 10)
-    assert turns.pause_s(has_more=False) is None
-
-
-def test_many_messages_are_waited_for_together_but_not_while_some_have_arrived() -> None:
-    turns = ReadingTurns(0)
-    heard(turns, 2 * MANY_A_SECOND + 1, 0, 2)
-    assert turns.pause_s(has_more=False) == PAUSE_S
+        turns.took(lasting_s * (number + 1) / messages)
+    if later_s is not None:
+        turns.took(later_s)
+    assert turns.pause_s(has_more=False) == pause_s
     assert turns.pause_s(has_more=True) is None
-
-
-def test_a_burst_within_a_second_is_not_many() -> None:
-    turns = ReadingTurns(0)
-    heard(turns, 10 * MANY_A_SECOND, 0, 0.9)
-    assert turns.pause_s(has_more=False) is None
-
-
-def test_the_first_message_after_a_silence_ends_the_pauses() -> None:
-    turns = ReadingTurns(0)
-    heard(turns, 2 * MANY_A_SECOND + 1, 0, 2)
-    turns.took(60)
-    assert turns.pause_s(has_more=False) is None
 
 
 def test_others_get_a_turn_however_many_replies_have_arrived() -> None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import cast
 
 import pytest
-from tests.support.bus.documents import APPLICATION, assignment, eventually, heartbeat
+from tests.support.bus.documents import APPLICATION, assignment, heartbeat
 from tests.support.bus.fragile_bus import FragileBus
+from tests.support.cluster.fake_cluster import until
 from tests.support.router.tables import TASK, assigned, beat, task
 
 from understudy_router.cluster.tables import Tables
@@ -71,25 +72,18 @@ async def following(bus: FragileBus) -> AsyncIterator[tuple[ClusterFollower, Rec
         await asyncio.wait(tasks)
 
 
-async def until(condition: Callable[[], bool], *, what: str) -> None:
-    async def holds() -> bool:
-        return condition()
-
-    await eventually(holds, what=what)
-
-
 async def test_keys_are_read_at_each_subscription_and_nodes_are_asked_only_in_between() -> None:
     bus = FragileBus()
     assert await Gossip(bus, APPLICATION).beat(heartbeat("n1"))
     async with following(bus) as (follower, part):
-        await until(lambda: follower.is_current, what="the first reading")
+        await until(lambda: follower.is_current)
         assert (part.read, part.asks, part.lost) == ([["n1"]], 0, [])
         bus.turn(away=True)
-        await until(lambda: part.asks >= 2, what="questions to nodes")
+        await until(lambda: part.asks >= 2)
         assert not follower.is_current
         assert follower.is_away
         bus.turn(away=False)
-        await until(lambda: follower.is_current, what="the second reading")
+        await until(lambda: follower.is_current)
         assert part.read == [["n1"]] * 2
         assert not follower.is_away
         assert set(part.lost) == {"it was taken away"}
@@ -98,7 +92,7 @@ async def test_keys_are_read_at_each_subscription_and_nodes_are_asked_only_in_be
 async def test_keys_that_cannot_be_read_are_read_again_before_the_view_counts() -> None:
     bus = FragileBus()
     async with following(bus) as (follower, part):
-        await until(lambda: follower.is_current, what="the first reading")
+        await until(lambda: follower.is_current)
         part.fails = True
         await follower.read()
         assert follower.is_away
@@ -115,7 +109,7 @@ async def test_the_keys_of_nodes_are_taken_in_before_others_are_awaited(monkeypa
     bus = FragileBus()
     assert await Gossip(bus, APPLICATION).beat(heartbeat("n1"))
     async with following(bus) as (follower, part):
-        await until(lambda: follower.is_current, what="the first reading")
+        await until(lambda: follower.is_current)
         hangs = asyncio.Event()
 
         async def assignment(gossip: Gossip) -> None:
@@ -123,7 +117,7 @@ async def test_the_keys_of_nodes_are_taken_in_before_others_are_awaited(monkeypa
 
         monkeypatch.setattr(Gossip, "assignment", assignment)
         reading = asyncio.ensure_future(follower.read())
-        await until(lambda: part.nodes == [["n1"]] * 2, what="the nodes")
+        await until(lambda: part.nodes == [["n1"]] * 2)
         assert len(part.read) == 1
         hangs.set()
         await reading
@@ -133,20 +127,20 @@ async def test_who_ends_to_hear_heartbeats_hears_the_rest_and_reads_the_keys_aga
     bus = FragileBus()
     gossip = Gossip(bus, APPLICATION)
     async with following(bus) as (follower, part):
-        await until(lambda: follower.is_current, what="the first reading")
+        await until(lambda: follower.is_current)
         await gossip.beat(heartbeat("n1"))
-        await until(lambda: len(part.heard) == 1, what="a heartbeat")
+        await until(lambda: len(part.heard) == 1)
         follower.hear_heartbeats(False)
-        await until(lambda: follower.is_current and not follower.hears_heartbeats, what="the other subscription")
+        await until(lambda: follower.is_current and not follower.hears_heartbeats)
         assert part.read == [[], ["n1"]]
         await gossip.beat(heartbeat("n1", sequence=2))
         await gossip.leave(Farewell(application_id=APPLICATION, node_id="n1", incarnation="i1"))
-        await until(lambda: len(part.heard) == 2, what="a farewell")
+        await until(lambda: len(part.heard) == 2)
         assert isinstance(part.heard[-1], Farewell)
         follower.hear_heartbeats(True)
-        await until(lambda: follower.is_current and follower.hears_heartbeats, what="the first subscription again")
+        await until(lambda: follower.is_current and follower.hears_heartbeats)
         await gossip.beat(heartbeat("n1", sequence=3))
-        await until(lambda: len(part.heard) == 3, what="a heartbeat again")
+        await until(lambda: len(part.heard) == 3)
 
 
 async def test_a_change_of_what_is_known_is_handed_over_whole_and_any_other_is_read_from_its_key() -> None:
@@ -156,17 +150,17 @@ async def test_a_change_of_what_is_known_is_handed_over_whole_and_any_other_is_r
     assert fence is not None
     first, *later = (assignment(term=1, epoch=epoch) for epoch in range(1, 5))
     async with following(bus) as (follower, part):
-        await until(lambda: follower.is_current, what="the first reading")
+        await until(lambda: follower.is_current)
         follower._view.follow(first)
         assert await gossip.write_assignment(later[0], fence, first)
-        await until(lambda: part.heard == later[:1], what="the assignment that the change makes")
+        await until(lambda: part.heard == later[:1])
         gets = bus.gets
         assert await gossip.write_assignment(later[1], fence, later[0])  # based on what is not followed here
-        await until(lambda: part.heard == later[:2], what="the assignment in the key")
+        await until(lambda: part.heard == later[:2])
         assert bus.gets == gets + 1
         follower._view.follow(later[1])
         assert await gossip.write_assignment(later[2], fence, later[1])
-        await until(lambda: part.heard == later, what="the next one, by its change")
+        await until(lambda: part.heard == later)
         assert bus.gets == gets + 1
 
 

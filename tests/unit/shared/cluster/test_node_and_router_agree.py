@@ -109,25 +109,36 @@ class Judgement:
     forks: set[str]
 
 
-class RouterSide:
-    """A router, without its bus."""
+class Side:
+    """A process without its bus: what is told to it, and what it refused."""
+
+    view: Tables | Neighbours
 
     def __init__(self) -> None:
         self.refused: Counter[str] = Counter()
-        self.tables = Tables(refuse=lambda kind, why: self.refused.update([kind]))
-        self.tables.bus_back(0)
+
+    def refuse(self, kind: str, why: str) -> None:
+        self.refused[kind] += 1
 
     def take(self, event: Event, now_ms: float) -> None:
-        tables = self.tables
         match event:
             case Beat():
-                tables.heard(heartbeat(event), age_ms=event.age_ms, now_ms=now_ms)
+                self.view.heard(heartbeat(event), age_ms=event.age_ms, now_ms=now_ms)
             case Left():
-                tables.left(farewell(event.node_id, event.incarnation), now_ms)
+                self.view.left(farewell(event.node_id, event.incarnation), now_ms)
+            case Assigned() if isinstance(self.view, Tables):
+                self.view.assigned(assignment(event), now_ms)
             case Assigned():
-                tables.assigned(assignment(event), now_ms)
+                self.view.follow(assignment(event))
             case NoAnswer():
-                tables.did_not_answer(event.node_id, now_ms - event.ago_ms)
+                self.view.did_not_answer(event.node_id, now_ms - event.ago_ms)
+
+
+class RouterSide(Side):
+    def __init__(self) -> None:
+        super().__init__()
+        self.view = self.tables = Tables(refuse=self.refuse)
+        self.tables.bus_back(0)
 
     def judgement(self, now_ms: float) -> Judgement:
         tables = self.tables
@@ -140,29 +151,15 @@ class RouterSide:
         return Judgement(alive, dead, tables.order, self.refused, tables.highest(), set(tables.forks))
 
 
-class NodeSide:
-    """A node, without its bus. Its own history ends where the router says that the nodes' history does."""
+class NodeSide(Side):
+    """Its own history ends where the router says that the nodes' history does."""
 
     def __init__(self, router: RouterSide) -> None:
-        self.refused: Counter[str] = Counter()
+        super().__init__()
         tables = router.tables
-        self.neighbours = Neighbours(
-            OWN_ID,
-            refuse=lambda kind, why: self.refused.update([kind]),
-            history=lambda: (tables.lineage, tables.end_version),
+        self.view = self.neighbours = Neighbours(
+            OWN_ID, refuse=self.refuse, history=lambda: (tables.lineage, tables.end_version)
         )
-
-    def take(self, event: Event, now_ms: float) -> None:
-        neighbours = self.neighbours
-        match event:
-            case Beat():
-                neighbours.heard(heartbeat(event), age_ms=event.age_ms, now_ms=now_ms)
-            case Left():
-                neighbours.left(farewell(event.node_id, event.incarnation), now_ms)
-            case Assigned():
-                neighbours.follow(assignment(event))
-            case NoAnswer():
-                neighbours.did_not_answer(event.node_id, now_ms - event.ago_ms)
 
     def judgement(self, now_ms: float) -> Judgement:
         neighbours = self.neighbours

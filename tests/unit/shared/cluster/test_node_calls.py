@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 import uvloop
-from tests.support.bus.documents import APPLICATION, heartbeat
+from tests.support.bus.documents import APPLICATION
 from tests.support.cluster.fake_cluster import until
 from tests.support.services.certificates import Signer, uri
 
@@ -348,111 +348,18 @@ async def test_a_stream_that_does_not_begin_leaves_no_connection_open() -> None:
         await until(lambda: not silent.open and not node.open)
 
 
-@pytest.fixture
-def identity(signer: Signer) -> ClusterIdentity:
-    return identity_of(signer)
-
-
-@pytest.fixture
-def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nodes get less time than usual to answer, so that what is given up ends soon."""
-    monkeypatch.setattr(node_calls, "TIMEOUT_S", 0.3)
-
-
-class Listener:
-    """What a node that listens has seen of its callers."""
-
-    def __init__(self) -> None:
-        self.port = 0
-        self.calls = 0
-        self.opened = asyncio.Event()
-        self.asked = asyncio.Event()
-        self.may_answer = asyncio.Event()
-        self.ends = asyncio.Event()
-        self.left_open: set[asyncio.StreamWriter] = set()
-        self.is_free = asyncio.Event()
-
-    @property
-    def host(self) -> HostInfo:
-        return HostInfo("127.0.0.1", self.port)
-
-
-@asynccontextmanager
-async def listener(context: ssl.SSLContext | None, body: bytes = b"") -> AsyncIterator[Listener]:
-    """A node that answers when it may, by TLS if it has a context. Without a body it never says anything, so handshakes
-    hang. Without a context it ends its side of each connection when `ends` is set.
-    """
-    seen = Listener()
-
-    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        seen.left_open.add(writer)
-        seen.opened.set()
-        with suppress(OSError, asyncio.IncompleteReadError):
-            if body:
-                await reader.readuntil(b"\r\n\r\n")
-                seen.calls += 1
-                seen.asked.set()
-                await seen.may_answer.wait()
-                head = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n" % len(body)
-                writer.write(head + body)
-                if context is None:
-                    await seen.ends.wait()
-                    writer.write_eof()
-            await reader.read()  # until the caller closes it
-        seen.left_open.discard(writer)
-        if not seen.left_open:
-            seen.is_free.set()
-        writer.close()
-
-    server = await asyncio.start_server(talk, "127.0.0.1", 0, ssl=context)
-    seen.port = server.sockets[0].getsockname()[1]
-    try:
-        yield seen
-    finally:
-        server.close()
-        for writer in tuple(seen.left_open):
-            writer.close()
-
-
-async def give_up(task: asyncio.Task[object]) -> None:
-    task.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await task
-
-
-async def test_a_handshake_that_is_given_up_closes_its_connection(identity: ClusterIdentity) -> None:
-    calls = NodeCalls(APPLICATION, identity=identity)
-    async with listener(None) as node:
-        tasks: list[asyncio.Task[object]] = [
-            asyncio.get_running_loop().create_task(calls.heartbeat(node.host)) for _ in range(3)
-        ]
-        await asyncio.wait_for(node.opened.wait(), IN_ALL_S)
-        for task in tasks:
-            await give_up(task)
-        await asyncio.wait_for(node.is_free.wait(), IN_ALL_S)
-        assert node.left_open == set()
-    await calls.close()
-
-
-async def test_a_call_that_is_given_up_closes_its_connection_and_the_next_one_is_answered(
-    identity: ClusterIdentity, signer: Signer
+async def test_a_handshake_that_does_not_end_closes_its_connection(
+    signer: Signer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    calls = NodeCalls(APPLICATION, identity=identity)
-    async with listener(tls_of(signer), heartbeat("n1").encode()) as node:
-        task: asyncio.Task[object] = asyncio.get_running_loop().create_task(calls.heartbeat(node.host))
-        await asyncio.wait_for(node.asked.wait(), IN_ALL_S)
-        await give_up(task)
-        node.may_answer.set()
-        assert (await calls.heartbeat(node.host)).node_id == "n1"
-        await calls.close()
-        await asyncio.wait_for(node.is_free.wait(), IN_ALL_S)
-
-
-@pytest.mark.usefixtures("_soon")
-async def test_a_node_that_never_answers_the_handshake_is_said_not_to_answer(identity: ClusterIdentity) -> None:
-    calls = NodeCalls(APPLICATION, identity=identity)
-    async with listener(None) as node:
+    calls = NodeCalls(APPLICATION, identity=identity_of(signer))
+    async with asyncio.timeout(IN_ALL_S), listening("silent", None) as node:
+        given_up = asyncio.ensure_future(calls.heartbeat(node.host))
+        await until(lambda: node.open)
+        given_up.cancel()
+        await asyncio.wait([given_up])
+        await until(lambda: not node.open)
+        monkeypatch.setattr(node_calls, "TIMEOUT_S", 0.3)
         with pytest.raises(NodeCallError, match="does not answer"):
             await calls.heartbeat(node.host)
-        await asyncio.wait_for(node.is_free.wait(), IN_ALL_S)
-    await calls.close()
+        await until(lambda: not node.open)
+        await calls.close()

@@ -19,7 +19,7 @@ from tests.support.spark.queries import wait_until
 from understudy_shared.auth.access import Access
 from understudy_shared.base.errors import SettingsError
 from understudy_shared.fleet.applications_file import require_id
-from understudy_shared.fleet.dispatching import APPLICATION, Chosen, Fleet, Lifespan, Served, SharedThreads, chosen
+from understudy_shared.fleet.dispatching import APPLICATION, Chosen, Fleet, Served, SharedThreads, chosen
 from understudy_shared.http.edge import JSON_TYPE, Receive, Scope, Send, send_reply
 from understudy_shared.http.problems import ProblemError, ProblemType
 from understudy_shared.http.target import application_target, refuse_unroutable
@@ -89,7 +89,8 @@ def direct(fleet: Fleet[Served], target: bytes) -> tuple[bool, list[tuple[int, b
     ("path", "answer"),
     [
         ("/v1/applications/a/stores/op0/scan", "a /v1/stores/op0/scan /v1/stores/op0/scan"),
-        ("/v1/applications/b/read", "b /v1/read /v1/read"),
+        ("/v1/applications/b/read?n=1", "b /v1/read?n=1 /v1/read?n=1"),
+        ("/admin/v1/applications/b/lag", "b /admin/v1/lag /admin/v1/lag"),
         ("/v1/stores/totals/scan", "a /v1/stores/totals/scan /v1/stores/totals/scan"),
         ("/admin/applications/b/", "b /admin/ /admin/"),
         ("/v1/applications", "fleet /v1/applications /v1/applications"),
@@ -175,59 +176,18 @@ async def test_an_application_whose_storage_hangs_leaves_threads_to_the_others()
     assert {status for status, _ in await hanging} == {200}
 
 
-async def test_an_application_starts_and_ends_by_its_lifespan() -> None:
-    said: list[str] = []
-
-    async def app(_scope: Scope, receive: Receive, send: Send) -> None:
-        for _ in range(2):
-            kind = (await receive())["type"]
-            said.append(kind)
-            await send({"type": f"{kind}.complete"})
-
-    lifespan = Lifespan(app, "a")
-    await lifespan.start()
-    assert said == ["lifespan.startup"]
-    await lifespan.stop()
-    await lifespan.stop()
-    assert said == ["lifespan.startup", "lifespan.shutdown"]
-
-
-class Has:
-    """An application with stores."""
-
-    def __init__(self, *stores: str) -> None:
-        self.stores = stores
-
-    def has_store(self, store: str) -> bool:
-        return store in self.stores
-
-
-FLEET: Any = {"orders": Has("op0", "totals"), "clicks": Has("op0"), "späte": Has()}
+FLEET: Any = {each.name: each for each in (A, B, Application("späte"))}
 
 
 def always(_: str) -> bool:
     return True
 
 
-@pytest.mark.parametrize(
-    ("target", "application", "inner"),
-    [
-        (b"/v1/applications/orders/stores/op0/keys/7?max_lag=1", "orders", b"/v1/stores/op0/keys/7?max_lag=1"),
-        (b"/v1/applications/sp%C3%A4te/read", "späte", b"/v1/read"),
-        (b"/admin/v1/applications/clicks/lag", "clicks", b"/admin/v1/lag"),
-        (b"/admin/applications/clicks/", "clicks", b"/admin/"),
-        (b"/v1/stores/totals/scan", "orders", b"/v1/stores/totals/scan"),
-    ],
-)
-def test_the_application_is_named_or_the_only_one_with_the_store(target: bytes, application: str, inner: bytes) -> None:
-    assert chosen(target, FLEET, always) == Chosen(application, inner)
-
-
 def test_a_store_of_several_applications_is_refused_with_their_names() -> None:
     with pytest.raises(ProblemError) as refused:
         chosen(b"/v1/stores/op0/keys/7", FLEET, always)
     assert refused.value.problem.type is ProblemType.AMBIGUOUS_STORE
-    assert refused.value.problem.extra["applications"] == ["clicks", "orders"]
+    assert refused.value.problem.extra["applications"] == ["a", "b"]
 
 
 def test_a_store_that_an_application_may_have_later_is_not_called_unknown() -> None:
@@ -252,7 +212,7 @@ def test_an_id_is_usable_exactly_if_its_path_leads_back_to_it(name: str) -> None
     raw = f"/v1/applications/{quote(usable, safe='')}/stores/s/keys/k".encode()
     refuse_unroutable(raw)
     assert application_target(raw)[1] == b"/v1/stores/s/keys/k"
-    applications: Any = {usable: Has(), "other": Has()}
+    applications: Any = {usable: A, "other": B}
     assert chosen(raw, applications, always) == Chosen(usable, b"/v1/stores/s/keys/k")
 
 

@@ -84,32 +84,22 @@ def test_each_command_is_of_its_call_and_sends_what_the_call_takes() -> None:
 
 
 class Page(HTMLParser):
-    """Elements, attributes and text."""
+    """Its elements, and those that were not closed."""
 
     def __init__(self, html: str) -> None:
         super().__init__()
         self.elements: list[str] = []
         self.open: list[str] = []
-        self.attributes: list[tuple[str, str | None]] = []
-        self.style = ""
-        self.words = ""
         self.feed(html)
         self.close()
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.elements.append(tag)
-        self.attributes += attrs
         if tag not in {"meta", "link"}:
             self.open.append(tag)
 
     def handle_endtag(self, tag: str) -> None:
         assert self.open.pop() == tag
-
-    def handle_data(self, data: str) -> None:
-        if self.open[-1:] == ["style"]:
-            self.style += data
-        else:
-            self.words += data
 
 
 @given(st.text() | st.text("`*<>&\"'\n/ab"))

@@ -10,13 +10,10 @@ from hypothesis import strategies as st
 from understudy_shared.base.errors import (
     BadKeyError,
     CheckpointError,
-    CorruptFileError,
-    NotACheckpointError,
     SettingsError,
     UnderstudyError,
     UnknownStoreError,
     UnsupportedError,
-    VanishedError,
 )
 from understudy_shared.http.origins import Cors, parse_origins
 from understudy_shared.http.problems import problem_of, refused
@@ -33,10 +30,7 @@ from understudy_shared.reads.tokens import BadPositionError, LineageChangedError
         (LineageChangedError, "lineage-changed"),
         (UnknownStoreError, "unknown-store"),
         (CheckpointError, "store-error"),
-        (NotACheckpointError, "store-error"),
         (UnsupportedError, "store-error"),
-        (CorruptFileError, "store-error"),
-        (VanishedError, "store-error"),
         (UnderstudyError, "internal"),
     ],
 )
@@ -74,23 +68,18 @@ def test_origins_are_read_as_browsers_send_them() -> None:
     ("text", "why"),
     [
         ("*", "every page"),
-        ("https://app.example.com,*", "every page"),
         ("null", "sandboxed"),
         ("https://*.example.com", "not an origin"),
         ("https://app.example.com/", "no slash"),
-        ("https://app.example.com/page", "no path"),
         ("app.example.com", "a scheme"),
         ("ftp://app.example.com", "not an origin"),
         ("https://App.Example.com", "lower case"),
-        ("HTTPS://app.example.com", "lower case"),
         ("https://user@app.example.com", "not an origin"),
         ("https://app.example.com:443", "usual port"),
-        ("http://localhost:80", "usual port"),
         ("http://localhost:0", "not an origin"),
         ("http://localhost:65536", "no such port"),
         ("http://localhost:3000\r\nx: y", "not an origin"),
         ("https://bücher.example", "not an origin"),
-        ("https://", "not an origin"),
     ],
 )
 def test_what_no_browser_sends_is_refused_at_the_start_with_the_reason(text: str, why: str) -> None:

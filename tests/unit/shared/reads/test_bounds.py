@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -41,13 +41,10 @@ SERVE, REFUSE = UnknownLag.SERVE, UnknownLag.REFUSE
     ("bound", "lag_info", "expected"),
     [
         pytest.param(NO_BOUND, lag(0, 0), None, id="no bound, at the end"),
-        pytest.param(NO_BOUND, lag(10**6, 10**9), None, id="no bound, far behind"),
         pytest.param(NO_BOUND, UNKNOWN, None, id="no bound, unknown"),
         pytest.param(Bound(max_lag=2), lag(2, 9), None, id="max_lag is inclusive"),
         pytest.param(Bound(max_lag=2), lag(3, 9), Refusal.LAG_EXCEEDED, id="max_lag exceeded by one"),
-        pytest.param(Bound(max_lag=0), lag(0, 10**9), None, id="max_lag says nothing about time"),
         pytest.param(Bound(max_lag=0), UNKNOWN, Refusal.LAG_UNKNOWN, id="unknown is not 0"),
-        pytest.param(Bound(max_lag=10**9), UNKNOWN, Refusal.LAG_UNKNOWN, id="unknown is above every bound"),
         pytest.param(Bound(max_lag=2), TIMELESS_LAG, None, id="max_lag needs no time lag"),
         pytest.param(Bound(max_staleness_ms=50), lag(3, 50), None, id="max_staleness_ms is inclusive"),
         pytest.param(Bound(max_staleness_ms=50), lag(0, 51), Refusal.LAG_EXCEEDED, id="staleness exceeded at the end"),
@@ -55,14 +52,9 @@ SERVE, REFUSE = UnknownLag.SERVE, UnknownLag.REFUSE
         pytest.param(Bound(max_staleness_ms=50), TIMELESS_LAG, Refusal.LAG_UNKNOWN, id="staleness, time unknown"),
         pytest.param(Bound(max_lag=1, max_staleness_ms=50), lag(1, 51), Refusal.LAG_EXCEEDED, id="both, time exceeded"),
         pytest.param(Bound(max_lag=1, max_staleness_ms=50), lag(2, 50), Refusal.LAG_EXCEEDED, id="both, lag exceeded"),
-        pytest.param(
-            Bound(max_lag=1, max_staleness_ms=50), TIMELESS_LAG, Refusal.LAG_EXCEEDED, id="both, time unknown, exceeded"
-        ),
         pytest.param(Bound(unknown_lag=REFUSE), UNKNOWN, Refusal.LAG_UNKNOWN, id="refuse unknown without a bound"),
-        pytest.param(Bound(unknown_lag=REFUSE), lag(99, 99), None, id="refuse unknown, but it is known"),
         pytest.param(Bound(unknown_lag=REFUSE), TIMELESS_LAG, None, id="refuse unknown, lag known, time not asked for"),
         pytest.param(Bound(max_lag=0, unknown_lag=SERVE), UNKNOWN, None, id="serve unknown under max_lag"),
-        pytest.param(Bound(max_staleness_ms=0, unknown_lag=SERVE), UNKNOWN, None, id="serve unknown under staleness"),
         pytest.param(Bound(max_staleness_ms=0, unknown_lag=SERVE), TIMELESS_LAG, None, id="serve unknown time"),
         pytest.param(
             Bound(max_lag=0, unknown_lag=SERVE), lag(1), Refusal.LAG_EXCEEDED, id="serve excuses nothing known"
@@ -130,25 +122,14 @@ BOUNDS = st.builds(
 )
 
 
-def tightened(bound: Bound, *, max_lag: int | None, max_staleness_ms: int | None) -> Bound:
-    return Bound(
-        max_lag=max_lag,
-        max_staleness_ms=max_staleness_ms,
-        min_position=bound.min_position,
-        require_active=bound.require_active,
-        unknown_lag=bound.unknown_lag,
-    )
-
-
 @given(BOUNDS, LAGS, st.sampled_from(Role), NUMBERS)
 def test_a_replica_that_is_refused_is_refused_under_every_tighter_bound(
     bound: Bound, lag_info: LagInfo, role: Role, smaller: int
 ) -> None:
     assume(verdict(bound, lag_info, role=role) is not None)
-    lag_limit, time_limit = bound.max_lag, bound.max_staleness_ms
     for tighter in (
-        tightened(bound, max_lag=_least(lag_limit, smaller), max_staleness_ms=time_limit),
-        tightened(bound, max_lag=lag_limit, max_staleness_ms=_least(time_limit, smaller)),
+        replace(bound, max_lag=_least(bound.max_lag, smaller)),
+        replace(bound, max_staleness_ms=_least(bound.max_staleness_ms, smaller)),
     ):
         assert verdict(tighter, lag_info, role=role) is not None
 
@@ -169,37 +150,12 @@ def test_a_replica_that_may_answer_is_inside_every_bound_or_its_unknown_lag_was_
     assert role is Role.ACTIVE or not bound.require_active
 
 
-@pytest.mark.parametrize(
-    "parameters",
-    [
-        {
-            "max_lag": "3",
-            "max_staleness_ms": "250",
-            "min_position": SEEN.encode(),
-            "require_active": "true",
-            "unknown_lag": "serve",
-            "wait_ms": "40",
-        },
-        {
-            "max_lag": 3,
-            "max_staleness_ms": 250,
-            "min_position": SEEN.encode(),
-            "require_active": True,
-            "unknown_lag": "serve",
-            "wait_ms": 40,
-        },
-    ],
-    ids=["query", "json"],
-)
-def test_query_and_json_say_the_same(parameters: Mapping[str, object]) -> None:
-    assert parse_bound(parameters) == Bound(
-        max_lag=3,
-        max_staleness_ms=250,
-        min_position=SEEN,
-        require_active=True,
-        unknown_lag=UnknownLag.SERVE,
-        wait_ms=40,
-    )
+def test_query_and_json_say_the_same() -> None:
+    sent = {"max_lag": 3, "max_staleness_ms": 250, "require_active": True, "unknown_lag": "serve", "wait_ms": 40}
+    bound = Bound(max_lag=3, max_staleness_ms=250, require_active=True, unknown_lag=SERVE, wait_ms=40)
+    for parameters in (sent, {name: str(value).lower() for name, value in sent.items()}):
+        found = parse_bound({**parameters, "min_position": SEEN.encode()})
+        assert found == replace(bound, min_position=SEEN)
 
 
 @pytest.mark.parametrize(
@@ -254,14 +210,11 @@ def test_a_reader_names_one_version(parameters: dict[str, object], wanted: ReadV
         ({"version": "7", "max_lag": "1"}, "max_lag"),
         ({"at": "0", "unknown_lag": "serve"}, "unknown_lag"),
         ({"snapshot": POSITION, "min_position": POSITION}, "min_position"),
-        ({"version": "-1"}, "version"),
         ({"version": "few"}, "version"),
         ({"at": "yesterday"}, "at"),
         ({"at": "2026-11-25T12:00:00"}, "at"),
         ({"at": "9" * 18}, "at"),
-        ({"at": ["1"]}, "at"),
         ({"snapshot": "us1."}, "snapshot"),
-        ({"snapshot": 7}, "snapshot"),
     ],
 )
 def test_what_names_no_version_or_two_is_refused_by_its_name(parameters: dict[str, object], where: str) -> None:
@@ -314,7 +267,6 @@ def test_a_reader_takes_a_bound_back_with_none(tmp_path: Path, nothing: object) 
         ("[a]\nmax_lags = 3", "unknown bound 'max_lags'"),
         ("[a]\nmax_lag = -1", "max_lag=-1 is not a whole number"),
         ('[a]\nmin_position = "us1.x"', "min_position is a reader's own"),
-        ('[a]\ncursor = "uc1.x"', "cursor is a reader's own"),
         ("[a]\nlimit = 0", "limit=0 is not a whole number"),
         ("[a]\ninclude_expired = 7", "include_expired=7 is not a boolean"),
     ],

@@ -224,27 +224,6 @@ def test_keys_of_every_other_type_are_left_to_the_codec_or_become_the_same(
         assert encoded == one_by_one(codec, [key, key])
 
 
-@pytest.mark.parametrize(
-    ("kind", "values"),
-    [
-        (StringType(), ["a", None]),
-        (StringType(), ["a", 1]),
-        (StringType(), ["\ud800"]),
-        (LongType(), [1, True]),
-        (LongType(), [1, 1.0]),
-        (LongType(), [1, "1"]),
-        (ByteType(), [127, 128]),
-        (ByteType(), [-128, -129]),
-        (BooleanType(), [True, 1]),
-        (DoubleType(), [1.0]),
-    ],
-    ids=repr,
-)
-def test_a_column_with_anything_unusual_in_it_is_left_to_the_codec(kind: SparkType, values: list[object]) -> None:
-    codec = KeyCodec(struct_of(kind))
-    assert codec.key_columns.encode([[value] for value in values], PARTITIONS) is None
-
-
 GROUPING = (Field("word", StringType()), Field("d", DoubleType()))
 KEY = StructType((*GROUPING, Field("day", LongType())))
 COLUMN_NAMES = ("word", "d", "day")

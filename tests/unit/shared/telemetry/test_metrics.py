@@ -59,20 +59,6 @@ def test_a_quantile_is_the_first_bound_that_keeps_its_share(values: list[float],
     assert all(sum(value <= bound for value in values) < share * len(values) for bound in BOUNDS if bound < found)
 
 
-def test_requests_are_counted_by_operation_store_and_outcome() -> None:
-    counts = RequestCounts()
-    lookups = counts.of("lookup", "words")
-    lookups.outcomes["found"] += 2
-    lookups.count("deadline")
-    counts.of("batch", "words").count("answered")
-    assert counts.of("lookup", "words") is lookups
-    assert counts.outcomes == {
-        ("batch", "words", "answered"): 1,
-        ("lookup", "words", "deadline"): 1,
-        ("lookup", "words", "found"): 2,
-    }
-
-
 def test_names_that_change_for_ever_make_a_bounded_number_of_series() -> None:
     counts = RequestCounts()
     for number in range(MAX_LABELLED + 100):

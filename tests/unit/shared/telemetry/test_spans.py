@@ -56,15 +56,12 @@ def test_flags_and_later_versions_are_read(header: str, is_sampled: bool) -> Non
     "header",
     [
         "",
-        "00",
         HEADER.upper(),
         f"ff-{TRACE}-{SPAN}-01",
         f"00-{'0' * 32}-{SPAN}-01",
         f"00-{TRACE}-{'0' * 16}-01",
         f"00-{TRACE}-{SPAN}-01-more",
-        f"00-{TRACE}-{SPAN}-1",
         f"00-{TRACE[:-1]}-{SPAN}-01",
-        f"00_{TRACE}_{SPAN}_01",
         f"{HEADER}\n",
     ],
 )
@@ -159,11 +156,3 @@ def test_the_reply_ends_the_span_with_its_status_and_only_a_fault_of_ours_is_an_
     assert inner.replies == [status]
     assert span.attributes == {"http.response.status_code": status}
     assert span.errors == [str(status) if status >= 500 else ""]
-
-
-def test_what_is_sent_on_names_the_services_own_span_and_so_does_the_log() -> None:
-    _, _, exchange = recorded()
-    assert isinstance(exchange.trace, RecordedTrace)
-    assert exchange.trace == OWN
-    assert exchange.trace.traceparent == OWN.traceparent
-    assert exchange.trace.ids == {"trace_id": "a" * 32, "span_id": "c" * 16}

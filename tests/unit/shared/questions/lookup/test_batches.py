@@ -176,35 +176,26 @@ class Lookups(LookupsFirst):
         return False
 
 
-def lookups() -> Lookups:
-    return Lookups(cast(App, None), max_in_flight=1, requests=RequestCounts())
-
-
-def is_taken(target: bytes, size_bytes: int, headers: Headers, access: Any = None) -> bool:
-    answers = Answers(batches=lookups(), access=access)
-    return answers.batch(target, size_bytes, headers, lambda *_: None) is not None
-
-
-@pytest.mark.parametrize("target", [BATCH, b"/v1/stores/s/lookup"])
-@pytest.mark.parametrize("size_bytes", [1, MAX_DIRECT_BYTES])
-def test_a_batch_is_taken(target: bytes, size_bytes: int) -> None:
-    assert is_taken(target, size_bytes, PLAIN)
-
-
 @pytest.mark.parametrize(
-    ("target", "size_bytes", "headers", "access"),
+    ("target", "size_bytes", "headers", "access", "taken"),
     [
-        pytest.param(BATCH, MAX_DIRECT_BYTES + 1, PLAIN, None, id="large"),
-        pytest.param(BATCH, 0, PLAIN, None, id="of unknown length"),
-        pytest.param(BATCH, 5, [(b"accept-encoding", b"gzip")], None, id="maybe compressed"),
-        pytest.param(BATCH, 5, PLAIN, Access(), id="by credential"),
-        pytest.param(b"/v1/stores/s/keys", 5, PLAIN, None, id="another call"),
-        pytest.param(b"/v1/stores/s/lookup#a", 5, PLAIN, None, id="a fragment"),
-        pytest.param(b"/v1/applications/a/stores/s/lookup", 5, PLAIN, None, id="of an application"),
+        pytest.param(BATCH, 1, PLAIN, None, True, id="small"),
+        pytest.param(b"/v1/stores/s/lookup", MAX_DIRECT_BYTES, PLAIN, None, True, id="as large as may be"),
+        pytest.param(BATCH, MAX_DIRECT_BYTES + 1, PLAIN, None, False, id="large"),
+        pytest.param(BATCH, 0, PLAIN, None, False, id="of unknown length"),
+        pytest.param(BATCH, 5, [(b"accept-encoding", b"gzip")], None, False, id="maybe compressed"),
+        pytest.param(BATCH, 5, PLAIN, Access(), False, id="by credential"),
+        pytest.param(b"/v1/stores/s/keys", 5, PLAIN, None, False, id="another call"),
+        pytest.param(b"/v1/stores/s/lookup#a", 5, PLAIN, None, False, id="a fragment"),
+        pytest.param(b"/v1/applications/a/stores/s/lookup", 5, PLAIN, None, False, id="of an application"),
     ],
 )
-def test_a_batch_goes_by_asgi(target: bytes, size_bytes: int, headers: Headers, access: Any) -> None:
-    assert not is_taken(target, size_bytes, headers, access)
+def test_a_batch_is_taken_from_the_protocol_or_goes_by_asgi(
+    target: bytes, size_bytes: int, headers: Headers, access: Any, *, taken: bool
+) -> None:
+    lookups = Lookups(cast(App, None), max_in_flight=1, requests=RequestCounts())
+    answers = Answers(batches=lookups, access=access)
+    assert (answers.batch(target, size_bytes, headers, lambda *_: None) is not None) is taken
 
 
 REFUSED = Problem(ProblemType.NO_ACCEPTABLE_REPLICA, "no replica may answer", where="bounds")

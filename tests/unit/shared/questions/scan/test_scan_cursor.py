@@ -51,15 +51,6 @@ def test_a_token_with_one_changed_or_missing_character_is_refused(cursor: ScanCu
             decode_scan_cursor(changed)
 
 
-@given(st.text() | st.text().map(PREFIX.__add__) | st.binary(max_size=200).map(token_of))
-def test_whatever_a_reader_sends_is_a_cursor_or_refused_as_one(text: str) -> None:
-    try:
-        cursor = decode_scan_cursor(text)
-    except BadCursorError:
-        return
-    assert cursor.encode() == text
-
-
 @pytest.mark.parametrize(
     "token",
     [

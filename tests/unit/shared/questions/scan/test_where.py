@@ -128,7 +128,6 @@ def test_a_name_of_one_column_is_enough_and_a_field_is_named_behind_its_struct()
         pytest.param([["nowhere", "=", 1]], "there is no column 'nowhere'", "word (string)", id="unknown"),
         pytest.param([["n", "=", 1]], "'n' is the name of 2 columns", "key.n or value.n", id="of two parts"),
         pytest.param([["key.n", "=", "many"]], '"many" does not fit: it is not an integer', "42", id="no long"),
-        pytest.param([["key.n", "=", 1.5]], "it is not an integer", "42", id="a fraction"),
         pytest.param([["key.n", "<", None]], "null is not compared", '["key.n","<",42]', id="null"),
         pytest.param([["key.n", "in", 3]], "takes a list of values", '["key.n","in",[42]]', id="in without a list"),
         pytest.param([["items", "=", [1]]], "values of items (array<long>) are not compared", "is_null", id="array"),
@@ -136,7 +135,6 @@ def test_a_name_of_one_column_is_enough_and_a_field_is_named_behind_its_struct()
         pytest.param([["mean", "~", 1]], "'~' is not an operator", "not_null", id="operator"),
         pytest.param([["mean", "is_null", 1]], "the operator is_null takes no value", "not_null", id="a value more"),
         pytest.param([["mean", "="]], "the operator = takes one value", "not_null", id="a value less"),
-        pytest.param([["mean"]], "a list is not a comparison", "column", id="short"),
         pytest.param([7], "7 is not a comparison", "column", id="no list"),
         pytest.param({"a": 1}, "where is a dict, not a list", "column", id="an object"),
         pytest.param([["mean", "not_null"]] * (MAX_TERMS + 1), "33 comparisons, above 32", "fewer", id="many"),
@@ -214,12 +212,9 @@ def test_both_forms_are_one_question_at_a_server() -> None:
         ("a = 'x", "    ^", "a quote is not closed"),
         ("a = null", "    ^", "is null"),
         ("a like 'x'", "  ^", "a comparison is expected"),
-        ("a in 1", "     ^", "`(` is expected"),
         ("a = 1 b = 2", "      ^", "`and` between them"),
-        ("a = 1 and", "         ^", "the name of a column"),
         ("a is\nnot 1", "         ^", "null is expected"),
         ("a = 12x", "    ^", "not understood"),
-        ("a ? 1", "  ^", "not understood"),
     ],
 )
 def test_a_wrong_expression_is_shown_with_a_caret(text: str, caret: str, why: str) -> None:
