@@ -74,7 +74,6 @@ def bad_bytes(data: bytes, rng: Random) -> bytes:
 
 
 def _somewhere(document: Any, rng: Random) -> tuple[Any, Any]:
-    """A container within the document, and one of its keys."""
     holder, key, at = None, None, document
     while isinstance(at, (dict, list)) and at:
         key = rng.choice(list(at)) if isinstance(at, dict) else rng.randrange(len(at))

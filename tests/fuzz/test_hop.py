@@ -70,7 +70,6 @@ def bad_hops(good: Sequence[bytes]) -> Any:
 
 
 async def asked(app: Any, body: bytes) -> tuple[int, bytes]:
-    """Status and body of an application's answer to a hop."""
     status, parts = 0, []
 
     async def receive() -> MutableMapping[str, Any]:

@@ -76,7 +76,6 @@ def printable(target: bytes) -> bytes:
 
 
 async def ask(app: Any, request: bytes) -> None:
-    """One request, and what its answer must be."""
     line, _, body = request.partition(b"\n")
     method, _, target = line.partition(b" ")
     raw_path, _, query = printable(target).partition(b"#")[0].partition(b"?")

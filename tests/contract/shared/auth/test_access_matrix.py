@@ -92,7 +92,6 @@ _ENDLESS = {"events", "watch_key", "watch_key_by_json"}
 
 
 def calls(document: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
-    """Method, target and name of each call."""
     for path, methods in document["paths"].items():
         target = path.replace("{store}", "op0").replace("{key}", WORD).replace("{node_id}", "n1")
         target = target.replace("{snapshot}", LEASE.encode()).replace("{ending}", "csv")
@@ -127,7 +126,6 @@ def test_every_call_answers_each_credential_as_its_grants_say(world: World, serv
 
 
 def routes_of(app: Any) -> Iterator[tuple[str, str]]:
-    """Method and path of each route of the framework."""
     while not isinstance(app, FastAPI):
         app = getattr(app, "_http", None) or app._app
     pending: list[Any] = list(app.routes)

@@ -87,7 +87,6 @@ BROWSER = "accept: text/html,application/xhtml+xml\r\n"
 
 
 def sign_in(world: World, key: str, *, more: str = "") -> Answer:
-    """Send the form as a browser does."""
     body = f"key={quote(key)}"
     with RawClient(world.ports["router"]) as client:
         head = f"POST /admin/login HTTP/1.1\r\nhost: x\r\ncontent-length: {len(body)}\r\n{more}"
@@ -96,7 +95,6 @@ def sign_in(world: World, key: str, *, more: str = "") -> Answer:
 
 
 def signed_in(world: World, who: str) -> str:
-    """The header that shows the session of somebody."""
     status, headers, _ = sign_in(world, world.keys[who])
     assert (status, headers["location"]) == (303, "../admin/")
     cookie, *attributes = headers["set-cookie"].split("; ")

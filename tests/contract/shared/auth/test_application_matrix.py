@@ -38,7 +38,6 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> World:
 
 
 def calls() -> Iterator[tuple[str, str, str]]:
-    """Method, path and need of each call."""
     for path, methods in document("router", is_fleet=True, is_guarded=True)["paths"].items():
         for method, call in methods.items():
             yield method.upper(), path, _need(method, path, call)

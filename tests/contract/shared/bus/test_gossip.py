@@ -93,7 +93,6 @@ async def test_assignments_catalogues_announcements_and_hints_arrive(bus: Bus, o
 
 
 def changed(message: Message, **fields: object) -> bytes:
-    """A heartbeat's envelope around other fields."""
     return b"heartbeat\n" + orjson.dumps({**message.model_dump(mode="json"), **fields})
 
 

@@ -48,7 +48,6 @@ def answers(service: Served, target: str) -> bool:
 
 
 def needs(program: Path, name: str) -> None:
-    """Skip the test where there is no such generator."""
     if not program.exists():
         pytest.skip(f"no {name}: make validators")
 
@@ -77,7 +76,6 @@ def said_of_any(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
 
 @pytest.fixture
 def document(service: Served, tmp_path: Path) -> Path:
-    """The service's document in a file."""
     path = tmp_path / "openapi.json"
     path.write_text(json.dumps(service.get("/openapi.json").body))
     return path

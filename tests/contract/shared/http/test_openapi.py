@@ -60,7 +60,6 @@ def nameless(path: str) -> str:
 
 
 def _leaves(routes: Iterable[Any]) -> Iterator[Any]:
-    """The routes of routers within routers."""
     for route in routes:
         inner = getattr(route, "original_router", None)
         if inner is not None:
@@ -88,7 +87,6 @@ def service(
 
 
 def position_of(client: Served) -> str:
-    """The position of a reader who saw the newest version."""
     wait_until(lambda: client.get(f"{STORE}/keys/{WORD}").status == 200, what="an answer")
     return str(client.get(f"{STORE}/keys/{WORD}").body["position"])
 
@@ -105,7 +103,6 @@ def of_the_past(position: str) -> str:
 
 
 def of_another(position: str) -> str:
-    """A position of another application."""
     return replace(decode_position(position), application_id=ApplicationId("other")).encode()
 
 

@@ -49,7 +49,6 @@ OF_A_CHANGE = {ProblemType.CROSS_SITE, ProblemType.NOT_JSON, ProblemType.TOO_LAR
 
 
 def types_of(response: Json) -> list[ProblemType]:
-    """Its problem types, in order."""
     schema = response.get("content", {}).get(PROBLEM_JSON, {"schema": {}})["schema"]
     slugs = schema["dependentSchemas"]["type"]["properties"]["type"]["enum"] if schema else []
     return [next(each for each in ProblemType if each.slug == slug) for slug in slugs]

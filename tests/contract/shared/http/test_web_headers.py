@@ -136,7 +136,6 @@ def test_a_page_of_this_service_and_what_services_tell_each_other_is_for_no_othe
 def asked(
     world: World, service: str, target: str, who: str | None, *, body: str | None = None, **headers: str
 ) -> tuple[HTTPResponse, bytes]:
-    """The answer to a reader who takes gzip, and its body as it came."""
     shown = {} if who is None else {"authorization": f"Bearer {world.keys[who]}"}
     kind = {} if body is None else {"content-type": "application/json"}
     connection = http.client.HTTPConnection("127.0.0.1", world.ports[service], timeout=20)

@@ -216,7 +216,6 @@ def test_strings_that_are_not_utf8_keep_their_bytes(spark: SparkSession) -> None
 
 
 def unsafe_rows(frame: Any) -> list[bytes]:
-    """The rows as Spark's own plan leaves them, byte for byte."""
     plan = frame._jdf.queryExecution().executedPlan()
     return [bytes(row.getBytes()) for row in plan.executeCollect()]
 
@@ -257,7 +256,6 @@ def carrier_type(spark_type: SparkType) -> str:
 
 
 def from_carrier(spark_type: SparkType, source: str, depth: int = 0) -> str:
-    """The SQL expression that turns a carried value into the type."""
     item = f"x{depth}"
     match spark_type:
         case StructType(fields):

@@ -30,7 +30,6 @@ SECRET = b"s" * 32
 
 @pytest.fixture
 def keys(tmp_path: Path) -> Keys:
-    """Two readers of a store each, an operator, and a reader whose key has expired."""
     made = Keys(tmp_path / "credentials.toml")
     made.role("of-a", '{stores = ["a"], actions = ["point"]}')
     made.role("of-b", '{stores = ["b"], actions = ["point"]}')
@@ -47,7 +46,6 @@ def access_of(keys: Keys, *, secret: Path | None = None, now_s: Any = None) -> A
 
 
 def asked(access: Access, key: str | None, target: str, method: str = "GET") -> str:
-    """Who was let in, or the type of the problem."""
     headers = [] if key is None else [bearer(key)]
     decided, _ = access.decide(method, target.encode(), presented_in(headers))
     return decided.type.slug if isinstance(decided, Problem) else decided.principal.name
@@ -112,7 +110,6 @@ class Connections:
         self.protocols = connected(app, answers, self.wires)
 
     async def ask(self, number: int, request: bytes) -> bytes:
-        """The body of the answer to a request that is sent on a connection."""
         before = len(self.wires[number].bodies)
         self.protocols[number].data_received(request)
         for _ in range(4):  # a request that is answered by ASGI has a task

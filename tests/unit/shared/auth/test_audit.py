@@ -46,8 +46,6 @@ class Service(LookupsFirst):
 
 
 class World:
-    """One service, guarded or not, and its clock."""
-
     def __init__(self, access: Access | None, clock: ManualClock) -> None:
         self.clock = clock
         http = service_app("test", lambda _: None)  # type: ignore[arg-type,return-value]  # no lifespan runs

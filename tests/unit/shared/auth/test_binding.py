@@ -131,8 +131,6 @@ def test_files_are_looked_at_by_themselves_while_a_service_runs(
     monkeypatch.setattr("understudy_shared.auth.authentication.LOOK_EVERY_S", 0.01)
 
     class Watching(AuditLog):
-        """Says that keys have gone."""
-
         def keys_changed(self, added: list[str], removed: list[str]) -> None:
             super().keys_changed(added, removed)
             emptied.set()

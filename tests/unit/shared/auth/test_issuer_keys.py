@@ -58,7 +58,6 @@ class World:
         return found
 
     async def settled(self) -> None:
-        """Until no question to the issuer is under way."""
         async with asyncio.timeout(LIMIT_S):
             while self.source._asking is not None:
                 await asyncio.wait([self.source._asking])

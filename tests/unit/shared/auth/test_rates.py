@@ -23,8 +23,6 @@ NAMED = b"/v1/applications/%b/stores/words/keys/a"
 
 
 class World:
-    """A guarded service, whose clock a test moves."""
-
     def __init__(self, folder: Path, limits: str) -> None:
         self.now_s = 1_000_000.0
         self.keys = Keys(folder / "credentials.toml")

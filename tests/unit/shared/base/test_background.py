@@ -21,8 +21,6 @@ async def forever() -> None:
 
 
 async def died(supervisor: Supervisor) -> None:
-    """Wait until a task failed."""
-
     async def is_dead() -> bool:
         return supervisor.failure is not None
 
@@ -149,8 +147,6 @@ def work(steps: int) -> Generator[None, None, int]:
 
 
 class Others:
-    """A task that counts its turns."""
-
     turns = 0
 
     async def run(self) -> None:

@@ -180,7 +180,6 @@ WRITE = 0
 
 
 def assigned(tasks: dict[str, AssignedTask], **fields: object) -> Assignment:
-    """The first assignment, of these tasks."""
     return assignment(term=1, epoch=1).model_copy(update={"partitions": 6, "tasks": tasks, **fields})
 
 
@@ -228,7 +227,6 @@ def test_after_any_loss_and_in_any_order_what_is_followed_is_an_assignment_that_
 
 
 def decoded(change: AssignmentChange) -> AssignmentChange:
-    """The change as another process reads it."""
     return AssignmentChange.decode(change.encode(), application_id="flights", where="here")
 
 

@@ -31,7 +31,6 @@ messages = st.sampled_from((*SPOKEN, CATALOGUE, WIDE))
 
 
 def decoded(kind: type[Message], fields: object) -> Message:
-    """What `kind` makes of a JSON document."""
     return kind.decode(orjson.dumps(fields), application_id=APPLICATION, where="a test")
 
 
@@ -43,7 +42,6 @@ def test_unknown_fields_change_nothing(message: Message, unknown: dict[str, obje
 
 
 def places(value: object, path: tuple[object, ...] = ()) -> list[tuple[object, ...]]:
-    """The paths of all values inside a JSON document."""
     inside: list[tuple[object, object]] = []
     if isinstance(value, dict):
         inside = list(value.items())

@@ -17,7 +17,6 @@ MAX_MESSAGES, MAX_BYTES = 4, 30
 
 
 def waiting(inbox: Inbox) -> list[Heard]:
-    """All that a reader would get now."""
     return [*inbox._waiting]
 
 

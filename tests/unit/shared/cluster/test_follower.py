@@ -58,7 +58,6 @@ class Recorder:
 
 @asynccontextmanager
 async def following(bus: FragileBus) -> AsyncIterator[tuple[ClusterFollower, Recorder]]:
-    """A follower that runs on the bus, on which one node lives."""
     gossip, part = Gossip(bus, APPLICATION), Recorder()
     view = ClusterView(lambda kind, why: None, lambda: (None, 0))
     follower = ClusterFollower(gossip, view, part, heartbeat_ms=lambda: 10, clock=SystemClock())
@@ -192,7 +191,6 @@ class Nodes:
 
 
 def world(count: int) -> tuple[Tables, Nodes, Polls]:
-    """Nodes that nobody has heard of, all in one assignment."""
     names = [f"n{number:03}" for number in range(count)]
     latest = assigned({TASK: task(names[0], *names[1:])}, order=(2, 5))
     endpoints = {name: latest.members[name].model_copy(update={"port": 7000 + at}) for at, name in enumerate(names)}

@@ -97,8 +97,6 @@ def assignment(said: Assigned) -> Assignment:
 
 @dataclass(frozen=True)
 class Judgement:
-    """What a process makes of all that it heard."""
-
     alive: dict[str, Heartbeat]
     """The nodes that were heard within their expiry, and what of their last heartbeats is believed."""
     dead: set[str]

@@ -227,8 +227,6 @@ def threads() -> Iterator[SharedThreads]:
 
 
 def submit(threads: SharedThreads, application: str, *call: Any) -> Any:
-    """Submit a call in the context of an application."""
-
     def of_an_application() -> Any:
         APPLICATION.set(application)
         return threads.submit(*call)

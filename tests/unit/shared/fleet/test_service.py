@@ -47,8 +47,6 @@ class Listing(NotOpen):
 
 @dataclass
 class Application:
-    """An application that reports what a test says."""
-
     app: LookupsFirst
     state: State = State.SERVING
     reasons: tuple[str, ...] = ()
@@ -123,8 +121,6 @@ def test_families_of_one_name_become_one_with_a_label_for_each_application() -> 
 
 
 class Process(FleetService[Application]):
-    """The process of some applications."""
-
     def __init__(self, **applications: Application) -> None:
         settings: Any = None  # it has no port
         super().__init__("node", settings, HostInfo("here", 1), Access(), ConnectionGuard())

@@ -84,8 +84,6 @@ def test_each_command_is_of_its_call_and_sends_what_the_call_takes() -> None:
 
 
 class Page(HTMLParser):
-    """Its elements, and those that were not closed."""
-
     def __init__(self, html: str) -> None:
         super().__init__()
         self.elements: list[str] = []

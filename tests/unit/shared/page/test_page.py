@@ -173,14 +173,12 @@ HOSTILE = """<img src=x onerror=alert(1)>"'`{{7*7}}</script>"""
 
 @pytest.fixture
 async def client() -> AsyncIterator[httpx.AsyncClient]:
-    """A client of a router that knows the healthy overview."""
     transport = httpx.ASGITransport(app=fake_app())
     async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1:8080") as made:
         yield made
 
 
 def rendered(overview: Overview, query: PageQuery | None = None) -> str:
-    """The page of an overview."""
     return "".join(
         page_pieces(overview, {"all": history(), "store": history(), "open": history()}, query or PageQuery(), "build")
     )
@@ -271,7 +269,6 @@ def known(tick: int, overview: Overview | None = None) -> Known:
 
 
 async def sent(viewer: Viewer, now: Known) -> dict[str, Any]:
-    """The data of the event that a viewer gets."""
     event = await viewer.event(now)
     assert event.startswith(b"event: page\ndata: ")
     assert event.endswith(b"\n\n")

@@ -42,8 +42,6 @@ def test_only_who_says_so_gets_gzip(accepted: bytes, does: bool) -> None:
 
 
 class Sent:
-    """What was sent of one answer."""
-
     def __init__(self) -> None:
         self.start: MutableMapping[str, Any] = {}
         self.body = b""

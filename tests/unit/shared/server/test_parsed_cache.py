@@ -95,8 +95,6 @@ class Asked:
 
 
 class Connections:
-    """Connections of one service, which remembers heads or none."""
-
     def __init__(self, *, remembers: bool) -> None:
         self.app = Asked()
         self.heads = ParsedCache[ParsedHead](max_key_bytes=MAX_HEAD_BYTES if remembers else 0)

@@ -150,7 +150,6 @@ async def never(scope: Scope, receive: Receive, send: Send) -> None:
 
 
 def opened() -> tuple[Later, list[Wire], list[HttpProtocol]]:
-    """Connections of one service, and where their answers go."""
     app, wires = Later(), [Wire() for _ in range(CONNECTIONS)]
     return app, wires, connected(app, Answers(direct=app, bodies=app, batches=app), wires)
 

@@ -21,7 +21,6 @@ PEERS = 8
 
 
 def greeting(signer: Signer) -> bytes:
-    """What a client says first."""
     incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
     client = signer.client().wrap_bio(incoming, outgoing, server_hostname="localhost")
     with pytest.raises(ssl.SSLWantReadError):

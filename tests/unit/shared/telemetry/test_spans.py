@@ -123,8 +123,6 @@ class OneSpan:
 
 
 class OneExchange:
-    """A request that a test answers, or leaves."""
-
     trace: Trace | None = ASKED
     authorization = UNGUARDED
 

@@ -94,7 +94,6 @@ def ours(tmp_path_factory: pytest.TempPathFactory) -> Signer:
 
 @pytest.fixture
 def files(ours: Signer) -> Files:
-    """A node's, which a test may spoil."""
     return ours.issue("node", uri("node"))
 
 
@@ -181,8 +180,6 @@ def test_a_changed_file_gives_new_connections_another_context_and_a_broken_one_n
 
 
 class Clock:
-    """A time that a test sets."""
-
     def __init__(self) -> None:
         self.now_s = time.time()
 

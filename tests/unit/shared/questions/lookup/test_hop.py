@@ -146,7 +146,6 @@ def test_every_changed_byte_gives_a_hop_of_the_same_shape_or_is_refused(body: by
 
 
 def with_header(body: bytes, header: object) -> bytes:
-    """The hop with another header."""
     (length,) = struct.unpack_from("<I", body, 4)
     packed = orjson.dumps(header)
     return b"USH1" + struct.pack("<I", len(packed)) + packed + body[8 + length :]

@@ -168,7 +168,6 @@ def quoted(value: object, quote: str) -> str:
 
 
 def written(term: tuple[object, ...], quote: str) -> str:
-    """Return a comparison as a person writes it."""
     column, op, *rest = term
     name = str(column)
     shown = name if name.isidentifier() and name.isascii() and name.lower() not in _WORDS else quoted(name, "`")
