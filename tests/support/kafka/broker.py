@@ -1,4 +1,4 @@
-"""A real Kafka broker that a test stops, kills, freezes and empties: it comes back at the same address.
+"""A real Kafka broker that a test stops, kills and freezes: it comes back at the same address.
 
 Its jars come through Maven, once, into the checkout's `.cache`. Where there is no Maven, or it reaches nothing, tests
 that ask for a broker are skipped. It checks retention and compacts several times a second.
@@ -136,16 +136,8 @@ class KafkaBroker:
     def resume(self) -> None:
         self._signal(signal.SIGCONT)
 
-    def empty(self) -> None:
-        """Kill it and start another one, without topics, in its place."""
-        self.kill()
-        shutil.rmtree(self._folder / "data")
-        self._format()
-        self.start()
-
     @contextmanager
     def admin(self) -> Iterator[AdminClient]:
-        """A client that makes and changes topics."""
         settings: dict[str, Any] = {"bootstrap.servers": self.servers, "logger": _Silence()}
         yield AdminClient(settings)
 
@@ -172,7 +164,6 @@ class KafkaBroker:
             wait_until(lambda: _partitions(admin, name) == 0, what=f"the end of topic {name}")
 
     def grow_topic(self, name: str, partitions: int) -> None:
-        """Grow a topic to so many partitions."""
         with self.admin() as admin:
             admin.create_partitions([NewPartitions(name, partitions)])[name].result(_ADMIN_LIMIT_S)
             wait_until(lambda: _partitions(admin, name) == partitions, what=f"partitions of {name}")

@@ -10,6 +10,7 @@ import pyarrow as pa
 from confluent_kafka import Producer
 from tests.support.spark.queries import wait_until
 
+from understudy_aligned.inputs.kafka_client import KafkaConfig
 from understudy_aligned.inputs.kafka_input import KafkaInput
 from understudy_aligned.inputs.records import ROW_SCHEMA, Cursor, TopicPartition
 
@@ -55,8 +56,6 @@ def begin_transaction(
 
 
 class Reading:
-    """An input, and all that it brought."""
-
     def __init__(self, reads: KafkaInput) -> None:
         self.input = reads
         self.rows: dict[TopicPartition, list[pa.RecordBatch]] = {}
@@ -67,7 +66,6 @@ class Reading:
         self.input.seek(dict.fromkeys(partitions, cursor or Cursor()), timeout_ms=10_000)
 
     def turn(self, wanted: Mapping[TopicPartition, int], *, timeout_ms: int = 100) -> Mapping[TopicPartition, int]:
-        """The lags of this turn."""
         fetched = self.input.fetch(wanted, timeout_ms=timeout_ms)
         for chunk in fetched.chunks:
             assert chunk.rows.schema == ROW_SCHEMA
@@ -76,9 +74,8 @@ class Reading:
         self.lags.update(fetched.lags)
         return fetched.lags
 
-    def until_lag(self, partition: TopicPartition, lag: int, *, most: int = 10_000) -> None:
-        """Fetch on until a turn reports this lag."""
-        wait_until(lambda: self.turn({partition: most}).get(partition) == lag, what=f"lag {lag} of {partition}")
+    def until_lag(self, partition: TopicPartition, lag: int) -> None:
+        wait_until(lambda: self.turn({partition: 10_000}).get(partition) == lag, what=f"lag {lag} of {partition}")
 
     def column(self, partition: TopicPartition, name: str) -> list[Any]:
         """A column of all records, in the order of their arrival."""
@@ -86,3 +83,12 @@ class Reading:
 
     def values(self, partition: TopicPartition) -> list[Any]:
         return self.column(partition, "value")
+
+
+@contextmanager
+def reading(config: KafkaConfig) -> Iterator[Reading]:
+    reads = Reading(KafkaInput(config))
+    try:
+        yield reads
+    finally:
+        reads.input.close()

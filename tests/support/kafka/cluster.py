@@ -34,7 +34,6 @@ class KafkaCluster:
         return self.brokers[0].make_topic(partitions, replication=len(BROKERS))
 
     def wait_for_copies(self) -> None:
-        """Return when every copy of every partition is whole again."""
         with self.brokers[0].admin() as admin:
             wait_until(lambda: _are_whole(admin), what="every copy of every partition", limit_s=_COPIES_LIMIT_S)
 

@@ -16,7 +16,6 @@ class JavaPriorityQueue(Generic[T]):
         self._heap: list[T] = []
 
     def offer(self, item: T) -> None:
-        """Add an item."""
         self._heap.append(item)
         place = len(self._heap) - 1
         while place > 0:

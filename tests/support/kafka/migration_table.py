@@ -164,7 +164,6 @@ def written() -> str:
 
 
 def main() -> None:
-    """Write the tables into the page."""
     before, _, rest = PAGE.read_text().partition(BEGIN)
     _, _, behind = rest.partition(END)
     PAGE.write_text(f"{before}{BEGIN}\n\n{written()}\n\n{END}{behind}")

@@ -48,8 +48,6 @@ class Count(NamedTuple):
 
 
 class Run(NamedTuple):
-    """Records are taken."""
-
     now_ms: int
 
 
@@ -99,8 +97,6 @@ STARVATION = History(
 
 
 class Delivered(NamedTuple):
-    """What one run delivered."""
-
     taken: Mapping[int, Sequence[tuple[str, int]]]
     """By task, in order: partition and offset."""
 
@@ -229,11 +225,9 @@ def _steps(
         yield Run(now_ms)
 
 
-def modelled(
-    commands: Iterable[str], deviations: Set[Deviation], *, lag_max_age_ms: int = LAG_MAX_AGE_MS
-) -> list[Turn]:
+def modelled(commands: Iterable[str], deviations: Set[Deviation]) -> list[Turn]:
     """What comes of commands where these deviations hold."""
-    group = PartitionGroups(TOPICS, deviations, lag_max_age_ms=lag_max_age_ms)
+    group = PartitionGroups(TOPICS, deviations, lag_max_age_ms=LAG_MAX_AGE_MS)
     return [turn for turn in map(group.apply, commands) if turn is not None]
 
 
@@ -274,7 +268,6 @@ class _Play:
         self._played = Played()
 
     def played(self) -> Played:
-        """Play all steps."""
         story, played = self._story, self._played
         played.commands.append("begin")
         played.commands += [f"idle {topic} {idle_ms}" for topic, idle_ms in story.topic_idle_ms.items()]

@@ -60,7 +60,6 @@ class Turn(NamedTuple):
 
     @classmethod
     def parse(cls, line: str) -> Turn:
-        """Parse a line of the driver."""
         stream_time, enforced, late, *taken = line.split()
         count, total, most = late.removeprefix("late=").split("/")
         return cls(
@@ -90,8 +89,6 @@ class _Queue:
 
 
 class _Group:
-    """One task."""
-
     def __init__(self, idle_ms: int, compare: Callable[[_Queue, _Queue], int]) -> None:
         self.idle_ms = idle_ms
         self.queues: dict[str, _Queue] = {}

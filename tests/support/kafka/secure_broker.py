@@ -50,7 +50,6 @@ class SecureBroker(KafkaBroker):
 
 @contextmanager
 def secure_broker(folder: Path) -> Iterator[SecureBroker]:
-    """A broker until the end of the block."""
     found = jars()
     if isinstance(found, str):
         pytest.skip(found)

@@ -38,7 +38,6 @@ class PartitionGroupDriver:
         self._command = [java, *_JAVA_OPTIONS, "-cp", f"{folder}:{jars}/*", MAIN]
 
     def answers(self, commands: Iterable[str]) -> list[Turn]:
-        """What Kafka answers to each `run`."""
         output = _run(self._command, limit_s=_RUN_LIMIT_S, commands="".join(f"{line}\n" for line in commands))
         return [Turn.parse(line) for line in output.splitlines()]
 

@@ -11,7 +11,6 @@ _POM = Path(__file__).with_name("abfs_jars") / "pom.xml"
 
 
 def jars() -> Path | str:
-    """Their folder, or why there is none."""
     return fetched_jars(_POM, "spark-abfs-jars")
 
 

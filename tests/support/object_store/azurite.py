@@ -45,8 +45,6 @@ class Container(Bucket):
 
 
 class AzureServer:
-    """A running server."""
-
     scheme = "abfss"
     depth = 2
     busy = "ServerBusy"

@@ -81,8 +81,6 @@ class Bucket:
 
 
 class StoreServer(Protocol):
-    """A running server of one kind of store."""
-
     port: int
     scheme: str
     depth: int
@@ -113,7 +111,6 @@ def new_name() -> str:
 def running(
     command: Sequence[str], log: Path, *, port: int, limit_s: float, environ: Mapping[str, str] | None = None
 ) -> Iterator[None]:
-    """Run a server, which listens at `port`, until the end of the block."""
     with log.open("wb") as lines:
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=lines, stderr=lines, env=environ)
     try:

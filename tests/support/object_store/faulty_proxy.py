@@ -60,24 +60,19 @@ Fault = Refuse | Cut | Stall | Say
 
 
 class RequestLog:
-    """The requests so far."""
-
     def __init__(self) -> None:
         self.asked: list[Asked] = []
         self._noting = threading.Lock()
 
     def note(self, asked: Asked) -> None:
-        """Count a request."""
         with self._noting:
             self.asked.append(asked)
 
     def kinds(self, *, of: Callable[[Asked], bool] = lambda _: True) -> Counter[str]:
-        """How many requests there were, by kind."""
         with self._noting:
             return Counter(asked.kind for asked in self.asked if of(asked))
 
     def forget(self) -> None:
-        """Count from nothing again."""
         with self._noting:
             self.asked.clear()
 
@@ -120,7 +115,6 @@ class FaultyProxy(RequestLog):
 
 @contextmanager
 def faulty_proxy(backend: int, *, depth: int = 1) -> Iterator[FaultyProxy]:
-    """A proxy of the server at that port, until the block ends."""
     proxy = FaultyProxy(backend, depth=depth)
     proxy.start()
     try:

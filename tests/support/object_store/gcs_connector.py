@@ -12,7 +12,6 @@ _CLASSES = "com.google.cloud.hadoop.fs.gcs.GoogleHadoop"
 
 
 def jars() -> Path | str:
-    """Their folder, or why there is none."""
     return fetched_jars(_POM, "spark-gcs-jars")
 
 

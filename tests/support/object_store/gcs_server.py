@@ -52,8 +52,6 @@ class GcsBucket(Bucket):
 
 
 class GcsServer:
-    """A running server."""
-
     scheme = "gs"
     depth = 1
     busy = "SlowDown"
@@ -89,7 +87,6 @@ class GcsServer:
 
 
 def access_to(endpoint: str, token: str = TOKEN) -> StoreAccess:
-    """Access by an explicit token."""
     return StoreAccess({"base_url": endpoint, "bearer_token": token}, allow_http=True, looked_in="the test")
 
 

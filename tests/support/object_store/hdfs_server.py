@@ -149,7 +149,6 @@ class HdfsServer:
         assert done.returncode == 0, done.stderr[-2000:]
 
     def admin(self, *arguments: str) -> str:
-        """Run a command of `hdfs dfsadmin`."""
         return self.run("org.apache.hadoop.hdfs.tools.DFSAdmin", *arguments)
 
     def run(self, tool: str, *arguments: str, environ: Mapping[str, str] | None = None) -> str:
@@ -246,7 +245,6 @@ class Door:
     def files(
         self, bucket: str, path: str, *, limits: StoreLimits | None = None, environ: Mapping[str, str] | None = None
     ) -> HadoopFiles:
-        """Return a reader, which takes its settings from `environ`."""
         return HadoopFiles(Hdfs(self.url(bucket, path), environ or {}), limits=limits)
 
     @property
@@ -256,7 +254,6 @@ class Door:
 
 
 def write_conf(path: Path, settings: Mapping[str, str]) -> None:
-    """Write a file of Hadoop's configuration."""
     lines = [
         f"<property><name>{name}</name><value>{escape(value)}</value></property>" for name, value in settings.items()
     ]
@@ -264,7 +261,6 @@ def write_conf(path: Path, settings: Mapping[str, str]) -> None:
 
 
 def jars() -> Path | str:
-    """Their folder, or why there is none."""
     return fetched_jars(_POM, "hdfs-server-jars")
 
 

@@ -119,7 +119,6 @@ class Identities(ThreadingHTTPServer):
         return found | endpoints | {"AWS_ALLOW_HTTP": "true"}
 
     def token(self) -> str:
-        """Make another token."""
         with self._noting:
             self.asked += 1
             return f"{SECRET}-token-{self.asked}"
@@ -196,7 +195,6 @@ class _Handler(BaseHTTPRequestHandler):
 
 @contextmanager
 def identities(folder: Path) -> Iterator[Identities]:
-    """The server, until the end of the block."""
     identities = Identities(folder)
     servers = (identities, identities.sts)
     threads = [Thread(target=each.serve_forever, kwargs={"poll_interval": 0.01}) for each in servers]

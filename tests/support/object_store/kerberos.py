@@ -77,7 +77,6 @@ class Kerberos:
         return path
 
     def tickets(self, principal: str, keytab: Path, *, lifetime: str = "1h") -> Path:
-        """Log in, and return the ticket cache."""
         path = self._folder / f"{principal}.cache"
         self._run("bin/kinit", "-c", str(path), "-l", lifetime, "-k", "-t", str(keytab), principal)
         return path

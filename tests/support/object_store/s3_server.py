@@ -32,8 +32,6 @@ _START_LIMIT_S = 240
 
 
 class S3Bucket(Bucket):
-    """A bucket of the server."""
-
     def __init__(self, server: S3Server, name: str, store: S3Store) -> None:
         super().__init__(name, store)
         self._server = server
@@ -43,8 +41,6 @@ class S3Bucket(Bucket):
 
 
 class S3Server:
-    """A running server."""
-
     scheme = "s3"
     depth = 1
     busy = "SlowDown"
@@ -75,7 +71,6 @@ class S3Server:
         return S3(self.url(bucket, path), lambda: access_to(endpoint or self.endpoint, secret=secret or SECRET_KEY))
 
     def environment(self, endpoint: str | None = None) -> dict[str, str]:
-        """What a process needs to read it, at `endpoint` if that is another."""
         return {
             "AWS_ACCESS_KEY_ID": ACCESS_KEY,
             "AWS_SECRET_ACCESS_KEY": SECRET_KEY,
@@ -113,7 +108,6 @@ def access_to(endpoint: str, *, secret: str = SECRET_KEY, token: str | None = No
 
 
 def jars() -> Path | str:
-    """Their folder, or why there is none."""
     return fetched_jars(_POM, "s3-server-jars")
 
 

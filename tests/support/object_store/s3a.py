@@ -11,7 +11,6 @@ _POM = Path(__file__).with_name("s3a_jars") / "pom.xml"
 
 
 def jars() -> Path | str:
-    """Their folder, or why there is none."""
     return fetched_jars(_POM, "spark-s3a-jars")
 
 

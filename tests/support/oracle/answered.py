@@ -29,7 +29,6 @@ LISTS = {"session": "sessions", "join-side": "rows"}
 
 
 def wait_for_last(served: Served, oracle: KindsCheckpoint) -> None:
-    """Return when every partition of every store shows the last version."""
     wait_until(lambda: not served.not_ready() and _shows(served, oracle), what="the last version")
 
 
@@ -143,7 +142,6 @@ def assert_history(oracle: KindsCheckpoint, store: KindStore, of_key: list[objec
 
 
 def watch_target(store: KindStore, kept: Kept) -> str:
-    """The target of a watch of a key."""
     return f"{store.name}/watch?key={quote(json.dumps(kept.key))}"
 
 
@@ -154,7 +152,6 @@ def assert_snapshot(event: Event, kept: Kept) -> None:
 
 
 def assert_batch(oracle: KindsCheckpoint, store: KindStore, served: Served, *, version: int | None = None) -> None:
-    """Every key of a store at a version, in batches."""
     kept, bounds = store.kept[version or oracle.last], {} if version is None else {"version": version}
     answers = served.look_up_all([each.key for each in kept], store=store.name, **bounds)
     for each, answer in zip(kept, answers, strict=True):

@@ -44,7 +44,6 @@ def run_changing(
     batches: list[list[dict[str, object]]],
     state_format: StateFormat = CHANGED_FORMAT,
 ) -> None:
-    """Run the query over these batches, with the columns of `build`."""
     run_query(
         spark,
         name="changing",

@@ -35,7 +35,6 @@ class Shape:
 
     @property
     def store(self) -> str:
-        """The store's name when it has no alias."""
         return f"op{self.operator_id}"
 
     def evicted(self, version: int) -> list[OracleRow]:
@@ -57,7 +56,6 @@ class OracleCheckpoint:
 
     @property
     def last(self) -> int:
-        """The last committed version."""
         return self.versions[-1]
 
     def compared(self, spark: str) -> Compared:
@@ -69,7 +67,6 @@ class OracleCheckpoint:
         return compared(spark, "stateStoreSave", "value", self.state_format, of_versions)
 
     def last_rows(self) -> Iterator[tuple[Shape, OracleRow]]:
-        """Every row of every store at the last version."""
         for shape in self.shapes.values():
             for row in shape.rows[self.last]:
                 yield shape, row

@@ -26,8 +26,6 @@ Variables = Mapping[str, Mapping[str, str]]
 
 
 class VariableSource(NamedTuple):
-    """A state variable in Spark's reader."""
-
     operator_id: int
     variable: str
     kind: str
@@ -47,7 +45,6 @@ def write_custom_checkpoint(
     state_format: StateFormat,
     *,
     operators: Sequence[str] = tuple(OPERATORS),
-    conf: Mapping[str, str] | None = None,
     batch_count: int = BATCHES,
 ) -> KindsCheckpoint:
     """Run the query, with snapshots among the changelogs, and ask Spark for every retained version. A query that is
@@ -61,7 +58,7 @@ def write_custom_checkpoint(
         build=partial(build_custom, operators=operators),
         checkpoint=folder / "checkpoint",
         state_format=state_format,
-        options=custom_options(conf),
+        options=custom_options(),
     )
     return read_custom_checkpoint(spark, run.checkpoint, state_format, {name: VARIABLES[name] for name in operators})
 
@@ -95,7 +92,6 @@ def custom_options(conf: Mapping[str, str] | None = None) -> QueryOptions:
 def read_custom_checkpoint(
     spark: SparkSession, checkpoint: Path, state_format: StateFormat, variables: Variables
 ) -> KindsCheckpoint:
-    """What Spark's reader says of every retained version."""
     batches = committed_batches(checkpoint)[-RETAINED:]
     found = list(_sources(checkpoint, variables))
     kept = read_variables(spark, checkpoint, found, batches)
@@ -121,7 +117,6 @@ def _sources(checkpoint: Path, variables: Variables) -> Iterator[VariableSource]
 
 
 def _operator_name(checkpoint: Path, operator_id: int) -> str:
-    """Spark's name of an operator."""
     name: str = _metadata(checkpoint, operator_id)["operatorInfo"]["operatorName"]
     return name
 

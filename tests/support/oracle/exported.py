@@ -33,18 +33,15 @@ class Exported:
 
     @property
     def lines(self) -> list[dict[str, Any]]:
-        """The lines of NDJSON."""
         return [json.loads(line) for line in self.body.splitlines()]
 
     @property
     def head(self) -> dict[str, Any]:
-        """Return the members of the first line."""
         head: dict[str, Any] = self.lines[0]["export"]
         return head
 
     @property
     def end(self) -> dict[str, Any]:
-        """What the last line says."""
         end: dict[str, Any] = self.lines[-1]["end"]
         return end
 
@@ -64,7 +61,6 @@ class Exported:
         return [line["cursor"] for line in self.lines if "cursor" in line]
 
     def arrow(self) -> tuple[pa.Table, list[dict[str, Any]]]:
-        """The rows of Arrow, and what empty batches say."""
         reader = pa.ipc.open_stream(self.body)
         batches, said = [], []
         while True:
@@ -79,7 +75,6 @@ class Exported:
         return pa.Table.from_batches(batches, reader.schema), said
 
     def csv(self) -> tuple[list[dict[str, str]], str]:
-        """The rows of CSV, and its last line."""
         *lines, last = self.body.decode().splitlines(keepends=True)
         return list(csv.DictReader(io.StringIO("".join(lines), newline=""))), last
 
@@ -95,7 +90,6 @@ def export(served: Served, store: str = "op0", *, method: str = "GET", **members
 
 
 def received(response: http.client.HTTPResponse) -> Exported:
-    """What comes of a response."""
     headers = {name.lower(): value for name, value in response.getheaders()}
     try:
         return Exported(response.status, headers, response.read(), is_whole=True)

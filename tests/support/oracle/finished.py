@@ -42,7 +42,6 @@ class FinishedRun:
 
 
 def run_finished(spark: SparkSession, checkpoint: Path, state_format: StateFormat) -> FinishedRun:
-    """Run the query over all its batches."""
     feed = InputFolder(Path(f"{checkpoint}.input"))
     for batch in finished_batches():
         feed.add(batch)

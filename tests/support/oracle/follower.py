@@ -100,7 +100,6 @@ class Follower:
         return {place: [decoded(place[0], content) for content in each] for place, each in self.seen.shown.items()}
 
     def end(self) -> None:
-        """Stop looking."""
         self._ended.set()
         self._thread.join(30)
 

@@ -51,7 +51,6 @@ def json_array(row: tuple[object, ...], struct_type: StructType) -> list[object]
 
 
 def json_value(value: object, data_type: DataType) -> object:
-    """One value as JSON."""
     if value is None:
         return None
     match data_type, value:

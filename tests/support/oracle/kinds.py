@@ -80,7 +80,6 @@ class KindsCheckpoint:
             }
 
     def of(self, operator: str) -> list[KindStore]:
-        """The stores of an operator."""
         return [store for store in self.stores.values() if store.operator == operator]
 
 
@@ -148,7 +147,6 @@ def read_kinds_checkpoint(
 def read_operator(
     spark: SparkSession, checkpoint: Path, operator: str, operator_id: int, batches: Sequence[int]
 ) -> Iterator[KindStore]:
-    """The stores of an operator at each of these batches."""
     return _READ[operator](_SparkReader(spark, checkpoint, batches), operator, operator_id)
 
 
@@ -161,8 +159,6 @@ def join_conf(state_format: StateFormat) -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class _SparkReader:
-    """Reads the retained versions of stores."""
-
     spark: SparkSession
     checkpoint: Path
     batches: Sequence[int]
@@ -170,7 +166,6 @@ class _SparkReader:
     def rows(
         self, operator_id: int, store_name: str = "default", *, has_values: bool = True
     ) -> dict[int, list[OracleRow]]:
-        """By version."""
         found = read_versions(self.spark, self.checkpoint, operator_id, self.batches, store_name, has_values=has_values)
         return {batch + 1: rows for batch, rows in found.items()}
 
@@ -178,7 +173,6 @@ class _SparkReader:
         return row_types(self.spark, self.checkpoint, operator_id, store_name)
 
     def conf(self, name: str) -> str | None:
-        """A setting of the query, as its last batch recorded it."""
         body = json.loads((self.checkpoint / "offsets" / str(self.batches[-1])).read_text().splitlines()[1])
         return cast("dict[str, str]", body["conf"]).get(name)
 

@@ -59,7 +59,6 @@ class Written:
 
     @property
     def line(self) -> tuple[int, ...]:
-        """Major and minor version."""
         return tuple(int(part) for part in self.release.split(".")[:2])
 
     def finished(self) -> tuple[Path, AnnouncedStore, list[dict[str, Any]]]:
@@ -132,7 +131,6 @@ def has_transform(release: tuple[int, ...]) -> bool:
 
 
 def operators_of(release: tuple[int, ...]) -> tuple[str, ...]:
-    """Which operators of the query in Python a release has."""
     return ("diary", "alarms") if has_transform(release) else ("alarms",)
 
 

@@ -36,15 +36,12 @@ class ServedProcess:
         self._connection = http.client.HTTPConnection("127.0.0.1", port, timeout=_TIMEOUT_S)
 
     def get(self, target: str) -> Reply:
-        """`GET target`, already percent-encoded."""
         return self._ask("GET", target, None)
 
     def post(self, target: str, body: bytes) -> Reply:
-        """`POST target`."""
         return self._ask("POST", target, body)
 
     def close(self) -> None:
-        """Close the connection."""
         self._connection.close()
 
     def _ask(self, method: str, target: str, body: bytes | None) -> Reply:

@@ -29,7 +29,6 @@ _FIRST_KEYS: Final = {
 
 
 def read_spark_3(spark: SparkSession, written: Written) -> Mapping[StateFormat, KindsCheckpoint]:
-    """What is in each format that was written."""
     found: dict[StateFormat, KindsCheckpoint] = {}
     for state_format in formats_of(written.line):
         checkpoint = written.folder / state_format.id / "checkpoint"

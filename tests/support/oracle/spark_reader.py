@@ -47,11 +47,8 @@ class OracleRow:
     value: tuple[Value, ...]
 
 
-def read_state(
-    spark: SparkSession, checkpoint: Path, operator_id: int, batch_id: int, store_name: str = "default"
-) -> list[OracleRow]:
-    """Every row of a store as `batch_id` left it."""
-    return read_versions(spark, checkpoint, operator_id, [batch_id], store_name)[batch_id]
+def read_state(spark: SparkSession, checkpoint: Path, operator_id: int, batch_id: int) -> list[OracleRow]:
+    return read_versions(spark, checkpoint, operator_id, [batch_id])[batch_id]
 
 
 def read_versions(
@@ -123,7 +120,6 @@ def ordered_keys(
 
 
 def operator_ids(checkpoint: Path) -> tuple[int, ...]:
-    """The operators that have state in a checkpoint."""
     return tuple(sorted(int(entry.name) for entry in (checkpoint / "state").iterdir() if entry.name.isdigit()))
 
 
@@ -158,7 +154,6 @@ def canonical(value: Value) -> object:
 
 
 def same_value(left: Value, right: Value) -> bool:
-    """Whether two values are the same, and of the same type all the way down."""
     return canonical(left) == canonical(right)
 
 

@@ -13,6 +13,7 @@ import redis
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from tests.support.spark.accelerator import FORMATS, Way
+from tests.support.spark.process import stat_of
 from tests.support.spark.queries import wait_until
 
 from understudy_aligned.stream import LOCK_NAME
@@ -64,7 +65,6 @@ class InputLogs:
             pipeline.execute()
 
     def remove(self) -> None:
-        """Delete all topics."""
         with redis.Redis.from_url(self.url) as client:
             client.flushall()
 
@@ -76,12 +76,10 @@ class Kept:
     batches: dict[int, list[Row]] = field(default_factory=dict)
 
     def keep(self, frame: DataFrame, batch_id: int) -> None:
-        """Keep the rows of a batch; passed to `foreachBatch`."""
         self.batches[batch_id] = rows_of(frame)
 
     @property
     def rows(self) -> list[Row]:
-        """The rows of all batches, in order."""
         return [row for batch_id in sorted(self.batches) for row in self.batches[batch_id]]
 
 
@@ -114,7 +112,6 @@ def run_to_end(frame: DataFrame, checkpoint: Path, kept: Kept | None = None) -> 
 
 @contextmanager
 def running(frame: DataFrame, checkpoint: Path, kept: Kept | None = None) -> Iterator[tuple[StreamingQuery, Kept]]:
-    """A query that goes on until the end of the block."""
     kept = kept or Kept()
     query = started(frame, checkpoint, kept.keep, available_now=False)
     try:
@@ -131,10 +128,9 @@ def planner_of(checkpoint: Path) -> int:
 def has_ended(process: int) -> bool:
     """Whether it is gone, or waits only for its parent to take notice."""
     try:
-        stat = Path(f"/proc/{process}/stat").read_text()
+        return stat_of(process)[0] == "Z"
     except OSError:
         return True
-    return stat.rpartition(")")[2].split()[0] == "Z"
 
 
 def wait_for_rows(query: StreamingQuery, kept: Kept, count: int) -> None:

@@ -93,7 +93,6 @@ class Records:
 
 @cache
 def all_records() -> Records:
-    """The year."""
     return Records(load_flights(flights_file()), load_weather())
 
 
@@ -131,8 +130,6 @@ def add(url: str, topic: str, records: Sequence[Flight] | Sequence[Weather]) -> 
 
 
 class Sent(NamedTuple):
-    """How many records are in the streams."""
-
     flights: int
     weather: int
 
@@ -224,11 +221,9 @@ class AsofRun:
         return writer.start()
 
     def rows(self) -> int:
-        """How many rows the output has now."""
         return sum(pq.read_metadata(path).num_rows for path in self._output_files())
 
     def joined(self) -> Joined:
-        """The joined rows that the output holds now."""
         rows: dict[FlightId, InputState] = {}
         count: Counter[FlightId] = Counter()
         files = self._output_files()

@@ -19,7 +19,6 @@ AFTER: Final = "added struct<x: string>, part struct<b: string, c: date, a: doub
 
 
 def before(source: DataFrame) -> DataFrame:
-    """The query as it was started first."""
     return _query(source, BEFORE, lambda n: (n, "gone", (n / 2, None if n % 2 else "b"), [n, -n]))
 
 

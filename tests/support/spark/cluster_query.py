@@ -9,9 +9,7 @@ from __future__ import annotations
 import json
 import os
 import random
-import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -31,8 +29,6 @@ PARTITIONS = 2
 SENSORS = tuple(f"s{number}" for number in range(5))
 STORE = "sensors"
 CONF = {**state_conf("rocksdb"), "spark.sql.shuffle.partitions": "2"}
-
-_LOOK_S = 0.02
 
 
 class Record(NamedTuple):
@@ -85,33 +81,15 @@ def answers_of(logs: Mapping[TopicPartition, list[Record]]) -> dict[str, Answer]
     return {sensor: Answer(len(each), sum(each)) for sensor, each in times.items()}
 
 
-def build(source: DataFrame, hold: Path | None = None) -> DataFrame:
-    """The query. While the file `hold` is there, one Python worker takes it and waits (`held`)."""
+def build(source: DataFrame) -> DataFrame:
     text, offset = F.col("value").cast("string"), F.col("offset").cast("string")
     row = F.struct("merge_order", "topic", offset.alias("offset"), text.alias("value"))
-    rows = (source if hold is None else held(source, hold)).select(
-        F.lit("row").alias("kind"), F.to_json(row).alias("json")
-    )
+    rows = source.select(F.lit("row").alias("kind"), F.to_json(row).alias("json"))
     fields = source.select(
         F.get_json_object(text, "$.note").alias("sensor"), F.get_json_object(text, "$.at").cast("long").alias("at")
     )
     answers = fields.groupBy("sensor").agg(F.count("*").alias("readings"), F.sum("at").alias("total")).alias(STORE)
     return rows.unionAll(answers.select(F.lit("answer"), F.to_json(F.struct("sensor", "readings", "total"))))
-
-
-def held(frame: DataFrame, hold: Path) -> DataFrame:
-    """The same rows. A worker that finds the file `hold` renames it to `held-by-<process>`, and waits until it goes."""
-
-    def wait(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            taken = hold.with_name(f"held-by-{os.getpid()}")
-            with suppress(FileNotFoundError):
-                hold.rename(taken)
-            while taken.exists():
-                time.sleep(_LOOK_S)
-            yield batch
-
-    return frame.mapInArrow(wait, frame.schema)
 
 
 def what_executors_see(spark: SparkSession, folder: Path, executors: int) -> list[dict[str, str]]:
@@ -136,22 +114,13 @@ class Output:
 
     folder: Path
 
-    def start(
-        self,
-        frame: DataFrame,
-        checkpoint: Path,
-        *,
-        available_now: bool,
-        written: Callable[[int], None] = lambda batch_id: None,
-    ) -> StreamingQuery:
-        """Start the query; `written` is called before the commit of a batch."""
+    def start(self, frame: DataFrame, checkpoint: Path, *, available_now: bool) -> StreamingQuery:
         self.folder.mkdir(parents=True, exist_ok=True)
 
         def keep(batch: DataFrame, batch_id: int) -> None:
             draft = self.file(batch_id).with_suffix(".draft")
             draft.write_text(json.dumps([(row.kind, json.loads(row.json)) for row in batch.collect()]))
             draft.rename(self.file(batch_id))
-            written(batch_id)
 
         return started(frame, checkpoint, keep, available_now=available_now, output_mode="update")
 
@@ -159,7 +128,6 @@ class Output:
         return self.folder / f"{batch_id}.json"
 
     def batches(self) -> list[int]:
-        """Those that have a file now."""
         return sorted(int(path.stem) for path in self.folder.glob("*.json"))
 
     def order(self) -> dict[int, list[PlacedRow]]:
@@ -175,11 +143,9 @@ class Output:
         return tasks
 
     def count(self) -> int:
-        """How many rows came out."""
         return sum(kind == "row" for kind, _ in self._documents())
 
     def answers(self) -> dict[str, Answer]:
-        """The newest of each sensor."""
         newest = (document for kind, document in self._documents() if kind == "answer")
         return {each["sensor"]: Answer(each["readings"], each["total"]) for each in newest}
 

@@ -30,7 +30,6 @@ class SparkCommits:
 
     @property
     def batches(self) -> list[int]:
-        """Batches in the commit log, ascending."""
         commits = self.root / "commits"
         return sorted(int(path.name) for path in commits.iterdir()) if commits.exists() else []
 
@@ -54,7 +53,6 @@ class SparkCommits:
         self._write(f"offsets/{self.version}", spark.offsets(partitions=2))
 
     def purge(self, *, keep: int) -> None:
-        """Delete all but the newest `keep` batches, oldest first."""
         for batch in self.batches[:-keep]:
             for log in ("offsets", "commits"):
                 (self.root / log / str(batch)).unlink(missing_ok=True)

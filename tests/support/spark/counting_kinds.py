@@ -36,7 +36,6 @@ LifeOf = Callable[[int], int]
 
 
 def rows(batch: int, *, life: int = 1) -> list[dict[str, object]]:
-    """The input of a batch."""
     return [
         {"word": word, "session": session, "number": life * LIFE + batch}
         for word in WORDS
@@ -153,7 +152,6 @@ class KindsWatch:
         self._thread.start()
 
     def end(self) -> None:
-        """Stop looking."""
         self._ended.set()
         self._thread.join(60)
 
@@ -179,7 +177,6 @@ def answers(served: ServedNode) -> Iterator[tuple[str, list[dict[str, Any]]]]:
 
 
 def stores_of(served: ServedNode) -> Sequence[str]:
-    """The session store, the left side of the join, and the list."""
     reply = served.get("/v1/stores")
     described: Any = reply.body["stores"] if reply.status == 200 else []
     return [

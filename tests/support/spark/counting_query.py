@@ -33,7 +33,6 @@ WORDS = tuple(f"word-{n}" for n in range(40))
 
 
 def build(source: DataFrame) -> DataFrame:
-    """The query."""
     return source.groupBy("word").agg(F.count("*").alias("n"), F.sum("number").alias("total"))
 
 
@@ -47,7 +46,6 @@ def rows(batch: int, *, life: int = 1) -> list[dict[str, object]]:
 def counting_feeder(
     spark: SparkSession, checkpoint: Path, state_format: StateFormat, options: QueryOptions | None = None
 ) -> Iterator[StreamFeeder]:
-    """The query, running."""
     with stream_feeder(
         spark,
         name="counting",
@@ -138,7 +136,6 @@ class Watch:
         self._thread.start()
 
     def end(self) -> None:
-        """Stop looking."""
         self._ended.set()
         self._thread.join(30)
 

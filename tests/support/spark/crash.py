@@ -37,7 +37,6 @@ class CrashedRun:
 
     @property
     def dead_version(self) -> int:
-        """The version that the dead attempt wrote and did not commit."""
         return DEAD_BATCH + 1
 
     def state_files(self, version: int, *, of: Path | None = None) -> dict[str, bytes]:

@@ -126,7 +126,6 @@ OPERATORS: Final[Mapping[str, Callable[[DataFrame], DataFrame]]] = MappingProxyT
 
 
 def build_custom(source: DataFrame, operators: Sequence[str] = tuple(OPERATORS)) -> DataFrame:
-    """The operators beside each other."""
     source = source.withWatermark("event", WATERMARK_DELAY)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)  # of PySpark, about pandas 3

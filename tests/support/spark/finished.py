@@ -85,7 +85,6 @@ SETS = frozenset({"set_s", "set_x", "set_raw"})
 
 
 def build_finished(source: DataFrame) -> DataFrame:
-    """All of them, by key."""
     columns = [F.expr(text).alias(name) for name, text in AGGREGATES.items()]
     return source.groupBy("k").agg(*columns, F.product("y").alias("product"))
 

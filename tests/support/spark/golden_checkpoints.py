@@ -15,7 +15,6 @@ _FOLDER = "structured-streaming/"
 
 
 def jars() -> Path | str:
-    """Their folder, or why there is none."""
     return fetched_jars(POM, "spark-golden-jars")
 
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Literal
 
 Way = Literal["away", "denied"]
+_WAYS: tuple[Way, ...] = ("away", "denied")
 
 _MOUNT = 'mount -t tmpfs -o mode=700,size=1m none "$0" && exec "$@"'
 _DENY = """
@@ -29,13 +30,13 @@ _LOOK = 'if test -e "$0"; then echo seen; else echo hidden; fi'
 _LOOK_LIMIT_S = 30
 
 
-def hide(folder: Path, ways: Sequence[Way] = ("away", "denied")) -> list[str] | str:
+def hide(folder: Path) -> list[str] | str:
     """What to put before a command, by the first of the ways that works here; else why none does.
 
     `folder` must be there. This process keeps its access.
     """
     reasons = []
-    for way in ways:
+    for way in _WAYS:
         command = _command(folder, way)
         refusal = command if isinstance(command, str) else _refusal(command, folder)
         if refusal is None:

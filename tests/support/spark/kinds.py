@@ -119,9 +119,8 @@ def build_kinds(
     return reduce(DataFrame.unionAll, rows)
 
 
-def kinds_batches(seed: int = 0, *, batches: int = 4, rows_per_batch: int = 60) -> list[list[dict[str, object]]]:
-    """Rows for `build_kinds`."""
-    rng = random.Random(seed)
+def kinds_batches(*, batches: int = 4, rows_per_batch: int = 60) -> list[list[dict[str, object]]]:
+    rng = random.Random(0)
     keys = [None, "", "a", "日本語é", "x" * 40, *(f"key-{number}" for number in range(4))]
     doubles = [None, 0.0, -0.0, float("nan"), 1.5]
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from typing import Any
 
 import pyarrow as pa
 from tests.support.clock import ManualClock
@@ -15,6 +17,8 @@ from understudy_aligned.inputs.records import TopicPartition
 from understudy_aligned.offset import SourceOffset
 from understudy_aligned.options import AlignedOptions
 from understudy_aligned.planner import PlannedBatch, Planner
+from understudy_aligned.reading import read_task
+from understudy_aligned.stream import AlignedStream, Json
 
 PATIENCE_MS = 30_000
 
@@ -42,7 +46,6 @@ class PlannedQuery:
         return batch
 
     def at_once(self) -> PlannedBatch | None:
-        """The next batch, if it is there."""
         batch = self.planner.plan(self.offset, wait_ms=0)
         if batch is not None:
             self.offset = batch.end
@@ -55,17 +58,23 @@ class PlannedQuery:
             batches.append(self.next())
         return batches
 
+    def begun_again(self) -> PlannedBatch | None:
+        """What another planner makes of the offset at which the query stands."""
+        planner = Planner(self.options, self.clock)
+        try:
+            return planner.plan(self.offset, wait_ms=PATIENCE_MS)
+        finally:
+            planner.stop()
+
     def begin(self) -> None:
         """Read ahead; there is no batch yet."""
         assert self.at_once() is None
 
     def wait_for_records(self, count: int) -> None:
-        """Return when so many records are fetched and not planned."""
         wait_until(lambda: self.planner.snapshot().input_buffer_records == count, what=f"{count} records", limit_s=30)
 
-    def wait_for_lag(self, lag: int | None, topic: str, partition: int = 0) -> None:
-        """Return when the planner knows this lag of the partition."""
-        wait_until(lambda: self.lag(topic, partition) == lag, what=f"lag {lag}", limit_s=30)
+    def wait_for_lag(self, lag: int | None, topic: str) -> None:
+        wait_until(lambda: self.lag(topic) == lag, what=f"lag {lag}", limit_s=30)
 
     def lag(self, topic: str, partition: int = 0) -> int | None:
         found = self.planner.current_lag(topic, partition)
@@ -93,7 +102,6 @@ def started_queries() -> Iterator[Start]:
 
 
 def ordinals(batch: PlannedBatch) -> Mapping[TopicPartition, Sequence[int]]:
-    """The ordinals of each partition's records."""
     return {
         span.partition: pa.Table.from_batches(list(rows)).column("ordinal").to_pylist() for span, rows in batch.ranges
     }
@@ -107,6 +115,22 @@ def times(batch: PlannedBatch) -> Sequence[int]:
         for time_ms in pa.Table.from_batches(list(rows)).column("timestamp_ms").to_pylist()
         if time_ms is not None
     )
+
+
+def logged(offset: Json) -> Json:
+    """As it comes back from Spark's log."""
+    found: Json = json.loads(json.dumps(offset))
+    return found
+
+
+def rows_between(stream: AlignedStream, start: Json, end: Json) -> list[dict[str, Any]]:
+    """In merge order."""
+    rows = [row for task in stream.tasks(start, end) for batch in read_task(task) for row in batch.to_pylist()]
+    return sorted(rows, key=merge_order)
+
+
+def merge_order(row: Mapping[str, Any]) -> tuple[int, ...]:
+    return tuple(row["merge_order"].values())
 
 
 def without_time(offset: SourceOffset) -> Mapping[TopicPartition, str]:

@@ -34,7 +34,6 @@ class SparkJob:
         self._errors = errors
 
     def lines(self) -> list[str]:
-        """What the job has said so far, in whole lines."""
         return self._output.read_text().rpartition("\n")[0].splitlines()
 
     def wait_until(self, condition: Callable[[], bool], *, what: str, limit_s: float = _LIMIT_S) -> None:
@@ -48,11 +47,9 @@ class SparkJob:
         self.wait_until(lambda: line in self.lines(), what=f"the line {line!r}", limit_s=limit_s)
 
     def wait_for_end(self, limit_s: float = _LIMIT_S) -> int:
-        """Wait for the job to end by itself; returns its exit code."""
         return self._process.wait(timeout=limit_s)
 
     def errors(self) -> list[str]:
-        """The lines that it has written to stderr."""
         return self._errors.read_text().splitlines()
 
     def kill(self) -> None:
@@ -100,6 +97,12 @@ def spark_job(
             job.kill()
 
 
+def say(line: str) -> None:
+    """Say a line in a job."""
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
+
+
 def _has_members(group: int) -> bool:
     try:
         os.killpg(group, 0)
@@ -108,12 +111,17 @@ def _has_members(group: int) -> bool:
     return not _all_zombies(group)
 
 
+def stat_of(process: int) -> list[str]:
+    """What the kernel says of a process behind its name: its state, its parent, its group."""
+    return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+
+
 def _all_zombies(group: int) -> bool:
     """Whether only ended processes are left in the group, which an idle parent has not yet collected."""
     states = []
-    for stat in Path("/proc").glob("[0-9]*/stat"):
+    for process in Path("/proc").glob("[0-9]*"):
         try:
-            fields = stat.read_text().rpartition(")")[2].split()
+            fields = stat_of(int(process.name))
         except OSError:
             continue
         if int(fields[2]) == group:

@@ -51,7 +51,6 @@ class QueryOptions:
     extra_conf: Mapping[str, str] = field(default_factory=dict)
 
     def conf(self) -> dict[str, str | None]:
-        """Settings of the query."""
         return {
             "spark.sql.shuffle.partitions": str(self.partitions),
             f"{_STREAMING}.minBatchesToRetain": str(self.min_batches_to_retain),
@@ -93,7 +92,6 @@ class QueryRun:
 
 
 def committed_batches(checkpoint: Path) -> tuple[int, ...]:
-    """Batch ids of the commit log, in order."""
     folder = checkpoint / "commits"
     names = os.listdir(folder) if folder.is_dir() else []  # noqa: PTH208  # only names: files may vanish meanwhile
     return tuple(sorted(int(name) for name in names if name.isdigit()))
@@ -196,7 +194,6 @@ def stream_feeder(
 def wait_until(
     condition: Callable[[], bool], *, what: str, limit_s: float = _WAIT_LIMIT_S, every_s: float = 0.01
 ) -> None:
-    """Return when `condition` holds; fail after `limit_s`."""
     end = time.monotonic() + limit_s
     while not condition():
         if time.monotonic() > end:
@@ -205,7 +202,6 @@ def wait_until(
 
 
 def read_folder(spark: SparkSession, feed: InputFolder, schema: str) -> DataFrame:
-    """The stream of a folder's files, one in each batch."""
     return spark.readStream.format("json").schema(schema).option("maxFilesPerTrigger", 1).load(str(feed.path))
 
 

@@ -52,7 +52,6 @@ class RealTimeFeeder(StreamFeeder):
         return committed_batches(self.checkpoint)[-1]
 
     def _read(self) -> int:
-        """How many rows the last committed batch and those before it read."""
         done = committed_batches(self.checkpoint)
         if not done:
             return 0

@@ -8,9 +8,10 @@ from collections.abc import Iterable, Mapping, Sequence, Set
 from typing import NamedTuple
 
 import numpy as np
+import pyarrow as pa
 
 from understudy_aligned.batch_plan import Queue
-from understudy_aligned.inputs.records import TopicPartition
+from understudy_aligned.inputs.records import NO_TIME_MS, TopicPartition, effective_times_ms, partition_times_ms
 
 TOPICS = ("flights", "weather", "alerts")
 """Topics in the order of their rank."""
@@ -29,8 +30,13 @@ def tp(topic: str, partition: int = 0) -> TopicPartition:
 
 
 def queue(partition: TopicPartition, times_ms: Iterable[int] = ()) -> Queue:
-    """The rank is the topic's place in `TOPICS`."""
     return Queue(partition, TOPICS.index(partition.topic), np.fromiter(times_ms, dtype=np.int64))
+
+
+def effective(timestamps_ms: Sequence[int]) -> list[int]:
+    """Effective times of records that begin a batch."""
+    reached_ms = partition_times_ms(pa.array(timestamps_ms, pa.int64()), time_ms=NO_TIME_MS)
+    return [int(at) for at in effective_times_ms(np.array(timestamps_ms, dtype=np.int64), reached_ms)]
 
 
 def pop_all(

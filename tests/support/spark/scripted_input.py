@@ -70,8 +70,6 @@ class ScriptedServer:
     open_inputs: int = 0
     opened: int = 0
     """Inputs that were opened until now."""
-    client_queue: ClientQueue | None = None
-    """What a client's library says that it holds."""
     reports_lags: bool = True
     goes_on_after_losses: bool = False
     """As with `fail_on_data_loss` off: an input that seeks lost records goes on behind them."""
@@ -91,7 +89,6 @@ class ScriptedServer:
 
     @property
     def config(self) -> ScriptedConfig:
-        """The input's configuration for AlignedOptions."""
         return ScriptedConfig(self)
 
     def put(self, topic: str, partition: int, *times_ms: int | None, size: int = 0) -> None:
@@ -128,7 +125,6 @@ class ScriptedServer:
             self.stable[TopicPartition(topic, partition)] = self.end(TopicPartition(topic, partition))
 
     def commit(self, topic: str, partition: int) -> None:
-        """Commit the open transaction."""
         with self.changed:
             del self.stable[TopicPartition(topic, partition)]
             self.changed.notify_all()
@@ -154,13 +150,11 @@ class ScriptedServer:
             self.changed.notify_all()
 
     def lose(self, topic: str, partition: int, count: int) -> None:
-        """The first records of a partition are gone."""
         with self.changed:
             self.first[TopicPartition(topic, partition)] = count
             self.changed.notify_all()
 
     def compact(self, topic: str, partition: int, *ordinals: int) -> None:
-        """These records are in no range any more."""
         with self.changed:
             self.compacted.setdefault(TopicPartition(topic, partition), set()).update(ordinals)
 
@@ -199,7 +193,6 @@ class ScriptedServer:
             raise DataLostError(f"records of {partition} are gone", where=self.name)
 
     def end(self, partition: TopicPartition) -> int:
-        """Ordinal of the record after the last that is given."""
         return self.stable.get(partition, len(self.logs.get(partition, ())))
 
 
@@ -223,8 +216,6 @@ class ScriptedConfig:
 
 
 class ScriptedInput:
-    """Reads ahead on a ScriptedServer."""
-
     def __init__(self, at: ScriptedServer) -> None:
         self._at = at
         self._next: dict[TopicPartition, int] = {}
@@ -232,7 +223,7 @@ class ScriptedInput:
 
     @property
     def client_queue(self) -> ClientQueue | None:
-        return self._at.client_queue
+        return None
 
     def partitions(self, *, timeout_ms: int) -> Mapping[str, int]:
         with self._at.changed:
@@ -309,8 +300,6 @@ class ScriptedInput:
 
 
 class ScriptedReader:
-    """Reads ranges of a ScriptedServer."""
-
     def __init__(self, at: ScriptedServer) -> None:
         self._at = at
         self.losses = 0

@@ -6,15 +6,13 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 from benchmarks.aligned_world import spark_kafka_jars
 from tests.support.repository import ROOT
-from tests.support.spark.process import SparkJob, spark_job
 
 _JOB_LIMIT_S = 300
 
@@ -32,19 +30,6 @@ def run_job(name: str, folder: Path, options: Mapping[str, str]) -> Any:
     )
     assert done.returncode == 0, done.stderr[-3000:]
     return json.loads(done.stdout)
-
-
-@contextmanager
-def running_job(name: str, folder: Path, options: Mapping[str, str]) -> Iterator[SparkJob]:
-    """Run a job that waits for what the test does meanwhile. Skip the test without Spark's source."""
-    with spark_job(f"{name}.py", _arguments(folder, options), folder) as job:
-        yield job
-
-
-def result_of(job: SparkJob) -> Any:
-    """Wait for the end of a job; return its last line, which is JSON."""
-    assert job.wait_for_end() == 0, job.errors()[-40:]
-    return json.loads(job.lines()[-1])
 
 
 def _arguments(folder: Path, options: Mapping[str, str]) -> list[str]:

@@ -83,7 +83,6 @@ class StandaloneCluster:
         self._spawn_worker(number)
 
     def stop(self) -> None:
-        """Kill the daemons and what they started."""
         for daemon in reversed(self._daemons.values()):
             daemon.kill()
 
@@ -107,7 +106,6 @@ class StandaloneCluster:
             job.kill()
 
     def worker_files(self, name: str) -> list[Path]:
-        """Files of this name in the folders of executors."""
         return sorted(self._folder.glob(f"worker-*/**/{name}"))
 
     def _spawn_worker(self, number: int) -> None:
@@ -204,11 +202,3 @@ def standalone_cluster(
         stack.callback(cluster.stop)
         cluster.start(workers)
         yield cluster
-
-
-def executor_of(process: int) -> int:
-    """The executor (a JVM) that a Python worker belongs to, by process ids."""
-    while b"CoarseGrainedExecutorBackend" not in Path(f"/proc/{process}/cmdline").read_bytes():
-        stat = Path(f"/proc/{process}/stat").read_text()
-        process = int(stat.rpartition(")")[2].split()[1])
-    return process

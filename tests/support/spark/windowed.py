@@ -52,9 +52,8 @@ def _branch(source: DataFrame, name: str, window: Column) -> DataFrame:
     return named.groupBy(*keys).agg(F.count("*").alias("events"), F.max("n").alias("greatest"))
 
 
-def windowed_batches(seed: int = 0, *, rows_per_batch: int = 60) -> list[list[dict[str, object]]]:
-    """Rows for `build_windowed`."""
-    rng = random.Random(seed)
+def windowed_batches() -> list[list[dict[str, object]]]:
+    rng = random.Random(0)
 
     def row(begins: datetime) -> dict[str, object]:
         moment = begins + timedelta(microseconds=rng.choice([0, 60_000_000, rng.randrange(3_600_000_000)]))
@@ -65,4 +64,4 @@ def windowed_batches(seed: int = 0, *, rows_per_batch: int = 60) -> list[list[di
             "event": moment,
         }
 
-    return [[row(begins) for _ in range(rows_per_batch)] for begins in STARTS]
+    return [[row(begins) for _ in range(60)] for begins in STARTS]

@@ -125,22 +125,6 @@ def test_rows_of_redis_are_those_of_the_python_source_whatever_options_change(
     assert_both_ways_are_the_same(spark, {**logs_options(logs, TOPICS), **more}, tmp_path, rows=rows)
 
 
-@pytest.mark.full
-def test_rows_of_redis_streams_and_of_topics_by_a_pattern_are_those_of_the_python_source(
-    spark: SparkSession, broker: KafkaBroker, module_redis: RedisServer, tmp_path: Path
-) -> None:
-    with redis.Redis.from_url(module_redis.url) as client:
-        client.flushall()  # other tests of the file have streams of these names
-        for number in range(1, 30):
-            client.xadd("weather:0", {"value": f"w{number}", "key": "k"}, id=f"{number}-0")
-            client.xadd("flights:0", {"value": f"f{number}"}, id=f"{number}-0")
-    streams = {"redis": module_redis.url, "topics": TOPICS}
-    assert_both_ways_are_the_same(spark, streams, tmp_path / "redis", rows=58)
-    filled = fill_kafka(broker)
-    by_pattern = {"kafka": filled["kafka"], "topics_pattern": filled["topics"].replace(",", "|")}
-    assert_both_ways_are_the_same(spark, by_pattern, tmp_path / "pattern", rows=14)
-
-
 class Broken(Exception):  # noqa: N818  # no error of the source
     """The sink refuses a batch."""
 

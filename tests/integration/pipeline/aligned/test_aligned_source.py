@@ -35,8 +35,6 @@ from tests.support.spark.aligned_queries import (
 )
 from tests.support.spark.queries import settings, wait_until
 
-from understudy_aligned.stream import CheckpointLock
-
 TOPICS = "weather,flights"
 SCHEMA = (
     "struct<key:binary,value:binary,topic:string,partition:int,offset:string,timestamp:timestamp,timestampType:int,"
@@ -172,59 +170,6 @@ def test_what_is_wrong_with_options_or_servers_is_reported_at_load(
         load(spark, {**logs_options(logs, TOPICS), **change}, way)
 
 
-@pytest.mark.full
-def test_topics_that_do_not_fit_begin_no_query_and_one_of_which_a_topic_grew_is_started_again(
-    spark: SparkSession, way: Way, logs: InputLogs, checkpoint: Path, tmp_path: Path
-) -> None:
-    run_to_end(load(spark, logs_options(logs, TOPICS), way), checkpoint)
-    logs.add("weather", 2, [700])
-    logs.add("flights", 1, [600])
-    frame = load(spark, logs_options(logs, TOPICS), way)
-    with pytest.raises(StreamingQueryException, match=r"weather has 3, flights has 2.*Set merge to 'global'"):
-        run_to_end(frame, tmp_path / "another")
-    assert [row.timestamp_ms for row in run_to_end(frame, checkpoint).rows] == [600]
-    logs.make("flights", 3)
-    assert [row.timestamp_ms for row in run_to_end(frame, checkpoint).rows] == [700]
-
-
-@pytest.mark.full
-def test_topics_with_different_numbers_of_partitions_are_merged_when_all_are(
-    spark: SparkSession, way: Way, logs: InputLogs, checkpoint: Path
-) -> None:
-    logs.make("alerts", 1)
-    logs.add("alerts", 0, [7, 77])
-    frame = load(spark, logs_options(logs, f"{TOPICS},alerts", merge="global"), way)
-    assert len(run_to_end(frame, checkpoint).rows) == 54
-
-
-@pytest.mark.full
-def test_a_checkpoint_goes_on_only_with_the_order_it_was_begun_with(
-    spark: SparkSession, way: Way, logs: InputLogs, checkpoint: Path
-) -> None:
-    run_to_end(load(spark, logs_options(logs, TOPICS), way), checkpoint)
-    logs.add("weather", 0, [500])
-    with pytest.raises(StreamingQueryException, match="topics was 'redis:weather,redis:flights'"):
-        run_to_end(load(spark, logs_options(logs, "flights,weather"), way), checkpoint)
-    logs.make("alerts", 2)
-    logs.add("alerts", 1, [600])
-    kept = run_to_end(load(spark, logs_options(logs, f"{TOPICS},alerts"), way), checkpoint)
-    assert sorted(row.timestamp_ms for row in kept.rows) == [500, 600]
-
-
-@pytest.mark.full
-def test_the_checkpoint_of_another_source_is_distinguished_from_ours(
-    spark: SparkSession, way: Way, logs: InputLogs, checkpoint: Path
-) -> None:
-    frame = load(spark, logs_options(logs, TOPICS), way)
-    run_to_end(frame, checkpoint)
-    (last,) = sorted((checkpoint / "offsets").glob("[0-9]*"))[-1:]
-    lines = last.read_text().splitlines()
-    last.write_text("\n".join([*lines[:-1], '{"logOffset":3}']))
-    last.with_name(f".{last.name}.crc").unlink(missing_ok=True)
-    with pytest.raises(StreamingQueryException, match="an offset of a file source"):
-        run_to_end(frame, checkpoint)
-
-
 def test_poison_ends_the_query_and_can_be_set_aside_when_it_goes_on(
     spark: SparkSession, way: Way, logs: InputLogs, checkpoint: Path, tmp_path: Path
 ) -> None:
@@ -241,25 +186,3 @@ def test_poison_ends_the_query_and_can_be_set_aside_when_it_goes_on(
     (letters,) = aside.iterdir()
     (letter,) = [orjson.loads(line) for line in letters.read_bytes().splitlines()]
     assert letter["topic"] == "weather"
-
-
-@pytest.mark.full
-def test_poison_that_is_skipped_leaves_all_the_others(
-    spark: SparkSession, way: Way, logs: InputLogs, checkpoint: Path
-) -> None:
-    logs.add("weather", 0, [500, None, 510])
-    kept = run_to_end(load(spark, logs_options(logs, TOPICS, undecodable="skip"), way), checkpoint)
-    assert [row.timestamp_ms for row in kept.rows][-2:] == [500, 510]
-    assert len(kept.rows) == 54
-
-
-@pytest.mark.full
-def test_a_second_query_on_a_checkpoint_is_refused(
-    spark: SparkSession, way: Way, logs: InputLogs, checkpoint: Path
-) -> None:
-    frame = load(spark, logs_options(logs, TOPICS, checkpoint=str(checkpoint)), way)
-    first = CheckpointLock(checkpoint)
-    with pytest.raises(StreamingQueryException, match="another query reads this checkpoint"):
-        run_to_end(frame, checkpoint)
-    first.release()
-    assert len(run_to_end(frame, checkpoint).rows) == 52

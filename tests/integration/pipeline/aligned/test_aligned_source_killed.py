@@ -25,7 +25,7 @@ from tests.support.spark.aligned_queries import (
     planner_of,
     run_to_end,
 )
-from tests.support.spark.process import spark_job
+from tests.support.spark.process import spark_job, stat_of
 from tests.support.spark.queries import committed_batches, settings, wait_until
 
 TOPICS = "weather,flights"
@@ -61,7 +61,7 @@ def test_a_batch_that_was_logged_and_not_committed_is_the_same_after_kill_9_by_e
         planner = planner_of(checkpoint)
         assert (PLANNER in command_of(planner)) == (before == "jar")
         if killed == "the JVM":
-            os.kill(_parent(planner), signal.SIGKILL)
+            os.kill(int(stat_of(planner)[1]), signal.SIGKILL)
             wait_until(lambda: has_ended(planner), what="the end of a planner without a driver")
         job.kill()
     assert len(list(spool.iterdir())) == (0 if killed == "the JVM" else 1)
@@ -82,8 +82,3 @@ def test_a_batch_that_was_logged_and_not_committed_is_the_same_after_kill_9_by_e
 
 def command_of(process: int) -> str:
     return Path(f"/proc/{process}/cmdline").read_bytes().replace(b"\0", b" ").decode()
-
-
-def _parent(process: int) -> int:
-    stat = Path(f"/proc/{process}/stat").read_text()
-    return int(stat.rpartition(")")[2].split()[1])

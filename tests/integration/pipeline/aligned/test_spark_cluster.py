@@ -7,9 +7,7 @@ their order and the answers are those of local mode, which runs in this process.
 from __future__ import annotations
 
 import json
-import os
-import signal
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
@@ -23,16 +21,6 @@ from tests.support.cluster.in_process import ClusterNode, cluster_node
 from tests.support.kafka.broker import KafkaBroker
 from tests.support.kafka.clients import produce
 from tests.support.spark.accelerator import Way, released_jar
-from tests.support.spark.aligned_queries import has_ended
-from tests.support.spark.asof_world import (
-    FEBRUARY_S,
-    FIRST_S,
-    AsofRun,
-    add,
-    all_records,
-    as_of_join,
-    streams,
-)
 from tests.support.spark.cluster_query import (
     PARTITIONS,
     SENSORS,
@@ -45,11 +33,10 @@ from tests.support.spark.cluster_query import (
     records,
     run_in_local_mode,
 )
-from tests.support.spark.hidden_folder import Way as HidingWay
 from tests.support.spark.hidden_folder import hide
 from tests.support.spark.process import JOBS, SparkJob
 from tests.support.spark.queries import wait_until
-from tests.support.spark.standalone import StandaloneCluster, executor_of, standalone_cluster
+from tests.support.spark.standalone import StandaloneCluster, standalone_cluster
 
 from understudy_aligned.inputs.records import TopicPartition
 
@@ -60,24 +47,19 @@ Logs = Mapping[TopicPartition, Sequence[Record]]
 OPTIONS = {"topics": ",".join(TOPICS), "timestamp": "json:at", "max_poll_records": "40"}
 PER_PARTITION = 40
 ROWS = PER_PARTITION * PARTITIONS * len(TOPICS)
-HELD = 2
 
 
-def hidden(*ways: HidingWay) -> Callable[[Path], Sequence[str]]:
-    """What hides the driver's folder from workers, if one of these ways works here."""
-
-    def hiding(folder: Path) -> Sequence[str]:
-        found = hide(folder, ways)
-        if isinstance(found, str):
-            pytest.skip(f"nothing hides a folder here: {found}")
-        return found
-
-    return hiding
+def hiding(folder: Path) -> Sequence[str]:
+    """What hides the driver's folder from workers, if anything does here."""
+    found = hide(folder)
+    if isinstance(found, str):
+        pytest.skip(f"nothing hides a folder here: {found}")
+    return found
 
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StandaloneCluster]:
-    with standalone_cluster(tmp_path_factory.mktemp("cluster"), hiding=hidden("away", "denied")) as running:
+    with standalone_cluster(tmp_path_factory.mktemp("cluster"), hiding=hiding) as running:
         yield running
 
 
@@ -121,11 +103,11 @@ def submitted(
         assert job.wait_for_end() == 0, job.lines()[-40:]
 
 
-def assert_executors_see_nothing(job: SparkJob, cluster: StandaloneCluster, *, workers: int = 2) -> None:
-    """There is an executor on each worker, and none sees what the planner wrote into the driver's folder."""
+def assert_executors_see_nothing(job: SparkJob, cluster: StandaloneCluster) -> None:
+    """There is an executor on each of two workers, and none sees what the planner wrote into the driver's folder."""
     (line,) = [line for line in job.lines() if line.startswith("executors ")]
     seen = json.loads(line.removeprefix("executors "))
-    assert len({each["work"] for each in seen}) == workers
+    assert len({each["work"] for each in seen}) == 2
     assert {each["found"] for each in seen} <= {"", "Permission denied"}
     assert list((cluster.driver_folder / "tmp").glob("understudy-spool-*/planner-*/*.arrow")), "the spool was written"
 
@@ -178,47 +160,6 @@ def test_kafka_and_the_jar_give_the_rows_order_and_answers_of_local_mode_too(
     local = run_in_local_mode(spark, options, tmp_path / "local")
     assert output.order() == local.order()
     assert output.answers() == local.answers() == answers_of(logs)
-
-
-@pytest.mark.full
-@pytest.mark.parametrize("way", ["away"])
-def test_an_executor_that_is_killed_in_a_batch_changes_no_row_no_place_and_no_answer(
-    spark: SparkSession, server: RedisServer, tmp_path: Path, way: HidingWay
-) -> None:
-    logs = records(PER_PARTITION)
-    options = fill_redis(server.url, logs)
-    with standalone_cluster(tmp_path / "cluster", hiding=hidden(way)) as cluster:
-        with submitted(cluster, "killed", options, "--hold", str(HELD)) as (job, folder):
-            output = Output(folder / "output")
-            job.wait_until(lambda: bool(list(folder.glob("held-by-*"))), what="an executor in the batch")
-            assert output.batches() == list(range(HELD))
-            (held,) = folder.glob("held-by-*")
-            executor = executor_of(int(held.name.rpartition("-")[2]))
-            os.kill(executor, signal.SIGKILL)
-            wait_until(lambda: has_ended(executor), what="the executor's end")
-            held.unlink()
-            job.wait_until(lambda: output.count() == ROWS, what="every row")
-            assert_executors_see_nothing(job, cluster)
-        assert HELD in output.batches()
-    local = run_in_local_mode(spark, options, tmp_path / "local")
-    assert output.order() == local.order()
-    assert output.answers() == local.answers() == answers_of(logs)
-
-
-@pytest.mark.full
-def test_the_as_of_join_on_a_cluster_gives_every_flight_its_weather(
-    cluster: StandaloneCluster, server: RedisServer
-) -> None:
-    everything = all_records().between(FIRST_S, FEBRUARY_S).closed()
-    add(server.url, "weather", everything.weather)
-    add(server.url, "flights", everything.flights)
-    options = {**streams(server.url), "max_poll_records": "12000", "spool": "off"}
-    run = AsofRun(cluster.shared / "asof")
-    script = str(JOBS / "asof_on_cluster.py")
-    with cluster.submitted(script, str(run.folder), "--options", json.dumps(options)) as job:
-        assert job.wait_for_end(limit_s=600) == 0, job.lines()[-40:]
-    oracle, joined = as_of_join(everything), run.joined()
-    assert joined.violations(oracle) == joined.differences(oracle) == joined.duplicates == 0
 
 
 @pytest.mark.full

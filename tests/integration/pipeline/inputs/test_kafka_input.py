@@ -1,6 +1,6 @@
 """The Kafka input against librdkafka's mock broker: order, amounts, positions and lags; and against a real broker: what
-is read ahead, by librdkafka's statistics, and one that is killed, frozen, emptied: calls keep their time, nothing is
-reset silently.
+is read ahead, by librdkafka's statistics, and one that is killed or frozen: calls keep their time, nothing is reset
+silently.
 """
 
 from __future__ import annotations
@@ -8,20 +8,19 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from uuid import uuid4
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.support.kafka.broker import KafkaBroker
-from tests.support.kafka.clients import Reading, mock_cluster, produce
+from tests.support.kafka.clients import Reading, mock_cluster, produce, reading
 from tests.support.spark.queries import wait_until
 
 from understudy_aligned.inputs import kafka_client, kafka_input
 from understudy_aligned.inputs.kafka_client import KafkaConfig
-from understudy_aligned.inputs.kafka_input import KafkaInput
-from understudy_aligned.inputs.protocol import ClientQueue, DataLostError, InputError, Range, UnknownTopicError
+from understudy_aligned.inputs.protocol import ClientQueue, DataLostError, InputError, Range
 from understudy_aligned.inputs.records import Cursor, TopicPartition
 from understudy_aligned.open_inputs import open_reader
 
@@ -34,53 +33,12 @@ def servers() -> Iterator[str]:
         yield found
 
 
-@contextmanager
-def reading(config: KafkaConfig) -> Iterator[Reading]:
-    reads = Reading(KafkaInput(config))
-    try:
-        yield reads
-    finally:
-        reads.input.close()
-
-
 def new_topic() -> str:
     return f"t{uuid4().hex[:12]}"
 
 
 def numbered(count: int, start: int = 0) -> list[bytes | None]:
     return [b"%d" % number for number in range(start, start + count)]
-
-
-def test_records_come_in_log_order_with_all_that_they_carry(servers: str) -> None:
-    where = TopicPartition(new_topic(), 1)
-    produce(servers, where, [b"a", None, b""], key=b"k", headers=[("h", b"1"), ("h", None)])
-    with reading(KafkaConfig(servers, (where.topic,), include_headers=True)) as reads:
-        reads.seek(where)
-        reads.until_lag(where, 0)
-        assert reads.values(where) == [b"a", None, b""]
-        assert reads.column(where, "key") == [b"k"] * 3
-        assert reads.column(where, "offset") == ["0", "1", "2"]
-        assert reads.column(where, "timestamp_ms") == [1_700_000_000_000, 1_700_000_000_001, 1_700_000_000_002]
-        assert reads.column(where, "headers") == [[{"key": "h", "value": b"1"}, {"key": "h", "value": None}]] * 3
-
-
-def test_a_turn_brings_no_more_than_was_wanted_in_all_and_the_rest_comes_later(servers: str) -> None:
-    a, b = (TopicPartition(new_topic(), 0) for _ in range(2))
-    produce(servers, a, numbered(2_000))
-    produce(servers, b, numbered(10))
-    with reading(KafkaConfig(servers, (a.topic, b.topic))) as reads:
-        reads.seek(a, b)
-
-        def is_read() -> bool:
-            before = len(reads.values(a)) + len(reads.values(b))
-            reads.turn({a: 70, b: 3})
-            assert len(reads.values(a)) + len(reads.values(b)) - before <= 73
-            return len(reads.values(a)) >= 700 and len(reads.values(b)) == 10
-
-        wait_until(is_read, what="700 and 10 records")
-        reads.until_lag(a, 0)
-        assert reads.values(a) == numbered(2_000)
-        assert reads.values(b) == numbered(10)
 
 
 @settings(max_examples=8)
@@ -205,8 +163,7 @@ def test_what_the_client_has_read_ahead_is_known_and_is_dropped_with_its_statist
 ) -> None:
     where = TopicPartition(broker.make_topic(), 0)
     produce(broker.servers, where, [VALUE] * RECORDS)
-    reads = Reading(KafkaInput(KafkaConfig(broker.servers, (where.topic,), (("statistics.interval.ms", "100"),))))
-    try:
+    with reading(KafkaConfig(broker.servers, (where.topic,), (("statistics.interval.ms", "100"),))) as reads:
         reads.seek(where)
         assert reads.input.client_queue is None
 
@@ -227,8 +184,6 @@ def test_what_the_client_has_read_ahead_is_known_and_is_dropped_with_its_statist
         assert reads.input.client_queue == ClientQueue(0, 0)
         reads.until_lag(where, 0)
         assert reads.column(where, "ordinal") == list(range(RECORDS))
-    finally:
-        reads.input.close()
 
 
 TIMEOUT_MS = 1_500
@@ -236,13 +191,8 @@ FAR_TOO_LONG_S = 20
 """Librdkafka's own limits are 60 s."""
 
 
-@contextmanager
-def reading_of(broker: KafkaBroker, where: TopicPartition) -> Iterator[Reading]:
-    reads = Reading(KafkaInput(KafkaConfig(broker.servers, (where.topic,), request_timeout_ms=TIMEOUT_MS)))
-    try:
-        yield reads
-    finally:
-        reads.input.close()
+def reading_of(broker: KafkaBroker, where: TopicPartition) -> AbstractContextManager[Reading]:
+    return reading(KafkaConfig(broker.servers, (where.topic,), request_timeout_ms=TIMEOUT_MS))
 
 
 def turn(reads: Reading, where: TopicPartition) -> bool:
@@ -353,29 +303,3 @@ def test_a_topic_that_was_made_anew_is_reported_on_both_sides_and_never_read_fro
     with pytest.raises(DataLostError, match="ends at offset 5, before the planned record 49"):
         list(reader.read(Range(where, Cursor("2", 3), Cursor("49", 50))))
     reader.close()
-
-
-@pytest.mark.full
-def test_a_broker_that_comes_back_empty_is_an_error_and_no_new_beginning(broker: KafkaBroker) -> None:
-    name = broker.make_topic()
-    where = TopicPartition(name, 0)
-    produce(broker.servers, where, [b"old"] * 50)
-    with reading_of(broker, where) as reads:
-        reads.seek(where)
-        read_on(reads, where, 50)
-        broker.empty()
-        wait_until(lambda: _is_unknown(reads), what="the topic's absence", limit_s=60)
-        broker.make_topic(name=name)
-        with pytest.raises(DataLostError, match="the log ends at offset 0, before offset 50"):
-            wait_until(lambda: turn(reads, where) and False, what="the loss", limit_s=60)
-        assert reads.values(where) == [b"old"] * 50
-
-
-def _is_unknown(reads: Reading) -> bool:
-    try:
-        reads.input.partitions(timeout_ms=2_000)
-    except UnknownTopicError:
-        return True
-    except InputError:
-        return False
-    return False

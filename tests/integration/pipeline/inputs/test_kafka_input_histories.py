@@ -6,7 +6,6 @@ compacted, or is a loss that a warning names.
 
 from __future__ import annotations
 
-import json
 import logging
 import random
 from collections import Counter, defaultdict
@@ -16,6 +15,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Producer
 from tests.support.kafka.broker import KafkaBroker
+from tests.support.spark.planned_query import logged
 
 from understudy_aligned.inputs.records import TopicPartition
 from understudy_aligned.option_parsing import parse_options
@@ -53,7 +53,7 @@ class Story:
         given |= {"max_task_idle_ms": "-1", "spool": str(folder / "spool"), "max_poll_records": "50"}
         self._options = parse_options(given)
         self._stream = AlignedStream(self._options)
-        self._at: Json = _logged(self._stream.initial_offset())
+        self._at: Json = logged(self._stream.initial_offset())
 
     def places(self) -> list[TopicPartition]:
         return [TopicPartition(topic, partition) for topic in self.topics for partition in range(self.partitions)]
@@ -90,11 +90,11 @@ class Story:
 
     def run(self) -> None:
         """Run a batch, if there is one, and commit it."""
-        self._commit(_logged(self._stream.latest_offset(self._at)))
+        self._commit(logged(self._stream.latest_offset(self._at)))
 
     def run_again(self) -> None:
         """Log a batch and end; another run of the query reads it again, from what is left."""
-        end = _logged(self._stream.latest_offset(self._at))
+        end = logged(self._stream.latest_offset(self._at))
         self.start_again()
         self._commit(end)
 
@@ -167,12 +167,6 @@ def _is_superseded(story: Story, place: TopicPartition, offset: int) -> bool:
     """Whether a later record has the same key, so that compaction may have removed this one."""
     key, _ = story.written[place][offset]
     return any(later == key for later, _ in story.written[place][offset + 1 :])
-
-
-def _logged(offset: Json) -> Json:
-    """Return an offset as it comes back from Spark's log."""
-    found: Json = json.loads(json.dumps(offset))
-    return found
 
 
 def _place(fields: Mapping[str, object]) -> TopicPartition:

@@ -1,5 +1,5 @@
-"""The Kafka input against a real broker's logs: transactions, compaction, retention, growth, absent topics, topics that
-are made anew, a broker that is dead for a while, and where queries begin to read.
+"""The Kafka input against a real broker's logs: transactions, compaction, retention, topics that are made anew, and
+where queries begin to read.
 """
 
 from __future__ import annotations
@@ -8,13 +8,13 @@ import json
 import logging
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
 from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource
 from tests.support.kafka.broker import KafkaBroker
-from tests.support.kafka.clients import Reading, begin_transaction, produce
+from tests.support.kafka.clients import begin_transaction, produce, reading
 from tests.support.spark.queries import wait_until
 
 from understudy_aligned.inputs.kafka_client import KafkaConfig
@@ -29,20 +29,10 @@ from understudy_aligned.planner import PlannedBatch, Planner
 from understudy_aligned.reading import read_task
 from understudy_aligned.stream import AlignedStream, Json
 from understudy_shared.base.clock import SystemClock
-from understudy_shared.base.errors import SettingsError
 
 pytestmark = pytest.mark.usefixtures("taking")
 
 END_S = 30
-
-
-@contextmanager
-def reading(config: KafkaConfig) -> Iterator[Reading]:
-    reads = Reading(KafkaInput(config))
-    try:
-        yield reads
-    finally:
-        reads.input.close()
 
 
 def config(
@@ -136,23 +126,6 @@ def test_a_range_ends_behind_its_last_record_whatever_markers_and_aborted_record
     assert read_range(reads, span(where, 1, 7)) == [7]
 
 
-def test_records_that_compaction_took_are_no_loss(broker: KafkaBroker) -> None:
-    compacting = {"cleanup.policy": "compact", "segment.bytes": str(1 << 20), "min.cleanable.dirty.ratio": "0.01"}
-    where = TopicPartition(broker.make_topic(config=compacting), 0)
-    for _ in range(3):
-        produce(broker.servers, where, [bytes(2_000)] * 300, key=b"same")
-    produce(broker.servers, where, [b"last"], key=b"other")
-    reads = config(broker, where)
-    wait_until(lambda: len(read_range(reads, span(where, -1, 900))) < 900, what="compaction", limit_s=60)
-    with reading(reads) as planner:
-        planner.seek(where, cursor=Cursor("3", 4))
-        planner.until_lag(where, 0)
-        assert planner.values(where)[-1] == b"last"
-    found = read_range(reads, span(where, 3, 100))
-    assert found == [offset for offset in found if 3 < offset <= 100]
-    assert len(found) < 97
-
-
 def test_records_that_compaction_took_from_a_logged_batch_are_counted_and_markers_are_not(
     broker: KafkaBroker, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -175,6 +148,10 @@ def test_records_that_compaction_took_from_a_logged_batch_are_counted_and_marker
     produce(broker.servers, where, [b"another segment"], key=b"same")
     reads, whole = config(broker, where), span(where, -1, int(json.loads(json.dumps(end))["at"][where.topic]["0"][0]))
     wait_until(lambda: len(read_range(reads, whole)) < 1_202, what="compaction", limit_s=60)
+    with reading(reads) as fetches:
+        fetches.seek(where, cursor=Cursor("3", 4))
+        fetches.until_lag(where, 0)
+        assert fetches.values(where)[-1] == b"another segment", "what is gone is no loss"
     rows, counted = run_again(options, start, end)
     assert rows < 1_202
     assert counted == 1_202 - rows
@@ -247,30 +224,7 @@ def test_what_was_lost_is_a_warning_where_that_is_wanted(broker: KafkaBroker, ca
     assert "begins at offset 60" in caplog.text
 
 
-def test_new_partitions_are_seen_and_read_from_their_beginning(broker: KafkaBroker) -> None:
-    topic = broker.make_topic(1)
-    old, new = TopicPartition(topic, 0), TopicPartition(topic, 1)
-    produce(broker.servers, old, [b"old"])
-    with reading(KafkaConfig(broker.servers, (topic,))) as reads:
-        assert reads.input.partitions(timeout_ms=10_000) == {topic: 1}
-        reads.seek(old)
-        reads.until_lag(old, 0)
-        broker.grow_topic(topic, 2)
-        wait_until(lambda: reads.input.partitions(timeout_ms=10_000) == {topic: 2}, what="the new partition")
-        produce(broker.servers, new, [b"new"])
-        reads.seek(new)
-        reads.until_lag(new, 0)
-        produce(broker.servers, old, [b"again"])
-        while len(reads.values(old)) < 2:
-            reads.turn({old: 9, new: 9})
-        assert (reads.values(old), reads.values(new)) == ([b"old", b"again"], [b"new"])
-
-
 FIRST_TIME_MS = 1_700_000_000_000
-
-
-FAILURES = 3
-"""Failures of one server, one after another: with pauses of 100 and 200 ms."""
 
 
 @contextmanager
@@ -298,8 +252,7 @@ def batch(planner: Planner, start: SourceOffset) -> PlannedBatch:
 
 def test_a_topic_that_was_made_anew_has_another_id(broker: KafkaBroker) -> None:
     name, other = broker.make_topic(), broker.make_topic()
-    reads = KafkaInput(KafkaConfig(broker.servers, (name, other)))
-    try:
+    with closing(KafkaInput(KafkaConfig(broker.servers, (name, other)))) as reads:
         before = reads.topic_ids((name, other), timeout_ms=20_000)
         assert before.keys() == {name, other}
         broker.delete_topic(name)
@@ -313,8 +266,6 @@ def test_a_topic_that_was_made_anew_has_another_id(broker: KafkaBroker) -> None:
         wait_until(are_known, what="the ids")
         assert found[other] == before[other]
         assert found[name] != before[name]
-    finally:
-        reads.close()
 
 
 @pytest.mark.parametrize("fails", [True, False])
@@ -342,27 +293,6 @@ def test_a_topic_that_was_made_anew_and_is_longer_than_the_position_is_not_taken
 
 
 @pytest.mark.full
-def test_one_that_is_made_anew_while_a_query_runs_ends_it(broker: KafkaBroker) -> None:
-    name = broker.make_topic()
-    where = TopicPartition(name, 0)
-    produce(broker.servers, where, [b"old"] * 3)
-    with planning(broker, name) as planner:
-        end = batch(planner, planner.initial(timeout_ms=5_000)).end
-        broker.delete_topic(name)
-        broker.make_topic(name=name)
-        produce(broker.servers, where, [b"new"] * 10)
-
-        def goes_on() -> bool:
-            nonlocal end
-            planned = planner.plan(end)
-            end = end if planned is None else planned.end
-            return False
-
-        with pytest.raises(DataLostError, match=r"created again|the log ends"):
-            wait_until(goes_on, what="the loss", limit_s=60)
-
-
-@pytest.mark.full
 def test_one_that_is_made_anew_and_is_shorter_is_read_once_and_from_its_beginning_where_lost_data_may_be(
     broker: KafkaBroker,
 ) -> None:
@@ -382,77 +312,6 @@ def test_one_that_is_made_anew_and_is_shorter_is_read_once_and_from_its_beginnin
         (tasks,) = AlignedStream(planner._options).tasks(found.end.to_json(), again.end.to_json())
         rows = [row for each in read_task(tasks) for row in each.to_pylist()]
         assert [row["value"] for row in rows] == values, "also when it runs again"
-
-
-def test_a_logged_batch_is_not_read_from_a_topic_that_was_made_anew(broker: KafkaBroker) -> None:
-    name = broker.make_topic()
-    where = TopicPartition(name, 0)
-    produce(broker.servers, where, [b"old"] * 3)
-    options = parse_options({"kafka": broker.servers, "topics": name})
-    planned = AlignedStream(options)
-    try:
-        start = planned.initial_offset()
-        end = start
-        wait_until(lambda: bool((planned.latest_offset(start)) != start), what="a batch", limit_s=60)
-        assert planned._last is not None
-        end = planned._last.end
-    finally:
-        planned.stop()
-    again = AlignedStream(options)
-    assert again.tasks(start, end)
-    broker.delete_topic(name)
-    broker.make_topic(name=name)
-    produce(broker.servers, where, [b"new"] * 10)
-    with pytest.raises(DataLostError, match="created again"):
-        again.tasks(start, end)
-
-
-@pytest.mark.full
-def test_a_dead_broker_is_reported_once_and_is_away_until_something_came_from_it(
-    broker: KafkaBroker, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level(logging.INFO, logger="understudy_aligned")
-    name = broker.make_topic()
-    where = TopicPartition(name, 0)
-    produce(broker.servers, where, [b"before"])
-    with planning(broker, name) as planner:
-        end = batch(planner, planner.initial(timeout_ms=5_000)).end
-        failed = _Failures(planner)
-        broker.kill()
-        try:
-            wait_until(lambda: planner.plan(end) is None and failed.count() >= FAILURES, what="failures", limit_s=60)
-            assert actions(caplog) == ["away"]
-            assert list(planner.snapshot().outages) == [broker.servers]
-        finally:
-            broker.start()
-        produce(broker.servers, where, [b"after"])
-        assert batch(planner, end).end.records == 1
-        wait_until(lambda: not planner.snapshot().outages, what="its return")
-        assert actions(caplog) == ["away", "back"]
-
-
-class _Failures:
-    """Counts how often the planner's server failed."""
-
-    def __init__(self, planner: Planner) -> None:
-        self._count = 0
-        shared = planner._shared
-        marked = shared.mark_unreachable
-
-        def counting(index: int, error: object) -> None:
-            self._count += 1
-            marked(index, error)  # type: ignore[arg-type]
-
-        shared.mark_unreachable = counting  # type: ignore[method-assign]
-
-    def count(self) -> int:
-        return self._count
-
-
-def actions(caplog: pytest.LogCaptureFixture) -> list[str]:
-    """What was logged of servers."""
-    found = [record.__dict__.get("action") for record in caplog.records]
-    return [str(action) for action in found if action in ("away", "back")]
 
 
 @pytest.fixture(scope="module")
@@ -480,20 +339,3 @@ def test_a_query_begins_where_the_options_of_sparks_kafka_source_say(broker: Kaf
     assert begins(broker, flights, startingTimestamp=str(FIRST_TIME_MS + 7), **latest) == {0: "6", 1: "-1"}
     times = f'{{"{flights}":{{"0":{FIRST_TIME_MS + 2},"1":{FIRST_TIME_MS}}}}}'
     assert begins(broker, flights, startingOffsetsByTimestamp=times, **latest) == {0: "1", 1: "-1"}
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"startingOffsets": '{"%s":{"0":11,"1":0}}'}, "has offsets from 0 to 10, not 11"),
-        ({"startingOffsets": '{"%s":{"0":1}}'}, "startingOffsets leaves out .*-1"),
-        ({"startingOffsets": '{"%s":{"0":1,"1":0,"2":0}}'}, "partitions that do not exist: .*-2"),
-        ({"startingTimestamp": str(FIRST_TIME_MS)}, "-1 has no record at 1700000000000 ms or later"),
-    ],
-    ids=["beyond the end", "one left out", "one too many", "no such time"],
-)
-def test_a_position_that_there_is_not_begins_no_query(
-    broker: KafkaBroker, flights: str, options: Mapping[str, str], message: str
-) -> None:
-    with pytest.raises(SettingsError, match=message):
-        begins(broker, flights, **{name: value.replace("%s", flights) for name, value in options.items()})

@@ -140,17 +140,6 @@ def test_the_jar_refuses_the_same_in_the_same_words_and_a_schema_already_at_load
 
 
 @pytest.mark.full
-def test_both_sources_put_off_a_batch_that_has_too_few_records(broker: KafkaBroker, tmp_path: Path) -> None:
-    topics = {"kafka": broker.make_topic(1), "understudy": broker.make_topic(1)}
-    found = run_job("kafka_put_off", tmp_path, {"kafka.bootstrap.servers": broker.servers, **topics})
-    for sizes in found.values():
-        assert sizes["live"] == [3, 10], "the first batch has what there is; four records waited for six more"
-        assert sizes["once"] == [2]
-    # A deviation: Spark's source leaves the rest to the next run.
-    assert (found["kafka"]["availableNow"], found["understudy"]["availableNow"]) == ([10], [10, 2])
-
-
-@pytest.mark.full
 def test_a_checkpoint_keeps_the_isolation_level_that_it_was_begun_with(
     spark: SparkSession, script: Mapping[str, str], tmp_path: Path
 ) -> None:

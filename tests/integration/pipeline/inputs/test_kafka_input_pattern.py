@@ -99,23 +99,6 @@ def test_topics_that_appear_later_are_read_and_keep_their_places_when_the_query_
         assert found(again.offset) == ["b", "a", "0"]
 
 
-def test_a_topic_of_another_size_waits_until_it_has_grown(
-    broker: KafkaBroker, prefix: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    broker.make_topic(2, name=f"{prefix}-b")
-    put(broker, f"{prefix}-b", b"b0", partition=1)
-    with planning(broker, topics_pattern=prefix) as planner:
-        query = Query(planner)
-        query.until(b"b0")
-        broker.make_topic(1, name=f"{prefix}-a")
-        put(broker, f"{prefix}-a", b"a0")
-        wait_until(lambda: planner.snapshot().as_json()["unread-topics"] != {}, what="the topic that waits")
-        assert planner.snapshot().as_json()["unread-partitions"] == [f"{prefix}-a-0"]
-        assert "uneven-topics" in [record.__dict__.get("action") for record in caplog.records]
-        broker.grow_topic(f"{prefix}-a", 2)
-        query.until(b"a0")
-
-
 @pytest.mark.parametrize("fails", [True, False])
 def test_a_topic_that_is_deleted_ends_the_query_or_is_left_out_where_data_may_be_lost(
     broker: KafkaBroker, prefix: str, caplog: pytest.LogCaptureFixture, *, fails: bool

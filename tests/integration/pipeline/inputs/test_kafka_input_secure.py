@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 from tests.support.kafka.clients import produce
 from tests.support.kafka.secure_broker import PASSWORD, USER, SecureBroker, make_certificates, secure_broker
+from tests.support.spark.planned_query import rows_between
 from tests.support.spark.queries import wait_until
 
 from understudy_aligned.inputs.protocol import InputError
 from understudy_aligned.inputs.records import TopicPartition
 from understudy_aligned.open_inputs import check_inputs
 from understudy_aligned.option_parsing import parse_options
-from understudy_aligned.reading import read_task
 from understudy_aligned.stream import AlignedStream
 
 pytestmark = pytest.mark.full
@@ -59,8 +59,11 @@ def test_planner_and_executors_read_through_tls_and_sasl(script: Mapping[str, st
             return end != start
 
         wait_until(has_planned, what="a batch", limit_s=60)
-        rows = [row for task in stream.tasks(start, end) for batch in read_task(task) for row in batch.to_pylist()]
-        assert [(row["offset"], row["value"]) for row in rows] == [(0, b"a"), (1, b"b"), (2, b"c")]
+        assert [(row["offset"], row["value"]) for row in rows_between(stream, start, end)] == [
+            (0, b"a"),
+            (1, b"b"),
+            (2, b"c"),
+        ]
         assert end["topic_ids"], "the admin client is let in, too"
     finally:
         stream.stop()

@@ -208,20 +208,6 @@ def test_entries_that_go_unread_are_a_loss_that_is_reported(
     lenient.close()
 
 
-def test_every_read_entry_may_be_trimmed_while_the_reader_stands_at_the_end(
-    redis: RedisServer, reads: RedisInput
-) -> None:
-    started(reads)
-    for each in range(1, 8):
-        add(redis, each)
-        assert offsets(fetched(reads)) == [f"{each}-0"]
-        redis.command("XTRIM", KEY, "MAXLEN", 0)
-    add(redis, 8, 9)
-    redis.command("XTRIM", KEY, "MAXLEN", 1)
-    with pytest.raises(DataLostError, match="1 entries behind it were removed unread"):
-        reads.fetch({TP: 9}, timeout_ms=0)
-
-
 @pytest.mark.parametrize("kind", ["trimmed", "end-deleted", "middle-deleted", "flushed"])
 def test_a_range_is_read_as_it_was_planned_or_not_at_all(
     redis: RedisServer, caplog: pytest.LogCaptureFixture, kind: str

@@ -9,19 +9,18 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 import threading
 from pathlib import Path
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812  # PySpark's own convention
 from tests.support.spark.formats import StateFormat
+from tests.support.spark.process import say
 from tests.support.spark.queries import InputFolder, QueryOptions, read_folder, settings
 from tests.support.spark.session import spark_session
 
 
 def main() -> None:
-    """Run until the input ends, or until held."""
     arguments = _arguments()
     options = QueryOptions(
         partitions=2,
@@ -31,7 +30,7 @@ def main() -> None:
 
     def keep(frame: DataFrame, batch_id: int) -> None:
         frame.write.format("noop").mode("overwrite").save()
-        _say(f"state of batch {batch_id} written")
+        say(f"state of batch {batch_id} written")
         if batch_id == arguments.hold:
             threading.Event().wait()
 
@@ -43,17 +42,12 @@ def main() -> None:
             writer = writer.option("checkpointLocation", str(arguments.checkpoint)).trigger(availableNow=True)
             query = writer.start()
         query.awaitTermination()
-    _say("finished")
+    say("finished")
 
 
 def _build(source: DataFrame, salt: str) -> DataFrame:
     salted = F.when(F.col("number") % 5 == 0, F.concat("word", F.lit(f"-{salt}"))).otherwise(F.col("word"))
     return source.groupBy(salted.alias("word")).agg(F.count("*"), F.sum("number"), F.max(F.lit(salt)))
-
-
-def _say(line: str) -> None:
-    sys.stdout.write(line + "\n")
-    sys.stdout.flush()
 
 
 def _arguments() -> argparse.Namespace:

@@ -8,19 +8,18 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 import threading
 from pathlib import Path
 
 from pyspark.sql import DataFrame
 from tests.support.spark.aligned_queries import QUICK, load, rows_of, started
+from tests.support.spark.process import say
 from tests.support.spark.session import spark_session
 
 from understudy_aligned.source import register
 
 
 def main() -> None:
-    """Run until held."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("checkpoint", type=Path)
     parser.add_argument("--folder", type=Path, required=True, help="for the session's own files and the rows")
@@ -32,8 +31,7 @@ def main() -> None:
     def keep(frame: DataFrame, batch_id: int) -> None:
         rows = [[*row[:-1], row.value.decode()] for row in rows_of(frame)]
         (arguments.folder / f"{batch_id}.json").write_text(json.dumps(rows))
-        sys.stdout.write(f"batch {batch_id} written\n")
-        sys.stdout.flush()
+        say(f"batch {batch_id} written")
         if batch_id == arguments.hold:
             threading.Event().wait()
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812  # PySpark's own convention
 from tests.support.spark.formats import ROCKSDB_CHANGELOG_V1
+from tests.support.spark.process import say
 from tests.support.spark.queries import stream_feeder
 from tests.support.spark.session import spark_session
 
@@ -31,8 +32,7 @@ def main() -> None:
         ) as feeder,
         announce(feeder.query, application_id=application, redis=redis),
     ):
-        sys.stdout.write(f"{ANNOUNCED}\n")
-        sys.stdout.flush()
+        say(ANNOUNCED)
         feeder.query.awaitTermination()
 
 

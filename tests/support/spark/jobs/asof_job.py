@@ -9,16 +9,15 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 import threading
 import time
 from pathlib import Path
 
 from tests.support.spark.asof_world import AsofRun, asof_session, fetched
+from tests.support.spark.process import say
 
 
 def main() -> None:
-    """Run until held."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path, help="of the run")
     parser.add_argument("--spark", type=Path, required=True, help="for the session's own files")
@@ -27,21 +26,16 @@ def main() -> None:
     arguments = parser.parse_args()
 
     def written(batch_id: int) -> None:
-        _say(f"batch {batch_id} written")
+        say(f"batch {batch_id} written")
         if batch_id == arguments.hold:
             threading.Event().wait()
 
     with asof_session(arguments.spark) as spark:
         query = AsofRun(arguments.folder).start(spark, json.loads(arguments.options), written=written)
         while query.isActive:
-            _say(f"fetched {fetched(query)}")
+            say(f"fetched {fetched(query)}")
             time.sleep(0.1)
         query.awaitTermination()
-
-
-def _say(line: str) -> None:
-    sys.stdout.write(line + "\n")
-    sys.stdout.flush()
 
 
 if __name__ == "__main__":

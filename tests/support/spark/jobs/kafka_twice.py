@@ -41,7 +41,6 @@ def run(
 
 
 def main(folder: Path, jars: str, options: Mapping[str, str]) -> None:
-    """Run both."""
     with spark_session(folder / "spark", extra={"spark.jars": jars}) as spark:
         found = {name: run(spark, name, options, folder) for name in ("kafka", "understudy")}
         bounded = {**options, "maxOffsetsPerTrigger": "3"}

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 import threading
 from pathlib import Path
 
@@ -16,12 +15,12 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812  # PySpark's own convention
 from tests.support.spark.counting_kinds import LIFE, SCHEMA, builder, options
 from tests.support.spark.formats import StateFormat
+from tests.support.spark.process import say
 from tests.support.spark.queries import InputFolder, read_folder, settings
 from tests.support.spark.session import spark_session
 
 
 def main() -> None:
-    """Run until the input ends, or until held."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("checkpoint", type=Path)
     parser.add_argument("--folder", type=Path, required=True, help="for the session's own files")
@@ -33,7 +32,7 @@ def main() -> None:
 
     def keep(frame: DataFrame, batch_id: int) -> None:
         frame.write.format("noop").mode("overwrite").save()
-        _say(f"state of batch {batch_id} written")
+        say(f"state of batch {batch_id} written")
         if batch_id == arguments.hold:
             threading.Event().wait()
 
@@ -46,12 +45,7 @@ def main() -> None:
             writer = writer.option("checkpointLocation", str(arguments.checkpoint)).trigger(availableNow=True)
             query = writer.start()
         query.awaitTermination()
-    _say("finished")
-
-
-def _say(line: str) -> None:
-    sys.stdout.write(line + "\n")
-    sys.stdout.flush()
+    say("finished")
 
 
 if __name__ == "__main__":

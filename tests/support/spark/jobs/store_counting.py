@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 from pathlib import Path
 
 from pyspark.sql import SparkSession
 from tests.support.spark.counting_query import SCHEMA, build, rows
 from tests.support.spark.formats import StateFormat
+from tests.support.spark.process import say
 from tests.support.spark.queries import (
     InputFolder,
     QueryOptions,
@@ -29,21 +29,20 @@ OPTIONS = QueryOptions(partitions=2, min_deltas_for_snapshot=2, maintenance_inte
 
 
 def main() -> None:
-    """Write, wait, write on, read."""
     arguments = _arguments()
     state_format = StateFormat(**json.loads(arguments.format))
     feed = InputFolder(arguments.folder / "input")
     with spark_session(arguments.folder, extra=json.loads(arguments.conf)) as spark:
         _run(spark, arguments, state_format, feed, arguments.first)
-        _say("written")
+        say("written")
         wait_until(arguments.go.exists, what="the word to go on", limit_s=200)
         _run(spark, arguments, state_format, feed, arguments.batches)
-        _say("all written")
+        say("all written")
         wait_until(arguments.read.exists, what="the copy", limit_s=200)
         with settings(spark, state_format.conf()):
             reader = spark.read.format("statestore").option("batchId", arguments.batches - 1)
             found = reader.load(str(arguments.read)).select("partition_id", "key.*", "value.*").collect()
-        _say(f"rows {json.dumps([list(row) for row in found])}")
+        say(f"rows {json.dumps([list(row) for row in found])}")
 
 
 def _run(
@@ -54,11 +53,6 @@ def _run(
     with state_stores_unloaded(spark), settings(spark, {**state_format.conf(), **OPTIONS.conf()}):
         writer = build(read_folder(spark, feed, SCHEMA)).writeStream.format("noop").outputMode("update")
         writer.option("checkpointLocation", arguments.checkpoint).trigger(availableNow=True).start().awaitTermination()
-
-
-def _say(line: str) -> None:
-    sys.stdout.write(line + "\n")
-    sys.stdout.flush()
 
 
 def _arguments() -> argparse.Namespace:

@@ -8,19 +8,18 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 import threading
 from pathlib import Path
 
 from pyspark.sql import SparkSession
 from tests.support.spark.accelerator import prepared_planners
 from tests.support.spark.aligned_queries import QUICK, has_ended, load, run_to_end
+from tests.support.spark.process import say
 from tests.support.spark.queries import wait_until
 from tests.support.spark.session import spark_session
 
 
 def main() -> None:
-    """Run until killed."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--folder", type=Path, required=True, help="for the sessions' files")
     parser.add_argument("--options", required=True, help="of the source, as JSON")
@@ -34,8 +33,7 @@ def main() -> None:
         waiting = waiting_after_a_query(second, json.loads(arguments.options), arguments.folder / "second")
         jvm = second.sparkContext._jvm
         assert jvm is not None
-        sys.stdout.write(f"{waiting} {jvm.java.lang.ProcessHandle.current().pid()}\n")
-        sys.stdout.flush()
+        say(f"{waiting} {jvm.java.lang.ProcessHandle.current().pid()}")
         threading.Event().wait()
 
 
