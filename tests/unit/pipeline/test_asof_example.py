@@ -5,14 +5,13 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 
-import pytest
 from docs.examples import asof_join
 from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql import Row
 from pyspark.sql.streaming.tws_tester import TwsTester
 from tests.support.spark.asof_world import NOTHING, Joined, Records, as_of_join, flight_id
-from tests.support.spark.weather import Weather, load_weather
+from tests.support.spark.weather import Weather
 
 from understudy.demo.flights import Flight, utc_text
 
@@ -24,8 +23,8 @@ def flight(number: int, event_time: int, origin: str = "EWR") -> Flight:
     return Flight(event_time, "UA", number, None, origin, "IAH", None, 2, None)
 
 
-def weather(event_time: int, temp: float, origin: str = "EWR") -> Weather:
-    return Weather(event_time, origin, temp, *[None] * 8)
+def weather(event_time: int, temp: float) -> Weather:
+    return Weather(event_time, "EWR", temp, *[None] * 8)
 
 
 def merged(records: Records) -> list[Row]:
@@ -102,29 +101,3 @@ def test_a_flight_that_is_missing_is_a_difference() -> None:
     found = joined([merged(records)[:1]])
     assert found.violations(as_of_join(records)) == 0
     assert found.differences(as_of_join(records)) == 1
-
-
-FIRST_HOUR = 1_357_020_000
-"""2013-01-01T06:00:00Z: one o'clock in New York."""
-
-
-@pytest.fixture(scope="module")
-def weather_table() -> list[Weather]:
-    return load_weather()
-
-
-def test_every_record_and_every_null_of_the_table_is_there(weather_table: list[Weather]) -> None:
-    assert len(weather_table) == 26_115
-    nulls = {name: sum(getattr(one, name) is None for one in weather_table) for name in Weather._fields}
-    assert {name: count for name, count in nulls.items() if count} == {
-        "temp": 1, "dewp": 1, "humid": 1, "wind_dir": 460, "wind_speed": 4, "wind_gust": 20_778, "pressure": 2729,
-    }  # fmt: skip
-
-
-def test_an_airport_has_one_record_an_hour_and_they_are_in_order_of_time(weather_table: list[Weather]) -> None:
-    assert len({(one.origin, one.event_time) for one in weather_table}) == len(weather_table)
-    assert all(one.event_time % 3600 == 0 for one in weather_table)
-    assert [one.event_time for one in weather_table] == sorted(one.event_time for one in weather_table)
-    assert [(one.origin, one.event_time) for one in weather_table[:3]] == [
-        (o, FIRST_HOUR) for o in ("EWR", "JFK", "LGA")
-    ]

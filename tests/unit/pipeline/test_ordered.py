@@ -69,22 +69,6 @@ def test_rows_come_in_merge_order_however_they_were_handed_over(found: list[Plac
     assert [merge_place(one) for one in sorted(rows, key=merge_place)] == expected
 
 
-@pytest.mark.parametrize(
-    ("name", "first", "second"),
-    [
-        ("batch before time", (1, 9, 1, 1, 1), (2, 0, 0, 0, 0)),
-        ("time before topic", (1, 1, 1, 1, 1), (1, 2, 0, 0, 0)),
-        ("topic before partition", (1, 1, 0, 1, 1), (1, 1, 1, 0, 0)),
-        ("partition before ordinal", (1, 1, 0, 0, 1), (1, 1, 0, 1, 0)),
-        ("ordinal last", (1, 1, 0, 0, 0), (1, 1, 0, 0, 1)),
-        ("times before 1970", (1, -2, 0, 0, 0), (1, -1, 0, 0, 0)),
-    ],
-)
-def test_a_processor_sees_the_parts_of_the_order_in_their_order(name: str, first: Place, second: Place) -> None:
-    out = TwsTester(Recorder()).test("k", [row("b", second), row("a", first)])
-    assert [one.seen for one in out] == ["a", "ab"], name
-
-
 def test_state_goes_on_over_batches_and_each_key_has_its_own() -> None:
     tester = TwsTester(Recorder())
     tester.test("k", [row("b", (1, 2, 0, 0, 1)), row("a", (1, 1, 0, 0, 0))])

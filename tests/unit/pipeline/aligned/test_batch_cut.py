@@ -72,25 +72,6 @@ def test_statement_32_a_record_counts_as_enforced_once_if_an_input_was_given_up_
     assert count_enforced(queues, counted(queues, popped.taken), passed) == popped.enforced
 
 
-def test_statement_32_two_inputs_given_up_on_count_a_record_once() -> None:
-    queues = [queue(A, [1, 4, 5]), queue(B, [2]), queue(C, [])]
-    taken = {A: 3, B: 1, C: 0}
-    assert count_enforced(queues, taken, {B, C}) == 4
-    assert count_enforced(queues, taken, {B}) == 2
-    assert count_enforced(queues, taken, set()) == 0
-
-
-def test_statement_34_of_one_time_the_topic_named_first_comes_first_then_the_lower_partition() -> None:
-    """Kafka leaves ties open. The order in which queues are handed over says nothing."""
-    parts = [queue(tp("flights", 1), [5]), queue(tp("weather", 0), [5]), queue(tp("flights", 0), [5])]
-    everything = {each.partition: 1 for each in parts}
-    firsts = [limit_counts(parts, everything, limit) for limit in (1, 2)]
-    assert firsts == [
-        {tp("flights", 1): 0, tp("weather", 0): 0, tp("flights", 0): 1},
-        {tp("flights", 1): 1, tp("weather", 0): 0, tp("flights", 0): 1},
-    ]
-
-
 RAW = st.dictionaries(
     st.sampled_from(PARTITIONS), st.lists(st.integers(0, 9), min_size=1, max_size=10), min_size=1, max_size=4
 )
@@ -279,14 +260,6 @@ def test_other_inputs_go_on_without_an_empty_one_up_to_the_drift() -> None:
     assert batch.taken == {DRIFT_A: 3}
     assert batch.held_back == HeldBack({DRIFT_A: 11}, frozenset({DRIFT_B}))
     assert batch.enforced == {0: 3}, "a record of the empty input may belong before them"
-
-
-def test_an_input_of_another_task_holds_back_too() -> None:
-    """DRIFT_A watermark behind the source knows no tasks."""
-    tasks = tasks_of({DRIFT_A: [300], DRIFT_B: [300], A1: [], B1: [120]}, {A1: 100, B1: 80})
-    batch = plan(tasks, {}, drift_ms=50)
-    assert batch.taken == {B1: 1}
-    assert batch.held_back == HeldBack({DRIFT_A: 200, DRIFT_B: 200}, frozenset({A1}))
 
 
 def test_an_input_that_is_given_up_on_holds_nothing_back() -> None:

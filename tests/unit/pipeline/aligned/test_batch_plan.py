@@ -7,12 +7,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence, Set
 
-import numpy as np
-import pyarrow as pa
 import pytest
 from hypothesis import event, given
 from hypothesis import strategies as st
-from tests.support.spark.record_at_a_time_merge import queue, tp
+from tests.support.spark.record_at_a_time_merge import effective, queue, tp
 
 from understudy_aligned.batch_plan import (
     NEVER_WAIT,
@@ -25,7 +23,7 @@ from understudy_aligned.batch_plan import (
     plan_batch,
     share,
 )
-from understudy_aligned.inputs.records import NO_TIME_MS, TopicPartition, effective_times_ms, partition_times_ms
+from understudy_aligned.inputs.records import TopicPartition
 from understudy_aligned.options import AlignedOptions
 from understudy_aligned.planner import settled_counts
 
@@ -48,7 +46,6 @@ def plan(
     *,
     finished: Set[TopicPartition] = frozenset(),
     idle_ms: int = 0,
-    own_idle_ms: Mapping[str, int] | None = None,
     records: int = -1,
     ring: int = 0,
     now_ms: float = 1000,
@@ -58,7 +55,7 @@ def plan(
         tasks,
         lags,
         known or {},
-        AlignedOptions((), (), max_task_idle_ms=idle_ms, topic_idle_ms=own_idle_ms or {}, max_poll_records=records),
+        AlignedOptions((), (), max_task_idle_ms=idle_ms, max_poll_records=records),
         finished=finished,
         ring=ring,
         now_ms=now_ms,
@@ -73,23 +70,6 @@ def left(tasks: Mapping[int, Sequence[Queue]], batch: Batch) -> Tasks:
     }
 
 
-def test_statement_24_never_waiting_takes_everything_of_inputs_of_which_nothing_is_known() -> None:
-    tasks = one(flights=[1, 9], weather=[])
-    assert plan(tasks, lags={}, idle_ms=-1)[:4] == ({A: 2}, {0: 0}, 0, {})
-
-
-def test_statement_25_with_all_inputs_buffered_a_batch_goes_up_to_the_first_that_runs_out() -> None:
-    batch = plan(one(flights=[1, 4, 6], weather=[2, 5]), lags={}, known={A: 7, B: 7}, idle_ms=50)
-    assert batch.taken == {A: 2, B: 2}
-
-
-@pytest.mark.parametrize("lag", [None, 1], ids=["statement 26: unknown", "statement 27: above 0"])
-@pytest.mark.parametrize("idle_ms", [0, 50])
-def test_statement_26_27_known_to_exist_or_unknown_is_awaited_without_limit(idle_ms: int, lag: int | None) -> None:
-    tasks, lags = one(flights=[1, 9], weather=[]), {A: 0, B: lag}
-    assert plan(tasks, lags, {B: 7}, idle_ms=idle_ms, now_ms=1e12)[:4] == ({}, {0: 0}, 0, {})
-
-
 def test_statement_28_the_idle_time_counts_from_when_nothing_is_left_behind_a_batch() -> None:
     """Not from the next look, which may come any time later: the batch is being processed first."""
     tasks = one(flights=[1, 9], weather=[5])
@@ -99,18 +79,6 @@ def test_statement_28_the_idle_time_counts_from_when_nothing_is_left_behind_a_ba
     early = plan(rest, known=first.deadlines, idle_ms=50, now_ms=1049)
     assert early[:4] == ({}, {0: 0}, 0, {B: 1050})
     assert plan(rest, known=early.deadlines, idle_ms=50, now_ms=1050).taken == {A: 1}
-
-
-def test_statement_28_at_0_what_is_caught_up_is_passed_over_in_the_very_batch_that_empties_it() -> None:
-    batch = plan(one(flights=[1, 9], weather=[5]))
-    assert batch.taken == {A: 2, B: 1}
-
-
-def test_statement_29_an_input_stays_given_up_on_until_it_has_something() -> None:
-    late = plan(one(flights=[9], weather=[]), known={B: 900}, idle_ms=50)
-    assert (late.taken, late.deadlines) == ({A: 1}, {A: 1050, B: 900})
-    fresh = plan(one(flights=[12], weather=[11]), known=late.deadlines, idle_ms=50, now_ms=1100)
-    assert (fresh.taken, fresh.deadlines) == ({B: 1}, {B: 1150})
 
 
 def test_statement_30_the_idle_times_of_all_inputs_of_all_tasks_begin_together() -> None:
@@ -126,14 +94,6 @@ def test_statement_31_where_everything_is_empty_there_is_nothing_to_do_and_nothi
     assert plan({0: []})[:4] == ({}, {0: 0}, 0, {})
 
 
-def test_statement_32_enforced_records_are_counted_for_each_task() -> None:
-    tasks = {
-        0: [queue(A, [1, 4, 9]), queue(B, [3]), queue(C)],
-        1: [queue(A1, [1, 4, 9]), queue(B1, [3])],
-    }
-    assert plan(tasks).enforced == {0: 4, 1: 2}
-
-
 def test_statement_32_records_that_are_left_for_another_batch_are_not_counted() -> None:
     tasks = one(flights=[1, 4, 9], weather=[3])
     assert [plan(tasks, records=records).enforced[0] for records in (1, 2, 3, 4)] == [0, 0, 1, 2]
@@ -146,15 +106,6 @@ def test_statement_32_nobody_is_given_up_on_at_minus_1_and_what_is_behind_the_en
     assert (finished.taken, finished.enforced) == ({A: 2}, {0: 2})
 
 
-def test_statement_34_a_batch_is_the_least_head_times_of_its_task() -> None:
-    batch = plan(one(flights=[1, 4, 7], weather=[2, 4, 8]), lags={}, records=4)
-    assert batch.taken == {A: 2, B: 2}
-
-
-def test_statement_35_a_deadline_of_a_partition_that_is_gone_is_dropped() -> None:
-    assert plan(one(flights=[1]), known={B: 7}, idle_ms=50).deadlines == {A: 1050}
-
-
 def test_statement_36_a_plan_that_nobody_uses_leaves_no_trace() -> None:
     """A Kafka task that has a commit pending processes nothing. Spark asks for a batch only when the one before is
     committed, and one that is planned again, from the same records at the same time, is the same.
@@ -164,35 +115,6 @@ def test_statement_36_a_plan_that_nobody_uses_leaves_no_trace() -> None:
     assert plan(tasks, known=known, idle_ms=50, records=1) == first
     assert known == {B1: 1020.0}
     assert [list(each.times_ms) for each in tasks[0]] == [[1, 9], [5]]
-
-
-def test_statement_37_a_plan_does_not_wait_itself_and_plans_other_tasks() -> None:
-    """Idling does not stop polling: here it blocks no other task."""
-    tasks = {0: [queue(A, [1]), queue(B)], 1: [queue(A1, [2]), queue(B1, [1])]}
-    batch = plan(tasks, idle_ms=50)
-    assert batch.taken == {B1: 1}
-
-
-def test_statement_38_a_lag_below_0_is_0_and_never_unknown() -> None:
-    tasks = one(flights=[1], weather=[])
-    assert plan(tasks, {B: -1}).taken == {A: 1}
-    assert plan(tasks, {B: None}).taken == {}
-
-
-def test_statement_46_the_bound_counts_over_all_partitions_of_all_tasks() -> None:
-    tasks = {0: [queue(A, range(9)), queue(B, range(9))], 1: [queue(A1, range(9)), queue(B1, range(9))]}
-    assert sum(plan(tasks, records=7).taken.values()) == 7
-    assert sum(plan(tasks, records=500).taken.values()) == 36
-
-
-def test_statement_47_what_is_left_over_comes_with_the_next_batches_and_nothing_is_fetched_for_it() -> None:
-    tasks = one(flights=[1, 2, 6], weather=[3, 4])
-    batches = []
-    for _ in range(3):
-        batch = plan(tasks, records=2)
-        tasks = left(tasks, batch)
-        batches.append(batch.taken)
-    assert batches == [{A: 2}, {B: 2}, {A: 1}]
 
 
 def test_statement_49_tasks_take_turns_from_one_batch_to_the_next() -> None:
@@ -282,38 +204,13 @@ def test_statement_49_backlogs_are_worked_off_evenly_however_unlike_they_are(
         assert all(abs(totals[task] - expected) < 1 for task in plenty)
 
 
-@pytest.mark.parametrize(
-    ("budget", "expected"),
-    [
-        (100, [[34, 33, 33], [33, 34, 33], [33, 33, 34], [34, 33, 33]]),
-        (2, [[1, 1, 0], [1, 0, 1], [0, 1, 1], [1, 1, 0]]),
-        (1, [[1, 0, 0], [0, 1, 0], [0, 0, 1], [1, 0, 0]]),
-        (3, [[1, 1, 1], [1, 1, 1], [1, 1, 1], [1, 1, 1]]),
-    ],
-)
-def test_the_records_that_do_not_divide_rotate(budget: int, expected: list[list[int]]) -> None:
-    backlog = {0: 30_000, 1: 300, 2: 300}
-    assert [list(allowed.values()) for allowed in batches([backlog] * 4, budget=budget)] == expected
-
-
-FLIGHTS, WEATHER = tp("flights"), tp("weather")
 TASKS = {task: [tp("flights", task), tp("weather", task)] for task in range(2)}
 PARTITIONS = [each for partitions in TASKS.values() for each in partitions]
 SOME = st.sets(st.sampled_from(PARTITIONS))
 
 
-def effective(timestamps_ms: Sequence[int]) -> list[int]:
-    """Effective times of records that begin a batch."""
-    reached_ms = partition_times_ms(pa.array(timestamps_ms, pa.int64()), time_ms=NO_TIME_MS)
-    return [int(at) for at in effective_times_ms(np.array(timestamps_ms, dtype=np.int64), reached_ms)]
-
-
 def queues(logs: Mapping[TopicPartition, Sequence[int]]) -> dict[int, list[Queue]]:
     return {task: [queue(each, effective(logs[each])) for each in places] for task, places in TASKS.items()}
-
-
-def settled_one(**times_ms: Sequence[int]) -> dict[int, list[Queue]]:
-    return {0: [queue(tp(topic), times) for topic, times in times_ms.items()]}
 
 
 @given(
@@ -365,19 +262,11 @@ def test_a_settled_batch_is_the_one_that_is_planned_whatever_happens_until_then(
 @pytest.mark.parametrize(
     ("tasks", "records"),
     [
-        pytest.param(
-            settled_one(flights=[1, 3, 5], weather=[2, 4]), -1, id="more records make a batch without a bound larger"
-        ),
-        pytest.param(
-            settled_one(flights=[1, 3, 5], weather=[]), 2, id="an empty input may get a record that comes first"
-        ),
-        pytest.param(
-            settled_one(flights=[1, 3, 9], weather=[2]), 3, id="behind the last record of an input nothing is known"
-        ),
-        pytest.param(settled_one(flights=[1, 2], weather=[3]), 4, id="a batch that is not full grows"),
-        pytest.param(
-            settled_one(flights=[1, 2], weather=[3, 4]), 3, id="just a full batch would leave the ring where it is"
-        ),
+        pytest.param(one(flights=[1, 3, 5], weather=[2, 4]), -1, id="more records make a batch without a bound larger"),
+        pytest.param(one(flights=[1, 3, 5], weather=[]), 2, id="an empty input may get a record that comes first"),
+        pytest.param(one(flights=[1, 3, 9], weather=[2]), 3, id="behind the last record of an input nothing is known"),
+        pytest.param(one(flights=[1, 2], weather=[3]), 4, id="a batch that is not full grows"),
+        pytest.param(one(flights=[1, 2], weather=[3, 4]), 3, id="just a full batch would leave the ring where it is"),
         pytest.param(
             {0: [queue(tp("flights"), [1, 2, 3, 4, 5])], 1: [queue(tp("flights", 1), [1])]},
             4,
@@ -429,10 +318,6 @@ def test_statement_25_an_input_that_has_records_has_no_deadline(idle_ms: int) ->
     assert decision({A: FULL}, idle_ms=idle_ms, flights=1001).deadlines == {}
 
 
-def test_statement_25_a_task_without_inputs_waits_for_nobody() -> None:
-    assert decision({}, idle_ms=50) == IdleDecision({}, frozenset())
-
-
 @pytest.mark.parametrize("idle_ms", [0, 50])
 @pytest.mark.parametrize("seen", [UNKNOWN, BEHIND], ids=["statement 26: unknown", "statement 27: above 0"])
 def test_statement_26_27_an_empty_input_of_unknown_or_positive_lag_is_awaited_without_limit(
@@ -441,38 +326,11 @@ def test_statement_26_27_an_empty_input_of_unknown_or_positive_lag_is_awaited_wi
     assert decision({A: seen}, idle_ms=idle_ms, now_ms=1e12, flights=900) == IdleDecision({}, frozenset())
 
 
-def test_statement_28_an_input_that_is_caught_up_is_given_up_on_after_the_idle_time() -> None:
-    first = decision({A: IDLE_CAUGHT_UP}, idle_ms=50, now_ms=1000)
-    assert first == IdleDecision({A: 1050}, frozenset())
-    just_before = decide_idle(first.deadlines, {A: IDLE_CAUGHT_UP}, max_task_idle_ms=50, now_ms=1049.9)
-    assert just_before == first
-    assert decide_idle(first.deadlines, {A: IDLE_CAUGHT_UP}, max_task_idle_ms=50, now_ms=1050).may_pass == {A}
-
-
-def test_statement_28_without_idle_time_it_is_given_up_on_at_once() -> None:
-    assert decision({A: IDLE_CAUGHT_UP}, idle_ms=0).may_pass == {A}
-
-
-def test_statement_29_a_deadline_that_passed_stays_passed_until_there_is_news() -> None:
-    for now_ms in (1050, 1051, 5000):
-        assert decision({A: IDLE_CAUGHT_UP}, idle_ms=50, now_ms=now_ms, flights=1050) == IdleDecision(
-            {A: 1050}, frozenset({A})
-        )
-
-
 @pytest.mark.parametrize("news", [FULL, UNKNOWN, BEHIND], ids=["data", "unknown lag", "lag above 0"])
 def test_statement_29_news_ends_a_deadline_and_the_next_one_is_whole(news: InputState) -> None:
     between = decision({A: news}, idle_ms=50, now_ms=1060, flights=1050)
     again = decide_idle(between.deadlines, {A: IDLE_CAUGHT_UP}, max_task_idle_ms=50, now_ms=1070)
     assert again == IdleDecision({A: 1120}, frozenset())
-
-
-def test_statement_30_inputs_that_are_empty_together_are_waited_for_together() -> None:
-    """Kafka stops at the first one that blocks, so k of them can cost k times the idle time."""
-    first = decision({A: UNKNOWN, B: IDLE_CAUGHT_UP, C: IDLE_CAUGHT_UP}, idle_ms=50, now_ms=1000)
-    assert first.deadlines == {B: 1050, C: 1050}
-    later = decide_idle(first.deadlines, dict.fromkeys((A, B, C), IDLE_CAUGHT_UP), max_task_idle_ms=50, now_ms=1050)
-    assert later == IdleDecision({A: 1100, B: 1050, C: 1050}, frozenset({B, C}))
 
 
 def test_statement_35_what_is_not_observed_any_more_is_forgotten() -> None:

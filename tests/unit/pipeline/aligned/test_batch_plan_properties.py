@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-import numpy as np
-import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.support.spark.record_at_a_time_merge import TOPICS, counted, pop_all, queue, tp
+from tests.support.spark.record_at_a_time_merge import TOPICS, counted, effective, pop_all, queue, tp
 
 from understudy_aligned.batch_plan import Batch, Queue, plan_batch
-from understudy_aligned.inputs.records import NO_TIME_MS, TopicPartition, effective_times_ms, partition_times_ms
+from understudy_aligned.inputs.records import NO_TIME_MS, TopicPartition
 from understudy_aligned.options import AlignedOptions
 
 FEWER = settings(max_examples=50)
@@ -101,13 +99,6 @@ class Run:
         self.finished = True
         while self.plan().taken:
             pass
-
-
-def effective(timestamps_ms: Sequence[int]) -> list[int]:
-    """Effective times of records that begin a batch."""
-    times_ms = np.array(timestamps_ms, dtype=np.int64)
-    reached_ms = partition_times_ms(pa.array(timestamps_ms, pa.int64()), time_ms=NO_TIME_MS)
-    return [int(time_ms) for time_ms in effective_times_ms(times_ms, reached_ms)]
 
 
 def merged(logs: Logs) -> dict[int, list[Record]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.support.spark.planned_query import PATIENCE_MS, Start, ordinals, started_queries
+from tests.support.spark.planned_query import Start, logged, ordinals, rows_between
 from tests.support.spark.scripted_input import ScriptedServer
 
 from understudy_aligned.inputs.protocol import DataLostError
@@ -21,8 +21,6 @@ from understudy_aligned.inputs.timestamps import TimestampRule, TimestampRules, 
 from understudy_aligned.offset import OffsetError, SourceOffset, check_fingerprint, check_replay, fingerprint
 from understudy_aligned.open_inputs import made_anew
 from understudy_aligned.options import AlignedOptions
-from understudy_aligned.planner import PlannedBatch, Planner
-from understudy_aligned.reading import read_task
 from understudy_aligned.shared_read_ahead import COUNT_INTERVAL_MS
 from understudy_aligned.stream import AlignedStream
 
@@ -154,10 +152,10 @@ def test_a_logged_batch_with_poison_has_the_same_rows_again_or_is_refused(before
         check_replay(start, end, later)
 
 
-def with_schema(content: bytes, file: str = "/schemas/weather.avsc", *, topic: str = "weather") -> dict[str, object]:
+def with_schema(content: bytes, file: str = "/schemas/weather.avsc") -> dict[str, object]:
     rule = TimestampRule("avro", "/at", ValueSchema(content, file=file))
     found: dict[str, object] = json.loads(
-        json.dumps(fingerprint(replace(OPTIONS, timestamp=TimestampRules(own=((topic, rule),)))))
+        json.dumps(fingerprint(replace(OPTIONS, timestamp=TimestampRules(own=(("weather", rule),)))))
     )
     return found
 
@@ -197,12 +195,6 @@ IDS = st.dictionaries(st.sampled_from("abc"), st.sampled_from(["1", "2"]))
 
 
 @pytest.fixture
-def start() -> Iterator[Start]:
-    with started_queries() as begun:
-        yield begun
-
-
-@pytest.fixture
 def server() -> ScriptedServer:
     made = ScriptedServer({"a": 1, "b": 1})
     made.ids = {"a": "first", "b": "only"}
@@ -220,15 +212,6 @@ def test_a_topic_is_another_one_when_both_ids_are_known_and_differ(
     assert made_anew(before, {**before, **now}) == anew
 
 
-def begun_again(query: object, options: AlignedOptions) -> PlannedBatch | None:
-    """What another planner makes of the offset at which a query stands."""
-    planner = Planner(options, query.clock)  # type: ignore[attr-defined]
-    try:
-        return planner.plan(query.offset, wait_ms=PATIENCE_MS)  # type: ignore[attr-defined]
-    finally:
-        planner.stop()
-
-
 def test_one_that_was_made_anew_while_the_query_was_stopped_and_is_longer_than_the_position_ends_it(
     start: Start, server: ScriptedServer
 ) -> None:
@@ -238,7 +221,7 @@ def test_one_that_was_made_anew_while_the_query_was_stopped_and_is_longer_than_t
     server.make_anew("a", "second")
     server.put("a", 0, *range(100, 150))
     with pytest.raises(DataLostError, match=r"deleted and created again.*: a \(option topics\)"):
-        begun_again(query, query.options)
+        query.begun_again()
 
 
 def test_one_that_is_made_anew_while_the_query_runs_ends_it_at_the_next_count(
@@ -265,11 +248,8 @@ def test_it_is_read_from_its_beginning_where_lost_data_may_be(
     server.put("a", 0, 5, 6, 7, 8, 9)
     if runs:
         query.clock.advance(COUNT_INTERVAL_MS)
-        batch = query.next()
-    else:
-        found = begun_again(query, query.options)
-        assert found is not None
-        batch = found
+    batch = query.next() if runs else query.begun_again()
+    assert batch is not None
     assert ordinals(batch) == {A: [0, 1, 2, 3, 4]}
     assert batch.end.topic_ids == {"a": "second", "b": "only"}
     assert batch.end.cursors[A] == Cursor("4", 5, 30), "the partition time goes on"
@@ -311,16 +291,15 @@ def test_a_batch_over_a_topic_that_was_made_anew_is_the_same_when_it_runs_again(
 ) -> None:
     options = replace(GOES_ON, inputs=(server.config,), topics=("a", "b"), spool=tmp_path / "spool", undecodable="keep")
     first = AlignedStream(options)
-    start = json.loads(json.dumps(first.latest_offset(first.initial_offset())))
+    start = logged(first.latest_offset(first.initial_offset()))
     first.stop()
     server.make_anew("a", "second")
     server.put("a", 0, *range(50, 55))
     second = AlignedStream(options)
-    end = json.loads(json.dumps(second.latest_offset(start)))
+    end = logged(second.latest_offset(start))
     second.stop()
     third = AlignedStream(options)
-    rows = [row for task in third.tasks(start, end) for batch in read_task(task) for row in batch.to_pylist()]
-    assert [row["offset"] for row in rows] == ["0", "1", "2", "3", "4"]
+    assert [row["offset"] for row in rows_between(third, start, end)] == ["0", "1", "2", "3", "4"]
 
 
 @pytest.mark.parametrize("fails", [True, False])

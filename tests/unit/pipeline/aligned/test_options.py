@@ -301,6 +301,12 @@ def test_an_offset_is_the_first_record_to_come(offset: int, expected: Cursor) ->
     assert cursor_at(A0, offset, low=3, end=9, option="startingOffsets") == expected
 
 
+@pytest.mark.parametrize("offset", [2, 10])
+def test_an_offset_that_a_log_does_not_have_is_refused(offset: int) -> None:
+    with pytest.raises(SettingsError, match=f"a-0 has offsets from 3 to 9, not {offset}"):
+        cursor_at(A0, offset, low=3, end=9, option="startingOffsets")
+
+
 def test_a_time_without_records_is_the_end_or_an_error() -> None:
     at = StartPositions("startingTimestamp", time_ms=5)
     assert cursor_at_time(A0, 4, time_ms=5, end=9, positions=at) == Cursor("3", 4)

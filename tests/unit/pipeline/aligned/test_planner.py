@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Literal
 
@@ -14,10 +14,8 @@ from tests.support.clock import ManualClock
 from tests.support.spark.planned_query import (
     NO_OPTIONS,
     PATIENCE_MS,
-    PlannedQuery,
     Start,
     ordinals,
-    started_queries,
     times,
     without_time,
 )
@@ -27,7 +25,7 @@ from tests.support.spark.scripted_input import ScriptedRecord, ScriptedServer, c
 from understudy_aligned import planner as planner_module
 from understudy_aligned.batch_plan import Batch, Queue, plan_batch
 from understudy_aligned.inputs.protocol import DataLostError, Fetched, InputError
-from understudy_aligned.inputs.records import NO_TIME_MS, Cursor, TopicPartition, record_size
+from understudy_aligned.inputs.records import Cursor, TopicPartition, record_size
 from understudy_aligned.options import AlignedOptions
 from understudy_aligned.planner import Planner
 from understudy_aligned.rows import UndecodableError
@@ -35,12 +33,6 @@ from understudy_aligned.shared_read_ahead import COUNT_INTERVAL_MS
 from understudy_shared.base.errors import SettingsError, UnderstudyError
 
 A, B = TopicPartition("a", 0), TopicPartition("b", 0)
-
-
-@pytest.fixture
-def start() -> Iterator[Start]:
-    with started_queries() as begun:
-        yield begun
 
 
 def topics(*names: str, partitions: int = 1) -> ScriptedServer:
@@ -86,37 +78,6 @@ def test_a_batch_names_ranges_that_go_on_where_the_last_ended(start: Start) -> N
         for place, found in ordinals(batch).items():
             seen.setdefault(place, []).extend(found)
     assert seen == {TopicPartition(topic, p): list(range(100)) for topic in "ab" for p in range(2)}
-
-
-@settings(max_examples=15, deadline=None)
-@given(
-    logs=st.tuples(*(st.lists(st.integers(0, 30), max_size=12) for _ in range(2))),
-    bounds=st.tuples(*(st.sampled_from([-1, 1, 3, 8]) for _ in range(2))),
-)
-def test_records_come_in_the_same_order_wherever_batches_end(
-    logs: tuple[list[int], list[int]], bounds: tuple[int, int]
-) -> None:
-    def read(max_poll_records: int) -> list[tuple[TopicPartition, int]]:
-        server = topics("a", "b")
-        server.put("a", 0, *logs[0])
-        server.put("b", 0, *logs[1])
-        query = PlannedQuery(server, options=options(max_poll_records=max_poll_records))
-        query.planner.finish_at_current_ends(timeout_ms=1_000)
-        merged: list[tuple[TopicPartition, int]] = []
-        while (batch := query.at_once()) is not None:
-            in_batch = []
-            for span, rows in batch.ranges:
-                time_ms = NO_TIME_MS
-                for record in (record for part in rows for record in part.to_pylist()):
-                    time_ms = max(time_ms, record["timestamp_ms"])
-                    in_batch.append((time_ms, span.partition, record["ordinal"]))
-            merged.extend((partition, ordinal) for _, partition, ordinal in sorted(in_batch))
-        query.planner.stop()
-        return merged
-
-    first = read(bounds[0])
-    assert first == read(bounds[1])
-    assert len(first) == sum(map(len, logs))
 
 
 def test_with_bounded_drift_an_input_goes_on_so_far_without_another_and_again_after_a_restart(start: Start) -> None:
@@ -179,18 +140,6 @@ def test_statement_36_nothing_is_planned_behind_a_batch_that_was_not_committed(s
     assert ordinals(query.next()) == {A: [2]}
 
 
-def test_a_query_that_starts_again_goes_on_behind_what_was_committed(start: Start) -> None:
-    server = topics("a", "b")
-    server.put("a", 0, *range(10))
-    server.put("b", 0, *range(10))
-    query = start(server, options=options(max_poll_records=6))
-    query.next()
-    later = start(server, options=options(max_poll_records=6))
-    later.offset = query.offset
-    assert ordinals(later.next()) == {A: [3, 4, 5], B: [3, 4, 5]}
-    assert later.offset.batches == 2
-
-
 def test_statement_37_while_a_task_waits_its_inputs_are_read_and_other_tasks_go_on(start: Start) -> None:
     server = topics("a", "b", partitions=2)
     server.withhold("b", 0)
@@ -220,22 +169,6 @@ def test_with_nobody_to_wait_for_a_server_that_hangs_holds_up_only_its_own_topic
     assert query.offset.enforced == 0
 
 
-def test_while_the_lag_of_a_server_is_unknown_its_task_waits(start: Start) -> None:
-    well, ill = topics("a"), topics("b")
-    query = start(well, ill)
-    query.begin()
-    query.wait_for_lag(0, "b")
-    ill.go_away()
-    query.wait_for_lag(None, "b")
-    well.put("a", 0, 1, 2)
-    query.wait_for_records(2)
-    query.clock.advance(1_000_000)
-    assert query.at_once() is None
-    ill.put("b", 0, 0)
-    ill.fail(None)
-    assert times(query.next())[0] == 0
-
-
 def test_statement_40_asking_for_the_lag_of_what_is_not_read_is_an_error_and_before_an_answer_unknown(
     start: Start,
 ) -> None:
@@ -256,17 +189,6 @@ def test_statement_41_asking_for_a_lag_asks_no_server(start: Start) -> None:
     assert query.lag("a") is None
     assert query.lag("a") is None
     assert (server.opened, server.fetches) == (opened, 0)
-
-
-def test_statement_42_a_lag_is_of_what_the_input_would_give(start: Start) -> None:
-    """Under `read_committed` an open transaction's records are not among them, and hold up nobody."""
-    server = topics("a", "b")
-    server.open_transaction("b", 0)
-    server.put("b", 0, 0, 0)
-    server.put("a", 0, 1)
-    query = start(server)
-    assert ordinals(query.next()) == {A: [0]}
-    assert query.lag("b") == 0
 
 
 @pytest.mark.parametrize("rule", ["keep", "skip", "aside"])
@@ -382,24 +304,16 @@ def test_only_tasks_that_changed_are_planned_until_one_of_them_has_records_to_gi
 LATEST = AlignedOptions(inputs=(), topics=(), starting="latest")
 
 
-def server_of(*names: str) -> ScriptedServer:
-    return ScriptedServer(dict.fromkeys(names, 1))
-
-
 def test_records_of_a_later_partition_that_are_gone_before_they_were_read_are_a_loss(start: Start) -> None:
-    server = server_of("a")
+    server = topics("a")
     server.put("a", 0, 1)
     query = start(server)
     query.next()
     server.put("a", 1, 2, 3)
     server.lose("a", 1, 1)
     server.grow("a", 2)
-    later = Planner(query.options, query.clock)
-    try:
-        with pytest.raises(DataLostError, match="a-1"):
-            later.plan(query.offset, wait_ms=PATIENCE_MS)
-    finally:
-        later.stop()
+    with pytest.raises(DataLostError, match="a-1"):
+        query.begun_again()
 
 
 def test_a_new_query_over_topics_that_do_not_fit_is_refused_and_one_of_which_a_topic_grew_goes_on(start: Start) -> None:
@@ -411,13 +325,9 @@ def test_a_new_query_over_topics_that_do_not_fit_is_refused_and_one_of_which_a_t
     with pytest.raises(SettingsError, match=r"a has 1, b has 4 \(option merge\)\. Set merge to 'global'"):
         start(server)
     server.put("b", 0, 2)
-    begun_again = Planner(earlier.options, earlier.clock)
-    try:
-        batch = begun_again.plan(earlier.offset, wait_ms=PATIENCE_MS)
-        assert batch is not None
-        assert ordinals(batch) == {B: [0]}
-    finally:
-        begun_again.stop()
+    batch = earlier.begun_again()
+    assert batch is not None
+    assert ordinals(batch) == {B: [0]}
     assert start(server, options=AlignedOptions(inputs=(), topics=(), merge="global")).offset.cursors == {}
 
 
@@ -425,7 +335,7 @@ def test_a_new_query_over_topics_that_do_not_fit_is_refused_and_one_of_which_a_t
 def test_where_a_new_query_begins_cannot_be_known_from_a_server_that_is_away(
     start: Start, starting: Literal["earliest", "latest"]
 ) -> None:
-    server = server_of("a")
+    server = topics("a")
     server.go_away()
     with pytest.raises(InputError):
         start(server, options=replace(LATEST, starting=starting))
@@ -435,7 +345,7 @@ def test_where_a_new_query_begins_cannot_be_known_from_a_server_that_is_away(
 def test_a_server_that_is_away_at_the_start_is_waited_for_and_reported(
     start: Start, caplog: pytest.LogCaptureFixture
 ) -> None:
-    well, ill = server_of("a"), server_of("b")
+    well, ill = topics("a"), topics("b")
     ill.name = "ill"
     well.put("a", 0, 1)
     query = start(well, ill)
@@ -454,21 +364,8 @@ def test_a_server_that_is_away_at_the_start_is_waited_for_and_reported(
     assert query.planner.snapshot().outages == {}
 
 
-def test_lost_data_ends_the_query(start: Start) -> None:
-    server = server_of("a")
-    server.put("a", 0, 1, 2, 3)
-    query = start(server)
-    query.next()
-    server.put("a", 0, 4, 5, 6)
-    server.lose("a", 0, 5)
-    query.offset = start(server).offset
-    query.offset = type(query.offset)(query.offset.fingerprint, {A: Cursor("1", 2, 2)})
-    with pytest.raises(DataLostError):
-        query.next()
-
-
 def test_a_query_that_ends_by_itself_reads_what_there_was_and_nothing_that_came_later(start: Start) -> None:
-    server = server_of("a", "b")
+    server = topics("a", "b")
     server.put("a", 0, *range(50))
     server.put("b", 0, *range(30))
     query = start(server, options=AlignedOptions(inputs=(), topics=(), max_poll_records=7))
@@ -506,26 +403,17 @@ class DailyRun:
         return found
 
 
-@pytest.mark.parametrize("idle_ms", [0, 60_000])
-def test_runs_to_the_ends_that_keep_the_order_leave_the_rest_for_the_next_one(start: Start, idle_ms: int) -> None:
-    ordered = AlignedOptions(inputs=(), topics=(), available_now="ordered", max_task_idle_ms=idle_ms)
-    daily = DailyRun(server_of("a", "b"), start, ordered)
-    assert daily.run(a=[10, 20, 100], b=[15, 50]) == [10, 15, 20, 50]
-    assert daily.run(b=[60, 200]) == [60, 100]
-    assert daily.run() == []
-    assert daily.run(a=[300]) == [200]
-    assert daily.seen == sorted(daily.seen)
-    assert daily.query.offset.enforced == 0
-
-
 @settings(max_examples=10, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(days=st.lists(st.tuples(*2 * [st.lists(st.integers(1, 9), max_size=4)]), min_size=1, max_size=4))
+@given(
+    idle_ms=st.sampled_from([0, 60_000]),
+    days=st.lists(st.tuples(*2 * [st.lists(st.integers(1, 9), max_size=4)]), min_size=1, max_size=4),
+)
 def test_however_records_are_spread_over_days_runs_that_keep_the_order_have_one_order(
-    start: Start, days: list[tuple[list[int], list[int]]]
+    start: Start, idle_ms: int, days: list[tuple[list[int], list[int]]]
 ) -> None:
     """Steps in time, so that no record is late within its own partition; ties go to a."""
-    ordered = AlignedOptions(inputs=(), topics=(), available_now="ordered")
-    daily, logs = DailyRun(server_of("a", "b"), start, ordered), ([0], [0])
+    ordered = AlignedOptions(inputs=(), topics=(), available_now="ordered", max_task_idle_ms=idle_ms)
+    daily, logs = DailyRun(topics("a", "b"), start, ordered), ([0], [0])
     for steps in days:
         put: list[list[int]] = []
         for log, of_day in zip(logs, steps, strict=True):
@@ -541,7 +429,7 @@ def test_however_records_are_spread_over_days_runs_that_keep_the_order_have_one_
 
 
 def test_a_run_that_keeps_the_order_ends_although_memory_is_full_before_the_ends(start: Start) -> None:
-    server = server_of("a", "b")
+    server = topics("a", "b")
     server.put("a", 0, *range(50), size=1_000)
     small = AlignedOptions(inputs=(), topics=(), available_now="ordered", input_buffer_max_bytes=1, max_poll_records=5)
     query = start(server, options=small)

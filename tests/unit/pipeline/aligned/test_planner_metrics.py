@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
-from tests.support.spark.planned_query import PlannedQuery, Start, started_queries
+from tests.support.spark.planned_query import PlannedQuery, Start
 from tests.support.spark.queries import wait_until
 from tests.support.spark.record_at_a_time_merge import pop_all, queue, tp
 from tests.support.spark.scripted_input import ScriptedServer
@@ -23,12 +23,6 @@ from understudy_aligned.offset import SourceOffset
 from understudy_aligned.options import AlignedOptions
 from understudy_aligned.planner_metrics import WINDOW_MS, Taken, record_lateness
 from understudy_aligned.shared_read_ahead import COUNT_INTERVAL_MS
-
-
-@pytest.fixture
-def start() -> Iterator[Start]:
-    with started_queries() as begun:
-        yield begun
 
 
 def metrics_of(query: PlannedQuery) -> Mapping[str, object]:
@@ -141,9 +135,9 @@ A, B = tp("flights"), tp("weather")
 LOG = st.lists(st.one_of(st.none(), st.integers(0, 30)), max_size=12)
 
 
-def taken(timestamps_ms: Sequence[int | None], stream_time_ms: int = 100, *, max_jump_ms: int | None = None) -> Taken:
+def taken(timestamps_ms: Sequence[int | None], stream_time_ms: int) -> Taken:
     found = pa.array(timestamps_ms, pa.int64())
-    effective = partition_times_ms(found, time_ms=NO_TIME_MS, max_jump_ms=max_jump_ms)
+    effective = partition_times_ms(found, time_ms=NO_TIME_MS)
     own = found.fill_null(NO_TIME_MS).to_numpy()
     return Taken(effective, own, stream_time_ms)
 
@@ -166,11 +160,6 @@ def test_statement_34_lateness_is_that_of_one_record_at_a_time(
     found = record_lateness([Taken(e.times_ms[:n], e.timestamps_ms[:n], e.stream_time_ms) for e, n in of_queues])
     assert (found.records, found.total_ms, found.max_ms) == (len(late), sum(late), max(late, default=0))
     assert found.avg_ms == (pytest.approx(np.mean(late)) if late else None)
-
-
-def test_a_record_of_an_input_that_was_given_up_on_is_late_by_what_was_taken_before() -> None:
-    found = record_lateness([taken([70, 90])])
-    assert (found.avg_ms, found.max_ms) == (20, 30)
 
 
 def test_times_as_far_apart_as_they_can_be_do_not_overflow() -> None:

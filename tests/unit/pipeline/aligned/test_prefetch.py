@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.support.spark.planned_query import NO_OPTIONS, PlannedQuery, Start, ordinals, started_queries
+from tests.support.spark.planned_query import NO_OPTIONS, PlannedQuery, Start, ordinals
 from tests.support.spark.prefetch_bench import Bench
 from tests.support.spark.queries import wait_until
 from tests.support.spark.scripted_input import ScriptedServer
@@ -49,17 +49,6 @@ def started() -> Iterator[list[Prefetch]]:
         each.stop()
     for each in running:
         assert each.join(PATIENCE_S)
-
-
-def test_partitions_are_asked_for_then_the_position_is_sought_then_records_come() -> None:
-    bench = Bench("a", "b")
-    bench.server.put("a", 0, 1, 2, 3)
-    bench.turns(1)
-    assert bench.shared.ahead.tasks == {0: (A, B)}
-    bench.turns(1)
-    assert bench.server.seeks == [{A: Cursor(), B: Cursor()}]
-    bench.turns(1)
-    assert (bench.buffered(A), bench.buffered(B)) == (3, 0)
 
 
 def test_statement_35_each_turn_brings_lags_of_what_it_fetched_and_a_seek_drops_them_all() -> None:
@@ -266,12 +255,6 @@ UNKNOWN = InputState(empty=True, lag=None)
 STATES = st.builds(InputState, st.booleans(), st.sampled_from([None, 0, 2]), st.booleans())
 
 
-@pytest.fixture
-def start() -> Iterator[Start]:
-    with started_queries() as begun:
-        yield begun
-
-
 @pytest.mark.parametrize(
     ("held", "lags", "most", "filling"),
     [
@@ -289,30 +272,15 @@ def test_a_batch_is_filled_only_by_records_that_servers_are_known_to_have(
     assert is_filling(held, lags, full=most) is filling
 
 
-@pytest.mark.parametrize(
-    ("inputs", "idle_ms", "is_waited"),
-    [
-        pytest.param({}, NEVER_WAIT, True, id="nothing is read before all partitions are known"),
-        pytest.param({A: UNKNOWN, B: UNKNOWN}, 0, True, id="its next record may be the next of all"),
-        pytest.param({A: UNKNOWN, B: UNKNOWN}, NEVER_WAIT, False, id="at -1 nobody is waited for"),
-        pytest.param({A: UNKNOWN._replace(empty=False)}, 0, False, id="there are still records of it"),
-        pytest.param({A: UNKNOWN._replace(lag=0)}, 0, False, id="it is known to have no more"),
-        pytest.param({A: UNKNOWN._replace(lag=3)}, 0, False, id="it answered: it is slow, and not away"),
-        pytest.param({A: UNKNOWN._replace(finished=True)}, 0, False, id="its end is reached"),
-        pytest.param({B: UNKNOWN}, 0, False, id="another server is away"),
-    ],
-)
-def test_a_server_is_waited_for_while_its_next_record_may_be_the_next_of_all(
-    inputs: Mapping[TopicPartition, InputState], idle_ms: int, is_waited: bool
-) -> None:
-    assert is_waited_for({"a"}, inputs, max_task_idle_ms=idle_ms) is is_waited
-
-
 def test_with_bounded_drift_a_server_is_waited_for_while_it_holds_others_back() -> None:
     inputs = {A: UNKNOWN, B: UNKNOWN}
     assert is_waited_for({"a"}, inputs, max_task_idle_ms=0, slowest={A})
     assert not is_waited_for({"a"}, inputs, max_task_idle_ms=0, slowest={B})
     assert not is_waited_for({"a"}, inputs, max_task_idle_ms=0, slowest=frozenset())
+
+
+def test_before_all_partitions_are_known_every_server_is_waited_for() -> None:
+    assert is_waited_for({"a"}, {}, max_task_idle_ms=NEVER_WAIT)
 
 
 @given(inputs=st.dictionaries(st.sampled_from([A, B]), STATES, min_size=1), idle_ms=st.sampled_from([-1, 0, 20]))
@@ -361,24 +329,6 @@ def test_a_query_says_once_that_it_waits_and_since_when_and_no_more_once_the_ser
     assert ordinals(query.next()) == {A: [0]}
     assert waits(query) == away(query) == {}
     assert actions(caplog) == ["away", "waits-for-input", "back"]
-
-
-def test_a_server_that_is_away_is_not_waited_for_while_its_records_last_nor_by_who_never_waits(start: Start) -> None:
-    for idle_ms, held in ((0, True), (-1, False)):
-        well, ill = ScriptedServer({"a": 1}), ScriptedServer({"b": 1}, name="ill")
-        query = start(well, ill, options=replace(NO_OPTIONS, max_task_idle_ms=idle_ms))
-        query.begin()
-        query.wait_for_lag(0, "b")
-        if held:
-            well.withhold("a", 0)
-            well.put("a", 0, 5)
-            query.wait_for_lag(1, "a")
-            ill.put("b", 0, 1)
-            query.wait_for_records(1)
-        ill.go_away()
-        wait_until(lambda query=query: bool(away(query)), what="the failure")  # type: ignore[misc]
-        assert waits(query) == {}
-        assert query.planner.snapshot().outages["ill"].waits_ms is None
 
 
 def test_with_bounded_drift_a_server_that_is_away_is_waited_for_once_the_others_are_so_far_ahead(start: Start) -> None:

@@ -9,15 +9,16 @@ above 0, and looked at the bound again only after it had processed something. It
 from __future__ import annotations
 
 import tracemalloc
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from itertools import accumulate
+from typing import Any
 
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.support.measurements import measured
-from tests.support.spark.planned_query import PlannedQuery, Start, started_queries, times
+from tests.support.spark.planned_query import PlannedQuery, Start, times
 from tests.support.spark.prefetch_bench import Bench
 from tests.support.spark.scripted_input import ScriptedRecord, ScriptedServer, chunk_of
 
@@ -53,10 +54,8 @@ def holding(size_bytes: int, records: int) -> Retained:
     return held
 
 
-def paused(
-    held: Mapping[TopicPartition, Retained], *, max_bytes: int = 200, records: int | None = None
-) -> frozenset[TopicPartition]:
-    return paused_partitions(held, TASKS, max_bytes=max_bytes, max_records_per_partition=records)
+def paused(held: Mapping[TopicPartition, Retained], *, records: int | None = None) -> frozenset[TopicPartition]:
+    return paused_partitions(held, TASKS, max_bytes=200, max_records_per_partition=records)
 
 
 def test_statement_39_a_partition_goes_on_at_the_bound_or_anywhere_below_it() -> None:
@@ -72,19 +71,9 @@ def test_statement_56_the_bound_is_512_mib_and_shared_evenly_between_tasks() -> 
     assert paused_partitions({A0: holding(100, 1)}, {}, max_bytes=300) == frozenset(), "while no task is known"
 
 
-def test_statement_56_the_share_is_another_once_there_are_other_tasks() -> None:
-    held = {A0: holding(150, 1)}
-    assert paused_partitions(held, {0: (A0,)}, max_bytes=200) == frozenset()
-    assert paused_partitions(held, {0: (A0,), 1: (A1,)}, max_bytes=200) == {A0}
-
-
 def test_statement_58_more_than_the_share_pauses_and_just_the_share_does_not() -> None:
     assert paused({A0: holding(60, 1), B0: holding(40, 1)}) == frozenset()
     assert paused({A0: holding(60, 1), B0: holding(41, 1)}) == {A0, B0}
-
-
-def test_statement_58_only_partitions_that_hold_data_are_paused() -> None:
-    assert paused({A0: holding(900, 9), B0: holding(0, 0)}) == {A0}
 
 
 def test_statement_59_a_partition_that_became_empty_or_is_no_more_is_not_paused() -> None:
@@ -163,12 +152,6 @@ IN_VAIN = 2_000
 
 COMES_S = 5.0
 """For a record that may come, to be held beside the backlog before anybody plans."""
-
-
-@pytest.fixture
-def start() -> Iterator[Start]:
-    with started_queries() as begun:
-        yield begun
 
 
 class Outcome:
@@ -253,12 +236,9 @@ TP = TopicPartition("weather", 0)
 BEGINNING = Cursor()
 
 
-def retained(*chunks: list[int | None], cursor: Cursor = BEGINNING, max_jump_ms: int | None = None) -> Retained:
-    held = Retained(TP, cursor, max_jump_ms=max_jump_ms)
-    first = cursor.ordinal
-    for times_ms in chunks:
-        held.add(chunk_of(TP, [ScriptedRecord(time_ms) for time_ms in times_ms], first=first))
-        first += len(times_ms)
+def retained(times_ms: list[int | None], **given: Any) -> Retained:
+    held = Retained(TP, BEGINNING, **given)
+    held.add(chunk_of(TP, [ScriptedRecord(time_ms) for time_ms in times_ms], first=0))
     return held
 
 
@@ -266,30 +246,11 @@ def times_of(held: Retained) -> list[int]:
     return held.queue(0).times_ms.tolist()  # type: ignore[no-any-return]
 
 
-def test_times_are_effective_and_begin_anew_behind_the_cursor() -> None:
-    held = retained([3, 9], [7, None, 12], cursor=Cursor("4", 5, 6))
-    assert times_of(held) == [3, 9, 9, 9, 12]
-    segment = held.take(3)
-    assert segment.times_ms.tolist() == [3, 9, 9]
-    assert held.cursor.time_ms == 9
-    assert times_of(held) == [NO_TIME_MS, 12]
-
-
 def test_a_record_from_the_future_holds_up_its_partition_by_a_jump_at_most() -> None:
     held = retained([0, 10**6, 300], max_jump_ms=1_000)
     assert times_of(held) == [0, 1_000, 1_000]
     held.take(2)
     assert times_of(held) == [300]
-
-
-def test_what_is_taken_is_a_range_and_the_cursor_stands_behind_it() -> None:
-    held = retained([1, 2, 3], [4, 5])
-    segment = held.take(4)
-    assert segment.span.start == Cursor()
-    assert segment.span.end == held.cursor == Cursor("3", 4, 4)
-    assert times_of(held) == [5]
-    assert held.take(1).span == (TP, Cursor("3", 4, 4), Cursor("4", 5, 5))
-    assert (len(held), held.bytes) == (0, 0)
 
 
 def test_poison_keeps_its_place_and_takes_the_partitions_time() -> None:
@@ -304,8 +265,7 @@ def test_poison_keeps_its_place_and_takes_the_partitions_time() -> None:
 
 
 def test_poison_that_is_given_its_partitions_time_has_it_after_a_batch_too_and_is_refused_where_there_is_none() -> None:
-    held = Retained(TP, BEGINNING, undecodable="partition-time")
-    held.add(chunk_of(TP, [ScriptedRecord(time_ms) for time_ms in (None, 5, 3, None)], first=0))
+    held = retained([None, 5, 3, None], undecodable="partition-time")
     assert held.first_refused(4) == 0
     held.take(2)
     assert times_of(held) == [3, 5], "not NO_TIME_MS, which would let it pass all others"
@@ -356,9 +316,10 @@ def test_records_come_out_once_each_in_order_however_they_are_taken(
             first += len(records)
             continue
         assert times_of(held) == list(accumulate(everything[held.cursor.ordinal : first], max))
-        taken = held.take(data.draw(st.integers(1, len(held))))
+        begin, taken = held.cursor, held.take(data.draw(st.integers(1, len(held))))
         offsets.extend(pa.Table.from_batches(taken.rows).column("offset").to_pylist())
-        assert taken.span.end.offset == offsets[-1]
+        assert taken.span == (TP, begin, held.cursor)
+        assert held.cursor == Cursor(offsets[-1], len(offsets), max(everything[: len(offsets)]))
         assert held.bytes == len(held) * record_size("weather", None, b"x")
     assert offsets == [str(index) for index in range(first)]
 
@@ -399,9 +360,9 @@ def test_partitions_that_share_columns_give_what_they_give_alone_and_keep_twice_
 A, B = TopicPartition("a", 0), TopicPartition("b", 0)
 
 
-def lags_of(records: int, *, asked_ms: float = 1_000) -> Lags:
+def lags_of(records: int) -> Lags:
     lags = Lags(max_age_ms=5_000)
-    lags.update({A: records}, asked_ms=asked_ms)
+    lags.update({A: records}, asked_ms=1_000)
     return lags
 
 
@@ -409,10 +370,6 @@ def test_statement_38_a_lag_is_never_below_0_and_unknown_is_no_number() -> None:
     assert lags_of(-1).current(A, 1_000) == Lag(0, 0)
     assert lags_of(-7).current(A, 1_000) == Lag(0, 0)
     assert lags_of(0).current(B, 1_000) is None
-
-
-def test_statement_40_without_an_answer_there_is_no_lag() -> None:
-    assert Lags(max_age_ms=5_000).current(A, 0) is None
 
 
 def test_statement_44_an_answer_has_an_age_and_too_old_a_one_is_unknown() -> None:
@@ -437,19 +394,6 @@ def test_an_answer_that_knew_of_fewer_than_were_fetched_since_is_out_of_date() -
     assert lags.current(A, 1_000) is None
 
 
-def test_partitions_are_asked_for_again_and_new_ones_are_read_from_their_beginning() -> None:
-    bench = Bench("a", "b").ready()
-    bench.turns(1)
-    for topic in ("a", "b"):
-        bench.server.grow(topic, 2)
-        bench.server.put(topic, 1, 5, 6)
-    bench.clock.advance(COUNT_INTERVAL_MS)
-    bench.turns(3)
-    assert bench.server.seeks[-1] == {TopicPartition("a", 1): Cursor(), TopicPartition("b", 1): Cursor()}
-    assert bench.buffered(TopicPartition("a", 1)) == 2
-    assert bench.lag(A) is not None, "the others were not disturbed"
-
-
 def test_a_partition_that_only_one_topic_has_yet_waits_for_the_other(caplog: pytest.LogCaptureFixture) -> None:
     bench = Bench("a", "b").ready()
     bench.server.grow("a", 2)
@@ -462,15 +406,6 @@ def test_a_partition_that_only_one_topic_has_yet_waits_for_the_other(caplog: pyt
     bench.clock.advance(COUNT_INTERVAL_MS)
     bench.turns(1)
     assert list(bench.shared.ahead.tasks) == [0, 1]
-
-
-def test_a_query_over_topics_of_which_one_grew_is_started_again_and_reads_what_it_read() -> None:
-    bench = Bench("a", "b")
-    bench.server.grow("b", 3)
-    bench.shared.ahead.seek_to({A: Cursor("3", 4, 9)})
-    bench.turns(1)
-    assert bench.shared.ahead.tasks == {0: (A, B)}
-    assert bench.shared.ahead.unread == (TopicPartition("b", 1), TopicPartition("b", 2))
 
 
 def test_a_topic_that_lost_partitions_does_not_end_a_query_that_may_lose_data() -> None:

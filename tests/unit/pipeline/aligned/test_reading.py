@@ -114,8 +114,8 @@ def records(times_ms: Sequence[int | None], *, first: int = 0) -> pa.RecordBatch
     return rows_of([ScriptedRecord(at, f"v{first + index}".encode()) for index, at in enumerate(times_ms)], first)
 
 
-def planned(config: LogConfig, *, start: Cursor | None = None, end: int | None = None) -> PlannedRange:
-    end = len(config.times_ms) if end is None else end
+def planned(config: LogConfig, *, start: Cursor | None = None) -> PlannedRange:
+    end = len(config.times_ms)
     return PlannedRange(Range(TP, start or Cursor(), Cursor(str(end - 1), end)), config, rank=1)
 
 

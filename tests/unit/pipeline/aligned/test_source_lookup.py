@@ -12,25 +12,9 @@ from pyspark.serializers import CPickleSerializer
 from pyspark.sql.datasource import InputPartition
 from tests.support.oracle.releases import NoSparkError, variables_of
 
-import pyspark_understudy
-import understudy_aligned
 from understudy_aligned.option_parsing import parse_options
-from understudy_aligned.source import AlignedSource, AlignedStreamReader
+from understudy_aligned.source import AlignedStreamReader
 from understudy_shared.base.errors import SettingsError
-
-
-def test_spark_finds_the_source_by_the_name_of_a_module() -> None:
-    assert pyspark_understudy.__name__.startswith("pyspark_")
-    assert pyspark_understudy.DefaultSource is AlignedSource is understudy_aligned.AlignedSource
-    assert AlignedSource.name() == "understudy"
-
-
-def test_the_clients_of_servers_are_loaded_where_they_are_configured_and_never_pandas() -> None:
-    """Spark loads the source in a process to look for it, one to make it, one to plan, and in each worker."""
-    code = "import sys, understudy_aligned.source; sys.stdout.write(' '.join(sys.modules))"
-    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, text=True).stdout.split()
-    assert "pyarrow" in loaded
-    assert not {"confluent_kafka", "redis", "pandas", "asyncio", "pyarrow.parquet"} & set(loaded)
 
 
 @pytest.mark.parametrize(

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from threading import Thread
-from typing import Any
 
 import pytest
+from tests.support.spark.planned_query import logged, merge_order, rows_between
 from tests.support.spark.queries import wait_until
 from tests.support.spark.scripted_input import ScriptedServer
 
 from understudy_aligned.offset import OffsetError
 from understudy_aligned.open_inputs import OpenInputs, check_opened
 from understudy_aligned.options import AlignedOptions
-from understudy_aligned.reading import read_task
 from understudy_aligned.spool import Spool
 from understudy_aligned.stream import AlignedStream, CheckpointInUseError, CheckpointLock, Json
 from understudy_shared.base.errors import UnderstudyError
@@ -45,12 +43,6 @@ def stream(options: AlignedOptions) -> Iterator[AlignedStream]:
     made.stop()
 
 
-def logged(offset: Json) -> Json:
-    """As it comes back from Spark's log."""
-    found: Json = json.loads(json.dumps(offset))
-    return found
-
-
 def advance(stream: AlignedStream, start: Json, *, records: int) -> list[Json]:
     """Offsets of the batches until so many records are in them; the first is `start`."""
     found, count = [start], 0
@@ -71,29 +63,12 @@ def plan_all(options: AlignedOptions) -> tuple[Json, Json]:
     return start, end
 
 
-def rows_between(stream: AlignedStream, start: Json, end: Json) -> list[dict[str, Any]]:
-    """In merge order."""
-    rows = [row for task in stream.tasks(start, end) for batch in read_task(task) for row in batch.to_pylist()]
-    return sorted(rows, key=merge_order)
-
-
-def merge_order(row: dict[str, Any]) -> tuple[int, ...]:
-    return tuple(row["merge_order"].values())
-
-
 def values(stream: AlignedStream, start: Json, end: Json) -> list[tuple[str, str, int]]:
     rows = rows_between(stream, start, end)
     return [(row["topic"], row["offset"], row["merge_order"]["effective_ms"]) for row in rows]
 
 
 ALL = [("weather", "0", 10), ("flights", "0", 20), ("weather", "1", 30), ("flights", "1", 40), ("weather", "2", 50)]
-
-
-def test_batches_hold_every_record_in_the_order_of_time(stream: AlignedStream) -> None:
-    ends = advance(stream, logged(stream.initial_offset()), records=5)
-    got = [row for start, end in pairwise(ends) for row in values(stream, start, end)]
-    assert sorted(got) == sorted(ALL)
-    assert len(ends) > 2 or got == ALL
 
 
 def test_a_logged_batch_is_the_same_for_a_planner_that_never_planned_it(

@@ -51,12 +51,6 @@ def files(root: Path) -> list[Path]:
     return sorted(root.rglob("*.arrow"))
 
 
-def test_each_part_of_a_batch_is_read_back_as_it_was_written(spool: Spool) -> None:
-    written = spool.write([[FIRST, SECOND], [], [OTHER]])
-    assert written is not None
-    assert records_in(written.path, written.parts) == [[FIRST, SECOND], [], [OTHER]]
-
-
 def test_small_record_batches_share_one_and_large_ones_do_not(tmp_path: Path) -> None:
     large = rows_of([ScriptedRecord(1, bytes(2 << 20))], 5)
     spool = Spool(tmp_path / "spool", joins=True)
@@ -382,14 +376,6 @@ sys.stdout.write("held\\n")
 sys.stdout.flush()
 sys.stdin.read()
 """
-
-
-def test_a_second_query_on_a_checkpoint_is_refused_with_the_process_of_the_first(tmp_path: Path) -> None:
-    lock = CheckpointLock(tmp_path / "new" / "checkpoint")
-    with pytest.raises(CheckpointInUseError, match=f"process {os.getpid()}"):
-        CheckpointLock(tmp_path / "new" / "checkpoint", wait_s=0)
-    lock.release()
-    CheckpointLock(tmp_path / "new" / "checkpoint", wait_s=0).release()
 
 
 def test_a_killed_planner_holds_nothing(tmp_path: Path) -> None:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.support.spark.planned_query import PATIENCE_MS, PlannedQuery, Start, ordinals, started_queries
+from tests.support.spark.planned_query import PATIENCE_MS, PlannedQuery, Start, logged, ordinals, rows_between
 from tests.support.spark.queries import wait_until
 from tests.support.spark.scripted_input import ScriptedServer
 
@@ -21,7 +20,6 @@ from understudy_aligned.inputs.timestamps import TimestampRule, TimestampRules
 from understudy_aligned.offset import OffsetError, SourceOffset, check_still_read, join_topics
 from understudy_aligned.options import AlignedOptions
 from understudy_aligned.planner import Planner
-from understudy_aligned.reading import read_task
 from understudy_aligned.rows import UndecodableError
 from understudy_aligned.shared_read_ahead import COUNT_INTERVAL_MS
 from understudy_aligned.stream import AlignedStream, Json
@@ -29,12 +27,6 @@ from understudy_aligned.stream import AlignedStream, Json
 FOUND = AlignedOptions(inputs=(), topics=(), pattern=TopicsPattern(""))
 A, A1, B, C = TopicPartition("a", 0), TopicPartition("a", 1), TopicPartition("b", 0), TopicPartition("c", 0)
 COUNTS = st.dictionaries(st.sampled_from("abcdef"), st.integers(1, 3))
-
-
-@pytest.fixture
-def start() -> Iterator[Start]:
-    with started_queries() as begun:
-        yield begun
 
 
 @given(turns=st.lists(COUNTS), is_global=st.booleans())
@@ -65,38 +57,6 @@ def topics_of(offset: SourceOffset) -> object:
 def counted(query: PlannedQuery) -> None:
     """The partitions are due to be counted again."""
     query.clock.advance(COUNT_INTERVAL_MS)
-
-
-def test_topics_are_in_the_order_of_their_names_and_one_that_appears_later_comes_behind_them(start: Start) -> None:
-    server = ScriptedServer({"c": 1, "b": 1})
-    server.put("b", 0, 1)
-    query = start(server, options=FOUND)
-    query.next()
-    assert topics_of(query.offset) == ["kafka:b", "kafka:c"]
-    server.grow("a", 1)
-    server.put("a", 0, 2, 3)
-    counted(query)
-    assert ordinals(query.next()) == {A: [0, 1]}, "from its beginning"
-    assert topics_of(query.offset) == ["kafka:b", "kafka:c", "kafka:a"]
-    assert query.planner.snapshot().as_json()["topics"] == ["b", "c", "a"]
-
-
-def test_a_query_that_is_started_again_keeps_the_order_in_which_topics_were_found(start: Start) -> None:
-    server = ScriptedServer({"c": 1})
-    server.put("c", 0, 1)
-    query = start(server, options=FOUND)
-    query.next()
-    for topic in ("a", "b"):
-        server.grow(topic, 1)
-    for topic in ("a", "b", "c"):
-        server.put(topic, 0, 5)
-    later = Planner(query.options, query.clock)
-    try:
-        batch = later.plan(query.offset, wait_ms=PATIENCE_MS)
-        assert batch is not None
-        assert topics_of(batch.end) == ["kafka:c", "kafka:a", "kafka:b"]
-    finally:
-        later.stop()
 
 
 def test_a_topic_that_does_not_fit_waits_is_named_with_the_reason_and_is_read_whole_once_it_fits(
@@ -172,14 +132,8 @@ def test_a_topic_that_is_deleted_is_lost_data(
         planner.stop()
 
 
-def logged(offset: Json) -> Json:
-    found: Json = json.loads(json.dumps(offset))
-    return found
-
-
 def rows(stream: AlignedStream, begin: Json, end: Json) -> list[tuple[str, str, int]]:
-    found = [row for task in stream.tasks(begin, end) for batch in read_task(task) for row in batch.to_pylist()]
-    found.sort(key=lambda row: tuple(row["merge_order"].values()))
+    found = rows_between(stream, begin, end)
     return [(row["topic"], row["value"].decode(), row["merge_order"]["topic_rank"]) for row in found]
 
 

@@ -103,12 +103,10 @@ class FakePublisher:
 
 
 @contextmanager
-def announcing(
-    query: FakeQuery, publisher: FakePublisher, *, listen: bool = True, clock: ManualClock | None = None
-) -> Iterator[Announced]:
+def announcing(query: FakeQuery, publisher: FakePublisher, *, clock: ManualClock | None = None) -> Iterator[Announced]:
     spark_query, sender = cast(SparkQuery, query), cast(SyncPublisher, publisher)
     with Announced(
-        spark_query, sender, application_id="a", names={}, listen=listen, clock=clock or ManualClock()
+        spark_query, sender, application_id="a", names={}, listen=True, clock=clock or ManualClock()
     ) as announced:
         yield announced
 

@@ -53,12 +53,8 @@ RESULTS = [
 ]
 
 
-def announced(
-    executed: StatefulAggregate = EXECUTED,
-    written: WrittenAggregate | None = WRITTEN,
-    names: dict[int, str] | None = None,
-) -> AnnouncedStore:
-    (store,) = announced_stores(QueryPlan((executed,), () if written is None else (written,)), names or {})
+def announced(executed: StatefulAggregate = EXECUTED, written: WrittenAggregate | None = WRITTEN) -> AnnouncedStore:
+    (store,) = announced_stores(QueryPlan((executed,), () if written is None else (written,)), {})
     return store
 
 
