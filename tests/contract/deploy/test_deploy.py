@@ -5,7 +5,6 @@ Nothing is built or started here.
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 from pathlib import Path
@@ -23,18 +22,9 @@ def run_tool(name: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([TOOLS / name, *arguments], capture_output=True, text=True, timeout=60, check=False)
 
 
-# The linters, and that each of them does refuse
-
-
 def test_the_linter_finds_nothing_in_the_dockerfile() -> None:
     linted = run_tool("hadolint", "--no-color", str(DOCKERFILE))
     assert (linted.returncode, linted.stdout) == (0, ""), linted.stdout + linted.stderr
-
-
-def test_the_linter_does_refuse_a_dockerfile_that_ends_as_root(tmp_path: Path) -> None:
-    bad = tmp_path / "Dockerfile"
-    bad.write_text(DOCKERFILE.read_text().replace("USER 10001:10001", "USER root"))
-    assert "DL3002" in run_tool("hadolint", "--no-color", str(bad)).stdout
 
 
 def test_the_compose_file_keeps_the_compose_specification() -> None:
@@ -42,19 +32,8 @@ def test_the_compose_file_keeps_the_compose_specification() -> None:
     assert checked.returncode == 0, checked.stdout
 
 
-def test_the_specification_does_refuse_a_misspelled_key(tmp_path: Path) -> None:
-    bad = tmp_path / "docker-compose.yml"
-    bad.write_text(COMPOSE.read_text().replace("read_only:", "readonly:"))
-    checked = run_tool("check-jsonschema", "--builtin-schema", "vendor.compose-spec", "-o", "json", str(bad))
-    assert checked.returncode == 1
-    assert "readonly" in json.dumps(json.loads(checked.stdout))
-
-
 @each_image
 def test_every_service_has_a_stage_that_does_not_run_as_root(image: str) -> None:
     stages = DOCKER.line_of(image)
     user = next(user for stage in stages if (user := stage.last("USER")) is not None)
     assert int(user.split(":")[0]) >= 10_000
-
-
-# The image

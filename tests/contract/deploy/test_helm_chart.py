@@ -9,19 +9,15 @@ import pytest
 from tests.support.services.deploy_files import DOCKER, known_variables, variables
 from tests.support.services.helm_chart import (
     FILLED_IN,
-    NEWEST,
-    OLDEST,
     SETS,
     Manifest,
     containers,
     environment,
+    lint_problems,
     manifests,
     named,
-    needs_helm,
     of_kind,
     pods,
-    privileges,
-    problems,
     rendered,
     values_of,
 )
@@ -34,7 +30,6 @@ from understudy_shared.fleet.applications_file import parse_applications
 
 BY_THE_HOOK = {"UNDERSTUDY_API_KEY_FILE", "UNDERSTUDY_CA_FILE", "UNDERSTUDY_URL"}
 """What only the command reads that a node runs before it stops."""
-BETWEEN = [f"1.{minor}" for minor in range(30, 37)]
 OURS = ("node", "router", "pipeline")
 MEMBERS = {"node": ClusterNodeSettings, "router": RouterSettings}
 
@@ -47,21 +42,7 @@ def test_the_flat_manifests_are_the_charts_default() -> None:
 
 @each_set
 def test_helm_finds_nothing_to_say_of_the_chart(name: str) -> None:
-    assert problems("lint", name) == []
-
-
-@each_set
-def test_every_object_keeps_the_schemas_of_kubernetes(name: str) -> None:
-    for version in (OLDEST, NEWEST):
-        assert problems(version, name) == []
-
-
-@pytest.mark.full
-@pytest.mark.parametrize("version", BETWEEN)
-def test_every_object_keeps_the_schemas_of_every_kubernetes_between(version: str) -> None:
-    needs_helm()
-    found = helm([call_of("validate", values_of(name), version=version) for name in ["", *SETS]])
-    assert [each["problems"] for each in found] == [[]] * len(found)
+    assert lint_problems(name) == []
 
 
 @each_set
@@ -85,12 +66,6 @@ def test_processes_are_told_what_is_valid_and_nothing_that_they_do_not_know(
             assert parse_seeds(settings.seed)
             for setting, given in values_of(name).get(f"{service}s", {}).get("settings", {}).items():
                 assert ours[f"UNDERSTUDY_{setting.upper()}"] == str(given)
-
-
-@each_set
-def test_no_pod_may_do_more_than_it_needs(name: str) -> None:
-    for maker, pod in pods(manifests(name)):
-        assert privileges(pod) == [], maker
 
 
 PROJECTED = "/run/understudy"

@@ -11,7 +11,6 @@ from tests.support.checkpoint.handmade import HandmadeCheckpoint
 from tests.support.repository import ROOT
 from tests.support.services.expositions import cluster_node, metrics_of, router_exposition
 from tests.support.services.prometheus import promtool
-from tests.support.services.quick_rules import quicker
 from tests.system.alerts.causes import CAUSES, OF_CERTIFICATES, OF_FLEETS, OF_OTHER_READS, OF_THE_SOURCE
 
 from understudy_router.admin.rates import FAILED_OUTCOMES, KIND_OF
@@ -47,13 +46,6 @@ def test_the_configuration_of_the_compose_file_is_one() -> None:
 
 def test_each_alert_fires_when_its_fault_lasts_and_goes_with_it() -> None:
     code, said = promtool("test", "rules", str(DEPLOY / "tests" / "alerts_test.yml"))
-    assert code == 0, said
-
-
-def test_promtool_accepts_the_quicker_rules(tmp_path: Path) -> None:
-    path = tmp_path / "rules.yml"
-    path.write_text(quicker(ALERTS, 40))
-    code, said = promtool("check", "rules", str(path))
     assert code == 0, said
 
 

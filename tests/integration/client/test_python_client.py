@@ -209,11 +209,16 @@ def test_the_history_of_a_key_tells_each_change(client: Asking) -> None:
     assert [each.version for each in client.ask(lambda each: each.store(STORE).history("born-1", last=2))][-1] == 2
 
 
+async def _first(watch: Any, count: int) -> list[Any]:
+    return [await anext(watch) for _ in range(count)]
+
+
+def first(watch: Any, count: int) -> Any:
+    return _first(watch, count) if hasattr(watch, "__anext__") else [next(watch) for _ in range(count)]
+
+
 def test_a_watch_begins_with_the_present_value_or_behind_a_position(client: Asking) -> None:
     position = client.ask(lambda each: each.at(version=1).store(STORE).get("born-1")).position
-
-    def first(watch: Any, count: int) -> Any:
-        return _first(watch, count) if hasattr(watch, "__anext__") else [next(watch) for _ in range(count)]
 
     (event,) = client.ask(lambda each: first(each.store(STORE).watch("born-1"), 1))
     assert (event.kind, event.value["count"], event.version) == ("snapshot", 2, VERSION)
@@ -229,9 +234,6 @@ def test_a_watch_begins_with_the_present_value_or_behind_a_position(client: Aski
 
 def test_all_keys_with_a_prefix_are_watched_from_their_beginning_or_behind_a_position(client: Asking) -> None:
     position = client.ask(lambda each: each.at(version=1).store(STORE).get("born-1")).position
-
-    def first(watch: Any, count: int) -> Any:
-        return _first(watch, count) if hasattr(watch, "__anext__") else [next(watch) for _ in range(count)]
 
     (event,) = client.ask(lambda each: first(each.store(STORE).watch(prefix=["born-1"]), 1))
     assert (event.kind, event.key, event.value["count"]) == ("snapshot", {"word": "born-1"}, 2)
@@ -257,10 +259,6 @@ def test_the_changes_of_versions_are_told_in_their_order(client: Asking, module_
     assert (one.kind, one.value, one.version) == ("value", {"count": 1}, 2)
     with pytest.raises(UnavailableError):
         client.ask(lambda each: each.store(STORE).changes(1, 99, timeout=1))
-
-
-async def _first(watch: Any, count: int) -> list[Any]:
-    return [await anext(watch) for _ in range(count)]
 
 
 def test_stores_are_read_at_one_version(client: Asking) -> None:

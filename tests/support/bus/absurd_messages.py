@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import orjson
@@ -110,24 +108,6 @@ class AbsurdMessages:
                 store["num_hash_columns"] = 0
                 store["key_names"] = ["same"] * 3
             self._redis.set(key, PUT + b"catalogue\n" + orjson.dumps(known), px=60_000)
-
-    @contextmanager
-    def altering_catalogues(self) -> Iterator[None]:
-        """Alter the catalogues, and do so again whenever a node may have written the true ones."""
-        ended = threading.Event()
-
-        def alter() -> None:
-            while not ended.wait(0.001):
-                self.catalogues()
-
-        self.catalogues()
-        thread = threading.Thread(target=alter, name="alter catalogues", daemon=True)
-        thread.start()
-        try:
-            yield
-        finally:
-            ended.set()
-            thread.join()
 
     def announcements(self) -> None:
         """Announce names that fit no store."""

@@ -117,27 +117,6 @@ class SentinelTrio:
         """The one that is not this one."""
         return next(other for other in self.servers if other is not server)
 
-    def kill_primary(self) -> RedisServer:
-        """Kill the primary and return it."""
-        primary = self.primary
-        primary.kill()
-        return primary
-
-    def pause_primary(self) -> RedisServer:
-        """Freeze the primary and return it."""
-        primary = self.primary
-        primary.pause()
-        return primary
-
-    def switch(self) -> RedisServer:
-        """Have the sentinels make the replica the primary, as an operator does; the new one.
-
-        The old one takes itself for a primary for some seconds more, until a sentinel tells it.
-        """
-        old = self.primary
-        self.sentinels[0].command("SENTINEL", "FAILOVER", SERVICE)
-        return self.wait_for_new_primary(old)
-
     def unlink_replica(self) -> RedisServer:
         """Cut the replica off and return it: it misses what is written from now on."""
         primary = self.primary
@@ -156,10 +135,6 @@ class SentinelTrio:
             limit_s=LIMIT_S,
         )
         return new
-
-    def wait_for_replica(self, replica: RedisServer) -> None:
-        """Return when that server follows the other one."""
-        wait_until(partial(_follows, replica), what="a replica in step", limit_s=LIMIT_S)
 
 
 def sentinel_url(sentinels: list[SentinelProcess]) -> str:

@@ -37,18 +37,19 @@ def answer(*, safe: bool, lost: int = 0) -> dict[str, Any]:
     return {"node_id": "n", "safe": safe, "why": "because", "would_lose": would_lose, "checked_at": "now"}
 
 
-def run(arguments: Sequence[str], *replies: object) -> tuple[Result, list[str]]:
+def run(arguments: Sequence[str], *replies: object) -> tuple[Result, list[tuple[str, bytes]]]:
+    """The command's result, and what the server was asked. Replies are documents, or `Canned` as they are."""
     canned = [reply if isinstance(reply, Canned) else Canned(json.dumps(reply).encode()) for reply in replies]
     with canned_server(canned) as served:
         result = CliRunner().invoke(cli, [*arguments, "--url", served.url])
     assert result.exception is None or isinstance(result.exception, SystemExit), result.exc_info
-    return result, [target for target, _ in served.requests]
+    return result, served.requests
 
 
 def test_a_node_that_is_safe_to_stop_ends_with_zero_and_one_that_is_not_with_what_would_be_lost() -> None:
     result, asked = run(["safe-to-stop", "a/b"], answer(safe=True))
     assert (result.exit_code, result.stdout) == (ExitCode.OK, "yes: because\n")
-    assert asked == ["GET /admin/v1/nodes/a%2Fb/safe-to-stop"]
+    assert [target for target, _ in asked] == ["GET /admin/v1/nodes/a%2Fb/safe-to-stop"]
     result, _ = run(["safe-to-stop", "n"], answer(safe=False, lost=25))
     assert result.exit_code == ExitCode.REFUSED
     assert result.stdout.startswith("no: because\nno other node has a caught-up replica of aircraft 0, aircraft 1,")
@@ -105,15 +106,6 @@ def test_an_ending_that_names_no_format_is_refused_before_anything_is_asked(comm
     assert ".parquet" in result.stderr
 
 
-def run_at_router(arguments: Sequence[str], *replies: object) -> tuple[Result, list[tuple[str, bytes]]]:
-    """The command's result, and what the server was asked. Replies are documents, or `Canned` as they are."""
-    canned = [reply if isinstance(reply, Canned) else Canned(json.dumps(reply).encode()) for reply in replies]
-    with canned_server(canned) as served:
-        result = CliRunner().invoke(cli, [*arguments, "--url", served.url])
-    assert result.exception is None or isinstance(result.exception, SystemExit), result.exc_info
-    return result, served.requests
-
-
 def sheets(page: Page) -> list[Sheet]:
     """The tables of a page."""
     return [part for part in page if isinstance(part, Sheet)]
@@ -125,9 +117,9 @@ def lines(page: Page) -> list[str]:
 
 
 def test_explain_asks_by_words_or_by_json_with_the_bounds() -> None:
-    result, asked = run_at_router(["explain", "aircraft", "a-b", "--max-lag", "0"], EXPLAINED)
+    result, asked = run(["explain", "aircraft", "a-b", "--max-lag", "0"], EXPLAINED)
     assert (result.exit_code, asked[0][0]) == (0, "GET /v1/stores/aircraft/metadata/a-b?max_lag=0")
-    result, asked = run_at_router(["explain", "aircraft", "--key", "[null]", "--require-active"], EXPLAINED)
+    result, asked = run(["explain", "aircraft", "--key", "[null]", "--require-active"], EXPLAINED)
     assert (result.exit_code, asked[0][0]) == (
         0,
         "GET /v1/stores/aircraft/metadata?key=%5Bnull%5D&require_active=true",
@@ -135,7 +127,7 @@ def test_explain_asks_by_words_or_by_json_with_the_bounds() -> None:
 
 
 def test_explain_shows_the_order_and_everybody_left_out_with_reasons() -> None:
-    result, _ = run_at_router(["explain", "aircraft", "N1"], EXPLAINED)
+    result, _ = run(["explain", "aircraft", "N1"], EXPLAINED)
     shown = [line.split() for line in result.stdout.splitlines()]
     assert shown[0] == ["aircraft", '{"tailnum":"N1"}']
     assert ["partition", "3", "of", "8"] in shown
@@ -169,7 +161,7 @@ DRAINING = Canned(b'{"node_id":"node-1","draining":true}', 202)
 def test_drain_asks_the_router_and_shows_the_tasks_that_are_left_until_none_is() -> None:
     empty = left("draining", active=0)
     reports = [left("serving", active=5), left("draining", active=3, standby=2), empty, empty]
-    result, asked = run_at_router(["drain", "node-1"], DRAINING, *reports)
+    result, asked = run(["drain", "node-1"], DRAINING, *reports)
     assert result.exit_code == ExitCode.OK
     assert asked[0] == ("POST /admin/v1/nodes/node-1/drain", b'{"drain":true}')
     assert [target for target, _ in asked[1:]] == ["GET /admin/v1/lag"] * 4
@@ -184,7 +176,7 @@ def test_drain_asks_the_router_and_shows_the_tasks_that_are_left_until_none_is()
 def test_an_empty_node_can_be_stopped_when_it_has_spoken_since_and_still_is_empty() -> None:
     silent = left("draining", active=0, said_ms_ago=60_000)
     reports = [silent, silent, left("draining", active=1), left("draining", active=0), left("draining", active=0)]
-    result, asked = run_at_router(["drain", "node-1"], DRAINING, *reports)
+    result, asked = run(["drain", "node-1"], DRAINING, *reports)
     assert (result.exit_code, len(asked) - 1) == (ExitCode.OK, 5)
     assert result.stdout.splitlines()[-1] == "node-1 can be stopped"
     assert result.stdout.count("can be stopped") == 1
@@ -192,22 +184,20 @@ def test_an_empty_node_can_be_stopped_when_it_has_spoken_since_and_still_is_empt
 
 @pytest.mark.parametrize("other", ["draining", "leaving", "failed", "dead"])
 def test_a_drain_that_cannot_end_because_nobody_can_take_the_tasks_says_so_at_once(other: str) -> None:
-    result, asked = run_at_router(["drain", "node-1"], DRAINING, left("draining", active=3, other=other))
+    result, asked = run(["drain", "node-1"], DRAINING, left("draining", active=3, other=other))
     assert (result.exit_code, len(asked) - 1) == (ExitCode.REFUSED, 1)
     assert "no other node can take what node-1 holds: node-1 is draining: 3 active" in result.stderr
     assert "--undo" in result.stderr
 
 
 def test_drain_ends_when_the_node_has_left() -> None:
-    result, _ = run_at_router(
-        ["drain", "node-1"], DRAINING, left("draining", active=3), left("draining", active=3, live=False)
-    )
+    result, _ = run(["drain", "node-1"], DRAINING, left("draining", active=3), left("draining", active=3, live=False))
     assert result.exit_code == ExitCode.OK
     assert result.stdout.splitlines()[-1] == "node-1 has left the cluster"
 
 
 def test_drain_that_takes_too_long_says_what_is_left() -> None:
-    result, _ = run_at_router(["drain", "node-1", "--within-s", "0.001"], DRAINING, left("draining", active=3))
+    result, _ = run(["drain", "node-1", "--within-s", "0.001"], DRAINING, left("draining", active=3))
     assert result.exit_code == ExitCode.REFUSED
     assert "not drained within 0.001 s: node-1 is draining: 3 active" in result.stderr
 
@@ -217,10 +207,10 @@ AWAY = {"state": "degraded", "why": "Redis is away: connection refused"}
 
 def test_drain_while_redis_is_away_says_so_at_once() -> None:
     report = {**left("draining", active=3), "bus": AWAY}
-    result, asked = run_at_router(["drain", "node-1"], DRAINING, report)
+    result, asked = run(["drain", "node-1"], DRAINING, report)
     assert (result.exit_code, len(asked) - 1) == (ExitCode.REFUSED, 1)
     assert "no task moves until Redis is back: Redis is away: connection refused; node-1 is draining" in result.stderr
-    result, _ = run_at_router(
+    result, _ = run(
         ["drain", "node-1", "--no-wait"], Canned(json.dumps({"node_id": "node-1", "bus": AWAY}).encode(), 202)
     )
     assert "node-1 is draining; no task moves until Redis is back" in result.stdout
@@ -230,7 +220,7 @@ def test_drain_at_a_fleet_waits_for_each_application_and_shows_the_sum() -> None
     taken = {"node_id": "node-1", "drain": True, "applications": {"a/b": {}, "c": {}}}
     empty = left("draining", active=0)
     first, second = left("draining", active=2), left("draining", active=3, standby=1)
-    result, asked = run_at_router(
+    result, asked = run(
         ["drain", "node-1"], Canned(json.dumps(taken).encode(), 202), first, second, empty, second, empty, empty, empty
     )
     assert result.exit_code == ExitCode.OK

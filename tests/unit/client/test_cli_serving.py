@@ -18,14 +18,12 @@ from hypothesis import strategies as st
 from pydantic_settings import BaseSettings
 from tests.support.services.command_line import ask
 
-from understudy.services.running import use_config_file
-from understudy.services.settings import NODE_FLAGS, ROUTER_FLAGS, SERVE_FLAGS, Flag, given_settings, settings_error
+from understudy.services.settings import NODE_FLAGS, ROUTER_FLAGS, SERVE_FLAGS, Flag, settings_error
 from understudy.terminal.exits import ExitCode
 from understudy_node.settings import ClusterNodeSettings, NodeSettings
 from understudy_router.settings import RouterSettings
 from understudy_shared.telemetry.logs import JsonFormatter, TextLines, configure_logging
 
-NOTHING_GIVEN = dict.fromkeys((flag.name for flag in SERVE_FLAGS), None)
 DERIVED = {"application_id", "data_dir", "node_id", "router_id", "advertise_host", "memory_limit_bytes"}
 UNSET = ("", None)
 
@@ -67,21 +65,6 @@ def test_every_setting_that_takes_a_size_with_a_unit_has_a_flag_that_does(
         except ValueError:
             size = None
         assert size != 512 << 10 or flag.kind == "size", flag.name
-
-
-def test_flags_win_over_variables_and_variables_over_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    file = tmp_path / "settings.toml"
-    file.write_text('checkpoint = "/from/file"\nport = 1\nworkers = 4\nlag_refresh_ms = 7\n')
-    monkeypatch.setenv("UNDERSTUDY_CONFIG", "")
-    monkeypatch.setenv("UNDERSTUDY_PORT", "2")
-    monkeypatch.setenv("UNDERSTUDY_WORKERS", "5")
-    monkeypatch.setenv("UNDERSTUDY_URL", "http://a-setting-of-the-client:1")
-    use_config_file(file)
-    given = given_settings(SERVE_FLAGS, {**NOTHING_GIVEN, "port": 3, "overlay_max_bytes": "1MiB"})
-    assert given == {"port": 3, "overlay_max_bytes": 1 << 20}
-    settings = NodeSettings(**given)
-    assert (settings.checkpoint, settings.port, settings.workers, settings.lag_refresh_ms) == ("/from/file", 3, 5, 7)
-    assert settings.overlay_max_bytes == 1 << 20
 
 
 def test_every_wrong_setting_is_reported_at_once_with_where_it_may_come_from() -> None:

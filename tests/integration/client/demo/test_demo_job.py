@@ -88,18 +88,6 @@ def test_a_job_that_is_killed_leaves_no_process_behind_and_one_that_follows_coun
     assert state == aircraft(load_flights(flights_file())[:FLIGHTS])
 
 
-@pytest.mark.full
-def test_a_query_that_fails_ends_the_process_with_the_reason(tmp_path: Path) -> None:
-    checkpoint = tmp_path / "checkpoint"
-    with redis_server() as server, demo_process(tmp_path, redis=server.url) as process:
-        wait_for_commits(checkpoint, 1, process)
-        server.flush()
-        assert process.wait(START_LIMIT_S) == 1, said(tmp_path)
-    log = said(tmp_path)
-    assert "the query failed: entries of the stream 'flights:" in log
-    assert str(checkpoint) in log
-
-
 def test_a_setting_that_does_not_exist_is_refused_before_spark_starts(tmp_path: Path) -> None:
     with demo_process(tmp_path, speed_up="fast") as process:
         assert process.wait(60) == 1

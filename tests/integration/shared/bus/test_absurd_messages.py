@@ -117,30 +117,6 @@ def test_thousands_of_members_that_there_are_not_have_bounded_room_and_are_given
         assert_well(known)
 
 
-@pytest.mark.full
-def test_altered_catalogues_announcements_and_garbage_change_nothing(
-    known: Cluster, forger: AbsurdMessages, tmp_path: Path
-) -> None:
-    digest = known.router.router.stores().digest
-    with reading(known.router):
-        forger.all_at_once(members=100)
-        assert_well_but_for_forged(known)
-    with forger.altering_catalogues():  # also after a node wrote the true one again
-        known.start_router()  # it finds the altered catalogue in Redis, and has the true one from a node
-        wait_until(lambda: known.routers[1].not_ready() == "", what="the new router", limit_s=LIMIT_S)
-    assert known.routers[1].router.stores().digest == digest
-    assert known.routers[1].router.gossip.refused["catalogue"] > 0
-    with reading(known.routers[1]):
-        pass
-
-
-def assert_well_but_for_forged(known: Cluster) -> None:
-    """The forged members are not at rest; all else is."""
-    for each in (known.router, *known.nodes.values()):
-        wait_until(lambda each=each: each.not_ready() == "", what="readiness", limit_s=LIMIT_S)  # type: ignore[misc]
-        assert each.get("/livez").status == 200
-
-
 def test_a_heartbeat_that_nobody_could_read_does_not_end_the_beat(
     known: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:

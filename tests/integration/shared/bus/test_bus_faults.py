@@ -19,7 +19,6 @@ from tests.support.bus.redis_server import RedisServer, redis_server
 
 from understudy_shared.bus.base import Back, BusError, Lost, Stored
 from understudy_shared.bus.gossip import Gossip
-from understudy_shared.bus.messages import CommitHint
 from understudy_shared.bus.redis_bus import MAX_CONNECTIONS, RedisBus
 
 CHANNEL = "us:{flights}:events"
@@ -67,21 +66,14 @@ async def test_a_redis_that_is_not_there_is_named_and_waited_for() -> None:
         await bus.close()
 
 
-async def test_the_password_is_in_no_message() -> None:
-    bus = RedisBus("redis://me:secret@127.0.0.1:1/0", call_timeout_ms=CALL_MS)
-    with pytest.raises(BusError) as caught:
-        await bus.get("us:{flights}:key")
-    assert caught.value.where == "redis://me:***@127.0.0.1:1/0"
-    assert "secret" not in f"{caught.value} {bus!r}"
-    await bus.close()
-
-
-async def test_a_wrong_password_says_so(server: RedisServer) -> None:
+async def test_a_wrong_password_says_so_and_no_message_has_it(server: RedisServer) -> None:
     server.command("CONFIG", "SET", "requirepass", "right")
     wrong = server.url.replace("://", "://:wrong@", 1)
     bus = RedisBus(wrong, call_timeout_ms=CALL_MS)
-    with pytest.raises(BusError, match="refused the login"):
+    with pytest.raises(BusError, match="refused the login") as caught:
         await bus.get("us:{flights}:key")
+    assert caught.value.where == server.url.replace("://", "://:***@", 1)
+    assert ":wrong" not in f"{caught.value} {bus!r}"
     await bus.close()
 
 
@@ -189,20 +181,6 @@ async def test_a_connection_that_is_closed_while_a_channel_is_asked_for_is_made_
     assert closed
 
 
-async def test_a_flushed_redis_does_not_turn_the_term_back(server: RedisServer, bus: RedisBus) -> None:
-    gossip = Gossip(bus, APPLICATION)
-    fence = await gossip.take_lease("n1", above=30, expiry_ms=600_000)
-    assert fence is not None
-    assert await gossip.write_assignment(assignment(term=fence.term, epoch=4), fence)
-    server.flush()
-    assert not await gossip.keep_lease(fence, expiry_ms=600_000)
-    assert not await gossip.write_assignment(assignment(term=fence.term, epoch=5), fence)
-    assert await gossip.assignment() is None
-    successor = await gossip.take_lease("n2", above=fence.term, expiry_ms=600_000)
-    assert successor is not None
-    assert successor.term > fence.term
-
-
 async def test_what_others_wrote_under_our_keys_is_left_out_and_overwritten(server: RedisServer, bus: RedisBus) -> None:
     gossip = Gossip(bus, APPLICATION)
     names = gossip.names
@@ -238,30 +216,6 @@ async def test_a_lease_that_cannot_be_read_is_somebodys(server: RedisServer, bus
     assert await gossip.lease_holder() is None
 
 
-async def test_a_redis_that_refuses_writes_says_why(server: RedisServer, bus: RedisBus) -> None:
-    server.command("REPLICAOF", "127.0.0.1", "1")
-    with pytest.raises(BusError, match=r"(?i)read.?only.*primary"):
-        await bus.put("us:{flights}:key", b"1")
-
-
-async def test_tls_to_a_port_that_speaks_none_fails_within_the_deadline() -> None:
-    with redis_server(port=0) as server:
-        bus = RedisBus(server.url.replace("redis://", "rediss://"), call_timeout_ms=CALL_MS)
-        with pytest.raises(BusError):
-            await bus.get("us:{flights}:key")
-        await bus.close()
-
-
-async def test_a_subscriber_that_is_thrown_out_comes_back(server: RedisServer, bus: RedisBus) -> None:
-    async with listening(bus.listen(CHANNEL)) as ear:
-        for _ in range(3):
-            server.command("CLIENT", "KILL", "TYPE", "pubsub")
-            assert isinstance(await ear.next(), Lost)
-            assert isinstance(await ear.next(), Back)
-        await Gossip(bus, APPLICATION).hint(CommitHint(application_id=APPLICATION, version=3))
-        assert isinstance(await ear.next(), bytes)
-
-
 async def test_one_connection_carries_all_listeners_and_each_learns_of_its_loss(
     server: RedisServer, bus: RedisBus
 ) -> None:
@@ -275,14 +229,6 @@ async def test_one_connection_carries_all_listeners_and_each_learns_of_its_loss(
         for channel, ear in zip(channels, ears, strict=True):
             await bus.publish(channel, channel.encode())
             assert await ear.next() == channel.encode()
-
-
-async def test_a_peer_that_accepts_and_never_answers_ends_calls_at_their_deadline() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as silent:
-        bus = RedisBus(f"redis://127.0.0.1:{silent.getsockname()[1]}/0", call_timeout_ms=CALL_MS)
-        with pytest.raises(BusError, match=f"did not answer within {CALL_MS} ms"):
-            await bus.get("us:{flights}:key")
-        await bus.close()
 
 
 def test_on_the_services_loop_a_peer_that_resets_its_connections_at_any_moment_is_a_bus_that_is_away() -> None:

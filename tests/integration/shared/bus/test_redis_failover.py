@@ -90,41 +90,11 @@ async def test_after_a_failover_behind_an_address_that_stays_writes_and_messages
     async with address_of(old) as address, bus_of(address.url) as bus, listening(bus.listen(CHANNEL)) as ear:
         await asyncio.gather(*(bus.put(f"{KEY}{number}", b"before") for number in range(8)))
         switch(address, old, new)
-        with pytest.raises(BusError, match=r"(?i)read.?only"):
+        with pytest.raises(BusError, match=r"(?i)read.?only.*primary"):
             await bus.put(KEY, b"refused")
         await written(bus, new)
         await heard_at(new, ear, old)
         await asyncio.gather(*(bus.put(f"{KEY}{number}", b"after") for number in range(8)))
-
-
-async def test_an_address_that_leads_to_the_new_primary_later_is_followed_then(
-    old: RedisServer, new: RedisServer
-) -> None:
-    async with address_of(old) as address, bus_of(address.url) as bus, listening(bus.listen(CHANNEL)) as ear:
-        await bus.put(KEY, b"before")
-        switch(address, old, new)
-        address.server = old
-        for _ in range(3):
-            with pytest.raises(BusError, match=r"(?i)read.?only"):
-                await bus.put(KEY, b"refused")
-        assert isinstance((await ear.until(Back))[-1], Back), "it listens to the replica meanwhile"
-        address.server = new
-        await written(bus, new)
-        await heard_at(new, ear, old)
-
-
-async def test_a_script_that_a_replica_refuses_leaves_it_too(old: RedisServer, new: RedisServer) -> None:
-    async with address_of(old) as address, bus_of(address.url) as bus:
-        assert await bus.put_owned(KEY, "a", b"1", expiry_ms=60_000, channel=CHANNEL)
-        switch(address, old, new)
-
-        async def is_written() -> bool:
-            try:
-                return await bus.put_owned(KEY, "a", b"2", expiry_ms=60_000, channel=CHANNEL)
-            except BusError:
-                return False
-
-        await eventually(is_written, what="a heartbeat at the new primary")
 
 
 async def test_who_only_listens_follows_the_address_too(
@@ -165,18 +135,6 @@ async def test_a_connection_that_breaks_while_its_server_refuses_takes_the_other
             old.command("CLIENT", "KILL", "TYPE", "normal")
             await written(bus, new)
             await heard_at(new, ear, old)
-
-
-async def test_a_refusal_that_passes_costs_no_connection(old: RedisServer) -> None:
-    async with bus_of(old.url) as bus, listening(bus.listen(CHANNEL)) as ear:
-        await bus.put(KEY, b"before")
-        old.command("CONFIG", "SET", "min-replicas-to-write", "1")
-        with pytest.raises(BusError, match="replicas"):
-            await bus.put(KEY, b"refused")
-        old.command("CONFIG", "SET", "min-replicas-to-write", "0")
-        await bus.put(KEY, b"after")
-        await bus.publish(CHANNEL, b"still there")
-        assert await ear.next() == b"still there"
 
 
 async def test_the_drivers_hints_go_to_the_new_primary(old: RedisServer, new: RedisServer) -> None:

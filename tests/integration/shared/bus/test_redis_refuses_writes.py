@@ -10,7 +10,7 @@ import pytest
 from tests.support.bus.redis_server import RedisServer, redis_server
 from tests.support.bus.refused_writes import WAYS
 from tests.support.checkpoint.handmade import HandmadeCheckpoint
-from tests.support.cluster.in_process import HEARTBEAT_MS, LIMIT_S, VERSION, Cluster, cluster, cluster_node
+from tests.support.cluster.in_process import HEARTBEAT_MS, LIMIT_S, VERSION, Cluster, cluster
 from tests.support.cluster.served_node import Served
 from tests.support.cluster.watch import heard_assignments, reading
 from tests.support.matrix import in_full
@@ -96,37 +96,6 @@ def test_a_node_that_redis_alone_does_not_hear_keeps_its_tasks_and_answers(
             assert degraded(router) == "", "one of three is a node's own trouble"
         known.nodes["n2"].bus.is_cut = False
         wait_until(lambda: degraded(known.nodes["n2"]) == "", what="it to be heard", limit_s=LIMIT_S)
-
-
-@pytest.mark.full
-def test_a_node_that_is_cut_off_from_redis_alone_follows_later_assignments(
-    tmp_path: Path, checkpoint: HandmadeCheckpoint
-) -> None:
-    with redis_server() as redis, cluster(checkpoint.path, tmp_path, redis.url, nodes=2) as known:
-        redis.command("ACL", "SETUSER", "n3", "on", ">secret", "~*", "&*", "+@all")
-        own_url = redis.url.replace("unix://", "unix://n3:secret@")
-        with cluster_node(checkpoint.path, tmp_path / "n3", own_url, node_id="n3") as cut_off:
-            known.nodes["n3"] = cut_off
-            known.wait_to_rest(copies=2, version=VERSION)
-            redis.command("ACL", "SETUSER", "n3", "off")
-            redis.command("CLIENT", "KILL", "USER", "n3")
-            wait_until(lambda: "Redis is away" in degraded(cut_off), what="its loss of the bus", limit_s=LIMIT_S)
-            before = known.router.order()
-            known.nodes["n1"].member.drain(True)
-
-            def follows() -> bool:
-                assignment = cut_off.member.assignment
-                return assignment is not None and before < assignment.order == known.router.order()
-
-            wait_until(follows, what="the assignment that the others follow", limit_s=LIMIT_S)
-            wait_until(lambda: known.router.living()["n1"]["active"] == 0, what="n1 to have no active", limit_s=LIMIT_S)
-
-            def active_answers(word: str) -> bool:
-                return known.router.look_up([word], bounds="require_active=true").status == 200
-
-            for word in WORDS[:20]:
-                wait_until(lambda word=word: active_answers(word), what=f"the active of {word}", limit_s=LIMIT_S)  # type: ignore[misc]
-        del known.nodes["n3"]
 
 
 @pytest.mark.full

@@ -18,7 +18,6 @@ SUITES = (
     "tests/contract/shared/bus/test_gossip.py",
     "tests/contract/shared/bus/test_lease.py",
     "tests/integration/client/test_local_redis.py",
-    "tests/integration/shared/bus/test_redis_back.py",
     "tests/integration/shared/bus/test_redis_users.py",
 )
 LIMIT_S = 1200

@@ -15,9 +15,6 @@ from tests.support.bus.certificates import Authority, Certificate
 from tests.support.bus.documents import APPLICATION, listening
 from tests.support.bus.redis_server import RedisServer, redis_server
 from tests.support.bus.tls_server import tls_front, tls_server
-from tests.support.checkpoint.handmade import HandmadeCheckpoint
-from tests.support.cluster.in_process import VERSION, cluster
-from tests.support.cluster.watch import reading
 from tests.support.spark.queries import wait_until
 
 from understudy_shared.base.errors import SettingsError
@@ -215,23 +212,3 @@ def test_files_that_cannot_be_used_are_refused_at_the_start_by_name(pki: Pki, tm
         for make in (RedisBus, lambda at: SyncPublisher(at, APPLICATION)):
             with pytest.raises(SettingsError, match=says):
                 make(url(1, **options))
-
-
-@pytest.mark.full
-def test_nodes_and_routers_take_the_files_from_settings(
-    server: RedisServer, pki: Pki, checkpoint: HandmadeCheckpoint, tmp_path: Path
-) -> None:
-    server.flush()
-    files = {
-        "redis_ca_file": pki.authority.file,
-        "redis_cert_file": pki.client.certificate,
-        "redis_key_file": pki.client.key,
-    }
-    with (
-        tls_front(server, pki.server, clients_of=pki.authority) as port,
-        cluster(checkpoint.path, tmp_path, f"rediss://127.0.0.1:{port}/0", nodes=2, routers=0, **files) as known,
-    ):
-        known.start_router(**files)
-        known.wait_to_rest(copies=2, version=VERSION)
-        with reading(known.router) as reader:
-            reader.wait_for_answers(20)

@@ -23,7 +23,7 @@ from tests.support.spark.queries import wait_until
 
 from understudy.demo.local_redis import find_server
 from understudy_shared.base.processes import tied_command
-from understudy_shared.bus.base import Back, BusRefusedError, Lost
+from understudy_shared.bus.base import Back, BusRefusedError
 from understudy_shared.bus.gossip import Gossip, sealed
 from understudy_shared.bus.messages import AnnouncedStore, Announcement
 from understudy_shared.bus.redis_bus import RedisBus
@@ -217,19 +217,6 @@ async def test_a_right_that_is_missing_is_named_with_the_rule_that_gives_it(
             await gossip.beat(heartbeat())
     assert f"Give this user {named};" in caught.value.fix
     assert "deploy/redis/users.acl" in caught.value.fix
-
-
-async def test_a_router_that_may_not_listen_or_search_says_which_rule_it_lacks(
-    server: RedisServer, urls: dict[str, str]
-) -> None:
-    async with gossip_of(urls["router"]) as gossip, listening(gossip.listen()) as ear:
-        server.command("ACL", "SETUSER", f"{FLIGHTS}-router", "-scan", "-subscribe")
-        with pytest.raises(BusRefusedError) as caught:
-            await gossip.nodes()
-        assert "Give this user +scan;" in caught.value.fix
-        server.command("CLIENT", "KILL", "TYPE", "pubsub")
-        lost = await ear.next()
-        assert isinstance(lost, Lost)
 
 
 async def test_a_channel_that_is_refused_is_named_and_asked_for_again_while_others_are_heard(

@@ -4,8 +4,6 @@ process without the key says so, takes no lease, and loses the one it has.
 
 from __future__ import annotations
 
-import asyncio
-import hashlib
 import logging
 import socket
 from collections.abc import AsyncIterator, Iterator
@@ -20,9 +18,9 @@ from tests.support.bus.documents import APPLICATION as FLIGHTS
 from tests.support.bus.documents import assignment, heartbeat, listening
 from tests.support.bus.local_bus import LocalBus
 from tests.support.bus.recorder import Recorder, recorder
-from tests.support.bus.redis_server import RedisServer, redis_server
+from tests.support.bus.redis_server import RedisServer
 from tests.support.checkpoint.handmade import HandmadeCheckpoint
-from tests.support.cluster.in_process import APPLICATION, LIMIT_S, VERSION, Cluster, cluster, cluster_node
+from tests.support.cluster.in_process import APPLICATION, LIMIT_S, VERSION, Cluster, cluster
 from tests.support.cluster.watch import reading
 from tests.support.spark.queries import wait_until
 
@@ -33,7 +31,6 @@ from understudy_shared.bus.messages import Announcement, Catalogue, CommitHint, 
 from understudy_shared.bus.redis_bus import RedisBus
 from understudy_shared.bus.redis_scripts import owned
 from understudy_shared.bus.redis_sync import SyncPublisher
-from understudy_shared.cluster.without_bus import MAGIC
 
 KEY, OLD = b"k" * 32, b"o" * 32
 NAMES = Names(APPLICATION)
@@ -227,34 +224,6 @@ def test_an_assignment_that_is_put_back_is_overwritten_and_followed_by_nobody(
 
 
 @pytest.mark.full
-def test_a_router_that_starts_without_redis_believes_signed_files_alone(
-    tmp_path: Path, checkpoint: HandmadeCheckpoint, key_file: Path
-) -> None:
-    signed = {"gossip_key_file": key_file}
-    with (
-        redis_server() as redis,
-        cluster(checkpoint.path, tmp_path, redis.url, nodes=2, routers=0, **signed) as known,
-    ):
-        known.start_router(**signed, data_dir=tmp_path / "r1")
-        known.wait_to_rest(copies=2, version=VERSION)
-        wait_until((tmp_path / "r1" / "assignment.remembered").exists, what="its file", limit_s=LIMIT_S)
-        redis.kill()
-        known.restart_router(0, **signed, data_dir=tmp_path / "r1")
-        wait_until(lambda: known.router.not_ready() == "", what="the remembered one", limit_s=LIMIT_S)
-        wait_until(lambda: set(known.router.living()) == {"n1", "n2"}, what="their answers", limit_s=LIMIT_S)
-        with reading(known.router):
-            pass
-        assert not known.router.router.gossip.refused
-        known._router_ends[0].close()
-        for file in (tmp_path / "r1").glob("*.remembered"):
-            document = file.read_bytes().split(b"\n", 2)[2]  # as a process without a key writes it
-            file.write_bytes(b"%b %b\n%b" % (MAGIC, hashlib.sha256(document).hexdigest().encode(), document))
-        known.restart_router(0, **signed, data_dir=tmp_path / "r1")
-        wait_until(lambda: known.router.router.gossip.refused["unsigned"] >= 2, what="its refusal", limit_s=LIMIT_S)
-        assert "no assignment is known yet" in known.router.not_ready()
-
-
-@pytest.mark.full
 def test_signing_is_switched_on_one_process_after_the_other_while_every_read_is_answered(
     tmp_path: Path, checkpoint: HandmadeCheckpoint, redis: RedisServer, key_file: Path
 ) -> None:
@@ -286,19 +255,6 @@ def test_signing_is_switched_on_one_process_after_the_other_while_every_read_is_
         assert known.routers[2].router.gossip.refused == refused
 
 
-def holder(url: str) -> str:
-    """Who has the lease, without a signature; "" when nobody has."""
-
-    async def asked() -> str:
-        bus = RedisBus(url)
-        try:
-            return (await Gossip(bus, APPLICATION).lease_holder() or "").partition(" ")[0]
-        finally:
-            await bus.close()
-
-    return asyncio.run(asked())
-
-
 @pytest.mark.parametrize("bus_kind", ["redis", "in memory"])
 async def test_a_lease_that_is_not_signed_is_taken_over_by_who_has_the_key_and_by_nobody_else(
     bus_kind: str, redis: RedisServer
@@ -324,29 +280,6 @@ async def test_a_lease_that_is_not_signed_is_taken_over_by_who_has_the_key_and_b
         assert await n2.take_lease("n2/1", above=0, expiry_ms=60_000) is not None, "a name is no signature"
     finally:
         await bus.close()
-
-
-def test_a_process_without_the_key_loses_the_lease_says_so_and_takes_none_while_keyed_nodes_live(
-    tmp_path: Path, checkpoint: HandmadeCheckpoint, redis: RedisServer, key_file: Path
-) -> None:
-    with cluster_node(checkpoint.path, tmp_path / "keyless", redis.url, node_id="keyless") as keyless:
-        wait_until(lambda: holder(redis.url).startswith("keyless/"), what="its lease", limit_s=LIMIT_S)
-        with cluster(checkpoint.path, tmp_path, redis.url, nodes=2, routers=0, gossip_key_file=key_file) as known:
-            known.start_router(gossip_key_file=key_file)
-            known.wait_to_rest(copies=2, version=VERSION)
-            wait_until(
-                lambda: "gossip-key-missing" in keyless.member.causes() and not keyless.member.has_lease,
-                what="the process without a key to say so",
-                limit_s=LIMIT_S,
-            )
-            assert "this process has no key" in str(keyless.get("/readyz").body["degraded"])
-            assert 'degraded{cause="gossip-key-missing"} 1.0' in keyless.text("/metrics")
-            for node_id in ("n1", "n2"):  # one after the other: the lease never goes back to it
-                known.end(node_id)
-                wait_until(lambda: bool(holder(redis.url)), what="a holder", limit_s=LIMIT_S)
-                assert not holder(redis.url).startswith("keyless/")
-                known.start(node_id)
-                known.wait_to_rest(copies=2, version=VERSION)
 
 
 def test_a_router_without_the_key_says_so(

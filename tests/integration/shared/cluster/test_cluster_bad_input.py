@@ -18,7 +18,6 @@ from tests.support.cluster.in_process import (
     Cluster,
     cluster,
     cluster_node,
-    cluster_router,
 )
 from tests.support.cluster.served_node import Served
 from tests.support.cluster.watch import heard_assignments, reading
@@ -134,41 +133,6 @@ def assert_well(known: Cluster) -> None:
     assert set(known.router.living()) == set(known.nodes)
 
 
-def test_nonsense_under_the_keys_is_left_out_and_a_new_router_gets_along_without(
-    known: Cluster, module_redis: RedisServer
-) -> None:
-    with reading(known.router) as reader:
-        for number, document in enumerate(NONSENSE.values()):
-            module_redis.command("SET", NAMES.node(f"bad-{number}"), b"us1 owned i\nheartbeat\n" + document)
-        module_redis.command("SET", NAMES.node("impostor"), b"us1 owned i\nheartbeat\n" + heartbeat(node_id="n1"))
-        module_redis.command("SET", NAMES.node("not-ours"), b"whatever")
-        module_redis.command("RPUSH", NAMES.node("a-list"), b"us1 owned i\n")
-        module_redis.command("SET", NAMES.announcement, b"us1 put\nannouncement\n{")
-        module_redis.command("SET", NAMES.catalogue("0" * 32), b"us1 put\ncatalogue\n[]")
-        module_redis.command("SET", NAMES.term, b"not a number")
-        with cluster_router(module_redis.url) as newcomer:
-            wait_until(lambda: newcomer.not_ready() == "", what="a new router that is ready", limit_s=LIMIT_S)
-            assert "understudy_router_refused_messages_total" in newcomer.text("/metrics")
-            for each in (known.router, newcomer):
-                assert set(each.living()) == set(known.nodes)
-            reader.wait_for_answers()
-    assert_well(known)
-
-
-def test_nonsense_does_not_keep_the_cluster_from_healing(known: Cluster, module_redis: RedisServer) -> None:
-    """The assignment in Redis is overwritten, and then a node dies: the next one is written over it all the same."""
-    module_redis.command("SET", NAMES.assignment, b"us1 fenced 99 99 and more\nassignment\n{")
-    module_redis.command("DEL", NAMES.term)
-    before = known.router.order()
-    with reading(known.router):
-        known.end("n3")
-        known.wait_to_rest(copies=2, version=VERSION)
-        assert known.router.order() > before
-        known.start("n3")
-        known.wait_to_rest(copies=2, version=VERSION)
-    assert_well(known)
-
-
 @pytest.mark.full
 def test_of_two_nodes_that_took_one_id_while_redis_was_away_one_is_unready_until_the_other_leaves(
     tmp_path: Path,
@@ -237,25 +201,3 @@ def test_a_node_on_another_checkpoint_is_outvoted_gets_no_tasks_and_answers_nobo
 def shows(known: Cluster, version: int) -> bool:
     """Whether every replica does."""
     return all(part["current_offset_position"] == version for part in known.router.partitions())
-
-
-@pytest.mark.full
-def test_a_node_that_was_alone_with_its_checkpoint_gives_way_to_most(tmp_path: Path) -> None:
-    common = HandmadeCheckpoint(tmp_path / "common", partitions=TASKS).create().add(1)
-    other = HandmadeCheckpoint(tmp_path / "other", partitions=TASKS).create().add(1, 2)
-    other.write("metadata", b'{"id":"99999999-2222-4333-8444-555555555555"}')
-    with (
-        redis_server() as own_redis,
-        cluster_node(other.path, tmp_path / "n0", own_redis.url, node_id="n0") as early,
-    ):
-        wait_until(lambda: len(early.holds) == TASKS, what="all tasks, while it is alone", limit_s=LIMIT_S)
-        wait_until(lambda: early.not_ready() == "", what="something to show", limit_s=LIMIT_S)
-        assert early.look_up(["word-0"]).status == 200
-        with cluster(common.path, tmp_path, own_redis.url, nodes=2) as known:
-            wait_until(lambda: "others of application" in early.not_ready(), what="the vote", limit_s=LIMIT_S)
-            wait_until(lambda: not early.holds, what="no task left with it", limit_s=LIMIT_S)
-            wait_until(lambda: {known.router.look_up([word]).status for word in WORDS} == {200}, what="answers")
-            with reading(known.router):
-                assert {early.look_up([word]).problem for word in WORDS} == {"not-owner"}
-                for word in WORDS:
-                    assert known.router.look_up([word]).body["version"] == 1

@@ -151,22 +151,3 @@ def test_nodes_that_are_heard_again_before_they_hear_do_not_take_the_others_for_
     after = known.router.router.tables.assignment
     assert after is not None
     assert (after.epoch, after.tasks) == (before.epoch + 1, before.tasks)
-
-
-@pytest.mark.full
-def test_a_redis_that_is_emptied_under_way_is_filled_again_and_turns_nothing_back(
-    running: tuple[Cluster, RedisServer],
-) -> None:
-    known, redis = running
-    before = known.router.router.tables.assignment
-    assert before is not None
-    with reading(*known.routers) as reader, heard_assignments(redis.url) as heard:
-        redis.flush()
-        wait_until(lambda: NAMES.assignment in keys(redis), what="the assignment in Redis again", limit_s=LIMIT_S)
-        wait_until(lambda: bool(heard), what="its word on the bus", limit_s=LIMIT_S)
-        known.wait_to_rest(copies=2, version=VERSION)
-        reader.wait_for_answers()
-    assert_goes_on_from(before, heard)
-    assert heard[-1].tasks == before.tasks
-    everybody = {NAMES.node(f"n{number}") for number in (1, 2, 3)}
-    wait_until(lambda: everybody <= keys(redis), what="everybody's key", limit_s=LIMIT_S)

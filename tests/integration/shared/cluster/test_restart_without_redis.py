@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import logging
-import shutil
 from collections import Counter
 from collections.abc import Iterator
 from functools import partial
@@ -14,25 +12,19 @@ import pytest
 from tests.support.bus.redis_server import RedisServer, redis_server
 from tests.support.checkpoint.handmade import HandmadeCheckpoint
 from tests.support.cluster.in_process import (
-    APPLICATION,
     LIMIT_S,
-    TASKS,
     VERSION,
     Cluster,
     ClusterNode,
     ClusterRouter,
     CuttableBus,
     cluster,
-    cluster_node,
     cluster_router,
 )
 from tests.support.cluster.served_node import Served
 from tests.support.cluster.watch import heard_assignments, reading
 from tests.support.matrix import in_full
 from tests.support.spark.queries import wait_until
-
-from understudy_shared.bus.messages import AssignedTask, Assignment, Endpoint
-from understudy_shared.cluster.without_bus import Remembered
 
 NODES = ("n1", "n2", "n3")
 
@@ -84,17 +76,6 @@ def assert_answers_degraded(router: ClusterRouter) -> None:
     assert "Redis is away" in str(router.get("/readyz").body["degraded"])
 
 
-def wait_until_it_speaks(known: Cluster, node_id: str) -> None:
-    """Twice: the second time it reports what it had taken before."""
-    tables = known.router.router.tables
-
-    def sequence() -> int:
-        return tables.nodes[node_id].heartbeat.sequence if node_id in tables.nodes else 0
-
-    heard = sequence()
-    wait_until(lambda: sequence() > heard + 1, what=f"a word of {node_id}", limit_s=LIMIT_S)
-
-
 def holds(node: ClusterNode, tasks: set[str]) -> bool:
     return node.holds == tasks
 
@@ -116,24 +97,6 @@ def test_a_router_that_restarts_answers_from_what_it_remembers_and_asks_the_node
     assert known.router.order() == before
     checkpoint.add(VERSION + 1)
     known.wait_to_rest(copies=2, version=VERSION + 1)  # by the word of the nodes themselves
-
-
-def test_a_router_that_restarts_when_nothing_answers_is_ready_and_says_who_is_not_there(
-    running: tuple[Cluster, RedisServer], tmp_path: Path
-) -> None:
-    known, redis = running
-    kill_redis(known, redis)
-    for node_id in NODES:
-        known.stop(node_id)
-    known.restart_router(0, data_dir=tmp_path / "r1")
-    wait_until_ready(known.router)
-    reply = known.router.look_up(["the"])
-    assert (reply.status, reply.problem) == (503, "no-acceptable-replica")
-    candidates: Any = reply.body["candidates"]
-    assert {each["reason"] for each in candidates} == {"refused"}
-    reply = known.router.look_up(["the"], bounds="max_lag=1000")
-    candidates = reply.body["candidates"]
-    assert {each["offset_lag"] for each in candidates} == {None}, "how far they were is not remembered"
 
 
 def test_a_node_that_restarts_takes_up_its_duties_and_no_lookup_fails_meanwhile(
@@ -199,135 +162,6 @@ def test_a_fresh_router_learns_everything_from_one_seed(running: tuple[Cluster, 
         assert_answers_degraded(fresh)
         assert fresh.order() == before
         wait_until(lambda: set(fresh.living()) == set(NODES), what="the nodes that the seed knows", limit_s=LIMIT_S)
-
-
-@pytest.mark.full
-def test_a_router_that_remembers_nothing_and_has_no_seed_waits_and_says_so(
-    running: tuple[Cluster, RedisServer], tmp_path: Path
-) -> None:
-    known, redis = running
-    kill_redis(known, redis)
-    with cluster_router(redis.url, data_dir=tmp_path / "r2") as fresh:
-        wait_until_degraded(fresh)
-        assert fresh.not_ready().startswith("no catalogue is known yet")
-        redis.start()
-        wait_until_ready(fresh)
-
-
-def test_a_node_that_lost_its_disk_learns_its_duties_from_a_seed(
-    running: tuple[Cluster, RedisServer], checkpoint: HandmadeCheckpoint, tmp_path: Path
-) -> None:
-    known, redis = running
-    before, held = order_of(known), known.nodes["n1"].holds
-    kill_redis(known, redis)
-    port, seed = known.nodes["n1"].port, f"127.0.0.1:{known.nodes['n2'].port}"
-    known.stop("n1")
-    with (
-        reading(known.router),
-        cluster_node(checkpoint.path, tmp_path / "new", redis.url, node_id="n1", port=port, seed=seed) as again,
-    ):
-        wait_until_ready(again)
-        wait_until(lambda: again.holds == held, what="its duties", limit_s=LIMIT_S)
-        again.wait_for_version(VERSION)
-        assert again.member.assignment is not None
-        assert again.member.assignment.order == before
-
-
-def test_a_node_that_remembers_an_older_assignment_than_the_others_follow_takes_theirs(
-    running: tuple[Cluster, RedisServer], tmp_path: Path
-) -> None:
-    known, redis = running
-    before = known.router.router.tables.assignment
-    assert before is not None
-    kill_redis(known, redis)
-    known.stop("n1")
-    old = before.model_copy(update={"epoch": before.epoch - 1, "tasks": {}})
-    assert Remembered(tmp_path / "n1" / "cluster", APPLICATION).save(old)
-    again = known.start("n1")
-    wait_until(lambda: set(orders(known)) == {before.order}, what="the assignment of the others", limit_s=LIMIT_S)
-    wait_until_ready(again)
-
-
-@pytest.mark.full
-def test_what_a_node_remembers_never_wins_over_a_later_assignment_on_the_bus(
-    running: tuple[Cluster, RedisServer],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    known, _ = running
-    before = known.router.router.tables.assignment
-    assert before is not None
-    known.stop("n1")
-    folder = tmp_path / "n1" / "cluster"
-    old = before.model_copy(update={"epoch": before.epoch - 1, "tasks": {}})
-    assert Remembered(folder, APPLICATION).save(old)
-    recalled, load = [], Remembered.load
-
-    def loaded(self: Remembered, kind: type[Any]) -> Any:
-        found = load(self, kind)
-        if self.folder == folder:
-            recalled.append(found)
-        return found
-
-    monkeypatch.setattr(Remembered, "load", loaded)
-    with caplog.at_level(logging.INFO):
-        known.start("n1")
-        wait_until(lambda: bool(recalled), what="its memory", limit_s=LIMIT_S)
-        wait_until_it_speaks(known, "n1")
-    assert recalled == [old]
-    assert "assignment {}.{}: 0 tasks".format(*old.order) not in caplog.text
-
-
-def test_an_assignment_of_another_history_is_not_taken_up(
-    checkpoint: HandmadeCheckpoint, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    other = Assignment(
-        application_id=APPLICATION,
-        term=5,
-        epoch=9,
-        written_by="n1",
-        lineage="another",
-        partitions=TASKS,
-        tasks={f"0_{partition}": AssignedTask(active="n1") for partition in range(TASKS)},
-        members={"n1": Endpoint(host="127.0.0.1", port=9)},
-    )
-    assert Remembered(tmp_path / "n1" / "cluster", APPLICATION).save(other)
-    with (
-        caplog.at_level(logging.WARNING),
-        redis_server(running=False) as redis,
-        cluster(checkpoint.path, tmp_path, redis.url, nodes=1) as known,
-    ):
-        wait_until(lambda: "is of lineage another" in caplog.text, what="its warning", limit_s=LIMIT_S)
-        assert known.nodes["n1"].member.assignment is None
-        assert known.nodes["n1"].holds == set()
-        redis.start()
-        known.wait_to_rest(copies=1, version=VERSION)
-
-
-@pytest.mark.full
-@pytest.mark.parametrize("what", ["router", "node"])
-def test_what_is_remembered_is_damaged_and_everything_starts_as_if_it_were_not_there(
-    what: str, running: tuple[Cluster, RedisServer], tmp_path: Path
-) -> None:
-    known, redis = running
-    kill_redis(known, redis)
-    folder = tmp_path / "r1" if what == "router" else tmp_path / "n1" / "cluster"
-    known.stop("n1")
-    for file in folder.iterdir():
-        file.write_bytes(file.read_bytes()[:-1])
-    restarted: Served
-    if what == "router":
-        # What it knows is written when it ends, so it is another that finds the damage.
-        shutil.copytree(folder, tmp_path / "r3")
-        restarted = known.start_router(data_dir=tmp_path / "r3")
-    else:
-        restarted = known.start("n1")
-    wait_until_degraded(restarted)
-    redis.start()
-    if what == "router":
-        known.start("n1")
-    known.wait_to_rest(copies=2, version=VERSION)
 
 
 @pytest.mark.full

@@ -63,14 +63,3 @@ def test_a_rolling_restart_of_all_nodes_and_routers_fails_no_read_and_restores_n
             for task, now in holders(assignment).items():
                 assert now <= before[task], f"{task} came to {now - before[task]}: {assignment}"
         assert holders(known.router.router.tables.assignment) == before
-
-
-@pytest.mark.full
-def test_nodes_that_stop_without_any_delay_and_a_router_that_has_not_heard_of_it_fail_no_read(
-    tmp_path: Path, checkpoint: HandmadeCheckpoint, redis: RedisServer
-) -> None:
-    with cluster(checkpoint.path, tmp_path, redis.url, shutdown_delay_ms=0, rebalance_delay_ms=0) as known:
-        known.wait_to_rest(copies=2, version=1)
-        with reading(known.router) as reader:
-            restart_nodes(known, checkpoint)
-            reader.wait_for_answers()

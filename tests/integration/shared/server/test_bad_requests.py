@@ -11,9 +11,13 @@ from tests.support.checkpoint.handmade import HandmadeCheckpoint
 from tests.support.cluster.served_node import ServedNode, served_node
 from tests.support.spark.counting_query import WORDS
 
+from understudy_shared.base.words import ApplicationId, Lineage
+from understudy_shared.reads.tokens import Position
 from understudy_shared.settings import DEFAULT_KEY_BYTES
 
 STORE = "/v1/stores/op0"
+ELSEWHERE = Position(ApplicationId("orders"), Lineage("l"), 1, None).encode()
+"""A position of another application."""
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +44,7 @@ def typed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedNode]:
     [
         ("/v1/stores/nowhere/keys/a", 404, "unknown-store", ["'nowhere'", "op0"]),
         ("/v1/stores/nowhere/lookup?key=%5B%22a%22%5D", 404, "unknown-store", ["'nowhere'", "op0"]),
-        ("/v1/stores/nowhere", 404, "unknown-store", ["'nowhere'", "op0"]),
+        ("/v1/stores/op1/keys/a", 404, "unknown-store", ["Did you mean 'op0'?"]),
         (f"{STORE}/keys/", 400, "bad-key", ["empty", "lookup?key="]),
         (f"{STORE}/keys//a", 400, "bad-key", ["empty"]),
         (f"{STORE}/keys/a/b", 400, "bad-key", ["2 path segments", "takes 1", "word string"]),
@@ -54,16 +58,7 @@ def typed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedNode]:
         (f"{STORE}/lookup?key=%5B%22a%22%5D&key=%5B%22b%22%5D", 400, "bad-request", ["'key' is given twice"]),
         (f"{STORE}/keys/%FF", 400, "bad-request", ["UTF-8"]),
         (f"{STORE}/keys/%zz", 400, "bad-request", ["%zz", "%25"]),
-        (f"{STORE}/keys/100%", 400, "bad-request", ["100%", "%25"]),
-        (f"{STORE}/lookup?key=%zz", 400, "bad-request", ["%zz", "%25"]),
-        ("/v1/stores/%zz", 400, "bad-request", ["%zz"]),
-        ("/v1/stores/%FF", 400, "bad-request", ["UTF-8"]),
-        ("/v1%2Fstores%2Fop0", 400, "bad-request", ["v1%2Fstores", "escaped"]),
-        ("/v1%2Fstores%2Fop0%2Fmetadata%2Fa", 400, "bad-request", ["escaped"]),
         ("/v1/stores/op0%2Fkeys%2Fa", 400, "bad-request", ["escaped"]),
-        ("/admin%2Fv1%2Flag", 400, "bad-request", ["escaped"]),
-        ("/%61dmin/v1/lag", 400, "bad-request", ["escaped"]),
-        ("/internal%2Fv1%2Flookup", 400, "bad-request", ["escaped"]),
         (f"{STORE}/keys/a?max_lga=5", 400, "bad-bound", ["'max_lga'", "max_lag"]),
         (f"{STORE}/keys/a?max_lag=-1", 400, "bad-bound", ["max_lag", "'-1'", "whole number", "max_lag=5"]),
         (f"{STORE}/keys/a?max_lag=few", 400, "bad-bound", ["max_lag", "'few'"]),
@@ -72,6 +67,7 @@ def typed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedNode]:
         (f"{STORE}/keys/a?unknown_lag=maybe", 400, "bad-bound", ["unknown_lag", "serve or refuse"]),
         (f"{STORE}/keys/a?min_position=nonsense", 400, "bad-bound", ["'nonsense'", "min_position", "`position`"]),
         (f"{STORE}/keys/a?wait_ms=999999999", 400, "bad-bound", ["wait_ms"]),
+        (f"{STORE}/keys/a?min_position={ELSEWHERE}", 409, "lineage-changed", ["'orders'"]),
         (f"{STORE}/keys/{'x' * 20000}", 413, "too-large", ["16384", "POST"]),
         ("/v2/stores", 404, "unknown-path", ["/v2/stores", "/v1/stores"]),
         (f"{STORE}/nothing", 404, "unknown-path", [f"{STORE}/nothing"]),
@@ -90,15 +86,7 @@ def test_a_bad_request_is_answered_with_its_reason_and_the_way_out(
     ("key", "says"),
     [
         (["2024-13-01", 1], ["column day (date)", "2024-13-01"]),
-        ([20240101, 1], ["column day (date)", "20240101"]),
-        (["2024-01-01", "one"], ["column code (int", "'one'"]),
-        (["2024-01-01", 1.5], ["column code (int", "1.5"]),
-        (["2024-01-01", 2**31], ["column code (int", str(2**31)]),
-        (["2024-01-01", True], ["column code (int"]),
         (["2024-01-01"], ["day date, code int"]),
-        (["2024-01-01", 1, 2], ["day date, code int"]),
-        ({"day": "2024-01-01"}, ["code", "day date, code int"]),
-        ({"day": "2024-01-01", "code": 1, "more": 2}, ["more", "day date, code int"]),
     ],
 )
 def test_a_mistyped_key_is_refused_with_its_column_and_type(typed: ServedNode, key: object, says: list[str]) -> None:
@@ -132,30 +120,19 @@ def test_bad_keys_of_a_batch_are_problems_of_their_own_and_the_others_are_answer
 @pytest.mark.parametrize(
     "target",
     [
-        "/v1/stores",
         STORE,
         f"{STORE}/keys/{WORDS[0]}",
         f"{STORE}/keys/absent",
-        "/admin/v1/lag",
-        "/livez",
-        "/readyz",
         "/metrics",
         "/openapi.json",
         "/v2/stores",
-        f"{STORE}/keys/%zz",
-        "/admin%2Fv1%2Flag",
     ],
 )
 def test_head_is_answered_wherever_get_is_with_the_same_head_and_no_body(served: ServedNode, target: str) -> None:
     status, headers, body = served.head("HEAD", target)
     asked = served.head("GET", target)
     assert (status, headers["content-type"], body) == (asked[0], asked[1]["content-type"], b"")
-    if target not in {
-        "/admin/v1/lag",
-        "/metrics",
-        f"{STORE}/keys/{WORDS[0]}",
-        f"{STORE}/keys/absent",
-    }:  # these report ages
+    if target in {STORE, "/openapi.json", "/v2/stores"}:  # the others report ages
         assert headers["content-length"] == asked[1]["content-length"]
     assert int(headers["content-length"]) > 0
 
@@ -164,10 +141,7 @@ def test_head_is_answered_wherever_get_is_with_the_same_head_and_no_body(served:
     ("method", "target", "allow"),
     [
         ("DELETE", f"{STORE}/keys/a", "GET, HEAD"),
-        ("POST", f"{STORE}/keys/a", "GET, HEAD"),
         ("PUT", f"{STORE}/lookup", "GET, HEAD, POST"),
-        ("POST", "/v1/stores", "GET, HEAD"),
-        ("DELETE", "/livez", "GET, HEAD"),
         ("GET", "/internal/v1/lookup", "POST"),
         ("HEAD", "/internal/v1/lookup", "POST"),
     ],

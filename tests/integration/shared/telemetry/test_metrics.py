@@ -71,32 +71,6 @@ def test_a_router_counts_reads_by_store_and_outcome_and_how_old_their_answers_we
     assert "made-up" not in router.text("/metrics"), "anybody could make series"
 
 
-def test_a_read_that_no_replica_may_answer_counts_as_refused_and_no_answer_is_beyond_its_bound(world: World) -> None:
-    router = world.router
-    refused, errors = (f"understudy_{name}_total" for name in ("refused_by_bound", "read_errors"))
-    before = value(router, refused), value(router, errors)
-    node = world.nodes[0]
-    for each in world.nodes:
-        each.node.hold_at(VERSION)
-    try:
-        world.checkpoint.add(VERSION + 1)
-        wait_until(lambda: node.node.end.version == VERSION + 1, what="the commit", limit_s=LIMIT_S)
-        wait_until(
-            lambda: router.look_up([WORDS[0]], bounds="max_lag=0").status == 503, what="a refusal", limit_s=LIMIT_S
-        )
-        assert router.look_up([WORDS[0]], bounds="max_lag=1").status == 200
-    finally:
-        for each in world.nodes:
-            each.node.hold_at(None)
-    assert value(router, refused) > before[0]
-    assert value(router, errors) == before[1]
-    assert value(router, "understudy_bound_violations_total") == 0
-    assert value(router, 'understudy_served_lag_batches_bucket{le="+Inf"}') > value(
-        router, 'understudy_served_lag_batches_bucket{le="0.0"}'
-    )
-    world.known.wait_to_rest(copies=2, version=VERSION + 1)
-
-
 def test_a_commit_is_measured_until_it_is_visible_and_heartbeats_say_how_long_that_takes(world: World) -> None:
     node = world.nodes[0]
     name = "understudy_commit_to_visible_seconds_count"

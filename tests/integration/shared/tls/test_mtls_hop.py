@@ -112,21 +112,6 @@ def tls_of(service: ClusterNode | ClusterRouter) -> ServiceTls:
     return service.access.tls
 
 
-def test_lookups_batches_and_probes_go_through_router_and_node_by_tls(known: Cluster) -> None:
-    router = known.router
-    for word in WORDS[:5]:
-        reply = router.look_up([word])
-        assert (reply.status, reply.body["found"]) == (200, True), reply
-        assert reply.body["version"] == VERSION
-    assert len(router.look_up_all([[word] for word in WORDS])) == len(WORDS)
-    assert not router.not_ready()
-    assert router.look_up(["nobody"]).status == 404
-    services: list[ClusterNode | ClusterRouter] = [router, *known.nodes.values()]
-    for service in services:
-        refusals = tls_of(service).refusals
-        assert set(refusals) <= {(TlsSide.ACCEPT, TlsReason.CLOSED)}, refusals  # a busy machine gives up on its own
-
-
 def test_a_node_tells_strangers_nothing_and_says_which_certificate_it_wants(
     known: Cluster, pki: Pki, secret: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -126,12 +126,3 @@ def test_a_part_that_dies_during_the_start_ends_the_demo_with_its_last_lines(
     assert "  | there is no luck today" in errors
     assert "Traceback" not in errors
     assert list(tmp_path.iterdir()) == []
-
-
-def test_no_part_outlives_a_demo_that_is_killed(tmp_path: Path, demos: list[RunningDemo]) -> None:
-    demo = run(tmp_path, demos, "--json")
-    demo.wait_for('"ready"')
-    pids = [part["pid"] for part in demo.events()[0]["processes"]]
-    demo.process.kill()
-    demo.process.wait()
-    wait_until(lambda: not any(map(is_there, pids)), what="the end of all parts")
