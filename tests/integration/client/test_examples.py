@@ -135,15 +135,6 @@ def test_the_cells_of_the_notebook_run(example: Any) -> None:
     names["client"].close()
 
 
-def test_the_notebook_is_executed_by_jupyter(example: Any, tmp_path: Path) -> None:
-    nbclient = pytest.importorskip("nbclient", reason="nbclient is not installed")
-    nbformat = pytest.importorskip("nbformat", reason="nbformat is not installed")
-    pytest.importorskip("ipykernel", reason="ipykernel is not installed")
-    notebook = nbformat.read(NOTEBOOK, as_version=4)
-    nbclient.NotebookClient(notebook, timeout=60, resources={"metadata": {"path": str(tmp_path)}}).execute()
-    assert "[(1, 1), (2, 111)]" in str(notebook.cells[-1].outputs)
-
-
 @pytest.mark.full
 def test_a_spark_job_reads_one_version_while_the_query_goes_on(server: Server, example: Any, spark: Any) -> None:
     names = example("spark_snapshot.py")

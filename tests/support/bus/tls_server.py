@@ -14,9 +14,9 @@ from contextlib import contextmanager, suppress
 from tempfile import TemporaryDirectory
 
 import pytest
-from tests.support.bus.certificates import Authority, Certificate
 from tests.support.bus.redis_server import RedisServer
 from tests.support.bus.servers import DEBIANS_SERVER, variables_for
+from tests.support.services.certificates import Files, Signer
 from tests.support.spark.queries import wait_until
 
 from understudy_shared.base.processes import tied_command
@@ -26,7 +26,7 @@ LIMIT_S = 20.0
 
 
 @contextmanager
-def tls_front(server: RedisServer, shown: Certificate, *, clients_of: Authority | None = None) -> Iterator[int]:
+def tls_front(server: RedisServer, shown: Files, *, clients_of: Signer | None = None) -> Iterator[int]:
     """The port of a proxy that ends TLS before a server on a unix socket. It asks for certificates of `clients_of`."""
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.load_cert_chain(*shown)
@@ -74,7 +74,7 @@ async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
 
 
 @contextmanager
-def tls_server(authority: Authority, shown: Certificate, *, asks_for_one: bool = False) -> Iterator[int]:
+def tls_server(authority: Signer, shown: Files, *, asks_for_one: bool = False) -> Iterator[int]:
     """The port of a server that speaks TLS itself. Skips the test where no program on this machine does."""
     program = _program()
     port = free_port()

@@ -73,12 +73,18 @@ class Signer:
         return context
 
     def issue(
-        self, name: str, *uris: str, lasts: timedelta = timedelta(days=30), began: timedelta = timedelta(hours=1)
+        self,
+        name: str,
+        *uris: str,
+        host: str = "",
+        lasts: timedelta = timedelta(days=30),
+        began: timedelta = timedelta(hours=1),
     ) -> Files:
-        """A certificate for localhost with these URIs, and its key, which only this user may read."""
+        """A certificate for this host, else localhost, with these URIs, and its key, which only this user may read."""
         key = ec.generate_private_key(ec.SECP256R1())
         names: list[x509.GeneralName] = [x509.UniformResourceIdentifier(each) for each in uris]
-        names += [x509.DNSName("localhost"), x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]
+        here = [x509.DNSName("localhost"), x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]
+        names += [x509.DNSName(host)] if host else here
         made = _builder(_name(name), self._name, key.public_key(), lasts, began)
         made = made.add_extension(x509.SubjectAlternativeName(names), critical=False)
         issuer = x509.AuthorityKeyIdentifier.from_issuer_subject_key_identifier(self._key_identifier)

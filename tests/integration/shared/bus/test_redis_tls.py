@@ -5,16 +5,17 @@ from __future__ import annotations
 import shutil
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
+from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
 import pytest
-from tests.support.bus.certificates import Authority, Certificate
 from tests.support.bus.documents import APPLICATION, listening
 from tests.support.bus.redis_server import RedisServer, redis_server
 from tests.support.bus.tls_server import tls_front, tls_server
+from tests.support.services.certificates import Files, Signer
 from tests.support.spark.queries import wait_until
 
 from understudy_shared.base.errors import SettingsError
@@ -33,17 +34,17 @@ KEY = "us:{flights}:key"
 class Pki(NamedTuple):
     """Certificates: of two authorities that know nothing of each other."""
 
-    authority: Authority
-    stranger: Authority
-    server: Certificate
-    client: Certificate
+    authority: Signer
+    stranger: Signer
+    server: Files
+    client: Files
 
 
 @pytest.fixture(scope="module")
 def pki(tmp_path_factory: pytest.TempPathFactory) -> Pki:
     folder = tmp_path_factory.mktemp("pki")
-    authority, stranger = Authority(folder, "ours"), Authority(folder, "a-stranger")
-    client = authority.issue("client", of="URI:spiffe://test/router/1")
+    authority, stranger = Signer(folder / "ours", "ours"), Signer(folder / "stranger", "a-stranger")
+    client = authority.issue("client", "spiffe://test/router/1")
     return Pki(authority, stranger, authority.issue("redis"), client)
 
 
@@ -72,7 +73,7 @@ def asking_port(request: pytest.FixtureRequest, pki: Pki, server: RedisServer) -
         yield found
 
 
-def url(port: int, authority: Authority | None = None, *, host: str = "127.0.0.1", **options: Any) -> str:
+def url(port: int, authority: Signer | None = None, *, host: str = "127.0.0.1", **options: Any) -> str:
     """A URL that trusts `authority`, and no other."""
     given = {**({} if authority is None else {"ssl_ca_certs": authority.file}), **options}
     return f"rediss://{host}:{port}/0?" + "&".join(f"{name}={quote(str(value))}" for name, value in given.items())
@@ -140,7 +141,7 @@ async def test_only_who_says_so_goes_on_without_verification(port: int) -> None:
 
 
 async def test_an_expired_certificate_is_refused_by_name(server: RedisServer, pki: Pki) -> None:
-    with tls_front(server, pki.authority.issue("expired", days=-1)) as port:
+    with tls_front(server, pki.authority.issue("expired", lasts=timedelta(hours=1), began=timedelta(days=1))) as port:
         error = await refusal(url(port, pki.authority))
     assert "its certificate has expired" in error.what
     assert "Renew" in error.fix
@@ -150,7 +151,7 @@ async def test_an_expired_certificate_is_refused_by_name(server: RedisServer, pk
 async def test_a_certificate_of_another_name_is_refused_by_name(
     host: str, says: str, server: RedisServer, pki: Pki
 ) -> None:
-    with tls_front(server, pki.authority.issue(f"other-{len(host)}", of="DNS:redis.example")) as port:
+    with tls_front(server, pki.authority.issue(f"other-{len(host)}", host="redis.example")) as port:
         error = await refusal(url(port, pki.authority, host=host))
     assert f"its certificate is {says}" in error.what
     assert "subjectAltName" in error.fix
