@@ -72,7 +72,6 @@ PROJECTED = "/run/understudy"
 
 
 def pod_of_the_query(made: list[Manifest]) -> Manifest:
-    """The pod that runs the query."""
     for application in of_kind(made, "SparkApplication"):
         pod: Manifest = application["spec"]["driverSpec"]["podTemplateSpec"]
         return pod

@@ -71,7 +71,6 @@ def schemas(version: str, place: Path) -> str:
 
 
 def conforms(manifests: Path, version: str, place: Path) -> list[str]:
-    """What kubeconform says is wrong."""
     options = ("-strict", "-summary", "-output", "json", "-skip", OTHERS, "-kubernetes-version", f"{version}.0")
     said = json.loads(run("kubeconform", *options, "-schema-location", schemas(version, place), str(manifests)))
     wrong = [f"{each['kind']} {each['name']}: {each['msg']}" for each in said["resources"] or []]

@@ -12,6 +12,7 @@ from understudy_shared.bus.base import Back, Lost
 from understudy_shared.bus.gossip import sealed
 from understudy_shared.bus.message_auth import MessageAuth
 from understudy_shared.bus.messages import Applied, AssignedTask, Assignment, Endpoint, Heartbeat, Message
+from understudy_shared.bus.redis_bus import RedisBus
 
 APPLICATION = "flights"
 LIMIT_S = 60.0
@@ -84,6 +85,16 @@ class Ear(Generic[T]):
         while not isinstance(heard[-1], kind):
             heard.append(await self.next())
         return heard
+
+
+@asynccontextmanager
+async def bus_of(url: str, *, call_ms: int = 2000) -> AsyncIterator[RedisBus]:
+    """A bus over a Redis until the block ends. By default a call ends after a time that a test can wait for."""
+    bus = RedisBus(url, call_timeout_ms=call_ms)
+    try:
+        yield bus
+    finally:
+        await bus.close()
 
 
 @asynccontextmanager

@@ -53,7 +53,6 @@ class LocalBus:
         return f"LocalBus({len(self._values)} keys, {readers} readers)"
 
     async def get(self, key: str) -> Stored | None:
-        """Return the value under a key."""
         value = self._living(self._values, key)
         return None if value is None else self._stored(value)
 
@@ -104,7 +103,6 @@ class LocalBus:
         self._send(channel, payload)
 
     async def publish(self, channel: str, payload: bytes) -> None:
-        """Publish to the current subscribers."""
         self._open()
         self._send(channel, payload)
 

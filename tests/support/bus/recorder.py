@@ -33,17 +33,14 @@ class Recorder:
                 self.keys[key] = value
 
     def said_by(self, node_id: str) -> list[bytes]:
-        """The heartbeats of one node."""
         mark = b'"node_id":"%b"' % node_id.encode()
         return [each for each in self.messages if b"\nheartbeat\n" in each and mark in each]
 
     def say(self, *messages: bytes) -> None:
-        """Publish these bytes."""
         for message in messages:
             self._redis.publish(self._names.channel, message)
 
     def write(self, key: str, value: bytes, *, expiry_ms: int | None = None) -> None:
-        """Write a key of the application."""
         self._redis.set(key, value, px=expiry_ms)
 
     def put_back(self, key: str) -> None:

@@ -43,7 +43,6 @@ class RedisServer(LocalRedis):
         self.start()
 
     def flush(self) -> None:
-        """Delete every key."""
         self.command("FLUSHALL")
 
     def command(self, *words: bytes | str | int) -> object:

@@ -90,7 +90,6 @@ class SentinelProcess:
         self.command("SENTINEL", "MONITOR", SERVICE, "127.0.0.1", str(primary.port), str(QUORUM))
 
     def command(self, *words: str) -> object:
-        """Run any command."""
         with redis.Redis(port=self.port, socket_timeout=5) as client:
             return client.execute_command(*words)
 

@@ -56,7 +56,6 @@ class World:
         return ClientState(settings, endpoints, shown, rng=random.Random(seed), now_s=lambda: self.now_s)
 
     def run(self, steps: Steps[T]) -> T:
-        """Take the steps of a call."""
         outcome: Outcome | Results = None
         try:
             while True:
@@ -120,7 +119,6 @@ def scripted(*outcomes: Outcome, lasting_s: float = 0.0) -> World:
 
 
 def answer(document: object, status: int = 200) -> Reply:
-    """An answer of a server."""
     return Reply(status, "application/json", orjson.dumps(document))
 
 
@@ -130,13 +128,11 @@ def stream(*pieces: bytes | Failure, kind: str = "text/event-stream") -> Opened:
 
 
 def problem(slug: str, status: int, *, retry_after: str = "", **members: object) -> Reply:
-    """A problem of a server."""
     document = {"type": slug, "title": slug, "status": status, "detail": f"it is {slug}", "fix": "do so", **members}
     return Reply(status, "application/problem+json", orjson.dumps(document), retry_after)
 
 
 def found(key: str, *, store: str = "words", version: int = 3, position: str = "us1.x") -> dict[str, object]:
-    """A lookup's answer."""
     return {
         "store": store,
         "key": {"word": key},

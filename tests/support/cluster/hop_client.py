@@ -89,7 +89,6 @@ def request_of(
     deadline_ms: int = 30_000,
     application_id: str = "",
 ) -> HopRequest:
-    """A hop of these groups."""
     application_id = application_id or served.node.settings.application
     return HopRequest(application_id, end_version, *order, deadline_ms, groups)
 

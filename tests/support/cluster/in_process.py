@@ -241,7 +241,6 @@ class Cluster:
         self.stop(node_id)
 
     def start_router(self, **settings: Any) -> ClusterRouter:
-        """Start one more router."""
         stack = ExitStack()
         self.routers.append(stack.enter_context(cluster_router(self._redis_url, **settings)))
         self._router_ends.append(stack)

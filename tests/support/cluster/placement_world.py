@@ -92,7 +92,6 @@ class World:
         return written
 
     async def written(self, placement: Placement, nodes: list[AgedHeartbeat], *, node: str = "a") -> Assignment:
-        """What a turn writes."""
         written = await self.turn(placement, nodes, node=node)
         assert written is not None
         return written

@@ -42,7 +42,6 @@ class ServedFleet:
         return {each["application"]: each["state"] for each in listed}
 
     def application(self, application_id: str) -> dict[str, Any]:
-        """The report of one application."""
         found: dict[str, Any] = self.get(f"/v1/applications/{application_id}").json()
         return found
 

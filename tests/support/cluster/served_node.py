@@ -76,7 +76,6 @@ class Served:
         return self._ask("GET", target, None)
 
     def post(self, target: str, body: bytes) -> Reply:
-        """`POST target`."""
         return self._ask("POST", target, body)
 
     def delete(self, target: str) -> Reply:

@@ -43,7 +43,6 @@ class Reader:
         wait_until(lambda: self.answered >= enough or bool(self.failed), what="answers", limit_s=LIMIT_S)
 
     def end(self) -> None:
-        """Stop looking."""
         self._ended.set()
         self._thread.join(LIMIT_S)
 

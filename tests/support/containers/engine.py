@@ -62,7 +62,6 @@ class Engine:
         return done.stdout
 
     def docker(self, *arguments: str, limit_s: float = CALL_LIMIT_S) -> str:
-        """A command of the client."""
         return self.run(client(), *arguments, limit_s=limit_s)
 
     def beside(self, command: Sequence[str], output: Path) -> subprocess.Popen[bytes]:
@@ -73,7 +72,6 @@ class Engine:
             )
 
     def has_image(self, name: str) -> bool:
-        """Whether an image is there."""
         with suppress(AssertionError):
             return bool(self.docker("image", "inspect", "--format", "{{.Id}}", name))
         return False
@@ -133,7 +131,6 @@ def engine(*, namespace: str | None) -> Iterator[Engine]:
 
 
 def answers(found: Engine) -> bool:
-    """Whether the engine answers."""
     with suppress(AssertionError, subprocess.TimeoutExpired):
         return bool(found.docker("version", "--format", "{{.Server.Version}}", limit_s=5))
     return False

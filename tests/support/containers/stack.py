@@ -65,7 +65,6 @@ class Stack:
         self._beside = ThreadPoolExecutor(1, initializer=enter, initargs=(found.namespace,))
 
     def command(self, *arguments: str, limit_s: float = CALL_LIMIT_S) -> str:
-        """A command of docker-compose."""
         return self._engine.run(*self._options, *arguments, limit_s=limit_s)
 
     def on(self, service: str, *arguments: str) -> str:

@@ -56,7 +56,6 @@ class Shown:
 
 @contextmanager
 def chromium() -> Iterator[Browser]:
-    """The browser."""
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=list(ARGUMENTS))
         try:

@@ -63,7 +63,6 @@ class Known:
         return str(self.document["generated_at"])
 
     def documents(self) -> Generator[None, None, dict[str, Any]]:
-        """The document."""
         yield
         return self.document
 
@@ -104,7 +103,6 @@ async def _lifespan(_: FastAPI) -> AsyncIterator[None]:
 
 
 def fake_app() -> Framework:
-    """The application."""
     world, http = World(), service_app("A router for tests of the page", _lifespan)
 
     async def overview() -> Mapping[str, Any]:

@@ -40,7 +40,6 @@ def cell(role: str = "A", **fields: Any) -> dict[str, Any]:
 
 
 def row(store: str, partition: int, cells: dict[str, dict[str, Any]]) -> dict[str, Any]:
-    """A row of the grid."""
     return {"store": store, "partition": partition, "cells": cells}
 
 
@@ -70,7 +69,6 @@ def lease(**fields: Any) -> dict[str, Any]:
 
 
 def node(number: int, **fields: Any) -> dict[str, Any]:
-    """A node that serves."""
     return {
         "node_id": f"node-{number}", "host": "10.0.0.4", "port": 7100 + number, "zone": "zone-a", "state": "serving",
         "live": True, "health": "ok", "heartbeat_age_ms": 400, "version": 418, "active": 4, "standby": 4, "warmup": 0,

@@ -34,7 +34,6 @@ EXPLAINED: dict[str, Any] = {
 
 
 def member(node_id: str, **fields: Any) -> dict[str, Any]:
-    """A node of the report."""
     return {
         "node_id": node_id,
         "host": "127.0.0.1",
@@ -64,7 +63,6 @@ def replica(
     lag: int | None = 0,
     time_lag_ms: int | None = None,
 ) -> dict[str, Any]:
-    """A replica of the report."""
     return {
         "partition": partition,
         "node_id": node_id,

@@ -9,7 +9,6 @@ from understudy_shared.http.problems import Problem
 
 
 def results_of(found: Sequence[Result]) -> Results:
-    """These results, in their order."""
     results = Results(len(found), {})
     for index, result in enumerate(found):
         if isinstance(result, Problem):

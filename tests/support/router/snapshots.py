@@ -69,7 +69,6 @@ def snapshot_of(
     index: ReplicaIndex | None = None,
     **fields: Any,
 ) -> Snapshot:
-    """What `gather` makes of tables."""
     return finished(gather(tables, stores, about(now_ms=now_ms, tick=tick, **fields), index))
 
 

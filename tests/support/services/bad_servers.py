@@ -23,7 +23,6 @@ class BadServer:
 
 @contextmanager
 def bad_server(behave: Behaviour) -> Iterator[BadServer]:
-    """Serve until the block ends."""
     ended = threading.Event()
     threads: list[threading.Thread] = []
     with socket.create_server(("127.0.0.1", 0)) as listener:

@@ -43,7 +43,6 @@ class Changed:
         return end
 
     def of(self, version: int) -> list[dict[str, Any]]:
-        """The changes of a version."""
         return [each for each in self.changes if each["version"] == version]
 
 

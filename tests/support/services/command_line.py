@@ -68,7 +68,6 @@ class Serving:
         return str(found)
 
     def ask(self, *arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
-        """Run a command against it."""
         return ask(*arguments, stdin=stdin, variables={"UNDERSTUDY_URL": self.url})
 
     def wait_for(self, text: str) -> None:

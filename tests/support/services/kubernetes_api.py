@@ -85,7 +85,6 @@ class Server:
         return warnings
 
     def knows(self, manifest: Manifest) -> bool:
-        """Whether there is such a kind."""
         answer = self._http.get(f"/apis/{manifest['apiVersion']}")
         return answer.is_success and manifest["kind"] in {each["kind"] for each in answer.json()["resources"]}
 
@@ -98,7 +97,6 @@ class Server:
         wait_until(lambda: self.knows(kind), what=str(kind), limit_s=_TIMEOUT_S, every_s=0.1)
 
     def make_namespace(self, name: str, labels: Mapping[str, str]) -> str:
-        """Its name."""
         metadata = {"name": name, "labels": dict(labels)}
         self.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": metadata}, "")
         return name
@@ -125,7 +123,6 @@ class Server:
         return found
 
     def _path(self, manifest: Manifest, namespace: str) -> str:
-        """Where objects of a kind are."""
         api, kind = manifest["apiVersion"], manifest["kind"]
         root = f"/apis/{api}" if "/" in api else f"/api/{api}"
         kinds = {each["kind"]: each for each in self.get(root)["resources"] if "/" not in each["name"]}

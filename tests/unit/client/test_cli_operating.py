@@ -107,12 +107,10 @@ def test_an_ending_that_names_no_format_is_refused_before_anything_is_asked(comm
 
 
 def sheets(page: Page) -> list[Sheet]:
-    """The tables of a page."""
     return [part for part in page if isinstance(part, Sheet)]
 
 
 def lines(page: Page) -> list[str]:
-    """The text of a page."""
     return [line for part in page if isinstance(part, Lines) for line in part.lines]
 
 

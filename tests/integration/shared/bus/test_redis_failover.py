@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
 import pytest
 from tests.support.bus.address import Address, address_of
-from tests.support.bus.documents import APPLICATION, Ear, eventually, listening
+from tests.support.bus.documents import APPLICATION, Ear, bus_of, eventually, listening
 from tests.support.bus.redis_server import RedisServer, redis_server
 
 from understudy_shared.bus import redis_pools, redis_subscription
@@ -20,7 +20,6 @@ from understudy_shared.bus.redis_sync import SyncPublisher
 
 CHANNEL = Names(APPLICATION).channel
 KEY = "us:{flights}:key"
-CALL_MS = 2000
 
 
 @pytest.fixture
@@ -35,15 +34,6 @@ def new(old: RedisServer) -> Iterator[RedisServer]:
     with redis_server(port=0) as running:
         running.command("REPLICAOF", "127.0.0.1", str(old.port))
         yield running
-
-
-@asynccontextmanager
-async def bus_of(url: str) -> AsyncIterator[RedisBus]:
-    bus = RedisBus(url, call_timeout_ms=CALL_MS)
-    try:
-        yield bus
-    finally:
-        await bus.close()
 
 
 async def written(bus: RedisBus, server: RedisServer) -> None:

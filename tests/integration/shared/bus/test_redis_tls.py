@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from collections.abc import Iterator
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -12,7 +11,7 @@ from typing import Any, NamedTuple
 from urllib.parse import quote
 
 import pytest
-from tests.support.bus.documents import APPLICATION, listening
+from tests.support.bus.documents import APPLICATION, bus_of, listening
 from tests.support.bus.redis_server import RedisServer, redis_server
 from tests.support.bus.tls_server import tls_front, tls_server
 from tests.support.services.certificates import Files, Signer
@@ -79,18 +78,9 @@ def url(port: int, authority: Signer | None = None, *, host: str = "127.0.0.1", 
     return f"rediss://{host}:{port}/0?" + "&".join(f"{name}={quote(str(value))}" for name, value in given.items())
 
 
-@asynccontextmanager
-async def bus_of(at: str) -> AsyncIterator[RedisBus]:
-    bus = RedisBus(at, call_timeout_ms=CALL_MS)
-    try:
-        yield bus
-    finally:
-        await bus.close()
-
-
 async def refusal(at: str) -> BusError:
     """Why a call fails."""
-    async with bus_of(at) as bus:
+    async with bus_of(at, call_ms=CALL_MS) as bus:
         with pytest.raises(BusError) as caught:
             await bus.put(KEY, b"1")
     return caught.value
@@ -98,7 +88,7 @@ async def refusal(at: str) -> BusError:
 
 async def test_calls_subscriptions_and_the_pipelines_publisher_go_through_tls(port: int, pki: Pki) -> None:
     at = url(port, pki.authority)
-    async with bus_of(at) as bus:
+    async with bus_of(at, call_ms=CALL_MS) as bus:
         gossip = Gossip(bus, APPLICATION)
         publisher = SyncPublisher(at, APPLICATION)
         async with listening(gossip.listen()) as ear:
@@ -136,7 +126,7 @@ async def test_a_server_that_nobody_vouches_for_is_refused_and_the_error_says_wh
 
 
 async def test_only_who_says_so_goes_on_without_verification(port: int) -> None:
-    async with bus_of(url(port, ssl_cert_reqs="none")) as bus:
+    async with bus_of(url(port, ssl_cert_reqs="none"), call_ms=CALL_MS) as bus:
         await bus.put(KEY, b"1")
 
 
@@ -165,7 +155,7 @@ async def test_plain_text_to_a_port_for_tls_fails_and_the_error_says_to_write_re
 async def test_tls_to_a_port_for_plain_text_fails_and_the_error_asks_for_the_port(pki: Pki) -> None:
     with redis_server(port=0) as plain:
         assert plain.port is not None
-        async with bus_of(url(plain.port, pki.authority)) as bus:
+        async with bus_of(url(plain.port, pki.authority), call_ms=CALL_MS) as bus:
             bus._timeout_ms = 300  # a server may wait for more of what it takes for a command
             with pytest.raises(BusError) as caught:
                 await bus.put(KEY, b"1")
@@ -177,7 +167,7 @@ async def test_a_server_that_asks_for_a_client_certificate_gets_that_of_the_url(
     assert "it asks for a client certificate" in str(error)  # or the connection is reset before that is read
     assert "--redis-cert-file" in error.fix
     known: dict[str, Any] = {"ssl_certfile": pki.client.certificate, "ssl_keyfile": pki.client.key}
-    async with bus_of(url(asking_port, pki.authority, **known)) as bus:
+    async with bus_of(url(asking_port, pki.authority, **known), call_ms=CALL_MS) as bus:
         await bus.put(KEY, b"1")
     forged = pki.stranger.issue(f"forged-{asking_port}")
     unknown: dict[str, Any] = {"ssl_certfile": forged.certificate, "ssl_keyfile": forged.key}
@@ -190,7 +180,7 @@ async def test_a_renewed_file_counts_for_the_next_connection_without_a_restart(
     trusted = tmp_path / "ca.pem"
     shutil.copy(pki.stranger.file, trusted)
     with tls_front(server, pki.server) as port:
-        async with bus_of(url(port, ssl_ca_certs=trusted)) as bus:
+        async with bus_of(url(port, ssl_ca_certs=trusted), call_ms=CALL_MS) as bus:
             with pytest.raises(BusError, match="no authority that this process trusts"):
                 await bus.put(KEY, b"1")
             shutil.copy(pki.authority.file, trusted)

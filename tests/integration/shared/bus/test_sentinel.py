@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.bus.documents import Ear, eventually, listening
+from tests.support.bus.documents import Ear, bus_of, eventually, listening
 from tests.support.bus.redis_server import RedisServer, redis_server
 from tests.support.bus.sentinel_trio import SentinelProcess, SentinelTrio, sentinel_trio, sentinel_url, sentinels_of
 from tests.support.checkpoint.handmade import HandmadeCheckpoint
@@ -26,8 +26,6 @@ from understudy_shared.bus.redis_sync import SyncPublisher
 
 NAMES = Names(APPLICATION)
 KEY = "us:{counting}:key"
-CALL_MS = 2000
-"""Deadline of a call here: a fourth of it is long enough for a machine under load, all of it short enough to wait."""
 
 
 @pytest.fixture
@@ -55,18 +53,7 @@ def checks_often(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(module, "PRIMARY_CHECK_MS", 50)
 
 
-@asynccontextmanager
-async def bus_of(url: str) -> AsyncIterator[RedisBus]:
-    bus = RedisBus(url, call_timeout_ms=CALL_MS)
-    try:
-        yield bus
-    finally:
-        await bus.close()
-
-
 async def written(bus: RedisBus, payload: bytes) -> None:
-    """Return when a write succeeds."""
-
     async def succeeds() -> bool:
         try:
             await bus.put(KEY, payload)

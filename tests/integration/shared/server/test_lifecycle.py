@@ -38,7 +38,6 @@ def get(connection: HTTPConnection, path: str) -> tuple[int, str | None]:
 
 
 def accepts(port: int) -> bool:
-    """Whether anybody listens."""
     try:
         socket.create_connection(("127.0.0.1", port), timeout=LIMIT_S).close()
     except ConnectionRefusedError:
