@@ -196,9 +196,6 @@ def test_files_that_cannot_be_used_are_refused_at_the_start_by_name(pki: Pki, tm
         ({"ssl_certfile": tmp_path / "nowhere.pem"}, "the client certificate for Redis cannot be read"),
         ({"ssl_ca_certs": garbage}, "the files for TLS to Redis cannot be used"),
         ({"ssl_certfile": pki.client.certificate, "ssl_keyfile": other.key}, "the files for TLS to Redis cannot be"),
-        ({"ssl_keyfile": pki.client.key}, "ssl_keyfile is given without ssl_certfile"),
-        ({"ssl_cert_reqs": "maybe"}, "ssl_cert_reqs must be `none`"),
-        ({"ssl_validate_ocsp": "true"}, "validate_ocsp"),
     ):
         for make in (RedisBus, lambda at: SyncPublisher(at, APPLICATION)):
             with pytest.raises(SettingsError, match=says):
