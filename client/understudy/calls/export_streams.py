@@ -1,6 +1,6 @@
-"""The streams of an export as they come: read to their end record, in pieces from which one can go on.
+"""The streams of an export as they come: read to their end record, in pieces after which a reader can resume.
 
-Rule: a stream without its end record, or with another number of rows than that says, was cut.
+Rule: a stream was cut if its end record is missing, or states another number of rows.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from understudy_shared.base.errors import UnderstudyError
 
 READ_BYTES = 256 * 1024
 MAX_HELD_BYTES = 64 * 1024 * 1024
-"""Size at which rows are handed on although no cursor has come, as for a role of some keys."""
+"""Size at which rows are passed on without a cursor, as for a role that may read some keys only."""
 
 MAX_TAIL_BYTES = 64 * 1024
-"""Size of the end of a CSV that is held back until it is clear whether it is the comment at the end."""
+"""Bytes at the end of a CSV that are held back until it is clear whether they are the closing comment."""
 
 _MAY_PASS: Final = (HTTPStatus.TOO_MANY_REQUESTS, *range(HTTPStatus.BAD_GATEWAY, HTTPStatus.GATEWAY_TIMEOUT + 1))
 
@@ -34,7 +34,7 @@ def may_pass(error: UnderstudyError) -> bool:
 
 
 class Piece(NamedTuple):
-    """Some rows. `cursor` is the place behind them, None where it is not known."""
+    """Some rows. `cursor` is the place after them; None if it is unknown."""
 
     content: Any
     rows: int

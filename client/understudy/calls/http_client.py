@@ -1,8 +1,7 @@
-"""Calls of commands to nodes and routers, through the core of the Python client, which takes them to another server
-where several are named.
+"""Calls of commands to nodes and routers, through the core of the Python client, which fails over between servers.
 
-Rule: what a server answered reaches the command as it came, to the byte; what went wrong is a `CommandError`, in the
-words of the command line: flags instead of parameters. Values and the user's own words stay.
+Rule: a server's answer reaches the command byte for byte. Failures are a `CommandError` in the words of the command
+line: flags instead of parameters. Values and the user's own words stay.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ _ORDINARY = (
     *(name for name in (*BOUNDS, *SELECTION) if "_" not in name),
     *("longs", "partition", "prefix", "where", "fields", "estimate", "from", "to"),
 )
-"""Words that are also English: parameters only with a value or in quotes."""
+"""Parameters that are also English words: they count only with a value or in quotes."""
 
 _ALL = "|".join((*_LONG, *_ORDINARY))
 _WITH_VALUE = re.compile(rf"(?<![\w.'/-])({_ALL})=([\w{{}}-]+)")
@@ -140,7 +139,7 @@ class Server:
 
     def __init__(self, url: str, *, timeout_s: float, is_own: bool = False, application: str | None = None) -> None:
         """Prepare calls. `is_own`: this process started the server, so neither side has to prove its identity.
-        `application`: the one of a fleet that all calls but those of probes are for.
+        `application`: the application of a fleet that all calls except probes are for.
         """
         endpoints = [server_endpoint(each.strip()) for each in url.split(",")]
         self.url = ", ".join(each.url for each in endpoints)
@@ -187,8 +186,8 @@ class Server:
 
     @contextmanager
     def streamed(self, path: str, content: bytes, *, wait_ms: int = 0) -> Iterator[Streamed]:
-        """Give the answer to a JSON body, to be read while it comes. Raises as `post` does, before it is read. Between
-        two parts of it a server may take longer than for others.
+        """Give the answer to a JSON body as a stream. Raises as `post` does, before the stream is read. A server may
+        take longer between two parts of it than for other answers.
         """
         limit_s = max(self._timeout_s, STREAM_TIMEOUT_S)
         request = Request("POST", path, content, wait_ms / 1000, EXPORT_TYPES)
@@ -198,7 +197,7 @@ class Server:
             yield Streamed(opened.headers, body)
 
     def opened(self, path: str, deadline_s: float) -> Opened | Reply | Failure:
-        """Return a document as it comes, whatever it is, or the failure, by a deadline; raise nothing for it."""
+        """Return any document unread, or the failure, by a deadline. Failures are not raised."""
         request = Request("GET", path, streams=("*/*",))
         endpoint = self.state.servers.best(monotonic(), ())
         return self.driver.transport.open(
@@ -229,7 +228,7 @@ class Server:
             raise command_error(error, self.url, limit_s) from None
 
     def take(self, steps_by: Callable[[float], Steps[T]]) -> T:
-        """Take steps of the client's core, which end by a time, and return what they end with. Raises CommandError."""
+        """Run steps of the client's core until a deadline, and return their result. Raises CommandError."""
         with self.failing_clearly(self._timeout_s):
             return self.driver.run(steps_by(monotonic() + self._timeout_s))
 

@@ -1,4 +1,4 @@
-"""Calls about one key: written so that no proxy rewrites it, and answered about no other key."""
+"""Calls about one key: sent so that no proxy rewrites it, and checked that the answer is about the same key."""
 
 from __future__ import annotations
 

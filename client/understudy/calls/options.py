@@ -32,7 +32,7 @@ class ServerOptions(NamedTuple):
     timeout_s: float
     as_json: bool
     application: str | None = None
-    """The application of a fleet; None: that of the server, or the only one with the store."""
+    """The application of a fleet; None: the server's only one, or the only one with the store."""
 
     @contextmanager
     def server(self) -> Iterator[Server]:

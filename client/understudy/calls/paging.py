@@ -27,8 +27,8 @@ def pages(
     limit: int | None,
     place: tuple[str, str] = ("cursor", "next_cursor"),
 ) -> Iterator[Listed]:
-    """Yield the pages of a list. `ask` gets what is asked; `items` names a page's list. `place`: the names of where
-    a page begins, in its request and in the page before.
+    """Yield the pages of a list. `ask` sends a request; `items` names a page's list. `place`: the names of the cursor
+    in a request and in the page before.
     """
     left, asked = limit, dict(asked)
     while True:

@@ -17,11 +17,11 @@ from understudy_shared.http.opener import url_opener
 _LOOPBACK = {"127.0.0.1", "localhost", "::1"}
 _READ_BYTES = 256 * 1024
 _STREAM_READ_S = 60.0
-"""Time for which a stream waits for one read: it is set once, at the beginning."""
+"""Time limit for one read of a stream: it is set once, at the beginning."""
 
 
 def is_proxied(endpoint: Endpoint) -> bool:
-    """Whether a server is asked through a proxy. One that is set for the outside world cannot reach this machine's."""
+    """Whether a server is asked through a proxy. A proxy for the outside world cannot reach servers on this machine."""
     return endpoint.host not in _LOOPBACK and endpoint.scheme in getproxies() and not proxy_bypass(endpoint.host)
 
 

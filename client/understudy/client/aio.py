@@ -49,7 +49,8 @@ if TYPE_CHECKING:
 class AsyncEvents(Generic[V]):
     """Events as they come: iterate over it. Its end closes the connection.
 
-    One task iterates. An iterator and no generator: who leaves a loop by `break`, or is cancelled, leaves no task.
+    One task iterates. It is an iterator, not a generator: leaving a loop by `break` or by cancellation leaves no task
+    behind.
     """
 
     def __init__(self, take: Callable[[Step], Awaitable[Outcome]], streaming: Streaming) -> None:
@@ -65,7 +66,7 @@ class AsyncEvents(Generic[V]):
         return self
 
     async def __anext__(self) -> WatchEvent[V]:
-        """Return the next event, when it comes. Raises the error of what cannot go on."""
+        """Wait for the next event. Raises the error of a stream that cannot be resumed."""
         outcome: Outcome = None
         try:
             while not self._is_closed:
@@ -98,7 +99,7 @@ class AsyncEvents(Generic[V]):
 
     @property
     def position(self) -> str | None:
-        """The position behind all events so far: `position` of another watch goes on there. None before the first."""
+        """The position after all events so far, to resume another watch by `position`. None before the first."""
         return self._streaming.position
 
     async def aclose(self) -> None:
@@ -117,11 +118,11 @@ class AsyncWatch(AsyncEvents[V]):
 
 
 class AsyncChanges(AsyncEvents[V]):
-    """The changes of a store, which end behind the last version. `AsyncStore.changes` makes it."""
+    """The changes of a store, up to the last version. `AsyncStore.changes` makes it."""
 
 
 class AsyncDriver:
-    """The driver of calls: it takes their steps by one transport, for one state."""
+    """The driver of calls: it runs their steps over one transport, for one state."""
 
     def __init__(self, state: ClientState, transport: AsyncTransport) -> None:
         self.state, self.transport = state, transport
@@ -201,7 +202,7 @@ class AsyncStore(Generic[V]):
 
     def scan(self, *, timeout: Duration | None = None, **question: Unpack[ScanQuestion]) -> AsyncScan[V]:
         """Iterate over rows, all of one version, or over the first `limit` of them; or take them as a table. `timeout`
-        is that of each page.
+        is for each page.
         """
         return AsyncScan(self._driver, Question(self._store, "scan", question), timeout)
 
@@ -246,10 +247,10 @@ class AsyncStore(Generic[V]):
             first = following
 
     def watch(self, *key: Any, timeout: Duration | None = None, **options: Unpack[WatchOptions]) -> AsyncWatch[V]:
-        """Iterate over the value of a key and each version that changes it, or over what is behind a position; with
-        `prefix` in place of a key, over those of all keys with it.
+        """Iterate over the value of a key and each version that changes it, or over all changes after a position; with
+        `prefix` instead of a key, over those of all keys with it.
 
-        The watch goes on by itself, at any server. `timeout` is that of its beginning.
+        The watch resumes by itself, at any server. `timeout` is for its start.
         """
         return self._watched(WatchQuestion([key], options), timeout)
 
@@ -271,7 +272,7 @@ class AsyncStore(Generic[V]):
         """Iterate over what each version put or deleted, both ends inclusive; without `last` to the newest version.
         `since` is a time in place of a version: `"1m"` ago, or a `datetime`.
 
-        It goes on by itself, at any server. `timeout` is that of its beginning.
+        It resumes by itself, at any server. `timeout` is for its start.
         """
         asked = ChangesQuestion(first, last, options, since)
         timeout_s = self._driver.state.timeout_s(timeout, is_scan=True)
@@ -315,7 +316,8 @@ class AsyncPages(Generic[T]):
 class AsyncScan(AsyncPages[Row[V]]):
     """The rows of a scan: iterate over them, over their `pages()`, or take all of them at once as a table.
 
-    Columns are those of an export, and `problem`, where a row has one. An export brings them, where it has these rows.
+    The columns are as in an export, plus `problem` where a row has one. They come by an export if it can give these
+    rows.
     """
 
     def __init__(self, driver: AsyncDriver, asked: Question, timeout: Duration | None) -> None:
@@ -346,7 +348,7 @@ class AsyncScan(AsyncPages[Row[V]]):
 
 
 class AsyncView:
-    """A view of all stores: the present one, or that of a version which is named once."""
+    """A view of all stores: the newest, or of one version."""
 
     def __init__(self, driver: AsyncDriver, reader: Reader) -> None:
         self._driver, self._reader = driver, reader
@@ -404,12 +406,12 @@ class AsyncApplication(AsyncView):
 
     @property
     def routing_counts(self) -> RoutingCounts | None:
-        """The keys that nodes were asked for, and those of routers with the reasons; None without direct routing."""
+        """Counts of keys asked of nodes, and of routers with the reasons; None without direct routing."""
         direct = self._driver.state.direct
         return None if direct is None else direct.counts
 
     async def stores(self, *, estimate: bool = False, timeout: Duration | None = None) -> Stores:
-        """List the stores that can be asked. `estimate`: with about how many keys each has."""
+        """List the stores that can be asked. `estimate`: with the approximate number of keys of each."""
         deadline_s = self._driver.state.deadline_s(timeout)
         return await self._driver.run(lookups.stores(self._reader, deadline_s, estimate=estimate))
 
@@ -418,7 +420,7 @@ class AsyncApplication(AsyncView):
         return await self._driver.run(lookups.lag(self._reader, store, self._driver.state.deadline_s(timeout)))
 
     def at(self, moment: datetime | timedelta | str | int | None = None, *, version: int | None = None) -> AsyncView:
-        """Return reads at the version that was committed at a moment or before, or at a version by its number."""
+        """Return reads at the last version committed by a moment, or at a version by its number."""
         return AsyncView(self._driver, self._reader.at(moment, version))
 
     @asynccontextmanager
@@ -455,8 +457,8 @@ class AsyncClient(AsyncApplication):
         async with AsyncClient("http://127.0.0.1:8080") as client:
             (await client.store("aircraft").get("N14228", max_staleness=timedelta(seconds=5))).value
 
-    `application`: of a fleet, the application that all calls are for. Without it, a store is that of the only
-    application which has one of its name.
+    `application`: the application of a fleet that all calls are for. Without it, the name of a store must be unique
+    among the applications.
 
     Without arguments it reads `UNDERSTUDY_URL`, `UNDERSTUDY_API_KEY` and the other variables of the command line.
     """

@@ -1,7 +1,7 @@
 """The credentials and the trust of a client: its key or token, its certificate, and the authorities for TLS.
 
-Each is given, from a file, or of the environment. A key's file is read again when a server refuses what it had, and the
-files for TLS when they changed: keys, tokens and certificates are replaced while programs run.
+Each is given, or from a file or the environment. A key's file is read again when a server refuses the key, and the
+files for TLS when they change: keys, tokens and certificates are replaced while programs run.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Credential:
         self.key = checked_key(key, where) if file is None else self._read()
 
     def is_renewed(self, shown: str) -> bool:
-        """Whether the file has another key than the one that was shown. It is used from now on."""
+        """Whether the file has another key than the one that was sent. It is used from now on."""
         if self._file is not None and self.key == shown:
             try:
                 self.key = self._read()
@@ -48,7 +48,7 @@ class Credential:
 def credential(
     environ: Mapping[str, str], key: str | None = None, file: str | os.PathLike[str] | None = None
 ) -> Credential:
-    """Return the credential that is given, else that of the environment. Raises UsageError."""
+    """Return the given credential, else the environment's. Raises UsageError."""
     if key is not None and file is not None:
         raise UsageError("both api_key and api_key_file are given", where="api_key", fix="Give one of them")
     if key is not None:
@@ -115,14 +115,14 @@ class Trust:
     def _wrong(self, error: Exception) -> UsageError:
         why = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         where = ", ".join(str(path) for path in self._files.values() if path is not None)
-        fix = "Give files in PEM format; the key must be that of the certificate"
+        fix = "Give files in PEM format; the key must match the certificate"
         return UsageError(f"the files for TLS cannot be used: {why}", where=where, fix=fix)
 
 
 def trust(
     environ: Mapping[str, str], context: ssl.SSLContext | None, *, ca_file: Named, cert_file: Named, key_file: Named
 ) -> Trust:
-    """Return what is trusted: a context, files that are given, or those of the environment. Raises UsageError."""
+    """Return what is trusted: a context, the given files, or the environment's. Raises UsageError."""
     given = {"ca_file": ca_file, "cert_file": cert_file, "key_file": key_file}
     if context is not None and any(given.values()):
         raise UsageError("both ssl_context and files are given", where="ssl_context", fix="Give one of them")

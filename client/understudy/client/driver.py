@@ -1,4 +1,4 @@
-"""The driver of calls for programs that block: it takes the steps of the core by a transport, and hands events over as
+"""The driver of calls for programs that block: it runs the steps of the core over a transport, and delivers events as
 they come.
 """
 
@@ -30,7 +30,7 @@ T = TypeVar("T")
 
 
 class Driver:
-    """The driver of calls: it takes their steps by one transport, for one state."""
+    """The driver of calls: it runs their steps over one transport, for one state."""
 
     def __init__(self, state: ClientState, transport: Transport) -> None:
         self.state, self.transport = state, transport
@@ -86,7 +86,7 @@ class Events(Generic[V]):
         return self
 
     def __next__(self) -> WatchEvent[V]:
-        """Return the next event, when it comes. Raises the error of what cannot go on."""
+        """Wait for the next event. Raises the error of a stream that cannot be resumed."""
         outcome: Outcome = None
         try:
             while not self._is_closed:
@@ -116,7 +116,7 @@ class Events(Generic[V]):
 
     @property
     def position(self) -> str | None:
-        """The position behind all events so far: `position` of another watch goes on there. None before the first."""
+        """The position after all events so far, to resume another watch by `position`. None before the first."""
         return self._streaming.position
 
     def close(self) -> None:
@@ -135,4 +135,4 @@ class Watch(Events[V]):
 
 
 class Changes(Events[V]):
-    """The changes of a store, which end behind the last version. `Store.changes` makes it."""
+    """The changes of a store, up to the last version. `Store.changes` makes it."""

@@ -7,7 +7,7 @@ UnderstudyError
         AmbiguousStoreError, LineageChangedError, VersionGoneError, OverloadedError, UnavailableError
     UnreachableError        no server answered
         DeadlineError       not in time; a TimeoutError as well
-        BadReplyError       what answered is no Understudy server
+        BadReplyError the reply is not from an Understudy server
             WrongKeyError   the answer is of another key: a proxy rewrites requests
 """
 

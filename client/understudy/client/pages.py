@@ -106,7 +106,7 @@ class Page(Generic[T]):
 
     @property
     def explain(self) -> Json | None:
-        """The way in which the page was read, where that was asked for."""
+        """The way the page was read, if that was asked for."""
         return self.raw.get("explain")
 
 
@@ -142,7 +142,7 @@ class Reads:
 
     @property
     def snapshot(self) -> str:
-        """The token by which more of the same version is read."""
+        """The token to read more of the same version."""
         snapshot: str = self.raw["snapshot"]
         return snapshot
 

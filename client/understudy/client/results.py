@@ -1,6 +1,4 @@
-"""Results and events of the client: plain Python values as the API's JSON has them, or models that a store is bound
-to.
-"""
+"""Results and events of the client: plain Python values as in the API's JSON, or the models of a store."""
 
 from __future__ import annotations
 
@@ -30,7 +28,7 @@ class Binding(Protocol):
 
 
 class Why(StrEnum):
-    """The reason for which a router was asked, where routing is direct."""
+    """The reason why a router was asked although routing is direct."""
 
     NO_METADATA = "no-metadata"
     """Nothing usable is known of the store: the client has just begun, or its server is not a router."""
@@ -49,7 +47,7 @@ class Why(StrEnum):
     FAILED = "failed"
     """The node did not answer, or could not."""
     DOUBT = "doubt"
-    """The answer was not that of a running replica of this history with known lag."""
+    """The answer was not from a running replica of this history with known lag."""
 
 
 class RoutingCounts(NamedTuple):
@@ -92,7 +90,7 @@ class Found(Generic[V]):
 
     @property
     def error(self) -> ServerProblemError | None:
-        """The reason for which this key could not be read, while others of the same request were."""
+        """The reason why this key could not be read, while others of the same request were."""
         return self._error
 
     @property
@@ -103,7 +101,7 @@ class Found(Generic[V]):
 
     @property
     def value(self) -> V:
-        """The columns that Spark stores, by name, or as the model of the store; None of an absent key."""
+        """The columns that Spark stores, by name, or as the model of the store; None for an absent key."""
         columns = self._read().get("value")
         found: Any = columns if self._binding is None or columns is None else self._binding.value(columns)
         return found  # type: ignore[no-any-return]
@@ -115,13 +113,13 @@ class Found(Generic[V]):
 
     @property
     def elements(self) -> Sequence[Json]:
-        """The sessions, rows, values, entries or timers of a key that has several; empty of other kinds."""
+        """The sessions, rows, values, entries or timers of a key that has several; empty for other kinds."""
         raw = self._read()
         return next((raw[name] for name in _ELEMENTS if name in raw), ())
 
     @property
     def expires_at(self) -> datetime | None:
-        """The time at which the watermark, or a TTL, forgets the key."""
+        """The time when the watermark or a TTL removes the key."""
         return moment(self._read().get("expires_at"))
 
     @property
@@ -131,7 +129,7 @@ class Found(Generic[V]):
 
     @property
     def timeout_at(self) -> datetime | None:
-        """The time at which the group times out, where the query uses timeouts."""
+        """The time when the group times out, if the query uses timeouts."""
         return moment(self._read().get("timeout_at"))
 
     @property
@@ -154,7 +152,7 @@ class Result(Found[V]):
     def __init__(
         self, raw: Json, shared: Json, binding: Binding | None = None, error: ServerProblemError | None = None
     ) -> None:
-        """Keep the JSON of a result. `shared` has the members that say how it was read, maybe those of other keys."""
+        """Keep the JSON of a result. `shared` has the members that say how it was read, which other keys may share."""
         self.raw, self._shared = raw, shared  # without a call of the base: batches make hundreds
         self._binding, self._error = binding, error
 
@@ -199,7 +197,7 @@ class Result(Found[V]):
 
     @property
     def partition(self) -> int | None:
-        """The partition of the key; None for an absent one of a scattered store, of which each was asked."""
+        """The partition of the key; None for an absent key of a scattered store, where each was asked."""
         partition: int | None = self._how("partition")
         return partition
 
@@ -305,9 +303,9 @@ class WatchEvent(Found[V]):
 
     `kind` is `snapshot` (the value at the beginning), `value`, `deleted`, `coalesced` (changes that do not come one by
     one), `reset` (the query's history was created anew or rewound, so all events before mean nothing any more), or,
-    where they are asked for, `version` (all changes up to it have come). `position` is behind this event and all before
-    it, so that another watch can go on there; it is `None` while the server has sent no position. Changes of a store
-    are `value`, `deleted` and `version`, and their position is that of the last version before.
+    where they are asked for, `version` (all changes up to it have come). `position` is after this event and all before
+    it, so another watch can resume there; it is `None` until the server has sent one. Changes of a store are `value`,
+    `deleted` and `version`; their position is the previous version's.
     """
 
     __slots__ = ("kind", "position")
@@ -343,13 +341,13 @@ class WatchEvent(Found[V]):
 
     @property
     def key(self) -> Any:
-        """The key: by column name, or as the model of the store; None of an event about no key."""
+        """The key: by column name, or as the model of the store; None if the event is not about a key."""
         columns = self.raw.get("key")
         return columns if columns is None or self._binding is None else self._binding.key(columns)
 
     @property
     def version(self) -> int | None:
-        """The version that changed the key, or the last one of those that are coalesced; None of a `reset`."""
+        """The version that changed the key, or the last of the coalesced ones; None for a `reset`."""
         version: int | None = self.raw.get("to" if self.kind == "coalesced" else "version")
         return version
 
@@ -361,8 +359,8 @@ class WatchEvent(Found[V]):
 
     @property
     def changes(self) -> int | None:
-        """The number of changes that are coalesced, or of a version of a store; None of other events, and where a node
-        passed over versions.
+        """The number of coalesced changes, or of the changes in a version; None for other events, and where a node
+        skipped versions.
         """
         changes: int | None = self.raw.get("changes")
         return changes
@@ -374,6 +372,6 @@ class WatchEvent(Found[V]):
 
 
 def event_error(raw: Json) -> ServerProblemError | None:
-    """Return the reason for which a key could not be read, if an event has one."""
+    """Return the reason why a key could not be read, if an event has one."""
     problem = raw.get("problem")
     return problem_error(problem, problem.get("status", 0)) if isinstance(problem, dict) else None

@@ -68,7 +68,7 @@ class Store(Generic[V]):
 
     def scan(self, *, timeout: Duration | None = None, **question: Unpack[ScanQuestion]) -> Scan[V]:
         """Iterate over rows, all of one version, or over the first `limit` of them; or take them as a table. `timeout`
-        is that of each page.
+        is for each page.
         """
         return Scan(self._driver, Question(self._store, "scan", question), timeout)
 
@@ -110,10 +110,10 @@ class Store(Generic[V]):
             first = following
 
     def watch(self, *key: Any, timeout: Duration | None = None, **options: Unpack[WatchOptions]) -> Watch[V]:
-        """Iterate over the value of a key and each version that changes it, or over what is behind a position; with
-        `prefix` in place of a key, over those of all keys with it.
+        """Iterate over the value of a key and each version that changes it, or over all changes after a position; with
+        `prefix` instead of a key, over those of all keys with it.
 
-        The watch goes on by itself, at any server. `timeout` is that of its beginning.
+        The watch resumes by itself, at any server. `timeout` is for its start.
         """
         return self._watched(WatchQuestion([key], options), timeout)
 
@@ -135,7 +135,7 @@ class Store(Generic[V]):
         """Iterate over what each version put or deleted, both ends inclusive; without `last` to the newest version.
         `since` is a time in place of a version: `"1m"` ago, or a `datetime`.
 
-        It goes on by itself, at any server. `timeout` is that of its beginning.
+        It resumes by itself, at any server. `timeout` is for its start.
         """
         asked = ChangesQuestion(first, last, options, since)
         timeout_s = self._driver.state.timeout_s(timeout, is_scan=True)
@@ -178,7 +178,8 @@ class Pages(Generic[T]):
 class Scan(Pages[Row[V]]):
     """The rows of a scan: iterate over them, over their `pages()`, or take all of them at once as a table.
 
-    Columns are those of an export, and `problem`, where a row has one. An export brings them, where it has these rows.
+    The columns are as in an export, plus `problem` where a row has one. They come by an export if it can give these
+    rows.
     """
 
     def __init__(self, driver: Driver, asked: Question, timeout: Duration | None) -> None:
@@ -209,7 +210,7 @@ class Scan(Pages[Row[V]]):
 
 
 class View:
-    """A view of all stores: the present one, or that of a version which is named once."""
+    """A view of all stores: the newest, or of one version."""
 
     def __init__(self, driver: Driver, reader: Reader) -> None:
         self._driver, self._reader = driver, reader
@@ -267,12 +268,12 @@ class Application(View):
 
     @property
     def routing_counts(self) -> RoutingCounts | None:
-        """The keys that nodes were asked for, and those of routers with the reasons; None without direct routing."""
+        """Counts of keys asked of nodes, and of routers with the reasons; None without direct routing."""
         direct = self._driver.state.direct
         return None if direct is None else direct.counts
 
     def stores(self, *, estimate: bool = False, timeout: Duration | None = None) -> Stores:
-        """List the stores that can be asked. `estimate`: with about how many keys each has."""
+        """List the stores that can be asked. `estimate`: with the approximate number of keys of each."""
         deadline_s = self._driver.state.deadline_s(timeout)
         return self._driver.run(lookups.stores(self._reader, deadline_s, estimate=estimate))
 
@@ -281,7 +282,7 @@ class Application(View):
         return self._driver.run(lookups.lag(self._reader, store, self._driver.state.deadline_s(timeout)))
 
     def at(self, moment: datetime | timedelta | str | int | None = None, *, version: int | None = None) -> View:
-        """Return reads at the version that was committed at a moment or before, or at a version by its number."""
+        """Return reads at the last version committed by a moment, or at a version by its number."""
         return View(self._driver, self._reader.at(moment, version))
 
     @contextmanager
@@ -318,8 +319,8 @@ class Client(Application):
         with Client("http://127.0.0.1:8080") as client:
             client.store("aircraft").get("N14228", max_staleness=timedelta(seconds=5)).value
 
-    `application`: of a fleet, the application that all calls are for. Without it, a store is that of the only
-    application which has one of its name.
+    `application`: the application of a fleet that all calls are for. Without it, the name of a store must be unique
+    among the applications.
 
     Without arguments it reads `UNDERSTUDY_URL`, `UNDERSTUDY_API_KEY` and the other variables of the command line.
     """

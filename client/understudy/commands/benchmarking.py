@@ -46,7 +46,7 @@ MAX_DUE = 100_000
 NO_ANSWER = "no answer in time"
 LOST = "connection lost"
 NO_HTTP = "no HTTP reply, or one too large"
-NOT_SENT = "not sent: the server is too far behind the rate"
+NOT_SENT = "not sent: the server cannot keep up with the rate"
 
 MAX_REPLY_BYTES = 16 * 1024 * 1024
 """Limit on a reply: twice the largest answer of a node."""
@@ -247,7 +247,7 @@ class Load:
             self._send_due()
 
     def lost(self, connection: _Connection, why: str | None) -> None:
-        """Count a closed connection; `why` is what became of its lookup, None when it had no lookup."""
+        """Count a closed connection; `why` is the outcome of its lookup, None without one in flight."""
         self._open.discard(connection)
         if self._ends:
             return

@@ -114,7 +114,7 @@ def export(
 
 
 class _Export:
-    """An export on its way: what it has written, and where it goes on."""
+    """An export on its way: what it has written, and where it resumes."""
 
     def __init__(  # noqa: PLR0917  # what is asked, and where it goes
         self,
@@ -166,7 +166,7 @@ class _Export:
                     self._question["cursor"] = piece.cursor
 
     def _prepare_to_go_on(self, error: UnderstudyError) -> None:
-        """Go on behind the last cursor; without one begin the file again, at the same version."""
+        """Resume after the last cursor; without one start the file again, at the same version."""
         if self._is_resumable:
             return
         if self._file is None:

@@ -103,7 +103,7 @@ def lag(
 
 
 def with_health(body: bytes, server: Server) -> bytes:
-    """Add its health to a router's report; leave the report as it is of a node, or without the right to see health."""
+    """Add its health to a router's report; leave it out of a node's, and for callers who may not see it."""
     report = orjson.loads(body)
     if "nodes" not in report:
         return body

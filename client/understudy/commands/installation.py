@@ -195,7 +195,7 @@ def _text(value: object) -> str:
 
 
 def _here(environ: Mapping[str, str]) -> Report:
-    """Return what is installed and set where this runs: each setting that is not its default, with what set it."""
+    """Return what is installed and set here: each setting that is not the default, with what set it."""
     path = environ.get("UNDERSTUDY_CONFIG", "")
     unread, file = "", {}
     try:
@@ -221,7 +221,7 @@ def _here(environ: Mapping[str, str]) -> Report:
 
 
 def _packages() -> Iterator[tuple[str, str]]:
-    """Yield name and version of the installed packages that Understudy asks for, those of extras included."""
+    """Yield name and version of the installed packages that Understudy requires, with its extras."""
     for needed in requires(PACKAGE) or ():
         name = re.split(r"[^A-Za-z0-9._-]", needed, maxsplit=1)[0]
         with suppress(PackageNotFoundError):
@@ -323,7 +323,7 @@ def _scattered(stores: Sequence[str]) -> dict[str, str]:
 
 
 def _asked(server: Server, path: str, what: str, findings: list[dict[str, str]]) -> Report | None:
-    """Ask for a document; None with a finding where the server refuses, an empty one where it lacks the path."""
+    """Fetch a document; None with a finding if the server refuses, an empty one if it lacks the path."""
     try:
         document: Report = orjson.loads(server.get(path))
     except ServerProblemError as problem:

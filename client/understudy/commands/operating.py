@@ -115,7 +115,7 @@ def _asked_until_yes(server: Server, path: str, *, within_s: float) -> bytes:
 
 
 def health_lines(report: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the line of the whole; a line for each indicator; below the bad ones their cause and what to do."""
+    """Yield a line for the whole and for each indicator; below the bad ones their cause and what to do."""
     yield f"{printable(report['application_id'])} as {printable(report.get('router') or report['node'])} sees it"
     yield health_line(report)
     yield ""
@@ -199,7 +199,7 @@ def drain(node_id: str, *, undo: bool, no_wait: bool, within_s: float, options: 
 
 
 def tasks_left(member: Mapping[str, Any] | None) -> int | None:
-    """Count the tasks that a node of the report has; None while that is not known, 0 for a node that has left."""
+    """Count the tasks of a node in the report; None while that is unknown, 0 for a node that has left."""
     if member is None:
         return 0
     counts = [member[role] for role in _ROLES]
@@ -215,7 +215,7 @@ def can_be_taken(node_id: str, members: Sequence[Mapping[str, Any]]) -> bool:
 
 
 def progress_line(node_id: str, members: Collection[Mapping[str, Any] | None]) -> str:
-    """Say how far the draining is, summed over the applications in which it is not over."""
+    """Say how far the draining is, summed over the applications that still drain."""
     known = [member for member in members if member is not None]
     if not known:
         return f"{printable(node_id)} has left the cluster"
@@ -242,7 +242,7 @@ class _Application:
     empty_since: float | None = None
 
     def look(self, server: Server, node_id: str) -> bool:
-        """Ask for a report. Return whether the node can be stopped as far as this application goes."""
+        """Ask for a report. Return whether the node can be stopped for this application."""
         report = orjson.loads(server.get(self.path))
         members: Sequence[Mapping[str, Any]] = report.get("nodes", [])
         self.member = next((each for each in members if each["node_id"] == node_id and each["live"]), None)
@@ -260,7 +260,7 @@ class _Application:
 
 
 def _reports_of(answer: Mapping[str, Any]) -> list[_Application]:
-    """Return where the progress is read, by the answer to a drain: only that of a fleet names applications."""
+    """Return where to read the progress, by the answer to a drain: only a fleet's names applications."""
     names = answer.get("applications")
     if not isinstance(names, Mapping):
         return [_Application("", "/admin/v1/lag")]
@@ -307,7 +307,7 @@ def _not_drained(what: str, fix: str) -> CommandError:
 
 def _bus_fault(answer: Mapping[str, Any]) -> str:
     """Return why nothing is reassigned, by a report or by the answer to a drain, of one application or the first of
-    several; empty while Redis carries what the nodes say.
+    several; empty while Redis works.
     """
     applications = answer.get("applications")
     of_one = next(iter(applications.values()), {}) if isinstance(applications, Mapping) else answer

@@ -46,7 +46,7 @@ class KeyCommand(click.Command):
 
 
 def dashed_word(words: Sequence[str], option: str) -> str | None:
-    """Return the word in which click saw the unknown `option`: `-UA` for `-U`; None when there is no such word."""
+    """Return the word that contains the unknown `option`: `-UA` for `-U`; None without one."""
     letter = option.removeprefix("-")
     if option.startswith("--"):
         return next((word for word in words if word.partition("=")[0] == option), None)
@@ -156,7 +156,7 @@ def outcome_of(answer: dict[str, Any]) -> ExitCode:
 
 
 def expanded(batch: dict[str, Any]) -> list[dict[str, Any]]:
-    """Expand the results of a compact answer: each gets the members of its read in place of the read's index.
+    """Expand the results of a compact answer: each gets the members of its read instead of the read's index.
 
     The results of a long answer are returned as they are.
     """

@@ -1,6 +1,6 @@
 """The forms in which commands print rows: lines of JSON, a table, CSV, an Arrow stream or Parquet.
 
-The columns of all but the first are those of an export. Rows come page by page, so a table is one for each page.
+All but the first have the columns of an export. Rows come page by page, so each page is a table.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class RowOutput(ABC):
         """Print some rows."""
 
     def finish(self) -> None:  # noqa: B027  # most forms have nothing there
-        """Print what stands behind the rows."""
+        """Print what follows the rows."""
 
 
 def format_option(formats: Sequence[str], *, what: str) -> Callable[[Command], Command]:
@@ -51,7 +51,7 @@ def format_option(formats: Sequence[str], *, what: str) -> Callable[[Command], C
 
 
 def checked_format(form: str | None, *, as_json: bool) -> str:
-    """Return the form that is asked for. Raises CommandError for one that cannot be printed here."""
+    """Return the requested form. Raises CommandError for one that cannot be printed here."""
     if form is not None and as_json:
         raise click.UsageError("give --format, or --json: one of the two")
     if form in ("arrow", "parquet"):
@@ -98,7 +98,7 @@ class Columned(RowOutput):
 
 
 def output_of(form: str, columns: Callable[[], Mapping[str, Path]]) -> RowOutput:
-    """Return the output in a form of text. The columns are asked for where the form has columns."""
+    """Return the output in a form of text. The columns are fetched if the form has columns."""
     return JsonLines() if form == "ndjson" else Columned(form, columns())
 
 
@@ -132,8 +132,8 @@ def _ended(steps: Generator[None, None, Any]) -> Any:
 
 
 def item_columns(entry: StoreEntry, heads: Sequence[str], *, has_key: bool = False) -> dict[str, Path]:
-    """Return the columns of what is listed about a key, by their names: `heads`, and what the store has of a key. Those
-    of value and result have their part before them where two names are equal.
+    """Return the columns of a list about one key, by their names: `heads`, and what the store has of a key. Columns of
+    value and result are qualified by their part if names collide.
     """
     listed = (each.path for each in entry.exported().columns().columns)
     return _by_name([*((head,) for head in heads), *(path for path in listed if has_key or path[0] != "key")])

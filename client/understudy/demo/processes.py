@@ -78,7 +78,7 @@ class Plan:
 
     @property
     def parts(self) -> tuple[DemoPart, ...]:
-        """In the order in which they are started; they are stopped in the reverse order."""
+        """In the order of their start; they are stopped in reverse order."""
         return (self.pipeline, *self.nodes, *self.routers)
 
 

@@ -39,7 +39,7 @@ from understudy_shared.base.words import HostInfo, ReplicaState
 from understudy_shared.telemetry.logs import LogFormat, configure_logging
 
 MAX_EXAMPLES = 20
-"""Stores for which a welcome has an example, and asks for a key that exists."""
+"""Number of stores for which a welcome has an example with an existing key."""
 
 _WILDCARDS = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}  # noqa: S104  # recognised, not listened on
 
@@ -192,13 +192,13 @@ class ServiceProgress:
 
     @property
     def versions_behind(self) -> int:
-        """The number of versions by which the slowest task is behind."""
+        """The lag of the slowest task in versions."""
         return max((task.versions_behind for task in self.tasks.values()), default=0)
 
 
 def observe(service: RunningService, server: Server) -> ServiceProgress:
     """Read the service once. It is ready when its /readyz says so, too: a node may wait for other nodes."""
-    # First: a task that is restored after it makes the next look ready.
+    # First: a task that is restored after it makes the next reading ready.
     reasons = tuple(service.not_ready() or server.not_ready())
     generation = service.generation if isinstance(service, RunningNode) else None
     tasks = {}
@@ -353,7 +353,7 @@ def find_service(name: str, *, extras: str) -> ServiceEntryPoint:
 
 
 def add_keys(server: Server, document: Mapping[str, Any]) -> None:
-    """Put a key that exists beside each store of `/v1/stores`, as `existing_key`, where the node finds one at once."""
+    """Add to each store of `/v1/stores` a key that exists, as `existing_key`, if the node finds one at once."""
     for store in document["stores"][:MAX_EXAMPLES]:
         try:
             found = orjson.loads(server.get(f"/internal/v1/stores/{path_segment(store['store'])}/key"))
@@ -364,7 +364,7 @@ def add_keys(server: Server, document: Mapping[str, Any]) -> None:
 
 
 class Welcome:
-    """A thread beside the service: shows how it starts, says what can be asked, and ends."""
+    """A thread next to the service: it shows how it starts, says what can be asked, and ends."""
 
     def __init__(self, greeting: Greeting, *, speaks: bool) -> None:
         self._greeting = greeting

@@ -53,7 +53,7 @@ _WORDS: Final = (
 
 
 def converse(session: SqlSession, run: Callable[[str], None]) -> None:
-    """Read statements and run each, until the end of the input. What goes wrong is said, and the next one is read."""
+    """Read statements and run each, until the end of the input. Errors are printed, and the next one is read."""
     click.echo(f"{len(session.refresh())} tables. .help says more.", err=True)
     with _line_editing(session):
         for text in _texts():
@@ -114,7 +114,7 @@ class Completer:
         return self._found[state] if state < len(self._found) else None
 
     def choices(self, text: str) -> list[str]:
-        """Return all words that go on as the text does."""
+        """Return all words that begin with the text."""
         tables = self._tables().values()
         names = [identifier(each.name) for each in tables]
         names += [identifier(column) for table in tables for column in table.column_names()]

@@ -3,13 +3,13 @@
 Of the interface DuckDB uses `schema`, `scanner(columns=, filter=)`, and of the scanner `projected_schema` and
 `to_reader()`. Rows are read page by page as DuckDB takes them: pyarrow's own scanner reads ahead.
 
-DuckDB does not apply a filter again that it has handed to a source, so ours has to be exact. What pyarrow is given is
-exact but for numbers that may be NaN: to DuckDB (and Spark) NaN is the greatest number, to Arrow it compares with
-nothing. Filters of such columns are written anew.
+DuckDB does not reapply a filter that it pushed down to a source, so ours has to be exact. Filters for pyarrow are exact
+except for numbers that may be NaN: to DuckDB (and Spark) NaN is the greatest number, to Arrow it compares with nothing.
+Filters of such columns are rewritten.
 
 A filter arrives as pyarrow writes it: as Substrait, a Protocol Buffers message. The few messages that filters use are
-read here: the packages of Substrait hold the whole installation to an older release of protobuf. A part that is not
-known is `Unknown`, and nothing follows from it.
+parsed here: the packages of Substrait would pin an older protobuf. An unknown part is `Unknown`, and nothing follows
+from it.
 """
 
 from __future__ import annotations
@@ -194,7 +194,7 @@ def _path(expression: Message) -> Path | None:
 
 
 def _literal(expression: Message) -> Literal | None:
-    """Return the constant that an expression is; None for null, for other expressions, and for what is not known."""
+    """Return the constant that an expression is; None for null, and for other or unknown expressions."""
     if _LITERAL not in expression:
         return None
     for number, (value, *_) in fields(expression[_LITERAL][0]).items():
@@ -286,7 +286,7 @@ def _leaf(schema: pa.Schema, path: Path) -> tuple[tuple[str, ...], pa.DataType]:
 
 
 def _rewritten(predicate: Predicate, schema: pa.Schema) -> pc.Expression:
-    """Return a filter as an expression in which NaN is the greatest number, and equal to itself."""
+    """Return a filter as an expression where NaN is the greatest number, and equal to itself."""
     match predicate:
         case Combined(op, parts):
             return reduce(and_ if op == "and" else or_, [_rewritten(each, schema) for each in parts])
@@ -319,7 +319,7 @@ def _compared(names: tuple[str, ...], arrow_type: pa.DataType, op: str, literal:
 
 
 class StoreDataset(ds.Dataset):  # type: ignore[misc]
-    """A table for one statement, whose rows come from its reads."""
+    """A table for one statement; its rows come from the statement's reads."""
 
     def __init__(self, table: Table, reads: Reads) -> None:
         self._table, self._reads = table, reads
@@ -328,7 +328,7 @@ class StoreDataset(ds.Dataset):  # type: ignore[misc]
         """The batches of each scan: what DuckDB does not read to the end is closed with the statement."""
 
         self.unread: UnderstudyError | None = None
-        """The reason for which a filter was not taken."""
+        """The reason why a filter was not taken."""
 
     @property
     def schema(self) -> pa.Schema:
@@ -380,9 +380,7 @@ def _batch(batches: ArrowBatches, rows: Rows) -> pa.RecordBatch:
 
 
 def _placed(batch: pa.RecordBatch, columns: ExportColumns, schema: pa.Schema) -> pa.RecordBatch:
-    """Return the columns of a batch of an export, which has those of key, value and result behind these where two have
-    one name.
-    """
+    """Return the columns of a batch of an export, which nests them in key, value and result if names collide."""
     is_flat = orjson.loads(batch.schema.metadata[METADATA])["is_flat"]
 
     def found(path: Sequence[str]) -> pa.Array:

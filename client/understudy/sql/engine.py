@@ -79,7 +79,7 @@ class Engine:
         return [each.query.strip().rstrip(";") for each in found]
 
     def _kind(self, statement: duckdb.Statement) -> str:
-        """Return the kind of a statement; of an EXPLAIN whose subject is not a SELECT, that of its subject."""
+        """Return the kind of a statement, or of the subject of an EXPLAIN that is not a SELECT."""
         kind: str = statement.type.name
         if kind != "EXPLAIN":
             return kind
@@ -87,7 +87,7 @@ class Engine:
         return kind if explained and explained[0].type.name == "SELECT" else "EXPLAIN of another statement"
 
     def table_names(self, statement: str) -> set[str]:
-        """Return the names of the tables that a statement reads; empty where that cannot be told."""
+        """Return the names of the tables that a statement reads; empty if that is unknown."""
         try:
             return set(self._connection.get_table_names(_EXPLAINED.sub("", statement, count=1)))
         except duckdb.Error:
@@ -95,7 +95,7 @@ class Engine:
 
     @contextmanager
     def cursor(self) -> Iterator[duckdb.DuckDBPyConnection]:
-        """Give a connection for one statement: what is registered at it ends with it."""
+        """Give a connection for one statement: its registrations end with it."""
         with self._connection.cursor() as cursor:
             yield cursor
 
@@ -107,7 +107,7 @@ def run(cursor: duckdb.DuckDBPyConnection, statement: str, parameters: Parameter
 
 
 def load(cursor: duckdb.DuckDBPyConnection, name: str, dataset: object) -> None:
-    """Copy a table into DuckDB, for a statement whose filter cannot be applied by its source."""
+    """Copy a table into DuckDB, for a statement with a filter that the source cannot apply."""
     cursor.register("understudy_source", dataset)
     quoted = '"' + name.replace('"', '""') + '"'
     cursor.execute(f"CREATE TEMP TABLE {quoted} AS FROM understudy_source")

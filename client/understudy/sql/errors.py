@@ -22,11 +22,11 @@ class SqlError(UnderstudyError):
 
 
 class MemoryLimitError(SqlError):
-    """A statement that needs more memory than its limit, and more room for files than there is."""
+    """A statement that needs more memory than its limit, and more disk space than there is."""
 
 
 def statement_error(error: Exception, tables: Sequence[Table], known: Sequence[str] = ()) -> SqlError:
-    """Return what DuckDB says as an error. `tables` are those of the statement, `known` the names of all."""
+    """Translate an error of DuckDB. `tables` are the statement's, `known` the names of all."""
     said = str(error)
     first = printable(_KIND.sub("", said.partition("\n")[0]).strip())
     kind = type(error).__name__

@@ -1,4 +1,4 @@
-"""The rows of a result in the form that was asked for: a table for people, lines, or a file."""
+"""The rows of a result in the requested form: a table for people, lines, or a file."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ _BY_SCALAR: Final[Mapping[str, Callable[[Any], Any]]] = {
 
 
 def format_of(form: str | None, out: str, *, on_terminal: bool) -> str:
-    """Return the form of the output: that which was asked for, that of the file's name, else a table on a terminal.
+    """Return the form of the output: as requested, by the file's name, else a table on a terminal.
     Raises CommandError for a file whose ending is unknown.
     """
     return form or form_by_ending(out, _BY_SUFFIX) or ("table" if on_terminal and out == "-" else "json")

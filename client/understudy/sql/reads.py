@@ -1,10 +1,10 @@
 """The reads of one statement: every store at one version, by keys, by pages or by exports, with an account of each.
 
-A scan begins with a page, which is all of a small store, or all that a LIMIT wants. The rest comes by exports, two at a
-time, where the role may have them and the servers have room; else by pages, too. pyarrow is imported by the first.
+A scan begins with a page, which is enough for a small store or a LIMIT. The rest comes by exports, two at a time, if
+the role allows them and the servers have room; else by pages, too. The first export imports pyarrow.
 
-Rule: each row comes once. An export that is cut goes on behind its last cursor; without one it begins again and leaves
-out as many rows as have come, since its version and its order are the same.
+Rule: each row comes once. An export that is cut resumes after its last cursor; without one it starts again and skips
+the rows that have come: version and order are the same.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ class ExportedParts:
         self._threads: list[threading.Thread] = []
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
-        """Yield batches. Raises NotExportedError behind the last one that could be had, and errors of the server."""
+        """Yield batches. Raises NotExportedError after the last one available, and errors of the server."""
         refused: list[NotExportedError] = []
         self._start()
         try:
@@ -118,7 +118,7 @@ class ExportedParts:
             stream.close()
 
     def _next(self) -> pa.RecordBatch | BaseException | None:
-        """Wait for what a thread has put. Raises UnderstudyError after `close`: threads put nothing more."""
+        """Wait for an item from a thread. Raises UnderstudyError after `close`: no more items come."""
         while not self._is_closed:
             with suppress(Empty):
                 return self._held.get(timeout=_LOOK_S)
@@ -188,7 +188,7 @@ class ExportedParts:
         return UnderstudyError(what, where=f"partition {left.partition}", fix=error.fix or "Run the statement again")
 
     def _pieces(self, asked: Question, cursor: str | None) -> Iterator[Piece]:
-        """Yield what one export brings. Raises NotExportedError where it does not begin."""
+        """Yield the batches of one export. Raises NotExportedError if it does not begin."""
         driver = self._store.driver
         try:
             opened = driver.run(asked.stream("arrow", MEDIA_TYPE, cursor, driver.state.deadline_s(None, is_scan=True)))
@@ -252,7 +252,7 @@ Rows = Sequence[Mapping[str, Any]]
 
 
 class Read:
-    """The account of one scan of a table: how it was asked for, in how many requests, and what came."""
+    """Statistics of one scan of a table: how it was read, in how many requests, and what came."""
 
     def __init__(self, table: Table, access: Access) -> None:
         self.table, self.access = table, access
@@ -287,7 +287,7 @@ class Reads:
 
     def __init__(self, client: Client, stores: list[str], bounds: SnapshotBounds, unexported: set[str]) -> None:
         """Prepare reads of these stores; of all, if the list is empty. `bounds` name the version. `unexported` are
-        stores whose exports were refused for good; more of them are added.
+        stores that refused exports for good; more are added.
         """
         self._client, self._stores, self._bounds, self._unexported = client, stores, bounds, unexported
         self._lock = threading.Lock()
@@ -303,8 +303,8 @@ class Reads:
         self.lease: Mapping[str, Any] = {}
 
     def pages(self, table: Table, access: Access, fields: list[str] | None) -> Iterator[Rows | pa.RecordBatch]:
-        """Yield the rows of a table, some at once: as JSON, or as the batches of an export. What goes wrong is kept in
-        `error`, too.
+        """Yield the rows of a table in chunks: as JSON, or as the batches of an export. A failure is also kept in
+        `error`.
         """
         read = Read(table, access)
         self.account.append(read)
@@ -326,7 +326,7 @@ class Reads:
             self._stack.close()
 
     def cancel(self) -> None:
-        """End the reads: who waits for rows gets an error. Any thread may call it."""
+        """End the reads: waiting readers get an error. Any thread may call it."""
         self._is_closed = True
         for each in list(self._exports):
             each.close()
@@ -370,14 +370,14 @@ class Reads:
             self._exports.remove(exports)
 
     def _scanned(self, store: Store[Any], question: ScanQuestion, skipped: int = 0) -> Iterator[Rows]:
-        """Yield the rows of a scan behind the first ones."""
+        """Yield the rows of a scan after the first ones."""
         for page in self._scan(store, question):
             rows = [each.raw for each in page.items[skipped:]]
             skipped = max(0, skipped - len(page.items))
             yield rows
 
     def _of_partition(self, store: Store[Any], question: ScanQuestion, partition: int, rows: Rows) -> int:
-        """Return how many of the rows of a first page are of the partition in which it ended."""
+        """Return how many rows of a first page are of its last partition."""
         if partition == 0 or not rows:
             return len(rows)
         last, number = rows[-1]["key"], 0

@@ -40,7 +40,7 @@ def imported(package: str) -> Any:
 
 
 class Answer:
-    """The answer to a statement, whose rows are read as they are taken."""
+    """The answer to a statement. Its rows are read as they are taken."""
 
     def __init__(self, reader: pa.RecordBatchReader, first: Sequence[pa.RecordBatch], seen: _Seen) -> None:
         self._first, self._seen = first, seen
@@ -64,7 +64,7 @@ class Answer:
 
     @property
     def version(self) -> int | None:
-        """The version of all stores that were read; None of a statement that reads no store."""
+        """The version of all stores that were read; None if the statement reads no store."""
         return self._reads.version
 
     @property
@@ -97,7 +97,7 @@ class SqlSession:
         from understudy.sql.engine import Engine  # noqa: PLC0415  # needs duckdb
 
         self._client, self._bounds = client, bounds or {}
-        self._unexported: set[str] = set()  # stores whose exports were refused for good
+        self._unexported: set[str] = set()  # stores that refused exports for good
         self._engine: Engine = Engine(memory_limit)
         self.tables: Mapping[str, Table] = {}
 
@@ -173,7 +173,7 @@ class _Seen:
         self.datasets: dict[str, Any] = {}
 
     def first(self, start: Callable[[], pa.RecordBatchReader]) -> tuple[pa.RecordBatchReader, list[pa.RecordBatch]]:
-        """Start, and read the first batch, so that what cannot begin is an error of the start."""
+        """Start, and read the first batch, so that a failure to begin is an error of the start."""
         reader = self.guarded(start)
         batch = self.next_batch(reader)
         return reader, [] if batch is None else [batch]
@@ -183,7 +183,7 @@ class _Seen:
         return self.guarded(lambda: next(reader, None))
 
     def guarded(self, act: Callable[[], Any]) -> Any:
-        """Do something by DuckDB. Raises SqlError, KeyboardInterrupt, or the error of the read that failed."""
+        """Call DuckDB. Raises SqlError, KeyboardInterrupt, or the error of the read that failed."""
         import duckdb  # noqa: PLC0415
         import pyarrow as pa  # noqa: PLC0415
 
@@ -218,7 +218,7 @@ def query(
     memory_limit: str = MEMORY_LIMIT,
     **bounds: Unpack[SnapshotBounds],
 ) -> pa.Table:
-    """Run a SELECT over the stores of a client, all at one version: the newest, or that which `bounds` name.
+    """Run a SELECT over the stores of a client, all at one version: the newest, or the one in `bounds`.
 
         query(client, "select * from aircraft where tailnum = $tail", {"tail": "N14228"}, version=418)
 

@@ -1,10 +1,10 @@
-"""The stores as tables of SQL, and the least that a filter of a table needs of its store (pure).
+"""The stores as tables of SQL, and the least that has to be read for a filter (pure).
 
-Rule: a column has its own name. Where two of a store have one, each has its part in front: `key.n`, `value.n`,
-`result.n`. DuckDB takes upper and lower case as one.
+Rule: column names are unique. If two of a store collide, each is qualified by its part: `key.n`, `value.n`, `result.n`.
+DuckDB ignores case.
 
-Rule: what is read is never less than what the filter matches. DuckDB's filter is applied to it afterwards in full, so a
-part that is not understood costs time and nothing else.
+Rule: never read less than the filter matches. DuckDB's filter is applied in full afterwards, so a part that is not
+understood costs only time.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class UnreadFilterError(UnderstudyError):
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """A comparison of a column with a constant. `op` is that of a scan's `where`."""
+    """A comparison of a column with a constant. `op` is as in a scan's `where`."""
 
     path: Path
     op: str
@@ -93,7 +93,7 @@ class Not:
 
 @dataclass(frozen=True, slots=True)
 class Combined:
-    """Parts that must all hold (`and`), or of which one must (`or`)."""
+    """Parts: all must hold (`and`), or one of them (`or`)."""
 
     op: str
     parts: tuple[Predicate, ...]
@@ -135,7 +135,7 @@ _PLAIN: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 
 
 def identifier(name: str, reserved: Collection[str] = ()) -> str:
-    """Return a name of a table or a column as a statement has it: in quotes where it needs them."""
+    """Return the name of a table or a column for a statement: quoted if necessary."""
     if _PLAIN.fullmatch(name) and name.lower() not in reserved:
         return name
     return '"' + name.replace('"', '""') + '"'
@@ -152,7 +152,7 @@ class Place:
 
 
 class Table:
-    """A store as a table. `name` is that of the table, which may differ from the store's."""
+    """A store as a table. `name` is the table's, which may differ from the store's."""
 
     def __init__(self, entry: StoreEntry, name: str, partitions: int = 1) -> None:
         self.entry, self.name, self.partitions = entry, name, partitions
@@ -254,7 +254,7 @@ def _read(entries: Iterable[Mapping[str, Any]]) -> Iterator[tuple[StoreEntry, in
 
 
 MAX_LOOKUPS: Final = 10_000
-"""Number of keys above which a pass over the store is asked for instead."""
+"""Number of keys above which the store is scanned instead."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -282,7 +282,7 @@ class Access:
 
 
 def narrowed(predicate: Predicate | None, table: Table, schema: Sequence[str]) -> Access:
-    """Return what has to be read of a table. `schema` has the names that the paths of the filter are indexes of."""
+    """Return what has to be read of a table. The filter's paths are indexes into the names of `schema`."""
     terms = [] if predicate is None else list(_terms(predicate, table, schema))
     fixed = {place.names[0]: values for place, values in _fixed(terms)}
     key = [each.name for each in table.entry.key]
@@ -329,7 +329,7 @@ def _term(place: Place, part: Comparison | OneOf | Check) -> Term | None:
 
 
 def _fixed(terms: Sequence[tuple[Place, Term]]) -> Iterator[tuple[Place, Sequence[Any]]]:
-    """Yield the key columns of which only some values are asked for."""
+    """Yield the key columns that are restricted to some values."""
     for place, (_, op, *literal) in terms:
         if not _is_whole_key(place) or isinstance(place.type, (FloatType, DoubleType)):
             continue  # 0.0 is -0.0 to a comparison, and another key
@@ -344,7 +344,7 @@ def _is_whole_key(place: Place) -> bool:
 
 
 def _that_fit(terms: Sequence[Term], table: Table) -> Iterator[Term]:
-    """Yield the terms that a server takes: of columns that are compared, in the room that there is."""
+    """Yield the terms that a server takes: of columns that can be compared, up to the limits."""
     size_bytes = 0
     for term in terms[:MAX_TERMS]:
         form = list(term)
@@ -362,7 +362,7 @@ Write = Callable[[Any], Any]
 
 
 def _writer(spark_type: SparkType) -> Write | None:
-    """Return how constants of a type are sent; None for a type of which they are not."""
+    """Return how constants of a type are sent; None for a type that cannot be sent."""
     match spark_type:
         case StringType(collation):
             return _if(str, lambda text: text) if collation == BINARY_COLLATION else None

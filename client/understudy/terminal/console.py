@@ -1,8 +1,7 @@
 """Printing of commands: JSON bytes as they came, fields, or tables. Values are never read as markup.
 
-Into a pipe or a file, lines are as long as they need to be; a terminal folds them, and shows words that say how well
-something is in colour, unless NO_COLOR is set. Tables need rich, which takes longer to import than a lookup takes: only
-what draws a table imports it.
+Lines in a pipe or a file are not folded. On a terminal they are, and words of health have colour unless NO_COLOR is
+set. Tables need rich, which takes longer to import than a lookup takes: only drawing a table imports it.
 
 A report is lines, fields and tables, in order (data): the console prints it or draws it, once or again and again. While
 a server is away its error is shown in place of the report; only a failing first fetch ends the command.
@@ -86,7 +85,7 @@ def print_lines(lines: Iterable[str]) -> None:
 
 
 def folded(lines: Iterable[str]) -> Iterator[str]:
-    """Yield lines folded between words to the width of the terminal, the rest of each below its last field."""
+    """Yield lines, word-wrapped to the width of the terminal; the rest of each is aligned with its last field."""
     width = max(shutil.get_terminal_size().columns, _LEAST_WIDTH) if sys.stdout.isatty() else _PIPE_WIDTH
     for line in lines:
         begins = [found.end() for found in _FIELD.finditer(line)]

@@ -1,6 +1,6 @@
 """The ends of commands: exit codes that scripts can use, and errors as a line of what, where, and the fix.
 
-Rule: no traceback for anything that the world can break; one for a bug of ours.
+Rule: no traceback for anything that the outside world can break; one for our own bugs.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from understudy_shared.base.masking import masked_text
 
 
 class ExitCode(IntEnum):
-    """The exit codes, from which a script learns the outcome without reading the output."""
+    """The exit codes: they tell a script the outcome without the output."""
 
     OK = 0
     ABSENT = 1

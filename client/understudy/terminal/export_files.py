@@ -17,8 +17,8 @@ GROUP_BYTES = 128 * 1024 * 1024
 
 
 def form_by_ending(out: str, forms: Mapping[str, str]) -> str | None:
-    """Return the form that the ending of a file's name asks for; None for a name without one. Raises CommandError for
-    an ending that is unknown.
+    """Return the form for the extension of a file's name; None without one. Raises CommandError for an unknown
+    extension.
     """
     suffix = Path(out).suffix.lower()
     if suffix and suffix not in forms:
@@ -38,7 +38,7 @@ class Written:
         self._file.write(content)
 
     def finish(self) -> None:
-        """Write what stands behind the rows."""
+        """Write what follows the rows."""
         if self._writer is not None:
             self._writer.close()
 
@@ -101,7 +101,7 @@ class WrittenParquet(Written):
 
 @contextmanager
 def written_whole(out: str) -> Iterator[BinaryIO]:
-    """Give the file to write. It has its name when the block ends without an error, else it is removed. `-` is the
+    """Give the file to write. It gets its name when the block ends without an error, else it is removed. `-` is the
     standard output.
     """
     if out == "-":

@@ -73,7 +73,7 @@ def _router_header(report: Mapping[str, Any]) -> list[str]:
 
 
 def _member_row(member: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return a node's row. A silent node is shown as dead, whatever state it reported last."""
+    """Return a node's row. A silent node is shown as dead, whatever it reported last."""
     state = member["state"] if member["live"] else "dead"
     return (
         printable(member["node_id"]),

@@ -21,7 +21,7 @@ _LISTS = ("sessions", "rows", "values", "entries", "timers")
 """Members of an answer that hold all elements of a key."""
 
 _MOMENTS = {"expires_at": "expires", "expired": "expired", "timeout_at": "times out"}
-"""Members of an answer beside what is stored, and their names for people."""
+"""Members of an answer other than the stored columns, and their names for people."""
 
 
 def shown(value: object) -> str:
@@ -61,7 +61,7 @@ def host_text(host: Mapping[str, Any]) -> str:
 
 
 def answer_rows(answer: Mapping[str, Any], *, raw: bool) -> list[tuple[str, str, str]]:
-    """Return an answer as (section, field, text); a section's name stands at its first row only.
+    """Return an answer as (section, field, text); only the first row of a section has its name.
 
     The result comes first. The value that Spark stores is shown when there is no result, or when `raw` asks for it.
     """
@@ -137,9 +137,9 @@ def _found_cell(answer: Mapping[str, Any]) -> str:
 
 
 def absence_note(answer: Mapping[str, Any]) -> str:
-    """Say why a window's key is absent, where that follows from the watermark; else nothing.
+    """Say why a window's key is absent, if that follows from the watermark; else nothing.
 
-    Spark removes a window's state in the batch whose watermark reaches the window's end.
+    Spark removes a window's state in the batch where the watermark reaches the window's end.
     """
     if answer.get("found") is not False or answer["watermark"] is None:
         return ""
@@ -177,7 +177,7 @@ EVENT_HEADS = f"{'committed at':27}  {'version':>8}  {'event':9}  key  content"
 
 
 def event_line(event: WatchEvent[Any]) -> str:
-    """Print an event in one line: when, which version, what, and of which key."""
+    """Print an event in one line: time, version, kind and key."""
     raw = event.raw
     found = next((quoted(raw[name]) for name in ("result", "value", *_LISTS) if name in raw), "")
     if event.kind == "coalesced":
@@ -197,8 +197,8 @@ LEFT_OUT_COLUMNS = (*_REPLICA_COLUMNS, "reason")
 
 
 def explain_page(report: Mapping[str, Any]) -> Page:
-    """Render where the key is, whom a router would ask in which order, and the replicas left out, with reasons. A key
-    of a scattered store is asked of each partition.
+    """Render where the key is, whom a router would ask in which order, and the replicas left out, with reasons. For a
+    scattered store each partition is asked.
     """
     if "asked" not in report:
         return [Lines(_where(report)), *_asked(report)]
@@ -309,7 +309,9 @@ def batch_page(keys: Sequence[str], answers: Sequence[Mapping[str, Any]], *, raw
 
 
 def stores_page(document: Mapping[str, Any]) -> Page:
-    """Render the list of stores, and what of the query cannot be asked; of a fleet with the application of each."""
+    """Render the list of stores, and the parts of the query that cannot be asked; for a fleet with the application of
+    each.
+    """
     stores = document["stores"]
     unknown = document.get("unknown", ())
     is_of_fleet = bool(unknown) or any("application" in store for store in stores)
@@ -398,7 +400,7 @@ def unnamed_lines(stores: Iterable[Mapping[str, Any]]) -> list[str]:
 
 
 def _unused_rows(store: Mapping[str, Any]) -> list[tuple[str, str, str]]:
-    """List stored columns that no result is computed from: what the announcement or the aliases could not name."""
+    """List stored columns without a result: the announcement or the aliases could not name them."""
     unused = store.get("unnamed", ())
     return [("no result", ", ".join(map(printable, unused)), "")] if unused else []
 

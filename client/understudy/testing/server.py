@@ -28,7 +28,7 @@ Changes = Mapping[Any, Any] | Iterable[tuple[Any, Any]]
 """Values by key, or pairs of them where keys are not hashable. None deletes the key."""
 
 Change = tuple[object, object]
-"""The JSON of a key in exact form, and that of its value: an object by column, or None to delete the key."""
+"""The JSON of a key in exact form, and of its value: an object by column, or None to delete the key."""
 
 
 @dataclass(frozen=True)
@@ -123,7 +123,7 @@ def _names(struct: StructType) -> list[str]:
 
 
 MAX_AGE = timedelta(days=365)
-"""Longest time by which the clock of a server moves at once."""
+"""Largest step of a server's clock."""
 
 
 class Trouble:
@@ -193,7 +193,7 @@ class Application:
     # ---- what goes wrong
 
     def lag(self, age: timedelta | None, *, versions: int = 1) -> Trouble:
-        """Let answers be `age` behind: the query commits `versions` more, which are not shown, and that time passes.
+        """Let answers lag by `age`: the query commits `versions` more, which are not shown, and that time passes.
 
         What is committed meanwhile is shown at the end, too. With None the server loses its storage: lag is unknown.
         """
@@ -215,7 +215,7 @@ class Application:
         store: str | None = None,
         times: int | None = None,
     ) -> Trouble:
-        """Answer requests of the API with a problem, named by its type: all of them, those of one store, so many."""
+        """Answer requests of the API with a problem, named by its type: all requests, a store's, or some of them."""
         return self._trouble(store, times, problem=problem, detail=detail)
 
     def slow(self, delay: timedelta, *, store: str | None = None, times: int | None = None) -> Trouble:
@@ -331,7 +331,7 @@ class Server(Application):
     # ---- its applications
 
     def application(self, name: str) -> Application:
-        """Return the query of one application of a fleet. Raises UsageError for one that it does not have."""
+        """Return the query of one application of a fleet. Raises UsageError if there is no such application."""
         if name not in self._applications:
             known = ", ".join(self._applications) or "no applications: it serves one query alone"
             raise UsageError(f"there is no application {name!r}", where="application", fix=f"The server has {known}")

@@ -1,8 +1,8 @@
 """The service of `understudy serve` in the process of a test: its process of applications, on a loopback port.
 
 Its checkpoint is on local disk, as Spark's HDFS-backed provider writes it. Each store is a grouped aggregation with one
-value for each key: the store with number N is operator N. Replicas are held with `Node.hold_at`, the clock moves
-forward, and faults of the API are an application before the service's. All else is the service.
+value for each key: the store with number N is operator N. Replicas are held with `Node.hold_at`, the clock is moved
+forward, and an application in front of the service's injects faults. All else is the service.
 """
 
 from __future__ import annotations
@@ -137,7 +137,7 @@ class Checkpoint:
         return self.version
 
     def move_away(self, *, is_away: bool) -> None:
-        """Take the folder from where it is read, as storage that is lost, or bring it back."""
+        """Move the folder away, like lost storage, or bring it back."""
         folder = self._elsewhere if is_away else self._path
         if folder != self._folder:
             self._folder = self._folder.rename(folder)
@@ -191,7 +191,7 @@ End = Callable[[], None]
 
 
 class MovedClock(SystemClock):
-    """The machine's clocks, and the time by which a test moved both of them, as if it had passed."""
+    """The machine's clocks, and the time by which a test moved both forward."""
 
     moved_ms = 0.0
 
@@ -224,7 +224,7 @@ class _Settings(NodeSettings):
 
 @dataclass(slots=True, eq=False)
 class Fault:
-    """A fault that requests of the API meet: a delay first, then an end other than the answer, if there is one.
+    """A fault for requests of the API: a delay first, then an outcome other than the answer, if there is one.
 
     `store` limits it to the calls of one store, `times` to so many requests.
     """
@@ -388,7 +388,7 @@ class LocalService:
             self._begun.set()
 
     def move_clock(self, by_ms: float) -> None:
-        """Let time pass. All nodes have polled since when this returns: only those behind an end know less."""
+        """Let time pass. On return all nodes have polled since: only those held back know less."""
         with self._lock:
             self.clock.moved_ms += by_ms
             since_ms = self.clock.monotonic_ms()
@@ -399,7 +399,7 @@ class LocalService:
         """End the service, and remove its folder."""
         self.is_closed = True
         if self._loop is not None and self._thread.is_alive():
-            with suppress(RuntimeError):  # the loop ended a moment ago
+            with suppress(RuntimeError):  # the loop has just ended
                 self._loop.call_soon_threadsafe(self._server.finished.set)
             self._thread.join(LIMIT_S)
         self._folder.cleanup()
@@ -487,8 +487,8 @@ class Query:
     # ---- waiting for the node
 
     def wait(self, *, since_ms: float = 0.0) -> None:
-        """Wait until the node shows what it can: the last commit, while it is held that there is one, and while the
-        storage is lost that it does not know. `since_ms`: by a poll that began later.
+        """Wait until the node shows what it can: the last commit; while it is held, that there is one; while the
+        storage is lost, that it does not know. `since_ms`: by a poll that began later.
         """
         limit_s = time.monotonic() + LIMIT_S
         if (node := self._node) is not None:

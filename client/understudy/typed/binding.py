@@ -1,4 +1,4 @@
-"""The columns of a store bound to Python types: what does not fit is said at once, not at the first row (pure)."""
+"""The columns of a store bound to Python types: a mismatch is an error at once, not at the first row (pure)."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def _fit_each(wanted: Sequence[Any], column: Column, where: str) -> tuple[list[C
 
 
 def fit_struct(model: Model, columns: Sequence[Column], where: str) -> list[tuple[str, str, Convert, bool]]:
-    """Return of each field of a model its argument, its column, the conversion, and whether it has no default."""
+    """Return for each field of a model its argument, its column, the conversion, and whether it has no default."""
     by_name = {each.name: each for each in columns}
     found = []
     for member in model.members:
@@ -85,7 +85,7 @@ def fit_struct(model: Model, columns: Sequence[Column], where: str) -> list[tupl
 
 
 def _alternatives(annotation: Any) -> list[Any]:
-    """Return the members of a union, in their order; of all else the annotation itself."""
+    """Return the members of a union, in their order; for all else the annotation itself."""
     while True:
         if isinstance(annotation, typing.NewType):
             annotation = annotation.__supertype__
@@ -356,7 +356,7 @@ def _refuse_absent(required: Sequence[str], printed: Mapping[str, Any], model: s
 def _unfit(
     printed: Mapping[str, Any], converts: Sequence[tuple[str, str, Convert]], otherwise: str = "it does not fit"
 ) -> UnfitValueError:
-    """Make the error for a row: with the first column that does not fit, else with what is wrong of the whole."""
+    """Make the error for a row: with the first column that does not fit, else with what is wrong with the whole row."""
     if not isinstance(printed, Mapping):
         return UnfitValueError(f"{clipped(printed)} is not an object of columns")
     for _, column, convert in converts:
@@ -375,7 +375,7 @@ def _unfit(
 
 
 def _with_hint(error: ModelError, model: Model, elsewhere: Mapping[str, Sequence[Column]]) -> ModelError:
-    """Add that the model was made for other columns of the store, where all of its fields are there."""
+    """Add that the model was made for other columns of the store, if all of its fields are there."""
     for part, columns in elsewhere.items():
         if {each.column for each in model.members} <= {each.name for each in columns}:
             hint = f"It has the columns of the {part}: give it as {part}={model.name}"

@@ -22,7 +22,7 @@ _TRANSFORM: Final = "transformWithState"
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column. `nullable` is None where the server does not say it: of results, and of fields inside others."""
+    """A column. `nullable` is None if the server does not say: for results, and for nested fields."""
 
     name: str
     type: SparkType
@@ -44,7 +44,7 @@ class StoreEntry:
     """The value columns by Spark's own names, where the entry has them."""
 
     def named(self) -> Columns:
-        """Return the columns that questions about the store may name: those of a value only where a key has one."""
+        """Return the columns that queries may name: a value's only if a key has one value."""
         parts = [[(each.name, each.type) for each in part] for part in (self.key, self.value, self.result)]
         return Columns(*parts) if self.kind is StoreKind.VALUE else Columns(parts[0])
 
@@ -77,7 +77,7 @@ def read_entry(entry: Mapping[str, Any]) -> StoreEntry:
         raise SchemaError(
             f"this does not describe a store: {error!r}",
             where=clipped(entry),
-            fix="Give what GET /v1/stores/{store} answers; use an understudy as new as that of the server",
+            fix="Give what GET /v1/stores/{store} answers; use an understudy as new as the server's",
         ) from None
 
 
@@ -110,7 +110,7 @@ def _stored(said: Sequence[Mapping[str, Any]]) -> tuple[Column, ...]:
 
 
 def _with_nullability(key: tuple[Column, ...], stored: Sequence[Mapping[str, Any]]) -> tuple[Column, ...]:
-    """Return the key columns with what the history of schemas says of nulls, where it has the same columns."""
+    """Return the key columns with their nullability from the history of schemas, if it has the same columns."""
     if [each.type.name for each in key] != [each["type"] for each in stored]:
         return key
     return tuple(Column(each.name, each.type, said["nullable"]) for each, said in zip(key, stored, strict=True))

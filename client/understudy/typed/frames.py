@@ -25,9 +25,9 @@ class CutError(UnderstudyError):
 
 
 def arrow_records(source: Any) -> Iterator[tuple[Any, Mapping[str, Any]]]:
-    """Yield each batch of a stream, with what is said beside its rows: `cursor`, `end`, `error` or nothing.
+    """Yield each batch of a stream, with the record next to its rows: `cursor`, `end`, `error` or nothing.
 
-    The last one says the end or an error. Raises CutError for a stream that ends without that.
+    The last one has `end` or `error`. Raises CutError for a stream that ends without either.
     """
     import pyarrow as pa  # noqa: PLC0415
 
@@ -46,13 +46,13 @@ def arrow_records(source: Any) -> Iterator[tuple[Any, Mapping[str, Any]]]:
 
 
 def said_by(line: bytes) -> dict[str, Any]:
-    """Return what a record says. Raises CutError for one that is no JSON."""
+    """Parse a record. Raises CutError if it is not JSON."""
     try:
         said = orjson.loads(line)
     except orjson.JSONDecodeError:
         said = None
     if not isinstance(said, dict):
-        raise CutError("the stream has a line that is no JSON")
+        raise CutError("the stream has a line that is not JSON")
     return said
 
 
@@ -70,7 +70,7 @@ Rows = Iterable[Mapping[str, Any]]
 
 
 class ArrowRows:
-    """Rows that give themselves as an Arrow stream, batch by batch: polars, pandas, DuckDB and pyarrow take it."""
+    """Rows that export an Arrow stream, batch by batch: polars, pandas, DuckDB and pyarrow take it."""
 
     def __init__(self, schema: Mapping[str, Any], rows: Rows, fields: Iterable[str] | None = None) -> None:
         """Take a store's entry in `GET /v1/stores`, rows as a scan prints them, and the `fields` of that scan.

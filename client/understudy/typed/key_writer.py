@@ -1,4 +1,4 @@
-"""Keys in exact form, from Python values. The parser of the servers says whether it is a key (pure)."""
+"""Keys in exact form, from Python values. The servers' parser checks them (pure)."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def to_json(spark_type: t.SparkType) -> ToJson:
-    """Return a function from a Python value that is not null to JSON. It raises ValueError or TypeError for values that
-    would lose something, and leaves what it does not know to the parser.
+    """Return a function from a non-null Python value to JSON. It raises ValueError or TypeError for a conversion that
+    would lose something, and leaves unknown values to the parser.
     """
     match spark_type:
         case t.StructType(fields):

@@ -1,5 +1,5 @@
-"""Models of keys and values: what dataclasses, pydantic models and TypedDicts say of their fields, how to make one, and
-the source of models that fit a store (pure).
+"""Models of keys and values: the fields of dataclasses, pydantic models and TypedDicts, how to make one, and the source
+of models that fit a store (pure).
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from understudy_shared.spark.types import (
 )
 
 COLUMN: Final = "column"
-"""The metadata of a dataclass's field by which it names a column: `field(metadata={"column": "count(1)"})`."""
+"""The metadata key that names the column of a dataclass's field: `field(metadata={"column": "count(1)"})`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A field of a model. `argument` is its name for `Model.make`, `attribute` that in an instance."""
+    """A field of a model. `argument` is its name for `Model.make`, `attribute` its name in an instance."""
 
     attribute: str
     argument: str
@@ -54,7 +54,7 @@ class Model:
 
 
 def model_of(annotation: Any) -> Model | None:
-    """Return the model that a class is; None for all other annotations. Raises ModelError where it cannot be read."""
+    """Return a class as a model; None for all other annotations. Raises ModelError if it cannot be read."""
     return _model_of_class(annotation) if isinstance(annotation, type) else None
 
 
@@ -75,7 +75,7 @@ def _model_of_class(cls: Any) -> Model | None:
 
 
 def columns_of(instance: object) -> Mapping[str, Any] | None:
-    """Return the columns of an instance of a model, or of a mapping; None of all other values."""
+    """Return the columns of an instance of a model, or of a mapping; None for all other values."""
     if isinstance(instance, Mapping):
         return instance
     model = model_of(type(instance))
@@ -131,7 +131,7 @@ def _hints(cls: Any, *, include_extras: bool = False) -> dict[str, Any]:
 
 
 _MODULES: Final = ("datetime", "decimal")
-"""The modules whose types are named with their module: columns are often named `date` or `time`."""
+"""The modules whose types are written with the module: columns are often named `date` or `time`."""
 
 _USED: Final = frozenset(
     {"bool", "bytes", "dict", "field", "float", "int", "list", "str", "tuple"} | {*_MODULES, "dataclass", "Field"}
@@ -203,9 +203,7 @@ class _Source:
 
 
 def models_source(entry: StoreEntry, *, pydantic: bool) -> str:
-    """Return a module with a class for the key of a store, and one each for its value and its result, where there are
-    such.
-    """
+    """Return a module with a class for the key of a store, and for its value and its result, if it has them."""
     name = _class_name(entry.store) or "Store"
     source = _Source(pydantic, {"BaseModel", "YearMonthInterval", "CalendarInterval"})
     source.add(f"{name}Key", entry.key)

@@ -2,7 +2,7 @@
 
 int, float, Decimal, str, bytes, date, datetime (with a zone for TIMESTAMP, without for TIMESTAMP_NTZ), time, timedelta;
 a struct is a dict, an array a list, a map a dict or, where the answer has pairs, a list of them. What Python's types
-cannot hold (the year 10000, a nanosecond) stays the text that the answer has. A string that is not UTF-8 has surrogate
+cannot hold (the year 10000, a nanosecond) stays text as in the answer. A string that is not UTF-8 has surrogate
 escapes, as Python's file names.
 """
 
@@ -48,7 +48,7 @@ class YearMonthInterval:
 
 @dataclass(frozen=True, slots=True)
 class CalendarInterval:
-    """Spark's `CalendarInterval`: months, days and microseconds, none of which is carried over into another."""
+    """Spark's `CalendarInterval`: months, days and microseconds, without carrying between them."""
 
     months: int
     days: int
@@ -61,7 +61,7 @@ class CalendarInterval:
 Convert = Callable[[Any], Any]
 
 MISMATCHES: Final = (ValueError, TypeError, AttributeError, ArithmeticError, LookupError)
-"""The errors of conversions for a value that has not the form of its type."""
+"""The errors of conversions for a value that does not have the form of its type."""
 
 _FLOATS: Final = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
@@ -152,7 +152,7 @@ def _bytes(value: Any) -> bytes:
 
 
 def _or_text(parse: Convert, text_check: Callable[[str], object]) -> Convert:
-    """Return a conversion that keeps the text of what Python's type cannot hold, if Spark's can."""
+    """Return a conversion that keeps as text what Python's type cannot hold but Spark's can."""
 
     def convert(value: Any) -> Any:
         try:
@@ -304,4 +304,4 @@ SCALARS: Final[Mapping[type[t.SparkType], tuple[type, ...]]] = {
     t.YearMonthIntervalType: (YearMonthInterval, int, str),
     t.CalendarIntervalType: (CalendarInterval, str),
 }
-"""The Python types that hold a Spark type's values; the first is the one that values have without a model."""
+"""The Python types that hold a Spark type's values; without a model it is the first."""

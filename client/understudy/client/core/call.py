@@ -1,11 +1,11 @@
 """One request until it has its answer: what a reply means, whether it is tried again, when, and at which server (pure).
 
-Only a JSON object that this project's servers send is an answer. Everything else that says 200 is a proxy, a portal or
-a stranger.
+Only a JSON object as this project's servers send it is an answer. Any other reply with status 200 comes from a proxy, a
+portal or a stranger.
 
-All attempts share the deadline of the call: no attempt begins, and no pause is taken, after it. A server that was not
-reached is replaced by the next one at no cost. A retry that costs a server work is paid from a budget over all calls,
-so that clients do not multiply the load of a service that is failing.
+All attempts share the deadline of the call: no attempt begins, and no pause is taken, after it. Trying the next server
+because one was not reached costs nothing. A retry that costs a server work is paid from a budget over all calls, so
+that clients do not multiply the load of a failing service.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class Meaning(Enum):
 
 
 class Judged(NamedTuple):
-    """An outcome and what it means. `blames_server`: whatever is asked of this server next will end alike."""
+    """An outcome and what it means. `blames_server`: the next request to this server will fail alike."""
 
     meaning: Meaning
     document: Any = None
@@ -142,7 +142,7 @@ def _of_problem(document: dict[str, Any], reply: Reply) -> Judged:
 
 
 def _retry_after_s(text: str) -> float:
-    """Return the advice of a server, which is a number of seconds; a date is not read."""
+    """Return the seconds of `Retry-After`; a date is ignored."""
     is_number = text.isascii() and text.isdigit() and len(text) < 9
     return min(float(text), MAX_RETRY_AFTER_S) if is_number else _DEFAULT_RETRY_AFTER_S
 
@@ -169,14 +169,14 @@ MIN_ATTEMPT_S = 0.02
 
 
 def attempt_s(left_s: float, wait_s: float) -> float:
-    """Return the time of an attempt while another server is untried, for which half of what is left is kept: a server
-    that hangs must not use up the call. The time that a server was asked to wait is its own.
+    """Return the time of an attempt. While another server is untried, half of the rest is kept for it: a server that
+    hangs must not use up the call. The time that a server was asked to wait is its own.
     """
     return min(left_s, wait_s + max(0.0, left_s - wait_s) / 2)
 
 
 class Call:
-    """A request on its way. `steps` is what the shell drives; it ends with the JSON of the answer, or with a stream.
+    """A request on its way. The shell drives `steps`, which end with the JSON of the answer, or with a stream.
 
     `endpoint` is the server that answered, `document` what the steps end with, and `body` the JSON as it came.
     """
@@ -194,7 +194,7 @@ class Call:
         self._state, self._request, self._deadline_s = state, request, deadline_s
 
     def steps(self) -> Steps[Any]:
-        """Make attempts until there is an answer, or no hope of one. Raises UnderstudyError."""
+        """Make attempts until there is an answer, or the call must fail. Raises UnderstudyError."""
         state, request = self._state, self._request
         state.budget.asked(1)
         endpoint = state.servers.best(state.now_s(), ())
@@ -219,7 +219,7 @@ class Call:
                 yield Wait(pause_s)
 
     def _again(self, endpoint: Endpoint, judged: Judged, shown: str) -> tuple[float, Endpoint]:
-        """Return how long to wait, and whom to ask then. Raises the error of a call that ends here."""
+        """Return how long to wait, and which server to ask then. Raises the error of a call that ends here."""
         state, now_s = self._state, self._state.now_s()
         self._note(endpoint, judged, now_s)
         left_s, servers, retries = self._deadline_s - now_s, len(state.servers.endpoints), state.settings.retries

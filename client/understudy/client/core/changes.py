@@ -1,7 +1,7 @@
 """The changes of a store (pure): what each version of a range put or deleted, as lines of JSON, until their end.
 
-Rule. A program gets each change once, in the order of versions, whatever streams it takes. Servers read a version's
-changes in the order of its changelogs, so those of a version that was cut are counted, and passed over the next time.
+Rule. A program gets each change once, in the order of versions, however many streams that takes. Servers send a
+version's changes in a fixed order, so the client counts those of a version that was cut, and skips them the next time.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ class ChangesOptions(TypedDict, total=False):
 
 
 class ChangesQuestion:
-    """The versions that are asked for, both inclusive; without `last` to the newest. `members` are those of the
-    request beside them.
+    """The versions that are asked for, both inclusive; without `last` to the newest. `members` are the other members of
+    the request.
     """
 
     def __init__(
@@ -88,8 +88,8 @@ class ReadingChanges(Streaming):
         self._lineage: str | None = None
         self._began_s = self._state.now_s()
         self._next, self._last = asked.first or 0, asked.last
-        """The version that comes, or is on its way, 0 until a server says which is the first since a time; and the last
-        one, which the first server says.
+        """The version that comes next, or is on its way (0 until a server says which is the first since a time), and
+        the last one, which the first server states.
         """
         self._told = 0
         """The number of its changes that the program has."""
@@ -103,7 +103,7 @@ class ReadingChanges(Streaming):
 
     @property
     def next_version(self) -> int:
-        """The version behind the last one of which all changes have come."""
+        """The version after the last complete one."""
         return self._next
 
     def _request(self) -> Request:

@@ -1,17 +1,15 @@
 """Direct routing: ask the node that holds a key; on any doubt ask a router (pure).
 
-Metadata of a router names the nodes. A call that finds it due fetches it on its way, alone; other calls go on with what
-is known. No call fetches at once when something changes: a random part of `JITTER_S` passes first, so that many clients
-do not come together.
+Metadata of a router names the nodes. One call at a time fetches it when it is due; other calls use what is known. After
+a change a random part of `JITTER_S` passes before a fetch, so that many clients do not come together.
 
-Before: metadata names the node, or the reason to ask a router. A node or a partition that failed is left alone for
-a pause that grows. Failures are paid from a budget: while it is empty every read goes to a router, so direct routing
-adds few requests however much is wrong.
+Before: metadata names the node, or the reason to ask a router. A node or a partition that failed is not asked for a
+growing pause. Failures are paid from a budget: while it is empty every read goes to a router, so direct routing adds
+few requests however much is wrong.
 
 After: an answer is used only if it comes from a running replica of known lag, of this application and lineage, at the
-node that a router names as active. A node may be a stranger that got this address, follow another history, or have
-just begun to restore, and a router would know. So no call fails because of direct routing, and no error of a call
-comes from a node.
+node that a router names as active. Otherwise the node may be a stranger at a reused address, follow another history, or
+be restoring; a router would know. So no call fails because of direct routing, and no error of a call comes from a node.
 """
 
 from __future__ import annotations
@@ -43,21 +41,21 @@ from understudy.client.results import RoutingCounts, Why
 from understudy_shared.base.throttles import FADE_MS, RetryBudget
 
 JITTER_S = 0.5
-"""The time over which clients spread their first fetch of a store, and that after a sign of change. It doubles with
-each sign in a row that was in vain.
+"""The time over which clients spread their fetches: the first of a store, and those after a sign of change. It doubles
+with each sign in a row that changed nothing.
 """
 
 REFRESH_S = 15.0
-"""The time after which a placement is asked for again, with its tag: what moved without a sign is known then."""
+"""The time after which a placement is revalidated by its tag, which finds moves without a sign."""
 
 EXPIRY_S = 300.0
-"""The age from which a placement is not used, and the assignment by which older ones are ignored is forgotten."""
+"""The age at which a placement is no longer used, and the assignment it came from is forgotten."""
 
 FETCH_S, MIN_LEFT_S = 1.0, 0.1
-"""The time that a router gets for metadata, at most; and what a call must have left to fetch it."""
+"""Time limit for a router's metadata, and the time a call must have left to fetch it."""
 
 _FIRST_RETRY_S, _LAST_RETRY_S = 1.0, 60.0
-"""Pauses after metadata that did not come, or cannot be used: doubled each time."""
+"""Pauses after a failed fetch or unusable metadata: doubled each time."""
 
 _MAX_TAG_CHARS = 200
 
@@ -71,7 +69,7 @@ class StoreMetadata:
         self.etag = ""
         self.confirmed_s = float("-inf")
         self.failures, self.in_vain = 0, 0
-        """Fetches in a row without something of use, and those after a sign of change that brought nothing new."""
+        """Fetches in a row that failed, and those after a sign of change that brought nothing new."""
         self.is_change_expected = False
         self._fetchers: dict[int, object] = {}
 
@@ -89,7 +87,7 @@ class StoreMetadata:
 
 
 class Metadata:
-    """The knowledge of all stores of a client. `order` is the latest assignment that any of them is by."""
+    """The knowledge of all stores of a client. `order` is the latest assignment of any of them."""
 
     def __init__(self, addresses: NodeAddresses, state: ClientState) -> None:
         self.order: Order = (0, 0)
@@ -107,7 +105,7 @@ class Metadata:
         return found
 
     def changed(self, entry: StoreMetadata) -> None:
-        """Fetch soon: something moved. Further signs change nothing, and after failures the pause goes on."""
+        """Fetch soon: something moved. Further signs change nothing, and a pause after failures continues."""
         now_s, spread_s = self._state.now_s(), JITTER_S * 2.0**entry.in_vain
         if not entry.failures and entry.due_s > now_s + spread_s:
             entry.due_s = now_s + self._random(spread_s / 2 if entry.in_vain else 0, spread_s)
@@ -138,7 +136,7 @@ class Metadata:
         return (*headers, ("if-none-match", entry.etag)) if entry.etag else headers
 
     def _learn(self, entry: StoreMetadata, outcome: Outcome | Results, router: Endpoint) -> None:
-        """Take in what came of a fetch: a placement, the same one, or nothing of use."""
+        """Take the result of a fetch: a placement, the same one, or nothing of use."""
         found, etag = entry.placement, entry.etag
         if not isinstance(outcome, Reply):
             found = None
@@ -177,10 +175,10 @@ class Metadata:
 
 
 LOOKUP_S = 1.0
-"""The longest time that a node gets for one key, so that one that hangs costs a call no more."""
+"""Time limit of a node for one key: a node that hangs costs a call no more."""
 
 MAX_WAIT_S = 1.0
-"""The longest wait for a position that a node is asked for: a router knows which node has it."""
+"""Longest wait for a position at a node; for longer ones a router is asked, which knows the node that has it."""
 
 _CREDENTIAL_PAUSE_S = 60.0
 _OF_ROUTERS = (*VERSIONS, "cursor")
@@ -192,8 +190,8 @@ Members = Mapping[str, Any]
 class NodeRead(NamedTuple):
     """A read that a node is asked for, by what is known of the store.
 
-    `members` are its bounds, with the store's defaults at the router; `partitions` has the partition of each key, by
-    its place among those of the call.
+    `members` are its bounds, with the store's defaults at the router; `partitions` has the partition of each key by its
+    place in the call.
     """
 
     entry: StoreMetadata
@@ -211,7 +209,7 @@ def _why(judged: Judged) -> Why:
 
 
 def _bounds(placement: Placement, given: Members) -> tuple[Members, float] | Why:
-    """Return the bounds that a node is given, and their wait, or why a router is asked whatever the key."""
+    """Return the bounds for a node, and their wait, or why a router must be asked for any key."""
     if placement.is_scattered:
         return Why.SCATTERED
     if not given and not placement.bounds:
@@ -275,8 +273,8 @@ def usable_results(
 
 
 def is_trusted(read: Answer, placement: Placement) -> bool:
-    """Whether an answer is of the history that is known, by a replica that runs and knows its lag. A router prefers
-    another replica to one that is restored, or cut off from the checkpoint.
+    """Whether an answer is of the known history, from a running replica of known lag. A router would prefer another
+    replica to one that restores, or is cut off from the checkpoint.
     """
     by, lag = read.get("served_by"), read.get("lag")
     return (
@@ -304,7 +302,7 @@ class Direct:
 
     @property
     def counts(self) -> RoutingCounts:
-        """The keys that nodes answered, those of routers by the reason, and the requests for metadata."""
+        """Counts of keys answered by nodes, of keys asked of routers by reason, and of requests for metadata."""
         routed = {str(why): keys for why, keys in self._routed.items()}
         return RoutingCounts(self._answered, routed, self._metadata.fetched)
 
@@ -336,7 +334,7 @@ class Direct:
         return answer
 
     def get_many(self, store: str, keys: Sequence[Any], given: Members, batch: Batch, end_s: float) -> Steps[Found]:
-        """Return the results that nodes gave; routers have to be asked for the other keys."""
+        """Return the results from nodes; the other keys have to be asked of routers."""
         now_s = self._state.now_s()
         entry = self._metadata.of(store, now_s)
         if entry.due_s <= now_s:
@@ -392,7 +390,7 @@ class Direct:
         return node if isinstance(node, Why) else NodeRead(entry, placement, node, *bounds, {0: partition})
 
     def _reads_of(self, entry: StoreMetadata, keys: Sequence[Any], given: Members) -> list[NodeRead]:
-        """Return a read for each node that is asked for some of the keys, and count those of routers."""
+        """Return a read for each node that has some of the keys, and count the keys for routers."""
         now_s = self._state.now_s()
         placement = entry.usable(now_s)
         if placement is None:
@@ -450,7 +448,7 @@ class Direct:
                 self._metadata.changed(read.entry)
 
     def _failed(self, read: NodeRead, judged: Judged, places: Collection[int]) -> None:
-        """Note that a node gave no answer to the keys at these places that can be used: routers are asked for them."""
+        """Note that a node gave no usable answer for the keys at these places: routers are asked for them."""
         now_s = self._state.now_s()
         why = _why(judged)
         self._routed[why] += len(places)

@@ -104,7 +104,7 @@ def _wrong(url: str, why: str) -> UsageError:
 
 
 class Servers:
-    """The servers of a client. One is asked until it fails; then it is asked last, for a pause that grows.
+    """The servers of a client. One is asked until it fails; then it comes last, for a pause that grows.
 
     Clients begin at different ones, so that they spread over routers.
     """
@@ -119,7 +119,7 @@ class Servers:
         return f"Servers({self._current.url} of {len(self.endpoints)}, {len(self._pauses.failing)} fail)"
 
     def best(self, now_s: float, tried: Collection[Endpoint]) -> Endpoint:
-        """Return the server to ask next: the current one, unless it failed lately or was tried for this call."""
+        """Return the server to ask next: the current one, unless it failed recently or was tried in this call."""
         if not tried and not self._pauses.failing:
             return self._current
         return min(self.endpoints, key=lambda each: self._rank(each, now_s, tried))
@@ -148,7 +148,7 @@ class Request(NamedTuple):
 
     `wait_s` is how long the server was asked to wait; it comes on top of the call's time. `streams` are the media types
     of an answer that is read while it comes; without them it is a whole JSON document. `last_event_id` is the position
-    to go on behind.
+    to resume after.
     """
 
     method: str
@@ -228,7 +228,7 @@ class FailureKind(Enum):
     """The connection ended before the reply did."""
     TIMEOUT = auto()
     BAD_REPLY = auto()
-    """Bytes that are no HTTP reply, or one beyond a limit."""
+    """Bytes that are not an HTTP reply, or exceed a limit."""
 
 
 class Failure(NamedTuple):
@@ -240,12 +240,12 @@ class Failure(NamedTuple):
 
 Step = Send | Wait | Together | Receive | Close | Tell
 Outcome = Reply | Failure | Opened | bytes | None
-"""The outcome of a step: of a request what came back, of `Receive` bytes, which are empty at the whole end of a body;
-None of the others.
+"""The outcome of a step: the reply to a request; for `Receive` bytes, which are empty at the end of a whole body; None
+for the others.
 """
 
 Results = tuple[Any, ...]
 """The results of calls that were made together."""
 
 Steps = Generator[Step, Outcome | Results, T]
-"""A call as the shells drive it: they take each step, and send back what came of it."""
+"""A call as the shells drive it: they run each step, and send its outcome back."""

@@ -76,7 +76,7 @@ def get(store: StoreReader, parts: Sequence[Any], bounds: Mapping[str, Any], dea
 def get_many(
     store: StoreReader, keys: Sequence[Any], bounds: Mapping[str, Any], deadline_s: float
 ) -> Steps[list[Result[Any]]]:
-    """Look many keys up, a thousand in each request. Keys that a server could not read now are asked for once more."""
+    """Look many keys up, a thousand per request. Keys that a server could not read are asked for once more."""
     if "cursor" in bounds:
         raise UsageError(
             "a batch takes no cursor", where="cursor", fix="Ask for the rest of a key by get(..., cursor=)"
@@ -152,7 +152,7 @@ def check_keys(store: StoreReader, keys: Sequence[Any], items: Sequence[Any], de
 
 
 def _are_printed(keys: Sequence[Any], items: Sequence[Any]) -> bool:
-    """Whether the results are of lists of texts or numbers just as they were asked for, as nearly all are."""
+    """Whether all results repeat their keys exactly as they were sent, lists of texts or numbers, as nearly all do."""
     try:
         column, *others = items[0]["key"]
         if others:

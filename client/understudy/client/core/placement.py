@@ -1,7 +1,7 @@
 """The placement of a store's keys: what a router's metadata says, checked before it is used (pure).
 
-Everything in it may be wrong: a router that lags, a proxy's page, a lie. A placement with any such fault is not used,
-and the routers answer. A node that is asked gets the client's credential, so an address in doubt is not used either.
+Everything in it may be wrong: a router that lags, a proxy's page, a lie. A placement with a fault is not used, and the
+routers answer. A node gets the client's credential, so a doubtful address is not used either.
 
 Keys are encoded by the types of their columns where their text is not enough: for values that must be sent as JSON, and
 to find the partition of a key. That imports the codec of Spark's keys, which most calls do not need.
@@ -50,7 +50,7 @@ class NodeAddresses:
         self._mapping = None if mapping is None else {_parsed(name): _parsed(to) for name, to in mapping.items()}
 
     def endpoint(self, host: str, port: int, router: Endpoint) -> Endpoint | None:
-        """Return where a node is asked that metadata of this router names; None where it is not."""
+        """Return where to ask a node that metadata of this router names; None if it must not be asked."""
         host = host.lower()
         if not 0 < port < 65536 or len(host) > 253:
             return None
@@ -92,7 +92,7 @@ MAX_PARTITIONS = 65_536
 """Limits on metadata that is read: about 150 bytes for each partition."""
 
 KNOWN_KEYS = 1024
-"""Keys whose partition is remembered: many programs ask for a few keys again and again."""
+"""Number of keys whose partition is cached: many programs ask for a few keys again and again."""
 
 _MAX_TOKENS = 8
 
@@ -142,7 +142,7 @@ def printed(codec: KeyCodec, many: Sequence[Sequence[Any]]) -> list[Any]:
 
 
 def is_same(codec: KeyCodec, parts: Sequence[Any], answered: object) -> bool:
-    """Whether a key in an answer is that of these parts, in whichever form each of the two is written."""
+    """Whether a key in an answer equals these parts, in whatever form either is written."""
     try:
         return codec.encode(row_of(codec, parts)) == codec.encode(codec.parse_json(answered))
     except NO_KEY:
@@ -168,7 +168,7 @@ class Placement:
         self._partition_of_parts = lru_cache(KNOWN_KEYS, typed=True)(self._placed)  # 1 and True are two keys
 
     def partition(self, parts: Sequence[Any]) -> int | None:
-        """Return the partition of a key as `get` takes it, None for one that only a server can refuse."""
+        """Return the partition of a key as `get` takes it; None if only a server can refuse the key."""
         return self._partition_of_parts(*parts) if are_segments(parts) else self._placed(*parts)
 
     def _placed(self, *parts: Any) -> int | None:
@@ -196,7 +196,7 @@ class Placement:
         return tuple(answered.values()) == parts or is_same(self._codec, parts, answered)
 
     def are_keys(self, keys: Sequence[Any], results: Sequence[Any]) -> list[bool]:
-        """Return of each result of a batch whether it is of the key in its place. A problem names no key."""
+        """Return for each result of a batch whether it has the key at its place. A problem names no key."""
         return [
             "found" in each
             and type(each.get("key")) is dict
@@ -205,7 +205,7 @@ class Placement:
         ]
 
     def is_of_history(self, token: object) -> bool:
-        """Whether the position of an answer is of this application and lineage, so that no stranger's is believed."""
+        """Whether the position of an answer is of this application and lineage: a stranger's is not believed."""
         if not isinstance(token, str):
             return False
         known = self._own.get(token)
@@ -270,7 +270,7 @@ def _active(
             address = _address(host)
             return None if address in excluded else addresses.endpoint(*address, router)
         case _:
-            raise BadMetadataError(f"entry {at} is not that of partition {at}", where="metadata")
+            raise BadMetadataError(f"entry {at} is not for partition {at}", where="metadata")
 
 
 def _address(entry: Any) -> tuple[str, int]:

@@ -1,4 +1,4 @@
-"""Readers: the bounds that are given once for all reads, the session, and the models of stores."""
+"""Readers: the bounds for all their reads, the session, and the models of stores."""
 
 from __future__ import annotations
 
@@ -35,20 +35,20 @@ _NO_BOUNDS = Given({}, 0.0, None)
 
 
 class Reader:
-    """The way to read: a client, and the version that all of its reads name, if they do."""
+    """The way to read: a client, and the version that all of its reads name, if any."""
 
     def __init__(self, state: ClientState, named: Mapping[str, Any] | None = None) -> None:
         self.state = state
         self.named = dict(named or {})
 
     def at(self, moment: Any, version: int | None) -> Reader:
-        """Return a reader of the version that was committed at a moment, or of a version by its number."""
+        """Return a reader of the version committed at a moment, or of a version by its number."""
         if (moment is None) == (version is None):
             raise UsageError("at() takes a moment or a version", where="at", fix="Give at(moment), or at(version=12)")
         return self.naming({"version": version} if moment is None else {"at": moment})
 
     def naming(self, named: Mapping[str, Any]) -> Reader:
-        """Return a reader whose reads name a version. Raises UsageError where this one's do already."""
+        """Return a reader of one version. Raises UsageError if this reader names one already."""
         if self.named:
             known = next(iter(self.named))
             raise UsageError(
@@ -90,7 +90,7 @@ class StoreReader:
         return f"Store({self.name!r})"
 
     def binding(self, deadline_s: float) -> Steps[Binding | None]:
-        """Return the models, held against the schema of the store before the first use."""
+        """Return the models, checked against the schema of the store before the first use."""
         if self.is_bound and self._binding is None:
             self._binding = _bind((yield from self._schema(deadline_s)), *self._models)
         return self._binding
@@ -142,7 +142,7 @@ class StoreReader:
         return found
 
     def _codec(self, action: str, deadline_s: float, *, is_new: bool = False) -> Steps[tuple[Any, Any]]:
-        """Return the module that reads keys by their types, and the codec of this store's, which are asked for once."""
+        """Return the module that reads keys by their types, and this store's codec, which is asked for once."""
         keys, codecs = import_module("understudy.client.core.placement"), self.reader.state.codecs
         of_windows = action == "windows"
         found = None if is_new else codecs.get((self.name, of_windows))

@@ -33,7 +33,7 @@ from understudy.client.results import Binding
 from understudy_shared.base.errors import UnderstudyError
 
 _OF_LATER_PAGES: Final = frozenset((*VERSIONS, "include_expired"))
-"""The bounds that are sent beside a cursor: the others chose the version of the first page."""
+"""The bounds that are sent with a cursor: the others chose the version of the first page."""
 
 MAX_PAGE_ITEMS: Final = 1000
 """Rows or windows of one request: the server's limit."""
@@ -43,7 +43,7 @@ _IN_PAGES: Final = ("scan", "windows")
 
 
 class Question:
-    """The question of a scan, a count or for windows, of which each page is one request."""
+    """The query of a scan, a count or windows; each page is one request."""
 
     def __init__(
         self, store: StoreReader, action: str, given: Mapping[str, Any], parts: Sequence[Any] | None = None
@@ -63,7 +63,7 @@ class Question:
     def page(
         self, cursor: str | None, deadline_s: float, left: int | None = None
     ) -> Steps[tuple[dict[str, Any], Binding | None]]:
-        """Ask for the page behind a cursor, or the first one, of at most as many items as are left."""
+        """Ask for the page after a cursor, or the first one, with at most as many items as are left."""
         binding = yield from self.store.binding(deadline_s)
         given = self.store.reader.bounds(self._bounds)
         bounds = {name: "none" if value is None else value for name, value in given.members.items()}
@@ -95,7 +95,7 @@ class Question:
         return self.limit is None and "cursor" not in self._bounds and not self._members.keys() & _NOT_EXPORTED
 
     def stream(self, form: str, media_type: str, cursor: str | None, deadline_s: float) -> Steps[Opened]:
-        """Ask for all rows as one stream, from the beginning or behind a cursor of an earlier one."""
+        """Ask for all rows as one stream, from the beginning or after a cursor of an earlier one."""
         given = self.store.reader.bounds(self._bounds)
         members = {**self._members, **given.members, "format": form, **({} if cursor is None else {"cursor": cursor})}
         request = Request("POST", f"{self.store.path}/export", orjson.dumps(members), given.wait_s, (media_type,))
@@ -138,7 +138,7 @@ def count(question: Question, deadline_s: float) -> Steps[Count]:
 
 
 class HistoryRange:
-    """The versions of a key that are wanted, both inclusive, of which each page is one request."""
+    """The wanted versions of a key, both inclusive; each page is one request."""
 
     def __init__(
         self, store: StoreReader, parts: Sequence[Any], last: int | None, *, include_expired: bool | None
@@ -203,7 +203,8 @@ ATTEMPTS: Final = 6
 
 FIRST_PAUSE_S: Final = 0.25
 _READ_BY_PAGES: Final = (ForbiddenError, BadRequestError, *MAY_PASS)
-"""Errors of an export that cannot begin, as for a role without that action, or nodes without pyarrow: pages may."""
+"""Errors of an export that cannot begin, as for a role without that action, or nodes without pyarrow; pages may work.
+"""
 
 Deadline = Callable[[], float]
 """A function that returns the deadline of the next request, or of the next bytes of a stream."""

@@ -66,7 +66,7 @@ class SessionPosition:
             self._merge(position, token)
 
     def forget(self, token: str) -> None:
-        """Drop a position of which a server says that its history is gone, unless a newer one took its place."""
+        """Drop a position if a server says that its history is gone, unless a newer one replaced it."""
         with self._lock():
             if self.token == token:
                 self.token = self._position = None
@@ -81,7 +81,7 @@ class SessionPosition:
             self._position, self.token = merged, token
 
     def _lock(self) -> threading.Lock:
-        """Return the lock of this process: that of a parent may have been taken when it forked."""
+        """Return the lock of this process: a parent's may have been held when it forked."""
         return self._locks.setdefault(os.getpid(), threading.Lock())
 
 
@@ -109,7 +109,7 @@ class ClientState:
         trace: str | None = None,
     ) -> None:
         self.application: str | None = None
-        """The application that all requests name; None: that of the server, or the only one with the store."""
+        """The application that all requests name; None: the server's only one, or the only one with the store."""
         self._addresses: Mapping[str, str] | None = None
         self._segment = ""
         self.settings = settings
@@ -139,7 +139,7 @@ class ClientState:
         return inner
 
     def route_directly(self, mapping: Mapping[str, str] | None) -> None:
-        """Ask nodes for keys. The part that does it brings Spark's keys, which other clients do not need."""
+        """Ask nodes for keys. It imports the codec of Spark's keys, which other clients do not need."""
         direct = import_module("understudy.client.core.direct")
         addresses = direct.NodeAddresses(self.servers.endpoints, mapping)
         self._addresses, self.direct = mapping, direct.Direct(addresses, self)

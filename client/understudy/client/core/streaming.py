@@ -1,6 +1,6 @@
 """Resumable streams (pure): one after another, at any server, each continues after the last event of the one before.
 
-Rules. A stream that was cut is resumed for at most `patience`; a refusal of a server ends it all.
+Rules. A stream that was cut is resumed for at most `patience`; a server's refusal ends it for good.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class BadStreamError(ValueError):
 
 
 class Streaming(ABC):
-    """Streams on their way. `steps` tells their events; `position` is behind all of them."""
+    """Streams on their way. `steps` yields their events; `position` is after all of them."""
 
     noun: str
     """The name of such a stream in errors."""
@@ -57,7 +57,7 @@ class Streaming(ABC):
         self._patience_s, self._timeout_s = patience_s, timeout_s
         self._retry_s = RETRY_S * (0.5 + self._state.rng.random() / 2)
         self._until_s: float | None = 0.0
-        """The time at which it is given up unless something comes; None while its stream lives."""
+        """The time to give up unless something comes; None while its stream lives."""
         self._quiet_until_s = 0.0
         self._endpoint: Endpoint | None = None
         self._is_over = False
@@ -80,7 +80,7 @@ class Streaming(ABC):
         """Tell what ended in these bytes. Return why the stream ends, if it does. Raises BadStreamError."""
 
     def steps(self) -> Steps[None]:
-        """Tell events until all have come. Raises the error of what cannot begin, or cannot go on."""
+        """Yield events until all have come. Raises the error of a stream that cannot begin or be resumed."""
         state = self._state
         until_s = self._until_s = state.now_s() + self._timeout_s
         binding = yield from self._store.binding(until_s)
@@ -143,7 +143,7 @@ class Streaming(ABC):
         self._until_s, self._quiet_until_s = None, self._state.now_s() + self.silence_s
 
     def _ended(self, why: str) -> DeadlineError:
-        fix = f"Begin {self.noun} again behind its position; or give it more patience"
+        fix = f"Start {self.noun} again after its position; or give it more patience"
         return DeadlineError(f"{self.noun} could not go on in time", [self._attempt(why)], fix=fix)
 
     def _bad(self, why: str) -> BadReplyError:
@@ -160,5 +160,5 @@ def object_of(data: str | bytes, what: str) -> Mapping[str, Any]:
     except orjson.JSONDecodeError:
         raw = None
     if not isinstance(raw, dict):
-        raise BadStreamError(f"{what} is no JSON object")
+        raise BadStreamError(f"{what} is not a JSON object")
     return raw

@@ -128,7 +128,7 @@ class SinceTime:
         self._ago_us = parse_ago(self._text) if isinstance(self._text, str) else None
 
     def as_of(self, elapsed_s: float) -> str:
-        """Return the time to ask for, so long after the first request: what was a minute ago is longer ago by now."""
+        """Return the time to ask for, some time after the first request: a minute ago then is longer ago now."""
         if self._ago_us is None:
             return self._text
         return f"{self._ago_us // 1000 + math.ceil(elapsed_s * 1000)}ms"
@@ -260,7 +260,7 @@ def exact_text(text: str) -> str:
 
 
 _TOKENS = re.compile(r'"(?:[^"\\]|\\.)*"|[ \t\r\n+]+')
-"""Strings of a JSON text; and between them blanks, and the plus of an exponent, which it does not need."""
+"""Strings of a JSON text; and between them blanks, and the plus of an exponent, which can be left out."""
 
 _TOUCHED = re.compile("[^!-~]|[%+&;#]")
 
@@ -281,12 +281,12 @@ def parts_of(key: Any) -> Sequence[Any]:
 
 
 def is_printed(asked: Any, answered: Mapping[str, Any]) -> bool:
-    """Whether a key in an answer is just as it was asked for: its values in order, or a mapping by column."""
+    """Whether a key in an answer is exactly as it was sent: its values in order, or a mapping by column."""
     return answered == asked if isinstance(asked, dict) else [*answered.values()] == [*asked]
 
 
 def key_form(action: str, parts: Sequence[Any]) -> tuple[str, bool]:
-    """Return the same of calls that have the key behind their name: `windows`, `history`."""
+    """Return the same for calls that have the key after their name: `windows`, `history`."""
     target, has_query = key_target(parts)
     return target.replace("lookup" if has_query else "keys", action, 1), has_query
 

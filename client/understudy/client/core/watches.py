@@ -49,10 +49,10 @@ SILENCE_S: Final = 45.0
 """Time without an event or a comment after which a stream counts as cut: servers send one each 15 s."""
 
 POSITION_WAIT_S: Final = 3.0
-"""Time for which a server waits for a replica that is behind the position."""
+"""Time limit for a server's wait for a replica to reach the position."""
 
 MAX_BEGINNING: Final = 10_000
-"""Limit on the events that wait for the end of a prefix's beginning: ten times as many as servers send."""
+"""Limit on events held until all snapshots of a prefix have come: ten times as many as servers send."""
 
 MEDIA_TYPE: Final = "text/event-stream"
 MAX_EVENT_BYTES: Final = 16 * 1024 * 1024
@@ -132,7 +132,7 @@ class EventParser:
         try:
             name, _, value = line.decode().partition(":")
         except UnicodeDecodeError as error:
-            raise BadStreamError(f"a line is no UTF-8: {error.reason}") from None
+            raise BadStreamError(f"a line is not UTF-8: {error.reason}") from None
         self._field(name, value.removeprefix(" "))
         return None
 
@@ -154,10 +154,10 @@ class EventParser:
 
 
 class WatchOptions(TypedDict, total=False):
-    """The ways to watch. `position` is one to go on behind; `since` is a time, as of `changes`, of which all versions
-    since come first, without a snapshot. `patience` is for how long a watch may be without a stream
-    before it is an error; `versions` tells, too, up to which version nothing changed. `limit` and `include_expired` are
-    as in a lookup. `prefix` has values of the first key columns, in place of a key: all keys with it are watched.
+    """The ways to watch. `position`: resume after it. `since`: a time, as for `changes`; all versions since then come
+    first, without a snapshot. `patience`: how long a watch may be without a stream before it is an error; `versions`:
+    also say up to which version nothing changed. `limit` and `include_expired` are as in a lookup. `prefix` has values
+    of the first key columns, in place of a key: all keys with it are watched.
     """
 
     position: str | None
@@ -218,11 +218,11 @@ class Watching(Streaming):
         """The values of the keys that were asked for; and whether they are also there as servers print them."""
         self._parser = EventParser()
         self._told: dict[bytes, tuple[str, int]] = {}
-        """The lineage and the last version of each key that the program has; of a prefix of those behind the
+        """The lineage, and the last version of each key that the program has; of a prefix only versions after the
         position.
         """
         self._beginning: list[WatchEvent[Any]] = []
-        """The snapshots of a prefix until the last one comes. The program gets all or none of them: those of another
+        """The snapshots of a prefix until the last one comes. The program gets them all at once: those of another
         stream may lack a key.
         """
 
@@ -277,7 +277,7 @@ class Watching(Streaming):
         return None
 
     def _told_of(self, event: ServerEvent, raw: Mapping[str, Any], binding: Binding | None) -> Steps[None]:
-        """Tell an event that is new. Leave out those that this release does not know."""
+        """Yield an event if it is new. Skip kinds that this release does not know."""
         kind: EventKind
         match event.kind:
             case "snapshot" | "value" | "deleted" as kind:
@@ -334,7 +334,7 @@ class Watching(Streaming):
         self._told.clear()
 
     def _begun(self) -> Steps[None]:
-        """Tell the snapshots, which are complete now. All that comes behind this position is newer."""
+        """Yield the snapshots, which are complete now. Everything after this position is newer."""
         self._told.clear()
         held, self._beginning = self._beginning, []
         for event in held:
@@ -358,7 +358,7 @@ class Watching(Streaming):
         return True
 
     def _is_after(self, raw: Mapping[str, Any]) -> bool:
-        """Whether versions that are not told are behind the last one that was."""
+        """Whether there are versions after the last one that was yielded."""
         known, last = self._told.get(_key(raw)), raw.get("to")
         if type(last) is not int:
             raise BadStreamError("an event does not say which versions are coalesced")

@@ -1,1 +1,1 @@
-"""Transports: sockets of the client's own."""
+"""Transports over the client's own sockets."""

@@ -64,7 +64,7 @@ class AsyncTransport(Protocol):
 
 
 MAX_HEAD_BYTES = 64 * 1024
-"""Largest head of a reply in bytes; those of servers have some hundred."""
+"""Largest head of a reply in bytes; servers send a few hundred."""
 
 _MAX_INTERIM_REPLIES = 8
 _END_OF_HEAD = b"\r\n\r\n"
@@ -89,9 +89,9 @@ def _header_lines(endpoint: Endpoint, headers: Headers) -> str:
 
 
 class KnownHeads:
-    """The heads of replies that were parsed: a reply with the same head, and a body as long, is not parsed again.
+    """A cache of parsed heads of replies: a reply with the same head, and a body as long, is not parsed again.
 
-    Rule: only heads of replies whose body is all that is behind them, on connections that are kept. Threads share it.
+    Rule: only heads that nothing but their body follows, on connections that are kept. Threads share it.
     """
 
     def __init__(self) -> None:
@@ -166,7 +166,7 @@ class ReplyParser:
         """Return what the end of the connection means while the reply is not complete."""
         has_length = not self._headers.keys().isdisjoint((b"content-length", b"transfer-encoding"))
         if self._size and not has_length:
-            why = "a reply without a length, of which the end cannot be told from a cut"
+            why = "a reply without a length, so its end cannot be told from a cut"
             return Failure(FailureKind.BAD_REPLY, why)
         where = f"after {self._size} bytes of the body" if self._size else f"after {self.heard} bytes"
         return Failure(FailureKind.CUT, f"the server closed the connection {where}")
@@ -195,7 +195,7 @@ class ReplyParser:
         if status < 200:  # an interim reply: the real one follows
             self._headers.clear()
             return
-        self._keeps_alive = self._parser.should_keep_alive()  # known here only: the parser is reset behind this
+        self._keeps_alive = self._parser.should_keep_alive()  # known here only: the parser is reset after this
         headers = self._headers
         if headers.get(b"content-encoding", b"identity").lower() != b"identity":
             self._fail("a compressed reply, which was not asked for")
@@ -205,7 +205,7 @@ class ReplyParser:
 
 
 class StreamParser(ReplyParser):
-    """A parser of one reply whose body, with status 200, is taken while it comes. `headers` are there then.
+    """A parser of one reply that streams the body of a status 200. `headers` are set then.
 
     After the whole end of the body `is_whole` is true. A reply of another status is kept whole, as `reply`.
     """

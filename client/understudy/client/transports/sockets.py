@@ -1,7 +1,7 @@
 """The default transport of `Client`: HTTP/1.1 over sockets of its own, kept open between calls.
 
-A thin one, because it carries nothing but this API: it adds 3 µs to a bare socket where http.client adds 25 (decision
-0069). Each wait ends with the call's deadline, however slowly a server sends.
+It is thin, because it carries nothing but this API: it adds 3 µs to a bare socket, http.client adds 25 (decision 0069).
+Each wait ends at the call's deadline, however slowly a server sends.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ class SocketTransport:
         """Return a kept connection that its server has not closed."""
         if self._pid != os.getpid():
             self._pid = os.getpid()
-            self.close()  # only the copies: its parent goes on to use them
+            self.close()  # only the copies: its parent still uses them
         idle = self._idle.get(endpoint)
         while idle:
             try:
@@ -141,7 +141,7 @@ class SocketTransport:
             idle.pop().close()
 
     def _drop_closed(self) -> None:
-        """Close the connections that their servers have closed: a server that is gone for good is not asked again."""
+        """Close connections that the server has closed: a server that is gone for good may never be asked again."""
         for idle in list(self._idle.values()):
             for _ in range(len(idle)):
                 try:
@@ -274,11 +274,11 @@ def _late(parser: ReplyParser | None) -> Failure:
 class SocketStream:
     """The body of a reply as it comes, with the connection that carries it.
 
-    While a thread reads it, that thread frees the descriptor, also when another one closes the stream: the reader may
-    be about to wait for it, and would wait for whatever gets the same number next.
+    While a thread reads it, that thread frees the descriptor, even if another one closes the stream: the reader may be
+    about to wait on it, and would wait on whatever gets the same number next.
     """
 
-    # Each side sets its own flag before it looks at the other's, so that one of them, at least, frees it.
+    # Each side sets its own flag before it reads the other's, so that at least one of them frees it.
     _is_read = False
     _is_closed = False
 
@@ -320,7 +320,7 @@ class SocketStream:
 
 
 def _read(made: socket.socket, parser: StreamParser, deadline_s: float) -> Failure | None:
-    """Read once. Return the failure of a connection that ended, or on which nothing came in time. Raises OSError."""
+    """Read once. Return the failure if the connection ended, or nothing came in time. Raises OSError."""
     left_s = deadline_s - monotonic()
     if left_s <= 0:
         return LATE

@@ -1,8 +1,8 @@
 """The default transport of `AsyncClient`: HTTP/1.1 by protocols of asyncio, kept open between calls.
 
-A protocol and no stream reader: each reply is one callback and one future. A call that is cancelled closes its
-connection, so that no half reply stays in one. A reader of a stream that is slow stops the connection, so that the
-server notices and little is held here.
+It uses protocols, not stream readers: each reply is one callback and one future. A cancelled call closes its
+connection, so that no half reply stays in it. A slow reader of a stream pauses the connection, so that the server
+notices and little is held here.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ MAX_HELD_BYTES = 256 * 1024
 
 
 class LiveStream(asyncio.Protocol):
-    """A connection with one request, whose reply is read while it comes."""
+    """A connection with one request and a streamed reply."""
 
     def __init__(self) -> None:
         self._parser = StreamParser()
