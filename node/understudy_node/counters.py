@@ -1,7 +1,7 @@
-"""The counts of a node at work, for its metrics: the ages of its answers, failures, restored bytes, and the time from
-a commit to the moment when this node can serve it.
+"""Counters of a node for its metrics: the ages of its answers, failures, restored bytes, and the time from a commit
+until this node can serve it.
 
-Figures that the node's state shows when the metrics are asked for are not counted here.
+Figures that can be read from the node's state at a scrape are not counted here.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ FINE_BOUNDS_MS = _fine_bounds()
 
 
 class CommitToVisible:
-    """The delays of one node: all of them, and those of the last minute (time is passed in)."""
+    """The delays of one node: all, and the last minute's (time is passed in)."""
 
     def __init__(self) -> None:
         self._histogram = Histogram(BOUNDS_MS)
         self._slices: deque[tuple[int, list[int]]] = deque(maxlen=SLICES)
-        """Number and counts of each part of the minute in which something was observed."""
+        """Number and counts of each part of the minute with an observation."""
         self._lock = Lock()
 
     def observe(self, delay_ms: float, now_ms: float) -> None:
@@ -76,7 +76,7 @@ def _whole(ms: float) -> int:
 
 
 class During(StrEnum):
-    """The work in which the storage failed."""
+    """The work during which the storage failed."""
 
     FOLLOW = "follow"
     """A poll of the commit log."""
@@ -85,8 +85,8 @@ class During(StrEnum):
 
 
 class ReadLags:
-    """The ages of the versions from which this node answered. A lookup counts once, and so do the keys of a hop or a
-    batch that are of one partition. Used on the serving loop.
+    """The ages of the versions that this node answered from. A lookup counts once, and so do the keys of one partition
+    in a hop or a batch. Used on the serving loop.
     """
 
     def __init__(self) -> None:

@@ -1,9 +1,9 @@
 """Examines a checkpoint and its storage once, for `understudy doctor`: what is there, what can be served, what to
 change.
 
-Of a checkpoint it reads what `understudy serve` reads at its start, and lists the files of the state; `findings_of`
-decides and is pure. Of a URL it first checks the storage, one step after the other: each ends as ok, warn or fail, with
-what to do, and what depends on a failed step is left out. The functions `*_check` decide and are pure.
+It reads what `understudy serve` reads at its start, and lists the state files; `findings_of` decides and is pure. For a
+URL it first checks the storage step by step: each ends as ok, warn or fail, with what to do, and steps that depend on a
+failed one are skipped. The functions `*_check` decide and are pure.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ Aliases = Mapping[str, StoreAlias]
 Finding = dict[str, str]
 
 CLOCK_TOLERANCE_S = 5.0
-"""A commit may come from a clock that is so much ahead; beyond it time lag is worth nothing."""
+"""Tolerated clock skew of a commit's time; beyond it time lag is meaningless."""
 
 PARALLEL = 8
-"""Number of stores whose files are looked for at once."""
+"""Number of stores examined at once."""
 
 FEW_VERSIONS = 10
-"""Spark keeps 100 by default. A node that restores while the query goes on needs some."""
+"""Spark keeps 100 by default. A node that restores while the query runs needs some."""
 
 
 T = TypeVar("T")
@@ -75,7 +75,7 @@ def clock_check(skew_s: float | None, host: str) -> Check:
     return _check(
         "clock",
         state,
-        f"this machine's clock is {abs(skew_s):.0f} s {ahead} that of {host}",
+        f"this machine's clock is {abs(skew_s):.0f} s {ahead} {host}'s",
         "" if state == "ok" else f"{_NTP}: stores refuse requests that are signed by a wrong clock",
     )
 
@@ -127,7 +127,7 @@ def _checks_of_files(files: CheckpointFiles) -> Iterator[Check]:
 
 
 def _commit(files: CheckpointFiles) -> Iterator[Check]:
-    """Ask for the newest commit, and for the one after it, which does not exist and must be told so."""
+    """Ask for the newest commit, and for the one after it, which must be reported as absent."""
     batches, refused = _tried(lambda: batch_ids(files.list("commits") or []), "commit")
     if refused or not batches:
         yield refused or _check("commit", "fail", "nothing was committed yet", "Start the query, or wait for its batch")
@@ -158,7 +158,7 @@ def _clock(endpoint: str) -> Check:
     before_s = time.time()
     try:
         date = httpx.head(address, timeout=_TIMEOUT, trust_env=True).headers.get("date")
-    except (httpx.HTTPError, httpx.InvalidURL):  # the checks behind this one say what is wrong with the connection
+    except (httpx.HTTPError, httpx.InvalidURL):  # the checks after this one say what is wrong with the connection
         return clock_check(None, host)
     middle_s = (before_s + time.time()) / 2
     try:
@@ -219,7 +219,7 @@ def restart_report(files: CheckpointFiles, description: CheckpointDescription) -
 
 
 def missing_files(files: CheckpointFiles, description: CheckpointDescription) -> list[Finding]:
-    """List the versions of the newest state that the files do not give: Spark cannot restart from them."""
+    """List the versions of the newest state that the files do not give: Spark cannot restart without them."""
     if description.last_commit is None:
         return []
     target = description.last_commit.batch_id + 1

@@ -1,4 +1,4 @@
-"""The events of a node, of which the newest are kept for operators who look later, and why it is degraded now."""
+"""The newest events of a node, kept for operators who look later, and why it is degraded now."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class NodeEvents:
         self._ready: tuple[Lineage, Layout, frozenset[str]] | None = None
         """Lineage, layout and tasks of the last "ready" event."""
         self._ready_generation: Generation | None = None
-        """The last generation that was found ready: it need not be checked again."""
+        """The last generation found ready: it is not checked again."""
         self._damaged_copies = 0
 
     def __iter__(self) -> Iterator[NodeEvent]:
@@ -134,7 +134,7 @@ CAUSES = (
     GOSSIP_KEY_MISSING,
     LEASE_HELD_BY_UNSIGNED,
 )
-"""The labels of the metric, with those of the process."""
+"""The labels of the metric, with the process's."""
 
 
 def causes_of(

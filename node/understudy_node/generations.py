@@ -1,12 +1,12 @@
-"""The generation that is served and the one that will replace it: one thread changes them, readers read references.
+"""The served generation and its successor: one thread changes them, readers read references.
 
 A generation is one layout of one lineage: the description of the checkpoint, and the replicas built from it. It never
-changes. When the query changes its layout, the new one is restored beside the one that is served, and swapped in when
-all tasks that the node is to hold of it can answer. Other duties or names make a new generation of the same layout:
-replicas that stay are the same objects, so that nothing is restored twice and no answer is interrupted.
+changes. When the query changes its layout, the new generation is restored next to the served one, and swapped in when
+all its tasks that the node is to hold can answer. Other duties or names make a new generation of the same layout:
+replicas that stay are the same objects, so nothing is restored twice and no answer is interrupted.
 
-When the query was started again with other state, a running node takes over what it can. Replicas stay as they are. So
-does an operator whose replicas would have to be others: it is read as before, until the node is started again.
+When the query was restarted with other state, a running node adopts what it can. Replicas stay as they are. So does an
+operator that would need other replicas: it is read as before, until the node is restarted.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Layout:
     placement: KeyPlacement
 
     def fits(self, record: CommitRecord) -> bool:
-        """Whether a version was written in this layout: another placement changes no file of before."""
+        """Whether a version was written in this layout: another placement does not change earlier files."""
         written = layout_of(record)
         return (written.partitions, written.provider) == (self.partitions, self.provider)
 
@@ -263,10 +263,10 @@ class Generations:
         self._event = event
         self._leaving: list[TaskReplica] = []
         self._fitted: tuple[object, ...] | None = None
-        """The generations, duties and announcement that `refit` found to fit, or made fit; None: it must look again."""
+        """The generations, duties and announcement that the last `refit` made fit; None: it must run again."""
         self._is_named = False
         self._unreported: Naming | None = None
-        """Names in use of which no event told yet."""
+        """Names in use that had no event yet."""
         self._roles = threading.Lock()
 
     @property
@@ -288,7 +288,7 @@ class Generations:
 
     @property
     def are_settled(self) -> bool:
-        """Whether all that is to be held can answer, and nothing is on its way in or out."""
+        """Whether everything to be held can answer, and nothing is joining or leaving."""
         return self.serving is not None and self.serving.ready and self.pending is None and not self._leaving
 
     def swap_if_ready(self) -> bool:
@@ -344,7 +344,7 @@ class Generations:
         return True
 
     def drop(self) -> None:
-        """Hold nothing: none of it is part of the present history."""
+        """Hold nothing: it is all from another history."""
         dropped = self.all()
         self.serving = self.pending = None
         for generation in dropped:
@@ -361,7 +361,7 @@ class Generations:
         serving, pending = self.serving, self.pending
         wanted, waits, fitted = (serving, pending, self.duties, self.announcement), bool(self._leaving), self._fitted
         if not waits and fitted and all(now is before for now, before in zip(wanted, fitted, strict=True)):
-            return False  # a hundred polls a second, and a thousand tasks to look at
+            return False  # a hundred polls a second, and a thousand tasks to check
         self.serving = None if serving is None else self._refitted(serving, wiring)
         self.pending = None if pending is None else self._refitted(pending, wiring)
         for before, after in ((serving, self.serving), (pending, self.pending)):
@@ -429,7 +429,7 @@ class Generations:
         self._is_named = bool(naming.announced)
 
     def _chosen(self, layout: Layout, kept: Container[str]) -> Callable[[str], bool]:
-        """Return which tasks of a layout to hold; while no duties apply to it, those that are held already.
+        """Return which tasks of a layout to hold; while no duties apply to it, the current ones.
 
         A leaving replica may still remove files in the directory that a new replica of its task would use: the new one
         waits until the old one is gone.
@@ -455,7 +455,7 @@ class Generations:
 
 
 def _give_roles(generation: Generation, duties: Duties) -> None:
-    """Give replicas their roles; one whose task is no longer to be held becomes a standby."""
+    """Give replicas their roles; one that is no longer to be held becomes a standby."""
     if duties.are_about(generation.layout.partitions):
         for replica in generation.replicas:
             replica.origin.set_role(duties.role_of(replica.key) or Role.STANDBY)

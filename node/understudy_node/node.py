@@ -63,7 +63,7 @@ class Node(HttpService):
         cache: BlockCache | None = None,
         workers: Steps | None = None,
     ) -> None:
-        """Read the checkpoint's description. `cache` and `workers` are those of a process that has several nodes.
+        """Read the checkpoint's description. `cache` and `workers` are shared in a process of several nodes.
 
         Raises UnderstudyError, before anything is started, for an unusable checkpoint.
         """
@@ -81,7 +81,7 @@ class Node(HttpService):
         aliases = {} if settings.aliases is None else read_aliases(settings.aliases)
         self._named = named_operators(aliases)
         description = describe(files, self._named)
-        if description.operators:  # before the first batch no store exists whose names could be checked
+        if description.operators:  # before the first batch there are no stores to check the names of
             served_stores(description, aliases)
         self._poller = Poller(files, clock)
         self._schemas = NewSchemas(files)
@@ -196,7 +196,7 @@ class Node(HttpService):
 
     @property
     def dead(self) -> str | None:
-        """The bug that ended a background thread, so that this process cannot go on; None while it can."""
+        """The bug that ended a background thread, so this process must end; None without one."""
         failure = self._loop.failure or self._schedule.workers.failure
         return None if failure is None else f"a background task died: {failure!r}"
 
@@ -239,7 +239,7 @@ class Node(HttpService):
         return [replica for replica in self._generations.replicas() if replica.stalled]
 
     def now_ms(self) -> float:
-        """Return the time of the monotonic clock to which the times of `end` refer."""
+        """Return the time of the monotonic clock that the times of `end` refer to."""
         return self._clock.monotonic_ms()
 
     def wall_us(self) -> int:
@@ -314,7 +314,7 @@ class Node(HttpService):
                 )
             case Verdict.GONE:
                 raise NotACheckpointError(
-                    "the checkpoint is gone", where=self.files.url, fix="Answers go on, with unknown lag; restore it"
+                    "the checkpoint is gone", where=self.files.url, fix="Lookups work, with unknown lag; restore it"
                 )
             case Verdict.AHEAD:
                 self.events.note(

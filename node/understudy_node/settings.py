@@ -1,6 +1,6 @@
-"""The settings of a node's process, and from them those of each of its applications.
+"""The settings of a node's process, and the settings of each application derived from them.
 
-A process of one application is named its checkpoint; one of several gets a list or a file of them, or roots below which
+A process of one application gets its checkpoint; one of several gets a list or a file of them, or roots below which
 queries announce theirs. `understudy_shared.base.service_settings` says where settings come from.
 """
 
@@ -129,7 +129,7 @@ class ClusterNodeSettings(AnnouncedFields, ClusterNodeFields, BusSettings, NodeS
             raise SettingsError(
                 f"{self.advertised_host} is every interface, not an address that routers can connect to",
                 where="advertise_host",
-                fix="Say with --advertise-host by which name or address this node is reached",
+                fix="Give the name or address that reaches this node with --advertise-host",
             )
         parse_seeds(self.seed)
         given = self.model_fields_set & AnnouncedFields.model_fields.keys()

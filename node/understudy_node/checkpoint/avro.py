@@ -1,11 +1,11 @@
 """Compiles decoders of Avro records, and encoders of keys, as Spark writes them into state (`encodingFormat` avro).
 
-Spark derives the Avro schema from the columns: a column is a union of null and its type, whether it may be null or not;
-so is an element that is a struct, an array or a map, and no other. A decimal is as many bytes as its precision needs. A
-record is read with the columns that it was written with, and converted to those of the newest schema by the rules of
-Avro: columns are found by their names, new ones are null, and numbers may have become wider. Doubtful conversions are
-refused by name. Values are those of `understudy_shared.spark.unsafe_row`.
-Keys are written exactly as Spark does: one that differs in one byte is another key.
+Spark derives the Avro schema from the columns: every column is a union of null and its type, nullable or not; of the
+elements only structs, arrays and maps are. A decimal is as many bytes as its precision needs. A record is read with its
+writer's columns, and resolved to the newest schema by Avro's rules: columns are found by name, new ones are null, and
+numbers may have become wider. Doubtful conversions are refused by name. Values are as in
+`understudy_shared.spark.unsafe_row`. Keys are written exactly as Spark does: one that differs in one byte is another
+key.
 
 A reader takes the bytes and a position, and returns a value and the position after it. Every length is checked before
 anything is read; malformed bytes raise CorruptFileError, and no other error. All of it is pure.
@@ -191,7 +191,7 @@ _READERS: Final[Mapping[type[SparkType], Read]] = MappingProxyType(
 _WIDER: Final = frozenset(
     {(IntType, LongType), (IntType, FloatType), (IntType, DoubleType), (LongType, DoubleType), (FloatType, DoubleType)}
 )
-"""Pairs of types: numbers of the first are read as those of the second. Avro reads a long as a float, too."""
+"""Promotions: a number of the first type is read as the second. Avro reads a long as a float, too."""
 _AS_FLOATS: Final = (FloatType, DoubleType)
 
 
@@ -207,7 +207,7 @@ def compile_avro_decoder(written: StructType, shown: StructType) -> AvroDecoder:
         row, end = read(data, at)
         # Bytes that are left belong to another schema, even if each value before them made sense.
         if end != len(data):
-            raise damaged("there is more behind it", end)
+            raise damaged("there are bytes after it", end)
         return cast("tuple[object, ...]", row)
 
     return decode
@@ -269,7 +269,7 @@ def _require_type(kind: SparkType, path: str) -> None:
 
 
 def _struct_reader(written: StructType, shown: StructType, path: str) -> Read:
-    """Make a reader of the columns in the order in which they were written; it puts each where it is shown."""
+    """Make a reader of the columns in the order they were written; it puts each where it is shown."""
     require_avro(written, path)
     require_avro(shown, path)
     places = {each.name: place for place, each in enumerate(shown.fields)}

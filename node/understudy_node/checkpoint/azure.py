@@ -56,7 +56,7 @@ class Azure(StoreFolder):
     )
 
     def __init__(self, url: str, access: Callable[[], StoreAccess] | None = None) -> None:
-        """Parse the URL. By default the credentials are those of this process."""
+        """Parse the URL. By default the credentials are this process's."""
         location = location_of(
             url,
             _LOCATION,
@@ -76,7 +76,7 @@ class Azure(StoreFolder):
 def azure_access(environ: Mapping[str, str], account: str | None, cloud: str | None) -> StoreAccess:
     """Return account, endpoint and credentials beyond the environment. Raises SettingsError.
 
-    `account` and `cloud` are those of the URL, as in `account.dfs.core.windows.net`; None if the URL names neither.
+    `account` and `cloud` are the URL's, as in `account.dfs.core.windows.net`; None if the URL names neither.
     """
     refuse_empty(environ, (*_KEYS, *_SAS, *_IDENTITIES, *_ENDPOINTS))
     given = _connection(environ.get(_CONNECTION_STRING, ""))

@@ -187,7 +187,7 @@ class _Decoder:
             run += 1
             if run == wait:
                 count = _count_run(raw, position, key_size, value_size, left)
-                # A short run did not repay the look ahead: require a longer one before the next.
+                # A short run did not repay looking ahead: require a longer one before the next.
                 run, wait = 0, (_FIRST_RUN if count >= 4 * wait else min(2 * wait, _LONGEST_WAIT))
                 run_end = position + count * (8 + key_size + value_size)
                 changes.update(struct.iter_unpack(f">4x{key_size}s4x{value_size}s", memoryview(raw)[position:run_end]))

@@ -309,7 +309,7 @@ def _pieces(
             raise too_large(name=name, max_bytes=max_bytes)
         if filled and filled + size > piece_bytes:
             yield piece[:filled]
-            # Another thread may go on from here, and this one may have decompressed another file meanwhile.
+            # Another thread may continue here, and this one may have decompressed another file meanwhile.
             piece, filled = _buffers.of(piece_bytes), 0
         if size > len(piece):
             piece = _buffers.of(size)
@@ -320,7 +320,7 @@ def _pieces(
 
 
 def _zstd_pieces(path: Path, *, name: str, max_bytes: int, piece_bytes: int) -> Iterator[memoryview]:
-    """Decompress a zstd frame in one go, into a file beside it, so that its content is not in memory."""
+    """Decompress a zstd frame in one go, into a file next to it, so that its content is not in memory."""
     scratch = path.with_name(f"{path.name}.decompressed")
     try:
         data = path.read_bytes()

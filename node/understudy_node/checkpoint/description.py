@@ -1,7 +1,7 @@
 """Describes a checkpoint: its query, its last commit, its operators and stores with their schemas.
 
 Rule: what cannot be served is named with the reason and what to do; an unsupported operator does not stop the others.
-This reads files through `CheckpointFiles` and leaves every judgement of bytes to the pure modules beside it.
+This module reads files through `CheckpointFiles`; the pure modules next to it judge the bytes.
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ class CheckpointDescription:
 
     Before the first commit `last_commit`, `format_version` and `retained_versions` are `None`, and `operators` may be
     empty. `changelogs` is whether RocksDB wrote changelogs lately (`None`: not RocksDB, or no files yet).
-    `retained_versions` are the versions whose commits are still there, first and last.
+    `retained_versions` are the first and the last version that still have their commit.
     """
 
     url: str
@@ -151,7 +151,7 @@ def store_directory(operator_id: int, partition: int, store_name: str) -> str:
 
 def describe(files: CheckpointFiles, named: Mapping[int, str] = NONE_NAMED) -> CheckpointDescription:
     """Describe a checkpoint; raise `NotACheckpointError`, or `UnsupportedError` when no operator can be served. `named`
-    are operators that somebody says, by number, for those that cannot be inferred.
+    are operators given by the user, by number, for those that cannot be inferred.
     """
     require_checkpoint(files)
     query_id = parse_query_id(files.read("metadata", MAX_LOG_BYTES))
@@ -186,7 +186,7 @@ def describe(files: CheckpointFiles, named: Mapping[int, str] = NONE_NAMED) -> C
 
 
 def _read_offsets(files: CheckpointFiles, last_commit: Commit | None) -> OffsetEntry | None:
-    """Read the committed batch's offsets; before the first commit those of the batch that is running."""
+    """Read the committed batch's offsets; before the first commit the running batch's."""
     started = batch_ids(files.list("offsets") or []) if last_commit is None else [last_commit.batch_id]
     if not started:
         return None
@@ -199,8 +199,8 @@ def _read_offsets(files: CheckpointFiles, last_commit: Commit | None) -> OffsetE
 def _describe_operators(
     files: CheckpointFiles, offsets: OffsetEntry, named: Mapping[int, str], *, has_committed: bool
 ) -> tuple[OperatorDescription, ...]:
-    """Describe the operators; before the first commit those that have metadata: their first batch writes it, and what
-    it is inferred from without.
+    """Describe the operators; before the first commit only those with metadata: the first batch writes it, or what it
+    is inferred from.
     """
     refuse_encoding(offsets.properties.encoding_format, where=files.url)
     return tuple(
@@ -283,7 +283,7 @@ def _infer_metadata(
             (family,) = parse_schema_file(files.read(path, MAX_LOG_BYTES), name=path)
         except VanishedError as error:
             raise UnsupportedError(
-                f"Operator {operator_id} has neither metadata nor a schema: Spark 3.0 and older write none of them",
+                f"Operator {operator_id} has neither metadata nor a schema: Spark 3.0 and older write neither",
                 where=f"{files.url}/{path}",
                 fix=CONTINUE,
             ) from error
@@ -336,8 +336,8 @@ def _describe_store(
 def _schemas_before(
     files: CheckpointFiles, operator_id: int, store: StoreMetadata, *, are_needed: bool
 ) -> tuple[SchemaFile, ...]:
-    """Read all but the newest file, oldest first. When no record is written by them they are only shown: then the
-    newest of them will do, as far as they can be read.
+    """Read all but the newest file, oldest first. If no record depends on them they are only shown: then the newest
+    readable ones suffice.
     """
     found = []
     for name in store.schema_file_names[:-1] if are_needed else store.schema_file_names[-MAX_SCHEMAS:-1]:

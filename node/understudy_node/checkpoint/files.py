@@ -1,7 +1,7 @@
-"""Access to a checkpoint's files; here those of a local disk. `opening` chooses the storage.
+"""Access to a checkpoint's files, and the local disk as storage. `opening` chooses the storage.
 
 Paths are relative to the checkpoint, `/`-separated; absolute paths and `..` are refused, so nothing escapes the root.
-Rule: absent is a value (`None`) where the caller polls, and `VanishedError` where it has already chosen the file; every
+Rule: an absent file is `None` to a caller that polls, and `VanishedError` to one that has already chosen it; every
 other failure of the storage is a `CheckpointError`. Nothing here is cached: a poll must see what is there now.
 """
 
@@ -30,7 +30,7 @@ DEFAULT_MAX_READ_BYTES = 1 << 30
 
 DISK_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 _HEAD_BYTES = 1 << 16
-"""Bytes of a file that are read first: most files have fewer. So many zeros begin no file of Spark's."""
+"""Bytes of a file that are read first: most files have fewer. No file of Spark's begins with so many zeros."""
 
 _KINDS = {
     stat.S_IFIFO: "a FIFO",
@@ -46,7 +46,7 @@ class FileStat:
     """The identity of a path's content: rewriting the file changes it.
 
     `inode` is a hash of the entity tag on object stores (0 without one); `mtime_ns` is as fine as the storage gives it,
-    0 when it gives no time. `coarse_ns` is how much later than that the file may have been written.
+    0 when it gives no time. `coarse_ns`: the file may have been written up to this much later.
     """
 
     mtime_ns: int
@@ -104,7 +104,7 @@ class CheckpointFiles(ABC):
 
     @abstractmethod
     def fetch(self, path: str, destination: Path) -> FetchMethod:
-        """Bring the file to `destination` on local disk, whole or not at all; return by which method."""
+        """Bring the file to `destination` on local disk, whole or not at all; return the method."""
 
 
 class LocalFiles(CheckpointFiles):
@@ -199,7 +199,7 @@ def _require_regular(found: os.stat_result, where: str) -> None:
 
 
 def _require_written(head: bytes, where: str) -> None:
-    """Raise for a large file that begins with a hole: it may have a gigabyte, and be tried again every second."""
+    """Raise for a large file that begins with a hole: it may be a gigabyte, and be retried every second."""
     if len(head) == _HEAD_BYTES and not head.strip(b"\0"):
         raise CorruptFileError(
             f"The file begins with {_HEAD_BYTES} zero bytes: it is sparse, or its content never reached the disk",
@@ -221,7 +221,7 @@ def _link_or_copy(source: str, arriving: Path) -> FetchMethod:
 
 @contextmanager
 def arriving_file(destination: Path) -> Iterator[Path]:
-    """Open a temporary name beside `destination`, which it gets on success; make the directory."""
+    """Open a temporary name next to `destination`, which it gets on success; make the directory."""
     arriving = destination.with_name(f".{destination.name}.{uuid.uuid4().hex}.arriving")
     try:
         destination.parent.mkdir(parents=True, exist_ok=True)
@@ -232,7 +232,7 @@ def arriving_file(destination: Path) -> Iterator[Path]:
             raise LocalDiskError(
                 "The disk is full",
                 where=str(destination.parent),
-                fix="Free space there, or give the node another --data-dir; the replica goes on by itself",
+                fix="Free space there, or give the node another --data-dir; the replica continues by itself",
             ) from error
         raise storage_error("Cannot write", str(destination), error) from error
     finally:

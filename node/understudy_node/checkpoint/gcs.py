@@ -1,8 +1,8 @@
 """The parts of `object_store.StoreFolder` that are specific to Google Cloud Storage.
 
 The library reads the environment, key files and files of gcloud, and asks the metadata service (GKE, Compute Engine);
-google-auth, in the extra `gcs`, adds identity federation and impersonation. The file is looked at here first: the
-library does not say which one it read, nor what is wrong with it.
+google-auth, in the extra `gcs`, adds identity federation and impersonation. The file is checked here first: the library
+says neither which one it read nor what is wrong with it.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class GCS(StoreFolder):
     )
 
     def __init__(self, url: str, access: Callable[[], StoreAccess] | None = None) -> None:
-        """Parse the URL. By default the credentials are those of this process."""
+        """Parse the URL. By default the credentials are this process's."""
         fix = "Write gs://bucket/path. Credentials come from the environment, a key file or a service account"
         location = location_of(url, _LOCATION, store="Google Cloud Storage", fix=fix)
         super().__init__(url, location[1], location[2], access or (lambda: gcs_access(os.environ, text_of)))
@@ -107,7 +107,7 @@ def _read(text: str, path: Path) -> Mapping[str, Any]:
     """Return a file's credentials. Raises SettingsError if their type is not supported."""
     try:
         found = json.loads(text)
-    except ValueError:  # whose text repeats the file's
+    except ValueError:  # its text repeats the file's
         found = None
     kind = found.get("type") if isinstance(found, dict) else None
     if found is not None and kind in _READ:
@@ -128,12 +128,12 @@ class IdentityError(Exception):
 
 
 class GoogleToken:
-    """The tokens of an identity that google-auth knows: the library calls it for a request once a token has
+    """The tokens of an identity that google-auth knows: the library asks for one when its token has less than
     `refresh_threshold` left. One caller renews it; a token that is still valid is used until its end.
     """
 
     refresh_threshold = timedelta(minutes=3, seconds=45)
-    """The time from which google-auth calls a token stale."""
+    """The remaining time at which google-auth calls a token stale."""
 
     def __init__(self, credentials: Any) -> None:
         from google.auth.transport.requests import Request  # noqa: PLC0415  # an extra, and slow to import
@@ -143,7 +143,7 @@ class GoogleToken:
         self._said = ""
 
     def __call__(self) -> dict[str, Any]:
-        """Return the present token. Raises IdentityError without a valid one, where no new one can be had."""
+        """Return the current token. Raises IdentityError if it expired and cannot be renewed."""
         from google.auth.credentials import TokenState  # noqa: PLC0415
 
         if self._state() is not TokenState.FRESH and self._renewing.acquire(
@@ -165,7 +165,7 @@ class GoogleToken:
         self._said = "kind: NoProof,"
         try:
             self._credentials.refresh(self._ask)
-        except (GoogleAuthError, OSError, ValueError):  # whose text may be the provider's
+        except (GoogleAuthError, OSError, ValueError):  # the text may be the provider's
             if is_needed:
                 raise IdentityError(self._said) from None
 
@@ -196,7 +196,7 @@ def google_token(info: Mapping[str, Any], path: Path) -> GoogleToken:
         ) from error
     try:
         return GoogleToken(_credentials(info))
-    except (GoogleAuthError, ValueError, KeyError, TypeError, AttributeError):  # whose text may have a secret in it
+    except (GoogleAuthError, ValueError, KeyError, TypeError, AttributeError):  # the text may have a secret in it
         raise SettingsError(
             f"The file's credentials of the type {kind} are not understood",
             where=str(path),
@@ -205,7 +205,9 @@ def google_token(info: Mapping[str, Any], path: Path) -> GoogleToken:
 
 
 def _credentials(info: Mapping[str, Any]) -> Any:
-    """Return google-auth's credentials of a file. Raises what a file that is not understood makes it raise."""
+    """Return google-auth's credentials for a file. Raises google-auth's errors for a file that it does not
+    understand.
+    """
     from google.auth import (  # noqa: PLC0415
         aws,
         external_account_authorized_user,

@@ -1,9 +1,9 @@
 """A checkpoint in HDFS (decision 0081), by hdfs-native: no JVM. Name services and Kerberos come from HADOOP_CONF_DIR.
 
-Rule: a file is read between two equal stats, for HDFS knows no conditions: what was replaced meanwhile is read again,
-and a download that was cut goes on only in the same file. The library knows no deadlines, so each of its calls runs on
-an event loop where it can be cancelled. Hadoop's class of an exception decides what a failed request means: whether to
-try again, and what to tell the reader. Of its text only the path of a refused permission is shown.
+Rule: a file is read between two equal stats, because HDFS has no conditional reads: a file replaced meanwhile is read
+again, and a download that was cut resumes only in the same file. The library has no deadlines, so each of its calls
+runs on an event loop where it can be cancelled. The class of Hadoop's exception decides what a failed request means:
+whether to retry, and what to tell the reader. Of its text only the path of a refused permission is shown.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ from understudy_shared.base.masking import masked_location
 T = TypeVar("T")
 
 COARSE_NS = 999_999
-"""Times are those of the close of a file, in milliseconds, cut off. A rename keeps them."""
+"""Times are when a file was closed, in truncated milliseconds. A rename keeps them."""
 
 RENEW_MS = 10_000.0
 """Time between two connections. A client of the library has a thread for each core, and is kept for a while."""
 
 REST_S = 120.0
-"""Seconds after its last call in which a client is kept: calls were ended by then, and look-ups are over."""
+"""Seconds that a client is kept after its last call: calls have ended by then, and look-ups are over."""
 
 PIECE_BYTES = 1 << 20
 """Bytes of a read that are handed over at once."""
@@ -123,7 +123,7 @@ class _Download(Download):
     """The stat of the file when the download began."""
 
     def go_on(self, client: HadoopClient) -> FileStat:
-        """Begin, or go on where the try before was cut. Return the stat of the file, which is whole."""
+        """Start, or resume where the try before was cut. Return the stat of the file, which is complete."""
         found = self._same(client)
         if self.max_bytes is not None and found.size > self.max_bytes:
             raise too_large_to_read(self.where, found.size, self.max_bytes)
@@ -138,7 +138,7 @@ class _Download(Download):
         return found
 
     def _same(self, client: HadoopClient) -> FileStat:
-        """Return the stat of the file, which must be the one whose download began."""
+        """Return the stat of the file, which must still be the one that the download began with."""
         found = client.stat(self.path)
         if self.found is None:
             self.found = found
@@ -234,7 +234,7 @@ def hadoop_conf(environ: Mapping[str, str], read_file: ReadFile) -> Mapping[str,
         try:
             properties = ElementTree.fromstring(text).iter("property")  # noqa: S314 -- see above
         except ElementTree.ParseError as error:
-            raise SettingsError(f"The file is no XML: {error}", where=str(path)) from None
+            raise SettingsError(f"The file is not XML: {error}", where=str(path)) from None
         pairs = ((each.findtext("name", "").strip(), each.findtext("value", "").strip()) for each in properties)
         found |= {name: value for name, value in pairs if name}
     return found
@@ -296,7 +296,7 @@ class Hdfs:
         return hadoop_failure(error, places_of(self._environ), self._away)
 
     def _authority(self, conf: Mapping[str, str]) -> tuple[str, str]:
-        """Return the place to ask, and its host or name service. A URL without one means `fs.defaultFS`."""
+        """Return the address, and its host or name service. A URL without a host means `fs.defaultFS`."""
         host, port = self._host, self._port
         if not host:
             default = _LOCATION.fullmatch(conf.get("fs.defaultFS", "").rstrip("/"))
@@ -320,10 +320,10 @@ class Hdfs:
 
 
 class KeptClients:
-    """The clients of this process, of which one that may have work under way is kept.
+    """The clients of this process. One that may have work under way is kept.
 
-    The end of a client waits for its look-ups of addresses, and for an answer that comes in that moment. That answer
-    waits for the interpreter's lock, which the end holds.
+    Closing a client waits for its look-ups of addresses, and for an answer that arrives just then. That answer waits
+    for the interpreter's lock, which the close holds: a deadlock.
     """
 
     def __init__(self) -> None:
@@ -363,7 +363,7 @@ class HadoopClient:
         self._client, self._stalled_s = client, stalled_s
 
     def stat(self, path: str) -> FileStat:
-        """Return the stat of a file. A folder is no file."""
+        """Return the stat of a file. A folder is not a file."""
         return self._answered(self._stat(path))
 
     def names(self, path: str) -> list[str] | None:

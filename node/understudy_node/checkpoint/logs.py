@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 
 def parse_document(data: bytes, *, name: str, tags: Sequence[str]) -> Json:
-    """Parse a line `v<number>`, which is one of `tags`, and the JSON object behind it.
+    """Parse a line `v<number>`, which is one of `tags`, and the JSON object after it.
 
     A newer tag is unsupported, anything else is corrupt.
     """
@@ -135,7 +135,7 @@ class StateProperties:
 
     @property
     def merge_delimiter(self) -> bytes:
-        """The bytes that RocksDB puts between two values that are merged under one key."""
+        """The bytes that RocksDB puts between two values merged under one key."""
         return b"," if self.merge_operator_version == 1 else b""
 
 
@@ -225,7 +225,7 @@ def parse_offsets(data: bytes, batch_id: int) -> OffsetEntry:
 
 
 def _state_properties(conf: Mapping[str, str], *, name: str) -> StateProperties:
-    """Read the settings. One that the log lacks has the value that Spark used before it recorded that setting."""
+    """Read the settings. A missing one has the value that Spark used before it recorded that setting."""
     provider_class = conf.get(_STORE + "providerClass", next(iter(PROVIDERS)))
     if provider_class not in PROVIDERS:
         raise UnsupportedError(
@@ -254,9 +254,9 @@ def _state_properties(conf: Mapping[str, str], *, name: str) -> StateProperties:
 def _placement(conf: Mapping[str, str]) -> KeyPlacement:
     """Return how the keys of all state of the query are placed (SPARK-38204).
 
-    Spark before 3.2.2 and 3.3 lacks the setting, and took any plan whose shuffle is by some of the key columns. Later
-    ones go on so with a checkpoint that lacks it, for ever, and then write `false`. A query that began with `true` had
-    it from its first batch, so the newest entry speaks for all that came before.
+    Spark before 3.2.2 and 3.3 lacks the setting, and accepted a shuffle by some of the key columns. Later releases keep
+    doing so with a checkpoint that lacks it, and write `false`. A query that began with `true` had it from its first
+    batch, so the newest entry speaks for all that came before.
     """
     is_strict = conf.get("spark.sql.streaming.statefulOperator.useStrictDistribution", "").strip().lower() == "true"
     return KeyPlacement.BY_HASH if is_strict else KeyPlacement.SCATTERED
@@ -277,7 +277,7 @@ def _boolean(conf: Mapping[str, str], key: str, *, name: str) -> bool:
 
 
 DEFAULT_STORE = "default"
-"""The store whose files lie directly in the partition's directory."""
+"""The store with its files directly in the partition's directory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -328,7 +328,7 @@ def parse_operator_metadata(data: bytes, *, name: str) -> OperatorMetadata:
 def _store(body: Json, *, name: str) -> StoreMetadata:
     if "stateSchemaFilePath" in body:
         raise UnsupportedError(
-            "A preview of Spark 4.0 wrote this metadata, whose schema files have another form than those of releases",
+            "A preview of Spark 4.0 wrote this metadata; its schema files differ in form from the releases'",
             where=name,
             fix="Start the query on a new checkpoint, with a release of Spark",
         )

@@ -1,8 +1,8 @@
-"""A checkpoint in an object store, by obstore (decisions 0036, 0076). What differs from store to store is an adapter's.
+"""A checkpoint in an object store, by obstore (decisions 0036, 0076). Adapters hold what differs between stores.
 
-Rule: a reply's content, size and entity tag are of one moment, and a download goes on only while the tag is the same:
-nothing is half-read. The library reads the environment itself, and renews what a role or an identity gives. An adapter
-adds what the library does not know: files in the format of a store's own tools.
+Rule: content, size and entity tag of a reply belong together, and a download resumes only while the tag is the same:
+nothing is half-read. The library reads the environment itself, and renews the credentials of roles and identities. An
+adapter adds what the library cannot read: files in the format of a store's own tools.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ COARSE_NS = 999_999_999
 """Replies give the time of the last write in whole seconds, cut off."""
 
 PIECE_BYTES = 1 << 18
-"""Bytes of a download that are handed over at once. A broken connection loses the rest of a piece."""
+"""Bytes of a download that are delivered at once. A broken connection loses the rest of a piece."""
 
 _FIX_CONNECTION = "Check that the node can reach the endpoint; it asks again by itself"
 _FIX_PROVIDER = "Check that the node can reach it, and the files that the identity names; it asks again by itself"
@@ -53,7 +53,7 @@ _STATUS = re.compile(r"status code: (\d{3})\b")
 _CODE = re.compile(r"<Code>(\w{1,64})</Code>")
 _KIND = re.compile(r"\bkind: (\w{1,32}),")
 _TOKEN = re.compile(r"\bsource: TokenRequest\b|\bExternal \w+ credential provider\b|\bError performing POST\b")
-"""A request for a token to the provider of identities, not one to the store, which is only read."""
+"""A request to the provider of identities for a token; requests to the store only read."""
 
 _TRANSIENT = frozenset({408, 425, 429, 500, 502, 503, 504})
 _BREAKS = {"Connect": "no connection to the store", "Timeout": "the store did not answer in time"}
@@ -72,7 +72,7 @@ class StoreTerms:
     tag: Literal["e_tag", "version"]
     """The field of an object's metadata that changes with every write."""
     condition: Literal["if_match", "version"]
-    """The option of a request that is answered only from the content with that tag."""
+    """The option that makes a request conditional on a tag."""
     bucket: str
     """The store's word for a bucket."""
     expired: frozenset[str]
@@ -84,7 +84,7 @@ class StoreTerms:
     settings: str
     not_https: str
     provider: re.Pattern[str] | None = None
-    """The address of another provider of identities, which is only asked where it is named."""
+    """The address of another provider of identities, which is asked only if it is configured."""
     away: str = _FIX_CONNECTION
     """The advice when there is no connection."""
     folder_mark: str | None = None
@@ -136,7 +136,7 @@ def _of_provider(text: str, status: int, said: str, terms: StoreTerms, looked_in
     if status in _TRANSIENT:
         return Failure(Meaning.TRY_AGAIN, f"{_PROVIDER} failed ({said})", _FIX_PROVIDER)
     if is_machine:
-        reason = f"there are no credentials: none were found, looked in {looked_in}"
+        reason = f"no credentials were found, looked in {looked_in}"
         return Failure(Meaning.REFUSED, reason, terms.no_credentials)
     if 400 <= status < 500:
         return Failure(Meaning.REFUSED, f"{_PROVIDER} refuses the credentials ({said})", _FIX_CREDENTIALS)
@@ -156,9 +156,9 @@ class StoreAccess:
     looked_in: str
     """The places where credentials are looked for."""
     provider: Callable[[], Any] | None = field(default=None, repr=False)
-    """The provider that the library asks for a token, in place of an identity that it knows itself."""
+    """The provider that the library asks for a token, instead of an identity that it knows itself."""
     endpoint: str = field(default="", repr=False)
-    """The URL at which the store is asked; empty if it is not known here."""
+    """The URL of the store; empty if it is not known here."""
 
 
 class StoreFolder:
@@ -206,7 +206,7 @@ def location_of(url: str, form: re.Pattern[str], *, store: str, fix: str) -> re.
 
 
 def refuse_empty(environ: Mapping[str, str], variables: Iterable[str]) -> None:
-    """Raise SettingsError for a variable without a value: the library would use it in place of what is set beside."""
+    """Raise SettingsError for an empty variable: the library would prefer it to the other settings."""
     for variable in variables:
         if environ.get(variable) == "":
             raise SettingsError(
@@ -215,7 +215,7 @@ def refuse_empty(environ: Mapping[str, str], variables: Iterable[str]) -> None:
 
 
 class ObjectStoreFiles(StoreFiles[Any]):
-    """A checkpoint in one store. A read makes one GET for each file, and another where that was cut."""
+    """A checkpoint in one store. A read makes one GET for each file, and another if that was cut."""
 
     answers = (FileNotFoundError, PreconditionError, UnderstudyError)
 
@@ -228,7 +228,7 @@ class ObjectStoreFiles(StoreFiles[Any]):
 
     @property
     def endpoint(self) -> str:
-        """The URL at which the store is asked, which may hold secrets; empty if it is not known."""
+        """The URL of the store, which may hold secrets; empty if it is not known."""
         return self._store.endpoint
 
     def stat(self, path: str) -> FileStat | None:
@@ -259,7 +259,7 @@ class ObjectStoreFiles(StoreFiles[Any]):
             pass
         except PreconditionError:
             error = rewritten(where)
-        raise error  # not from the library's error, whose text has the request's URL
+        raise error  # not from the library's error: its text has the request's URL
 
     def _head(self, client: Any, path: str) -> Any:
         if self._terms.folder_mark is None:
@@ -271,7 +271,7 @@ class ObjectStoreFiles(StoreFiles[Any]):
     def _open(self) -> Any:
         try:
             return self._store.open(self._limits)
-        except (BaseError, ValueError):  # whose text may have any setting in it
+        except (BaseError, ValueError):  # the text may have any setting in it
             raise CheckpointError(
                 "Cannot open the checkpoint's storage: the path in its URL, or a setting, is not understood",
                 where=self.url,
@@ -294,7 +294,7 @@ class _Download(Download):
     meta: Any = None
 
     def go_on(self, client: Any) -> Any:
-        """Begin, or go on where the try before was cut. The object's metadata, once the file is whole."""
+        """Start, or resume where the try before was cut. Return the object's metadata when the file is complete."""
         if self.meta is None or self.done != self.meta["size"]:
             self._ask(client)
         return self.meta

@@ -1,4 +1,4 @@
-"""Chooses how a checkpoint's files are reached, on local disk, in an object store or in HDFS, and whether they are one.
+"""Chooses the reader of a checkpoint's files (local disk, object store or HDFS), and checks that they are a checkpoint.
 
 A query makes its checkpoint when it starts, which may be after the node. Only what a query that starts leaves behind is
 waited for: no folder, an empty one, or Spark's folders without a batch. Everything else that is not a checkpoint is
@@ -66,7 +66,7 @@ def open_checkpoint_files(url_or_path: str | Path) -> CheckpointFiles:
 
 
 def _remote_files(url: str, scheme: str) -> CheckpointFiles:
-    """Open a reader whose library is an extra: only who reads such a store needs it."""
+    """Open a reader that needs the library of an extra: only users of such a store install it."""
     extra = _EXTRAS[scheme]
     try:
         if extra == "hdfs":
@@ -105,7 +105,7 @@ def _unknown(url: str, scheme: str) -> NotACheckpointError:
 def wait_for_checkpoint(
     files: CheckpointFiles, clock: Clock, *, limit_ms: int | None, sleep: Callable[[float], None]
 ) -> None:
-    """Return when the query has made its checkpoint, or when what is there will never be one: opening it says why.
+    """Wait until the query has made its checkpoint, or the files can never become one: opening them says why.
 
     Raises NotACheckpointError after `limit_ms`; None waits without a limit. Errors of the storage propagate.
     """

@@ -1,11 +1,11 @@
 """The stateful operators that this release serves, and the columns that their stores must have.
 
-Rule: an operator that is not in the table is refused by name, with what is supported and what to do. So are stores of
-other columns, because they would be misread.
+Rule: an operator that is not in the table is refused by name, with what is supported and what to do. So are stores with
+other columns: they would be misread.
 
 Spark 3.5 and older write no metadata of an operator, so it is inferred. Nothing is guessed: the names of directories,
-the columns in the schema files and the settings in the offset log say which operators may have written the state. Where
-that is more than one, it is refused with their names. Pure.
+the columns in the schema files and the settings in the offset log say which operators may have written the state. If
+several may have, the state is refused with their names. Pure.
 """
 
 from __future__ import annotations
@@ -52,15 +52,15 @@ SESSION_WINDOW: Final = "session_window"
 SESSIONS: Final = "sessionWindowStateStoreSaveExec"
 JOIN: Final = "symmetricHashJoin"
 UNMATCHED_FORMAT: Final = "1"
-"""The state format of a join whose rows do not say whether they found a match: of Spark 2."""
+"""The state format of a join without match flags in its rows: of Spark 2."""
 TIMED_FORMAT: Final = "4"
-"""The state format of a join whose rows are stored by their event time; before, by an index."""
+"""The state format of a join that stores rows by their event time; before, by an index."""
 FAMILIES_FORMATS: Final = frozenset({"3", TIMED_FORMAT})
-"""The state formats of a join whose tables are column families of one store; in format 2 they are stores."""
+"""The state formats of a join with its tables as column families of one store; in format 2 they are stores."""
 COUNTS, ROWS = "keyToNumValues", "keyWithIndexToValue"
 """The two tables of each side of a join: `left-keyToNumValues`, and so on."""
 TIMED_ROWS, TIMES = "keyWithTsToValues", "tsWithKey"
-"""The same in format 4: rows by key and event time, and an index by which Spark removes them."""
+"""The same in format 4: rows by key and event time, and the index that Spark uses to remove them."""
 EVENT_TIME: Final = "__event_time"
 """The last column of their keys: microseconds."""
 JOIN_SIDES: Final = ("left", "right")
@@ -90,7 +90,7 @@ def has_shape_of(
     state_format: str | None = None,
     table: str = "",
 ) -> bool:
-    """Whether columns are those that the operator writes in this state format, or into this table of a join.
+    """Whether the operator writes these columns in this state format, or into this table of a join.
 
     Aggregations store what functions need.
     """
@@ -163,7 +163,7 @@ _ENCODERS: Final[Mapping[str, str]] = MappingProxyType(
 @dataclass(frozen=True, slots=True)
 class OperatorSupport:
     """A supported operator: its name for users, the kind of its stores, and the readable versions of its state layout.
-    `state_format_conf` is "" for an operator whose layout never had versions.
+    `state_format_conf` is "" for an operator without versions of its layout.
 
     `is_normalised` is whether Spark normalises floats in keys before it stores them, so that -0.0 is 0.0. For groups
     with state it does not: the key that came first stays. For deduplications it depends on the Spark
@@ -175,7 +175,7 @@ class OperatorSupport:
     state_format_conf: str = ""
     state_format_versions: frozenset[str] = frozenset()
     unsaid_format: str | None = None
-    """The version of a layout that the offset log does not record; None where that makes no difference."""
+    """The assumed version of a layout if the offset log does not record it; None if it makes no difference."""
     is_normalised: bool = True
 
 
@@ -273,7 +273,7 @@ def why_unsupported(
 
 
 def state_format_of(operator_name: str, conf: Mapping[str, str]) -> str | None:
-    """Return the version of an operator's state layout by the offset log; None where that does not record it."""
+    """Return the version of an operator's state layout by the offset log; None if it is not recorded."""
     row = SUPPORTED_OPERATORS.get(operator_name)
     return None if row is None or not row.state_format_conf else conf.get(row.state_format_conf, row.unsaid_format)
 
@@ -341,7 +341,7 @@ def _why_unreadable(  # noqa: PLR0917  # all that a column family is judged by
         operator_name, key, value, state_format=state_format, table=table
     ):
         return UnsupportedError(
-            f"Its columns are not those of {operator_name}: key {key.name:.200}, value {value.name:.200}",
+            f"Its columns do not fit {operator_name}: key {key.name:.200}, value {value.name:.200}",
             where=where,
             fix=_NEWER_UNDERSTUDY,
         )
@@ -374,10 +374,10 @@ _FIX: Final = (
 
 _AGGREGATES, _DEDUPLICATION, _GROUPS = "stateStoreSave", "dedupe", "flatMapGroupsWithState"
 _MARKED: Final = ("dedupeWithinWatermark", "globalLimit", "sessionWindowStateStoreSaveExec")
-"""Operators whose columns have names that no other operator gives."""
+"""Operators that can be recognized by the names of their columns."""
 
 _JOIN_STORES: Final = tuple(side_table(side, table) for side in JOIN_SIDES for table in (COUNTS, ROWS))
-"""In the order in which Spark's metadata has them."""
+"""In the order of Spark's metadata."""
 
 _BUFFERS: Final = frozenset(
     {"avg", "bit_and", "bit_or", "bit_xor", "buf", "ck", "count", "first", "isEmpty", "last", "m2", "m3", "m4"}
@@ -399,13 +399,13 @@ def infer_operator(
     named: str | None = None,
     where: str,
 ) -> OperatorMetadata:
-    """Return what the metadata would say. Raises UnsupportedError where several operators fit, and none of them is
-    `named`.
+    """Infer what the metadata would say. Raises UnsupportedError if several operators fit and `named` chooses none of
+    them.
     """
     if DEFAULT_STORE in stores:
         operators = _operators_of(*stores[DEFAULT_STORE], conf)
     else:
-        operators = {JOIN: "its directories are those of the two sides of a join"}
+        operators = {JOIN: "its directories are the two sides of a join"}
     if named in operators and len(operators) > 1:
         operators = {named: "the alias file says so, and its columns allow it"}
     if len(operators) != 1:
@@ -426,7 +426,7 @@ def infer_operator(
 
 
 def _operators_of(key: StructType, value: StructType, conf: Mapping[str, str]) -> dict[str, str]:
-    """Return the operators that may have written rows of these columns under these settings, each with what says so."""
+    """Return the operators that may have written rows of these columns under these settings, each with the evidence."""
     columns = ", ".join(field.name for field in value.fields)
     for name in (*_MARKED, _GROUPS):
         if has_shape_of(name, key, value, state_format="2"):
@@ -435,9 +435,7 @@ def _operators_of(key: StructType, value: StructType, conf: Mapping[str, str]) -
         return {_DEDUPLICATION: "no other operator keeps empty values"}
     found = {}
     if has_shape_of(_DEDUPLICATION, key, value):
-        found[_DEDUPLICATION] = (
-            "the columns of its keys are among those of its values, as Spark up to 3.3 declares them"
-        )
+        found[_DEDUPLICATION] = "its values repeat the columns of its keys, as Spark up to 3.3 declares them"
     if _may_be_aggregation(key, value, state_format_of(_AGGREGATES, conf), is_only_fit=not found):
         found[_AGGREGATES] = f"its values ({columns}) may be buffers of aggregates, and fit no other operator"
     if state_format_of(_GROUPS, conf) != "2" and has_shape_of(_GROUPS, key, value, state_format="1"):
@@ -446,7 +444,7 @@ def _operators_of(key: StructType, value: StructType, conf: Mapping[str, str]) -
 
 
 def _may_be_aggregation(key: StructType, value: StructType, state_format: str | None, *, is_only_fit: bool) -> bool:
-    """Whether values may be buffers: alone in state format 2, behind the columns of the key in 1."""
+    """Whether values may be buffers: alone in state format 2, after the columns of the key in 1."""
     if state_format == "2":
         return is_only_fit or all(field.name in _BUFFERS for field in key.fields)
     columns = [[(field.name, field.type) for field in row.fields] for row in (key, value)]

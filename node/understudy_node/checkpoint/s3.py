@@ -32,7 +32,7 @@ _REGIONS = ("AWS_REGION", "AWS_DEFAULT_REGION")
 _ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
 _IDENTITIES = ("AWS_SESSION_TOKEN", "AWS_WEB_IDENTITY_TOKEN_FILE", "AWS_ROLE_ARN")
 _NOT_READ = ("credential_process", "role_arn", "sso_session", "sso_start_url")
-"""Settings that a profile may have in place of keys, and that this release does not support."""
+"""Settings that a profile may have instead of keys, and that this release does not support."""
 
 
 class S3(StoreFolder):
@@ -55,7 +55,7 @@ class S3(StoreFolder):
     )
 
     def __init__(self, url: str, access: Callable[[], StoreAccess] | None = None) -> None:
-        """Parse the URL. By default the credentials are those of this process."""
+        """Parse the URL. By default the credentials are this process's."""
         fix = "Write s3://bucket/path. Credentials come from the environment, a credentials file or a role"
         location = location_of(url, _LOCATION, store="S3", fix=fix)
         super().__init__(url, location[1], location[2], access or (lambda: s3_access(os.environ, text_of)))

@@ -40,7 +40,7 @@ class SchemaFile:
 
     @property
     def batch_id(self) -> int | None:
-        """The first batch of which state was written by it; None where the name does not say."""
+        """The first batch that wrote state with it; None if the name does not say."""
         number, separator, _ = self.name.partition("_")
         is_number = separator and len(number) <= MAX_DIGITS and number.isascii() and number.isdigit()
         return int(number) if is_number else None

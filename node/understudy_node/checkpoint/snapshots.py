@@ -1,8 +1,8 @@
-"""Chooses a snapshot by the names of state files, reads its manifest, and finds the attempt behind each version.
+"""Chooses a snapshot by the names of state files, reads its manifest, and finds the attempt that made each version.
 
 Rule: a snapshot is used only if the commit log vouches for it: not above the last committed version; in format v2 the
 very attempt that was committed; in format v1 not older than the delta or changelog of its version, because a re-run
-batch rewrites those but leaves the failed attempt's snapshot. Every snapshot left out has a reason.
+batch rewrites those but leaves the failed attempt's snapshot. Every skipped snapshot has a reason.
 
 In format v2 the commit log names the winning attempt of every version it still holds; older ones are named by the
 lineage inside a committed changelog. A file is part of a version only if one of these names it. Pure.
@@ -60,7 +60,7 @@ class StateFile:
 
 @dataclass(frozen=True, slots=True)
 class SstFile:
-    """A table file: `dfs_name` in the partition's `SSTs/`, `local_name` beside the manifest."""
+    """A table file: `dfs_name` in the partition's `SSTs/`, `local_name` next to the manifest."""
 
     local_name: str
     dfs_name: str

@@ -1,8 +1,7 @@
 """The state variables of `transformWithState`: kinds, column families, and the Avro schemas of their records.
 
-Operator metadata names the variables, the schema file has a column family for each; families whose names begin with "$"
-are Spark's own. Rule: a variable whose columns are not those that its kind has is refused by name, and keeps no other
-from being served.
+Operator metadata names the variables, the schema file has a column family for each; families with a "$" in front are
+Spark's own. Rule: a variable with unexpected columns for its kind is refused by name; the others are served.
 
 Spark writes a schema file when a query starts with other columns, and never changes one. Each Avro record has the
 number of the schema that it was written with; values are shown by the newest. Keys never change their columns. Pure.
@@ -42,8 +41,8 @@ class AvroHistory:
 class AvroRows:
     """The encoding of a variable's records.
 
-    `first` are the columns of a key, or of the part of it that a scan begins with; `rest` those behind it. `written`
-    has the columns of values by the number of their schema. `separator` is between two records of a list.
+    `first` are the columns of a key, or of its part that a scan begins with; `rest` the columns after it. `written` has
+    the columns of values by the number of their schema. `separator` is between two records of a list.
     """
 
     first: StructType
@@ -54,7 +53,7 @@ class AvroRows:
 
 
 def avro_rows(history: AvroHistory, name: str, key: StructType, *, is_prefixed: bool, has_values: bool) -> AvroRows:
-    """Return how the variable's records are encoded. Raises UnsupportedError where some would be doubtful."""
+    """Return how the variable's records are encoded. Raises UnsupportedError if some would be doubtful."""
     families = [family for file in history.files for family in file.families if family.name == name]
     split = 1 if is_prefixed else len(key.fields)
     first, rest = StructType(key.fields[:split]), StructType(key.fields[split:])
@@ -73,7 +72,7 @@ def avro_rows(history: AvroHistory, name: str, key: StructType, *, is_prefixed: 
 
 
 def _require_one_key(families: Sequence[ColumnFamilySchema], key: StructType) -> None:
-    """Require that keys of all schemas are the same bytes: a lookup finds keys by them."""
+    """Require that all schemas encode a key as the same bytes: a lookup finds keys by them."""
     for family in families:
         is_other = family.key_schema_id != families[-1].key_schema_id
         if is_other or not is_written_alike(parse_schema(family.key_schema), key):
@@ -81,7 +80,7 @@ def _require_one_key(families: Sequence[ColumnFamilySchema], key: StructType) ->
 
 
 def _written(families: Sequence[ColumnFamilySchema]) -> dict[int, StructType]:
-    """Return the columns by the number of their schema, each readable as those of the newest."""
+    """Return the columns by the number of their schema, each readable as the newest."""
     shown = parse_schema(families[-1].value_schema)
     written: dict[int, StructType] = {}
     for family in families:
@@ -106,7 +105,7 @@ TRANSFORM: Final[Mapping[str, str]] = MappingProxyType(
 """Spark's names of the operator, and its names for users."""
 
 BY_PANDAS: Final = frozenset({"transformWithStateInPySparkExec", "transformWithStateInPandasExec"})
-"""Operators whose keys may have come from pandas."""
+"""Operators with keys that may have come from pandas."""
 
 TIMERS: Final = frozenset({"$procTimers_keyToTimestamp", "$eventTimers_keyToTimestamp"})
 """The variables that hold the timers of a key, by the time that they wait for."""
@@ -127,7 +126,7 @@ _PREFIXED_KEYS: Final[Mapping[str, object]] = {
     "numColsPrefixKey": 1,
 }
 _SECOND_COLUMNS: Final = {StoreKind.MAP: ("userKey", StructType), StoreKind.TIMERS: ("expiryTimestampMs", LongType)}
-"""The column of keys of these kinds behind the grouping key."""
+"""The column after the grouping key in keys of these kinds."""
 _NONE: Final = StructType()
 _FIX: Final = "A newer Spark wrote it: use a newer Understudy"
 
@@ -136,9 +135,9 @@ _FIX: Final = "A newer Spark wrote it: use a newer Understudy"
 class StateVariable:
     """A state variable, or the timers of an operator. One with an `unsupported` reason is not served.
 
-    `key` are the columns of the grouping key, `user_key` those of a map's keys, and `key_json` is Spark's JSON of both.
-    `stored` is the struct of a stored value, and `value` of what the query put there: not the same where it has
-    a TTL. `avro` is how its records are encoded; None where they are rows.
+    `key` are the columns of the grouping key, `user_key` a map's key columns, and `key_json` is Spark's JSON of both.
+    `stored` is the struct of a stored value, `value` of what the query put there: they differ if there is a TTL. `avro`
+    is how its records are encoded; None if they are rows.
     """
 
     name: str
@@ -171,7 +170,7 @@ def state_variables(
     avro: AvroHistory | None = None,
 ) -> tuple[StateVariable, ...]:
     """Return the variables that an operator's properties name, by the schemas of its column families. `avro`: all
-    schemas that there were, where records are encoded by them.
+    schemas so far, if records are encoded by them.
     """
     by_name = {family.name: family for family in families}
     said = checked(properties.get("stateVariables"), list, "'stateVariables'", name=where)
@@ -220,13 +219,13 @@ def _variable(
     encoder = dict(parse_object((family.key_encoder or "{}").encode(), name=where))
     if not _fits(kind, name, key, encoder) or (has_ttl and not _expires(stored)):
         raise UnsupportedError(
-            f"The columns of state variable {name} are not those of a {kind_name}: "
+            f"The columns of state variable {name} do not fit a {kind_name}: "
             f"key {key.name:.200}, value {stored.name:.200}, keys encoded by {encoder!s:.200}",
             where=where,
             fix=_FIX,
         )
     grouping, user_key = _parts(key) if kind in _SECOND_COLUMNS else (key, StructType())
-    # With a TTL, Spark stores a struct of the value and the time at which it expires.
+    # With a TTL, Spark stores a struct of the value and its expiry time.
     value = stored.fields[0].type if has_ttl else stored
     assert isinstance(value, StructType), "as _expires found"
     collated = [*collated_columns(grouping), *collated_columns(user_key)]
@@ -245,7 +244,7 @@ def _variable(
 
 def _earlier(variable: StateVariable, kind_name: str, avro: AvroHistory) -> tuple[EarlierVariable, ...]:
     """Return the variable by each earlier file after which its columns changed. A file that cannot be read so is
-    skipped: its versions are shown as those after it.
+    skipped: its versions are shown like later ones.
     """
     found = []
     for count, (file, following) in enumerate(pairwise(avro.files), 1):

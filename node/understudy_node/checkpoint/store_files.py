@@ -1,7 +1,7 @@
-"""Reads files from a store over a network, an object store or HDFS: several at once, piece by piece.
+"""Reads files from a store over the network, an object store or HDFS: several at once, piece by piece.
 
-Rule: a call has a number of tries and a time, and all calls of a reader share one budget of repeats. So a store that is
-down or throttles is asked only a little more often than one that works. A client is opened again when it must be.
+Rule: a call has limited tries and time, and all calls of a reader share one retry budget. So a store that is down or
+throttles gets only slightly more requests than a healthy one. A client is reopened if necessary.
 """
 
 from __future__ import annotations
@@ -64,13 +64,13 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class StoreLimits:
-    """Deadlines of one request, the tries and waits of a call, and how often a client may be opened again."""
+    """Deadlines of one request, the tries and waits of a call, and how often a client may be reopened."""
 
     connect_ms: int = 3_000
     stalled_ms: int = 5_000
-    """No byte for so long ends a request: S3 answers within 200 ms nearly always."""
+    """A request ends after this time without a byte: S3 nearly always answers within 200 ms."""
     request_ms: int = 60_000
-    """All of a request; a download that was cut by it goes on where it was."""
+    """Time limit of a whole request; a download that it cuts resumes where it was."""
     renew_ms: float = 5_000.0
     max_tries: int = 4
     call_ms: float = 15_000.0
@@ -85,7 +85,7 @@ class StoreLimits:
 
 
 class RepeatBudget:
-    """A budget that lets `share` of all calls be repeated, and `per_s` a second. It starts full with `most` repeats."""
+    """A budget for retries: `share` of all calls, and `per_s` a second. It starts full with `most` retries."""
 
     def __init__(self, *, share: float = 0.1, per_s: float = 3.0, most: float = 20.0) -> None:
         self._share = share
@@ -105,7 +105,7 @@ class RepeatBudget:
 
 @dataclass(slots=True)
 class Download:
-    """One file on its way into `file`, of which `done` bytes are there. `where` is for messages."""
+    """One file on its way into `file`, which has `done` bytes so far. `where` is for messages."""
 
     path: str
     file: BinaryIO
@@ -115,7 +115,7 @@ class Download:
 
 
 class StoreFiles(CheckpointFiles, Generic[Client]):
-    """A checkpoint in a store. `client` is the library's present one. A reader adds how one file is asked for."""
+    """A checkpoint in a store. `client` is the library's current one. A subclass adds the request for one file."""
 
     answers: tuple[type[Exception], ...] = (FileNotFoundError, UnderstudyError)
     """The errors of a request that answer the question, so that they pass."""
@@ -142,7 +142,7 @@ class StoreFiles(CheckpointFiles, Generic[Client]):
         return self._at_once(lambda path: self._content(path, max_bytes), paths)
 
     def fetch(self, path: str, destination: Path) -> FetchMethod:
-        """Download the file, and go on where the download was cut."""
+        """Download the file, and resume where the download was cut."""
         with arriving_file(destination) as arriving, arriving.open("wb") as file:
             self._download(path, file, None)
         return "download"
@@ -174,9 +174,9 @@ class StoreFiles(CheckpointFiles, Generic[Client]):
         return f"{self.url}/{path}"
 
     def _call(self, what: str, path: str, attempt: Callable[[Client], T], download: Download | None = None) -> T:
-        """Make a request until it works, its limits are reached, or its failure is final.
+        """Retry a request until it works, its limits are reached, or its failure is final.
 
-        What is an answer passes, and errors of ours. Everything else becomes a CheckpointError.
+        Answers and our own errors pass. Everything else becomes a CheckpointError.
         """
         # One loop, because each way out of it reads the counts that the others change.
         limits, began_ms, tries, is_renewed = self._limits, _now_ms(), 0, False
@@ -209,7 +209,7 @@ class StoreFiles(CheckpointFiles, Generic[Client]):
             time.sleep(limits.wait_ms(tries, random.random) / 1000)
 
     def _renew(self, failed: object, now_ms: float) -> bool:
-        """Open the store again, with new credentials; False where that was done a moment ago, and by this store's."""
+        """Reopen the store with new credentials; False if it was reopened just now."""
         with self._renewing:
             if self.client is not failed:
                 return True

@@ -4,12 +4,12 @@
 at once, but only to a replica that is caught up. A replica moves by a warm-up: the new replica is restored first,
 and the one that it replaces is dropped when the new one is caught up. Repeated calls converge.
 
-A node that is away (it died or left a moment ago, and may come back with all files on its disk) has no active role,
-but keeps its places as a standby: no other node restores its replicas, except for a task that has no replica on a
-live node. A warm-up keeps no place: it does not count yet.
+A node that is away (it just died or left, and may come back with all files on its disk) has no active role, but keeps
+its places as a standby: no other node restores its replicas, except for a task without a replica on a live node. A
+warm-up keeps no place: it does not count yet.
 
-`Holdings` reads heartbeats for it. A heartbeat names no tasks while its node holds exactly those of its assignment. So
-it is read with that assignment, which may be an earlier one: the last few are remembered.
+`Holdings` reads heartbeats for it. A heartbeat names no tasks while its node holds exactly its assigned ones. So it is
+read with the node's assignment, which may be an earlier one: the last few are remembered.
 """
 
 from __future__ import annotations
@@ -49,14 +49,14 @@ class Replica:
 class Assignor:
     """The assignor of one cluster. It keeps its last search, so that a call costs what changed since then.
 
-    A task is at rest when it has what it should have and no step is left for it. Only the tasks that are not at rest,
-    or of which something changed, are judged again. The result is that of a new assignor.
+    A task is at rest when it has its target and no step is left. Only tasks that changed or are not at rest are judged
+    again. The result is the same as a new assignor's.
     """
 
     def __init__(self, *, num_standby_replicas: int, max_warmup_replicas: int, application_id: str = "") -> None:
         """Set the limits. `max_warmup_replicas` limits, over all tasks, the replicas beyond the wanted number: those
-        that are restored to replace another. A warm-up that fills a gap does not count. Of equal nodes each application
-        prefers others (balance.py).
+        that are restored to replace another. A warm-up that fills a gap does not count. Each application prefers
+        different ones among equal nodes (balance.py).
         """
         self._application_id = application_id
         self._num_standby_replicas = num_standby_replicas
@@ -77,9 +77,9 @@ class Assignor:
         """Return the next assignment of `tasks`; it equals `previous` when no step is left.
 
         `members` live, `away` do not and keep their places; every other node in `previous` is gone. `held` are the
-        reported replicas, by task. `changed` are the tasks of which other members than at the last call report a
-        replica, or other replicas are caught up or readable; None: any task may be one. `weighed` decides
-        where numbers alone do not, and has the exchange in progress.
+        reported replicas, by task. `changed` are the tasks where other members than at the last call report a replica,
+        or other replicas are caught up or readable; None: any task may be one. `weighed` decides between equal numbers,
+        and has the exchange in progress.
         """
         last, self._last = self._last, None  # an error leaves nothing half done
         if not members:
@@ -107,7 +107,7 @@ class _Search:
         self._named: dict[str, set[str]] = {}
         self._alive: set[str] = set()
         self._places: tuple[Mapping[str, str], Mapping[str, str], Weighed] = ({}, {}, UNWEIGHED)
-        """The zones of the nodes that may have replicas, and of those that are away, and what was weighed."""
+        """The zones of the nodes that may have replicas, and of the nodes away, and the weights."""
         self._found: dict[str, AssignedTask] = dict.fromkeys(tasks, NOBODY)
         self._restless: set[str] = set()
 
@@ -139,7 +139,7 @@ class _Search:
         is_same = not again and self._places == places
         wanted = {} if is_same else self._balance.search(zones, replicas_by_task, away=zones_away, weighed=weighed)
         self._places = places
-        # Other tasks that the search moved: their replicas are those of the last call, but the versions are newer.
+        # Other tasks that the search moved: they have the replicas of the last call, at newer versions.
         replicas_by_task |= {task: standing(task) for task in wanted.keys() - again}
         self._restless = set()
         for task in sorted(
@@ -190,7 +190,7 @@ def duties_of(tasks: Mapping[str, AssignedTask], node_id: str) -> dict[str, Role
 
 
 def _standing(before: AssignedTask, held: Sequence[Replica], alive: set[str], away: Set[str]) -> TaskReplicas:
-    """Return the live replicas of a task, how far they are, and those whose nodes may come back.
+    """Return the live replicas of a task, how far they are, and the replicas on nodes that may come back.
 
     Unassigned replicas count only if no assigned one is usable: all assigned replicas died, or only unassigned ones
     are caught up.
@@ -263,7 +263,7 @@ def _assigned(active: str, standbys: frozenset[str], warmups: Sequence[str] = ()
 
 
 REMEMBERED = 8
-"""Number of remembered assignments. A node that is further behind has missed seconds of them."""
+"""Number of remembered assignments. A node that follows an older one has missed seconds of them."""
 
 
 Kind = tuple[bool, bool]
@@ -271,7 +271,7 @@ Kind = tuple[bool, bool]
 
 
 class _Reported(NamedTuple):
-    """The replicas of one node, as far as they decide something."""
+    """The facts about one node's replicas that matter to decisions."""
 
     tasks: Sequence[str]
     usual: Kind
@@ -285,10 +285,10 @@ _NO_REPLICAS = _Reported((), (False, False), {})
 
 
 class Holdings:
-    """The reported replicas by task, and the last assignments, with which heartbeats are read.
+    """The reported replicas by task, and the last assignments, which are needed to read heartbeats.
 
-    A heartbeat that reports the same kinds of replicas as the one before costs one comparison: versions grow with each
-    commit, and are looked up when they are asked for.
+    A heartbeat that reports the same kinds of replicas as the one before costs one comparison: versions, which grow
+    with each commit, are looked up when needed.
     """
 
     def __init__(self, acceptable_recovery_lag: int) -> None:
@@ -321,7 +321,7 @@ class Holdings:
         self._given.append((assignment.order, given))
 
     def look(self, nodes: Sequence[AgedHeartbeat], members: Set[str], lineage: str, partitions: int) -> set[str]:
-        """Take the heartbeats of all live nodes, for one layout. Return the tasks of which other `members` than before
+        """Take the heartbeats of all live nodes, for one layout. Return the tasks where other `members` than before
         report a replica, or other replicas are caught up or readable.
         """
         following = [each.heartbeat for each in nodes if each.heartbeat.lineage == lineage]
@@ -356,7 +356,7 @@ class Holdings:
         return _Reported(self._tasks_of(heartbeat), usual, unusual)
 
     def _replace(self, node_id: str, before: _Reported, found: _Reported) -> set[str]:
-        """Replace what a node reports; return the tasks whose replicas are others."""
+        """Replace a node's report; return the tasks with other replicas."""
         old, new = before.kinds(), found.kinds()
         for task in old.keys() - new.keys():
             self._holders[task].discard(node_id)

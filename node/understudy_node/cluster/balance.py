@@ -7,7 +7,7 @@ A node that is away keeps its replicas, is given no more and has no role. While 
 placed and replicas and actives are levelled, but no standby moves for the sake of standbys or zones.
 
 Why roles alone can even out the actives: with k replicas of each task and D or D+1 replicas on each node, a share of
-1/k of every replica is an even spread, and a flow with such a fractional solution has an integral one beside it.
+1/k of every replica is an even spread, and a flow with a fractional solution has a neighbouring integral one.
 
 Zones (KIP-708's rack awareness): standbys move to another zone than their active, and the balance stays. A task is
 crowded if all its replicas, two at least, are in one zone. It exchanges one of its standbys with a task
@@ -43,7 +43,7 @@ class TaskReplicas:
 
     @property
     def settled(self) -> frozenset[str]:
-        """Live nodes whose replica counts: all but the warm-ups."""
+        """Live nodes with a replica that counts: all but the warm-ups."""
         return self.standbys if self.active is None else self.standbys | {self.active}
 
     @property
@@ -250,15 +250,15 @@ def _chain(came: Mapping[str, tuple[str, str]], start: str, end: str) -> list[St
 class Balance:
     """The placement of all tasks, kept from one search to the next.
 
-    A search starts from the present replicas. A task whose target is what it has starts where the last search ended,
-    so only the other tasks are put back to what they have; then the phases run. The result is that of a search from
-    the beginning, and what it costs follows from the tasks that are put back or move.
+    A search starts from the present replicas. A task that already has its target starts where the last search ended, so
+    only the other tasks are reset to what they have; then the phases run. The result is the same as a search from
+    scratch, and its cost depends on the tasks that are reset or move.
 
     `_trim` and `_fill` give every task its number of replicas. The levelling phases move one replica or role at a time
     from a node to one that has at least two fewer: each move lowers the sum of the squared loads, so every loop ends.
-    Each phase keeps even what the earlier ones made even. Ties are broken by the order of the tasks and by one of the
-    nodes: those at which other applications weigh less come first, then each application has its own order. So the
-    result is deterministic, and the odd replicas of many applications lie at different nodes.
+    Each phase keeps even what the earlier ones made even. Ties are broken by the order of the tasks, then of the nodes:
+    those with less weight of other applications come first, then each application has its own order. So the result is
+    deterministic, and the odd replicas of many applications lie at different nodes.
     """
 
     def __init__(self, tasks: Iterable[str], copies: int, application_id: str = "") -> None:
@@ -269,11 +269,11 @@ class Balance:
         self._copies = copies
         self._placed = Placed(tasks, application_id)
         self._unjudged = set(self._placed.nodes_of)
-        """The tasks of which it is not known whether all their replicas are in one zone."""
+        """The tasks that may have all their replicas in one zone."""
         self._crowded: set[str] = set()
 
     def leaving(self, zones: Container[str]) -> set[str]:
-        """Return the tasks of the nodes that may no longer have replicas: they must be put back."""
+        """Return the tasks of the nodes that may no longer have replicas: they must be reset."""
         return {task for node, tasks in self._placed.tasks_of.items() if node not in zones for task in tasks}
 
     def search(
@@ -284,11 +284,11 @@ class Balance:
         away: Mapping[str, str],
         weighed: Weighed = UNWEIGHED,
     ) -> dict[str, Target]:
-        """Return the targets of the tasks that are put back to `replicas_by_task`, and of all that the search moves.
+        """Return the targets of the tasks that are reset to `replicas_by_task`, and of all that the search moves.
 
         `zones` are the nodes that may have replicas, `away` those that only keep theirs. The other tasks must have what
-        they had at the end of the last search, and as many replicas as are wanted. The tasks of an exchange
-        are put back until it is over.
+        they had at the end of the last search, and the wanted number of replicas. The tasks of an exchange are reset
+        until it is over.
         """
         placed = self._placed
         tasks = sorted(replicas_by_task)
@@ -388,7 +388,7 @@ class Balance:
             least = min(placed.tasks_of, key=lambda node: len(placed.tasks_of[node]))
             if len(placed.tasks_of[most]) - len(placed.tasks_of[least]) < 2:
                 return
-            # First planned replicas, which no node has yet: moving them is free. Then the one whose loss costs least.
+            # First planned replicas, which no node has yet: moving them is free. Then the one that is cheapest to lose.
             if self._pass_on_new(most, len(placed.tasks_of[most]) - 2):
                 continue
             task = self._cheapest(placed.tasks_of[most] - placed.tasks_of[least], most, least)
@@ -425,8 +425,8 @@ class Balance:
     def _level_actives(self) -> None:
         """Swap roles along paths of tasks, from nodes with many actives to nodes with few, until they differ by one.
 
-        A node with many actives may share no task with one that has few: the path goes through nodes between them,
-        each of which takes one role and gives one, so that only its ends change their numbers.
+        A node with many actives may share no task with one that has few: the path goes through nodes between them. Each
+        takes one role and gives one, so that only the ends change their numbers.
         """
         placed = self._placed
         # If a search finds no path, no role can leave the nodes that it reached, and no later path enters them: it
@@ -444,7 +444,7 @@ class Balance:
         return len(self._placed.active_at[node]) <= most
 
     def _spread_zones(self) -> None:
-        """Exchange standbys until no task has all its replicas in one zone, as far as the nodes of the zones allow."""
+        """Exchange standbys until no task has all its replicas in one zone, if the zones have enough nodes."""
         placed = self._placed
         unjudged, self._unjudged = self._unjudged | placed.touched, set()
         self._crowded = {task for task in self._crowded | unjudged if placed.is_crowded(task)}

@@ -86,7 +86,7 @@ class Neighbours(ClusterView):
         ]
 
     def is_far_ahead(self) -> bool:
-        """Whether this node's assignment is too far above those of all others to be possible."""
+        """Whether this node's assignment is implausibly far above all others'."""
         others = (node for node_id, node in self.nodes.items() if node_id != self._own_id)
         return is_far_ahead(self.order, orders(others))
 
@@ -94,7 +94,7 @@ class Neighbours(ClusterView):
 def outvoted(own: Heartbeat, nodes: list[AgedHeartbeat]) -> str | None:
     """Return why this node must not act for its application: most nodes follow another checkpoint. None if it may.
 
-    When two lineages have equally many nodes, that of the smallest node id counts, so that both sides agree.
+    If two lineages have equally many nodes, the one with the smallest node id counts, so that both sides agree.
     """
     if own.lineage is None:
         return None

@@ -1,8 +1,8 @@
-"""Builds what a node says of itself: its heartbeat, by which others route and assign, and its catalogue.
+"""Builds a node's messages about itself: the heartbeat, which others use to route and assign, and the catalogue.
 
-Positions are read before the end: a commit between the two reads makes a replica look further behind than it is,
-never nearer. If the full heartbeat does not validate, the least one shows that the node lives. A catalogue that does
-not validate is left out. `unsaid` then says why, and the next turn tries again.
+Positions are read before the end: a commit between the two reads overstates a replica's lag, never understates it. If
+the full heartbeat does not validate, a minimal one shows that the node lives. A catalogue that does not validate is
+left out. `unsaid` then says why, and the next turn tries again.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from understudy_shared.bus.messages import (
 )
 
 SAMPLED: Final = 8
-"""Replicas of an operator that are looked at: its tasks are of about the same size."""
+"""Replicas sampled per operator: its tasks are of about the same size."""
 
 MEASURE_AGAIN_MS: Final = 30_000
 """Time over which reads are counted."""
@@ -119,7 +119,7 @@ def _by_operator(replicas: Sequence[TaskReplica]) -> dict[str, list[TaskReplica]
 
 
 def _mean_bytes(replicas: Sequence[TaskReplica]) -> int:
-    """Return the mean size of some replicas, of those that show a version; 0 while they all restore."""
+    """Return the mean size of sampled replicas that show a version; 0 while they all restore."""
     sizes = [size for each in replicas[:SAMPLED] if (size := each.stored_bytes) is not None]
     return round(sum(sizes) / len(sizes)) if sizes else 0
 
@@ -131,7 +131,7 @@ State = Literal["starting", "serving", "draining", "failed"]
 
 
 class MemberStatus(NamedTuple):
-    """The state of the member for a heartbeat, beside its replicas.
+    """The state of the member for a heartbeat, without its replicas.
 
     `order` is (term, epoch) of the followed assignment.
     """
@@ -165,7 +165,7 @@ class _ReplicaStatus(NamedTuple):
 _NOTHING = _ReplicaStatus(None, None, ReplicaState.CREATED, None, None)
 
 _Kind = tuple[int | None, ReplicaState, UnderstudyError | None, Restore | None]
-"""Version, state, error and restore: the parts of a replica that are read. Replicas of one kind have one position."""
+"""Version, state, error and restore: the reported parts of a replica. Replicas of one kind have one position."""
 
 
 def heartbeat_of(
@@ -233,7 +233,7 @@ def least_heartbeat(
     lineage: Lineage | None,
     **more: Any,
 ) -> Heartbeat:
-    """Return a heartbeat without positions: of a node that holds nothing yet, or whose full one does not validate."""
+    """Return a heartbeat without positions: for a node that holds nothing yet, or if the full one does not validate."""
     return Heartbeat(
         application_id=settings.application,
         node_id=member_id.node_id,
@@ -259,7 +259,7 @@ def _kind(replica: TaskReplica) -> _Kind:
 
 
 def _standing(kind: _Kind, replica: TaskReplica, end: End, now_ms: float) -> _ReplicaStatus:
-    """Return the position of the replicas of a kind, by one of them: a node measures all of them against one end."""
+    """Return the position of the replicas of a kind, from one of them: a node measures all of them against one end."""
     version, state, error, restore = kind
     time_lag_ms = None if version is None else replica.progress.lag_at(version, end, now_ms=now_ms).time_lag_ms
     said = None if error is None else str(error)[:MAX_ERROR_CHARACTERS]
@@ -311,7 +311,7 @@ def _store(reader: StoreReader) -> CatalogueStore:
 
 
 def within_limits(stores: list[CatalogueStore]) -> list[CatalogueStore]:
-    """Return the stores, without the histories of schemas for which a message has no room."""
+    """Return the stores, without the histories of schemas that do not fit into a message."""
     left, kept = MAX_HISTORY_BYTES, []
     for store in stores:
         left -= sum(len(schema.model_dump_json()) for schema in store.schemas)

@@ -1,15 +1,14 @@
 """The beat of a node: at each turn it sends a heartbeat, judges the heartbeats that it received, and assigns while
 it has the lease.
 
-It decides whether this node may act for its application. It must not while another process uses its node id, while
-most nodes follow another checkpoint, while the cluster follows another history of it, while it leaves, and before it
-has read the bus.
+It decides whether this node may act for its application: not while another process uses its node id, most nodes follow
+another checkpoint, the cluster follows another history of it, or it is leaving, and not before it has read the bus.
 
 Only nodes that may assign need to hear all heartbeats. In a large cluster every node that hears all heartbeats costs
-Redis a thousand messages a second. So beside the node with the lease only a few do that, ready to take the lease: the
-first by a hash of the ids, which spreads them over zones and machines. The others keep what they know of the nodes, and
-read the keys from time to time. By them they see that they follow another checkpoint or history than the others, and
-that the nodes that listen are all gone.
+Redis a thousand messages a second. So apart from the node with the lease only a few listen, ready to take the lease:
+the first by a hash of the ids, which spreads them over zones and machines. The others keep what they know of the nodes,
+and read the keys from time to time. That shows them that they follow another checkpoint or history than the others, or
+that all listening nodes are gone.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ log = logging.getLogger(__name__)
 
 
 class AssignmentFollower:
-    """The assignment that this node follows, which is in `neighbours`. `memory` keeps it for the next start."""
+    """The assignment that this node follows, from `neighbours`. `memory` keeps it for the next start."""
 
     def __init__(self, context: MemberContext, memory: Memory, *, check: HistoryCheck) -> None:
         self._memory = memory
@@ -51,7 +50,7 @@ class AssignmentFollower:
         self._changed = context.changed
         self._applied: tuple[object, ...] = ()
         self._ahead_since_ms: float | None = None
-        """The time at which this node's assignment first looked too far ahead of all others."""
+        """The time when this node's assignment first looked too far ahead of all others."""
 
     def follow(self, assignment: Assignment) -> None:
         if self._neighbours.follow(assignment):
@@ -75,13 +74,13 @@ class AssignmentFollower:
         self._node.assign(duties, partitions=assignment.partitions if applies[1] else None)
 
     def drop_forged(self, now_ms: float) -> bool:
-        """Drop the assignment if all others were far behind it for one expiry. Return True if it was dropped."""
+        """Drop the assignment if all others were far below it for one expiry. Return True if it was dropped."""
         if not self._neighbours.is_far_ahead():
             self._ahead_since_ms = None
         elif self._ahead_since_ms is None:
             self._ahead_since_ms = now_ms
         elif now_ms - self._ahead_since_ms > EXPIRY_HEARTBEATS * self._heartbeat_ms:
-            why = "assignment {}.{} was forged: all others are far behind it".format(*self._neighbours.order)
+            why = "assignment {}.{} was forged: all others are far below it".format(*self._neighbours.order)
             self._gossip.refuse("assignment", why)
             self._neighbours.assignment, self._ahead_since_ms = None, None
             return True
@@ -92,7 +91,7 @@ MIN_BEAT_GAP_MS = 100
 """Least time between two heartbeats: a new version is published at once, and all tasks of a batch share one message."""
 
 SETTLE_MS = 10
-"""Time that a batch gets to reach all tasks of a node, which takes milliseconds: one heartbeat reports all of them."""
+"""Time for a batch to reach all tasks of a node, which takes milliseconds: one heartbeat reports all of them."""
 
 PAUSE_HEARTBEATS = 2
 """The delay of a turn that shows that the process was paused and heard nothing of the others."""
@@ -131,11 +130,11 @@ class HeartbeatListening:
         self._cluster = cluster
         self._needs_all = needs_all
         self._look_ms = self._look_for_lease_ms = float("-inf")
-        """The times of the next looks, while this node does not listen."""
+        """The times of the next readings, while this node does not listen."""
         self._was_free = False
 
     async def turn(self, now_ms: float) -> None:
-        """Begin or end to listen; without listening, look at the keys when that is due. Raises BusError."""
+        """Start or stop listening; without listening, read the keys when that is due. Raises BusError."""
         if self._is_listener():
             self._cluster.hear_heartbeats(True)
             self._look_ms, self._look_for_lease_ms = self._later(now_ms), self._later(now_ms, LEASE_LOOK_HEARTBEATS)
@@ -161,7 +160,7 @@ class HeartbeatListening:
         return is_among_first(own_id, assignment.members.keys() & neighbours.nodes.keys(), MAX_LISTENERS)
 
     def _later(self, now_ms: float, heartbeats: int = LOOK_HEARTBEATS) -> float:
-        """Return the time after about so many heartbeats: all nodes stop to listen at the same assignment."""
+        """Return the time after about so many heartbeats: all nodes stop listening at the same assignment."""
         return now_ms + heartbeats * self._context.heartbeat_ms * random.uniform(0.5, 1.5)  # noqa: S311  # jitter
 
 

@@ -1,13 +1,13 @@
-"""The check whether this node follows the cluster's history, and which nodes do not.
+"""The check whether this node, and which other nodes, follow the cluster's history.
 
 It decides three things at each turn of the beat: whether this node may hold tasks, whether it may assign, and to
-which nodes. A node that starts in a living cluster holds nothing until its commits were compared with those of the
-nodes of the assignment, and while it may follow a fork of their history. A node that was refused stays refused until
-they agree, or until it is restarted.
+which nodes. A node that starts in a running cluster holds nothing until its commits were compared with the assigned
+nodes', or while it may follow a fork of their history. A refused node stays refused until they agree, or it is
+restarted.
 
 Nodes of another history are found by the commits in their heartbeats. A difference alone proves nothing: two nodes do
-not notice a rewind at the same moment. It counts once the other node has read its checkpoint again after the difference
-was seen, and this node has read its own after that, and they still differ: a rewind does not go there and back.
+not notice a rewind at the same moment. It counts if they still differ after both read the checkpoint again, first the
+other node, then this one: a rewind is not undone.
 """
 
 from __future__ import annotations
@@ -56,12 +56,12 @@ class _Case:
     sequence: int = -1
     """The sequence number of the heartbeat that was compared last."""
     is_agreed: bool = False
-    """Whether its commits were those of this node, the last time that they could be compared."""
+    """Whether its commits equalled this node's when they were last compared."""
     suspected_ms: float | None = None
     why: str | None = None
     """The reason for readers to see, once the difference is settled; None before."""
     awaited: Sequence[SeenCommit] = ()
-    """Commits that it reported and that this node does not have yet, until one can be compared.
+    """Commits that it reported and this node does not have yet, until one can be compared.
 
     Later reports do not replace them: while commits are frequent, the newest are always ahead of this node.
     """
@@ -77,7 +77,7 @@ class ForkFinder:
 
     @property
     def found(self) -> dict[str, str]:
-        """The nodes that follow another history, each with the evidence: as many as a heartbeat has room for."""
+        """The nodes that follow another history, each with the evidence, as many as fit into a heartbeat."""
         found = {node_id: case.why for node_id, case in self._cases.items() if case.why is not None}
         return dict(sorted(found.items())[:MAX_FORKS])
 
@@ -157,7 +157,7 @@ class ForkFinder:
 
 
 def _pairs(commits: Sequence[SeenCommit], own: OwnHistory) -> list[tuple[SeenCommit, SeenCommit]]:
-    """Return the commits that this node has, too, each with this node's own."""
+    """Return the commits that both nodes have, each with this node's own."""
     return [(theirs, ours) for theirs in commits if (ours := own.commit(theirs.version)) is not None]
 
 
@@ -192,7 +192,7 @@ class HistoryCheck:
 
     @property
     def found(self) -> dict[str, str]:
-        """The nodes whose commits differ from this node's, for its heartbeat."""
+        """The nodes with commits that differ from this node's, for its heartbeat."""
         return self._finder.found
 
     @property

@@ -1,18 +1,16 @@
 """Runs the assignor while this node holds the lease in Redis, under a term.
 
 Redis checks each write again, so it refuses a holder of the lease that was paused. This module decides when to wait:
-so that nodes that start together share the tasks from the beginning, so that a Redis that lost its data does not
-look like a cluster without nodes, and so that a node that does not know the others' assignment leaves the lease to
-one that does.
+nodes that start together should share the tasks from the beginning, a Redis that lost its data must not look like an
+empty cluster, and a node that does not know the others' assignment leaves the lease to one that does.
 
 A node is away if it has a place in the assignment, does not live, and may come back within a delay. Every node measures
-the delay, not only the one that assigns, so that it does not start anew when the lease changes hands. A node that
-starts while another is away already measures from its own start.
+the delay, not only the assigning one, so that it does not restart when the lease changes hands. A node that starts
+later measures from its own start.
 
-Weights are levelled by exchanges of two tasks. An application checks the weights at times of its own, so that others
-see what it moved before they check, and begins at most one exchange at a time, while its assignment is at rest. The
-exchange is an input of the assignor until it is complete, or until nodes come, go, or drain, or another node assigned
-meanwhile.
+Weights are levelled by exchanges of two tasks. Applications check the weights at different times, so that each sees
+what the others moved, and begin at most one exchange at a time, while the assignment is at rest. The exchange is an
+input of the assignor until it is complete, nodes join, leave or drain, or another node assigns.
 """
 
 from __future__ import annotations
@@ -64,7 +62,7 @@ class Weighing:
         self._look_again_ms = float("-inf")
         self._last = UNWEIGHED
         self._circumstances: object = None
-        """The term, nodes and tasks for which an exchange is meant."""
+        """The term, nodes and tasks that an exchange is for."""
         self._zones: Mapping[str, str] | None = None
         """The nodes that may exchange; None while one is away or drains."""
         self._is_due = False
@@ -78,7 +76,7 @@ class Weighing:
         tasks: TaskSet,
         term: int,
     ) -> Weighed:
-        """Return the weights, of the reports that came before the last look, and the exchange in progress."""
+        """Return the weights as of the last check, and the exchange in progress."""
         now_ms = self._clock.monotonic_ms()
         if now_ms >= self._look_again_ms:
             self._look_again_ms = now_ms + self._random.uniform(0.5, 1.5) * LOOK_MS
@@ -94,7 +92,7 @@ class Weighing:
     def no_step_left(self, tasks: Mapping[str, AssignedTask]) -> bool:
         """Note that the assignor has no step left in this assignment. Return whether an exchange begins.
 
-        While a replica warms up, one in progress goes on.
+        While a replica warms up, an exchange in progress continues.
         """
         if any(each.warmups for each in tasks.values()):
             return False
@@ -189,7 +187,7 @@ class Placement:
         self._known, self._has_read, self._behind_since_ms, self._said_at_rest = None, False, None, None
 
     async def give_up(self) -> None:
-        """Give the lease up, so that another node assigns. Raises BusError, and forgets the lease in that case, too."""
+        """Give the lease up, so that another node assigns. Raises BusError; the lease is forgotten even then."""
         fence, self.fence = self.fence, None
         if fence is not None:
             await self._gossip.give_lease_up(fence)
@@ -407,7 +405,9 @@ class Placement:
 
 
 def _said(heartbeat: Heartbeat) -> tuple[object, ...]:
-    """Return the parts of a heartbeat on which an assignment depends, beside the members: all but ages and numbers."""
+    """Return the parts of a heartbeat that an assignment depends on, other than the members: all but ages and
+    numbers.
+    """
     applied = heartbeat.applied
     return (
         heartbeat.node_id,

@@ -1,7 +1,7 @@
-"""The part of one application in its cluster: it says what it waits for, claims its node id, and becomes a member.
+"""One application's part in its cluster: it reports what it waits for, claims its node id, and becomes a member.
 
-A member sends heartbeats and assigns in one background task, and listens in another; further ones ask nodes and write
-files. No task blocks a lookup. While Redis is away the node keeps its last assignment and reports itself degraded.
+A member sends heartbeats and assigns in one background task, and listens in another; others ask nodes and write files.
+No task blocks a lookup. While Redis is away the node keeps its last assignment and reports itself degraded.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Remembering:
         self._polls = Polls(context.calls, context.neighbours, heard=self._heard, assigned=self.offer)
         self._random = random.Random()  # noqa: S311  # chooses a node, and needs no secrecy
         self._settled = False
-        """Whether the bus was read, or the latest assignment of which a node told, since the start of this process."""
+        """Whether the bus was read, or the latest assignment that a node told of, since this process started."""
         self._heard_order = (0, 0)
         """The latest (term, epoch) that a node of this lineage follows."""
         self._recalled = False
@@ -141,9 +141,9 @@ class ClusterMember:
         process_load: ProcessLoad | None = None,
     ) -> None:
         """Set the parts of the member. `remembered` keeps its assignment for a start without the bus; None: the
-        assignment is not kept. `identity` authenticates this node to other nodes. `process_load` is that of a process
-        with several applications, where the bus of `gossip` stays open when this member stops: the others use it.
-        None: the member is alone in its process.
+        assignment is not kept. `identity` authenticates this node to other nodes. `process_load` is the load of a
+        process with several applications. There the bus of `gossip` stays open when this member stops: the others use
+        it. None: the member is alone in its process.
 
         Raises SettingsError for malformed seeds.
         """
@@ -198,7 +198,7 @@ class ClusterMember:
         self._tasks.start("beat", self.beat.run())
         self._tasks.start("ask nodes that are silent", self._poll_silent_members())
         self._tasks.start("remember", self._memory.keep())
-        self._tasks.start("go on without the bus", self.cluster.go_on_without_the_bus())
+        self._tasks.start("continue without the bus", self.cluster.go_on_without_the_bus())
         if self._is_alone:
             self._tasks.start("look for other applications", self._log_other_applications())
 
@@ -283,7 +283,7 @@ class ClusterMember:
         return self._tasks.dead
 
     def causes(self) -> Mapping[str, str]:
-        """Return which functions of the cluster fail although lookups work, and why, by cause."""
+        """Return which functions of the cluster fail while lookups work, and why, by cause."""
         return {
             **self._context.bus_state.causes,
             **self._own.causes(),
@@ -393,18 +393,18 @@ class Clusters:
     def __init__(self, settings: ClusterNodeSettings, bus: Bus | None = None) -> None:
         self.bus = bus or RedisBus(settings.redis_url)
         self.load = ProcessLoad() if settings.is_fleet else None
-        """The load of several applications; None: there is one, whose member closes the bus."""
+        """The load of several applications; None: there is only one, and its member closes the bus."""
         self.draining = False
         """Whether all applications drain, those that come later, too."""
 
     def membership(self, settings: NodeSettings, host: HostInfo, identity: ClusterIdentity, clock: Clock) -> Membership:
-        assert isinstance(settings, ClusterNodeSettings), "as those of the process"
+        assert isinstance(settings, ClusterNodeSettings), "like the process's settings"
         return Membership(settings, host, self, identity, clock)
 
 
 class Membership:
-    """The part of one application in its cluster, under the node id and the address of the process. What happens on
-    another loop than the member's gets a bus of its own.
+    """One application's part in its cluster, under the node id and the address of the process. Work on another loop
+    than the member's gets a bus of its own.
     """
 
     def __init__(

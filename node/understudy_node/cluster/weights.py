@@ -1,12 +1,12 @@
 """The weight of tasks and nodes, and the exchanges that even it out while the numbers of replicas stay even (pure).
 
-The tasks of an operator weigh the same: Spark spreads their keys by a hash. So a weight is known for a task whose
-replica is not restored yet.
+The tasks of an operator weigh the same: Spark spreads their keys by a hash. So the weight of a task is known before its
+replica is restored.
 
-Two nodes exchange replicas of different weight and the same role, or the one with a replica more passes one on. So a
-node has at most one replica more than another before and after, and the replica too many lies where it weighs least.
-Nodes that differ by less than two steps exchange nothing, and no exchange gains less than half of what has to be
-restored for it. Each makes the sum of the squared loads smaller, so they end.
+Two nodes exchange replicas of different weight and the same role, or the one with an extra replica passes one on. So
+before and after a node has at most one replica more than another, and the extra replica lies where it weighs least.
+Nodes that differ by less than two steps exchange nothing, and an exchange gains at least half of what has to be
+restored for it. Each lowers the sum of the squared loads, so exchanges end.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ STEPS_PER_MEAN: Final = 8
 
 @dataclass(frozen=True)
 class Weights:
-    """`operator_bytes` are those of one replica of an operator's task, by operator; `reads` a second are those of one
-    task. The rest is what the other applications of each node's process bear there.
+    """`operator_bytes` is the size of one replica of an operator's task, by operator; `reads` is one task's reads a
+    second. The rest is the load of the other applications in each node's process.
     """
 
     operator_bytes: Mapping[str, int] = field(default_factory=dict)
@@ -89,8 +89,8 @@ MAX_TRIED = 4
 
 
 class Exchange(NamedTuple):
-    """A replica that one node passes to another, and one that it gets in return, if any. Of a role only the role is
-    passed: the taker is a standby already.
+    """A replica that one node passes to another, and one that it gets in return, if any. If only a role is passed, the
+    taker is a standby already.
     """
 
     giver: str
@@ -122,13 +122,13 @@ UNWEIGHED: Final = Weighed()
 
 
 _Gain = tuple[float, bool, Exchange]
-"""By how much the heavier node becomes lighter, whether one replica alone moves, and the exchange. So one that moves
-less is the greater of two equal gains.
+"""By how much the heavier node becomes lighter, whether only one replica moves, and the exchange. So of equal gains the
+one that moves less is greater.
 """
 
 
 def next_exchange(tasks: Mapping[str, AssignedTask], zones: Mapping[str, str], weights: Weights) -> Exchange | None:
-    """Return the next exchange of an assignment at rest, of which `zones` are the nodes; None if nothing is to gain."""
+    """Return the next exchange of an assignment at rest over the nodes of `zones`; None if there is nothing to gain."""
     held = _Held(tasks, zones)
     loads: dict[str, float] = {
         node: weights.others_bytes.get(node, 0) + sum(map(weights.bytes_of, held.tasks[node])) for node in zones
@@ -158,7 +158,7 @@ class _Held:
         return self.actives[node] if is_active else self.tasks[node] - self.actives[node]
 
     def has_one_more(self, giver: str, taker: str, is_active: bool) -> bool:
-        """Whether a replica may be passed on for nothing: the numbers of both nodes change places."""
+        """Whether a replica may be passed on without a return: the numbers of both nodes swap."""
         more_replicas = len(self.tasks[giver]) > len(self.tasks[taker])
         return more_replicas and len(self.of_role(giver, is_active)) > len(self.of_role(taker, is_active))
 
@@ -201,7 +201,7 @@ def _movable(held: _Held, weights: Weights, giver: str, taker: str, is_active: b
 
 
 def _next_role(held: _Held, weights: Weights) -> Exchange | None:
-    """Return a role for a standby at a node that is read less, of a node that has one active more."""
+    """Return a role to pass from a node with one active more to a standby at a node that is read less."""
     loads = {node: weights.others_reads.get(node, 0) + weights.reads * len(held.actives[node]) for node in held.zones}
     least = step(loads.values(), MIN_STEP_READS)
     for giver, taker in _pairs(loads, 2 * least):

@@ -3,13 +3,13 @@
 The rule: keys and values stay where the snapshot put them. A lookup hashes the key, reads its bucket's offsets and
 compares the one or two records there; nothing is decoded, and a restart maps the same files again.
 
-Keys are sorted by their bytes when a scan first needs their order, which is kept beside them: some bits at a time, and
-then only keys whose earlier bits are equal. There is one kind of step. It puts the group that a key is in, the next
-bits of the key and the key's place into one number of 64 bits, and sorts the numbers. Keys of a store share long
-stretches (null bits, field offsets): bits in which no two keys differ take no step.
+Keys are sorted by their bytes when a scan first needs their order, which is stored next to them: some bits at a time,
+and then only keys with equal earlier bits. There is one kind of step. It packs a key's group, its next bits and its
+place into one 64-bit number, and sorts the numbers. Keys of a store share long stretches (null bits, field offsets):
+bits that are the same in all keys take no step.
 
-A scan reads neighbours in that order, which lie anywhere in the file. Those of equal size, which most stores have next
-to each other, are copied by one call of NumPy, and cut by one of `struct`: a sixth of the time of one by one.
+A scan reads neighbours in that order, which lie anywhere in the file. Runs of equal size, as in most stores, are copied
+by one call of NumPy and cut by one of `struct`, in a sixth of the time of one by one.
 """
 
 from __future__ import annotations
@@ -121,8 +121,8 @@ _STEP: Final = 16 * _BLOCK
 
 
 class _Ties(NamedTuple):
-    """Keys that equal another one in all bits that were looked at: their places in the order, ascending, and the number
-    of the group of each, counted from 0.
+    """Keys that equal another one in all bits compared so far: their places in the order, ascending, and the number of
+    the group of each, counted from 0.
     """
 
     places: I64
@@ -132,7 +132,7 @@ class _Ties(NamedTuple):
 def key_order(directory: Path, header: Header, records: U8, offsets: Offsets) -> Generator[None, None, memoryview]:
     """Return the offsets of an arena's records in the order of their keys. Yield after each step.
 
-    An order is read where one was written, and else found and written: another process, or the next one, sorts nothing.
+    A stored order is read, else it is computed and stored: another process, or the next one, sorts nothing.
     """
     path, head = order_path(directory), header.encoded()
     with suppress(OSError):
@@ -163,13 +163,13 @@ def sort_offsets(data: U8, order: Offsets) -> Iterator[None]:
         words_of = _words if position + _WORD_BYTES <= shortest else _last_words
         words = yield from _of_each(order, ties.places, partial(words_of, data, position))
         ties = yield from _sort_ties(order, ties, words)
-    # The words had zeros behind the end of a key: of keys that are equal even so, the shorter one comes first.
+    # The words had zeros after the end of a key: of keys that are equal even so, the shorter one comes first.
     lengths = yield from _of_each(order, ties.places, partial(_lengths, data))
     yield from _sort_ties(order, ties, lengths)
 
 
 def _of_each(order: Offsets, places: I64, numbers_of: Callable[[Offsets], U64]) -> Generator[None, None, U64]:
-    """Return a number for the record at each place: block by block, so that what is made on the way stays in cache."""
+    """Return a number for the record at each place: block by block, so that intermediates stay in cache."""
     numbers = np.empty(len(places), np.uint64)
     for at in range(0, len(places), _BLOCK):
         numbers[at : at + _BLOCK] = numbers_of(order[places[at : at + _BLOCK]])
@@ -231,7 +231,7 @@ def _words(data: U8, position: int, offsets: Offsets) -> U64:
 
 
 def _last_words(data: U8, position: int, offsets: Offsets) -> U64:
-    """Return the same where keys may end: with zeros behind their end."""
+    """Return the same where keys may end: padded with zeros."""
     lengths = lengths_at(data, offsets)
     # Of a key that ends before `position` no bit is kept: any bytes will do. No word of others reaches the end of the
     # file: eight bytes or more follow each key.
@@ -319,7 +319,7 @@ class ArenaBase(Base):
         return self.damage is None and (self.is_unchecked or self._ordered is None)
 
     def work_in_background(self) -> None:
-        """Compare some of the blocks that no reader came to, or else go on sorting the keys."""
+        """Compare some of the blocks that no reader has read, or else continue sorting the keys."""
         with self._working, suppress(CorruptFileError):
             self.look_for_damage()
             if self.damage is not None:
@@ -344,7 +344,7 @@ class ArenaBase(Base):
         return key_order(self.directory, self._header, records, offsets)
 
     def look_for_damage(self) -> None:
-        """See whether a file was cut off, before a reader touches what is not there."""
+        """Check whether a file was truncated, before a reader touches missing pages."""
         if self.damage is None and not (self._index_check.has_its_length and self._records_check.has_its_length):
             self.damage = self._damaged("a file was cut off")
             self._is_cut_off = self.is_unchecked = True
@@ -369,7 +369,7 @@ class ArenaBase(Base):
         return self._ordered
 
     def some_keys(self, most: int) -> Iterator[bytes]:
-        """Yield some keys in no order, which needs no sorting. They are not compared with their sums."""
+        """Yield some keys, unordered, so nothing is sorted. They are not compared with their sums."""
         return map(self._key_at, self._offsets[: 0 if self._is_cut_off else most])
 
     def count(self) -> int:
@@ -431,7 +431,7 @@ class ArenaBase(Base):
         return CorruptFileError(
             f"the local copy is damaged: {how}",
             where=str(self.directory),
-            fix="The replica builds it again from the checkpoint; look at this disk",
+            fix="The replica builds it again from the checkpoint; check this disk",
         )
 
     def _key_at(self, offset: int) -> bytes:

@@ -1,4 +1,4 @@
-"""Builds an arena: a snapshot's records as they are, in one file, and a hash index over them in another.
+"""Builds an arena: a snapshot's records, unchanged, in one file, and a hash index over them in another.
 
 The rule: bounded steps, and one pass. A piece of the content is searched for records while it is in the processor's
 cache, then written; it is neither buffered nor read again. A generator yields after each piece, so that a worker can
@@ -6,18 +6,18 @@ share its thread among restores; the long numpy calls let other threads run. The
 arena without it was never finished.
 
 Records are `int32 key length, key, int32 value length, value` (big-endian), ended by a key length of -1. They are found
-by the thousand, in numpy: those of equal size by comparing lengths at equal distances, those of mixed sizes by the
-chain that their length fields make. Only what is left is read one length at a time. Of a record that the end of a piece
-cuts off only its numbers are kept; its key is hashed as it comes.
+by the thousand, in numpy: records of equal size by comparing lengths at equal distances, records of mixed sizes by the
+chain of their length fields. Only the rest is read one length at a time. If the end of a piece cuts a record, only its
+numbers are kept; its key is hashed incrementally.
 
 The chain: each field begins where the last one ends. Every fourth byte is read as if a length stood there; each
 plausible length is linked to the end that its field would have. The real fields are the links that form a chain from
 the beginning: a word that only looks like a length mostly has no predecessor, and is dropped. A chain that ends early
-is right as far as it goes.
+is right up to its end.
 
-Keys are hashed by the thousand, too: `mmh3.hash(key, seed, signed=False)`, which lookups use, in numpy. It takes a few
-numpy calls for every four bytes of the longest keys, however many keys there are; so keys that are few, or longer than
-most others, are left to the library.
+Keys are hashed by the thousand, too: in numpy, like `mmh3.hash(key, seed, signed=False)`, which lookups use. It takes a
+few numpy calls for every four bytes of the longest keys, however many keys there are; so few keys, and keys longer than
+most, are left to the library.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ _DROP_ROUNDS: Final = 3
 
 
 _TOGETHER_MIN: Final = 256
-"""Number of keys from which on numpy pays: hashing fewer takes less time than its calls."""
+"""Least number of keys for numpy: hashing fewer takes less time than its calls."""
 
 
 def evenly_spaced_key_hashes(piece: memoryview, starts: range, length: int, seed: int) -> U32:
@@ -209,7 +209,7 @@ def field_chain(content: memoryview) -> tuple[I64, I64]:
 
 
 def _chained(at: I64, ends: I64) -> int:
-    """Count the fields from the first on, each of which begins where the last one ends."""
+    """Count the leading fields that each begin where the last one ends."""
     if not len(at) or at[0]:
         return 0
     breaks = np.flatnonzero(ends[:-1] != at[1:])
@@ -241,7 +241,7 @@ def _walked(at: I64, ends: I64, words: int) -> tuple[I64, I64]:
 U32 = npt.NDArray[np.uint32]
 I64 = npt.NDArray[np.int64]
 Entries = npt.NDArray[np.uint64]
-"""Entries: the upper bits of a record's key hash, above the offset at which it begins. Sorted, they are the index."""
+"""Entries: the upper bits of a record's key hash, above its offset. Sorted, they are the index."""
 
 _EVEN_MIN: Final = 1_024
 _CHAIN_MIN: Final = 32
@@ -264,7 +264,7 @@ class RecordFinder:
         at = 0
         while at < len(piece):
             if self._end_mark_at is not None:
-                raise self._corrupt(f"the snapshot goes on after its end mark at byte {self._end_mark_at}")
+                raise self._corrupt(f"the snapshot continues after its end mark at byte {self._end_mark_at}")
             if self._cut is None:
                 found, at = self._whole_records(piece, at)
                 if len(found):
@@ -412,8 +412,8 @@ class EntryList:
 def write_index(
     directory: Path, entries: U64, *, records_bytes: int, records_sums: array[int], seed: int
 ) -> Iterator[None]:
-    """Write the index of `records_bytes` of records, whose sorted `entries` are given, in bounded steps; and the sums
-    of both files.
+    """Write the index of `records_bytes` of records from their sorted `entries`, in bounded steps; and the sums of both
+    files.
     """
     count = len(entries)
     width = 4 if records_bytes < 2**32 else 8

@@ -1,9 +1,9 @@
-"""The files of an arena: their names, the header of the index, and the sums of their blocks.
+"""The files of an arena: names, the header of the index, and checksums of the blocks.
 
-The rule: an index is trusted only if its header states the exact length of the records file beside it, and was
-written since the machine last booted: files are not synced, so a power loss may have left holes in them. No block of a
-local copy is used before its sum was compared, once in the life of a process. A block is compared by its first reader,
-or by the sweep (`FileCheck.check_some`) over the other blocks.
+The rule: an index is trusted only if its header states the exact length of the records file, and it was written since
+the machine booted: files are not synced, so a power loss may have left holes in them. No block of a local copy is used
+before its checksum was verified, once in the life of a process: by its first reader, or by the sweep
+(`FileCheck.check_some`) over the other blocks.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The interface of a base, the base of a store that has no snapshot yet, and a cache of rows around a base.
+"""The interface of a base, the base of a store without a snapshot, and a cache of rows around a base.
 
-The rule: a base is immutable. Any thread may read it, for as long as it holds a reference. So cached rows never change,
-and neither does their printed form: nothing is ever invalidated. All bases of a process share one budget. There are two
+The rule: a base is immutable. Any thread may read it, for as long as it holds a reference. So cached rows and their
+printed form never change: nothing is ever invalidated. All bases of a process share one budget. There are two
 generations: a row that is read again while it is in the older one moves to the younger one, and the older one is
 dropped when the younger one is full.
 """
@@ -24,11 +24,12 @@ NO_FAMILIES: Final[Mapping[str, int]] = MappingProxyType({})
 class Base(ABC):
     """An ordered map of raw keys to raw values at one version. Keys order as bytes; `end` is exclusive.
 
-    What is not abstract is for a base without local files, or one whose library compares sums at each read.
+    The methods that are not abstract suit a base without local files, or with a library that verifies checksums at each
+    read.
     """
 
     families: Mapping[str, int] = NO_FAMILIES
-    """Ids of Spark's virtual column families, with which keys begin. Spark writes them beside its files."""
+    """Ids of Spark's virtual column families, which keys begin with. Spark writes them next to its files."""
 
     @abstractmethod
     def get(self, key: bytes) -> bytes | None: ...
@@ -154,10 +155,10 @@ Place = tuple[int, bytes]
 """The place of a row: the section of a base, or of a printer, and the key in it."""
 
 ENTRY_OVERHEAD_BYTES: Final = 250
-"""Memory of an entry beside its content: a dict entry, a tuple and two bytes objects."""
+"""Memory overhead of an entry: a dict entry, a tuple and two bytes objects."""
 
 SHARE_OF_BLOCK_CACHE: Final = 4
-"""Divisor of the block cache's budget that gives the rows': rows are a twentieth of the block that they come in."""
+"""The rows' budget is the block cache's divided by this: a row is about a twentieth of its block."""
 
 MAX_ROW_CACHE_BYTES: Final = 16 * 1024 * 1024
 """Limit on the cache. Half of it is dropped at a time: 25,000 rows of 80 bytes hold the interpreter for about 2 ms."""
@@ -223,7 +224,7 @@ class RowCache:
 
 
 class CachedBase(WrappingBase):
-    """A base whose rows are cached. `families` are the ids of its column families."""
+    """A base with cached rows. `families` are the ids of its column families."""
 
     def __init__(self, base: Base, rows: RowCache, families: Mapping[str, int] = NO_FAMILIES) -> None:
         super().__init__(base)

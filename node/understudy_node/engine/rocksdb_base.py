@@ -3,8 +3,8 @@
 The rule: records that RocksDB could leave out silently are an error here. The merge operator is checked before opening,
 the number of records against the expected keys at opening, and every scan asks its iterator why it ended.
 
-Options given beside an existing database are ignored in read-only mode, so the cache goes in through the loaded
-options. RocksDB writes its LOG and LOCK beside the data: `directory` is private to this process, never the checkpoint.
+Options for an existing database are ignored in read-only mode, so the cache goes in through the loaded options. RocksDB
+writes its LOG and LOCK next to the data: `directory` is private to this process, never the checkpoint.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class RocksBase(Base):
         cache: BlockCache,
         expected_keys: int | None,
     ) -> RocksBase:
-        """Open the database whose CURRENT, MANIFEST, OPTIONS and tables are in `directory`.
+        """Open the database with its CURRENT, MANIFEST, OPTIONS and tables in `directory`.
 
         `expected_keys` is the number of all keys, internal ones too, when the snapshot says it.
         """
@@ -122,7 +122,7 @@ class RocksBase(Base):
         self, start: bytes | None, end: bytes | None, next_slice: Callable[[Iterator[bytes]], list[bytes]]
     ) -> Iterator[list[bytes]]:
         """Yield the same records in slices, as flat lists: key, value, key, value. Without a turn for each record it is
-        a quarter faster. `next_slice` takes some of what comes, and nothing at the end.
+        a quarter faster. `next_slice` takes some of the next records, and nothing at the end.
         """
         bounds = _up_to(end)
         # Each block is read once, so that lookups keep theirs. The stubs lack the argument.

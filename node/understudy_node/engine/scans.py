@@ -1,12 +1,12 @@
 """The order of a store's keys for scans, and the records of a view in that order, in slices of some thousand (pure).
 
-A scan by prefix needs the keys of one prefix together. For RocksDB Spark writes the prefix in front of a key
+A scan by prefix needs the keys of one prefix together. In RocksDB, Spark writes the prefix before a key
 (`PrefixKeyScanStateEncoder`). The HDFS-backed provider stores a key as one row: null bitmap, a slot for each column,
-then what is too long for a slot. There the slot of the last column, which is not of the prefix, lies before the strings
-of the prefix. Its eight bytes are moved to the end; the length of keys does not change.
+then what is too long for a slot. There the slot of the last column, which is not part of the prefix, lies before the
+prefix's strings. Its eight bytes are moved to the end; the length of keys does not change.
 
-A slice is a flat list: key, value, key, value. A list of pairs, or a generator that yields each, would take as long as
-reading them does. What is above the base is merged slice by slice, and only where it has keys of that slice.
+A slice is a flat list: key, value, key, value. A list of pairs, or a generator, would cost as much as the reading.
+Changes above the base are merged slice by slice, and only where they have keys of that slice.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ _LENGTH_BYTES: Final = 4
 
 @dataclass(frozen=True, slots=True)
 class ScanOrder:
-    """The order of a store's keys. `slot` is where the bytes begin that are moved behind all others; None: keys stay as
-    they are.
+    """The order of a store's keys. `slot` is the start of the bytes that are moved to the end; None: keys stay as they
+    are.
     """
 
     slot: int | None = None
@@ -98,7 +98,7 @@ class ScanOrder:
 
 
 def after_prefix(prefix: bytes) -> bytes | None:
-    """Return the first key behind all that begin with `prefix`; None when there is no such key."""
+    """Return the first key after all that begin with `prefix`; None if there is no such key."""
     shortened = prefix.rstrip(b"\xff")
     return shortened[:-1] + bytes([shortened[-1] + 1]) if shortened else None
 
@@ -110,12 +110,10 @@ SLICE_BYTES: Final = 1024 * 1024
 """Size at which a slice ends early."""
 
 FIRST_RECORDS: Final = 8
-"""Records in the first slice; their size sets the size of the next, which has at most so many times more,
-and so on.
-"""
+"""Records in the first slice; their size sets the size of the next, which has at most this factor more, and so on."""
 
 SEEN_RECORDS: Final = 64
-"""Number of records by whose length the size of the next slice is chosen."""
+"""Number of records sampled to choose the size of the next slice."""
 
 Change = tuple[bytes, bytes | None]
 
@@ -160,7 +158,7 @@ def _merged(base: Iterator[list[bytes]], ahead: _Ahead) -> Iterator[list[bytes]]
         rest = records
         while rest and (newer := ahead.up_to(rest[-2])):
             keys = rest[::2]
-            # Where changes are left for the next round, so are the records behind the last of these.
+            # Changes that are left for the next round keep the records after the last of them for it, too.
             cut = bisect_right(keys, newer[-1][0]) if ahead.has_up_to(rest[-2]) else len(keys)
             if found := _overlaid(rest[: 2 * cut], keys[:cut], newer):
                 yield found

@@ -2,12 +2,12 @@
 
 The rule: nothing that a view refers to is ever changed. Publishing a version is swapping one reference, and a reader in
 flight keeps the version it started with by keeping its view. A layer that spans the base's version may stay on top of
-it: each of its entries is newer than the base's, or equal to it.
+it: each of its entries is newer than the base's, or equal.
 
 Small tiers are merged into new ones so that a lookup probes few of them. No merge is large enough to hold up the
-process: merging copies dicts at C speed, but holds the GIL while it does. A spill is changes moved out of memory, a
-private RocksDB that is used while no newer base comes. The next one starts from hard links to its files, so that its
-cost is that of the new changes, and readers in flight keep the old one.
+process: merging copies dicts at C speed, but holds the GIL while it does. A spill holds changes moved out of memory: a
+private RocksDB that is used until a newer base comes. The next one starts from hard links to its files, so it costs
+only the new changes, and readers in flight keep the old one.
 """
 
 from __future__ import annotations
@@ -248,7 +248,7 @@ def _untagged(tagged: bytes | None) -> Found:
 
 
 def _link_tables(source: Path, target: Path) -> None:
-    """Link tables, copy files that RocksDB rewrites in place, and leave out those that belong to the old copy."""
+    """Link tables, copy files that RocksDB rewrites in place, and skip files that belong to the old copy."""
     for path in source.iterdir():
         if path.suffix == ".sst":
             os.link(path, target / path.name)
@@ -360,8 +360,8 @@ class View:
         return ((key, value) for key, value in records if value is not None)
 
     def changes_since(self, version: int) -> tuple[Mapping[bytes, bytes | None], ...] | None:
-        """Return mappings that have each key that changed after a version, and some that did not; None where the base
-        or the spill may hold such a change.
+        """Return mappings with every key that changed after a version, and some that did not; None if the base or the
+        spill may hold such a change.
         """
         spilled = 0 if self.spill is None else self.spill.last_version
         if max(self.base_version, spilled) > version:
@@ -425,13 +425,13 @@ class Table:
         return self.family or self.store
 
     def is_in(self, view: View) -> bool:
-        """Whether there is such a table. Spark makes the families of state variables when a partition has its first
-        row, and a version that brings one is not shown before its snapshot was read: so one that is not there is empty.
+        """Whether there is such a table. Spark makes the families of state variables with a partition's first row, and
+        a version that brings one is not shown before its snapshot was read: so a missing one is empty.
         """
         return self.family is None or self.family in view.base.families
 
     def first_bytes(self, view: View) -> bytes:
-        """Return the bytes with which its keys begin: the id of the family, which only a snapshot has."""
+        """Return the prefix of its keys: the id of the family, which only a snapshot has."""
         if self.family is None:
             return b""
         family_id = view.base.families.get(self.family)

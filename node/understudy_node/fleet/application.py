@@ -1,7 +1,7 @@
 """One application of a process: a whole node with its own application of routes, from its opening to its end.
 
-One of several is opened by a thread of its own: storage that hangs keeps this thread and nothing else. It tries until
-the checkpoint can be followed, with growing pauses, and says meanwhile what is in the way.
+One of several is opened by a thread of its own: storage that hangs blocks nothing else. It tries with growing pauses
+until the checkpoint can be followed, and reports the obstacle meanwhile.
 """
 
 from __future__ import annotations
@@ -48,10 +48,10 @@ log = logging.getLogger(__name__)
 
 FIRST_PAUSE_S = 0.25
 AWAITED_PAUSE_S = 2.0
-"""Longest pause between looks for a checkpoint that a query that starts may still make."""
+"""Longest pause between polls for a checkpoint that a starting query may still make."""
 
 FAILED_PAUSE_S = 30.0
-"""Longest pause before a checkpoint is tried again that cannot be opened as it is."""
+"""Longest pause before retrying a checkpoint that cannot be opened."""
 
 HANGS_AFTER_MS = 10_000
 """Time after which storage without an answer counts as a failure."""
@@ -84,7 +84,7 @@ class Opening:
         """The time since which the storage is asked; None during a pause."""
 
     def start(self, give: Callable[[Node], bool]) -> None:
-        """Begin. `give` gets the node, in the thread, and returns whether somebody takes it."""
+        """Begin. `give` gets the node, in the thread, and returns whether it is accepted."""
         name = f"open {self._application_id}"[:60]
         threading.Thread(target=self._run, args=(give,), name=name, daemon=True).start()
 
@@ -159,7 +159,7 @@ class NotOpen(LookupsFirst):
         return False
 
     def accepts_body(self, target: bytes, size_bytes: int) -> bool:
-        """Accept nothing: an application that is open says for all what is answered without ASGI."""
+        """Accept nothing: the open application decides for all what is answered without ASGI."""
         return False
 
     def answer_body(self, body: bytes, exchange: Exchange) -> None:
@@ -201,7 +201,7 @@ class Shared:
 
 
 class Source(NamedTuple):
-    """The place that names an application, and why it counts as idle; None while it does not. No symbolic link of its
+    """The source of an application's entry, and why it counts as idle; None while it does not. No symbolic link of its
     checkpoint may leave the folder `root`, if it is set.
     """
 
@@ -250,7 +250,7 @@ class NodeApplication:
         return node
 
     def make_app(self, node: Node) -> NodeLookups:
-        """Make the routes of the node, and those of its member, whose node id was claimed: neither is started."""
+        """Make the routes of the node and its member, which has claimed the node id: neither is started."""
         guard, access = self._shared.guard, self._shared.access
         member = None if self.membership is None else self.membership.join(node)
         return create_app(node, member, guard=guard, access=access)

@@ -1,8 +1,8 @@
-"""The choice of what a process of several applications serves: the command's, those of the file, and those that
-announced themselves. What changes is taken while it runs.
+"""The choice of what a process of several applications serves: from the command, from the file, and from announcements.
+Changes take effect while it runs.
 
-Announcements are read as they come, and again every half minute. A query's key is its own, and signed for its
-application. The channel that all share says only which key to read.
+Announcements are read as they come, and again every half minute. Each query has its own key, signed for its
+application. The shared channel says only which key to read.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from understudy_shared.fleet.applications_file import FLEET, ApplicationSpec, ch
 
 LIST_EVERY_MS = 30_000
 READ_AGAIN_MS = 300_000
-"""Interval at which the announcements of known queries are read again: what changes is published, too."""
+"""Interval to reread the announcements of known queries: changes are published, too."""
 
 MAX_REFUSED = 256
 """Announcements that are not used and have a line in the log each."""
@@ -106,7 +106,7 @@ class Announcements:
     async def look(self) -> None:
         """Read what was hinted; when it is time, list all and read what is not known. Raises BusError."""
         self._wake.clear()
-        hinted, self._hinted = self._hinted, set()  # what is hinted meanwhile is read at the next look, after the list
+        hinted, self._hinted = self._hinted, set()  # later hints are read at the next poll, after the list
         try:
             for application_id in sorted(hinted):
                 await self._read(application_id, is_news=True)
@@ -126,7 +126,7 @@ class Announcements:
                 await self._read(application_id, is_news=False)
 
     async def let_go(self, application_id: str) -> None:
-        """Let a query go, here and at all nodes, until it is announced again. Raises BusError, or UnderstudyError for
+        """Remove a query, here and at all nodes, until it is announced again. Raises BusError, or UnderstudyError for
         an announcement that is not used.
         """
         auth = self._auth.within(application_id)
@@ -143,7 +143,7 @@ class Announcements:
         self.news.set()
 
     async def _read(self, application_id: str, *, is_news: bool) -> None:
-        """Read one announcement. Without a location it lets the query go; one that cannot be used changes nothing."""
+        """Read one announcement. Without a location it removes the query; an unusable one changes nothing."""
         try:
             found = await announcement_on(self._bus, self._auth.within(application_id), application_id)
         except BusError:
@@ -152,7 +152,7 @@ class Announcements:
             self._refuse(application_id, str(error))
             return
         self._refused.pop(application_id, None)
-        if found is None:  # a process without the key can delete it, too: that lets nothing go
+        if found is None:  # a process without the key can delete it, too: that removes nothing
             return
         if found.checkpoint is None:
             self._forget(application_id)
@@ -179,25 +179,25 @@ log = logging.getLogger(__name__)
 
 LOOK_EVERY_S = 1.0
 PAUSE_S = 0.2
-"""Least time between two looks: many may announce themselves at once, and one choice is for all of them."""
+"""Least time between two polls: many queries may be announced at once, and one choice covers them all."""
 
 CHOOSE_EVERY_MS = 10_000
-"""Interval at which the queries are judged again although nothing was announced: their age decides, too."""
+"""Interval to judge the queries again without an announcement: their age decides, too."""
 
 MAX_SHOWN = 3
 """Conflicts that the status shows."""
 
 MAX_LOGGED = 1024
-"""Queries whose fate has a line in the log each."""
+"""Number of queries with a log line each."""
 
 FILE_REFUSED = "applications-file"
 LEFT_OUT = "announced-applications"
 ANNOUNCEMENTS_LOST = "announcements"
 CAUSES = (FILE_REFUSED, LEFT_OUT, ANNOUNCEMENTS_LOST)
-"""The labels of the metric, with those of the process."""
+"""The labels of the metric, with the process's."""
 
 FLEET_FOLDER = "@fleet"
-"""The folder of what the process itself keeps: the folder of an application has no such character in its name."""
+"""The folder of the process's own files: an application's folder has no such character in its name."""
 
 ACTION = {"action": "applications"}
 

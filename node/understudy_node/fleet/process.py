@@ -1,9 +1,9 @@
-"""The process of several applications: which are wanted, and the life of each as a task of its own.
+"""The process of several applications: which are wanted, and a task for the life of each.
 
-A checkpoint that cannot be opened is the trouble of its application alone: that is tried again with growing pauses, and
-no other notices. A process of one application needs nothing of this: its application answers for the process.
+A checkpoint that cannot be opened affects only its application: it is retried with growing pauses, and no other
+notices. A process of one application needs none of this: its application answers for the process.
 
-`/admin/` of a process with several applications shows those that the caller may monitor, the worst first. Each has its
+`/admin/` of a process with several applications lists those that the caller may monitor, the worst first. Each has its
 own page below it.
 """
 
@@ -45,13 +45,13 @@ from understudy_shared.spark.temporal import utc_text
 log = logging.getLogger(__name__)
 
 MAX_THREADS = 256
-"""Threads of blocking calls of requests: applications whose storage hangs leave some to the others."""
+"""Threads for blocking calls of requests: applications with hanging storage leave some to the others."""
 
 STOP_S = 10.0
 
 FIRST_PAUSE_S, MAX_PAUSE_S = 1.0, 30.0
 END_S = 20.0
-"""Time in which all applications end together when the process does."""
+"""Time limit for all applications to end when the process does."""
 
 Build = Callable[[ApplicationSpec], NodeApplication]
 
@@ -132,7 +132,7 @@ class FleetProcess(FleetService[NodeApplication]):
 
 
 class Lives:
-    """The lives of the applications behind `fleet`: each opens, is served, and ends.
+    """The life cycles of the applications of `fleet`: each opens, is served, and ends.
 
     `build` makes one of what is wanted. Others hear within `delay_ms` that a removed one leaves.
     """
@@ -147,7 +147,7 @@ class Lives:
         self._is_ending = False
 
     def want(self, specs: Iterable[ApplicationSpec]) -> None:
-        """Serve these, and no others. What changes is begun now, on the running loop, and goes on by itself."""
+        """Serve these, and no others. Changes start now, on the running loop, and complete by themselves."""
         before, self._wanted = self._wanted, {each.id: each for each in specs}
         for application_id in before.keys() | self._wanted.keys():
             wanted = self._wanted.get(application_id)
@@ -204,7 +204,7 @@ class Lives:
             pause_s = min(pause_s * 2, MAX_PAUSE_S)
 
     async def _leave(self, application_id: str, application: NodeApplication) -> None:
-        """Let others hear that an application leaves, and take no new requests for one that is wanted no more."""
+        """Announce that an application leaves, and take no new requests for one that is no longer wanted."""
         if application.membership is not None and not self._is_ending:
             await application.leave()
             await asyncio.sleep(self._delay_s)
@@ -237,7 +237,7 @@ def operator_routes(process: FleetProcess) -> APIRouter:
 
 
 async def let_go(following: Following, application_id: str) -> None:
-    """Let an application go that announced itself, at all nodes. Raises the problem of any other one."""
+    """Remove an announced application at all nodes. Raises the problem of any other one."""
     place = following.place_of(application_id)
     if place is not None:
         what = f"{clipped(application_id)} did not announce itself: {place} names it"

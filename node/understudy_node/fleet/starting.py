@@ -1,10 +1,10 @@
 """The start of `understudy serve` and `understudy node` by their entry points, with one application or several.
 
-Everything that can be refused is refused before the port opens: settings, the port, the file of applications. Of the
-only application of a process also the checkpoint, and a node id that another process of the cluster uses; of several,
-these are the trouble of each alone. An unreachable bus is not refused: the node waits for it, and reports that.
+Everything that can be refused is refused before the port opens: settings, the port, the file of applications. For a
+single application also the checkpoint, and a node id that another process of the cluster uses; of several applications,
+these affect each alone. An unreachable bus is not refused: the node waits for it, and reports that.
 
-One application answers for the process itself, without anything in front of it.
+A single application answers for the process itself, without a dispatcher.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ if TYPE_CHECKING:
     from understudy_node.cluster.member import Clusters, Membership
 
 SWITCH_INTERVAL_S = 0.0005
-"""Time for which a worker thread may keep the interpreter from the event loop (5 ms by default): lookups come first."""
+"""Longest time that a worker thread keeps the interpreter from the event loop (5 ms by default): lookups come first."""
 
 Started = Callable[[Any], None]
-"""A function that gets what is served before the first request, for a progress display: a `Node`, or the process of
-several applications.
+"""A function for a progress display. It gets the `Node`, or the process of several applications, before the first
+request.
 """
 
 

@@ -10,8 +10,8 @@ Lag, with c(v) = modification time of the commit file that made version v (one c
 - at the end: monotonic time since the start of the poll that confirmed the end;
 - behind: max(0, c(end) - c(version + 1)) plus monotonic time since the start of the last poll that did not see that
   end yet: at least now - c(version + 1), without comparing any clock with the storage's; and at least the time since
-  the start of the last poll that did not see version + 1. The second counts where a commit file's time is earlier than
-  the file could be seen, because storage keeps it in a rename or a move: a slow one of the end would hide some lag;
+  the start of the last poll that did not see version + 1. The second counts if a commit file's time is earlier than the
+  file became visible, because renames keep times: a slow rename of the end would hide some lag;
 - unknown when the end is not confirmed, when its confirmation is too old, when c(version + 1) was purged, or when this
   process has never looked while the end was an earlier one.
 """
@@ -27,7 +27,7 @@ from understudy_node.checkpoint.files import FileStat
 from understudy_shared.base.words import LagInfo
 
 MAX_UNSEEN = 64
-"""Number of versions of which it is known when they were last not there: replicas are rarely further behind."""
+"""Number of versions with a known time when they were last absent: replicas rarely lag more."""
 
 
 class Next(StrEnum):
@@ -58,7 +58,7 @@ class Probe:
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """The last committed version as far as is known.
+    """The last committed version that is known.
 
     `version` is 0 before the first commit. `confirmed_ms` is the start of the newest poll that confirmed it, None while
     it is in doubt. `unseen_ms` is the start of the newest poll that confirmed an earlier end: the present end was
@@ -105,7 +105,7 @@ class Verdict(StrEnum):
     SAME = "same"
     """The end is unchanged (a passing failure of the storage)."""
     AHEAD = "ahead"
-    """The history went on and the commits in between were purged: replicas re-bootstrap where they must."""
+    """The history continued and the commits in between were purged: replicas re-bootstrap where they must."""
     REWOUND = "rewound"
     """The history was cut back, or its last batch was committed anew: what was read after it no longer holds."""
     RECREATED = "re-created"
@@ -167,7 +167,7 @@ def lag_of(version: int, end: End, commit_time_ns: CommitTime, *, now_ms: float,
 
 
 def holds_until_ms(lag: LagInfo, end: End, *, expiry_ms: float) -> float:
-    """Return until when a lag stays exactly the same while the end does, on the clock of the end's confirmation.
+    """Return until when a lag stays the same while the end does, on the clock of the end's confirmation.
 
     Minus infinity for a replica that is behind, or of unknown lag: these are computed each time.
     """

@@ -1,8 +1,7 @@
 """The committed history: the commit log's and the offset log's record of each version.
 
 Records are read on demand and cached, within a bound; purged versions are cached as purged. Every record was read after
-its commit file existed, so it never changes again; another life of the checkpoint, or a rewound one, gets another
-`CommitHistory`.
+its commit file existed, so it never changes; a re-created or rewound checkpoint gets another `CommitHistory`.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ MAX_RECORDS = 4096
 """Number of cached versions. Spark retains 100 commits by default; a record is about 1 KiB plus its unique ids."""
 
 MAX_PURGED = 4096
-"""Number of cached versions that are known to be purged: readers may come with any old position."""
+"""Number of versions cached as purged: readers may send any old position."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +50,7 @@ class CommitRecord:
 
     @property
     def seen(self) -> SeenCommit | None:
-        """The commit as other nodes may compare it; None where the storage gives no times."""
+        """The commit for other nodes to compare; None if the storage gives no times."""
         if self.committed_at_us < 1:
             return None
         return SeenCommit(version=self.version, committed_at_us=self.committed_at_us, digest=self.digest)
@@ -116,7 +115,7 @@ class CommitHistory:
         )
 
     def retained(self) -> tuple[int, int] | None:
-        """Return the first and the last version whose commit the checkpoint has; None without any. Lists the log."""
+        """Return the first and the last version with a commit in the checkpoint; None without any. Lists the log."""
         ids = batch_ids(self._files.list("commits") or [])
         return (min(ids) + 1, max(ids) + 1) if ids else None
 
@@ -124,8 +123,8 @@ class CommitHistory:
         """Return the newest version that was committed at that moment or before, and its time in us; None for a moment
         before the first version that is retained.
 
-        Versions count, not times: those of files may be equal, step back, or be those of a copy. Lists the log, and
-        asks for the times that are not known yet: they never change.
+        Versions count, not times: file times may be equal, step back, or be a copy's. Lists the log, and asks for the
+        times that are not known yet: they never change.
         """
         versions = [batch + 1 for batch in batch_ids(self._files.list("commits") or [])]
         with self._lock:

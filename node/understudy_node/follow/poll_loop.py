@@ -1,9 +1,9 @@
-"""The thread that polls: turn after turn until it is stopped, earlier when Linux's inotify sees the logs change.
+"""The polling thread: turn after turn until it is stopped, earlier when Linux's inotify sees the logs change.
 
 The poller keeps the end; `end.py` decides. A poll is four stats at once, whatever the number of tasks: three confirm
 the end, one sees a batch in progress. A poll before the first commit also lists the commit log; a poll that finds the
 end in doubt lists it once and reports the verdict. The node decides what follows from a rewound or re-created
-checkpoint. A missed event of inotify costs time, never correctness.
+checkpoint. A missed inotify event costs time, never correctness.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ MAX_STATS: Final = 64
 
 
 class NewSchemas:
-    """The batches that were looked at. It belongs to the polling thread."""
+    """The batches that were checked. It belongs to the polling thread."""
 
     def __init__(self, files: CheckpointFiles) -> None:
         self._files = files
@@ -51,8 +51,8 @@ class NewSchemas:
         self._must_read = False
 
     def to_read(self, description: CheckpointDescription, batch_id: int) -> bool:
-        """Whether there may be other schemas than those of `description` since the last call, and once more at each
-        commit until they were read.
+        """Whether there may be other schemas than in `description` since the last call, and once more at each commit
+        until they were read.
         """
         if self._looked_at is None or batch_id <= self._looked_at:
             return False
@@ -64,7 +64,7 @@ class NewSchemas:
 
 
 def metadata_paths(description: CheckpointDescription, batches: range) -> list[str]:
-    """List the metadata of operators whose state may change, if one of these batches is the first of a run."""
+    """List the metadata of operators that may change their state, if one of these batches is the first of a run."""
     operators = [each.operator_id for each in description.operators if each.operator_name in TRANSFORM]
     numbered = [f"state/{operator_id}/_metadata/v2/{batch}" for operator_id in operators for batch in batches]
     return numbered + [
@@ -154,7 +154,7 @@ MAX_ADVANCE = 256
 
 QUICK_PROBE_MS = 100.0
 """Time of a quick probe. Its stats may be answered in any order. Within this time no query commits and purges two
-batches; after a slower probe the last commit is looked at again, behind the absence of the next.
+batches; after a slower probe the last commit is checked again, after the absence of the next.
 """
 
 

@@ -1,4 +1,4 @@
-"""The HTTP application of a node: lookups first, then hops, and FastAPI behind them for rare requests.
+"""The HTTP application of a node: lookups first, then hops, and FastAPI last for rare requests.
 
 `create_app` gets a node that is not started; the lifespan starts and stops it.
 """
@@ -132,7 +132,7 @@ def create_app(
     return app
 
 
-def _reading_routes(  # noqa: PLR0917  # the parts of an application, in the order in which they are made
+def _reading_routes(  # noqa: PLR0917  # the parts of an application, in the order of their creation
     node: Node, reads: Reads, app: NodeLookups, scans: NodeScans, exports: NodeExports, watches: NodeWatches
 ) -> Iterator[APIRouter]:
     """Yield the calls that read, besides lookups and hops."""

@@ -161,7 +161,9 @@ class NodeMetrics:
         yield from self.of_application((*CAUSES, *CAUSES_OF_PROCESS))
 
     def of_application(self, known: Iterable[str] = CAUSES) -> Iterator[Metric]:
-        """Yield those of this application alone: a process of several has the others once. `known`: causes to show."""
+        """Yield the families of this application alone: a process of several has the others once. `known`: causes to
+        show.
+        """
         causes, generation = self._causes(), self._node.generation
         yield from self._requests()
         overlay_bytes = sum(replica.overlay_bytes for replica in generation.replicas) if generation else 0

@@ -57,7 +57,7 @@ INDICATORS: Final = ("reads", "degraded", "checkpoint", "query")
 
 
 class NodeHealth:
-    """The memory since when each indicator is in its state, from one request to the next."""
+    """The time since when each indicator is in its state, kept between requests."""
 
     def __init__(self, node: Node, status: Callable[[], Status]) -> None:
         self._node = node
@@ -129,7 +129,7 @@ def indicators(status: Status, query: Mapping[str, Any]) -> tuple[Indicator, ...
 Document = dict[str, Any]
 
 MAX_ROWS = 10_000
-"""Most store partitions that all have a row; of more, the worst have one."""
+"""Most store partitions with a row each; of more, only the worst have one."""
 
 WORST_ROWS = 200
 MAX_RESTORES = 200
@@ -137,7 +137,7 @@ MAX_SHOWN_EVENTS = 50
 WINDOW_MS = 60_000
 
 FAILED = frozenset(each.slug for each in ProblemType if each.status >= 500 or each is ProblemType.OVERLOADED)
-"""The outcomes of lookups that failed through no fault of their readers."""
+"""The outcomes of lookups that failed, but not by the reader's fault."""
 
 
 class HeldPartition(NamedTuple):
@@ -165,7 +165,7 @@ class NodeRates:
         self._seen: deque[tuple[float, int, int]] = deque(maxlen=128)
 
     def see(self, now_ms: float) -> tuple[Number, Number]:
-        """Look at the counters now. Return lookups and failed ones a second; None while that is not known."""
+        """Read the counters now. Return lookups and failed ones a second; None while that is not known."""
         ended = self._requests.ended(("lookup",))
         answered = sum(count for (_, outcome), count in ended.items() if outcome in ("found", "absent"))
         failed = sum(count for (_, outcome), count in ended.items() if outcome in FAILED)
@@ -291,7 +291,7 @@ def overview_of(
 
 
 def counts_of(held: Sequence[HeldPartition]) -> Document:
-    """Return how many replicas are in which state. One that restores is not counted as of unknown lag, too."""
+    """Return the number of replicas by state. One that restores does not also count as of unknown lag."""
     return {
         "replicas": len(held),
         "running": sum(each.replica.state is ReplicaState.RUNNING for each in held),
@@ -417,7 +417,7 @@ class NodePage:
         self._feed.end()
 
     def start(self) -> None:
-        self._tasks.start("look at the node for viewers", self._feed.run())
+        self._tasks.start("poll the node for viewers", self._feed.run())
         self._tasks.start("keep the last hour", self._keep_history())
 
     async def stop(self) -> None:

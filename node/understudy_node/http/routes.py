@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from understudy_node.cluster.member import ClusterMember
 
 MAX_LOOKS = 100
-"""Number of records that are looked at in each partition: the first ones may have been deleted since the snapshot."""
+"""Number of records checked in each partition: the first ones may have been deleted since the snapshot."""
 
 
 def some_key(reader: StoreReader) -> dict[str, object] | None:

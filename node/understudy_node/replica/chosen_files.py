@@ -1,11 +1,11 @@
 """The files of the checkpoint that give a version of a store: the base to start from, and each commit's changelog.
 
-A base is one that the commit log vouches for; a snapshot that turned out damaged is not chosen again. Spark restarts
-from the same files, so where one is gone the query cannot be restarted, whatever a node still has in memory.
+The commit log must vouch for a base; a snapshot that turned out damaged is not chosen again. Spark restarts from the
+same files, so if one is gone the query cannot be restarted, whatever a node still has in memory.
 
-A changelog is read ahead of its commit where it can be. In format v2 it is found by the unique id in the commit, and no
-other attempt's has its name. A file read before its commit is used only if it is still the same file after it; in v1
-the file applied last is checked again. A re-run batch, a rewritten delta or a dead attempt never reaches a reader.
+A changelog is read ahead of its commit where it can be. In format v2 the unique id in the commit names it, so it cannot
+be another attempt's. A file read before its commit is used only if it is still the same file after it; in v1 the file
+applied last is checked again. A re-run batch, a rewritten delta or a dead attempt never reaches a reader.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ class ChangelogReader:
         if len(names) != 1:  # absent, or several attempts: only the commit names the winner
             return
         try:
-            # Whether it is still this file is looked at after the commit.
+            # Whether it is still this file is checked after the commit.
             self._ahead = yield from self._decode(names[0], latest)
         except CheckpointError:
             self._listed = None  # an uncommitted file may be incomplete: it is read again, after the commit at last
@@ -172,7 +172,7 @@ def _kind(record: CommitRecord) -> str:
 
 
 MAX_MISSES = 3
-"""Number of listings in which a snapshot may lack one of its files; in format v1, Spark may just be replacing a zip."""
+"""Number of listings that may lack a file of a snapshot; in format v1, Spark may just be replacing a zip."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,7 +231,7 @@ class BaseChoice:
         return SnapshotSearch(chosen, "stale-snapshot" in left_out.values())
 
     def local(self, bases: Iterable[LocalBase], target: int, *, newest_snapshot: int) -> LocalBase | None:
-        """Return the newest of the local bases that may be used again and is not far behind the newest snapshot."""
+        """Return the newest reusable local base that is not far below the newest snapshot."""
         for base in bases:
             record = base.record
             if newest_snapshot - record.version > REOPEN_VERSIONS:
@@ -267,8 +267,8 @@ class BaseChoice:
     def _mtimes_ns(self, found: list[StateFile], listed: list[StateFile]) -> dict[str, int]:
         """Return format v1's modification times of snapshots and of the deltas or changelogs of the same versions.
 
-        A snapshot with other column families than the one before it is left out: every attempt writes it, and before
-        its changelog, so that it is older and yet no dead attempt's.
+        A snapshot with other column families than the one before it is left out: every attempt writes it before its
+        changelog, so it is older without being a dead attempt's.
         """
         names = {file.name for file in listed}
         pairs = [(file, changes) for file in found if (changes := file.changes_beside) in names]
@@ -349,17 +349,17 @@ class ReachingHistory(CommitHistory):
 
 
 def missing_version(place: StorePlace, version: int, url: str) -> MissingVersionError:
-    """Make the error for a version whose changelog is gone, with no snapshot at or above it."""
+    """Make the error for a version without its changelog, and without a snapshot at or above it."""
     return MissingVersionError(
         f"version {version} of {task_key(place.task)} has neither changelog nor snapshot",
         where=f"{url}/{place.directory}",
-        fix=f"A file was deleted, or the copy lacks it. {COPY_AGAIN}. A query that runs goes on, and the store from "
+        fix=f"A file was deleted, or the copy lacks it. {COPY_AGAIN}. A running query continues, and the store from "
         "Spark's next snapshot",
     )
 
 
 def missing_snapshot(place: StorePlace, url: str) -> MissingVersionError:
-    """Make the error for a store whose tables only a snapshot names, where the snapshot is missing."""
+    """Make the error for a missing snapshot of a store with tables that only a snapshot names."""
     return MissingVersionError(
         f"{task_key(place.task)} has no snapshot yet, which says where its tables are",
         where=f"{url}/{place.directory}",
@@ -370,7 +370,7 @@ def missing_snapshot(place: StorePlace, url: str) -> MissingVersionError:
 def missing_of(
     place: StorePlace, files: CheckpointFiles, history: CommitHistory, target: int
 ) -> Iterator[CheckpointError]:
-    """Yield what keeps version `target` of a store from being rebuilt; nothing when its files are all there."""
+    """Yield the obstacles to rebuilding version `target` of a store; nothing if all its files are there."""
     history = ReachingHistory(history, files, place, target)
     choice = BaseChoice(place, files, history)
     while (snapshot := choice.snapshot(target, above=0).chosen) is not None:
@@ -396,7 +396,7 @@ def missing_of(
 
 
 def _damage_of(snapshot: StateFile, place: StorePlace, files: CheckpointFiles) -> CheckpointError | None:
-    """Return why a snapshot is not whole, as far as names and sizes of files say it."""
+    """Return why a snapshot is not whole, by names and sizes of files."""
     path = f"{place.directory}/{snapshot.name}"
     try:
         if snapshot.kind != "zip":

@@ -3,10 +3,10 @@
 The rule: `base.json` is written last, so a directory with one is complete. A base is reused only if its version is
 still the committed one: same commit time, and the same source file where that still exists.
 
-RocksDB snapshots are Spark's own files, linked or downloaded and opened in place. Those of the HDFS-backed provider are
-linked or downloaded too, so that all of it is one version of the file, and decompressed once into an arena, piece by
-piece. Where stored values carry Spark's row checksums, each is verified when it is read, and stripped: a row that fails
-its checksum is an error, never an answer.
+RocksDB snapshots are Spark's own files, linked or downloaded and opened in place. Snapshots of the HDFS-backed provider
+are linked or downloaded too, so that all of it is one version of the file, and decompressed once into an arena, piece
+by piece. Where stored values carry Spark's row checksums, each is verified when it is read, and stripped: a row that
+fails its checksum is an error, never an answer.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ REOPEN_VERSIONS = 50
 
 
 FULL_BYTES = 1 << 16
-"""A disk with less space is full: the next base or spill does not fit, and waits for no failure to be told."""
+"""A disk with less space counts as full: the next base or spill would not fit."""
 
 
 class BaseRecord(BaseModel):
@@ -213,7 +213,7 @@ def writing(directory: Path) -> Iterator[None]:
             "The disk is full" if full else f"The data directory cannot be written: {error}",
             where=str(directory.parent),
             fix=f"{'Free space' if full else 'Make it writable'} there, or give the node another --data-dir; the "
-            "replica goes on by itself",
+            "replica continues by itself",
         ) from error
 
 
@@ -250,7 +250,7 @@ class RestoreProgress:
 
 
 def of_all(stores: Collection[tuple[RestoreProgress, bool]]) -> Restore:
-    """Merge the restores of stores, each with whether it is open: the stage is that of the first that is not."""
+    """Merge the restores of stores, each with whether it is open: the stage is the first unopened one's."""
     stage = next((progress.stage for progress, is_open in stores if not is_open), REPLAYING)
     sizes = [progress.total_bytes for progress, is_open in stores if progress.total_bytes is not None or not is_open]
     known = [size for size in sizes if size is not None]
@@ -310,7 +310,7 @@ class ChosenSnapshot:
         return f"{self.directory}/{self.file.name}"
 
     def record(self, source: FileStat, manifest: SnapshotManifest | None) -> BaseRecord:
-        """Make the record of the base. `manifest` is that of a RocksDB snapshot."""
+        """Make the record of the base. `manifest` is a RocksDB snapshot's."""
         return BaseRecord(
             kind="zip" if self.file.kind == "zip" else "snapshot",
             version=self.file.version,

@@ -1,10 +1,10 @@
-"""Opens older versions of tasks from the checkpoint, beside those on show, for readers who name a version.
+"""Opens older versions of tasks from the checkpoint, next to the current ones, for readers who name a version.
 
-A few threads of their own do it, each version once however many ask. What they open is pinned (`pinned_versions.py`):
-the next look finds it, and it goes when it was not read for a while. A failure is remembered for a moment.
+A few threads do it, each version once however many ask. An opened version is pinned (`pinned_versions.py`): the next
+read finds it, and it goes when it was not read for a while. A failure is remembered for a moment.
 
-Watches of prefixes follow the same versions, each with a prefix of its own. So the changelogs that were read last are
-kept: storage is asked once for all of them.
+Watches of prefixes follow the same versions, each with its own prefix. So the latest changelogs are cached: storage is
+asked once for all watches.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ PAST_FOLDER: Final = ".past"
 
 OPENING_THREADS: Final = 2
 READING_THREADS: Final = 1
-"""Threads of the functions that read for one reader only: they leave the others to the opening of versions."""
+"""Threads for functions that read for one reader only; the others open versions."""
 
 MAX_WAITING: Final = 256
 """Limit on the versions that are being opened, or wait for it: the tasks of a large query, once."""
@@ -49,26 +49,26 @@ MAX_RUNNING: Final = 8
 """Limit on the functions that read for one reader only, running or waiting."""
 
 FAILED_FOR_S: Final = 2.0
-"""Time for which a failure is remembered: readers who ask again at once get the same answer."""
+"""Time to remember a failure: readers who ask again at once get the same answer."""
 
 MAX_FAILED: Final = 1024
 
 MAX_VANISHED: Final = 3
-"""Number of times that a file may vanish while a version is read: Spark's clean-up takes files that are not needed now,
-and the next look at the folder shows what is left.
+"""Number of times that a file may vanish while a version is read: Spark's clean-up removes files that are not needed,
+and the next listing shows the rest.
 """
 
 MAX_KEPT_BYTES: Final = 16 * 1024 * 1024
 """Limit on the changelogs that are kept after they were read; a larger one is read each time."""
 
 ENTRY_BYTES: Final = 250
-"""Memory of an entry of a changelog beside its key and its value."""
+"""Memory overhead of a changelog's entry."""
 
 _GONE: Final = (MissingVersionError, VanishedError)
 
 
 class PastTask(Protocol):
-    """A task of which older versions can be read."""
+    """A task that can read its older versions."""
 
     @property
     def task(self) -> TaskId: ...
@@ -111,7 +111,7 @@ class Changelog(NamedTuple):
 
 
 class KeptChangelogs:
-    """The changelogs that were read last, by the file and its commit. Called by any thread."""
+    """A cache of the latest changelogs, by the file and its commit. Called by any thread."""
 
     def __init__(self, max_bytes: int = MAX_KEPT_BYTES) -> None:
         self._max_bytes = max_bytes
@@ -165,7 +165,7 @@ class PastVersions:
         self._is_closed = False
 
     def open(self, task: PastTask, wanted: ReadVersion) -> PastRefusal:
-        """Begin to open a version, unless that goes on, or failed a moment ago. Called by any thread."""
+        """Begin to open a version, unless that is in progress, or just failed. Called by any thread."""
         key = (task.task, wanted)
         with self._lock:
             failed_s, refusal = self._failed.get(key, (0.0, OPENING))
@@ -220,7 +220,7 @@ class PastVersions:
         return self._root / str(next(self._folders))
 
     def close(self) -> None:
-        """Open no more. What is being opened is finished, and dropped with the process."""
+        """Stop opening. Versions being opened are finished, and dropped with the process."""
         with self._lock:
             self._is_closed = True
         for threads in (self._openers, self._readers):  # without the lock, which those that are cancelled take
@@ -271,7 +271,7 @@ class PastVersions:
                 raise
             finally:
                 disk.release()
-            # Files stay readable for who has them open, so any base of the version may own the folder of all.
+            # Open files stay readable, so any base of the version may own the folder of all.
             owner = next(iter(view.stores.values())).base
             weakref.finalize(owner, shutil.rmtree, folder, ignore_errors=True)
             return view, sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())

@@ -21,8 +21,8 @@ class Surroundings:
     """Shared parts of all replicas. `overlay_max_bytes`: limit on the changes that a store partition holds in memory
     above its base.
 
-    `ceiling` returns the highest version that may be shown, None for no limit. `measures` are those of the node;
-    `pinned` are the older versions that its readers use, `past` opens them.
+    `ceiling` returns the highest version that may be shown, None for no limit. `measures` are the node's; `pinned` are
+    the older versions that readers use, `past` opens them.
     """
 
     files: CheckpointFiles

@@ -3,8 +3,8 @@
 Everything here works on `view`, which readers do not see: the task publishes it when all its stores are at one
 version. Each method is a generator of bounded steps; the commit log alone decides what becomes part of a view.
 
-A version's merges and range deletes become puts and deletes first: operations apply in order, each to the result of
-those before.
+A version's merges and range deletes become puts and deletes first: operations apply in order, each to the result of the
+ones before.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def resolve_operations(
 ) -> dict[bytes, bytes | None]:
     """Return the changes for `view.with_changes`. `delimiter` separates list elements in the store's merge operator.
 
-    `changes` are those of the same version before these operations; they are updated and returned. A range delete costs
+    `changes` are the same version's before these operations; they are updated and returned. A range delete costs
     a scan over its range. The pieces merged into one key are joined once, however many there are.
     """
     if changes is None:
@@ -193,7 +193,9 @@ class StoreReplica:
         yield
 
     def _reach_back_from(self, target: int) -> None:
-        """Find the purged commits, too, that `target` rests on: Spark keeps their files as long as it retains it."""
+        """Also find the purged commits that `target` rests on: Spark keeps their files as long as it retains
+        `target`.
+        """
         history = ReachingHistory(self._committed, self._around.files, self.place, target)
         self._choice.history = history
         self._around = replace(self._around, history=history)
@@ -215,7 +217,7 @@ class StoreReplica:
             return
         if self.place.has_families and self._brings_families(read):
             if not (yield from self._rebase()):
-                reason = f"version {version} of {self.place.task} has a new table, whose place only a snapshot says"
+                reason = f"version {version} of {self.place.task} has a new table, and only a snapshot says its place"
                 where = f"{self._around.files.url}/{self.place.directory}"
                 fix = "Spark writes one with it: the node looks again by itself"
                 yield from self._jump(target, MissingVersionError(reason, where=where, fix=fix))
@@ -232,8 +234,8 @@ class StoreReplica:
             self._changelogs.applied(read)
 
     def changelog_of(self, record: CommitRecord) -> Changelog | None:
-        """Return what a committed version changed, without the state that it changed; None where no file says that.
-        Storage is asked unless it was read a moment ago.
+        """Return what a committed version changed, without the state; None if no file says that. Storage is asked
+        unless it was just read.
         """
         kept = self._around.past.changelogs
         path = f"{self.place.directory}/{changelog_name(self.place, record)}"
@@ -251,8 +253,8 @@ class StoreReplica:
         return found
 
     def changelogs(self) -> tuple[int, int] | None:
-        """Return the first and the last of the newest versions whose changelogs are there without a gap; None where
-        Spark writes snapshots alone. Raises VanishedError while the folder is away: nothing is known of it then.
+        """Return the first and the last of the newest versions with changelogs without a gap; None if Spark writes only
+        snapshots. Raises VanishedError while the folder is away: nothing is known then.
         """
         names = self._around.files.list(self.place.directory)
         if names is None:
@@ -398,7 +400,7 @@ class StoreReplica:
             raise
 
     def _forget_changelogs(self, unique_id: str | None) -> None:
-        """Drop what was read ahead: the view is on a base that the attempt `unique_id` wrote."""
+        """Drop read-ahead data: the view is on a base that the attempt `unique_id` wrote."""
         self._attempts = {self.version: unique_id} if unique_id else {}
         self._changelogs.forget()
 

@@ -4,13 +4,13 @@ Readers see `view` and nothing else; one worker at a time runs `step`. `error` h
 last good version stays visible, and the next poll tries again: no partial state is ever served.
 
 States: CREATED until the first step; RESTORING while bases are opened (at first and after `_rebuild`) and until the lag
-is at most `acceptable_recovery_lag`; then RUNNING, however far it falls behind later while it advances. A replica that
+is at most `acceptable_recovery_lag`; then RUNNING, however much it lags later while it advances. A replica that
 cannot advance is RESTORING until it does; CLOSED is final.
 
-A replica cannot advance if it is behind a known end and none of its steps helps. One that fails again and again is
-stalled after FAILING_RETRIES retries without a new version. One that does not fail is stalled when none of its steps
-ends for SILENT_MS: a restore that goes on step by step is not, nor is one that waits for its turn. Where the end is not
-known, the replica reports unknown lag instead.
+A replica cannot advance if it is behind a known end and none of its steps helps. If steps fail, it is stalled after
+FAILING_RETRIES retries without a new version; if not, when no step ends for SILENT_MS. A restore that progresses step
+by step is not stalled, nor is a replica that waits for its turn. While the end is unknown, the replica reports unknown
+lag instead.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 MAX_VANISHED = 5
-"""Number of times in a row that a chosen file may vanish until it is an error: Spark's clean-up is slower."""
+"""Number of times in a row that a chosen file may vanish before it is an error: Spark's clean-up is slower."""
 
 
 FAILING_RETRIES = 10
-"""Number of retries until a failing replica is stalled: storage that hiccups, and files that Spark replaces just then,
-are there again after one or two.
+"""Number of retries until a failing replica is stalled: hiccups of storage, and files that Spark is replacing, are over
+after one or two.
 """
 
 SILENT_MS = 60_000.0
@@ -55,7 +55,7 @@ takes.
 
 
 class Stall:
-    """The steps and failures of one replica. `is_now`: whether it was stalled at the last look."""
+    """The steps and failures of one replica. `is_now`: whether it was stalled at the last check."""
 
     def __init__(self) -> None:
         self.is_now = False
@@ -66,7 +66,7 @@ class Stall:
     def look(
         self, *, lags: bool, version: int | None, steps: int, fails: bool, waits: bool, now_ms: float, retry_ms: float
     ) -> None:
-        """Judge again. `lags`: it is behind an end that is known. `waits`: others may get their steps before it."""
+        """Judge again. `lags`: it is behind a known end. `waits`: others may get their steps first."""
         moved = version != self._version or (steps != self._steps and not fails)
         if not lags or moved or self._since_ms is None:
             self._since_ms, self.is_now = now_ms, False
@@ -98,7 +98,7 @@ class TaskReplica:
         self.readings = Readings(origin, progress, around.measures.lags)
         self.view: TaskView | None = None
         self.followers: tuple[Callable[[TaskView], None], ...] = ()
-        """The functions that get each view that is published, by the thread that publishes it."""
+        """The functions that get each published view, on the publishing thread."""
         self.error: UnderstudyError | None = None
         self.damage: UnderstudyError | None = None
         """The damage of its local copy, while it is built again."""
@@ -117,7 +117,7 @@ class TaskReplica:
         self._leaving = False
         self._vanished = 0
         self._in_step_from: int | None = None
-        """The version at which it reached the end. Older ones were committed before it could show them."""
+        """The version where it reached the end. Older ones were committed before it could show them."""
         self._steps = 0
         self._stall = Stall()
         self._wants_prefetch = False
@@ -257,7 +257,7 @@ class TaskReplica:
         return self._stores.read_changes(name, first, last)
 
     def changelogs(self, name: str) -> Retained | None:
-        """Return the versions whose changes can be read; None for a store without changelogs."""
+        """Return the versions with readable changes; None for a store without changelogs."""
         found, retained = self._stores.changelogs(name), self.retained()
         if found is None or retained is None:
             return found and Retained(*found)
@@ -309,12 +309,14 @@ class TaskReplica:
         self._wants_rebuild = True
 
     def want_prefetch(self) -> bool:
-        """Request a look for the next changelog, when no other work is due; False if it was found before."""
+        """Request a check for the next changelog, when no other work is due; False if it was found before."""
         self._wants_prefetch = not self._stores.have_read_ahead
         return self._wants_prefetch
 
     def close(self) -> None:
-        """Take no further step. Views in flight stay readable; pinned ones go: keys may be of another layout."""
+        """Take no further step. Views in flight stay readable; pinned ones are dropped: keys may be of another
+        layout.
+        """
         self._closed = True
         self._pinned.release(self.task)
         self.origin.enter(ReplicaState.CLOSED)

@@ -27,8 +27,8 @@ Job = Generator[None, None, None]
 
 
 class VersionChanges(NamedTuple):
-    """The changes of a version in a store: first all of `changes`, of which None is a deletion, then `operations` in
-    order. `view` is the version without its state.
+    """The changes of a version in a store: first all of `changes` (None: a deletion), then `operations` in order.
+    `view` is the version without its state.
     """
 
     view: TaskView
@@ -118,7 +118,7 @@ class TaskStores:
             yield from store.prefetch()
 
     def view_after(self, shown: TaskView | None) -> TaskView | None:
-        """Return the view to show in place of `shown`; None without a newer version that all stores are at."""
+        """Return the view to show after `shown`; None without a newer version that all stores have reached."""
         version = self.version
         if version is None or version < (1 if shown is None else shown.version):
             return None
@@ -134,7 +134,7 @@ class TaskStores:
         return task_view(place.task, place.lineage, version=version, stores=stores, record=record, marks=self.marks)
 
     def read_past(self, wanted: ReadVersion, disk: LocalBases) -> TaskView:
-        """Read an older version from the checkpoint into files of its own, beside these stores. Called by any thread.
+        """Read an older version from the checkpoint into files of its own, next to these stores. Called by any thread.
 
         Raises MissingVersionError if the checkpoint does not have that version in this layout, and LineageChangedError
         if it was committed anew.
@@ -155,7 +155,7 @@ class TaskStores:
 
     def read_changes(self, name: str, first: int, last: int) -> Iterator[VersionChanges]:
         """Yield what each version from `first` to `last` changed in a store, by its changelogs alone. Called by any
-        thread. Raises MissingVersionError for a version of which the checkpoint has no changelog in this layout.
+        thread. Raises MissingVersionError for a version without a changelog in this layout.
         """
         store = self._new_store(name)
         for number in range(first, last + 1):
@@ -168,7 +168,7 @@ class TaskStores:
             yield VersionChanges(view, read.changes, read.operations)
 
     def changelogs(self, name: str) -> tuple[int, int] | None:
-        """Return the first and the last version whose changes can be read; None for a store without changelogs."""
+        """Return the first and the last version with readable changes; None for a store without changelogs."""
         return self._new_store(name).changelogs()
 
     def _new_store(self, name: str) -> StoreReplica:

@@ -1,11 +1,11 @@
 """The threads that run steps: a fixed number of workers over one fair queue.
 
-Short tailing steps are left to one worker, because they compute: a second thread would only take the interpreter's lock
-from the first, and waking it costs as much as a step. The others join as soon as a step is long, or does not end: then
-it waits for files, and waiting can be shared.
+Short tailing steps are left to one worker, because they are CPU-bound: a second thread would only contend for the
+interpreter's lock, and waking it costs as much as a step. The others join when a step is long or does not end: then it
+waits for files, and waits can overlap.
 
 Applications of one process share the workers, each by a share of its own. A step of a share that hangs, because its
-storage does not answer, keeps its thread, and another thread takes its place until it ends.
+storage does not answer, keeps its thread, and another thread replaces it until it ends.
 
 A step that raises an unexpected exception is a bug: it is stored in `failure`, the workers stop, and the node turns
 unready instead of running on with replicas that silently stall. In a share it ends the steps of that share alone.
@@ -13,13 +13,13 @@ unready instead of running on with replicas that silently stall. In a share it e
 Schedules bounded steps over all tasks, fairly (pure state): by group first, then by task.
 
 A group is an application; a process of one application has one group. Each line of waiting tasks serves the groups in
-turn, so an application of a thousand tasks delays one of two tasks by a step each time. A group has no more steps in
-flight than the process has workers, one less of those in background: steps that hang take a bounded number of threads.
+turn, so an application of a thousand tasks delays one of two tasks by a step each time. A group has at most as many
+steps in flight as the process has workers, and one fewer in background: hanging steps take a bounded number of threads.
 
 Every task has at most one step in flight and at most one place in the queue. Tailing comes before background, which are
 restores, and the checks and sorting of local copies. Background never takes the last worker, so a restore of minutes
-delays no tailing task. Tailing tasks that never catch up do not starve it: it gets one turn in `TAILING_TURNS` + 1.
-Size: at most one entry per task, so the queue is bounded by what the node holds.
+delays no tailing task. Tailing tasks that never catch up do not starve background: it gets one turn in `TAILING_TURNS`
++ 1. Size: at most one entry per task, so the queue is bounded by what the node holds.
 """
 
 from __future__ import annotations
@@ -38,23 +38,23 @@ from understudy_node.replica.task import TaskReplica
 log = logging.getLogger(__name__)
 
 SHORT_STEP_S = 0.002
-"""Time up to which a step is short: a usual commit takes a tenth of it; reading a remote file takes longer."""
+"""Longest time of a short step: a usual commit takes a tenth of it; reading a remote file takes longer."""
 
 HANGS_AFTER_S = 5.0
 """Time after which a step of a share no longer counts as one of the workers."""
 
 HELP_AFTER_S = 0.005
-"""Time for which a second worker watches the first before it joins."""
+"""Time that a second worker watches the first before it joins."""
 
 
 T = TypeVar("T", bound=Hashable)
 
 TAILING_TURNS = 8
-"""Number of tailing steps in a row while background waits: it delays tailing by an eighth, and never stalls."""
+"""Number of tailing steps in a row while background waits: background delays tailing by an eighth, and never stalls."""
 
 
 class Place(NamedTuple):
-    """The place of a task: in the line of background or of tailing, as one of its group."""
+    """The place of a task: in the queue of background or of tailing, in its group."""
 
     background: bool
     group: Hashable
@@ -137,7 +137,7 @@ class FairQueue(Generic[T]):
         running = self._background_running
         return (
             f"<FairQueue tailing={len(self._tailing)} background={len(self._background)} "
-            f"running={len(self._running)} of which background={running}>"
+            f"running={len(self._running)} (background={running})>"
         )
 
     def __len__(self) -> int:
@@ -174,7 +174,7 @@ class FairQueue(Generic[T]):
             self._line(background).append(task, group)
 
     def take(self) -> T | None:
-        """Take the task whose step runs next; None when no step may run."""
+        """Take the task to run next; None when no step may run."""
         may_run_background = self._may_run_background
         may_tail = self._tailing.is_ready
         if not may_tail and not may_run_background:
@@ -197,15 +197,15 @@ class FairQueue(Generic[T]):
             self.put(task, background=background, group=group)
 
     def hang(self, task: T) -> None:
-        """Count a step in flight no more: another worker takes the place of its own. Its group still has it."""
+        """Stop counting a step as in flight: another worker replaces its own. Its group still counts it."""
         self._hanging.add(task)
 
     def group_of(self, task: T) -> Hashable:
-        """Return the group of a task whose step is in flight."""
+        """Return the group of a task with a step in flight."""
         return self._running[task].group
 
     def running(self, group: Hashable) -> list[T]:
-        """Return the tasks of a group whose steps are in flight."""
+        """Return the tasks of a group with steps in flight."""
         return [task for task, place in self._running.items() if place.group == group]
 
     def discard_group(self, group: Hashable) -> None:
@@ -235,7 +235,7 @@ class SteppedTask(Hashable, Protocol):
 
     @property
     def in_background(self) -> bool:
-        """Whether its next step may wait for those of tasks that tail."""
+        """Whether its next step may wait for tailing tasks."""
 
     def step(self) -> bool:
         """Do one bounded piece of work; True when there is more to do right now."""
@@ -258,7 +258,7 @@ class Steps(Protocol):
 
 
 class Ended(NamedTuple):
-    """A step that ended: whether there is more to do, of which class, and how long it took."""
+    """A finished step: whether there is more to do, of which class, and how long it took."""
 
     task: SteppedTask
     more: bool
@@ -324,7 +324,7 @@ class Workers:
         return threading.Thread(target=self._run, name=f"worker-{next(self._numbers)}", daemon=True)
 
     def _replace_those_that_hang(self) -> None:
-        """Start a thread in the place of each that hangs. It runs when somebody has work, so when it matters."""
+        """Replace each hanging thread by a new one. It runs when there is work, so when it matters."""
         since_s = time.monotonic() - HANGS_AFTER_S
         for task in [task for task, (_, began_s) in self._shared.items() if began_s < since_s]:
             if task not in self._hanging:
@@ -348,7 +348,7 @@ class Workers:
             ended = Ended(task, more, background, time.perf_counter() - began_s)
 
     def _failed(self, task: SteppedTask, error: BaseException) -> bool:
-        """Note a bug. Return whether the workers go on: it was in a share, whose steps end."""
+        """Note a bug. Return whether the workers continue: only the share with the bug ends."""
         with self._changed:
             share, _ = self._shared.get(task, (None, 0.0))
             if share is not None:
@@ -361,7 +361,7 @@ class Workers:
             return False
 
     def _next(self, ended: Ended | None) -> SteppedTask | None:
-        """Report a step that ended, and wait for the next. Wake another worker for the rest, unless one is enough."""
+        """Report a finished step, and wait for the next. Wake another worker for the rest, unless one is enough."""
         with self._changed:
             if ended is not None and self._done(ended):
                 return None
@@ -381,7 +381,7 @@ class Workers:
             return None
 
     def _done(self, ended: Ended) -> bool:
-        """Report a step that ended; return whether its thread ends, too, because another took its place."""
+        """Report a finished step; return whether its thread ends, too, because another replaced it."""
         self._queue.done(ended.task, more=ended.more, background=ended.background)
         self._are_short = ended.took_s < SHORT_STEP_S
         share, _ = self._shared.pop(ended.task, (None, 0.0))
@@ -402,7 +402,7 @@ class Workers:
 
 
 class WorkerShare:
-    """The share of one application in the workers. It waits for each other application one step at most."""
+    """One application's share of the workers. It waits at most one step for each other application."""
 
     def __init__(self, workers: Workers) -> None:
         self.failure: BaseException | None = None
@@ -426,12 +426,12 @@ class WorkerShare:
 
 PREFETCH_FLOOR_MS = 25.0
 PREFETCH_MS_PER_TASK = 2.0
-"""Interval of looks for the next version's file, per task: a look costs a stat or a listing; this bounds it to a few
+"""Interval of polls for the next version's file, per task: a poll costs a stat or a listing; this bounds them to a few
 percent of a core.
 """
 
 LOOKS_AT_REST = 5
-"""Number of `retry_ms` between two looks while every replica shows the end: looks cost by tasks."""
+"""Number of `retry_ms` between two passes while every replica shows the end: a pass costs by tasks."""
 
 
 class WorkSchedule:
@@ -443,7 +443,7 @@ class WorkSchedule:
         self._next_prefetch_ms = 0.0
         self._next_retry_ms = 0.0
         self._looked_at: tuple[int, list[TaskReplica]] | None = None
-        """The end and the replicas of the last look; None before it."""
+        """The end and the replicas of the last pass; None before it."""
 
     def hand_out(
         self,

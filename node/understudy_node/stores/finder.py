@@ -1,5 +1,5 @@
-"""Lookups whose answer is not one row as it is stored: the interface of their finders, pages of the elements of one
-key, and whether what is found has expired. No element is left out silently.
+"""Lookups that answer with more than one stored row: the interface of their finders, pages of the elements of one key,
+and whether elements have expired. No element is left out silently.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ _DELAY: Final = "spark.watermarkDelayMs"
 
 @dataclass(frozen=True, slots=True)
 class Expiry:
-    """The expiry of records that Spark has not removed yet, as far as the state shows that.
+    """The expiry of records that Spark has not removed yet, where the state shows that.
 
-    Spark removes in the next batch, by the watermark that this version left to it. Three facts decide: whether the
+    Spark removes them in the next batch, by the watermark that this version left. Three facts decide: whether the
     watermark reaches the operator's rows at all, which the schema of its state shows; the watermark that the version
-    left; and whether the operator may stand behind a join, which holds the watermark back by an amount that only the
-    plan knows. `is_watermarked`: a watermark reaches them. `may_lag`: it may be behind the query's.
+    left; and whether the operator may be downstream of a join, which holds the watermark back by an amount that only
+    the plan knows. `is_watermarked`: a watermark reaches them. `may_lag`: it may be behind the query's.
     """
 
     is_watermarked: bool = True
@@ -64,7 +64,7 @@ def may_stand_behind_join(operator_id: int, operators: Iterable[tuple[int, str]]
 
 
 class Found(NamedTuple):
-    """The members of an answer for a stored key. `members` have a comma behind them.
+    """The members of an answer for a stored key. `members` end with a comma.
 
     `is_hidden`: all of it has expired, and the reader asked not to see expired elements; the members say so. A page of
     a list says where the `next` one begins, None after the last: the number of its first element, and a `place` at or
@@ -79,30 +79,28 @@ class Found(NamedTuple):
 
 
 class KeyRecords:
-    """The records of a store's keys. By default each key has one, found by the row of the key behind `row_prefix`."""
+    """The records of a store's keys. By default each key has one, found by the row of the key after `row_prefix`."""
 
     __slots__ = ()
     row_prefix: bytes
 
     def key_row(self, kept: bytes) -> bytes:
-        """Return the row bytes of the key by which a record of the store is found. `kept` is the record's key."""
+        """Return the row bytes of the key that finds a record of the store. `kept` is the record's key."""
         return kept[len(self.row_prefix) :]
 
     def first_bytes(self, view: TaskView) -> bytes | None:
-        """Return the bytes with which the keys of these records begin, in a store that has others, too; None where no
-        record can exist.
+        """Return the common prefix of these records' keys, in a store that has others, too; None if no record can
+        exist.
         """
         return b""
 
     def own_bytes(self, kept: bytes) -> bytes:
-        """Return the bytes with which the keys of all records of one key begin, and of no other. `kept` is the key of
-        one of them.
-        """
+        """Return the key prefix of all records of one key, and of no other. `kept` is the key of one of them."""
         return kept
 
     def start_bytes(self, start: bytes, row_bytes: int | None) -> bytes | None:
-        """Return the bytes, behind `first_bytes`, with which the keys of records begin whose key's row begins with
-        `start`; None where other keys lie between them. `row_bytes` is the size of these rows; None: it differs.
+        """Return the key prefix, after `first_bytes`, of records with a key row that begins with `start`; None if other
+        keys lie between them. `row_bytes` is the size of these rows; None: it differs.
         """
         return self.row_prefix + start
 
@@ -122,7 +120,7 @@ class Finder(KeyRecords, ABC):
 
 
 class ByVersion(Finder):
-    """A finder that uses the finder of each version: columns may have changed between two, those of keys never do.
+    """A finder that uses the finder of each version: columns may change between two, but key columns never do.
 
     `earlier`, oldest first, are the finders of earlier columns, each with its last version.
     """
@@ -169,7 +167,7 @@ MAX_LEFT_OUT: Final = 2_000
 """Number of expired elements in a page before it ends: they are printed, too, which holds the event loop."""
 
 MAX_PASSED_OVER: Final = 5_000
-"""Number of elements before its first that a page skips: about 10 ms, beside those that it shows."""
+"""Number of elements before its first that a page skips: about 10 ms, on top of those that it shows."""
 
 HIDDEN: Final = Found(b'"found":false,"expired":true,', is_hidden=True)
 """The answer when all elements have expired, and the reader asked not to see expired ones."""
@@ -183,12 +181,12 @@ def found_page(
     *,
     first: int,
 ) -> Found | None:
-    """Make a page of the elements from `selection.offset` on; None where a key has no elements at all.
+    """Make a page of the elements from `selection.offset` on; None if a key has no elements.
 
-    `elements` are those from number `first` on, each with the bytes by which the version finds it again; without bytes
-    where it is found by its number. They are printed one by one; None stands for one that is left out because it has
-    expired. After many of those a page ends, even without an element, and says where the next one begins. So does a
-    page that passes over many before its first, because its cursor has no place that this process knows.
+    `elements` begin with number `first`, each with the bytes to find it again; without bytes if its number finds it.
+    They are printed one by one; None stands for one that is left out because it has expired. After many of those a page
+    ends, even without an element, and says where the next one begins. So does a page that skips many before its first,
+    because this process knows no place in its cursor.
     """
     shown: list[bytes] = []
     size, left_out, next_at, place = 0, 0, None, selection.place
@@ -225,7 +223,7 @@ def by_number(elements: Iterable[Element]) -> Iterator[tuple[bytes, Element]]:
 
 
 def require_sortable(what: str, count: int) -> None:
-    """Raise the problem of a key with too many elements to sort. `what` they are, in the plural."""
+    """Raise the problem of a key with too many elements to sort. `what` names them, in the plural."""
     if count > MAX_SORTED:
         fix = "Read them with Spark's state reader"
         detail = f"this key has more than {MAX_SORTED} {what}"
@@ -238,7 +236,7 @@ that share it.
 """
 
 MAX_ISSUERS: Final = 3
-"""Number of places in one cursor: those of as many replicas as a task usually has."""
+"""Number of places in one cursor: for as many replicas as a task usually has."""
 
 _INDEX: Final = struct.Struct("<Q")
 _SEAL_BYTES: Final = 16
@@ -247,19 +245,19 @@ _BETWEEN: Final = ","
 
 
 class Places:
-    """The sealer of the places at which next pages begin, which recognises its own in a cursor.
+    """The sealer of the places where next pages begin. It recognises its own in a cursor.
 
-    A cursor comes from a stranger. Bytes that point into a list or a range of keys could be forged to point between two
-    elements, and what is there would look like damage of the state. So a place has a seal, by a secret that never
-    leaves the process. A process that finds no place of its own skips the elements before the page, a bounded number
-    for each request. It leaves the places of others in the cursor, so that replicas which are asked in turn all get on.
+    A cursor is untrusted. Bytes that point into a list or a range of keys could be forged to point between two
+    elements, and what is there would look like damaged state. So a place is sealed with a secret that never leaves the
+    process. A process that finds no place of its own skips the elements before the page, a bounded number per request.
+    It leaves the places of others in the cursor, so that replicas which are asked in turn all make progress.
     """
 
     def __init__(self, secret: bytes) -> None:
         self._secret = secret
 
     def put(self, cursor: PageCursor, place: ElementPlace, *, beside: PageCursor | None = None) -> PageCursor:
-        """Put this place into the cursor, with those of other issuers in `beside`, the cursor before it."""
+        """Put this place into the cursor, with the other issuers' from `beside`, the cursor before it."""
         if not place.start:  # elements are found by their number: no place needed
             return cursor
         said = _INDEX.pack(place.number) + place.start[:MAX_START_BYTES]
@@ -268,8 +266,8 @@ class Places:
         return replace(cursor, place=_BETWEEN.join([own, *others][:MAX_ISSUERS]))
 
     def of(self, cursor: PageCursor) -> ElementPlace:
-        """Return the place that this process put there; the first place where the cursor has no place of ours, or one
-        behind the offset.
+        """Return the place that this process put there; the first place if the cursor has no place of ours, or one
+        after the offset.
         """
         known = (self._known(cursor, part) for part in _parts(cursor))
         return next((place for place in known if place is not None and place.number <= cursor.offset), FIRST_PLACE)

@@ -40,8 +40,8 @@ class LookupAnswer(NamedTuple):
 
 
 class Hidden(NamedTuple):
-    """A key of which everything stored has expired, for a reader who asked not to see expired elements: answered as
-    absent. `members` say why, with a comma behind them.
+    """A key with only expired elements, for a reader who asked not to see them: answered as absent. `members` say why,
+    with a comma at the end.
     """
 
     members: bytes
@@ -101,8 +101,8 @@ class StoreReader(KeyRecords):
     def find_many(
         self, rows: Sequence[bytes], reading: Reading, partition: int, selection: Selection = EVERYTHING
     ) -> list[Said]:
-        """Find many keys: a found one as `print_found` prints it, None where it is absent, a problem where the record
-        is damaged. `rows` are without the provider's prefix, and of `partition`, as is `reading`.
+        """Find many keys: a found one as `print_found` prints it, None if it is absent, a problem if the record is
+        damaged. `rows` lack the provider's prefix; they and `reading` are of `partition`.
         """
         try:
             prefix, print_found = self.row_prefix, self.print_found
@@ -150,7 +150,7 @@ class StoreReader(KeyRecords):
         return reading
 
     def print_found(self, stored: bytes) -> bytes:
-        """Print the members of an answer for a found value, with a comma behind them."""
+        """Print the members of an answer for a found value, with a comma at the end."""
         place = (self.section, stored)
         known = self.printed.find(place)
         if isinstance(known, bytes):
@@ -238,9 +238,9 @@ _NUMBERS = (FloatType, DoubleType)
 
 
 def as_pandas_keeps(codec: KeyCodec, encoded: bytes) -> Iterator[tuple[bytes, Row]]:
-    """Yield the other keys under which `transformWithStateInPandas` may store a key with nulls: encoded, and as rows.
+    """Yield the other keys that `transformWithStateInPandas` may use for a key with nulls: encoded, and as rows.
 
-    Spark hashes the null, so the key is in null's partition, but the store gets what pandas has in its place: NaN for a
+    Spark hashes the null, so the key is in null's partition, but the store gets what pandas has instead: NaN for a
     number, and from pandas 3 on the text "NaN" for a string.
     """
     row = codec.decode(encoded)
@@ -359,8 +359,8 @@ def store_readers(
     replicas: Mapping[int, Mapping[int, TaskReplica]],
     rows: RowCache,
 ) -> dict[StoreName, StoreReader]:
-    """Make the readers of all stores, each by the way in which it is read. `replicas` are those of each operator, by
-    partition; `rows` caches printed rows. `row_prefix` is what the provider puts before a row.
+    """Make the readers of all stores. `replicas` are each operator's, by partition; `rows` caches printed rows.
+    `row_prefix` is what the provider puts before a row.
     """
     partitions = {operator.operator_id: operator.partitions for operator in description.operators}
     readers: dict[StoreName, StoreReader] = {}

@@ -45,9 +45,9 @@ SEEN: Final = b'"found":true,'
 class ExpiringSet(Finder):
     """A finder of a key of `dropDuplicatesWithinWatermark` and its expiry.
 
-    Spark removes a key in the first batch whose watermark has reached its expiry. The watermark that a version leaves
-    to the next batch may have passed it before that batch runs: such a key is `expired`, and still there. `value` has
-    one column, microseconds.
+    Spark removes a key in the first batch with a watermark that has reached its expiry. The watermark that a version
+    leaves to the next batch may have passed it before that batch runs: such a key is `expired`, and still there.
+    `value` has one column, microseconds.
     """
 
     def __init__(self, store_name: str, value: StructType, expiry: Expiry, row_prefix: bytes) -> None:
@@ -87,7 +87,7 @@ class SeenSet(Finder):
 class EitherZero(Finder):
     """A finder of a key with floats as it is, else as Spark 4.3 normalises it.
 
-    Up to 4.1 Spark stores -0.0 in the keys of a deduplication beside 0.0. Later it stores 0.0 for both, and a
+    Up to 4.1 Spark stores both -0.0 and 0.0 in the keys of a deduplication. Later it stores 0.0 for both, and a
     checkpoint does not record which Spark wrote a key.
     """
 
@@ -153,7 +153,7 @@ class Sessions(Finder):
     """A finder of a key's sessions, in the order of their starts, by a scan over the key without a start.
 
     Each session is a record of its own. RocksDB keys are `int32 length, prefix row, row of the start`; the HDFS-backed
-    provider's are one row, reordered here with the start behind all else (`ScanOrder`). `key` has the start as its last
+    provider's are one row, reordered here with the start at the end (`ScanOrder`). `key` has the start as its last
     column.
     """
 
@@ -235,7 +235,7 @@ _MATCHED: Final = "\0matched"
 
 _INDEX: Final = struct.Struct("<q")
 _TIME_BYTES: Final = 8
-"""Size of the event time behind a key; its bytes sort as the times do."""
+"""Size of the event time after a key; its bytes sort as the times do."""
 
 _POSITION_BYTES: Final = 8
 
@@ -278,7 +278,7 @@ def row_printer(
 
 
 class JoinSide(Finder):
-    """A finder of a key's rows on one side, in the order in which Spark added or moved them
+    """A finder of a key's rows on one side, in the order that Spark added or moved them
     (`SymmetricHashJoinStateManager`).
 
     Up to state format 3 two tables hold a side: how many rows a key has, and each row under the key and its index. Both

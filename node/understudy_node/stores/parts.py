@@ -1,7 +1,7 @@
 """The parts of an operator that readers can ask for, and how each is read: decided once, when a store is opened.
 
-A part is a store as readers see it: mostly an operator's one store, of a join one of its sides, which takes two. How it
-is read follows from the operator.
+A part is a store as readers see it: mostly an operator's only store; for a join one of its sides, which takes two. How
+it is read follows from the operator.
 """
 
 from __future__ import annotations
@@ -135,7 +135,7 @@ _TIME_FIRST = {"keyStateEncoderType": "RangeKeyScanStateEncoderSpec", "orderingO
 """The encoder of keys that begin with a time."""
 
 PrintFound = Callable[[bytes], bytes]
-"""A function from a stored row to the members of an answer for it, with a comma behind them."""
+"""A function from a stored row to the members of an answer for it, with a comma at the end."""
 
 
 def _never(row: bytes) -> bytes:
@@ -143,9 +143,7 @@ def _never(row: bytes) -> bytes:
 
 
 class Way(NamedTuple):
-    """The way in which a part is read: `print_found` prints what is stored under a key; with `make_finder` a finder
-    reads it.
-    """
+    """The way to read a part: `print_found` prints what is stored under a key; with `make_finder` a finder reads it."""
 
     print_found: PrintFound = _never
     make_finder: MakeFinder | None = None
@@ -158,10 +156,9 @@ MakeWay = Callable[[tuple[str, ...], tuple[str, ...], ResultPrinter | None], Way
 class Part:
     """A part of an operator that readers can ask for. `value` are the columns that an answer shows.
 
-    `way` is called with the names of the key's columns, with those of the value's, and with the function that computes
-    results of a printed value. `schemas` is the history of its columns. `short_name` is the name of a part where no
-    other part has it, else "". Of a map, the first `num_group_columns` of the key are the grouping key, and the others
-    the user key.
+    `way` is called with the column names of key and value, and the function that computes results of a printed value.
+    `schemas` is the history of its columns. `short_name` is the name of a part if it is unique, else "". In a map's key
+    the first `num_group_columns` are the grouping key, and the others the user key.
     """
 
     default_name: str
@@ -265,7 +262,7 @@ def _found_printer(stored: StructType, names: tuple[str, ...], print_result: Res
 
 
 def _timed_side(operator: OperatorDescription, side: str) -> Part:
-    """Describe one side of a join whose rows are stored by their event time."""
+    """Describe one side of a join that stores rows by their event time."""
     support = SUPPORTED_OPERATORS[operator.operator_name]
     (store,) = operator.served
     table = side_table(side, TIMED_ROWS)
@@ -291,7 +288,7 @@ def _timed_side(operator: OperatorDescription, side: str) -> Part:
 
 
 def _indexed_side(operator: OperatorDescription, side: str) -> Part:
-    """Describe one side of a join whose rows are counted and indexed, by its two tables."""
+    """Describe one side of a join that counts and indexes its rows, by its two tables."""
     support = SUPPORTED_OPERATORS[operator.operator_name]
     described = {store.name: store for store in operator.served}
     if has_families(operator):
@@ -343,7 +340,7 @@ def _variable(operator: OperatorDescription, store: StoreDescription, variable: 
         before = []
         for each in variable.earlier:
             names_then = unique_names([shown.get(column.name, column.name) for column in each.variable.value.fields])
-            # Results are of the newest columns, whose buffers may be missing here.
+            # Results are of the newest columns; their buffers may be missing here.
             before.append((each.last_version, _variable_finder(table, each.variable, keys, names_then, None)))
         return Way(
             make_finder=lambda prefix: ByVersion(make(prefix), [(last, of_then(prefix)) for last, of_then in before])
@@ -364,7 +361,7 @@ def _variable(operator: OperatorDescription, store: StoreDescription, variable: 
 
 
 def _times_of(store: StoreDescription, variable: StateVariable) -> Table | None:
-    """Return the table of the same timers by time; None where its bytes do not sort by time, as those of Avro."""
+    """Return the table of the same timers by time; None if its bytes do not sort by time, as in Avro."""
     name = variable.name.replace("keyToTimestamp", "timestampToKey")
     family = next((each for each in store.column_families if each.name == name), None)
     if variable.avro is not None or family is None:

@@ -1,8 +1,8 @@
 """The functions that compute results of aggregation buffers, exactly as Spark does (pure).
 
-Counts, sums and averages; collected lists; variance and other functions of central moments; the estimate of different
-values. Where Spark's own expression divides by zero the result is null: with ANSI rules the query fails before it puts
-such a row out.
+Counts, sums and averages; collected lists; variance and other functions of central moments; approximate distinct
+counts. Where Spark's own expression divides by zero the result is null: with ANSI rules the query fails before it
+outputs such a row.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Buffers:
 
 
 Make = Callable[[Buffers], Made | None]
-"""A function from the buffers of a result to its type and computation; None when they are not those of the function."""
+"""A function from the buffers of a result to its type and computation; None if they do not fit the function."""
 
 
 def first_buffer(printed_column: str) -> Compute:
@@ -173,7 +173,7 @@ def _unscaled_average(total: str, count: str, made: DecimalType) -> Compute:
 
 
 def _exact_average(total: str, count: str, made: DecimalType) -> Compute:
-    """Average with one rounding of the exact quotient: Spark cuts it far behind the result's last digit and then rounds
+    """Average with one rounding of the exact quotient: Spark cuts it far after the result's last digit and then rounds
     half up.
     """
 
@@ -197,7 +197,9 @@ def _printed_decimal(unscaled: int, made: DecimalType) -> str | None:
 
 
 def _decimal_average(name: str, total: DecimalType, declared: SparkType | None) -> DecimalType:
-    """Return the average's type: by its sum, whose type determines the input's unless it is as wide as decimals get."""
+    """Return the average's type: by its sum's type, which determines the input's unless it is as wide as decimals
+    get.
+    """
     if total.precision < MAX_PRECISION:
         return _average_of(total.precision - SUM_DIGITS, total.scale)
     if declared is None:
@@ -215,8 +217,8 @@ def _average_of(precision: int, scale: int) -> DecimalType:
 
 
 def list_of(buffers: Buffers) -> Made | None:
-    """Return the elements in the order in which they are stored: in one binary column, a row of one array. It does not
-    contain the type of the elements, so the result's type must be given.
+    """Return the elements in stored order, from one binary column with a row of one array. It does not contain the type
+    of the elements, so the result's type must be given.
     """
     if buffers.types != (BinaryType(),):
         return None
@@ -224,7 +226,7 @@ def list_of(buffers: Buffers) -> Made | None:
 
 
 def set_of(buffers: Buffers) -> Made | None:
-    """Return the elements in the order in which they are stored; Spark promises no order."""
+    """Return the elements in stored order; Spark promises no order."""
     if buffers.types != (BinaryType(),):
         return None
     declared = _declared(buffers)
@@ -329,7 +331,7 @@ def regression_r2(*stored: float) -> float | None:
 
 
 def regression_slope(*stored: float) -> float | None:
-    """Compute the slope by the buffers of a covariance, and those of the variance of x behind them."""
+    """Compute the slope from the buffers of a covariance, followed by the variance of x."""
     _n, _x_avg, _y_avg, ck, _n_x, _avg, m2 = stored
     return _divided(ck, m2)
 
@@ -394,7 +396,7 @@ _ALPHA = {4: 0.673, 5: 0.697, 6: 0.709}
 
 @dataclass(frozen=True, slots=True)
 class Precision:
-    """The constants for one number of registers: raw estimates with the bias of each, and where counting zeros ends."""
+    """The constants for one number of registers: raw estimates with their biases, and the limit of linear counting."""
 
     bits: int
     threshold: float
@@ -427,7 +429,7 @@ def words_of(bits: int) -> int:
 
 
 def estimate(words: Sequence[int], precision: Precision) -> int:
-    """Estimate the number of different values, with Spark's result: HyperLogLog++ (`HyperLogLogPlusPlusHelper`).
+    """Estimate the number of distinct values, with Spark's result: HyperLogLog++ (`HyperLogLogPlusPlusHelper`).
 
     The registers are columns of longs, ten of six bits in each. Their number gives the precision. Biases come from the
     tables of the paper, as Spark has them (`tools/hyperloglog_tables.py` takes them out of it):
@@ -439,7 +441,7 @@ def estimate(words: Sequence[int], precision: Precision) -> int:
     raw = alpha * registers * registers / inverse
     if zeros:
         counted = registers * math.log(registers / zeros)
-        # The second limit is that of the first HyperLogLog paper; Spark uses either one.
+        # The second limit is from the first HyperLogLog paper; Spark uses either one.
         if counted <= precision.threshold or raw <= 2.5 * registers:
             return _rounded(counted)
     return _rounded(raw - _bias(raw, precision) if raw < 5.0 * registers else raw)

@@ -1,6 +1,6 @@
 """The output of a query, computed from the aggregation buffers that Spark stores for it (pure).
 
-Only exact results are computed; `FUNCTIONS` lists them. They are computed from the printed value, so that equal things
+Only exact results are computed; `FUNCTIONS` lists them. They are computed from the printed value, so that equal values
 look equal in both.
 """
 
@@ -53,8 +53,8 @@ class ResultAlias(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class Results:
-    """The results of a store: name and type of each, the printer of all, and the value columns that are in no result.
-    The announcement or the alias file could not name these.
+    """The results of a store: name and type of each, the printer of all, and the value columns without a result, which
+    the announcement or the alias file could not name.
     """
 
     types: tuple[tuple[str, SparkType], ...]

@@ -28,8 +28,7 @@ def split_values(kept: bytes, *, prefix: bytes, where: str, at: int = 0) -> Iter
 
     Each value is its length, then the encoded row (Spark's `RocksDBStateStoreProvider`, merged by a string append). In
     a checkpoint that Spark 4.0 or 4.1 began there is a comma between two of them, in a later one nothing. A row's
-    length is that of whole words and a version byte, so its first byte is never a comma's: the bytes show which of the
-    two it is.
+    length is whole words and a version byte, so its first byte is never a comma: the bytes show which of the two it is.
     """
     end, skip = len(kept), len(prefix)
     has_commas: bool | None = None
@@ -51,7 +50,7 @@ def split_values(kept: bytes, *, prefix: bytes, where: str, at: int = 0) -> Iter
             raise CorruptFileError("some values of a list are separated, some are not", where=where)
         has_commas = is_comma
         at += is_comma
-    raise CorruptFileError("a list ends behind a separator", where=where)
+    raise CorruptFileError("a list ends after a separator", where=where)
 
 
 def split_records(kept: bytes, *, separator: bytes, where: str, at: int = 0) -> Iterator[tuple[int, bytes]]:
@@ -79,7 +78,7 @@ def split_records(kept: bytes, *, separator: bytes, where: str, at: int = 0) -> 
 Columns = tuple[object, ...]
 
 _WRAPPED: Final = struct.Struct("<qii")
-"""The bytes before the grouping key in a row of which it is the only column: null bits, its size, its offset."""
+"""The bytes before the grouping key in a row where it is the only column: null bits, its size, its offset."""
 
 
 def row_form(variable: StateVariable, row_prefix: bytes) -> RowForm:
@@ -90,16 +89,16 @@ def row_form(variable: StateVariable, row_prefix: bytes) -> RowForm:
 
 
 def _second_columns(variable: StateVariable) -> StructType:
-    """Return the columns behind the grouping key, as rows have them."""
+    """Return the columns after the grouping key, as in rows."""
     if variable.kind is StoreKind.TIMERS:
         return StructType((Field("expiryTimestampMs", LongType()),))
     return StructType((Field("userKey", variable.user_key),))
 
 
 class RowForm:
-    """The conversion between rows and stored bytes. A key that cannot be stored is None.
+    """The conversion between rows and stored bytes; None for a key that cannot be stored.
 
-    Here keys and values are stored as rows, each behind the provider's prefix.
+    Here keys and values are stored as rows, each after the provider's prefix.
     """
 
     def __init__(self, variable: StateVariable, row_prefix: bytes) -> None:
@@ -122,12 +121,12 @@ class RowForm:
         return self.prefix + self._encode_wrapped((grouping,))
 
     def start(self, row_start: bytes) -> bytes | None:
-        """Return how the stored forms of keys begin whose rows begin so; None where that says nothing of them."""
+        """Return the stored prefix of keys with this row prefix; None if it says nothing about them."""
         return self.prefix + row_start
 
     def first_start(self, row_start: bytes, row_bytes: int) -> bytes | None:
-        """Return how the first parts, with their length, of keys with two parts begin whose grouping keys are rows of
-        that size which begin so; None where that says nothing of them. The grouping key is the one column of a row.
+        """Return the prefix, with the length, of two-part keys with a grouping key of that row size and row prefix;
+        None if it says nothing about them. The grouping key is the only column of a row.
         """
         length = len(self.prefix) + _WRAPPED.size + row_bytes
         return _LENGTH.pack(length) + self.prefix + _WRAPPED.pack(0, row_bytes, _WRAPPED.size) + row_start

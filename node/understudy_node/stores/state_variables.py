@@ -1,12 +1,12 @@
 """The state variables of `transformWithState`: for a key a value, a list of values, a map of them, or the times of its
 timers.
 
-All variables of an operator are column families of one store. Keys of values and lists are `family, row`; those of maps
+All variables of an operator are column families of one store. Keys of values and lists are `family, row`; keys of maps
 and timers `family, int32 length, row of the grouping key, row of the rest`, so that a scan finds all of a grouping key.
 A row may be an Avro record instead (`row_forms`).
 
-A value with TTL shows when it expires, and whether it has: Spark removes it in a batch after that, and treats the value
-as absent meanwhile. TTL is by the time of day, so here it is the node's own clock that decides `expired`.
+A value with TTL shows when it expires, and whether it has: Spark removes it in a later batch, and treats the value as
+absent until then. TTL is by wall-clock time, so the node's own clock decides `expired`.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ _SLOT: Final = struct.Struct("<qii")
 
 
 class Timer(NamedTuple):
-    """A timer: the bytes by which it is ordered, its time, and its grouping key."""
+    """A timer: the bytes that order it, its time, and its grouping key."""
 
     rank: bytes
     time_ms: int
@@ -59,10 +59,10 @@ class Timer(NamedTuple):
 
 
 class TimesTable(NamedTuple):
-    """The table of timers in the order of their times, which Spark keeps beside that by key.
+    """The table of timers in the order of their times, which Spark keeps next to the one by key.
 
     Its keys begin with a time in bytes that sort as times do (`RangeKeyScanStateEncoder`): a marker, and the number
-    with the greatest byte first. `grouping` reads the grouping key behind the time.
+    with the greatest byte first. `grouping` reads the grouping key after the time.
     """
 
     table: Table
@@ -70,7 +70,7 @@ class TimesTable(NamedTuple):
     grouping: Callable[[bytes], Columns]
 
     def between(self, view: TaskView, low_ms: int, high_ms: int | None, after: bytes | None) -> Iterator[Timer]:
-        """Yield the timers from `low_ms` to before `high_ms` behind a rank, which is a key without its family."""
+        """Yield the timers from `low_ms` to before `high_ms` after a rank, which is a key without its family."""
         state = view.stores[self.table.store]
         if not self.table.is_in(state):
             return
@@ -92,7 +92,7 @@ class TimesTable(NamedTuple):
         return _LENGTH.pack(length) + self.row_prefix + row
 
     def _start(self, time_ms: int) -> bytes:
-        """Return how the keys of a time begin, behind the family: as Spark's `RangeKeyScanStateEncoder` writes them."""
+        """Return the prefix of a time's keys, after the family: as Spark's `RangeKeyScanStateEncoder` writes them."""
         return self._head + (b"\1" if time_ms >= 0 else b"\0") + _SORTED_TIME.pack(time_ms)
 
 
@@ -166,7 +166,7 @@ class ValueVariable(_Variable):
 
 
 class ListVariable(ValueVariable):
-    """A finder of a key's values, in the order in which the query put them there."""
+    """A finder of a key's values, in the order that the query put them there."""
 
     def find(self, view: TaskView, stored: bytes, selection: Selection) -> Found | None:
         kept = self._kept(view, stored)
@@ -183,7 +183,7 @@ class ListVariable(ValueVariable):
 
 
 class _ByPrefix(_Variable):
-    """A finder of a grouping key's records, whose keys have a second part."""
+    """A finder of a grouping key's records, which have keys with a second part."""
 
     def __init__(self, table: Table, key: StructType, form: RowForm) -> None:
         super().__init__(table, form)
@@ -197,15 +197,15 @@ class _ByPrefix(_Variable):
         return None if row_bytes is None else self._form.first_start(start, row_bytes)
 
     def _prefix(self, view: TaskView, grouping: tuple[object, ...]) -> bytes | None:
-        """Return the bytes with which the keys of a grouping key's records begin; None where no record can exist."""
+        """Return the key prefix of a grouping key's records; None if no record can exist."""
         family, part = self.first_bytes(view), self._form.first(grouping)
         return None if family is None or part is None else family + _LENGTH.pack(len(part)) + part
 
     def _records(
         self, view: TaskView, grouping: tuple[object, ...], start: bytes = b""
     ) -> Iterator[tuple[bytes, bytes]]:
-        """Yield the rest of the key of each record, and what is stored there; from those on whose rest begins at
-        `start`. All are of the grouping key, whatever `start` is.
+        """Yield the rest of the key of each record, and what is stored there, from the rest `start` on. All are of the
+        grouping key, whatever `start` is.
         """
         prefix = self._prefix(view, grouping)
         if prefix is None:
@@ -263,7 +263,7 @@ class MapVariable(_ByPrefix):
 
 
 class Timers(_ByPrefix):
-    """A finder of the times at which the query is called for a key."""
+    """A finder of the times when the query is called for a key."""
 
     def __init__(self, table: Table, key: StructType, form: RowForm, by_time: Table | None = None) -> None:
         super().__init__(table, key, form)

@@ -1,7 +1,7 @@
 """The queryable stores of an application: names, schemas and codecs, from the checkpoint and an alias file.
 
 Spark's own column names are generated and repeat (`sum`, `sum`); they are made unique by suffix, and an alias file
-gives the names that users think of:
+gives meaningful names:
 
     [op0]
     name = "aircraft"
@@ -16,8 +16,8 @@ function and buffers (names of value columns, or their indexes):
     last_seen = { function = "max", buffers = ["last_seen"] }
     delay = { function = "avg", buffers = ["delay_sum", "delay_count"] }
 
-Where the file has no name, the announcement of the pipeline gives it. An announcement never breaks serving: parts of it
-that do not fit the checkpoint are left out, with the reason.
+For names not in the file the pipeline's announcement counts. An announcement never breaks serving: parts of it that do
+not fit the checkpoint are left out, with the reason.
 """
 
 from __future__ import annotations
@@ -215,7 +215,7 @@ def _serve(
 
 
 def _key_names(part: Part, key_schema: StructType, alias: tuple[str, ...] | None) -> tuple[str, ...]:
-    """Return the names of a key's columns. For a map, an alias may name those of the grouping key alone."""
+    """Return the names of a key's columns. For a map, an alias may name only the grouping key's."""
     if alias is not None and len(alias) == part.num_group_columns:
         own = unique_names([*alias, *(field.name for field in key_schema.fields[len(alias) :])])
         alias = (*alias, *own[len(alias) :])

@@ -76,7 +76,7 @@ def test_a_url_without_a_host_needs_a_default() -> None:
 
 def test_a_configuration_that_does_not_parse_is_named() -> None:
     files = {Path("/conf/hdfs-site.xml"): "<configuration><property>"}
-    with pytest.raises(SettingsError, match="The file is no XML") as error:
+    with pytest.raises(SettingsError, match="The file is not XML") as error:
         Hdfs("hdfs://host/a", ENVIRON, files.get).open(StoreLimits())
     assert error.value.where == "/conf/hdfs-site.xml"
     assert hadoop_conf({"HADOOP_HOME": "/home"}, {Path("/home/etc/hadoop/core-site.xml"): "<c/>"}.get) == {}

@@ -213,7 +213,7 @@ def test_a_machine_without_a_role_has_no_credentials_whatever_its_metadata_servi
     for service in (store.url, NOWHERE):
         failure = meant(store.failing(request_, {"metadata_endpoint": service}))
         assert failure.meaning is Meaning.REFUSED
-        assert failure.reason == "there are no credentials: none were found, looked in here and there"
+        assert failure.reason == "no credentials were found, looked in here and there"
 
 
 @pytest.mark.parametrize("kind", [PermissionDeniedError, UnauthenticatedError])

@@ -33,7 +33,7 @@ PLACES: dict[str, Callable[[], StoreFolder]] = {
 ENDS_SOON_S = 100
 """Less than what each library wants a token to have left."""
 
-NONE_FOUND = "there are no credentials: none were found"
+NONE_FOUND = "no credentials were found"
 """What is said of a machine's own service: it may have no identity to give."""
 
 each_identity = pytest.mark.parametrize("identity", PLACES)
