@@ -1,8 +1,8 @@
-"""The applications of a router process: the only one, or many, each with a whole router behind one dispatcher.
+"""The applications of a router process: one, or many that each have a whole router behind one dispatcher.
 
 Many are opened when a node sends a heartbeat, and closed after a long silence. They are found by the keys of their
-nodes, listed every few seconds, and sooner after an announcement. An announcement says only that there may be something
-new: what a router knows of an application comes from documents that the application's own key verifies.
+nodes, listed every few seconds, and sooner after an announcement. An announcement only hints that there may be
+something new: what a router knows of an application comes from documents that the application's own key verifies.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ from understudy_shared.spark.temporal import utc_text
 log = logging.getLogger(__name__)
 
 HOLDS_UP_MS = 30_000
-"""Longest time for which an application that knows too little keeps the process from being ready."""
+"""Longest time that an application that knows too little keeps the process from being ready."""
 
 IDLE_AFTER_MS = 60_000
 """Time without nodes after which an application is listed as idle."""
@@ -144,7 +144,7 @@ class HeldApplication:
         return found
 
     def metrics(self) -> Iterable[Metric]:
-        """Return its own families, without those of the process."""
+        """Return its own families, without the process's."""
         return self.app.report.of_application()
 
     def report(self) -> ApplicationReport:
@@ -221,8 +221,8 @@ class FleetReports:
         return {"schema": 1, "generated_at": utc_text(self._clock.wall_us()), "applications": found}
 
     async def safe_to_stop(self, node_id: str, sees: Callable[[str], bool]) -> dict[str, Any]:
-        """Return whether a node may be stopped as far as all its applications go. Raises ProblemError for a node that
-        none of them knows. An application whose nodes are not known yet may have replicas there: it is not safe.
+        """Return whether a node may be stopped in all its applications. Raises ProblemError for a node that none of
+        them knows. An application with unknown nodes may have replicas there: it is not safe.
         """
         knowing = self._knowing(node_id, sees)
         documents = await asyncio.gather(*[held.app.admin.safe_to_stop(node_id) for held in knowing.values()])
@@ -255,8 +255,8 @@ class FleetReports:
         return {"node_id": node_id, "drain": drain, "applications": each}
 
     async def let_go(self, application_id: str) -> dict[str, object]:
-        """Let an application go that announced itself, and return what a node says to it. Raises ProblemError when it
-        refuses, and when no node answers.
+        """Remove an announced application, and return the answer of a node. Raises ProblemError when it refuses, and
+        when no node answers.
         """
         held, why = self._held.get(application_id), "none is heard"
         if held is None:
@@ -296,12 +296,12 @@ def fleet_routes(reports: FleetReports) -> APIRouter:
 
     @routes.delete("/admin/v1/applications/{application}")
     async def remove(application: str) -> Response:
-        """Let an application go that announced itself, at all nodes, until it is announced again."""
+        """Remove an announced application, at all nodes, until it is announced again."""
         return json_response(await reports.let_go(application), 202)
 
     @routes.get("/admin/v1/nodes/{node_id}/safe-to-stop")
     async def safe_to_stop(node_id: str, request: Request) -> Response:
-        """Whether a node may be stopped now, as far as all its applications go."""
+        """Whether a node may be stopped now, in all its applications."""
         return json_response(await reports.safe_to_stop(node_id, monitored_by(request)))
 
     @routes.post("/admin/v1/nodes/{node_id}/drain")
@@ -352,7 +352,7 @@ MAX_STARTING = 16
 UNLISTED = "applications-unlisted"
 LEFT_OUT = "applications-left-out"
 CAUSES = (UNLISTED, LEFT_OUT)
-"""The labels of the metric, with those of the process."""
+"""The labels of the metric, with the process's."""
 
 LET_GO_AFTER_MS = 600_000
 """Time without nodes after which an application is closed; it is found again when it has some."""
@@ -360,7 +360,9 @@ LET_GO_AFTER_MS = 600_000
 MAX_APPLICATIONS = 1000
 LOOK_EVERY_MS = 3000
 NEWS_EVERY_MS = 250
-"""The time between two looks after an announcement: the query has no nodes before some have opened its checkpoint."""
+"""The time between two searches after an announcement: the query has no nodes before some have opened its
+checkpoint.
+"""
 
 NEWS_LAST_MS = 10_000
 MAX_KEYS = 32 * MAX_APPLICATIONS
@@ -405,9 +407,9 @@ class RouterFleet(FleetService[HeldApplication]):
         super().__init__("router", settings, shared.host, shared.access, shared.guard)
         self._patterns = parse_patterns(settings.applications)
         self._lost_why: str | None = None
-        """The reason why the last look for applications failed."""
+        """The reason why the last search for applications failed."""
         self._is_listed = False
-        """Whether a look was complete."""
+        """Whether a search was complete."""
         self._news_until_ms = float("-inf")
         self._announced = asyncio.Event()
         self._reminder = Reminder()
@@ -435,7 +437,7 @@ class RouterFleet(FleetService[HeldApplication]):
         await self._shared.bus.close()
 
     async def look(self) -> None:
-        """Look once for applications that have nodes. A bus that is away changes nothing."""
+        """Search once for applications that have nodes. A bus that is away changes nothing."""
         clock = self._shared.clock
         try:
             listed = await applications_on(self._shared.bus, limit=MAX_KEYS)
@@ -483,8 +485,10 @@ class RouterFleet(FleetService[HeldApplication]):
                 await self._close(application_id)
 
     def _leave_out(self, names: Sequence[str], *, is_all: bool) -> None:
-        """Say once that there are more applications than a process serves, and keep it for the status."""
-        why = None if is_all else "Redis has more keys than a look lists: there may be applications that are not found"
+        """Log once that there are more applications than a process serves, and keep it for the status."""
+        why = (
+            None if is_all else "Redis has more keys than a search lists: there may be applications that are not found"
+        )
         if names:
             why = f"{len(names)} applications are left out, above {MAX_APPLICATIONS}: {named(map(clipped, names), 5)}"
         if why is not None and self._left_out is None:
@@ -526,7 +530,7 @@ class RouterFleet(FleetService[HeldApplication]):
     def starting(self) -> str | None:
         if self._is_listed:
             return None
-        return f"applications have not been listed yet: {self._lost_why or 'the first look goes on'}"
+        return f"applications have not been listed yet: {self._lost_why or 'the first search is running'}"
 
     def unknown_why(self) -> str | None:
         return self.starting() or (None if self.applications else "no node of any application is heard yet")

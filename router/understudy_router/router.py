@@ -1,4 +1,4 @@
-"""A router: its tables, its clients, its state. There is one object for each application that a process serves.
+"""A router: its tables, clients and state. There is one object for each application of the process.
 
 `start` and `stop` run in that loop. Before `start` the router knows nothing, and answers reads accordingly.
 """
@@ -144,7 +144,7 @@ class Router(HttpService):
                 await self.watcher.catalogue.has_learned.wait()
 
     async def leave(self) -> None:
-        """Announce that the router stops, while it still answers: load balancers look at /readyz."""
+        """Announce that the router stops, while it still answers: load balancers poll /readyz."""
         self._leaving = True
         for callback in self._when_leaving:
             callback()
@@ -165,7 +165,7 @@ class Router(HttpService):
 
     @property
     def dead(self) -> str | None:
-        """The reason why this process cannot go on, `None` while it can."""
+        """The reason why this process must end, `None` while it runs."""
         return self._tasks.dead or self.clients.dead
 
     @property

@@ -1,7 +1,7 @@
 """`understudy router`: answers lookups by asking the best node. Started by its entry point.
 
-Everything that can be refused is refused before the port opens: settings and the port. A bus that cannot be reached is
-not: the router waits for it, and says so. It listens last: when it knows enough, or has waited for a moment.
+Everything that can be refused is refused before the port opens: settings and the port. An unreachable bus is not: the
+router waits for it, and says so. It listens last: when it knows enough, or has waited a moment.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from understudy_shared.telemetry.logs import name_records
 from understudy_shared.telemetry.span_export import require_exporter
 
 LEARNS_WITHIN_MS = 1500
-"""Time that a router that knows too little waits before it listens. It takes some 20 ms where Redis answers. More than
-the deadline of a call to a Redis that hangs (1 s): then it goes by what it remembered. Less than a probe waits for an
+"""Time that a router that knows too little waits before it listens. With Redis it takes some 20 ms. It is more than the
+deadline of a call to a Redis that hangs (1 s): then it uses what it remembered. It is less than a probe waits for an
 answer (2 s): without Redis and nodes it must still say in time that it is alive.
 """
 
@@ -55,7 +55,7 @@ def main(settings: dict[str, object], started: Callable[[StartedRouter], None] |
     if parsed.applications:
         served = RouterFleet(parsed, shared)
         app = served.app
-    else:  # the only application answers for the process, without anything in front of it
+    else:  # the only application answers for the process, without a dispatcher
         held = HeldApplication(parsed, shared)
         app, served = held.app, held.router
     listening = None if started is None else partial(started, served)

@@ -58,6 +58,6 @@ class RouterSettings(RouterFields, BusSettings, HttpServiceSettings):
 
 
 def folder_name(application_id: str) -> str:
-    """Return the name of the folder of an application, quoted as in a URL; a hash where that is too long."""
+    """Return the name of an application's folder, quoted as in a URL; a hash if that is too long."""
     name = quote(application_id, safe="")
     return name if len(name) < MAX_NAME_BYTES else hashlib.sha256(application_id.encode()).hexdigest()

@@ -68,8 +68,8 @@ log = logging.getLogger(__name__)
 
 
 class Admin:
-    """The functions of the admin API. `requests` counts those of readers. `causes` returns why the process is degraded,
-    by cause. `exposure` says what strangers can reach.
+    """The functions of the admin API. `requests` counts the readers' requests. `causes` returns why the process is
+    degraded, by cause. `exposure` says what strangers can reach.
     """
 
     def __init__(
@@ -86,7 +86,7 @@ class Admin:
         self._router = router
         self._bounds = bounds
         self._shown: tuple[object, Mapping[str, list[Number]]] = (None, {})
-        """The histories of stores that were computed last, and what they are of."""
+        """The last computed histories of stores, and what they were computed from."""
         self._last_losses: tuple[Snapshot | None, Mapping[str, Losses]] = (None, {})
         self._losing = asyncio.Lock()
         self._snapshots = RecentSnapshots(router.leases, router.clock)
@@ -97,8 +97,8 @@ class Admin:
         return f"Admin({self.looking.gathers} gathers, {self.feed})"
 
     def start(self, tasks: Supervisor) -> None:
-        """Begin to keep the last hour, and to look at the cluster for viewers."""
-        tasks.start("look at the cluster for viewers", self.feed.run())
+        """Begin to record the last hour, and to poll the cluster for viewers."""
+        tasks.start("poll the cluster for viewers", self.feed.run())
         tasks.start("keep the last hour", self._keep_history())
 
     async def observed(self, *, max_age_ms: float = TICK_MS) -> Observed:
@@ -113,8 +113,8 @@ class Admin:
         return page
 
     async def snapshot_for(self, query: LagQuery) -> Snapshot:
-        """Return the snapshot to answer a query from: that of its cursor, else a new one. Raises BadLagCursorError when
-        that of the cursor is gone, UnknownStoreError for a store that does not exist.
+        """Return the snapshot to answer a query from: the cursor's, else a new one. Raises BadLagCursorError if the
+        cursor's is gone, UnknownStoreError for a store that does not exist.
         """
         if query.cursor is not None and query.cursor.tick:
             kept = self.looking.kept(query.cursor.tick)
@@ -128,11 +128,11 @@ class Admin:
         return snapshot
 
     def last_health(self) -> HealthReport | None:
-        """Return the health at the last look, at most ten seconds ago: for metrics."""
+        """Return the health at the last check, at most ten seconds ago: for metrics."""
         return None if self._observer.last is None else self._observer.last.health
 
     def last_lag(self) -> Document | None:
-        """Return the worst lag at the last look, at most ten seconds ago, as the overview has it."""
+        """Return the worst lag at the last check, at most ten seconds ago, as the overview has it."""
         return None if self._observer.last is None else worst_lag(self._observer.last.snapshot)
 
     async def health(self) -> Document:

@@ -145,10 +145,10 @@ def index_replicas(assignment: Assignment | None, stores: Stores | None) -> Gene
 
 
 DEAD = "DEAD"
-"""The state of a replica whose node does not live."""
+"""The state of a replica on a dead node."""
 
 UNKNOWN = "UNKNOWN"
-"""The filter value for replicas whose state is unknown."""
+"""The filter value for replicas of unknown state."""
 
 RUNNING = "RUNNING"
 

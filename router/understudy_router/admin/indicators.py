@@ -1,6 +1,6 @@
-"""Health as an operator needs it: the fault, the readers that it hurts, the cause, and the remedy (pure).
+"""Health for an operator: the fault, the readers that it hurts, the cause, and the remedy (pure).
 
-Each indicator looks at one thing, and shows the first fault that it finds. The worst state wins; of two that are
+Each indicator checks one thing, and shows the first fault that it finds. The worst state wins; of two that are
 equally bad the cause comes before its consequence. A fault that readers notice is `hurt`, one that takes away a reserve
 is `attention`. Each function yields the faults of one indicator in the order of severity.
 """
@@ -24,7 +24,7 @@ from understudy_shared.cluster.node_calls import CallKind
 from understudy_shared.http.health import MAX_AFFECTED, HealthReport, Indicator, State
 
 CHECKPOINT_UNREADABLE = "checkpoint-unreadable"
-"""The cause by which a node is degraded that cannot follow its checkpoint."""
+"""The cause of degradation of a node that cannot follow its checkpoint."""
 
 T = TypeVar("T")
 
@@ -87,7 +87,7 @@ def blind_nodes(snapshot: Snapshot) -> list[str]:
 
 
 MANY_ERRORS_PERCENT, SOME_ERRORS_PERCENT = 5.0, 0.5
-"""The shares of failed reads over the last minute from which readers count as hurt, or deserve a look."""
+"""The shares of failed reads over the last minute above which readers are hurt, or need attention."""
 
 MANY_CALLS_PERCENT, SOME_CALLS_PERCENT = 50.0, 5.0
 """The same of calls for other reads: where one fails, another replica is asked."""
@@ -95,16 +95,18 @@ MANY_CALLS_PERCENT, SOME_CALLS_PERCENT = 50.0, 5.0
 _CALLS = {CallKind.SCAN: "scans", CallKind.EXPORT: "exports", CallKind.LEASE: "leases", CallKind.WATCH: "watches"}
 
 OLD_MS = 60_000
-"""The p99 from commit to visible, in ms, above which it deserves a look."""
+"""The p99 from commit to visible, in ms, above which it needs attention."""
 
 END_UNKNOWN = "the end of the commit log is not known"
 
 QUIET_PACES, MIN_QUIET_MS = 5, 5_000
-"""Limits of quiet: the query is quiet after so many of its usual times between commits, and not before so many ms."""
+"""Limits of quiet: the query is quiet after this multiple of its usual time between commits, and not before so many
+ms.
+"""
 
 
 def reads(seen: Observed) -> Iterator[Indicator]:
-    """Whether readers get answers, and all of these are within their bounds."""
+    """Whether readers get answers, all within their bounds."""
     snapshot, rates = seen.snapshot, seen.rates
     if snapshot.about.not_ready:
         yield _not_ready(snapshot, "; ".join(snapshot.about.not_ready))
@@ -246,7 +248,7 @@ def _progress(snapshot: Snapshot) -> list[tuple[NodeView, QueryProgress]]:
 
 
 def _why_quiet(snapshot: Snapshot, said: list[tuple[NodeView, QueryProgress]]) -> tuple[str, str]:
-    """Return the cause as far as the files show it, and where to look.
+    """Return the cause by what the files show, and where to look.
 
     A query that was stopped leaves the same files as one without input. But a batch writes its offsets when it begins
     and its commit when it ends, so a query that is slow, or that ended within a batch, differs from one that begins no
@@ -291,7 +293,7 @@ def freshness(seen: Observed) -> Iterator[Indicator]:
 
 def nodes(seen: Observed) -> Iterator[Indicator]:
     """Whether the nodes live and answer this router."""
-    # One function, so that the faults are seen in the order in which a reader gets them, each with its own words.
+    # One function, so that the faults stand in the order that readers meet them, each with its own words.
     snapshot = seen.snapshot
     views = snapshot.nodes.values()
     live = [view for view in views if view.is_live]
@@ -396,7 +398,7 @@ _SHOWN_ELSEWHERE = frozenset({
 
 
 def degraded(seen: Observed) -> Iterator[Indicator]:
-    """Whether the nodes and this router work besides lookups, by the causes that no other indicator shows."""
+    """Whether the nodes and this router work apart from lookups, by the causes that no other indicator shows."""
     own = [why for cause, why in seen.snapshot.about.causes.items() if cause not in _SHOWN_ELSEWHERE]
     beats = seen.snapshot.heartbeats
     by_node = {beat.node_id: [cause for cause in beat.degraded if cause not in _SHOWN_ELSEWHERE] for beat in beats}
@@ -423,7 +425,7 @@ def agreement(seen: Observed) -> Iterator[Indicator]:
 
 
 def access(seen: Observed) -> Iterator[Indicator]:
-    """Whether strangers need no credentials here, or can read those of others."""
+    """Whether strangers need no credentials here, or can intercept others'."""
     exposure = seen.snapshot.about.exposure
     if exposure is None:
         return

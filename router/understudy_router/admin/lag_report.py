@@ -1,12 +1,12 @@
 """The lag report: the replicas of a snapshot as a list, filtered, sorted and paged, and the forms of `GET
 /admin/v1/lag`: the tree of nodes, stores and events, a page of replicas, and CSV (pure, in slices).
 
-A cursor says after which row the next page begins. In the orders `store` and `node` that place stays the same, so a
-replica that exists throughout is on exactly one page, whatever changes meanwhile. In the orders by a value rows move;
-so all pages of such a walk are read from the snapshot of the first.
+A cursor says after which row the next page begins. Sorted by `store` or `node` that place is stable, so a replica that
+exists throughout is on exactly one page, whatever changes meanwhile. Sorted by a value, rows move, so all pages are
+read from the snapshot of the first.
 
-The tree comes in small pieces of JSON: of 100,000 replicas it takes a second, and lookups are answered between two
-pieces. All pieces are of one snapshot, so they cannot contradict each other, however slowly they are read.
+The tree comes in small pieces of JSON: for 100,000 replicas it takes a second, and lookups are answered between two
+pieces. All pieces are of one snapshot, so they are consistent, however slowly they are read.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ SORTS = tuple(sign + name for name in ("store", "node", *BY_VALUE) for sign in (
 """The orders of rows; with `-` in front, descending. An unknown value is worse than any number."""
 
 SLICE_TASKS = 1000
-"""Number of tasks whose replicas are looked at in one slice: one or two milliseconds."""
+"""Number of tasks in one slice: one or two milliseconds."""
 
 SLICE_SHOWN = 500
 """Number of rows that are written in one slice."""
@@ -106,7 +106,7 @@ class LagQuery:
 
     @property
     def digest(self) -> int:
-        """The number of the list of which this asks a page: a cursor is valid for one list."""
+        """The number of this page's list: a cursor is valid for one list."""
         asked = (self.store, self.node, self.state, self.role, self.sort)
         return crc32(repr(asked).encode(errors="surrogatepass"))
 
@@ -183,7 +183,7 @@ def replica_row(snapshot: Snapshot, replica: int) -> Row:
 
 
 def selected(snapshot: Snapshot, query: LagQuery, route: StoreRoute) -> Iterator[Sequence[int]]:
-    """Yield the replicas of a store that pass the query's filters, in slices; those of a task are in one slice."""
+    """Yield the replicas of a store that pass the query's filters, in slices; a task's are in one slice."""
     index, state = snapshot.index, query.state
     role = None if query.role is None else ROLES.index(query.role)
     tasks = index.tasks_of_store(route)
@@ -217,7 +217,7 @@ def _of_node(snapshot: Snapshot, node_id: str | None, within: range) -> Sequence
 
 
 def _value(snapshot: Snapshot, query: LagQuery) -> Callable[[int], float]:
-    """Return a function that gives the value by which a replica is sorted: lower comes first."""
+    """Return a function that gives a replica's sort value: lower comes first."""
     index, sign, key = snapshot.index, query.sign, query.key
     if key == "store":
         return lambda replica: 0.0
@@ -326,7 +326,7 @@ def csv_text(slices: Iterable[Sequence[Row]]) -> Iterator[bytes]:
 
 
 def _head(snapshot: Snapshot, bus_lost_why: str | None) -> dict[str, object]:
-    """Return the members with which the tree and a page begin."""
+    """Return the first members of the tree and of a page."""
     about, assignment = snapshot.about, snapshot.assignment
     return {
         "generated_at": utc_text(about.now_us),
@@ -354,7 +354,7 @@ def _store(snapshot: Snapshot, route: StoreRoute, query: LagQuery) -> Iterator[b
 
 
 def _in_order_of_choice(snapshot: Snapshot, replicas: Sequence[int]) -> Iterator[int]:
-    """Yield the replicas of some tasks in the order in which the assignment names them, the active first."""
+    """Yield the replicas of some tasks in the order of the assignment, the active first."""
     assignment, index = snapshot.assignment, snapshot.index
     for task, few in groupby(replicas, key=index.task.__getitem__):
         assert assignment is not None

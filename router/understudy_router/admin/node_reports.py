@@ -34,7 +34,7 @@ def node_document(snapshot: Snapshot, view: NodeView, losses: Losses) -> Documen
 
 
 def node_row(snapshot: Snapshot, view: NodeView) -> Document:
-    """Return the members of one node with which every report begins. A dead node has no tasks."""
+    """Return the members of one node that every report begins with. A dead node has no tasks."""
     beat = view.heartbeat
     tasks = NO_TASKS if beat is None else snapshot.index.counts.get(view.node_id, NO_TASKS)
     return {

@@ -1,10 +1,10 @@
-"""All that the page shows, as one document in parts, each of which knows when it last changed: sections, and a grid
-with a row per store partition and a cell per replica (pure, in slices).
+"""The page's data as one document in parts that each know when they last changed: sections, and a grid with a row per
+store partition and a cell per replica (pure, in slices).
 
-Each part is JSON bytes, so that parts are compared and sent without being made again. Ages change all the time; all
-ages below two seconds count as equal, and a part in which only they changed is kept as it was. So is the whole grid
-while each node reports the same of all its replicas, and the same as before. Above MAX_REPLICAS only the partitions of
-the worst replicas have a row.
+Each part is JSON bytes, so that parts can be compared and sent as they are. Ages change all the time; all ages below
+two seconds count as equal, and a part is kept if only they changed. So is the whole grid while each node reports the
+same for all its replicas, and the same as before. Above MAX_REPLICAS only the partitions of the worst replicas have a
+row.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ MAX_SHOWN: Final = 50
 """Limit on the leases of the overview. The call that lists them has all."""
 
 LOOK_AGAIN_MS: Final = 2_000
-"""Age from which the nodes are asked again while somebody looks."""
+"""Age at which the nodes are asked again while there are viewers."""
 
 FIRST_LOOK_S: Final = 1.0
 """Longest wait for the first list of a router."""
@@ -60,7 +60,7 @@ class RecentSnapshots:
         self._looking: asyncio.Task[None] | None = None
 
     async def recent(self) -> Sequence[Document]:
-        """Return the leases of a moment ago; only the first list is waited for. Begin to ask again when it is due."""
+        """Return the cached leases; only the first list is waited for. Start a new query when it is due."""
         before, now_ms = self._looking, self._clock.monotonic_ms()
         if before is None or (before.done() and now_ms - self._looked_ms >= LOOK_AGAIN_MS):
             self._looked_ms = now_ms
@@ -84,13 +84,13 @@ FRESH_MS = 2_000
 MINUTE_MS = 60_000
 
 KEPT_MS = 5_000
-"""Most milliseconds for which a small section may show an age that was true when it was made."""
+"""Most milliseconds that a small section may show a stale age."""
 
 K = TypeVar("K")
 
 
 class DocumentPart(NamedTuple):
-    """A part as JSON, the input of which it was made, without noise, and the tick at which its text last changed."""
+    """A part as JSON, its input without noise, and the tick when its text last changed."""
 
     shape: object
     text: bytes
@@ -99,7 +99,7 @@ class DocumentPart(NamedTuple):
 
 
 class Now(NamedTuple):
-    """The tick and the time at which parts are made, and the oldest tick since which a viewer may ask for changes."""
+    """The tick and the time of making parts, and the oldest tick since which a viewer may ask for changes."""
 
     tick: int
     ms: float
@@ -108,8 +108,8 @@ class Now(NamedTuple):
     def part(
         self, before: DocumentPart | None, shape: object, document: object, *, keep_ms: float = math.inf
     ) -> DocumentPart:
-        """Return the present part: the one before while its shape is the same, for `keep_ms` at most. One that is made
-        anew has the tick of the one before if the text is the same.
+        """Return the present part: the previous one while its shape is the same, for `keep_ms` at most. A new one keeps
+        the previous tick if the text is the same.
         """
         if before is not None and before.shape == shape and self.ms - before.made_ms < keep_ms:
             return before
@@ -153,9 +153,9 @@ class Grid:
     """All but the rows: `columns` (node ids), `total` and `order`."""
     rows: Mapping[RowKey, DocumentPart]
     gone: Mapping[RowKey, int]
-    """The rows that no longer exist, and the tick at which each went."""
+    """The rows that no longer exist, each with the tick when it went."""
     tick: int
-    """The tick at which any of these last changed."""
+    """The tick when any of these last changed."""
     basis: object = None
     """The input of the rows: equal bases mean equal rows; `None` when the rows have to be compared."""
 
@@ -262,7 +262,7 @@ def _row(snapshot: Snapshot, key: RowKey, task: int, before: DocumentPart | None
 
 
 def _cell_shape(facts: Facts) -> tuple[object, ...]:
-    """Return the facts whose change makes a cell a new one: ages count by their steps."""
+    """Return the facts that make a cell a new one when they change: ages count by their steps."""
     lag_ms, age_ms = settled_ms(facts.time_lag_ms), settled_ms(facts.report_age_ms)
     return facts.state, facts.offset_lag, lag_ms, age_ms, facts.restored_percent, facts.error
 
@@ -273,7 +273,7 @@ COUNTED = ("running", "restoring", "dead", "unknown")
 """The members of a summary that are summed up over all operators."""
 
 MAX_KEPT = 60
-"""Number of earlier ticks from which a viewer that comes back or is slow gets the changes alone."""
+"""Number of earlier ticks since which a returning or slow viewer gets only the changes."""
 
 
 Histories = Mapping[str, Sequence[Number]]
@@ -285,8 +285,8 @@ class Overview:
     """The parts of the document. `sections` are all members but the tick, the time and the grid. `tick` is when any
     part last changed.
 
-    What changed since an earlier overview is known of the parts, for those of the ticks in `known`. A viewer who
-    applies it to that overview has exactly this one, the order of the rows aside.
+    Changes are known since the ticks in `known`. A viewer who applies them to that overview has exactly this one,
+    except for the order of the rows.
     """
 
     tick: int
@@ -392,7 +392,7 @@ def figures_of(seen: Observed) -> Document:
 
 
 def _section_shape(name: str, value: Any) -> object:
-    """Return the facts whose change makes a section a new one: ages count by their steps."""
+    """Return the facts that make a section a new one when they change: ages count by their steps."""
     if name == "lag":
         return {**value, "worst_ms": settled_ms(value["worst_ms"])}
     if name == "end":

@@ -1,8 +1,8 @@
-"""Results of several looks at a router: the trend of a lag, the pace of commits, and the recent reads (pure; time is
+"""Results of repeated samples of a router: the trend of a lag, the pace of commits, and the recent reads (pure; time is
 passed in).
 
-Reads are those of the last minute, those of each store of the last one or two; and, of other reads than lookups, the
-recent calls to nodes and how they ended for their readers.
+Reads are the last minute's, per store the last one or two minutes'; for other reads than lookups, the recent calls to
+nodes and how they ended for readers.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ MIN_TREND_MS = 30_000
 """Shortest window of a trend, in ms, unless it has MIN_BATCHES commits: between two commits every lag is a sawtooth."""
 
 MIN_CHANGE = 2
-"""Fewest versions by which a lag must change to be called growing or shrinking."""
+"""Least change of a lag, in versions, to be called growing or shrinking."""
 
 PACE_KEPT = 32
-"""Number of changes of the end from which the usual time between commits is computed."""
+"""Number of changes of the end to compute the usual time between commits from."""
 
 Direction = Literal["steady", "growing", "shrinking", "unknown"]
 
@@ -134,7 +134,7 @@ class Pace:
         return (ended_ms - began_ms) / (last - first) if last - first >= MIN_BATCHES else None
 
     def silent_ms(self, now_ms: float) -> float:
-        """Return how long ago the end last changed, as far as it was seen, in ms."""
+        """Return how long ago the end was last seen to change, in ms."""
         return now_ms - self._changes[-1][0] if self._changes else 0.0
 
 
@@ -144,7 +144,7 @@ MIN_MS = 900
 MAX_LOOKS = 128
 
 MIN_FAILED_CALLS = 3
-"""Fewest calls, or requests, of a kind that failed within the minute before it is said."""
+"""Fewest failed calls or requests of a kind within the minute that are reported."""
 
 KIND_OF: Mapping[str, CallKind] = {
     **dict.fromkeys(("scan", "count", "windows", "history"), CallKind.SCAN),
@@ -155,7 +155,7 @@ KIND_OF: Mapping[str, CallKind] = {
 """The kinds of the operations other than lookups."""
 
 FAILED_OUTCOMES = frozenset(each.slug for each in ProblemType if each.status >= 500 or each is ProblemType.OVERLOADED)
-"""The outcomes of requests that failed through no fault of their readers. The alert has them, too."""
+"""The outcomes of requests that failed, but not by the reader's fault. The alert has them, too."""
 
 P99 = 0.99
 
@@ -170,10 +170,11 @@ class Rates(NamedTuple):
     violations: int = 0
     """Answers beyond the bound that was asked for, since the router started."""
     failed_calls: Mapping[CallKind, float] = {}
-    """The percentage of calls to nodes without a reply, or that waited long for a place, by kind, where enough failed;
-    those about members left out."""
+    """The percentage of calls to nodes without a reply, or with a long wait for a place, by kind, if enough failed;
+    without calls about members.
+    """
     failed_requests: Mapping[CallKind, float] = {}
-    """The percentage of readers' requests without an answer, by kind, where enough failed; no mistakes of readers."""
+    """The percentage of readers' requests without an answer, by kind, if enough failed; without readers' mistakes."""
 
 
 class StoreServed(NamedTuple):
@@ -199,7 +200,7 @@ class ReadCounts(NamedTuple):
     refused: int
     calls: Mapping[tuple[CallKind, CallOutcome], int] = {}
     requests: Mapping[tuple[str, str], int] = {}
-    """Those besides lookups, by operation and outcome."""
+    """The requests other than lookups, by operation and outcome."""
 
 
 class StoreCounts(NamedTuple):
@@ -243,7 +244,7 @@ class ReadRates:
 
 class StoreReadRates:
     """The counters of stores as they were at the last two marks, a minute apart: the rates are over the time since the
-    older one. Two marks cost little for a thousand stores; a look each second would not.
+    older one. Two marks cost little for a thousand stores; sampling each second would not.
     """
 
     def __init__(self) -> None:

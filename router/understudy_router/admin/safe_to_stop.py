@@ -1,14 +1,13 @@
-"""The answer to whether a node may be stopped: the loss of readers, store partition by store partition (pure, in
-slices).
+"""The answer to whether a node may be stopped: the loss for readers, by store partition (pure, in slices).
 
-A store partition is lost when no other node has a caught-up replica of it that stays, or when the best of the others is
-not inside the store's bound although this node's is. An active role may go while a caught-up standby takes it
-over; it is listed. While Redis is away no standby takes it over, so a bound that wants the active is broken.
+A store partition is lost if no other node has a caught-up replica of it that stays, or if this node's replica is inside
+the store's bound and the best of the others is not. An active role may go if a caught-up standby takes it over; it is
+listed. While Redis is away no standby takes it over, so a bound that requires the active is broken.
 
-An overview of all nodes goes by what these last reported. A decision about one node rests on nodes that answered just
-now (`nodes_to_ask`, `since_ms`): what a node reported a second ago does not show that it lives. Unknown is never a yes:
-neither the assignment or the catalogue, nor a later assignment that nodes follow and this router has not read. Except
-for a node that says it waits for its checkpoint: a query that cannot be opened must not hold up the nodes of a fleet.
+An overview of all nodes uses their last reports. A decision about one node rests on nodes that answered just now
+(`nodes_to_ask`, `since_ms`): a report from a second ago does not show that a node lives. Unknown is never a yes, be it
+the assignment, the catalogue, or a later assignment that nodes follow and this router has not read. The exception is a
+node that says it waits for its checkpoint: a query that cannot be opened must not hold up the nodes of a fleet.
 """
 
 from __future__ import annotations
@@ -97,7 +96,7 @@ class Losses:
 
 
 def nodes_to_ask(snapshot: Snapshot, node_id: str) -> Generator[None, None, Mapping[str, HostInfo]]:
-    """Return the nodes, with their addresses, whose replicas take over when this node stops."""
+    """Return the nodes, with their addresses, that take over when this node stops."""
     index = snapshot.index
     number, found = index.number_of.get(node_id), set[int]()
     for replica in () if number is None else index.of_node[number]:
@@ -167,7 +166,7 @@ def _is_outdated(snapshot: Snapshot) -> bool:
 
 
 def _nodes_at_risk(snapshot: Snapshot, bound_of: BoundOf) -> Generator[None, None, Collection[int]]:
-    """Return the numbers of the nodes whose stop may have a cost; the others are safe to stop.
+    """Return the numbers of the nodes that may not be free to stop; the others are safe to stop.
 
     A node is safe when it is in step and each of its tasks has two caught-up replicas, as nearly all have: so only the
     tasks without these are examined.
@@ -225,7 +224,7 @@ def _add(
 
 
 def _is_replaced(own: Facts, others: list[Facts]) -> bool:
-    """Whether a replica that is itself behind has an equal that stays."""
+    """Whether a lagging replica has an equal that stays."""
     if own.standing is not Standing.BEHIND or own.version is None:
         return False
     return any(

@@ -4,9 +4,9 @@
 needs more than one snapshot: trends, rates, events, the last hour.
 
 Events are those that the tables note, changes from one check to the next, and differences between two catalogues. The
-tables are checked each second while a viewer watches, else every ten; what begins and ends in between is not seen. Each
-kind of event is one line, which names a few things and counts the others: a thousand nodes, or stores, do not push
-everything else out of the list.
+tables are checked each second while a viewer watches, else every ten; shorter events are missed. Each kind of event is
+one line, which names a few things and counts the others: a thousand nodes or stores do not push everything else out of
+the list.
 """
 
 from __future__ import annotations
@@ -82,8 +82,9 @@ TICK_MS = 1000
 
 MAX_WALKS = 4
 WALK_KEPT_MS = 60_000
-"""Most snapshots that are kept for the next pages of a list, and the milliseconds for which they are kept after the
-last page."""
+"""Most snapshots that are kept for the next pages of a list, and the milliseconds that they are kept after the last
+page.
+"""
 
 
 MAX_SHOWN = 100
@@ -160,7 +161,7 @@ class EventLog:
     """The last events. The text of each time is made once: made again, it could differ by a microsecond, because two
     clocks never agree exactly.
 
-    More events may happen between two looks than the tables keep; then as many numbers are left out as events can be
+    More events may happen between two checks than the tables keep; then as many numbers are skipped as events can be
     missing.
     """
 
@@ -171,7 +172,9 @@ class EventLog:
         self._next = 1
 
     def see(self, snapshot: Snapshot, quiet: Indicator | None = None) -> list[Document]:
-        """Take in the events that the tables keep now, and the changes since the last look. Return the newest first."""
+        """Take in the events that the tables keep now, and the changes since the last check. Return the newest
+        first.
+        """
         events = snapshot.events
         places = [place for place, event in enumerate(events) if event is self._last]
         if not places and self._last is not None and events:
@@ -198,14 +201,14 @@ class Draining(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """The state at the last look, with which the next look is compared."""
+    """The state at the last check, to compare with at the next."""
 
     draining: Mapping[str, Draining] = field(default_factory=dict)
     stores: Stores | None = None
     conditions: frozenset[str] = frozenset()
-    """The conditions that hold, by the name of the event with which they began."""
+    """The conditions that hold, by the name of the event that began them."""
     quiet_at: tuple[str | None, int] = (None, 0)
-    """History and version at which the query was last seen to be quiet."""
+    """History and version when the query was last seen to be quiet."""
 
 
 _ENDINGS = {
@@ -214,14 +217,14 @@ _ENDINGS = {
     "lag-unknown": ("lag-known", "a node confirms the end of the commit log"),
     "query-quiet": ("query-commits", "the query commits again, or began anew"),
 }
-"""The event that ends a condition and its text, by the event with which the condition begins."""
+"""The event that ends a condition and its text, by the event that begins it."""
 
 EVENTS = ("drain", "drained", "drain-undone", *KINDS, *_ENDINGS, *(ended for ended, _ in _ENDINGS.values()))
 """Every kind of event that is found here."""
 
 
 def changes(known: Known, snapshot: Snapshot, quiet: Indicator | None) -> tuple[Known, list[Line]]:
-    """Return the state of now, and the events since `known`. `quiet`: the query does not commit as it did."""
+    """Return the present state, and the events since `known`. `quiet`: the query has stopped committing as usual."""
     end = (snapshot.lineage, snapshot.end_version)
     present = _conditions(snapshot, quiet, has_moved=end != known.quiet_at)
     conditions = {event for event in _ENDINGS if present.get(event, "") is None and event in known.conditions}
@@ -290,8 +293,8 @@ class Looking:
     def __init__(
         self, router: Router, causes: Callable[[], Mapping[str, str]] | None = None, exposure: Exposure | None = None
     ) -> None:
-        """Begin without a snapshot. `causes` returns why the process is degraded, by default as far as the router
-        knows; `exposure` says what of the router other machines can reach.
+        """Begin without a snapshot. `causes` returns why the process is degraded, by default the router's own causes;
+        `exposure` says what of the router other machines can reach.
         """
         self.gathers = 0
         self._router = router
@@ -331,7 +334,7 @@ class Looking:
         return is_same and router.now_ms() - snapshot.about.now_ms <= max_age_ms
 
     def about(self) -> About:
-        """Return what is known now besides the tables."""
+        """Return what is known now apart from the tables."""
         router = self._router
         return About(
             tick=self._tick,
@@ -364,7 +367,7 @@ class Observer:
         self._reads, self._trends, self._pace = ReadRates(served, calls, requests), Trends(), Pace()
         self._restoring, self._disagreements, self._events = RestoreTracker(), Disagreements(), EventLog()
         self.last: Observed | None = None
-        """The last look, at most ten seconds ago; None before the first."""
+        """The last check, at most ten seconds ago; None before the first."""
         self._recorded: ReplicaIndex | None = None
         self._seeing = asyncio.Lock()
 

@@ -1,11 +1,11 @@
 """All that a router knows at one moment, for all reports (pure: it takes tables, and returns a snapshot, in slices).
 
-One gather serves all viewers. A node's heartbeat reports one thing of nearly all its tasks, so the cost of a gather
-grows with nodes and with exceptions, not with replicas. Nodes are read one slice after another: each is as it was when
-its slice was read.
+One snapshot serves all viewers. A node's heartbeat reports the same for nearly all its tasks, so the cost of a snapshot
+grows with nodes and exceptions, not with replicas. Nodes are read slice by slice: each is as it was when its slice was
+read.
 
-Sums over the replicas are made in slices, too: counts and worst lags by operator, tasks without an open replica. Nodes
-whose replicas are all alike are counted at once; only tasks with a replica that is not well are examined.
+Replicas are summed in slices, too: counts and worst lags by operator, tasks without an open replica. Nodes with uniform
+replicas are counted at once; only tasks with an unhealthy replica are examined.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Summary:
     """Live replicas by role."""
     running: int = 0
     restoring: int = 0
-    """Live replicas that are far behind, or not open yet."""
+    """Live replicas that lag far, or are not open yet."""
     dead: int = 0
     unknown: int = 0
     """Live replicas of unknown lag, without warm-ups."""
@@ -86,7 +86,7 @@ class Totals(NamedTuple):
     thin: tuple[int, ...]
     """Tasks that more than one node should have, with an open replica, but with fewer than two that are caught up."""
     unsettled: Collection[int]
-    """Tasks that several nodes have, of which fewer than two are caught up and stay."""
+    """Tasks that several nodes have, with fewer than two caught-up replicas that stay."""
     errors: tuple[str, ...] = ()
     """The errors of live replicas: the first MAX_ERRORS."""
 
@@ -202,7 +202,7 @@ def _judged(standings: Sequence[Standing], roles: bytes) -> tuple[bool, bool, bo
 
 @dataclass(frozen=True, slots=True)
 class About:
-    """The knowledge of a router besides its tables, and its time. `now_us` is wall time, for people only."""
+    """The knowledge of a router apart from its tables, and its time. `now_us` is wall time, for people only."""
 
     tick: int
     now_ms: float
@@ -231,7 +231,7 @@ class About:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """An immutable snapshot. `nodes` are all nodes by id, `holders` those of the index by number."""
+    """An immutable snapshot. `nodes` are all nodes by id, `holders` the index's by number."""
 
     about: About
     index: ReplicaIndex
@@ -284,7 +284,7 @@ class Snapshot:
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """A snapshot, and what was seen over time until then: the value of which every report is made."""
+    """A snapshot, and the observations over time until then: the input of every report."""
 
     snapshot: Snapshot
     rates: Rates = field(default_factory=Rates)
@@ -302,7 +302,7 @@ class Observed:
     """The judgement of the indicators of all of this."""
     events: Sequence[Document] = ()
     snapshots: Sequence[Document] = ()
-    """The snapshot leases that nodes hold, as of a moment ago."""
+    """The snapshot leases that nodes held just now."""
 
 
 def gather(

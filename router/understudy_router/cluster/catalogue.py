@@ -1,7 +1,7 @@
 """The stores of an application in a router: read from the catalogue that nodes write, on the bus, else from a node;
 never from a checkpoint.
 
-A catalogue that cannot be read is tried again; one that cannot be used is not, and the last usable one stays in use.
+A catalogue that cannot be read is retried; one that cannot be used is not, and the last usable one stays in use.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class Stores:
     not_served: tuple[Mapping[str, object], ...]
 
     def place(self, task: str) -> str:
-        """Return a task as people know it: `aircraft 3`; as it is where its store is unknown."""
+        """Return a task's name for people: `aircraft 3`; its own if its store is unknown."""
         operator_id, _, partition = task.partition("_")
         names = sorted(route.name for route in self.by_name.values() if str(route.operator_id) == operator_id)
         return f"{' and '.join(names)} {partition}" if names else task
@@ -94,7 +94,7 @@ class Stores:
 
 def stores_of(catalogue: Catalogue, digest: str) -> Stores:
     """Compile the stores of a catalogue, which takes up to 2 s. Raises UnsupportedError for a catalogue that is too
-    large, or whose keys this release cannot encode.
+    large, or has keys that this release cannot encode.
     """
     names = [store.store for store in catalogue.stores]
     columns = sum(store.key_schema.count('"name"') for store in catalogue.stores)
@@ -210,7 +210,7 @@ class CatalogueFollower:
         self.news.set()
 
     def place(self, task: str) -> str:
-        """Return the store partition of a task as people know it, as far as its store is known."""
+        """Return the store partition of a task for people, by its store's name if that is known."""
         return task if self.stores is None else self.stores.place(task)
 
     async def run(self) -> None:

@@ -5,8 +5,8 @@
     quarantined ---- its hold is over, and then 3 good answers in a row ----> ok
 
 Health only orders the candidates; it never excludes one, so the last replica is asked however bad it is. A heartbeat
-changes nothing here: it shows that the node reaches the bus, not that this router reaches the node. For the reasons of
-the numbers see docs/decisions/0009-health.md.
+changes nothing here: it shows that the node reaches the bus, not that this router reaches the node.
+docs/decisions/0009-health.md explains the numbers.
 
 Outliers are nodes that take much longer than the others. Medians are compared with medians: one large batch or one
 pause makes no outlier, and a few slow nodes do not change what is normal.
@@ -39,8 +39,9 @@ RESULT_GAP_MS = 100
 
 HOLD_MS = 1000
 MAX_HOLD_MS = 30_000
-"""Milliseconds after the beginning of a quarantine in which good results do not count; doubled for each relapse, up to
-the limit."""
+"""Milliseconds from the start of a quarantine while good results do not count; doubled for each relapse, up to the
+limit.
+"""
 
 FORGIVEN_MS = 60_000
 """Milliseconds out of quarantine that take back one relapse."""
@@ -58,10 +59,10 @@ OUTLIER_MS = 50
 RECENT = 15
 MIN_RECENT = 5
 RECENT_MS = 30_000
-"""Number of answers that a median is made of, the fewest that make one, and the milliseconds for which they count."""
+"""Most and fewest answers for a median, and the milliseconds that they count."""
 
 MEDIANS_MS = 250
-"""Milliseconds for which the medians are cached: each slow answer needs them, and there may be thousands a second."""
+"""Milliseconds to cache the medians: each slow answer needs them, and there may be thousands a second."""
 
 
 def usual_ms(recent: Sequence[float]) -> float | None:
@@ -134,15 +135,15 @@ class _Record:
     good: int = 0
     """Good results in a row, in quarantine."""
     counted_ms: float = float("-inf")
-    """The time at which `bad` or `good` last grew."""
+    """The time when `bad` or `good` last grew."""
     misses: int = 0
     """Bad results in a row, in quarantine."""
     hold_until_ms: float = 0.0
     probe_ms: float = 0.0
-    """The time at which the next probe is due, unless the node is ok."""
+    """The time when the next probe is due, unless the node is ok."""
     relapses: int = 0
     left_ms: float = float("-inf")
-    """The time at which its last quarantine ended."""
+    """The time when its last quarantine ended."""
     suspicions: deque[float] = field(default_factory=lambda: deque(maxlen=MAX_SUSPICIONS))
     recent: deque[float] = field(default_factory=lambda: deque(maxlen=RECENT))
     answered_ms: float = float("-inf")
@@ -190,14 +191,14 @@ class HealthTable:
         return self._bad(node_id, self._records.setdefault(node_id, _Record()), now_ms, why)
 
     def silent(self, node_id: str, now_ms: float, for_ms: float) -> Change | None:
-        """Take in that a node answers nothing while others do. That is no result: it may still answer."""
+        """Take in that a node is silent while others answer. That is not a result: it may still answer."""
         record = self._records.setdefault(node_id, _Record())
         if record.health is not Health.OK:
             return None
         return self._suspect(node_id, record, now_ms, f"silent for {for_ms:.0f} ms while others answered")
 
     def forget(self, node_id: str) -> None:
-        """Forget a node that is gone, or whose id another process has now."""
+        """Forget a node that is gone, or has lost its id to another process."""
         self._records.pop(node_id, None)
         self._doubted.pop(node_id, None)
         self._medians.forget()
@@ -208,7 +209,7 @@ class HealthTable:
         return [node_id for _, node_id in sorted(due)]
 
     def probe_sent(self, node_id: str, now_ms: float, *, heartbeat_ms: float, jitter: float) -> None:
-        """Schedule the next probe: one was sent. Its result comes as any. `jitter` is a factor near 1."""
+        """Schedule the next probe: one was sent. Its result comes like any other. `jitter` is a factor near 1."""
         record = self._doubted.get(node_id)
         if record is not None:
             gap_ms = heartbeat_ms * 2 ** min(record.misses, 16)

@@ -1,8 +1,8 @@
 """Whether a router knows enough to route reads: its stores, what it lacks, and what is wrong while reads work, by
 cause, for `/readyz` and the metrics.
 
-Where a router hears no node of its application, the id or the Redis may be mistyped. It looks for other applications
-only while it waits for its first catalogue or assignment and no node lives. No lookup depends on the findings.
+If a router hears no node of its application, the id or the Redis may be mistyped. It looks for other applications only
+while it waits for its first catalogue or assignment and no node lives. No lookup depends on the findings.
 """
 
 from __future__ import annotations

@@ -1,12 +1,11 @@
-"""The knowledge of a router about its cluster beyond `ClusterView`: the inputs of choices, the nodes' health, and
-events.
+"""A router's knowledge of its cluster beyond `ClusterView`: the inputs of choices, the nodes' health, and events.
 
 Each kind of event has one method; time is passed in (no I/O, no clock, one thread).
 
 A thousand nodes send a heartbeat a second, and every choice needs the end of the history: the newest that any node
-reports. So whatever is the highest over all nodes is kept, and a heartbeat costs a comparison. All nodes are searched
-only after the node that had the highest went back or away, and then when the number is next read. A heartbeat that says
-nothing of forks, as nearly all, costs two comparisons for them.
+reports. So the maximum over all nodes is cached, and a heartbeat costs a comparison. All nodes are searched only after
+the node with the maximum went back or away, when the number is next read. A heartbeat without forks, as nearly all are,
+costs two comparisons for them.
 
 A node that dies may have had thousands of actives. Their moves are one event for each pair of nodes: a line for each
 task would push the death itself out of the report.
@@ -33,7 +32,7 @@ MAX_LINES = 64
 
 
 def promotions(before: Assignment, after: Assignment, place: Callable[[str], str] = str) -> Iterator[str]:
-    """Yield a line for each pair of nodes of which one took tasks over from the other, those with most tasks first.
+    """Yield a line for each pair of nodes where one took tasks over from the other, those with most tasks first.
     `place` names a task for people.
     """
     moved: dict[tuple[str | None, str | None], list[str]] = {}
@@ -52,7 +51,7 @@ class KnownForks:
     def __init__(self) -> None:
         self.found: dict[str, str] = {}
         self._named: dict[str, frozenset[str]] = {}
-        """The nodes whose heartbeats speak of forks, and the nodes that each of them names."""
+        """The nodes with forks in their heartbeats, and the nodes that each of them names."""
 
     def heard(self, heartbeat: Heartbeat) -> bool:
         """Take a heartbeat in. Return True when `judge` may come to another result."""
@@ -68,7 +67,7 @@ class KnownForks:
         self._named.pop(node_id, None)
 
     def judge(self, heartbeats: Iterable[Heartbeat], lineage: str | None, named: Collection[str]) -> list[str] | None:
-        """Decide again which nodes follow a fork. Return why, of new ones; None: nothing changed."""
+        """Decide again which nodes follow a fork. Return why, for new ones; None: nothing changed."""
         if not self._named and not self.found:
             return None
         known = self.found
@@ -203,13 +202,13 @@ class Tables(ClusterView):
         self._had_bus = False
         self._end = KnownEnd(lambda: (self._assigned_nodes(), self.lineage))
         self._pace: tuple[int, int | None] | None = None
-        """The shortest heartbeat interval, and the `changes` at which it was found."""
+        """The shortest heartbeat interval, and the `changes` when it was found."""
         self._catalogue: tuple[str | None] | None = None
         """The cached `catalogue_digest`; `None` when it must be computed again."""
 
     @property
     def lineage(self) -> str | None:
-        """The lineage in use: the assignment's, else that of most live nodes."""
+        """The lineage in use: the assignment's, else the one of most live nodes."""
         if self.assignment is not None:
             return self.assignment.lineage
         counts = Counter(node.heartbeat.lineage for node in self.nodes.values() if node.heartbeat.lineage is not None)
@@ -222,7 +221,7 @@ class Tables(ClusterView):
 
     @property
     def catalogue_digest(self) -> str | None:
-        """The catalogue to encode keys by: in the lineage in use, that of most live nodes. Nodes that the assignment
+        """The catalogue to encode keys by: in the lineage in use, the one of most live nodes. Nodes that the assignment
         does not name count only while none of the named ones lives.
         """
         if self._catalogue is not None:
@@ -374,7 +373,9 @@ class Tables(ClusterView):
         return default_ms if self._pace[1] is None else self._pace[1]
 
     def _why_dead(self, node: NodeReport) -> str | None:
-        """Return why a silent node counts as dead: silence alone is no proof, unless no assignment names the node."""
+        """Return why a silent node counts as dead: silence alone proves nothing, unless no assignment names the
+        node.
+        """
         why, node_id = super()._why_dead(node), node.heartbeat.node_id
         if not self.is_known(node_id):
             return f"{why}, and no assignment names it"

@@ -1,14 +1,14 @@
-"""The updates of the router's tables: from the bus while it is reachable, else from the nodes themselves; and the
-documents that it keeps on disk for a start without the bus.
+"""The updates of the router's tables, from the bus while it is reachable, else from the nodes themselves; and the
+documents on disk for a start without the bus.
 
-Nothing here ever stops a lookup. A read that fails is tried again, and `bus_lost_why` says why meanwhile. Remembered
+Nothing here ever stops a lookup. A failed read of the bus is retried, and `bus_lost_why` says why meanwhile. Remembered
 documents (the assignment, the nodes' addresses, the catalogue) are used when Redis is away at the start, and never
 replace newer ones. No heartbeats are kept: a node's old position is worthless after a restart, so its lag is unknown.
 
-The bus may have lost its keys, and what is remembered may be of a cluster that is gone. Then the nodes know better.
+The bus may have lost its keys, and remembered documents may be of a cluster that is gone. Then the nodes know better.
 
 A node that is silent on Redis is dropped only after it did not answer a poll: one small request per silent node and
-heartbeat, a bounded number at the same time. While the bus is away, all nodes are polled once per heartbeat.
+heartbeat, a bounded number at a time. While the bus is away, all nodes are polled once per heartbeat.
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ MAX_POLLED = 64
 """Most nodes polled after one search; the others follow after the next, and lookups prefer other nodes until then."""
 
 ASK_LIMIT_S = 3.0
-"""Longest time for which nodes are asked whose answer a decision needs now."""
+"""Time limit for asking nodes that a decision needs an answer from now."""
 
 FEW = 3
 """Most nodes that a message names."""
@@ -143,7 +143,7 @@ class SilentNodePoller:
         self._memory = memory
         self._clock = clock
         self._on_bus_ms: dict[str, float] = {}
-        """The time at which the bus last carried a heartbeat of each node."""
+        """The time when the bus last carried a heartbeat of each node."""
         self._asked_seeds_ms = float("-inf")
 
     def heard_on_bus(self, node_id: str, at_ms: float) -> None:
@@ -156,7 +156,7 @@ class SilentNodePoller:
         silent = [
             node_id
             for node_id, node in sorted(nodes.items())
-            if not self._tables.is_silent(node, now_ms)  # the node answered, or sent a heartbeat a moment ago
+            if not self._tables.is_silent(node, now_ms)  # the node has just answered, or sent a heartbeat
             and now_ms - self._on_bus_ms.get(node_id, float("-inf")) > node.heartbeat.heartbeat_ms * EXPIRY_HEARTBEATS
         ]
         if not silent or 2 * len(silent) < len(nodes):
@@ -251,7 +251,7 @@ class Agreement:
 
     def doubt(self, now_ms: float, heartbeat_ms: float) -> None:
         """Treat the known assignment as a remembered one when all nodes followed earlier assignments for one expiry.
-        They are a new cluster then: the old one lost its disks and Redis its keys. Looks once for each heartbeat.
+        They are a new cluster then: the old one lost its disks and Redis its keys. Checks once per heartbeat.
         """
         if now_ms - self._doubted_ms < heartbeat_ms:
             return

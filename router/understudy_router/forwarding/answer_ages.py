@@ -1,11 +1,10 @@
-"""The age of the answers that readers got, and whether each kept its bound: counted from the lag in the answers.
+"""The age of the answers that readers got, and whether each kept its bound, counted from the lag in the answers.
 
 This code runs for every lookup: many answers have the same text about their lag, so each text is parsed once, and
-answers are counted by their text. While there are very many reads without a bound, one in `STRIDE` of them is looked
-at, and stands for the others.
+answers are counted by their text. While there are very many reads without a bound, one in `STRIDE` is sampled.
 
-The router compares each answer with the bound of its reader again, although the node has compared it. An answer beyond
-its bound would be a bug of Understudy, and must not stay unseen.
+The router checks each answer against its reader's bound again, after the node. An answer beyond its bound would be a
+bug of Understudy, and must not go unnoticed.
 """
 
 from __future__ import annotations
@@ -22,11 +21,12 @@ from understudy_shared.reads.bounds import NO_BOUND, Bound, refusal
 from understudy_shared.telemetry.metrics import OFFSET_LAG_BOUNDS, STALENESS_BOUNDS_MS, Histogram
 
 EXACT = 4096
-"""The number of reads without a bound between two readings of the counts that are all looked at."""
+"""The number of reads without a bound between two readings of the counts that are all counted."""
 
 STRIDE = 7
-"""The number of reads of which one is looked at, beyond `EXACT`. It is a prime, so that it does not fall into step with
-readers who take turns."""
+"""The sampling interval beyond `EXACT`. It is a prime, so that it does not fall into step with readers who take
+turns.
+"""
 
 MAX_TEXTS = 1024
 """Most texts that are kept until they are counted: that is about a millisecond of work."""
@@ -46,7 +46,7 @@ _FIELDS = re.compile(
 
 
 class _AnswerCount:
-    """The count of answers with one text. `violates`: they are beyond `bound`, with which they were compared last."""
+    """The count of answers with one text. `violates`: they are beyond `bound`, the last one compared."""
 
     __slots__ = ("bound", "count", "lag", "violates")
 
@@ -83,13 +83,13 @@ class ServedReads:
         self.errors = 0
         """The number of reads without an answer for any other reason, except readers' mistakes."""
         self.unreadable = 0
-        """The number of answers whose lag did not parse, because a node of another release wrote it."""
+        """The number of answers with a lag that did not parse, because a node of another release wrote it."""
         self._staleness_ms = Histogram(STALENESS_BOUNDS_MS)
         self._offset_lag = Histogram(OFFSET_LAG_BOUNDS)
         self._answers = self._unknown = 0
         self._stores: dict[str, StoreReads] = {}
         self._unnamed = StoreReads()
-        """The counts of reads whose store is not given."""
+        """The counts of reads without a store."""
         self._texts, self._uncounted = 0, list[StoreReads]()
         """The number of all kept texts, and the stores that keep any."""
         self._exact, self._turn = EXACT, 0
@@ -174,7 +174,7 @@ class ServedReads:
 
     @property
     def offset_lag(self) -> Histogram:
-        """The number of versions that the answers were behind; without the answers of unknown lag."""
+        """The lag of answers in versions; without the answers of unknown lag."""
         self._read()
         return self._offset_lag
 
@@ -225,7 +225,7 @@ def _is_refused_by_bound(problem: Problem) -> bool:
 
 
 def is_beyond(lag: LagInfo, bound: Bound) -> bool:
-    """Whether a bound forbids an answer of this lag. The role is not compared, an answer's lag does not tell it."""
+    """Whether a bound forbids an answer of this lag. The role is not compared: it is not in the lag."""
     if bound is NO_BOUND:
         return False
     version = lag.current_offset_position

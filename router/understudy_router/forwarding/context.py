@@ -1,8 +1,8 @@
 """The objects that all reads of a router share: the nodes' clients, the choice among them, the retry budget, counters,
 and the log of reads that the first node did not answer.
 
-At most one line of a kind is logged in a minute, with the number of those that were left out. A line has ids and no
-key: the store, the partition, the node, and the trace if the reader sent one.
+At most one line of a kind is logged in a minute, with the number of lines left out. A line has ids, but no key: the
+store, the partition, the node, and the trace if the reader sent one.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from understudy_shared.http.problems import Problem
 log = logging.getLogger(__name__)
 
 LOOK_S: Final = 0.5
-"""Time between two looks whether a node that a long call waits for is still heard of."""
+"""Time between two checks whether a node that a long call waits for is still heard of."""
 
 
 class ReadLog:
@@ -39,7 +39,7 @@ class ReadLog:
         self._throttle = LogThrottle()
 
     def rejected(self, ids: Mapping[str, object], candidate: Candidate, rejection: Rejection, now_ms: float) -> None:
-        """Log that a node gave no answer; the read goes on to other replicas, if there are any."""
+        """Log that a node gave no answer; the read continues at other replicas, if there are any."""
         left_out = self._throttle.admit(("rejected", candidate.node_id, rejection.reason), now_ms)
         if left_out is not None:
             fields = {"action": "read-fallback", "node": candidate.node_id, "reason": rejection.reason}

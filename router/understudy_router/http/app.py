@@ -1,7 +1,7 @@
-"""The HTTP application of a router: `RouterLookups` in front, and FastAPI with the routes of rare requests behind it.
+"""The HTTP application of a router: `RouterLookups` first, then FastAPI with the routes of rare requests.
 
-`create_app` is given a router that exists; starting and stopping it is the lifespan's business. The metadata of a store
-are the hosts of every partition, and how keys get there.
+`create_app` gets a router; the lifespan starts and stops it. The metadata of a store are the hosts of every partition,
+and how keys are placed.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class StoreMetadata:
         }
 
     def etag(self) -> str:
-        """Return the tag of the answer: another one as soon as anything in it is another."""
+        """Return the tag of the answer: it changes with anything in it."""
         holders = sorted(assignment_of(self._tables).holders)
         found = [self._rest, [host_fields(host_of(self._tables, node_id)) for node_id in holders]]
         return f'"{blake2b(orjson.dumps(found, option=orjson.OPT_SORT_KEYS), digest_size=12).hexdigest()}"'
@@ -187,7 +187,7 @@ def read_routes(router: Router, reads: Reads, scans: Scans) -> APIRouter:
 
 
 def drain_route(router: Router) -> APIRouter:
-    """Make the call by which a node's tasks move to others."""
+    """Make the call that moves a node's tasks to others."""
     routes = APIRouter()
 
     @routes.post("/admin/v1/nodes/{node_id}/drain")

@@ -47,7 +47,9 @@ class RouterMetrics:
         yield from self.of_application(Cause)
 
     def of_application(self, known: Iterable[str] = CAUSES_OF_APPLICATION) -> Iterator[Metric]:
-        """Yield those of this application alone: a process of several has the others once. `known`: causes to show."""
+        """Yield the families of this application alone: a process of several has the others once. `known`: causes to
+        show.
+        """
         yield from self._lookups.requests.metrics()
         yield from self._lookups.long_reads.metrics()
         yield from self._lookups.watch_streams.metrics()
@@ -167,7 +169,7 @@ class RouterMetrics:
         )
 
     def _known(self) -> Iterator[Metric]:
-        """Yield the state of the tables by which this router routes."""
+        """Yield the state of the tables that this router routes by."""
         tables, stores = self._router.tables, self._router.watcher.catalogue.stores
         yield GaugeMetricFamily(
             "understudy_end_offset_position", "Last committed version that was heard of", tables.end_version

@@ -1,9 +1,9 @@
-"""The questions of a router to its nodes about versions: leases of snapshots, and the version of a moment.
+"""A router's questions to its nodes about versions: snapshot leases, and the version of a moment.
 
 A router has no table of leases, and reads no checkpoint. It remembers only which leases were used lately, to renew each
 at the nodes once in a third of its time, together with the others. All nodes follow the same commit log, so the first
-one that answers will do for a moment. It is asked once for a read, which goes on with the position: all of its
-partitions are of one version.
+answer suffices for a moment. A read asks once and continues with the position: all of its partitions are of one
+version.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ from understudy_shared.reads.tokens import BadPositionError, Position, SnapshotL
 log = logging.getLogger(__name__)
 
 RENEW_EVERY_S: Final = 0.5
-"""Time between two calls that renew all leases that were used meanwhile."""
+"""Time between two calls that renew all leases used in between."""
 
 MAX_REMEMBERED: Final = 4096
-"""Limit on the leases of which the last renewal is remembered. One that is forgotten is renewed once more."""
+"""Limit on leases with a remembered renewal. A forgotten one is renewed once more."""
 
 MAX_NODES_AT_ONCE: Final = 16
 
@@ -84,7 +84,7 @@ class SnapshotLeases:
     async def shown(
         self, lineage: str, stores: Sequence[str], min_position: Position | None
     ) -> Sequence[ReplicaVersion]:
-        """Return the newest version that is shown of each partition. Raises the problem of another history."""
+        """Return the newest visible version of each partition. Raises the problem of another history."""
         call = ShownCall(self._application_id, lineage, tuple(stores), min_position).encode()
         best: dict[tuple[str, int], ReplicaVersion] = {}
         problems: list[NodeSaid] = []
@@ -184,7 +184,7 @@ class SnapshotLeases:
 
 
 def listing_document(listing: Listing) -> dict[str, Any]:
-    """Return the leases of all nodes, those that end first before others; `unanswered` are nodes that are missing."""
+    """Return the leases of all nodes, by their end; `unanswered` are the missing nodes."""
     by_id: dict[str, list[Mapping[str, Any]]] = {}
     for each in chain.from_iterable(listing.by_node.values()):
         by_id.setdefault(each["id"], []).append(each)
@@ -239,7 +239,7 @@ class Moments:
     async def resolved(self, bound: Bound) -> Bound:
         """Return the bound with the version of the moment that it names. Renew its lease.
 
-        Raises the problem of a moment before the first version that is retained, and of nodes that do not answer.
+        Raises the problem of a moment before the first retained version, and of nodes that do not answer.
         """
         self.note_use(bound)
         moment_us = bound.moment_us(wall_ms() * 1000)
@@ -253,7 +253,7 @@ class Moments:
             raise ProblemError(Problem(ProblemType.DEADLINE, what, "at", "Retry, or name the version")) from None
 
     def note_use(self, bound: Bound) -> None:
-        """Renew the lease whose snapshot a read names."""
+        """Renew the lease of the snapshot that a read names."""
         if bound.lease is not None:
             self.leases.used(bound.lease)
 

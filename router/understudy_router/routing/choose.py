@@ -1,8 +1,8 @@
 """The choice of the replicas to ask for a key, their order, and the reasons against others (pure).
 
 First the live RUNNING active inside the bound, then every other live replica inside it by least lag, ties by load and
-then by a stable hash; last the replicas of unknown lag, where the bound allows them. Nodes that drain go behind all of
-these, and suspect ones behind those. The tables are up to a heartbeat old, and the node measures the bound itself:
+then by a stable hash; last the replicas of unknown lag, if the bound allows them. Draining nodes come after all of
+these, and suspect ones after those. The tables are up to a heartbeat old, and the node measures the bound itself:
 replicas that break it by the tables alone are *doubtful*, and are asked after all others
 (docs/decisions/0005-choice.md); after these too, those that the bus alone calls dead, and those in quarantine
 (docs/decisions/0009-health.md). Dead replicas are asked only when no replica lives by the tables: a pause of this
@@ -85,10 +85,10 @@ _ASKED_LAST = frozenset(
 """Reasons that may have changed since the heartbeat: the node knows better."""
 
 _UNKNOWN_LAG = 2**62
-"""Sort key behind every lag."""
+"""Sort key after every lag."""
 
 _NO_VERSION = 1
-"""Sort key behind every version."""
+"""Sort key after every version."""
 
 
 def choose(candidates: Sequence[Candidate], bound: Bound, *, key_hash: int, load: Mapping[str, int]) -> Choice:
@@ -332,7 +332,7 @@ MAX_CHOICES = 16_384
 
 @dataclass(slots=True)
 class _Chosen:
-    """A cached choice: for which bound it was made, when, of what, and at which version of the tables it last held."""
+    """A cached choice: its bound, time and inputs, and the version of the tables when it last held."""
 
     bound: Bound
     at_ms: float
@@ -372,6 +372,6 @@ class Choices:
         basis = basis_of(tables, holders, now_ms)
         choice = choose(candidates, bound, key_hash=key_hash(route, partition), load=self._load)
         if any(each.reason is Reason.LINEAGE_CHANGED for each in choice.exclusions):
-            self._watcher.refresh()  # two histories are about: it may be this router that is behind
+            self._watcher.refresh()  # there are two histories: this router's may be the old one
         self._chosen[place] = _Chosen(bound, now_ms, choice, tables.version, holders, basis)
         return choice

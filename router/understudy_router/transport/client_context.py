@@ -1,4 +1,4 @@
-"""The objects that the clients of all nodes share: connections, counters, and what each hop tells."""
+"""The objects that the clients of all nodes share: connections, counters, and the reports of hops."""
 
 from __future__ import annotations
 

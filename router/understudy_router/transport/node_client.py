@@ -19,8 +19,9 @@ from understudy_shared.cluster.wire import HopFailure, WireConnection, WireError
 from understudy_shared.questions.lookup.hop import HopReply
 
 FULL_KEYS = 64
-"""Number of waiting keys at which they are sent before their loop tick ends: the node begins while the router parses
-the rest."""
+"""Number of waiting keys that are sent before their loop tick ends: the node begins while the router parses the
+rest.
+"""
 
 LONE_HOPS = 4
 """Number of hops in a row that carried one request, without another request meanwhile, after which the next request
@@ -57,7 +58,7 @@ class ConnectionPool:
         return len(self.busy) + len(self.idle) < MAX_CONNECTIONS
 
     def free(self, connection: WireConnection) -> None:
-        """Take back a connection whose hop is over."""
+        """Take back a connection after its hop."""
         if not connection.is_open or self.is_closed:
             return
         if len(self.idle) < MAX_IDLE:
@@ -262,7 +263,7 @@ class NodeClient:
         self._loop.call_soon(self.flush)
 
     def drop(self, request: NodeRequest) -> None:
-        """Cancel a request. It is not sent any more; a hop in flight goes on for the other requests."""
+        """Cancel a request. It is no longer sent; a hop in flight continues for the other requests."""
         self._waiting.drop(request)
 
     def probe(self, until_ms: float) -> asyncio.Future[float | HopFailure]:
@@ -294,7 +295,7 @@ class NodeClient:
         self.context.listener.silent(self.node_id, for_ms)
 
     def expire(self, now_ms: float) -> None:
-        """Fail requests whose deadline passed, and close connections whose hop has no reader left."""
+        """Fail requests past their deadline, and close connections with a hop that has no reader left."""
         late = HopFailure(WireError.TIMEOUT, "it waited for a connection until its deadline")
         self._failed(self._waiting.take_late(now_ms), late, sent=False)
         for connection, hop in list(self.pool.busy.items()):
@@ -304,7 +305,7 @@ class NodeClient:
             if hop.is_over(now_ms):
                 connection.give_up(WireError.TIMEOUT, f"no reply within {now_ms - hop.sent_ms:.0f} ms")
                 continue
-            # Some readers stopped waiting; the hop goes on for the others.
+            # Some readers stopped waiting; the hop continues for the others.
             for request in hop.requests:
                 if request.until_ms <= now_ms:
                     request.finish(HopFailure(WireError.TIMEOUT, "no reply in time"))
@@ -315,7 +316,7 @@ class NodeClient:
         A wait is too long after the hedge delay while `allowance` keys may still be hedged, and after `overdue_ms` in
         any case. Return the part of the allowance that is left.
         """
-        # The groups of `_all_requests` are sorted by age, so one look at the first skips a group that is young enough.
+        # The groups of `_all_requests` are sorted by age, so checking the first skips a group that is young enough.
         if self.is_silent:
             for requests in self._all_requests():
                 for request in requests:
@@ -339,7 +340,7 @@ class NodeClient:
     async def close(self) -> None:
         """Fail the requests that are left, and close the connections."""
         self.pool.is_closed = True
-        # First the task that opens connections, or it opens another behind the close.
+        # First the task that opens connections, or it opens another after the close.
         await self._tasks.stop()
         self._prober.end(_CLOSED)
         self.pool.close(_CLOSED.detail)
@@ -354,7 +355,7 @@ class NodeClient:
         self.context.listener.answered(self.node_id, reply, now_ms, took_ms)
 
     def flush(self) -> None:
-        """Send the requests that wait, as far as there are idle connections."""
+        """Send waiting requests while there are idle connections."""
         self._flush_is_due = False
         waiting, idle, busy = self._waiting, self.pool.idle, self.pool.busy
         while waiting.requests and idle and len(busy) < MAX_CONNECTIONS:
@@ -374,7 +375,7 @@ class NodeClient:
         hop = Hop(requests, now_ms)
         self.pool.busy[connection] = hop
         traces = hop.traces if hop.is_traced else ()
-        left_ms = max(1, int(hop.until_ms - now_ms))  # that of the reader with the latest deadline
+        left_ms = max(1, int(hop.until_ms - now_ms))  # of the reader with the latest deadline
         body = self.context.encode(left_ms, hop.groups, traces)
         connection.send(body, self._done, self.context.identity)
 
@@ -407,7 +408,7 @@ class NodeClient:
         hop.finish(decoded.outcomes)
 
     def _lost(self, hop: Hop, failure: HopFailure) -> None:
-        """Handle a hop without a reply. One that met a stale connection is sent once more, on a fresh one."""
+        """Handle a hop without a reply. After a stale connection it is sent once more, on a fresh one."""
         if failure.is_stale and not self.pool.is_closed and not any(request.retried for request in hop.requests):
             self.context.counts.retried += 1
             for request in hop.requests:

@@ -26,8 +26,9 @@ TICK_MS = 10.0
 """Milliseconds between two checks of the requests: a tenth of what a reader notices."""
 
 LATE_TICKS = 5
-"""Number of ticks by which a tick must be late to show that this process was paused. Answers may lie unread then, so no
-node is called silent."""
+"""Number of ticks that a tick must be late to show that this process was paused. Answers may lie unread then, so no
+node is called silent.
+"""
 
 
 MAX_PROBES = 16
@@ -151,7 +152,7 @@ class NodeClients:
             return 0.0
         if not any(other.heard_ms > since_ms for other in self._clients.values() if other is not client):
             return 0.0
-        # While this process stood still it heard no node: that time counts for none of them.
+        # While this process stood still it heard no node: that time counts against none of them.
         return now_ms - max(since_ms, self._awake_since_ms)
 
     def _unused(self, now_ms: float) -> list[tuple[tuple[str, str, int], NodeClient]]:
@@ -188,8 +189,8 @@ class Loads(Mapping[str, int]):
 class Probing:
     """The probes of suspect and quarantined nodes, so that no reader has to try whether they recovered.
 
-    The result of a probe reaches the tables like that of every hop; this class only sends probes and gives them up in
-    time. While all nodes are healthy it sends no probes.
+    The result of a probe reaches the tables like any hop's; this class only sends probes and gives them up in time.
+    While all nodes are healthy it sends no probes.
     """
 
     def __init__(self, tables: Tables, clients: NodeClients, *, deadline_ms: float, clock: Clock) -> None:

@@ -1,11 +1,11 @@
-"""Requests to one node, how they wait, and how those of one loop tick become one hop (pure: no I/O, no clock).
+"""Requests to one node, how they wait, and how one loop tick's become one hop (pure: no I/O, no clock).
 
 A node request holds one reader's keys of one store under one bound; a hop carries many node requests. Requests with the
 same store and bound share a group of the hop. They are compared by identity: an equal bound that is another object
 costs one more group and changes no answer.
 
-A read waits for one node before a hedge for the p95 latency of reads, but never above a fixed limit: a slow node raises
-the percentile itself (CASSANDRA-14293). Actives and other replicas are measured separately.
+Before a hedge, a read waits for one node for the p95 latency of reads, but never above a fixed limit: a slow node
+raises the percentile itself (CASSANDRA-14293). Actives and other replicas are measured separately.
 """
 
 from __future__ import annotations
@@ -28,8 +28,9 @@ MIN_HEDGE_MS = 10.0
 PERCENTILE = 0.95
 
 _STEP = math.log(1.2)
-"""The logarithm of the ratio of neighbouring buckets. Each bucket's limit is 1.2 times that of the one before: an
-estimate is at most 20 % too high."""
+"""The logarithm of the ratio of neighbouring buckets. Each bucket's limit is 1.2 times the one before: an estimate is
+at most 20 % too high.
+"""
 
 _FIRST_MS = 0.1
 _BUCKETS = 75
@@ -39,7 +40,7 @@ _MIN_COUNT = 20
 """Fewest measurements for an estimate: with fewer, one slow read would be the p95."""
 
 _MAX_COUNT = 1000
-"""The count at which all counts are halved: older reads weigh less, and a change shows after as many reads."""
+"""The count that halves all counts: older reads weigh less, and a change shows after as many reads."""
 
 
 class Quantile:
@@ -150,7 +151,7 @@ class NodeRequest:
         until_ms: float,
         is_active: bool = True,
     ) -> None:
-        """Make a request; `is_active` is the role in which the node is asked: latencies are measured per role."""
+        """Make a request; `is_active` is the node's role for it: latencies are measured per role."""
         self.route = route
         self.bound = bound
         self.keys = keys
@@ -251,7 +252,7 @@ class RequestQueue:
         return taken
 
     def take_late(self, now_ms: float) -> list[NodeRequest]:
-        """Take the requests whose deadline has passed."""
+        """Take the requests past their deadline."""
         if self._has_dropped:
             self._purge()
         if not any(request.until_ms <= now_ms for request in self.requests):
@@ -300,7 +301,7 @@ class Hop:
                 grouped[kind].append(request)
             else:
                 grouped[kind] = [request]
-        # A reply has its outcomes in the order of the groups, which is not that of arrival.
+        # A reply has its outcomes in the order of the groups, not of arrival.
         self.requests = [request for together in grouped.values() for request in together]
         self.groups = [_group(together) for together in grouped.values()]
         self.keys = sum(len(group.keys) for group in self.groups)
@@ -334,7 +335,7 @@ class Hop:
     def is_over(self, now_ms: float) -> bool:
         """Whether no reader waits for this hop any longer. A reader may have extended its deadline meanwhile."""
         if self.until_ms <= now_ms:
-            # Extended deadlines are looked at only when the old one has passed.
+            # Extended deadlines are checked only when the old one has passed.
             self.until_ms = max((request.until_ms for request in self.requests if request.is_wanted), default=now_ms)
         return self.until_ms <= now_ms
 
@@ -342,7 +343,7 @@ class Hop:
 def parts_that_fit(
     keys: HopKeys, indexes: Sequence[int], *, max_bytes: int = MAX_ROW_BYTES_PER_HOP
 ) -> Iterator[Sequence[int]]:
-    """Yield runs of the indexes whose keys fit into a hop together: the long keys of one batch may not all fit."""
+    """Yield runs of indexes that fit into a hop together: the long keys of one batch may not all fit."""
     rows = keys.rows
     if sum(map(len, rows)) <= max_bytes:
         yield indexes

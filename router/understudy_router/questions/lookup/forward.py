@@ -1,10 +1,9 @@
-"""The first attempt of each lookup: that of a single key needs no bookkeeping, and nearly every lookup has a single
-key.
+"""The first attempt of each lookup: a single key needs no bookkeeping, and nearly every lookup has a single key.
 
 Everything else is a `Read`: it sends, hedges, retries and falls back until each key is answered or no candidate is
-left. The keys of each partition go to its next candidate, and what goes to one node at a time goes in one request. A
-reply, a failure or a delay moves only the partitions that it is about. A read ends when each key has a result; attempts
-still in flight are cancelled.
+left. The keys of each partition go to its next candidate, in one request per node. A reply, a failure or a delay
+advances only the partitions that it is about. A read ends when each key has a result; attempts still in flight are
+cancelled.
 """
 
 from __future__ import annotations
@@ -69,7 +68,7 @@ class Attempt:
 
 
 class Arrivals:
-    """The replies of one read that it has not looked at, and whether its timer fired or its reader left."""
+    """The unprocessed replies of one read, and whether its timer fired or its reader left."""
 
     def __init__(self, reader: Exchange | None) -> None:
         self._reader = reader
@@ -201,7 +200,7 @@ def turns(keys: HopKeys, problems: Problems, partitions: int) -> Iterator[tuple[
 
 
 def spread(keys: HopKeys, problems: Problems, partitions: int) -> tuple[HopKeys, Problems]:
-    """Return the keys once for each partition, those of the first one first. A key with a problem has no partition."""
+    """Return the keys once for each partition, the first partition's first. A key with a problem has no partition."""
     count = len(keys)
     places = [NO_PARTITION if at in problems else each for each in range(partitions) for at in range(count)]
     own = {each * count + at: problem for each in range(partitions) for at, problem in problems.items()}
@@ -211,9 +210,9 @@ def spread(keys: HopKeys, problems: Problems, partitions: int) -> tuple[HopKeys,
 def gathered(
     store: str, results: Results, partitions: int, problems: Problems
 ) -> tuple[Results, Mapping[Position, Sequence[int]]]:
-    """Return the results of keys that were spread. `problems` are those of keys that were not sent.
+    """Return the results of keys that were spread. `problems` are for keys that were not sent.
 
-    Keys that have to be asked again at one version stay without a result: return them too, by the position to ask at.
+    Keys that must be asked again at one version stay without a result: return them too, by the position to ask at.
     """
     count = len(results.kinds) // partitions
     found, unsettled = Results(count, problems), dict[Position, list[int]]()
@@ -250,7 +249,7 @@ class Read:
     """The keys of one reader, a replica plan for each of their partitions, and the attempts in flight.
 
     `results` are by index of the key; a key of a scattered store is one in each partition, until they are gathered. A
-    key whose problem is known from the beginning has NO_PARTITION, and is never sent.
+    key with a problem from the beginning has NO_PARTITION, and is never sent.
     """
 
     def __init__(
@@ -497,7 +496,7 @@ class Read:
             self._send_to(attempt.candidate, half, alone=True)
 
     def _drop_answered(self) -> None:
-        """Cancel attempts whose keys were all answered by others."""
+        """Cancel attempts if others answered all their keys."""
         kinds = self.results.kinds
         for attempt in list(self._attempts):
             if not any(kinds[index] == OPEN for index in attempt.indexes):
@@ -528,7 +527,7 @@ class Read:
 
 
 class KeyLookup(NamedTuple):
-    """The lookup of one key: `keys` holds just that; `served` are the counts of its store."""
+    """The lookup of one key: `keys` holds only that; `served` are the counts of its store."""
 
     route: StoreRoute
     bound: Bound
@@ -594,7 +593,7 @@ class Forwarder:
         return results
 
     def after_first(self, lookup: _SingleLookup, reply: Reply) -> None:
-        """Go on with a single lookup whose first attempt failed or is delayed."""
+        """Continue a single lookup after its first attempt failed or is delayed."""
         request = lookup.request
         began_ms = request.asked_ms
         read = Read(self.context, request.route, request.bound, request.keys, lookup.reader, began_ms=began_ms)

@@ -1,7 +1,7 @@
 """Lookups and batches of a router: `Reads` parses, `Forwarder` asks the nodes, this replies.
 
-Targets repeat, so parsed ones are cached, together with the beginning of every answer to them; never an answer. A
-reader that leaves while it waits for long is noticed by its `Read`, and counted here as cancelled.
+Targets repeat, so parsed ones are cached, with the beginning of every answer to them, but never an answer. `Read`
+notices a reader that leaves during a long wait; it is counted here as cancelled.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ MAX_BOUNDS = 1024
 
 
 class Request(NamedTuple):
-    """A request for one key: `head` begins its answer; `counts` are those of its store."""
+    """A request for one key: `head` begins its answer; `counts` are its store's."""
 
     lookup: KeyLookup
     head: bytes
@@ -205,7 +205,7 @@ class RouterLookups(LookupsFirst):
             done(bug(error), 0.0)
 
     def _is_of_a_moment(self, bound: Bound) -> bool:
-        """Whether a bound names a moment, whose version nodes know. Renew its lease."""
+        """Whether a bound names a moment; nodes know its version. Renew its lease."""
         self._moments.note_use(bound)
         return bound.at_us is not None
 

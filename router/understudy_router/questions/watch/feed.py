@@ -1,10 +1,10 @@
 """The feed of the watched keys of one partition: one stream of a node, however many watch at this router.
 
-When the node ends, drains, or stands still while another replica is ahead, that one takes over after the position of
-the feed, until no replica can for a while.
+When the node ends, drains, or stands still while another replica is ahead, that one takes over after the feed's
+position. The feed ends when no replica can for a while.
 
-A stream is a reply without an end, read no faster than it is passed on. Each has a connection of its own. What the
-router does not read stays with the node, which then sends the newest value only; so no queue grows anywhere.
+A stream is an endless reply, read only as fast as it is passed on, over its own connection. What the router does not
+read stays at the node, which then sends only the newest value; so no queue grows anywhere.
 """
 
 from __future__ import annotations
@@ -106,20 +106,20 @@ SILENT_S: Final = 2 * HEARTBEAT_S + LOOK_S
 """Time of silence after which a node is given up: it sends a sign of life every `HEARTBEAT_S`."""
 
 PATIENCE_S: Final = 30.0
-"""Time for which replicas are tried again when all of them refuse."""
+"""Time to retry replicas when all of them refuse."""
 
 RETRY_S: Final = 0.2
 TURN_S: Final = 0.001
-"""Time for which events that came together are taken in one turn of the event loop."""
+"""Longest time to process events in one turn of the event loop."""
 
 BEHIND_S: Final = 10.0
-"""Time for which a replica may stand still while another one is ahead."""
+"""Longest time that a replica may stand still while another one is ahead."""
 
 KEYS_S: Final = 5.0
 """Longest time until a node has added keys."""
 
 PAUSE_S: Final = 0.01
-"""Time between two calls that add keys: what is joined meanwhile is added together."""
+"""Time between two calls that add keys: keys in between are added together."""
 
 MAX_REPLY_BYTES: Final = 64 * 1024
 
@@ -127,7 +127,7 @@ log = logging.getLogger(__name__)
 
 
 class WatchFeed:
-    """The watched keys of a partition of the store that `route` returns. `ended` is called when it cannot go on."""
+    """The watched keys of a partition of the store that `route` returns. `ended` is called when it cannot continue."""
 
     def __init__(
         self,
@@ -145,7 +145,7 @@ class WatchFeed:
         self.of = _fed(first, partition, selection)
         self.is_over = False
         self._bound = NO_BOUND
-        """The bound by which replicas are chosen."""
+        """The bound for choosing replicas."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._ended = ended
         self._failed: UnderstudyError | None = None
@@ -192,7 +192,7 @@ class WatchFeed:
         return found
 
     async def ready(self, keys: Sequence[FeedKey], stream: WatchStream) -> None:
-        """Wait until keys have their values. Raises the problem of keys whose values do not come."""
+        """Wait until keys have their values. Raises the problem of keys that get no value."""
         self._joining.add(stream)
         within_s = self._context.deadline_ms / 1000 + BEGIN_S
         try:
@@ -287,7 +287,7 @@ class WatchFeed:
             raise ProblemError(plan.refused(Bound(), late=late, after_ms=(now_s - began_s) * 1000))
 
     def _note(self, plan: ReplicaPlan, candidate: Candidate, rejection: Rejection) -> None:
-        """Note that a candidate cannot go on. Raises the problem of a mistake that all nodes would find."""
+        """Note that a candidate cannot continue. Raises the problem of a mistake that all nodes would find."""
         self._context.rejected(rejection.reason)
         if next_step(rejection.reason) is Step.STOP:
             raise ProblemError(readers_mistake(rejection))
@@ -438,7 +438,9 @@ class WatchFeed:
             await asyncio.sleep(PAUSE_S)
 
     async def _give(self, candidate: Candidate, name: str, keys: Sequence[FeedKey], *, goes_on: bool) -> bool:
-        """Add keys to a node's feed, and drop those that are not watched any more. Return whether the feed goes on."""
+        """Add keys to a node's feed, and drop those that are not watched any more. Return whether the feed
+        continues.
+        """
         dropped, self._dropped = self._dropped, []
         first = self.heard.number(keys)
         dropped += self.heard.drop([key for key in keys if self.heard.keys.get(key.row) is not key])

@@ -1,4 +1,4 @@
-"""Watches at a router: the events come from feeds of the nodes that hold the keys, one for each watched partition."""
+"""Watches at a router: events come from feeds of the nodes that hold the keys, one per watched partition."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ SWEEP_S: Final = 1.0
 """Time between two looks for keys that are not watched any more."""
 
 WAIT_S: Final = 3.0
-"""Longest time that a watcher waits until a feed has the version that the watcher has seen."""
+"""Longest time that a watcher waits for a feed to reach the version that the watcher has seen."""
 
 LOOK_AGAIN_S: Final = 0.05
 CLOSE_S: Final = 1.0
@@ -157,7 +157,7 @@ class _Asked(NamedTuple):
 
 
 class MissedChanges:
-    """The questions for what watchers missed: those of a feed that come back behind the same position share one."""
+    """The queries for what watchers missed: watchers of a feed that come back after the same position share one."""
 
     def __init__(self, forwarder: ScanForwarder) -> None:
         self._forwarder = forwarder
@@ -173,7 +173,7 @@ class MissedChanges:
     async def since(
         self, feed: WatchFeed, route: Callable[[], StoreRoute], keys: Sequence[FeedKey], after: Position
     ) -> CaughtUp:
-        """Return what changed of some keys behind a position. Raises the problem of one that is gone."""
+        """Return the changes of some keys after a position. Raises the problem of one that is gone."""
         loop, place = asyncio.get_running_loop(), (feed, after)
         answer: asyncio.Future[CaughtUp] = loop.create_future()
         self._asked.setdefault(place, []).append(_Asked(keys, answer))
@@ -195,7 +195,7 @@ class MissedChanges:
     async def _answered(
         self, feed: WatchFeed, route: StoreRoute, after: Position, asked: Sequence[_Asked]
     ) -> list[_Asked]:
-        """Answer those whose keys fit into a call. Return the others."""
+        """Answer the watchers whose keys fit into a call. Return the others."""
         at: dict[FeedKey, int] = {}
         mine: list[_Asked] = []
         for each in asked:
@@ -229,7 +229,7 @@ class MissedChanges:
 
 
 def _read(reply: bytes) -> tuple[dict[int, list[Change]], int]:
-    """Read the changes of each key, and the version up to which the reply has all of them. Raises BadHopError."""
+    """Read the changes of each key, and the version that the reply is complete to. Raises BadHopError."""
     found: dict[int, list[Change]] = {}
     reached = -1
     try:
