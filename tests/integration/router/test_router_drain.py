@@ -5,21 +5,11 @@ from __future__ import annotations
 import orjson
 import pytest
 from tests.support.cluster.fake_cluster import cluster
-from tests.support.cluster.fake_node import found
-
-from understudy_shared.questions.lookup.hop import HopGroup, HopKey, HopOutcome
-
-
-def a(_group: HopGroup, _key: HopKey) -> HopOutcome:
-    return found("a")
-
-
-def b(_group: HopGroup, _key: HopKey) -> HopOutcome:
-    return found("b")
+from tests.support.cluster.fake_node import A, B
 
 
 async def test_drain_is_forwarded_to_the_node_that_it_is_about() -> None:
-    async with cluster(a, b) as known:
+    async with cluster(A, B) as known:
         known.nodes[1].documents["/admin/v1/drain"] = b'{"node_id":"b","draining":true}'
         for body, sent in (({}, True), ({"drain": True}, True), ({"drain": False}, False)):
             reply = await known.http.post("/admin/v1/nodes/b/drain", json=body)
@@ -39,7 +29,7 @@ async def test_drain_is_forwarded_to_the_node_that_it_is_about() -> None:
     ],
 )
 async def test_a_drain_of_nobody_or_of_nonsense_is_refused(target: str, body: object, code: int, kind: str) -> None:
-    async with cluster(a) as known:
+    async with cluster(A) as known:
         reply = await known.http.post(target, json=body)
         assert (reply.status_code, reply.json()["type"]) == (code, kind)
         assert known.nodes[0].requests == []
@@ -58,7 +48,7 @@ async def test_a_drain_of_nobody_or_of_nonsense_is_refused(target: str, body: ob
     ],
 )
 async def test_a_page_of_another_site_cannot_drain_a_node(headers: dict[str, str]) -> None:
-    async with cluster(a) as known:
+    async with cluster(A) as known:
         known.nodes[0].documents["/admin/v1/drain"] = b'{"node_id":"a","draining":true}'
         reply = await known.http.post("/admin/v1/nodes/a/drain", content=b"", headers=headers)
         assert reply.json()["type"] in {"not-json", "cross-site"}
@@ -66,7 +56,7 @@ async def test_a_page_of_another_site_cannot_drain_a_node(headers: dict[str, str
 
 
 async def test_a_drain_that_the_node_refuses_is_a_problem_that_says_why() -> None:
-    async with cluster(a) as known:
+    async with cluster(A) as known:
         reply = await known.http.post("/admin/v1/nodes/a/drain", json={"drain": True})
         assert known.nodes[0].requests[-1][0] == "POST /admin/v1/drain"
         assert (reply.status_code, reply.headers["content-type"]) == (502, "application/problem+json")

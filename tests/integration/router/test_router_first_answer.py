@@ -76,29 +76,3 @@ def test_the_first_answer_of_a_fresh_router_is_a_key_that_is_found(living: Redis
     with fresh_router(living, tmp_path, within_ms=PATIENT_MS) as port:
         reply = first_answer(port)
     assert (reply.status, reply.body.get("found")) == (200, True), reply
-
-
-@pytest.mark.full
-def test_the_first_answer_while_redis_hangs_is_a_key_that_is_found_by_what_was_remembered(
-    living: RedisServer, tmp_path: Path
-) -> None:
-    with fresh_router(living, tmp_path):
-        # The assignment, the catalogue and where the nodes are.
-        wait_until(lambda: len(list(tmp_path.glob("*.remembered"))) == 3, what="it to remember", limit_s=LIMIT_S)
-    living.pause()
-    try:
-        with fresh_router(living, tmp_path, within_ms=PATIENT_MS) as port:
-            reply = first_answer(port)
-    finally:
-        living.resume()
-    assert (reply.status, reply.body.get("found")) == (200, True), reply
-
-
-@pytest.mark.full
-def test_a_router_that_hears_of_nobody_says_that_it_is_alive_and_knows_nothing(
-    redis: RedisServer, tmp_path: Path
-) -> None:
-    with fresh_router(redis, tmp_path) as port:
-        assert first_answer(port, "/livez").status == 200
-        reply = first_answer(port)
-    assert (reply.status, reply.problem) == (503, "not-initialised")

@@ -139,18 +139,6 @@ async def test_every_answer_of_a_fleet_is_what_its_document_says() -> None:
             judge(document, call, status, reply.headers["content-type"], reply.content)
 
 
-async def test_a_store_of_two_applications_is_ambiguous_until_one_is_named() -> None:
-    async with fleet_of({"a": ["words"], "b": ["words", "more"]}) as world:
-        await until(lambda: world.fleet.not_ready() == [])
-        unnamed = await world.get("/v1/stores/words/keys/x")
-        assert (unnamed.status_code, unnamed.json()["applications"]) == (409, ["a", "b"])
-        assert (await world.get("/v1/applications/b/stores/words/keys/x")).status_code == 200
-        assert (await world.get("/v1/stores/more/keys/x")).json()["value"] == {"by": "more"}
-        assert (
-            (await world.get("/v1/applications/c/stores/words/keys/x")).json()["type"].endswith("unknown-application")
-        )
-
-
 async def test_tokens_of_one_application_are_refused_by_another() -> None:
     async with fleet_of({"a": ["words"], "b": ["words"]}) as world:
         await until(lambda: world.fleet.not_ready() == [])
@@ -160,19 +148,3 @@ async def test_tokens_of_one_application_are_refused_by_another() -> None:
         known = {"if-none-match": first.headers["etag"]}
         assert (await world.http.get("/v1/applications/a/stores/words/metadata", headers=known)).status_code == 304
         assert (await world.http.get("/v1/applications/b/stores/words/metadata", headers=known)).status_code == 200
-
-
-async def test_the_list_of_applications_their_stores_and_metrics_name_each() -> None:
-    async with fleet_of({"a": ["words"], "b": ["more"]}) as world:
-        await until(lambda: world.fleet.not_ready() == [])
-        listed = (await world.get("/v1/applications")).json()["applications"]
-        assert [(each["application"], each["state"], each["stores"]) for each in listed] == [
-            ("a", "serving", ["words"]),
-            ("b", "serving", ["more"]),
-        ]
-        stores = (await world.get("/v1/stores")).json()["stores"]
-        assert [(each["application"], each["store"]) for each in stores] == [("a", "words"), ("b", "more")]
-        text = (await world.get("/metrics")).text
-        for name in "ab":
-            assert f'understudy_router_nodes{{application="{name}"}} 1.0' in text
-        assert text.count("\nprocess_cpu_seconds_total ") == 1

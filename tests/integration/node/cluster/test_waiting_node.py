@@ -7,10 +7,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import pytest
 from tests.support.bus.redis_server import RedisServer, redis_server
 from tests.support.checkpoint.handmade import HandmadeCheckpoint
-from tests.support.cluster.in_process import APPLICATION, LIMIT_S, Cluster, ClusterRouter, cluster, cluster_router
+from tests.support.cluster.in_process import APPLICATION, LIMIT_S, ClusterRouter, cluster, cluster_router
 from tests.support.cluster.served_node import Served
 from tests.support.spark.counting_query import WORDS
 from tests.support.spark.queries import wait_until
@@ -125,20 +124,19 @@ def test_nodes_and_routers_say_that_the_checkpoint_is_gone_and_lag_unknown_and_w
 
 END = 5
 EXPIRY_MS = 400
-KEY = [WORDS[0]]
 
 
-@pytest.fixture(scope="module")
-def survivor(tmp_path_factory: pytest.TempPathFactory, module_redis: RedisServer) -> Iterator[Cluster]:
+def test_a_lone_survivor_of_unknown_lag_answers_who_gave_no_lag_bound_and_refuses_every_other_with_the_reason(
+    tmp_path: Path, redis: RedisServer
+) -> None:
     """Two of three nodes died, and the third cannot see the checkpoint any more."""
-    folder = tmp_path_factory.mktemp("survivor")
-    checkpoint = HandmadeCheckpoint(folder / "real").create().add(*range(1, END + 1))
-    seen = folder / "checkpoint"
+    checkpoint = HandmadeCheckpoint(tmp_path / "real").create().add(*range(1, END + 1))
+    seen = tmp_path / "checkpoint"
     seen.symlink_to(checkpoint.path)
     settings = {"num_standby_replicas": 2, "end_expiry_ms": EXPIRY_MS}
     with (
-        cluster(seen, folder, module_redis.url, routers=0, **settings) as known,
-        cluster_router(module_redis.url, end_expiry_ms=EXPIRY_MS) as router,
+        cluster(seen, tmp_path, redis.url, routers=0, **settings) as known,
+        cluster_router(redis.url, end_expiry_ms=EXPIRY_MS) as router,
     ):
         known.routers.append(router)
         known.wait_to_rest(copies=3, version=END)
@@ -146,39 +144,19 @@ def survivor(tmp_path_factory: pytest.TempPathFactory, module_redis: RedisServer
             known.end(node_id)
         wait_until(lambda: set(router.living()) == {"n3"}, what="the others' end", limit_s=LIMIT_S)
         seen.unlink()
-        wait_until(lambda: lag(known)["offset_lag"] is None, what="unknown lag", limit_s=LIMIT_S)
-        yield known
 
+        def lag(bounds: str = "") -> Any:
+            reply = router.look_up([WORDS[0]], bounds=bounds)
+            assert (reply.status, reply.body["version"]) == (200, END), reply
+            return reply.body["lag"]
 
-def lag(known: Cluster, bounds: str = "") -> dict[str, Any]:
-    reply = known.router.look_up(KEY, bounds=bounds)
-    assert reply.status == 200, reply
-    body: dict[str, Any] = reply.body
-    lag_info: dict[str, Any] = body["lag"]
-    return lag_info
-
-
-def test_a_lone_survivor_of_unknown_lag_answers_who_gave_no_lag_bound_and_marks_it(survivor: Cluster) -> None:
-    reply = survivor.router.look_up(KEY)
-    assert (reply.status, reply.body["found"], reply.body["version"]) == (200, True, END)
-    value: Any = reply.body["value"]
-    assert value["count"] == END
-    lag_info: Any = reply.body["lag"]
-    assert (lag_info["offset_lag"], lag_info["time_lag_ms"], lag_info["current_offset_position"]) == (None, None, END)
-    assert reply.body["committed_at"] is not None
-
-
-@pytest.mark.parametrize("bound", ["max_lag=0", "max_lag=1000000", "max_staleness_ms=3600000"])
-def test_a_lone_survivor_of_unknown_lag_refuses_every_lag_bound_and_everybody_is_named_with_the_reason(
-    survivor: Cluster, bound: str
-) -> None:
-    reply = survivor.router.look_up(KEY, bounds=bound)
-    assert (reply.status, reply.problem) == (503, "no-acceptable-replica")
-    candidates: Any = reply.body["candidates"]
-    reasons = {each["node_id"]: each["reason"] for each in candidates}
-    assert reasons.pop("n3") == "lag-unknown"
-    assert set(reasons.values()) <= {"dead"}  # those that the assignment still names
-
-
-def test_a_reader_may_accept_unknown_lag_under_a_lag_bound(survivor: Cluster) -> None:
-    assert lag(survivor, "max_lag=0&unknown_lag=serve")["offset_lag"] is None
+        wait_until(lambda: lag()["offset_lag"] is None, what="unknown lag", limit_s=LIMIT_S)
+        assert (lag()["time_lag_ms"], lag()["current_offset_position"]) == (None, END)
+        assert lag("max_lag=0&unknown_lag=serve")["offset_lag"] is None
+        for bound in ("max_lag=0", "max_lag=1000000", "max_staleness_ms=3600000"):
+            refused = router.look_up([WORDS[0]], bounds=bound)
+            assert (refused.status, refused.problem) == (503, "no-acceptable-replica"), bound
+            candidates: Any = refused.body["candidates"]
+            reasons = {each["node_id"]: each["reason"] for each in candidates}
+            assert reasons.pop("n3") == "lag-unknown"
+            assert set(reasons.values()) <= {"dead"}  # those that the assignment still names

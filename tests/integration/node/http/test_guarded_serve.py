@@ -47,20 +47,3 @@ def test_a_key_lets_in_until_it_is_revoked_and_without_one_nobody_learns_anythin
     wait_until(lambda: ask("stores", variables=variables).returncode == 3, what="the key's end", limit_s=LIMIT_S)
     assert keys["reader"] not in served.errors + served.output
     assert "Traceback" not in served.errors
-
-
-@pytest.mark.full
-def test_a_service_that_strangers_would_reach_does_not_start_without_credentials_nor_with_them_in_plain(
-    checkpoint: Path, keys: Keys, tmp_path: Path
-) -> None:
-    refused = ask("serve", str(checkpoint), "--host", "0.0.0.0", "--port", "0", "--data-dir", str(tmp_path))
-    assert refused.returncode == 2
-    assert "--insecure-bind" in refused.stderr
-    in_plain = ["--host", "0.0.0.0", "--port", "0", "--credentials-file", str(keys.path)]
-    refused = ask("serve", str(checkpoint), *in_plain, "--data-dir", str(tmp_path))
-    assert refused.returncode == 2
-    assert "without TLS" in refused.stderr
-    assert "--external-tls-termination" in refused.stderr
-    missing = ask("serve", str(checkpoint), "--credentials-file", "/nowhere.toml", "--port", "0")
-    assert missing.returncode == 2
-    assert "/nowhere.toml" in missing.stderr

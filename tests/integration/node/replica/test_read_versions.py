@@ -122,25 +122,9 @@ def test_a_version_to_come_is_waited_for_and_one_that_does_not_come_is_no_versio
         assert_is_version(asked.result(), LAST + 1)
 
 
-def test_many_readers_of_one_version_open_it_once_and_what_nobody_reads_goes(
-    node: ServedNode, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with ThreadPoolExecutor(32) as readers:
-        replies = list(readers.map(lambda _: look_up(node, "version=4"), range(100)))
-    for reply in replies:
-        assert_is_version(reply, 4)
-    assert node.node.past.opened == 1
-    folder = node.node._around.disk.root / past_versions.PAST_FOLDER
-    assert list(folder.iterdir()) != []
-    monkeypatch.setattr(pinned_versions, "HOLD_MS", 1)
-    assert_is_version(look_up(node, "version=4"), 4)
-    wait_until(lambda: not list(folder.iterdir()), what="the files of older versions to go")
-
-
 def test_readers_of_all_versions_stay_within_the_bounds_and_each_gets_its_own(
     node: ServedNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Q59."""
     pins = node.node._around.pinned
     monkeypatch.setattr(pins, "_max_views", 3)
     monkeypatch.setattr(pinned_versions, "HOLD_MS", 1_000)
@@ -164,7 +148,6 @@ def test_readers_of_all_versions_stay_within_the_bounds_and_each_gets_its_own(
 def test_versions_that_spark_purges_meanwhile_are_right_or_gone_and_never_an_error(
     node: ServedNode, checkpoint: HandmadeCheckpoint, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Q60."""
     monkeypatch.setattr(node.node._around.pinned, "_max_views", 1)
     monkeypatch.setattr(past_versions, "FAILED_FOR_S", 0.2)
 

@@ -196,7 +196,6 @@ def test_a_scan_has_every_key_of_every_shape_once(oracle: OracleCheckpoint, serv
 def test_the_changes_of_each_version_are_those_of_sparks_change_feed(
     names: tuple[str, ...], oracle: OracleCheckpoint, spark: SparkSession, served: ServedNode
 ) -> None:
-    """Q33."""
     first, last = oracle.versions[1], oracle.last
     deleted = 0
     for shape in (oracle.shapes[name] for name in names):
@@ -237,7 +236,6 @@ def test_rows_come_in_the_order_of_spark_sql_and_a_range_of_the_first_column_is_
     served: ServedNode,
     orders: dict[str, list[tuple[int, tuple[Any, ...]]]],
 ) -> None:
-    """Q7."""
     for shape in oracle.shapes.values():
         if shape.name == "array":
             reply = served.get(scan_target(shape.store, order="key"))

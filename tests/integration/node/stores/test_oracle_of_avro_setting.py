@@ -8,17 +8,15 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 from pyspark.errors import AnalysisException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
-from tests.support.cluster.served_node import served_node
-from tests.support.oracle.json import as_text
+from tests.support.oracle.custom_compared import assert_answered_by_a_node
 from tests.support.oracle.kinds import KindsCheckpoint, write_kinds_checkpoint
 from tests.support.spark.formats import HDFS_V1, ROCKSDB_CHANGELOG_V2
 from tests.support.spark.kinds import BRANCHES, KINDS_SCHEMA, build_kinds, kinds_batches
-from tests.support.spark.queries import QueryOptions, run_query, wait_until
+from tests.support.spark.queries import QueryOptions, run_query
 
 HDFS = replace(HDFS_V1, encoding="avro")
 ROCKSDB = replace(ROCKSDB_CHANGELOG_V2, encoding="avro")
@@ -74,14 +72,5 @@ def _counted(source: DataFrame) -> DataFrame:
 def _assert_served(oracle: KindsCheckpoint, data: Path) -> None:
     """Every key at a node, by what Spark's reader says of it."""
     assert '"spark.sql.streaming.stateStore.encodingFormat":"avro"' in (oracle.path / "offsets" / "0").read_text()
-    with served_node(oracle.path, data) as served:
-        wait_until(lambda: served.not_ready() == "", what="every store to be open")
-        assert served.get("/v1/stores").body["not_served"] == []
-        for store in oracle.stores.values():
-            kept = store.kept[oracle.last]
-            assert kept, f"{store.operator} keeps nothing"
-            answers: Any = served.look_up_all([each.key for each in kept], store=store.name)
-            for each, answer in zip(kept, answers, strict=True):
-                said = {member: answer[member] for member in each.said}
-                assert as_text(said) == as_text(each.said), f"{store.operator} {each.key}"
-                assert (answer["partition"], answer["version"]) == (each.partition, oracle.last)
+    assert all(store.kept[oracle.last] for store in oracle.stores.values()), "a store keeps nothing"
+    assert_answered_by_a_node(oracle, data)

@@ -129,7 +129,6 @@ def test_every_key_is_answered_by_a_node_one_by_one_and_in_batches(oracle: Kinds
 def test_a_scan_has_every_key_of_every_variable_once_for_pages_of_any_size(
     oracle: KindsCheckpoint, served: ServedNode
 ) -> None:
-    """Q1, Q17, Q64."""
     for store in oracle.stores.values():
         for limit in ("1", "7", "1000"):
             rows = scanned(served, store.name, limit=limit)
@@ -147,7 +146,6 @@ def test_the_changes_of_each_version_are_keys_as_spark_reads_them(oracle: KindsC
 def test_timers_in_a_range_of_time_are_those_that_spark_reads_in_the_order_of_time(
     oracle: KindsCheckpoint, served: ServedNode
 ) -> None:
-    """Q17."""
     for store in (each for each in oracle.stores.values() if each.kind == "timers"):
         for version in (oracle.versions[0], oracle.last):
             kept = store.kept[version]

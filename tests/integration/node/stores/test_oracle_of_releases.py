@@ -5,21 +5,17 @@ Each release runs in an environment and a JVM of its own.
 
 from __future__ import annotations
 
-import json
 from contextlib import closing
 from pathlib import Path
-from typing import Any
 
 import pytest
 from tests.support.checkpoint.reader import CheckpointReader
-from tests.support.cluster.served_node import served_node
+from tests.support.oracle.custom_compared import assert_answered_by_a_node
 from tests.support.oracle.finished import assert_results
-from tests.support.oracle.json import as_text
 from tests.support.oracle.kinds_compared import assert_equal
 from tests.support.oracle.record import record
 from tests.support.oracle.releases import RELEASES, NoSparkError, Written, formats_of, written_by
 from tests.support.spark.kinds import BRANCHES
-from tests.support.spark.queries import wait_until
 
 pytestmark = [pytest.mark.full, pytest.mark.timeout(3600)]
 
@@ -50,16 +46,7 @@ def test_every_key_of_every_kind_at_every_version_is_what_that_spark_reads(writt
 def test_a_node_serves_what_each_release_wrote(written: Written, tmp_path: Path) -> None:
     for state_format in formats_of(written.line):
         oracle = written.oracle("kinds", state_format)
-        with served_node(oracle.path, tmp_path / state_format.id) as served:
-            wait_until(lambda: served.not_ready() == "", what="every store to be open")  # asked at once
-            assert served.get("/v1/stores").body["not_served"] == []
-            for store in oracle.stores.values():
-                kept = store.kept[oracle.last]
-                answers: Any = served.look_up_all([each.key for each in kept], store=store.name)
-                for each, answer in zip(kept, answers, strict=True):
-                    said = {member: answer[member] for member in each.said}
-                    assert as_text(said) == as_text(each.said), f"{store.operator} {json.dumps(each.key)}"
-                    assert (answer["partition"], answer["version"]) == (each.partition, oracle.last)
+        assert_answered_by_a_node(oracle, tmp_path / state_format.id)
 
 
 def test_every_result_is_what_the_query_of_that_release_put_out(written: Written, tmp_path: Path) -> None:

@@ -7,27 +7,17 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-import pytest
 from tests.support.bus.local_bus import LocalBus
 from tests.support.cluster.fake_cluster import STORE, UNHURRIED, Cluster, cluster, until
-from tests.support.cluster.fake_node import RESET, FakeNode, Hang, found
+from tests.support.cluster.fake_node import RESET, A, B, FakeNode, Hang
 
-from understudy_router.cluster.health import MAX_BAD_IN_A_ROW, Health
+from understudy_router.cluster.health import Health
 from understudy_shared.base.background import Supervisor
 from understudy_shared.base.clock import SystemClock
-from understudy_shared.questions.lookup.hop import HopGroup, HopKey, HopOutcome
 
 HEARTBEAT_MS = 500
 LONG_MS = 20_000
 """A heartbeat for tests that need no second probe: no stall of a loaded machine lets a node die of it."""
-
-
-def a(_group: HopGroup, _key: HopKey) -> HopOutcome:
-    return found("a")
-
-
-def b(_group: HopGroup, _key: HopKey) -> HopOutcome:
-    return found("b")
 
 
 class SkippingClock(SystemClock):
@@ -76,9 +66,10 @@ async def report(known: Cluster) -> dict[str, Any]:
 
 
 async def test_a_node_that_only_this_router_cannot_reach_costs_one_read_however_long_it_beats() -> None:
-    async with cluster(RESET, b, **UNHURRIED) as known, beating(known, heartbeat_ms=LONG_MS):
+    async with cluster(RESET, B, **UNHURRIED) as known, beating(known, heartbeat_ms=LONG_MS):
         assert await by(known) == "b"
         assert health(known) is Health.SUSPECT
+        assert 'understudy_router_node_health{node="a"} 1.0' in (await known.get("/metrics")).text
         sequence = known.sequence
         await until(lambda: known.sequence > sequence + 20, what="ten heartbeats")
         reads = len(known.nodes[0].hops)
@@ -87,39 +78,19 @@ async def test_a_node_that_only_this_router_cannot_reach_costs_one_read_however_
 
 
 async def test_a_suspect_that_answers_its_probe_is_asked_first_again_without_any_reader_who_tries() -> None:
-    async with cluster(RESET, b, **UNHURRIED) as known, beating(known):
+    async with cluster(RESET, B, **UNHURRIED) as known, beating(known):
         assert await by(known) == "b"
         await until(lambda: known.nodes[0].probes > 0, what="a probe")
         assert health(known) is not Health.OK
-        known.nodes[0].answer = a
+        known.nodes[0].answer = A
         await until(lambda: health(known) is Health.OK, what="its recovery")
         assert await by(known) == "a"
         events = [event["event"] for event in (await report(known))["events"]]
         assert events[-2:] == ["suspect", "recovered"]
 
 
-@pytest.mark.full
-async def test_a_node_that_stays_bad_is_quarantined_by_its_probes_and_comes_back_when_it_is_well() -> None:
-    async with cluster(RESET, b, **UNHURRIED) as known, beating(known):
-        while health(known) is not Health.QUARANTINED:
-            assert await by(known) == "b"
-            await asyncio.sleep(0.02)
-        choice = (await known.get(f"{STORE}/metadata/x")).json()["choice"]
-        assert [(each["node_id"], each["health"]) for each in choice] == [("b", "ok"), ("a", "quarantined")]
-        assert f"quarantined, {MAX_BAD_IN_A_ROW} bad results in a row" in choice[1]["why"]
-        lines = (await known.get("/metrics")).text.splitlines()
-        assert {
-            'understudy_router_node_health{node="a"} 2.0',
-            'understudy_router_node_health{node="b"} 0.0',
-            'understudy_router_node_health_changes_total{health="quarantined"} 1.0',
-        } <= set(lines)
-        known.nodes[0].answer = a
-        await until(lambda: health(known) is Health.OK, what="the end of the quarantine")
-        assert await by(known) == "a"
-
-
 async def test_a_node_that_hangs_is_suspect_long_before_its_hop_is_over_and_probed_once_at_a_time() -> None:
-    async with cluster(Hang(), b, hop_timeout_ms=20_000, deadline_ms=40_000) as known, beating(known):
+    async with cluster(Hang(), B, hop_timeout_ms=20_000, deadline_ms=40_000) as known, beating(known):
         assert await by(known) == "b"
         await until(lambda: health(known) is Health.SUSPECT, what="its silence to be noticed")
         assert "silent" in known.router.tables.health.of("a").why
@@ -132,7 +103,7 @@ async def test_a_node_that_hangs_is_suspect_long_before_its_hop_is_over_and_prob
 async def test_a_router_that_slept_buries_only_those_who_died_meanwhile() -> None:
     """What it has heard is older than three heartbeats, through no fault of the nodes: it reads their keys first."""
     clock, bus = SkippingClock(), LocalBus()
-    async with cluster(a, b, bus=bus, clock=clock) as known:
+    async with cluster(A, B, bus=bus, clock=clock) as known:
         tables = known.router.tables
         async with beating(known):
             await until(lambda: all(node.heartbeat.heartbeat_ms == HEARTBEAT_MS for node in tables.nodes.values()))

@@ -12,7 +12,7 @@ import pytest
 from tests.support.bus.documents import APPLICATION
 from tests.support.bus.fragile_bus import FragileBus
 from tests.support.cluster.fake_cluster import LIMIT_S, Cluster, catalogue, until
-from tests.support.cluster.fake_node import FakeNode, fake_nodes, found
+from tests.support.cluster.fake_node import A, B, FakeNode, fake_nodes
 
 from understudy_router.http.app import create_app
 from understudy_router.router import Router
@@ -21,31 +21,10 @@ from understudy_shared.base.clock import SystemClock
 from understudy_shared.base.words import HostInfo
 from understudy_shared.bus.base import Bus
 from understudy_shared.bus.gossip import Gossip, digest_of
-from understudy_shared.bus.messages import Assignment, Endpoint, Message
+from understudy_shared.bus.messages import Assignment, Endpoint
 from understudy_shared.cluster.without_bus import Remembered
-from understudy_shared.questions.lookup.hop import HopGroup, HopKey, HopOutcome
 
 STORE = "/v1/stores/words"
-
-
-def a(_group: HopGroup, _key: HopKey) -> HopOutcome:
-    return found("a")
-
-
-def b(_group: HopGroup, _key: HopKey) -> HopOutcome:
-    return found("b")
-
-
-class Counted(Remembered):
-    """A memory that notes what was written."""
-
-    def __init__(self, folder: Path) -> None:
-        super().__init__(folder, APPLICATION)
-        self.saved: list[Message] = []
-
-    def save(self, document: Message) -> bool:
-        self.saved.append(document)
-        return super().save(document)
 
 
 @asynccontextmanager
@@ -93,7 +72,7 @@ async def on_the_bus(known: Cluster, *, order: tuple[int, int], heartbeat_ms: in
 
 
 async def test_what_is_remembered_serves_before_anybody_was_heard(tmp_path: Path) -> None:
-    async with fake_nodes(a, b) as nodes:
+    async with fake_nodes(A, B) as nodes:
         kept = Remembered(tmp_path, APPLICATION)
         kept.save(assignment_of(nodes, order=(5, 9)))
         kept.save(catalogue())
@@ -115,7 +94,7 @@ async def test_what_is_remembered_of_a_cluster_that_is_gone_gives_way_to_what_no
     how: str, tmp_path: Path
 ) -> None:
     bus = FragileBus(away=True)
-    async with fake_nodes(a, b) as nodes:
+    async with fake_nodes(A, B) as nodes:
         kept = Remembered(tmp_path, APPLICATION)
         kept.save(assignment_of([*nodes, FakeNode("z", port=9)], order=(5, 9)))
         kept.save(catalogue())
@@ -132,7 +111,7 @@ async def test_what_is_remembered_of_a_cluster_that_is_gone_gives_way_to_what_no
 
 async def test_a_router_that_lived_through_the_loss_of_a_whole_cluster_follows_the_next_one(tmp_path: Path) -> None:
     bus = FragileBus()
-    async with fake_nodes(a, b) as nodes, router_at(bus, Remembered(tmp_path, APPLICATION), nodes) as known:
+    async with fake_nodes(A, B) as nodes, router_at(bus, Remembered(tmp_path, APPLICATION), nodes) as known:
         await on_the_bus(known, order=(5, 9), heartbeat_ms=500)
         await until(lambda: order_of(known.router) == (5, 9), what="the first cluster")
         await bus.put(known.gossip.names.assignment, b"what is left of it")
@@ -154,7 +133,7 @@ async def test_a_router_that_lived_through_the_loss_of_a_whole_cluster_follows_t
 
 async def test_what_is_remembered_stays_while_one_node_follows_it(tmp_path: Path) -> None:
     bus = FragileBus(away=True)
-    async with fake_nodes(a, b) as nodes:
+    async with fake_nodes(A, B) as nodes:
         kept = Remembered(tmp_path, APPLICATION)
         kept.save(assignment_of(nodes, order=(5, 9)))
         kept.save(catalogue())
@@ -176,7 +155,7 @@ async def test_what_is_remembered_stays_while_one_node_follows_it(tmp_path: Path
 
 async def test_an_assignment_that_nodes_follow_and_the_bus_lost_is_asked_from_a_node(tmp_path: Path) -> None:
     bus = FragileBus()
-    async with fake_nodes(a, b) as nodes, router_at(bus, Counted(tmp_path), nodes) as known:
+    async with fake_nodes(A, B) as nodes, router_at(bus, Remembered(tmp_path, APPLICATION), nodes) as known:
         await until(lambda: known.router.degraded is None, what="the bus")
         for node in nodes:
             answers_with(known, node, order=(3, 4))

@@ -52,10 +52,9 @@ WAYS = {
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """A router at `url`, which a proxy publishes; `own_url` is where it listens itself."""
+    """A router at `url`, which a proxy publishes."""
 
     url: str
-    own_url: str
     keys: Keys
     keeps: bool
 
@@ -81,8 +80,7 @@ def everything(module_redis: RedisServer, tmp_path_factory: pytest.TempPathFacto
             router, place = prefixed if keeps else plain, folder / name.replace(" ", "-")
             port = started.enter_context(proxy(place, documented(language, words), router.port))
             wait_until(lambda port=port: Served(port).get(f"{PREFIX}/readyz").status == 200, what="the proxy asks it")  # type: ignore[misc]
-            own = f"http://127.0.0.1:{router.port}"
-            found[name] = Published(f"http://127.0.0.1:{port}{PREFIX}", own, keys, keeps)
+            found[name] = Published(f"http://127.0.0.1:{port}{PREFIX}", keys, keeps)
         yield found
 
 
@@ -171,18 +169,6 @@ def test_the_page_its_files_its_calls_and_its_session_work_below_the_prefix(show
     page.get_by_role("button", name="Sign out").click()
     expect(page).to_have_title("Understudy: sign in")
     assert page.context.cookies() == []
-
-
-@pytest.mark.skipif(CHROMIUM is None, reason=NO_CHROMIUM)
-@pytest.mark.parametrize("at", ["/", "/admin/", "/admin/login"])
-def test_a_router_that_knows_its_prefix_is_reached_without_the_proxy_too(
-    shown: Shown, everything: dict[str, Published], at: str
-) -> None:
-    known = everything["nginx keeps"]
-    own = Published(known.own_url, known.own_url, known.keys, keeps=True)
-    sign_in(shown.page, own, at)
-    assert path_of(shown.page) == f"{PREFIX}/admin/"
-    shown.wait_until_live()
 
 
 def test_the_python_client_takes_the_url_with_the_prefix(published: Published) -> None:

@@ -17,7 +17,7 @@ from tests.support.cluster.in_process import ClusterNode, ClusterRouter, cluster
 from tests.support.matrix import in_full
 from tests.support.page.browser import CHROMIUM, NO_CHROMIUM, chromium
 from tests.support.services.certificates import Signer
-from tests.support.services.guarded import WRONG, Keys
+from tests.support.services.guarded import Keys
 from tests.support.spark.queries import wait_until
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason=NO_CHROMIUM)
@@ -121,17 +121,6 @@ def test_an_operator_drains_a_node_and_takes_that_back(page: Page, guarded: Guar
         expect(page).to_have_url(re.compile("/admin/#nodes-title$"))
         wait_until(lambda state=state: heard_state(guarded) == state, what=state, limit_s=60)  # type: ignore[misc]
         wait_until(lambda state=state: says_after_reload(page, state), what=state, limit_s=60)  # type: ignore[misc]
-
-
-@pytest.mark.full
-def test_a_form_that_is_refused_is_answered_with_a_page_that_says_what_to_do(page: Page, guarded: Guarded) -> None:
-    for key, said in ((WRONG, "credential|key"), ("k" * 5000, "paste that line alone")):
-        sign_in(page, guarded, key)
-        expect(page.get_by_role("alert")).to_contain_text(re.compile(said))
-        expect(page.get_by_label("Key")).to_be_visible()
-    sign_in(page, guarded, guarded.keys["reader"])
-    expect(page.get_by_role("alert")).to_contain_text("monitor")
-    expect(page.get_by_role("button", name="Sign out")).to_be_visible()
 
 
 def test_the_form_of_another_site_signs_nobody_in_or_out(page: Page, guarded: Guarded) -> None:

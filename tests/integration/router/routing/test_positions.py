@@ -114,18 +114,6 @@ def _read_until(sessions: list[Session], count: int) -> None:
     wait_until(read, what="answers", limit_s=LIMIT_S)
 
 
-@pytest.mark.full
-def test_a_position_that_is_merged_of_two_sessions_is_kept_as_the_later_one(
-    known: Cluster, checkpoint: HandmadeCheckpoint
-) -> None:
-    early, late = Session(known.routers), Session(known.routers, word=WORDS[1])
-    early.read()
-    checkpoint.add(FIRST + 1)
-    wait_until(lambda: late.read().get("version") == FIRST + 1, what="the commit", limit_s=LIMIT_S)
-    early.position = decode_position(early.position).merge(decode_position(late.position)).encode()
-    assert early.read()["version"] == FIRST + 1
-
-
 def test_a_reader_that_waits_for_a_commit_it_knows_of_gets_it_as_soon_as_it_is_there(
     known: Cluster, checkpoint: HandmadeCheckpoint
 ) -> None:

@@ -247,15 +247,6 @@ def test_pieces_that_are_read_slowly_are_all_of_the_moment_of_the_first() -> Non
     assert (changed["end_offset_position"], len(changed["stores"][0]["partitions"])) == (9, partitions)
 
 
-def test_the_tree_says_null_for_lag_that_is_unknown() -> None:
-    tables = tables_of(task("a", "b"), beat("a", end_age_ms=None))
-    report = reported(tables)
-    assert report["end_confirmed"] is False
-    known, silent = report["stores"][0]["partitions"]
-    assert (known["current_offset_position"], known["end_offset_position"], known["offset_lag"]) == (7, None, None)
-    assert (silent["current_offset_position"], silent["offset_lag"], silent["report_age_ms"]) == (None, None, None)
-
-
 def test_the_tree_names_the_dead_the_suspect_and_a_bus_that_is_away() -> None:
     tables = tables_of(task("a", "b"), beat("a"), beat("b"))
     tables.heard(beat("b", sequence=2), age_ms=0, now_ms=3 * HEARTBEAT_MS)

@@ -196,13 +196,6 @@ def take(nodes: HealthTable, results: Sequence[Result]) -> tuple[list[tuple[floa
 
 
 @given(RESULTS)
-def test_the_same_history_always_ends_the_same(results: list[Result]) -> None:
-    first, second = table(), table()
-    assert take(first, results) == take(second, results)
-    assert [first.of(node_id) for node_id in "abc"] == [second.of(node_id) for node_id in "abc"]
-
-
-@given(RESULTS)
 def test_every_node_that_answers_its_probes_is_ok_again_within_a_bounded_time(results: list[Result]) -> None:
     nodes = table()
     _, now_ms = take(nodes, results)

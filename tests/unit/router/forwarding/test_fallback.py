@@ -127,15 +127,6 @@ def test_each_candidate_is_asked_at_most_once_and_the_plan_ends_and_names_everyb
     assert problem.status in {410, 429, 503, 504}
 
 
-@given(asked=st.integers(0, 3), rest=st.integers(0, 3))
-def test_candidates_not_asked_before_the_deadline_are_named_as_not_asked(asked: int, rest: int) -> None:
-    problem = plan_after(choice(asked + rest), *[WireError.TIMEOUT] * asked).refused(NO_BOUND, late=True, after_ms=3000)
-    named = problem.extra["candidates"]
-    assert isinstance(named, list)
-    assert [each["reason"] for each in named] == ["timeout"] * asked + ["not-asked"] * rest
-    assert problem.type is ProblemType.DEADLINE
-
-
 @pytest.mark.parametrize("reason", [*REASONS, "deadline", "slow", "silent"])
 def test_what_is_definite_is_free_and_what_may_be_overload_is_not(reason: str) -> None:
     costs = {

@@ -374,17 +374,6 @@ def test_a_heartbeat_of_another_node_leaves_a_choice_as_it_is() -> None:
     assert router.forwarder.context.choices.choose(words, 0, NO_BOUND) is not kept, "ages grow"
 
 
-def test_a_choice_is_made_anew_when_another_node_reports_a_later_end() -> None:
-    clock = _StandingClock()
-    router = router_of(clock)
-    for node_id in NODES:
-        router.tables.heard(beat(node_id, partitions=2), age_ms=0, now_ms=0)
-    words = route(partitions=2)
-    assert router.forwarder.context.choices.choose(words, 0, NO_BOUND).order[0].offset_lag == 0
-    router.tables.heard(beat("c", sequence=2, partitions=2, version=9, end_version=9), age_ms=0, now_ms=0)
-    assert router.forwarder.context.choices.choose(words, 0, NO_BOUND).order[0].offset_lag == 2
-
-
 def explained(tables: Tables, bound: Bound = NO_BOUND, *, now_ms: float = 0) -> dict[str, Any]:
     explanation = explain_key(tables, route(), ("w",), bound, load={}, now_ms=now_ms)
     return dict(orjson.loads(orjson.dumps(explanation)))

@@ -362,45 +362,19 @@ async def test_a_request_that_comes_alone_is_sent_at_once_and_a_crowd_shares_hop
         assert it.nodes[0].keys == [1] * (LONE_HOPS + 1) + [3, 1]
 
 
-class Unheard(HopReports):
-    """A listener of hops that keeps nothing."""
-
-    def __init__(self) -> None: ...
-
-    def known(self) -> tuple[int, int, int]:
-        return (7, 1, 1)
-
-    def answered(self, node_id: str, reply: HopReply, now_ms: float, took_ms: float) -> None:
-        pass
-
-    def failed(self, node_id: str, failure: HopFailure, *, sent: bool) -> None:
-        pass
-
-    def silent(self, node_id: str, for_ms: float) -> None:
-        pass
-
-
 class Application:
     """The clients of one application, and its way to ask."""
 
     def __init__(self, name: str, idle: IdleConnections) -> None:
         self.clock = SystemClock()
         identity = ClusterIdentity(None, "").within(name)
-        context = ClientContext(name, Unheard(), Patience(hedge_after_ms=0), self.clock, identity, idle)
+        context = ClientContext(name, RecordingListener(), Patience(hedge_after_ms=0), self.clock, identity, idle)
         self.clients = NodeClients(context, suspect_after_ms=60_000, hop_timeout_ms=60_000, allowance=lambda _: 0.0)
 
-    def ask(self, node: FakeNode, *, for_ms: float = 60_000) -> asyncio.Future[Outcomes]:
+    def ask(self, node: FakeNode) -> asyncio.Future[Outcomes]:
         """Ask for one key; the future gets its outcome."""
-        outcomes: asyncio.Future[Outcomes] = asyncio.get_running_loop().create_future()
-
-        def on_reply(reply: Reply) -> None:
-            if not isinstance(reply, Delay):
-                outcomes.set_result(reply)
-
-        now_ms = self.clock.monotonic_ms()
-        request = NodeRequest(ROUTE, NO_BOUND, [HopKey(0, b"r")], on_reply, now_ms, now_ms + for_ms)
-        self.clients.to(node.node_id, HostInfo("127.0.0.1", node.port)).submit(request)
-        return outcomes
+        client = self.clients.to(node.node_id, HostInfo("127.0.0.1", node.port))
+        return asked(client, [KEY], now_ms=self.clock.monotonic_ms(), until_ms=60_000).outcomes
 
 
 def _has_heard(node: FakeNode, hops: int) -> bool:

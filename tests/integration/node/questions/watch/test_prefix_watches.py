@@ -16,7 +16,6 @@ import pytest
 from tests.support.checkpoint import bytes as spark
 from tests.support.checkpoint.handmade_orders import BIG, CODEC, HandmadeOrders, _encode_value
 from tests.support.cluster.served_node import ServedNode, served_node
-from tests.support.services.guarded import Keys
 from tests.support.services.watches import Event, Watcher
 from tests.support.spark.queries import wait_until
 
@@ -122,22 +121,6 @@ def test_what_cannot_be_watched_is_refused_before_the_first_event(
             return (watcher.response.status, watcher.problem) == (413, "too-large")
 
     wait_until(is_refused, what="the first to have left")
-
-
-def test_a_watch_of_a_prefix_stays_inside_its_grant_and_ends_with_it(orders: HandmadeOrders, tmp_path: Path) -> None:
-    keys = Keys(tmp_path / "credentials.toml")
-    keys.role("tenant", '{stores = ["op0"], actions = ["watch"], key_prefix = ["b"]}')
-    keys.add("tenant", "tenant")
-    with served_node(orders.path, tmp_path / "data", credentials_file=keys.path) as node:
-        node.key = keys["tenant"]
-        wait_until(lambda: node.get("/readyz").status == 200, what="the node")
-        with Watcher(node.port, "op0/watch", {"prefix": ["a"]}, key=keys["tenant"]) as refused:
-            assert (refused.response.status, refused.problem) == (403, "forbidden")
-        with Watcher(node.port, "op0/watch", BODY, key=keys["tenant"]) as watcher:
-            assert watcher.take().kind == "snapshot"
-            keys.revoke("tenant")
-            last = list(iter(watcher.next, None))[-1]
-            assert (last.kind, last.data["reason"]) == ("end", "forbidden")
 
 
 class CountedReads(LocalFiles):

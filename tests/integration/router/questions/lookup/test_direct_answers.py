@@ -119,12 +119,6 @@ def test_a_service_that_departs_finishes_what_is_in_flight_and_sends_the_client_
         assert busy.is_closed()
 
 
-def test_the_second_reply_to_a_request_is_no_reply_to_the_next_one() -> None:
-    with serving() as service, RawClient(service.port) as client:
-        client.send(get(A) + get(f"{DIRECT}/b") + get("/c"))  # the application replies twice to each direct one
-        assert [client.reply()[2] for _ in range(3)] == [f"GET {path} 0".encode() for path in (A, f"{DIRECT}/b", "/c")]
-
-
 def test_a_request_that_waits_behind_a_lookup_is_never_taken_for_that_lookup_again() -> None:
     later = get(f"{DIRECT}/b")
     with serving() as service:

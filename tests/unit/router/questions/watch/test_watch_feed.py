@@ -21,12 +21,11 @@ from understudy_router.cluster.catalogue import StoreRoute
 from understudy_router.forwarding import context
 from understudy_router.forwarding.context import ReadContext
 from understudy_router.questions.watch import feed as watch_feed
-from understudy_router.questions.watch.feed import NodeEvents, WatchFeed
+from understudy_router.questions.watch.feed import WatchFeed
 from understudy_router.routing.choose import Choice
 from understudy_shared.auth.cluster_secret import ClusterIdentity
 from understudy_shared.base.words import ApplicationId, HostInfo, Lineage
 from understudy_shared.cluster.node_calls import BadReplyError, NodeCalls
-from understudy_shared.cluster.wire import WireConnection
 from understudy_shared.http.problems import Problem, ProblemError, ProblemType
 from understudy_shared.questions.watch import hop as watch_feed_state
 from understudy_shared.questions.watch.events import KeyEvent, at_fed_key, key_event, version_text, with_tail
@@ -440,44 +439,6 @@ def test_quick_watchers_miss_no_version_while_nodes_take_over_from_each_other(
     assert not client.missed
 
 
-BEGINNING = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
-
-
-async def begun(reply: bytes, *, is_cut: bool = False) -> tuple[int, bytes]:
-    """Begin a watch at a server that sends this. Return its status, with the first event or the refusal."""
-
-    has_ended = asyncio.Event()
-
-    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.readuntil(b"{}")
-        writer.write(reply)
-        if not is_cut:
-            with suppress(ConnectionError):  # who gives up resets the connection
-                await reader.read()
-        writer.close()
-        has_ended.set()
-
-    server = await asyncio.start_server(answer, "127.0.0.1", 0)
-    async with server:
-        host = HostInfo(*server.sockets[0].getsockname()[:2])
-        calls = NodeCalls("flights")
-        try:
-            found = await calls.begin(host, "/watch", b"{}", accept="text/event-stream", limit_s=5.0)
-            if not isinstance(found, WireConnection):
-                return found
-            events = NodeEvents(found)
-            event = await events.next()
-            events.close()
-            return 200, event or b""
-        finally:
-            await has_ended.wait()  # whatever came of it, its connection is closed
-            await calls.close()
-
-
-async def test_events_come_one_by_one() -> None:
-    assert await begun(BEGINNING + b"b\r\ndata: {}\n\nd\r\n") == (200, b"data: {}")
-
-
 @pytest.mark.parametrize(
     "reply",
     [
@@ -488,5 +449,20 @@ async def test_events_come_one_by_one() -> None:
     ids=["upgrade", "not HTTP", "a page"],
 )
 async def test_what_no_node_sends_is_a_bad_reply(reply: bytes) -> None:
-    with pytest.raises(BadReplyError):
-        await begun(reply)
+    has_ended = asyncio.Event()
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"{}")
+        writer.write(reply)
+        with suppress(ConnectionError):  # who gives up resets the connection
+            await reader.read()
+        writer.close()
+        has_ended.set()
+
+    async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
+        host = HostInfo(*server.sockets[0].getsockname()[:2])
+        calls = NodeCalls("flights")
+        with pytest.raises(BadReplyError):
+            await calls.begin(host, "/watch", b"{}", accept="text/event-stream", limit_s=5.0)
+        await has_ended.wait()
+        await calls.close()
