@@ -294,21 +294,6 @@ def test_a_key_is_looked_up_to_the_last_digit_and_is_in_the_url(live: Shown, rou
 
 
 @pytest.mark.full
-def test_a_key_is_asked_for_every_second_while_that_is_wanted(live: Shown, router: FakeRouter) -> None:
-    page = live.page
-    page.locator('#ask input[data-field="tailnum"]').fill("N14228")
-    page.keyboard.press("Enter")
-    expect(page.locator("#answer")).to_contain_text("Found")
-    before = len(router.requests())
-    with page.expect_request(re.compile("/lookup")):
-        page.locator("#ask-repeat").check()
-    page.locator('#ask input[data-field="tailnum"]').fill("half a k")
-    with page.expect_request(re.compile("N14228")):
-        pass
-    assert len(router.requests()) > before
-
-
-@pytest.mark.full
 def test_a_drain_is_confirmed_by_what_it_costs_and_can_be_undone(live: Shown, router: FakeRouter) -> None:
     page = live.page
     router.show(degraded())

@@ -19,9 +19,7 @@ from tests.support.services.guarded import Keys
 from tests.support.spark.counting_query import WORDS
 from tests.support.spark.queries import wait_until
 
-from understudy_node.questions import changes as version_changes
 from understudy_node.replica.past_versions import KeptChangelogs
-from understudy_shared.questions.changes import service as shared_changes
 
 LAST = 5
 PARTITIONS = 3
@@ -65,15 +63,6 @@ def test_each_version_says_what_it_put_under_which_key(node: ServedNode, counts:
     some = changes_of(node, 2, 3)
     assert some.changes == found.of(2) + found.of(3)
     assert some.end["to"] == 3
-
-
-def test_parts_of_any_size_say_the_same(node: ServedNode, monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = changes_of(node, 1)
-    for most in (1, 300, 2_000):
-        monkeypatch.setattr(version_changes, "PART_BYTES", most)
-        monkeypatch.setattr(shared_changes, "LEAST_AHEAD_BYTES", most)
-        monkeypatch.setattr(shared_changes, "MAX_AHEAD_BYTES", 0)
-        assert changes_of(node, 1).stream.lines == whole.stream.lines
 
 
 def test_a_prefix_a_partition_and_columns_narrow_the_changes(node: ServedNode) -> None:

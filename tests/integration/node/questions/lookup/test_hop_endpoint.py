@@ -11,12 +11,10 @@ from http.client import HTTPConnection
 from pathlib import Path
 
 import pytest
-from pyspark.sql import SparkSession
 from tests.support.checkpoint.handmade import HandmadeCheckpoint
 from tests.support.cluster.hop_client import group_of, half_sent, hop, keys_of, refused_hop, request_of
 from tests.support.cluster.served_node import ServedNode, served_node
-from tests.support.spark.counting_query import WORDS, run_counting
-from tests.support.spark.formats import HDFS_V1, ROCKSDB_CHANGELOG_V2, StateFormat
+from tests.support.spark.counting_query import WORDS
 from tests.support.spark.queries import wait_until
 
 from understudy_node.checkpoint.files import LocalFiles
@@ -70,24 +68,16 @@ def without_age(body: dict[str, object]) -> dict[str, object]:
     return {**body, "lag": {**lag, "time_lag_ms": None}}
 
 
-@pytest.mark.parametrize(
-    "state_format", [pytest.param(HDFS_V1, marks=pytest.mark.full), ROCKSDB_CHANGELOG_V2], ids=lambda given: given.id
-)
-def test_a_hop_answers_every_key_as_the_plain_lookup_does(
-    spark: SparkSession, tmp_path: Path, state_format: StateFormat
-) -> None:
-    run_counting(spark, tmp_path / "counting", state_format, 3)
-    with served_node(tmp_path / "counting", tmp_path / "data") as served:
-        served.wait_for_version(3)
-        keys = [[word] for word in (*WORDS, "born-0", "born-2", "absent", "another")]
-        reply, outcomes = hop(served, request_of(served, group_of(served, keys_of(served, keys))))
-        assert (reply.end_version, reply.term, reply.epoch) == (3, 0, 0)
-        assert [outcome.kind for outcome in outcomes] == [FOUND] * (len(keys) - 2) + [ABSENT] * 2
-        for key, outcome in zip(keys, outcomes, strict=True):
-            plain = served.look_up(key)
-            assert plain.status == (200 if outcome.kind == FOUND else 404)
-            head = {name: plain.body[name] for name in ("store", "key")}
-            assert without_age({**head, **outcome.body}) == without_age(plain.body)
+def test_a_hop_answers_every_key_as_the_plain_lookup_does(served: ServedNode) -> None:
+    keys = [[word] for word in (*WORDS, "absent", "another")]
+    reply, outcomes = hop(served, request_of(served, group_of(served, keys_of(served, keys))))
+    assert (reply.end_version, reply.term, reply.epoch) == (VERSION, 0, 0)
+    assert [outcome.kind for outcome in outcomes] == [FOUND] * len(WORDS) + [ABSENT] * 2
+    for key, outcome in zip(keys, outcomes, strict=True):
+        plain = served.look_up(key)
+        assert plain.status == (200 if outcome.kind == FOUND else 404)
+        head = {name: plain.body[name] for name in ("store", "key")}
+        assert without_age({**head, **outcome.body}) == without_age(plain.body)
 
 
 def test_groups_of_one_hop_are_answered_in_order_each_under_its_own_bound(served: ServedNode) -> None:

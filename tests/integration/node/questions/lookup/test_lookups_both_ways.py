@@ -103,25 +103,15 @@ def both(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BothWays]:
 
 
 WORD = WORDS[0]
-POSITION = "us1.WyJhIl0"
 TARGETS = {
     "found": f"/v1/stores/op0/keys/{WORD}",
     "absent": "/v1/stores/op0/keys/nowhere",
-    "an escaped key": f"/v1/stores/op0/keys/%{ord(WORD[0]):02x}{WORD[1:]}",
     "the exact form": f"/v1/stores/op0/lookup?key={quote(json.dumps([WORD]))}",
     "whole numbers as text": f"/v1/stores/op0/keys/{WORD}?longs=string",
     "a bound that holds": f"/v1/stores/op0/keys/{WORD}?max_lag=0",
     "a bound that does not": f"/v1/stores/op0/keys/{WORD}?max_staleness_ms=0",
     "a bad bound": f"/v1/stores/op0/keys/{WORD}?max_lag=none",
-    "an unknown parameter": f"/v1/stores/op0/keys/{WORD}?lag=1",
-    "a bad position": f"/v1/stores/op0/keys/{WORD}?min_position={POSITION}",
-    "a key too many": f"/v1/stores/op0/keys/{WORD}/{WORD}",
-    "no key": "/v1/stores/op0/keys",
-    "no JSON": "/v1/stores/op0/lookup?key=[",
-    "a broken escape": "/v1/stores/op0/keys/%zz",
-    "no UTF-8": "/v1/stores/op0/keys/%ff",
     "an unknown store": "/v1/stores/op9/keys/a",
-    "an empty store": "/v1/stores//keys/a",
 }
 
 
@@ -161,20 +151,14 @@ BATCHES = {
     "in full": ("/v1/stores/op0/lookup", ONE),
     "compact": (COMPACT, ONE),
     "of many keys": (COMPACT, json.dumps({"keys": [[word] for word in (*WORDS, "nowhere")] * 100})),
-    "of keys by column": (COMPACT, json.dumps({"keys": [{"word": WORD}]})),
-    "with values that are no key": (COMPACT, json.dumps({"keys": [[WORD], [1], [WORD, WORD]]})),
     "without keys": (COMPACT, json.dumps({"keys": []})),
     "of too many keys": (COMPACT, json.dumps({"keys": [[WORD]] * 1001})),
     "whole numbers as text": (COMPACT + "&longs=string", ONE),
     "a bound that holds": (COMPACT, json.dumps({"keys": [[WORD]], "bounds": {"max_lag": 0}})),
     "a bound that does not": (COMPACT, json.dumps({"keys": [[WORD]], "bounds": {"max_staleness_ms": 0}})),
     "an unknown bound": (COMPACT, json.dumps({"keys": [[WORD]], "bounds": {"lag": 0}})),
-    "an unknown parameter": (COMPACT + "&lag=1", ONE),
     "no JSON": (COMPACT, "{"),
-    "another document": (COMPACT, "[]"),
     "an unknown store": ("/v1/stores/op9/lookup", ONE),
-    "an empty store": ("/v1/stores//lookup", ONE),
-    "a broken escape": ("/v1/stores/%zz/lookup", ONE),
 }
 
 
