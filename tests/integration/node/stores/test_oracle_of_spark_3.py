@@ -7,7 +7,7 @@ Each release runs in an environment and a JVM of its own.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import closing
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from tests.support.bus.redis_server import RedisServer
 from tests.support.checkpoint.reader import CheckpointReader
 from tests.support.cluster.in_process import cluster
 from tests.support.cluster.served_node import served_node
-from tests.support.oracle.answered import assert_every_call, wait_for_last
+from tests.support.oracle.answered import WatchedStore, assert_every_call, wait_for_last
 from tests.support.oracle.changed import assert_changed
 from tests.support.oracle.custom_state import copied
 from tests.support.oracle.finished import assert_results
@@ -104,6 +104,44 @@ def test_every_call_of_a_node_and_of_a_router_is_answered_as_spark_4_reads(
     with cluster(oracle.path, tmp_path, redis.url, nodes=2) as known:
         wait_for_last(known.router, oracle)
         assert assert_every_call(known.router, oracle) == rows
+
+
+@pytest.mark.full
+@pytest.mark.usefixtures("in_use")
+def test_watches_see_the_version_that_a_query_of_spark_3_adds_when_it_is_started_again(
+    written: Written,
+    oracles: Mapping[StateFormat, KindsCheckpoint],
+    spark: SparkSession,
+    tmp_path: Path,
+    redis: RedisServer,
+) -> None:
+    formats = [each for each in BRIEF if each in oracles]
+    for each in formats:
+        copied(oracles[each].path, tmp_path / each.id)
+    oracle, checkpoint = oracles[formats[-1]], tmp_path / formats[-1].id / "checkpoint"
+    with cluster(checkpoint, tmp_path, redis.url, nodes=1) as known, ExitStack() as stack:
+        wait_for_last(known.router, oracle)
+        services = (known.nodes["n1"], known.router)
+        watched = [
+            stack.enter_context(closing(WatchedStore(served, store, oracle.last)))
+            for served in services
+            for store in oracle.stores.values()
+        ]
+        again = written_by(
+            f"{written.line[0]}.{written.line[1]}",
+            tmp_path,
+            "write_kinds",
+            *(each.id for each in formats),
+            f"--batches={BATCHES + 1}",
+        )
+        continued = read_spark_3(spark, again)[formats[-1]]
+        assert continued.last == oracle.last + 1
+        for served in services:
+            wait_for_last(served, continued)
+        changed = {each.store.name: each.assert_next(continued.stores[each.store.name]) for each in watched}
+        assert sum(map(bool, changed.values())) > 3, changed
+        for served in services:
+            assert_every_call(served, continued)
 
 
 @pytest.mark.full
