@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import stat
 import subprocess
 import sys
@@ -30,13 +31,14 @@ from tests.support.spark.counting_query import (
     why_mixed,
 )
 from tests.support.spark.formats import HDFS_V1, ROCKSDB_CHANGELOG_V1, ROCKSDB_CHANGELOG_V2, StateFormat
-from tests.support.spark.queries import QueryOptions, wait_until
+from tests.support.spark.queries import QueryOptions, StreamFeeder, committed_batches, wait_until
 
 from understudy_node.checkpoint.files import DEFAULT_MAX_READ_BYTES, FetchMethod, LocalFiles
 from understudy_node.engine.arena_base import ArenaBase
 from understudy_node.replica.workers import FairQueue
 
 SNAPSHOTS = QueryOptions(min_deltas_for_snapshot=2, maintenance_interval_ms=50)
+SHORT = QueryOptions(min_batches_to_retain=2, min_deltas_for_snapshot=2, maintenance_interval_ms=50)
 BATCHES = 5
 
 FORMATS = pytest.mark.parametrize(
@@ -113,6 +115,125 @@ def test_a_node_that_comes_back_soon_opens_its_local_bases_and_reads_only_the_ch
             assert files.tables() == set(), "nothing is restored"
             assert min(files.changelogs()) > min(bases.values()), "nothing is read that the base has"
             assert BATCHES + 1 in files.changelogs()
+
+
+def purge(feeder: StreamFeeder, bases: dict[str, int]) -> None:
+    """Go on until Spark has removed the commits that could vouch for the bases, and the changelogs after them."""
+
+    def purged() -> bool:
+        feeder.add(rows(committed_batches(feeder.checkpoint)[-1] + 1))
+        names = [path.name for path in feeder.checkpoint.glob("state/0/*/*") if path.name[0].isdigit()]
+        newest_base = max(bases.values())
+        return committed_batches(feeder.checkpoint)[0] > newest_base and min(map(version_of, names)) > newest_base + 1
+
+    wait_until(purged, what="Spark's clean-up", limit_s=60)
+
+
+@FORMATS
+def test_a_node_that_comes_back_after_the_retention_restores_anew(
+    spark: SparkSession, tmp_path: Path, state_format: StateFormat
+) -> None:
+    checkpoint, data_dir = tmp_path / "checkpoint", tmp_path / "data"
+    with counting_feeder(spark, checkpoint, state_format, SHORT) as feeder:
+        for batch in range(BATCHES):
+            feeder.add(rows(batch))
+        with served_node(checkpoint, data_dir) as served:
+            served.wait_for_version(BATCHES)
+        bases = base_versions(data_dir)
+        purge(feeder, bases)
+        files = NotedFiles(checkpoint)
+        with served_node(checkpoint, data_dir, files=files) as served:
+            assert_as_spark_reads(served, spark, checkpoint)
+            assert files.tables(), "it was restored"
+            now = base_versions(data_dir)
+            assert now.keys() == bases.keys(), "one base for each task: the old ones are removed"
+            assert min(now.values()) > max(bases.values())
+            assert {part["error"] for part in served.partitions()} == {None}
+
+
+RESTORER = """
+import os, sys, threading
+from pathlib import Path
+from understudy_node.checkpoint.files import LocalFiles
+from understudy_node.node import Node
+from understudy_node.settings import NodeSettings
+from understudy_shared.base.clock import SystemClock
+from understudy_shared.base.words import HostInfo
+from understudy_node.replica import local_bases
+
+checkpoint, data_dir, stop_at = sys.argv[1], Path(sys.argv[2]), sys.argv[3]
+
+def halt(*_, **__):
+    os.write(1, b"halfway\\n")
+    threading.Event().wait()
+
+def then_halt(work):
+    def halting(*given, **named):
+        yield next(iter(work(*given, **named)))
+        halt()
+    return halting
+
+if stop_at == "before the record":
+    local_bases.LocalBases.finish = halt
+elif stop_at == "in the record":
+    def cut(bases, directory, record):
+        (directory / ".base.json").write_text(record.model_dump_json()[:20])
+        halt()
+    local_bases.LocalBases.finish = cut
+else:
+    local_bases.build_arena = then_halt(local_bases.build_arena)
+    fetch = LocalFiles.fetch
+    def fetch_and_halt(files, path, destination):
+        fetch(files, path, destination)
+        halt()
+    LocalFiles.fetch = fetch_and_halt
+
+node = Node(
+    NodeSettings(checkpoint=checkpoint, data_dir=data_dir, lag_refresh_ms=20),
+    LocalFiles(checkpoint), host=HostInfo("127.0.0.1", 1), clock=SystemClock(),
+)
+node.start()
+threading.Event().wait()
+"""
+
+
+IN_THE_CONTENT, IN_THE_RECORD, BEFORE_THE_RECORD = "in the content", "in the record", "before the record"
+KILLS = [
+    pytest.param(HDFS_V1, IN_THE_CONTENT, id="hdfs, in the content"),
+    pytest.param(ROCKSDB_CHANGELOG_V2, IN_THE_CONTENT, id="rocksdb, in the content", marks=pytest.mark.full),
+    pytest.param(ROCKSDB_CHANGELOG_V2, IN_THE_RECORD, id="rocksdb, in the record"),
+    pytest.param(ROCKSDB_CHANGELOG_V2, BEFORE_THE_RECORD, id="rocksdb, before the record", marks=pytest.mark.full),
+    pytest.param(HDFS_V1, IN_THE_RECORD, id="hdfs, in the record", marks=pytest.mark.full),
+    pytest.param(HDFS_V1, BEFORE_THE_RECORD, id="hdfs, before the record", marks=pytest.mark.full),
+]
+"""Contents are made in a way of their own for each provider, records in one."""
+
+
+@pytest.mark.parametrize(("state_format", "stop_at"), KILLS)
+def test_a_kill_in_the_middle_of_a_restore_leaves_nothing_that_is_believed_later(
+    spark: SparkSession, tmp_path: Path, state_format: StateFormat, stop_at: str
+) -> None:
+    checkpoint, data_dir = tmp_path / "checkpoint", tmp_path / "data"
+    run_counting(spark, checkpoint, state_format, BATCHES, options=SNAPSHOTS)
+    command = [sys.executable, "-c", RESTORER, str(checkpoint), str(data_dir), stop_at]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "halfway\n"
+        finally:
+            process.kill()
+        assert process.wait(30) == -signal.SIGKILL
+    left = [path for path in data_dir.rglob("*") if path.is_file() and path.name != "lock"]
+    assert left, "something is left half done"
+    assert base_versions(data_dir) == {}
+    files = NotedFiles(checkpoint)
+    with served_node(checkpoint, data_dir, files=files) as served:
+        assert_as_spark_reads(served, spark, checkpoint)
+        assert served.look_up([WORDS[0]]).status == 200
+        assert len(base_versions(data_dir)) == len(served.partitions())
+        directories = {path.parent for path in data_dir.rglob("base.json")}
+        stale = [path for path in left if path.exists() and path.parent not in directories]
+        assert stale == [], "what was half done is removed"
 
 
 def harm(path: Path) -> None:
