@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
+from tests.support.checkpoint.storage_faults import PausableFiles
 from tests.support.cluster.served_node import served_node
 from tests.support.spark.counting_query import assert_as_spark_reads, run_counting, watched
 from tests.support.spark.formats import (
@@ -94,3 +95,29 @@ def test_a_rewound_checkpoint_is_dropped_and_read_anew(
         refused = served.look_up(["word-3"], bounds=f"min_position={seen}")
         assert (refused.status, refused.problem) == (409, "lineage-changed"), "the same version, committed again"
         assert served.events().count("rewound") == 1
+
+
+@some_formats(ROCKSDB_CHANGELOG_V2, HDFS_V1.with_default_manager())
+@pytest.mark.parametrize(
+    "batches",
+    [pytest.param(5, id="as-far-as-before", marks=pytest.mark.full), pytest.param(7, id="further-than-before")],
+)
+def test_a_rewind_that_nobody_saw_happen_is_noticed_by_the_last_commit(
+    spark: SparkSession, tmp_path: Path, state_format: StateFormat, batches: int
+) -> None:
+    checkpoint = tmp_path / "checkpoint"
+    run_counting(spark, checkpoint, state_format, 5)
+    files = PausableFiles(checkpoint)
+    with served_node(checkpoint, tmp_path / "data", files=files) as served:
+        served.wait_for_version(5)
+        seen = served.look_up(["word-3"]).body["position"]
+        files.pause()
+        try:
+            rewind(checkpoint)
+            run_counting(spark, checkpoint, state_format, batches, life=2)
+        finally:
+            files.resume()
+        served.wait_for_event("rewound")
+        assert_as_spark_reads(served, spark, checkpoint)
+        if batches == 5:
+            assert served.look_up(["word-3"], bounds=f"min_position={seen}").problem == "lineage-changed"

@@ -149,6 +149,66 @@ def test_a_process_that_hangs_is_an_error_at_a_deadline_and_its_files_are_read_a
     assert files.stat("commits/1") is None
 
 
+@pytest.mark.full
+def test_a_namenode_that_was_killed_is_an_error_and_the_same_reader_reads_on_when_it_is_back(
+    door: Door, bucket: Folder, hdfs_server: HdfsServer
+) -> None:
+    bucket.put("ckpt/commits/0", b"v1")
+    files = door.files(bucket.name, "ckpt", limits=QUICK)
+    before = files.stat("commits/0")
+    hdfs_server.kill("namenode")
+    try:
+        for call in (files.stat, files.list, files.read):
+            with pytest.raises(CheckpointError, match=r"no connection to HDFS|connection to HDFS broke"):
+                call("commits/1")
+    finally:
+        hdfs_server.start("namenode")
+    assert files.stat("commits/0") == before
+    assert files.read("commits/0") == b"v1"
+    assert files.stat("commits/1") is None
+
+
+@pytest.mark.full
+def test_blocks_that_no_datanode_gives_are_an_error_until_it_is_back(
+    door: Door, bucket: Folder, hdfs_server: HdfsServer
+) -> None:
+    """First nothing but the DataNode is gone; then the NameNode begins without it, in safe mode."""
+    bucket.put("ckpt/commits/0", b"v1")
+    files = door.files(bucket.name, "ckpt", limits=QUICK)
+    hdfs_server.kill("datanode")
+    try:
+        with pytest.raises(
+            CheckpointError, match=r"no DataNode gives the file's blocks|HDFS failed|broke|no connection"
+        ):
+            files.read("commits/0")
+        assert files.stat("commits/0") is not None
+        assert files.list("commits") == ["0"]
+        hdfs_server.kill("namenode")
+        hdfs_server.start("namenode", wait=False)
+        files = door.files(bucket.name, "ckpt", limits=PATIENT)
+        assert files.stat("commits/0") is not None
+        assert files.stat("commits/1") is None
+        with pytest.raises(CheckpointError, match="the file system is in safe mode"):
+            door.files(bucket.name, "ckpt", limits=QUICK).read("commits/0")
+    finally:
+        hdfs_server.start("datanode")
+    assert files.read("commits/0") == b"v1"
+
+
+@pytest.mark.full
+def test_in_safe_mode_everything_is_read(
+    door: Door, bucket: Folder, files: HadoopFiles, hdfs_server: HdfsServer
+) -> None:
+    bucket.put("ckpt/commits/0", b"v1")
+    hdfs_server.admin("-safemode", "enter")
+    try:
+        assert files.read("commits/0") == b"v1"
+        assert files.stat("commits/1") is None
+        assert files.list("commits") == ["0"]
+    finally:
+        hdfs_server.admin("-safemode", "leave")
+
+
 @contextmanager
 def frozen(server: HdfsServer, role: Role) -> Iterator[None]:
     server.freeze(role)

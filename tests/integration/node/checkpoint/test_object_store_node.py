@@ -26,9 +26,12 @@ from understudy_node.checkpoint.store_files import StoreLimits
 from understudy_node.follow.end import Verdict
 from understudy_node.follow.poll_loop import Poller
 from understudy_shared.base.clock import SystemClock
+from understudy_shared.base.errors import CheckpointError
 
 QUICK = StoreLimits(renew_ms=0, max_tries=2, first_wait_ms=1, max_wait_ms=5)
 
+FULL = [pytest.param(name, marks=pytest.mark.full) for name in ("azure", "gcs", "minio")]
+each_store = pytest.mark.parametrize("store", ["s3", *FULL], indirect=True)
 of_s3 = pytest.mark.parametrize("store", ["s3"], indirect=True)
 """For claims about what a node does with a reply, which is the same for all stores."""
 
@@ -157,6 +160,23 @@ def test_a_listing_that_is_behind_hides_no_commit(
 
 @of_s3
 @pytest.mark.parametrize(
+    ("status", "code"), [(403, "AccessDenied"), (400, "ExpiredToken"), (503, "SlowDown"), (500, "InternalError")]
+)
+def test_a_missing_commit_that_the_store_refuses_to_tell_of_is_not_absent(
+    uploaded: Uploaded, files: ObjectStoreFiles, proxy: FaultyProxy, status: int, code: str
+) -> None:
+    """Without the right to list, S3 and Google's store answer 403 for a name that does not exist."""
+    uploaded.add(1, 2)
+    poller = Poller(files, SystemClock())
+    before = poller.poll().end
+    proxy.fault = lambda asked: Refuse(status, code) if asked.key == "ckpt/commits/2" else None
+    with pytest.raises(CheckpointError):
+        poller.poll()
+    assert poller.end == before
+
+
+@of_s3
+@pytest.mark.parametrize(
     "fault", [refusing(503, "SlowDown"), refusing(400, "ExpiredToken")], ids=["throttled", "token expired"]
 )
 def test_while_the_store_refuses_answers_go_on_with_unknown_lag_and_recover(
@@ -176,6 +196,27 @@ def test_while_the_store_refuses_answers_go_on_with_unknown_lag_and_recover(
             proxy.fault = lambda _: None
             served.wait_for_version(5)
         assert answers(served) == [(5, 5)] * len(WORDS)
+
+
+@of_s3
+def test_a_snapshot_purged_while_it_is_restored_is_not_half_read(
+    uploaded: Uploaded, bucket: Bucket, files: ObjectStoreFiles, proxy: FaultyProxy, tmp_path: Path
+) -> None:
+    """The clean-up removes the snapshot that was chosen when its download begins: another one is chosen."""
+    for version in range(1, 6):
+        uploaded.add(version, snapshot=version in (2, 4))
+    purged: list[str] = []
+
+    def purge(asked: Asked) -> None:
+        if asked.kind == "GET" and asked.key.endswith("/4.snapshot") and asked.key not in purged:
+            purged.append(asked.key)
+            bucket.delete(asked.key)
+
+    proxy.fault = purge
+    with served_node("store://b/ckpt", tmp_path / "data", files=files) as served:
+        served.wait_for_version(5)
+        assert answers(served) == [(5, 5)] * len(WORDS)
+    assert len(purged) == TASKS
 
 
 @of_s3

@@ -144,6 +144,34 @@ def test_duties_about_another_layout_wait_for_it_while_the_one_that_is_served_go
         assert {task: replica.role for task, replica in held(node).items()} == {"0_1": STANDBY, "0_3": ACTIVE}
 
 
+def test_a_node_that_is_held_back_says_truly_how_far_it_is_behind(tmp_path: Path) -> None:
+    checkpoint = HandmadeCheckpoint(tmp_path / "checkpoint").create().add(1)
+    with served_node(checkpoint.path, tmp_path / "data") as served:
+        served.wait_for_version(1)
+        # A node cannot say how long ago commits were made that were there at its first look.
+        wait_until(lambda: heartbeat(served.node).applied.time_lag_ms is not None, what="a confirmed end")
+        served.node.hold_at(2)
+        checkpoint.add(2, 3, 4)
+        wait_until(
+            lambda: (
+                [(part["current_offset_position"], part["offset_lag"]) for part in served.partitions()]
+                == [(2, 2), (2, 2)]
+            ),
+            what="lag of two versions",
+        )
+        wait_until(lambda: heartbeat(served.node).applied.time_lag_ms is not None, what="the times of those commits")
+        report = heartbeat(served.node)
+        assert (report.applied.version, report.end_version, report.applied.state) == (2, 4, "RUNNING")
+        refused = served.look_up([WORDS[0]], bounds="max_lag=1")
+        assert refused.problem == "no-acceptable-replica"
+        answer = served.look_up([WORDS[0]], bounds="max_lag=2").body
+        assert isinstance(answer["lag"], dict)
+        assert (answer["version"], answer["lag"]["offset_lag"]) == (2, 2)
+        assert served.get("/readyz").status == 200
+        served.node.hold_at(None)
+        served.wait_for_version(4)
+
+
 def test_a_commit_hint_is_followed_long_before_the_next_look_is_due(tmp_path: Path) -> None:
     checkpoint = HandmadeCheckpoint(tmp_path / "checkpoint").create().add(1)
     clock = ManualClock()

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from tests.support.checkpoint.handmade import HandmadeCheckpoint
 from tests.support.checkpoint.storage_faults import PausableFiles
@@ -127,3 +129,28 @@ def test_what_is_wrong_with_one_is_said_and_the_others_do_not_notice(
         write_applications(file, orders=tmp_path / "a")  # one that hangs is removed
         wait_until(lambda: "hangs" not in fleet.states(), what="its end")
         paused.resume()
+
+
+def test_reads_while_an_application_is_removed_have_an_answer_or_a_clean_problem(
+    tmp_path: Path, file: Path, fleet: ServedFleet
+) -> None:
+    seen: set[int] = set()
+    stop = threading.Event()
+
+    def read() -> None:
+        with httpx.Client(base_url=f"http://127.0.0.1:{fleet.port}") as client:
+            while not stop.is_set():
+                seen.add(client.get(f"/v1/applications/clicks/stores/op0/keys/{WORDS[0]}").status_code)
+                seen.add(client.get("/v1/applications/clicks/stores/op0/scan").status_code)
+
+    readers = [threading.Thread(target=read) for _ in range(3)]
+    for reader in readers:
+        reader.start()
+    wait_until(lambda: 200 in seen, what="readers that read")
+    write_applications(file, orders=tmp_path / "a")
+    fleet.wait_for(orders="serving")
+    wait_until(lambda: 404 in seen, what="readers that see that it is gone")
+    stop.set()
+    for reader in readers:
+        reader.join()
+    assert {200, 404} <= seen <= {200, 404, 503}

@@ -2,24 +2,44 @@
 
 from __future__ import annotations
 
+import shutil
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
+from tests.support.checkpoint.reader import CheckpointReader
 from tests.support.cluster.served_node import Served, served_node
-from tests.support.oracle.changed_columns import ADDED, SOURCES, run_changing
+from tests.support.oracle.changed_columns import ADDED, OPERATOR, SOURCES, run_changing
+from tests.support.oracle.custom_compared import assert_variable_equal
 from tests.support.oracle.custom_state import VariableSource, in_order, read_variables
 from tests.support.oracle.json import as_text
-from tests.support.oracle.kinds import Kept
+from tests.support.oracle.kinds import Kept, KindStore
 from tests.support.spark.changing_state import after, before, changing_batches
 from tests.support.spark.queries import wait_until
 
 Found = dict[VariableSource, dict[int, list[Kept]]]
+
+
+@pytest.mark.full
+def test_values_lists_and_maps_have_the_columns_that_spark_reads_before_and_after_a_change(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    checkpoint, old = tmp_path / "checkpoint", tmp_path / "old"
+    first, second = changing_batches()
+    kept_before = _run(spark, checkpoint, before, [first])
+    shutil.copytree(checkpoint, old)
+    kept_after = _run(spark, checkpoint, after, [first, second], [*SOURCES, ADDED])
+    assert len(list((checkpoint / "state/0/_stateSchema/default").glob("[0-9]*"))) == 2
+    mixed = [kept.said["values"] for kept in kept_after[SOURCES[1]][2] if kept.key == ["w5"]]
+    assert {each["value"]["added"] is None for each in mixed[0]} == {True, False}, "a list has values of both"
+    _compare(old, kept_before, 1, tmp_path / "a")
+    _compare(checkpoint, kept_before, 1, tmp_path / "b")
+    _compare(checkpoint, kept_after, 2, tmp_path / "c")
 
 
 @pytest.mark.full
@@ -98,3 +118,11 @@ def _run(
 ) -> Found:
     run_changing(spark, checkpoint, build, batches)
     return read_variables(spark, checkpoint, sources, [len(batches) - 1])
+
+
+def _compare(checkpoint: Path, kept: Found, version: int, folder: Path) -> None:
+    with closing(CheckpointReader(checkpoint, folder)) as reader:
+        for source, versions in kept.items():
+            assert versions[version], source.name
+            store = KindStore(source.name, OPERATOR, source.kind, versions)
+            assert_variable_equal(reader, store, version)

@@ -23,6 +23,7 @@ from tests.support.cluster.in_process import cluster
 from tests.support.cluster.served_node import Reply, Served, ServedNode, served_node
 from tests.support.oracle.answered import (
     LISTS,
+    OF_AN_ANSWER,
     assert_answer,
     assert_batch,
     assert_history,
@@ -190,6 +191,7 @@ def test_every_key_is_answered_by_a_node_one_by_one_and_in_batches(oracle: Kinds
 def test_a_named_version_is_answered_as_spark_reads_it_by_a_node_that_never_showed_it(
     oracle: KindsCheckpoint, served: ServedNode
 ) -> None:
+    """Q57."""
     for version in oracle.versions:
         for store in oracle.stores.values():
             assert_batch(oracle, store, served, version=version)
@@ -219,6 +221,7 @@ def test_the_history_of_a_key_is_what_spark_reads_of_it_at_each_version(
 
 @sees_no_format
 def test_several_stores_are_read_at_one_version(oracle: KindsCheckpoint, served: ServedNode) -> None:
+    """Q64."""
     for version in (None, oracle.versions[0]):
         assert_several(oracle, served, version)
 
@@ -293,6 +296,7 @@ def test_what_a_scan_would_have_to_sort_is_sorted_before_its_version_is_shown(
 
 
 def test_a_scan_and_an_export_have_every_key_of_every_kind_once(oracle: KindsCheckpoint, served: ServedNode) -> None:
+    """Q1, Q17, Q64."""
     for store in oracle.stores.values():
         for limit in ("1", "2", "7", "1000"):
             rows = scanned(served, store.name, limit=limit)
@@ -305,6 +309,17 @@ def test_the_changes_of_each_version_are_keys_as_spark_reads_them(oracle: KindsC
     """Q33, where several records make an answer."""
     count = assert_changed(served, oracle)
     assert count > 10 or not (oracle.state_format.provider == "hdfs" or oracle.state_format.changelog)
+
+
+@sees_no_format
+def test_longs_are_texts_in_every_kind_of_answer_that_is_asked_for_so(
+    oracle: KindsCheckpoint, served: ServedNode
+) -> None:
+    for store in oracle.stores.values():
+        kept = store.kept[oracle.last][0]
+        reply = served.look_up(kept.key, store=store.name, bounds="longs=string")
+        said = {name: value for name, value in reply.body.items() if name not in OF_AN_ANSWER}
+        assert as_text(said) == as_text(_longs_as_text(kept.said)), store.operator
 
 
 @sees_no_format

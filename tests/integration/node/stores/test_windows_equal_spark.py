@@ -164,6 +164,7 @@ def test_what_the_comparison_is_about_did_occur(windowed: Windowed) -> None:
 
 @pytest.mark.parametrize("name", WINDOWS)
 def test_the_windows_of_a_key_are_those_that_spark_reads(windowed: Windowed, name: str, tmp_path: Path) -> None:
+    """Q18, Q20."""
     with served_node(windowed.path, tmp_path / "data") as served:
         wait_for_all(served, windowed)
         for version in (1, windowed.last - 1, windowed.last):
@@ -231,6 +232,18 @@ def test_sessions_are_sought_and_windows_of_time_are_passed_over(windowed: Windo
         page = served.get(target(windowed, "shifted", key, explain="true")).body
         assert page["explain"]["looked_at"] == len(windowed.windows["shifted"][windowed.last])
         assert page["explain"]["access"] == "filtered-pass"
+
+
+def test_a_prefix_of_the_key_of_sessions_is_sought(windowed: Windowed, tmp_path: Path) -> None:
+    """Q6."""
+    with served_node(windowed.path, tmp_path / "data") as served:
+        wait_for_all(served, windowed)
+        for site in (None, -1, 0, 256):
+            (page,) = pages(served, windowed.stores["sessions"], prefix=[site], explain=True)
+            keys = {repr(each.key) for each in windowed.windows["sessions"][windowed.last] if each.key[0] == site}
+            assert {repr(tuple(row["key"].values())) for row in page["rows"]} == keys
+            assert page["explain"]["access"] == "seek"
+            assert page["explain"]["looked_at"] == len(page["rows"])
 
 
 def test_windows_across_keys_are_found_by_a_filter_of_their_column(windowed: Windowed, tmp_path: Path) -> None:
