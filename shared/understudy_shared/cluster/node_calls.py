@@ -171,7 +171,7 @@ class Places:
 
     async def take(self) -> None:
         """Take a place, after those who wait already."""
-        if self.free:  # then nobody waits
+        if self.free:  # so no call waits
             self.free -= 1
             return
         place = asyncio.get_running_loop().create_future()

@@ -191,12 +191,13 @@ def test_files_that_cannot_be_used_are_refused_at_the_start_by_name(pki: Pki, tm
     garbage = tmp_path / "garbage.pem"
     garbage.write_text("no certificate\n")
     other = pki.stranger.issue("other-key")
-    for options, says in (
+    cases: tuple[tuple[dict[str, Any], str], ...] = (
         ({"ssl_ca_certs": tmp_path / "nowhere.pem"}, "the CA file for Redis cannot be read: No such file"),
         ({"ssl_certfile": tmp_path / "nowhere.pem"}, "the client certificate for Redis cannot be read"),
         ({"ssl_ca_certs": garbage}, "the files for TLS to Redis cannot be used"),
         ({"ssl_certfile": pki.client.certificate, "ssl_keyfile": other.key}, "the files for TLS to Redis cannot be"),
-    ):
+    )
+    for options, says in cases:
         for make in (RedisBus, lambda at: SyncPublisher(at, APPLICATION)):
             with pytest.raises(SettingsError, match=says):
                 make(url(1, **options))
