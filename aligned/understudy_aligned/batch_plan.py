@@ -4,7 +4,7 @@ Pure: equal arguments give equal batches. Within a task a batch is a prefix of t
 together give the merge sequence, however records arrived and wherever batches end, as long as no wait for an empty
 input ran out, and `max_drift_ms` is not set.
 
-*Merge order* is that of `(effective time, topic rank, partition, ordinal)`. Effective times ascend within a queue. So
+*Merge order* is by `(effective time, topic rank, partition, ordinal)`. Effective times ascend within a queue. So
 nothing is sorted and no record is visited: a position in merge order is found in each of k queues by binary search, O(k
 log n). docs/decisions/0022-order-of-heads.md says why this is Kafka Streams' order.
 
@@ -51,7 +51,7 @@ class Queue(NamedTuple):
 
 
 _Position = tuple[int, tuple[int, int]]
-"""A position in merge order: just behind the last record with this time and this tie-breaker."""
+"""A position in merge order: just after the last record with this time and this tie-breaker."""
 
 
 def ready_counts(queues: Sequence[Queue], may_pass: Set[TopicPartition]) -> Mapping[TopicPartition, int]:
@@ -64,7 +64,7 @@ def ready_counts(queues: Sequence[Queue], may_pass: Set[TopicPartition]) -> Mapp
         return {queue.partition: 0 for queue in queues}
     if not blocking:
         return {queue.partition: len(queue.times_ms) for queue in queues}
-    # The first blocking queue to run empty does so behind its last record. Nothing behind that position is known to be
+    # The first blocking queue to run empty does so behind its last record. Nothing after that position is known to be
     # in order: the queue's next record may still come before it.
     end = min(_last_position(queue) for queue in blocking)
     return {queue.partition: _count_up_to(end, queue) for queue in queues}
@@ -164,7 +164,7 @@ NOT_HELD_BACK = HeldBack({}, frozenset())
 def find_slowest(
     queues: Iterable[Queue], taken: Mapping[TopicPartition, int], may_pass: Set[TopicPartition]
 ) -> Slowest:
-    """Find the slowest inputs behind a batch. Inputs in `may_pass` count only while they have records left."""
+    """Find the slowest inputs after a batch. Inputs in `may_pass` count only while they have records left."""
     progress_ms = {
         queue.partition: _progress_ms(queue, taken[queue.partition])
         for queue in queues
@@ -177,7 +177,7 @@ def find_slowest(
 def find_held_back(
     queues: Iterable[Queue], taken: Mapping[TopicPartition, int], slowest: Slowest, *, max_drift_ms: int
 ) -> HeldBack:
-    """Find the inputs that wait behind a batch for the slowest ones."""
+    """Find the inputs that wait after a batch for the slowest ones."""
     next_ms = {
         queue.partition: int(queue.times_ms[taken[queue.partition]])
         for queue in queues
@@ -394,7 +394,7 @@ def plan_batch(
 ) -> Batch:
     """Plan the next batch from the queues. It has no side effects: the caller may drop the batch.
 
-    `lags` are the records on the servers behind each queue; a lag that is missing or None is unknown. An
+    `lags` are the records on the servers after each queue; a lag that is missing or None is unknown. An
     idle time of -1 makes nothing count as enforced. What follows the end of a `finished` input does: a later query may
     find more there. With `max_drift_ms` an empty input does not block its task: it holds all tasks back when they are
     that far ahead.
@@ -404,7 +404,7 @@ def plan_batch(
     counting = {tp for tp, lag in lags.items() if lag is not None and lag <= 0} | finished
     is_never_waiting = NEVER_WAIT in (max_task_idle_ms, *topic_idle_ms.values())
 
-    # Decided twice: on the queues as they are, and on what is left behind the batch. The second decision starts the
+    # Decided twice: on the queues as they are, and on what is left after the batch. The second decision starts the
     # idle time of an input with the batch that takes its last record.
     def decide(known: Mapping[TopicPartition, float], planned: Mapping[TopicPartition, int]) -> IdleDecision:
         observed = _input_states(tasks, planned, lags, finished, None if is_never_waiting else counting)
@@ -456,7 +456,7 @@ def _within_drift(
 ) -> tuple[Mapping[TopicPartition, int], int, HeldBack]:
     """Share what leaves no input more than `max_drift_ms` ahead of the slowest.
 
-    Which input is the slowest depends on the shares. So the bound begins behind every record, and moves back until the
+    Which input is the slowest depends on the shares. So the bound begins after every record, and moves back until the
     shares agree with it. There the next record of the slowest input is within the bound: a batch that is not empty
     exists unless an empty input holds all back.
     """

@@ -4,7 +4,8 @@ The option `timestamp` has a rule for all topics, and rules of topics that have 
 
     record   json:at   json:/reading/at   header:event-time   avro:weather.avsc#/at   protobuf:all.desc#demo.Weather/at
 
-A topic's own stands behind it: `record,weather:json:at`. Schema files are read once, here: executors get their content.
+A topic's own rule follows its name: `record,weather:json:at`. Schema files are read once, here: executors get their
+content.
 """
 
 from __future__ import annotations

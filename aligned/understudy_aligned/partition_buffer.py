@@ -64,7 +64,7 @@ class Piece(NamedTuple):
 
 
 class Retained:
-    """Records behind `cursor`, in log order: `records` of them. `bytes` is their size by `record_size`."""
+    """Records after `cursor`, in log order: `records` of them. `bytes` is their size by `record_size`."""
 
     def __init__(
         self,
@@ -148,7 +148,7 @@ class Retained:
         )
 
     def take(self, count: int) -> Segment:
-        """Remove the first `count` records (at least one, at most all) and move the cursor behind them."""
+        """Remove the first `count` records (at least one, at most all) and move the cursor past them."""
         segment = self.head(count)
         self._drop_rows(count)
         self._columns.drop(count)

@@ -112,7 +112,7 @@ def take_batch(
 def settled_batch(
     ahead: ReadAhead, start: SourceOffset, taken: Mapping[TopicPartition, int], *, fingerprint: Mapping[str, object]
 ) -> SettledBatch:
-    """Look at a settled batch, behind which every partition has records. They stay in the buffers."""
+    """Peek at a settled batch that is followed by records in every partition. They stay in the buffers."""
     segments = {tp: ahead.retained[tp].head(count) for tp, count in taken.items()}
     cursors = {tp: segments[tp].span.end if tp in segments else held.cursor for tp, held in ahead.retained.items()}
     end = replace(
@@ -127,7 +127,7 @@ def settled_batch(
 
 
 def _stream_time_ms(ahead: ReadAhead, batch: Batch) -> int:
-    """Return the least partition time of the inputs that count behind the batch. Without one, return the greatest.
+    """Return the least partition time of the inputs that count after the batch. Without one, return the greatest.
 
     An input that is given up on does not count, nor one that has ended without ever having had a record.
     """

@@ -134,7 +134,7 @@ class PlannerMetrics:
     """The batches of the last 30 s, of which averages, maxima and rates are made."""
 
     losses: int
-    """The number of times that reading continued behind lost records, since then."""
+    """The number of times that reading continued after lost records, since then."""
 
     input_buffer_bytes: int
     """KIP-770: bytes of records that are fetched and in no batch."""

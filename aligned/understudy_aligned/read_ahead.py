@@ -181,7 +181,7 @@ class ReadAhead:
         topic_ids: Mapping[str, str] | None = None,
         topics: Sequence[str] = (),
     ) -> None:
-        """Drop what was fetched and start over behind these cursors, which belong to topics with these ids.
+        """Drop what was fetched and start over after these cursors, which belong to topics with these ids.
 
         Each input must then `seek` (`pending_seeks`). `topics` are those that a pattern had found by then. Topics that
         joined them since keep their places behind them.
@@ -197,7 +197,7 @@ class ReadAhead:
         self.set_topic_ids(found)
 
     def set_ends(self, ends: Mapping[TopicPartition, Cursor]) -> None:
-        """Fetch nothing behind these ends, and nothing of a partition that is not among them."""
+        """Fetch nothing after these ends, and nothing of a partition that is not among them."""
         self._ends = dict(ends)
         if self.generation:
             self.seek_to(self._cursors, self.topic_ids)
@@ -205,7 +205,7 @@ class ReadAhead:
     def is_complete(self, *, in_order: bool = False) -> bool:
         """Whether everything up to the ends of `set_ends` is fetched and in a batch.
 
-        With `in_order` each task ends where the first of its inputs does: what is behind that waits for a later query.
+        With `in_order` each task ends where the first of its inputs does: what comes after waits for a later query.
         """
         if in_order:
             return self.is_counted and all(

@@ -134,7 +134,7 @@ _NAME_CHARS = 100
 
 
 class DeadLetterError(UnderstudyError):
-    """Poison records cannot be written. The batch fails: it must not go on without them."""
+    """Poison records cannot be written. The batch fails: it must not continue without them."""
 
 
 def write_dead_letters(folder: Path, span: Range, poison: pa.RecordBatch) -> Path:
@@ -328,7 +328,7 @@ def read_task(task: ReadTask) -> Iterator[pa.RecordBatch]:
 
 
 def _spooled(ranges: Sequence[PlannedRange]) -> Mapping[Range, Sequence[Slice]]:
-    """Map what is in the spool, by one look at each file: a large batch has hundreds of ranges."""
+    """Map what is in the spool, opening each file once: a large batch has hundreds of ranges."""
     parts: dict[str, list[tuple[Range, Sequence[Place]]]] = {}
     for each in ranges:
         if each.spooled is not None:
@@ -353,7 +353,7 @@ def _records(planned: PlannedRange, task: ReadTask, spooled: Sequence[Slice] | N
 
 
 def _read_with_retries(planned: PlannedRange, timeout_ms: int, found: RangeRead) -> Iterator[pa.RecordBatch]:
-    """Read a range. After an InputError go on behind the last record, until `timeout_ms` passed without another one.
+    """Read a range. After an InputError resume after the last record, until `timeout_ms` passed without another one.
 
     In local mode one failed task ends the query. The input itself gives up after one request.
     """
@@ -382,7 +382,7 @@ _FIX = (
 
 
 def _behind(records: pa.RecordBatch) -> Cursor:
-    """Return the position behind the last record. It has no time: the range's own start has it."""
+    """Return the position after the last record. It has no time: the range's own start has it."""
     return Cursor(records.column("offset")[-1].as_py(), records.column("ordinal")[-1].as_py() + 1)
 
 

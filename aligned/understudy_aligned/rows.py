@@ -77,7 +77,7 @@ class RowOptions:
 
 
 def spark_schema(options: RowOptions) -> str:
-    """Return the source's schema as DDL: the columns of Spark's Kafka source, and ours behind them.
+    """Return the source's schema as DDL: the columns of Spark's Kafka source, and ours after them.
 
     Sorting all rows of a query by `merge_order` gives the order of delivery. With `long_offsets` offsets are numbers,
     as Kafka's are.
@@ -270,7 +270,7 @@ class Slice(NamedTuple):
 
 
 Piece = tuple[RangeRows, Slice]
-"""Records of a range, which follow those of its piece before."""
+"""Records of a range, which follow its previous piece's."""
 
 
 class _Run(NamedTuple):

@@ -25,7 +25,7 @@ class CountPartitions(NamedTuple):
 
 
 class Seek(NamedTuple):
-    """Continue behind these cursors."""
+    """Continue after these cursors."""
 
     cursors: Mapping[TopicPartition, Cursor]
     generation: int
@@ -131,8 +131,8 @@ class SharedReadAhead:
     def add_fetched(self, index: int, turn: Fetch, fetched: Fetched, *, asked_ms: float) -> None:
         """Take the result of a `Fetch` that was sent at `asked_ms`.
 
-        A turn without records and without lags is no answer: a dead server brings just that between two errors. And a
-        cluster is back only when all brokers are: every partition that is wanted brought something.
+        A turn without records and without lags is not an answer: a dead server brings just that between two errors. And
+        a cluster is back only when all brokers are: every partition that is wanted brought something.
         """
         with self.changed:
             server = self._servers[index]
@@ -200,12 +200,12 @@ class SharedReadAhead:
                     )
 
     def set_input_state(self, index: int, losses: int, client_queue: ClientQueue | None) -> None:
-        """Note how often server number `index` continued behind lost records, and what its client's library holds."""
+        """Note how often server number `index` continued after lost records, and what its client's library holds."""
         with self.changed:
             self._servers[index].losses, self._servers[index].client_queue = losses, client_queue
 
     def losses(self) -> int:
-        """Count how often reading continued behind lost records."""
+        """Count how often reading continued after lost records."""
         with self.changed:
             return self.ahead.losses + sum(server.losses for server in self._servers)
 

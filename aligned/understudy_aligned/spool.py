@@ -63,7 +63,7 @@ class RecordsForm:
         return [records for _, records in ranges], ()
 
     def depends_on(self, end: SourceOffset) -> object:
-        """Return what a file depends on beside its ranges and the ids of their topics."""
+        """Return what a file depends on other than its ranges and the ids of their topics."""
         return None
 
 

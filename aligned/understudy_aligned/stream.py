@@ -89,7 +89,7 @@ _LOOK_MS = 1_000
 """Longest wait before the thread looks again. News wakes it up at once."""
 
 _ANSWER_FIRST_S = 0.005
-"""Pause before the thread looks at all: the answer to Spark goes first. The interpreter changes threads each 5 ms."""
+"""Pause before the thread's first poll: the answer to Spark goes first. The interpreter changes threads each 5 ms."""
 
 _STOP_S = 3.0
 """Time for which `stop` waits for a file that is being written."""
@@ -356,7 +356,7 @@ class AlignedStream:
         spans = _between(before, after)
         lost = lost_topics(self._options, after.topic_ids, {span.partition.topic for span in spans})
         spans = [span for span in spans if span.partition.topic not in lost]
-        # The counts are those of one batch. An offset further back has others.
+        # The counts are one batch's. An offset further back has others.
         records_of = after.records_of if before.batches + 1 == after.batches else {}
         topics = topics_at(self._options, after)
         return self._pack(planned_ranges(self._options, spans, topics=topics, records_of=records_of), after)

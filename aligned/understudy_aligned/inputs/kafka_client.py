@@ -173,7 +173,7 @@ class KafkaClient:
         self.queue = None if self.queue is None else ClientQueue(0, 0)
 
     def pause(self, partitions: Iterable[TopicPartition]) -> None:
-        """Stop reading partitions, and drop what is read ahead. `resume` continues behind the last returned record."""
+        """Stop reading partitions, and drop what is read ahead. `resume` continues after the last returned record."""
         if paused := [KafkaPartition(*partition) for partition in partitions]:
             self._consumer.pause(paused)
 

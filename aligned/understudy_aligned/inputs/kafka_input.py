@@ -171,7 +171,7 @@ class KafkaInput:
         return {partition: end_cursor(low) for partition, low in lows.items()}
 
     def seek(self, cursors: Mapping[TopicPartition, Cursor], *, timeout_ms: int) -> None:
-        """Continue behind these cursors. Raises DataLostError if a log begins behind its cursor. If a log ends before
+        """Continue after these cursors. Raises DataLostError if a log begins after its cursor. If a log ends before
         its cursor, `fetch` raises it once the broker refuses the position.
         """
         lows = self._client.offsets(cursors.keys(), EARLIEST, timeout_ms=timeout_ms)
@@ -320,7 +320,7 @@ class KafkaInput:
         """Handle positions that the broker refused. Raises DataLostError, or continues at what is left.
 
         Where lost data may be, a log that ends before its position is doubted first: an InputError makes the caller
-        look at the topics again. It seeks anew in one that was made anew.
+        poll the topics again. It seeks anew in one that was made anew.
         """
         timeout_ms = self._config.request_timeout_ms
         lows = self._client.offsets(gone, EARLIEST, timeout_ms=timeout_ms)

@@ -2,7 +2,7 @@
 
 The library is optional: where it is missing, or does not fit librdkafka, records come as Python objects, and a fetch
 costs three times the CPU. `make native` builds it. It is loaded as a plugin of librdkafka, so the consumer, its
-configuration, its callbacks and its positions stay those of confluent-kafka.
+configuration, its callbacks and its positions stay confluent-kafka's.
 
 Memory for large columns that is used again: the kernel clears each page of new memory, which takes longer than to
 fill it.
@@ -150,7 +150,7 @@ class _Columns(ctypes.Structure):
 
 @cache
 def native_library() -> ctypes.CDLL | None:
-    """Load the library. None: there is no library for this machine."""
+    """Load the library; None without one for this machine."""
     if not LIBRARY.is_file() or ";" in str(LIBRARY):
         return None
     try:

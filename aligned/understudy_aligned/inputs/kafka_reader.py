@@ -67,7 +67,7 @@ class FetchPosition:
         return self.end > max(self.ahead, self.ended)
 
     def advance(self, chunk: Chunk) -> None:
-        """Move behind records that came from the broker."""
+        """Move past records that came from the broker."""
         self.ahead = chunk.rows["ordinal"][-1].as_py() + 1
 
     def mark_end(self, offset: int) -> None:
@@ -81,12 +81,12 @@ class FetchPosition:
 
 
 def next_offset(cursor: Cursor) -> int:
-    """Return the offset behind a cursor. It is 0 at the beginning: what retention took of a new partition is a loss."""
+    """Return the offset after a cursor. It is 0 at the beginning: what retention took of a new partition is a loss."""
     return int(cursor.offset) + 1 if cursor.offset else 0
 
 
 def end_cursor(end: int) -> Cursor:
-    """Return the cursor of a reader whose next record is at `end` or behind it."""
+    """Return the cursor of a reader with its next record at `end` or later."""
     return Cursor(offset=str(end - 1), ordinal=end)
 
 
@@ -183,7 +183,7 @@ class _Reading:
 
     @property
     def _is_done(self) -> bool:
-        """Whether the log was read to behind the range's last record."""
+        """Whether the log was read past the range's last record."""
         return self._position > self._last or self._ended > self._last
 
     def _start(self) -> None:

@@ -122,7 +122,7 @@ def to_chunks(
 
 
 def chunks_of(columns: Columns) -> Sequence[Chunk]:
-    """Make chunks whose times are those of the records, without their headers."""
+    """Make chunks with the records' times, without their headers."""
     return _chunks(columns, _record_times_ms(columns.timestamps), None)
 
 

@@ -23,7 +23,7 @@ class UnknownTopicError(UnderstudyError):
 
 
 class DataLostError(UnderstudyError):
-    """Records behind a position were removed unread: by retention, trimming or deletion."""
+    """Records after a position were removed unread: by retention, trimming or deletion."""
 
 
 class Fetched(NamedTuple):
@@ -89,9 +89,9 @@ class Input(Protocol):
         """
 
     def seek(self, cursors: Mapping[TopicPartition, Cursor], *, timeout_ms: int) -> None:
-        """Continue behind these cursors. Other partitions keep their positions, if they have any.
+        """Continue after these cursors. Other partitions keep their positions, if they have any.
 
-        Raises DataLostError if records behind a cursor are lost already, also behind the default one. With
+        Raises DataLostError if records after a cursor are already lost, also after the default one. With
         `fail_on_data_loss` off it logs a warning instead and continues at what is left.
         """
 

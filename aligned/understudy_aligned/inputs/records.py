@@ -182,7 +182,7 @@ class TopicPartition(NamedTuple):
 
 
 class Cursor(NamedTuple):
-    """The position of a reader in one partition, behind the last record that it read.
+    """The position of a reader in one partition, after the last record that it read.
 
     `offset` is that record's offset in the form of its input; "" is the beginning of the log. `ordinal` is the least
     number that the next record can have: its offset in Kafka, a count of records elsewhere. `time_ms` is the partition
@@ -204,7 +204,7 @@ class Chunk:
 
 
 RECORD_OVERHEAD_BYTES = 96
-"""Memory that a buffered record takes beside its bytes: an offset as text, ends of key and value, and the planner's
+"""Memory overhead of a buffered record: an offset as text, ends of key and value, and the planner's
 arrays, which have room to grow. Records of 10 bytes take 90 to 150 in all.
 """
 

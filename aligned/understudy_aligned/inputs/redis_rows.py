@@ -141,9 +141,9 @@ def stream_info(reply: Sequence[object]) -> StreamInfo:
 
 
 def find_loss(place: StreamPosition, info: StreamInfo | None) -> str | None:
-    """Return the evidence that entries behind `place` were removed unread. None without evidence.
+    """Return the evidence that entries after `place` were removed unread. None without evidence.
 
-    `info` is None for a stream that does not exist. While an entry up to `place` exists, nothing behind it was trimmed.
+    `info` is None for a stream that does not exist. While an entry up to `place` exists, nothing after it was trimmed.
     When all of them are gone, the number of removed entries must be the number that was counted.
     """
     if not place.offset:
@@ -194,7 +194,7 @@ def with_known_counts(place: StreamPosition, info: StreamInfo | None) -> StreamP
 
 
 def advance(place: StreamPosition, entries: Sequence[Entry], info: StreamInfo | None) -> StreamPosition:
-    """Return the position behind `entries`, read at the moment of `info`. `place` must have known counts."""
+    """Return the position after `entries`, read at the moment of `info`. `place` must have known counts."""
     if info is None or info.last == NO_ENTRY_EVER:
         return place
     if not entries:

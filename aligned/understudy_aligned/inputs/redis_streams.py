@@ -78,7 +78,7 @@ class StreamServer:
     def read_streams(self, wanted: Sequence[tuple[str, str, int]]) -> Sequence[StreamReply]:
         """Read the state and entries of streams in one transaction.
 
-        Each item of `wanted` is a key, the ID to read behind ("" for the beginning), and a number of entries.
+        Each item of `wanted` is a key, the ID to read after ("" for the beginning), and a number of entries.
         """
         with self._translated("reading streams"), self._client.pipeline(transaction=True) as pipe:
             for key, behind, count in wanted:
@@ -96,7 +96,7 @@ class StreamServer:
             return reply
 
     def wait(self, places: Sequence[tuple[str, str]], *, timeout_ms: int) -> bool:
-        """Wait until a stream has an entry behind its ID, and return whether one has.
+        """Wait until a stream has an entry after its ID, and return whether one has.
 
         Waits at most half of the request timeout, so that the answer itself is not late.
         """

@@ -1,6 +1,6 @@
 """The rules of the option `timestamp`, and the reading of timestamps by them, in the planner and on executors.
 
-Values of Avro and Protobuf are decoded as far as a timestamp needs it, by a schema that the user gives. Decoders raise
+Values of Avro and Protobuf are decoded only up to the timestamp, by a schema that the user gives. Decoders raise
 whatever their packages raise for bytes that do not fit.
 """
 
@@ -130,7 +130,7 @@ def _check_path(schema: Any, names: Sequence[str]) -> None:
 
 
 def _up_to_field(schema: Any, name: str) -> Any:
-    """Leave out the fields of a record behind this one: they come after it in a value, too."""
+    """Leave out the fields of a record after this one: they come after it in a value, too."""
     if not isinstance(schema, dict) or "fields" not in schema:
         return schema
     names = [each["name"] for each in schema["fields"]]
@@ -288,7 +288,7 @@ def header_time_ms(rule: TimestampRule, headers: Headers | None) -> int | None:
 
 
 def pointed(place: str) -> list[str]:
-    """Return the names on the way to a place: those of a JSON Pointer, or one field."""
+    """Return the names on the way to a place: a JSON Pointer's, or one field."""
     if not place.startswith("/"):
         return [place]
     return [part.replace("~1", "/").replace("~0", "~") for part in place.split("/")[1:]]

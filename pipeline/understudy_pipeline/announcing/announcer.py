@@ -40,13 +40,13 @@ RETRY_MS = 1000
 """Pause before the next try after Redis failed, and between looks for a plan while no commit arrives."""
 
 REPEAT_MS = 60_000
-"""Interval at which the names are sent again, so that a Redis that was emptied gets them back."""
+"""Interval of resending the names, so that a Redis that was emptied gets them back."""
 
 MAX_PLANS = 20
 """Number of plans that are searched for stateful aggregations: a query without one by then has no aggregation."""
 
 _STOP_S = 3.0
-"""Time for which `close` waits for the last messages to be sent. Each call to Redis has a shorter deadline."""
+"""Longest time that `close` waits for the last messages to be sent. Each call to Redis has a shorter deadline."""
 
 
 def announce(
@@ -105,7 +105,7 @@ class Announced:
         self._changed = threading.Condition()
         self._last_version: int | None = None
         self._pending_version: int | None = None
-        """The newest commit whose hint is not sent yet. Only one is kept, so that a slow Redis builds no queue."""
+        """The newest commit without a sent hint. Only one is kept, so that a slow Redis builds no queue."""
         self._closing = False
         self._announcement: Announcement | None = None
         self._location: Announcement | None = None

@@ -48,7 +48,7 @@ class Function:
 class StatefulAggregate:
     """An aggregation as executed. `saved` are the columns that go to the state store: the keys and all buffers.
 
-    `state_format` is the version of the row layout: from 2 on, the keys are not stored again beside the buffers. With a
+    `state_format` is the version of the row layout: from 2 on, the keys are not repeated next to the buffers. With a
     `session` window whole rows are, and `keys` are without it.
     """
 
@@ -64,7 +64,7 @@ class StatefulAggregate:
 class Output:
     """An output column of an aggregation or a projection, as the user named it.
 
-    It shows the column `source` (its own id, or that of the column it renames), or the grouping expression at index
+    It shows the column `source` (its own id, or the renamed column's), or the grouping expression at index
     `grouping`, or the result of an aggregate function: `result_ids` has its id, then those of equal functions.
     """
 

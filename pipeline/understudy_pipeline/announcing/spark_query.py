@@ -1,7 +1,7 @@
 """The running query as `announcer` needs it, read over py4j.
 
 The listener is our own py4j proxy, which reads two fields of an event. PySpark's `StreamingQueryListener` builds the
-whole event in Python: some 70 ms of calls, with which it falls seconds behind a quick query.
+whole event in Python: some 70 ms of calls, so it would fall seconds behind a quick query.
 
 The plan is read into plain values, once per query: every attribute access is a call to the JVM. Nodes of a plan are
 recognised by their class names, which are the same in all of Spark 4.

@@ -1,4 +1,4 @@
-"""The access check in front of a service: every request passes it before routing, in the protocol and by ASGI.
+"""The access check of a service: every request passes it before routing, in the protocol and by ASGI.
 
 The protocol asks `lookup` and `peer` for requests that it can answer without ASGI. Requests that they do not grant go
 on by ASGI, where `admitted` grants them or answers with the problem: refusing is written once.
@@ -120,8 +120,8 @@ _LOOKUPS = (b"keys/", b"keys?", b"lookup")
 Choose = Callable[[bytes, Principal], str | None]
 """A function that returns the application of a path for a principal; None where no single one answers.
 
-It raises the problem of a request whose application is unknown, or not one. Of applications and stores that the
-principal does not see it says the same as of those that do not exist.
+It raises the problem of an unknown or ambiguous application. Applications and stores that the principal does not see
+are answered like missing ones.
 """
 
 _NAME_AT = len(APPLICATIONS)
@@ -413,7 +413,7 @@ class Access:
     # ---- the service's side
 
     def start(self) -> None:
-        """Begin to look at the files, on the running loop. Log when the service is open to other machines."""
+        """Begin to watch the files, on the running loop. Log when the service is open to other machines."""
         if self.exposure is not None:
             log.warning(
                 "INSECURE: other machines may reach this service, and %s (insecure_bind)",

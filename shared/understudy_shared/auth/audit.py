@@ -1,4 +1,4 @@
-"""The audit log: refusals, looks at the service, changes and sign-ins. Lookups that are granted have no line.
+"""The audit log: refusals, operators' reads, changes and sign-ins. Granted lookups have no line.
 
 Each event is one structured line of the logger `understudy_shared.auth.audit`. It has a mark of a key, never the key.
 Requests cannot fill a disk: equal refusals and equal looks have one line in a minute, and each kind of line has a

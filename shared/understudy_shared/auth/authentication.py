@@ -1,6 +1,6 @@
 """Known credentials: by the files of keys and secrets, by sessions that keys began, by tokens of issuers.
 
-A thread looks at files, and tasks ask issuers: their results count from the next request on.
+A thread polls the files, and tasks ask issuers: their results count from the next request on.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 LOOK_EVERY_S = 1.0
-"""Interval at which files are looked at: a revoked key is refused within two seconds."""
+"""Interval of polling the files: a revoked key is refused within two seconds."""
 
 CREDENTIALS, ISSUERS = "credentials", "issuers"
-"""The causes by which a service is degraded: files of credentials cannot be used, issuers do not give their keys."""
+"""The causes of degradation: files of credentials cannot be used, issuers do not give their keys."""
 
 MAX_TOKENS = 10_000
 """Number of cached tokens, 2 KiB each. Others are checked again when they come."""
@@ -162,7 +162,7 @@ class KnownCredentials:
     # ---- the service's side
 
     def start(self) -> None:
-        """Begin to look at the files, and to ask issuers, on the running loop."""
+        """Begin to poll the files, and to ask issuers, on the running loop."""
         if self._issuers is not None:
             self._issuers.look()
         if self._file is not None or self._identity.file is not None or self._identity.tls is not None:

@@ -93,7 +93,7 @@ class ClusterIdentity:
         return None if self.tls is None else self.tls.peers
 
     def tls_failure(self, host: str, error: BaseException | None) -> str | None:
-        """Return the TLS trouble behind a failed connection to a node, if any. It is counted and logged."""
+        """Return the TLS cause of a failed connection to a node, if any. It is counted and logged."""
         return None if self.tls is None else self.tls.failed_to_connect(host, error)
 
     def look(self) -> bool:
@@ -120,5 +120,5 @@ class ClusterIdentity:
 
 
 def naming(application_id: str) -> bytes:
-    """Return the header line by which an internal call names its application; empty without one."""
+    """Return the header line that names the application of an internal call; empty without one."""
     return b"%b: %b\r\n" % (APPLICATION_HEADER, quote(application_id, safe="").encode()) if application_id else b""

@@ -66,7 +66,7 @@ from understudy_shared.base.texts import clipped, did_you_mean
 from understudy_shared.http.opener import is_loopback
 
 MAX_ROLE_VALUES = 1000
-"""Limit on the roles or groups of a claim that are looked at."""
+"""Limit on the roles or groups of a claim that are read."""
 
 MAX_CLAIM_CHARS = 256
 
@@ -286,7 +286,7 @@ def _patterns(stored: Collection[str] | None) -> frozenset[str]:
 
 
 def _refuse_insecure(url: str, where: str) -> None:
-    """Refuse a URL by which a stranger on the way could exchange keys and so sign in: TLS or loopback only."""
+    """Refuse a URL that lets a man in the middle replace keys and so sign in: TLS or loopback only."""
     try:
         parts = urlsplit(url)
         host = parts.hostname or ""

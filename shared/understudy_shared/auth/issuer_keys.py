@@ -141,7 +141,7 @@ def _algorithms_of(member: Mapping[str, Any]) -> frozenset[str]:
 class KeySetAge:
     """The age of a key set, and when it may be fetched. Rule: two fetches are COOL_DOWN_S apart at least.
 
-    Times are those of the clock by which tokens end. When it is put back the cool-down is longer, once.
+    Times are by the clock that ends tokens. If it is set back the cool-down is longer, once.
     """
 
     def __init__(self) -> None:

@@ -121,7 +121,7 @@ def _why_not(method: str, headers: Mapping[str, str], *, is_out: bool) -> Proble
 
 
 async def _send_on(scope: Scope, send: Send, is_secure: bool, value: str, where: str) -> None:
-    """Set the cookie, for the paths of this service as far as it knows them, and send the browser on."""
+    """Set the cookie, for the known paths of this service, and redirect the browser."""
     secure = "; Secure" if is_secure else ""
     cookie = f"{COOKIE}={value}; Path={scope.get(ROOT_PATH, '')}/; HttpOnly; SameSite=Strict{secure}".encode()
     sent = ((b"set-cookie", cookie), (b"location", address_of(scope, where).encode()), *HEADERS)

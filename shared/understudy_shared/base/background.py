@@ -25,7 +25,7 @@ cancellation that comes as its work is done.
 
 
 async def shielded(task: asyncio.Future[T]) -> T:
-    """Wait for a task that goes on when its waiter is cancelled. `asyncio.shield` of Python 3.14 logs what the task
+    """Wait for a task that continues when its waiter is cancelled. `asyncio.shield` of Python 3.14 logs what the task
     raises then as an error, although its waiter has gone.
     """
     task.add_done_callback(_look_at)
@@ -56,7 +56,7 @@ class Supervisor:
 
     @property
     def dead(self) -> str | None:
-        """The reason why the service cannot go on; None while it can."""
+        """The reason why the service must end; None while it runs."""
         return None if self.failure is None else f"background task {self.failure[0]!r} died: {self.failure[1]!r}"
 
     async def stop(self) -> None:

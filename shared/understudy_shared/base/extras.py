@@ -38,7 +38,7 @@ def requirement(extras: str, *, exactly: bool = False) -> str:
 
 
 def find_links(extras: str) -> list[str]:
-    """Return the options by which an installer finds `understudy-aligned`: it lies beside the file of this package."""
+    """Return the options for an installer to find `understudy-aligned`: it lies next to the file of this package."""
     _, origin = _installed()
     is_file = origin.startswith("file://") and origin.endswith((".whl", ".tar.gz"))
     if not is_file or _WITH_ALIGNED.isdisjoint(extras.split(",")):

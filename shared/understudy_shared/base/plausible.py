@@ -56,7 +56,7 @@ def is_later(claimed: Order, known: Order) -> bool:
 
 
 def highest_plausible(claimed: Iterable[Order], known: Order) -> Order:
-    """Return the highest of `claimed` that can exist beside `known`; (0, 0) when no claimed number can."""
+    """Return the highest of `claimed` that is plausible given `known`; (0, 0) if none of them is."""
     return max((order for order in set(claimed) if is_plausible_order(order, known)), default=(0, 0))
 
 

@@ -46,7 +46,7 @@ class LogThrottle:
         """
         self._forgets = forgets
         self._refused = 0
-        """Lines of kinds for which there was no room, since the last line that was admitted."""
+        """Lines of kinds without room, since the last admitted line."""
         self._logged: dict[Hashable, tuple[float, int]] = {}
         """The time at which a line of each kind was logged last, and how many were left out since; the oldest first."""
 
@@ -130,14 +130,14 @@ class RetryBudget:
         return f"RetryBudget({self._balance:.1f} left, {self.spent} spent)"
 
     def asked(self, keys: int) -> None:
-        """Count keys that readers ask for. They are earned at the next look at the balance."""
+        """Count keys that readers ask for. They are earned when the balance is next read."""
         self._keys += keys
 
     def balance(self, now_ms: float) -> float:
         """Return the units that may be spent now."""
         elapsed_ms = max(0.0, now_ms - self._at_ms)
         fades = elapsed_ms / FADE_MS
-        # Units were earned evenly since the last look and faded since: this share of them is left.
+        # Units were earned evenly since the last reading and faded since: this share of them is left.
         left = -math.expm1(-fades) / fades if fades > 0 else 1.0
         self._balance = self._balance * math.exp(-fades) + (self._keys * self._share + elapsed_ms * self._per_ms) * left
         self._at_ms += elapsed_ms

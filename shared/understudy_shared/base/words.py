@@ -1,6 +1,6 @@
 """The words of the project as frozen types (docs/glossary.md defines them).
 
-Versions are KIP-535's offsets: version N+1 is what micro-batch N left behind. Unknown lag is `None`, never 0.
+Versions are KIP-535's offsets: version N+1 is the result of micro-batch N. Unknown lag is `None`, never 0.
 """
 
 from __future__ import annotations
@@ -20,23 +20,23 @@ StoreName = NewType("StoreName", str)
 
 
 WRITES_REFUSED = "bus-writes-refused"
-"""The cause by which a node is degraded whose writes the bus refuses: it says so in its heartbeats."""
+"""The cause of degradation of a node when the bus refuses its writes: it says so in its heartbeats."""
 
 UNSIGNED_ACCEPTED = "gossip-unsigned"
-"""The cause by which a service is degraded that has a key and accepts unsigned documents all the same."""
+"""The cause of degradation of a service that has a key but accepts unsigned documents."""
 
 
 GOSSIP_KEY_MISSING = "gossip-key-missing"
-"""The cause by which a service is degraded that hears signed heartbeats and has no key."""
+"""The cause of degradation of a service that hears signed heartbeats and has no key."""
 
 LEASE_HELD_BY_UNSIGNED = "lease-held-by-unsigned"
-"""The cause by which a node is degraded that took the lease over from a process without the key."""
+"""The cause of degradation of a node that took the lease over from a process without the key."""
 
 FORKED = "forked"
-"""The cause by which a node is degraded that its cluster refuses: it follows another history of the checkpoint."""
+"""The cause of degradation of a node that its cluster refuses: it follows another history of the checkpoint."""
 
 FORK_FOUND = "fork-found"
-"""The cause by which a service is degraded that knows such a node."""
+"""The cause of degradation of a service that knows such a node."""
 
 
 class StoreKind(StrEnum):

@@ -27,7 +27,7 @@ MAX_SCANNED = 4096
 """Limit on the values of one scan: four times the largest planned cluster, as in view.py."""
 
 MAX_KEYS_VISITED = 100_000
-"""Limit on the keys of any kind that one listing of keys looks at: others may use the same Redis."""
+"""Limit on the keys of any kind that one listing visits: others may use the same Redis."""
 
 MAX_SCANNED_BYTES = 64 * 1024 * 1024
 """Limit on the bytes of one scan: an ordinary heartbeat has less than 1 kB."""

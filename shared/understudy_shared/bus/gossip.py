@@ -121,7 +121,7 @@ CATALOGUE_EXPIRY_MS = 24 * 3600 * 1000
 """Expiry of a catalogue. Nodes rewrite theirs far more often; one that is a day old is never read."""
 
 LET_GO_EXPIRY_MS = 24 * 3600 * 1000
-"""Expiry of an announcement whose location was taken out: time for every node to read it."""
+"""Expiry of an announcement without its location: time for every node to read it."""
 
 MAX_SOURCES = 256
 """Number of sources of refused documents that have a line in the log each; more of them share one line per kind."""
@@ -232,7 +232,7 @@ class Gossip:
         return found
 
     async def applications(self) -> Applications:
-        """Count the applications that have keys on this bus, as far as they are read."""
+        """Count the applications among the keys of this bus that are read."""
         return await applications_on(self._bus)
 
     async def write_catalogue(self, digest: str, catalogue: Catalogue) -> None:
@@ -378,7 +378,7 @@ class Gossip:
 
     async def _open(self, kind: type[M], found: Authentic, turns: _Turns, *, where: str) -> M | None:
         if found.kind != _KIND_OF[kind]:
-            self.refuse(kind.__name__.lower(), f"something that is no {kind.__name__.lower()} ({where})")
+            self.refuse(kind.__name__.lower(), f"something that is not a {kind.__name__.lower()} ({where})")
             return None
         return await self._decode(kind, found.document, turns, where=where)
 

@@ -80,7 +80,7 @@ class Signature(NamedTuple):
 
 
 class SignedContent(NamedTuple):
-    """The signed content beside the stamp: the application, and the document as it is sent."""
+    """The signed content besides the stamp: the application, and the document as it is sent."""
 
     application_id: str
     kind: bytes
@@ -365,7 +365,7 @@ class MessageAuth:
     # ---- the lease
 
     def signed_owner(self, owner: str) -> str:
-        """Return the owner of a lease, with a signature behind it if there is a key."""
+        """Return the owner of a lease, followed by a signature if there is a key."""
         if self._keys is None:
             return owner
         line = self._keys.current().sign(_OWNER, SignedContent(self._application_id, _LEASE, owner.encode()))

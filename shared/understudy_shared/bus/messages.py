@@ -40,7 +40,7 @@ class SeenCommit(Part):
     digest: str = Field(default="", max_length=16)
 
     def is_same_as(self, other: SeenCommit) -> bool:
-        """Whether both are one commit, as far as they can tell."""
+        """Whether both can be the same commit."""
         if self.digest and other.digest and self.digest != other.digest:
             return False
         return is_same_time(self.committed_at_us, other.committed_at_us)
@@ -184,7 +184,7 @@ class Freshness(Part):
 
 
 class QueryProgress(Part):
-    """The progress of the query itself, as far as a node saw the checkpoint's files change."""
+    """The progress of the query itself, by what a node saw of the checkpoint's files."""
 
     since_commit_ms: Count | None = None
     """Time since the last commit arrived; None when this node saw no commit arrive."""
@@ -206,7 +206,7 @@ class Applied(Part):
 
 
 class Load(Part):
-    """The work of a node, by which the assignor balances: for this application, and for the others of its process."""
+    """The work of a node, for the assignor to balance: for this application, and for the others of its process."""
 
     operator_bytes: dict[Annotated[str, StringConstraints(max_length=9)], Count] = Field(
         default_factory=dict, max_length=MAX_STORES
@@ -392,7 +392,7 @@ class Assignment(Message):
 
 
 class CommitHint(Message):
-    """The query committed `version`: look at the commit log now. Only a hint; the commit log is the authority."""
+    """The query committed `version`: poll the commit log now. Only a hint; the commit log is the authority."""
 
     version: Count
 

@@ -302,7 +302,7 @@ class RedisBus:
                     return await work()
         except FAILURES as error:
             if isinstance(error, OTHER_SHAPE):
-                await self._pool.leave()  # The next bytes on this connection may be no reply either.
+                await self._pool.leave()  # The next bytes on this connection may not be a reply either.
             elif self._refusals.refused(
                 error, asyncio.get_running_loop().time(), self._random.random(), opened=self._pool.opened
             ):

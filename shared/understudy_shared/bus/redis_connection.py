@@ -66,7 +66,7 @@ def refuse_bad_files(options: Mapping[str, Any]) -> None:
         raise SettingsError(
             f"the files for TLS to Redis cannot be used: {error}",
             where=", ".join(files.values()) or "its options",
-            fix="Give files in PEM format; the key must be that of the certificate",
+            fix="Give files in PEM format; the key must match the certificate",
         ) from None
 
 
@@ -113,7 +113,7 @@ _BY_REASON = (
 
 
 def tls_trouble(error: BaseException) -> Trouble | None:
-    """Find the TLS trouble behind an error of redis-py; None when TLS had no part in it (pure)."""
+    """Find the TLS cause of an error of redis-py; None if TLS had no part in it (pure)."""
     found: BaseException | None = error
     while found is not None and not isinstance(found, ssl.SSLError):
         found = found.__cause__ or found.__context__
@@ -228,7 +228,7 @@ def sentinel_place(url: str) -> SentinelPlace | None:
 
 
 def connection_options(url: str, parse: Parse, *, timeout_s: float, **ours: object) -> dict[str, Any]:
-    """Return the options of a redis-py connection pool: those of the URL, overridden by those that the bus relies on.
+    """Return the options of a redis-py connection pool: the URL's, overridden by those that the bus relies on.
 
     Raises SettingsError for a URL that names no Redis.
     """
@@ -257,8 +257,8 @@ class Refusals:
     """The refusals of a server, and when to leave it for them (pure: no I/O, no clock).
 
     The address of a Redis may stay when its primary changes: open connections then lead to a replica for ever, and new
-    ones to the new primary. A replica is left at once; a server that loads its data, or lacks replicas, when it goes on
-    to refuse. Further times come after growing pauses.
+    ones to the new primary. A replica is left at once; a server that loads its data, or lacks replicas, if it keeps
+    refusing. Further times come after growing pauses.
     """
 
     def __init__(self) -> None:

@@ -120,7 +120,7 @@ class TaskPool(aio.ConnectionPool):
             await connection.disconnect(nowait=True)
 
     async def check(self, connection: AbstractConnection, *, was_primary: bool) -> None:
-        """Raise redis-py's ConnectionError when another server than that of this connection is the primary now.
+        """Raise redis-py's ConnectionError if the server of this connection is no longer the primary.
 
         Without sentinels that is so when the server of the calls has another part than this connection's had when it
         began: it has become a replica, or the address leads to another server.

@@ -1,7 +1,7 @@
 """The settings of every service that uses the bus: which Redis, how to reach it, and how messages are signed.
 
 The files for TLS and the password file that settings name are put into the URL of the Redis. So a password never stands
-in a command line, and all code behind the settings knows one URL only.
+in a command line, and all later code knows only one URL.
 """
 
 from __future__ import annotations

@@ -145,8 +145,8 @@ MAX_NODES = 4096
 """Four times the largest planned cluster. Known nodes are admitted beyond it."""
 
 MIN_STRANGERS, STRANGERS_PER_KNOWN_NODE = 256, 4
-"""Strangers that are admitted beside known nodes. A cluster may grow fivefold with each assignment, and invented
-nodes cost little more than the real ones. While no node is known, only `MAX_NODES` limits them.
+"""Strangers that are admitted in addition to known nodes. A cluster may grow fivefold with each assignment, and
+invented nodes cost little more than the real ones. While no node is known, only `MAX_NODES` limits them.
 """
 
 MAX_STRANGERS_TASKS = 262_144
@@ -160,7 +160,7 @@ LOOK_AGAIN_MS = 100
 
 
 def limit_beside(known: int) -> int:
-    """Return how many nodes are admitted in all beside so many known ones, dead or alive."""
+    """Return how many nodes are admitted in all, given so many known ones, dead or alive."""
     return known + max(MIN_STRANGERS, STRANGERS_PER_KNOWN_NODE * known) if known else MAX_NODES
 
 
@@ -403,7 +403,7 @@ class ClusterView:
         return {node_id: endpoints[node_id].host_info() for node_id in self.silence.due(words, now_ms=now_ms)}
 
     def _all_spoke(self, now_ms: float) -> bool:
-        """Whether no node is silent, not even for as long as before it is asked. Nodes are looked at only when one can
+        """Whether no node is silent, not even for as long as before it is asked. Nodes are checked only when one can
         be: a thousand that speak every second are asked for a few times a second.
         """
         if now_ms > self._spoken_until_ms:

@@ -1,9 +1,9 @@
 """Sources for a start without the bus: seed nodes to ask, and the last document of each kind, kept on disk.
 
-A file is written beside the one before it, synced, and renamed over it, so a process that is killed leaves one or
-the other, whole. It contains its format, a hash, and, with a key, a signature. A file that is damaged, foreign,
-oversized, unsigned or of a later release causes a warning, and counts as missing. A folder that cannot be written
-causes one warning: the files are never needed while the bus is available.
+A file is written next to the old one, synced, and renamed over it, so a process that is killed leaves one or the other,
+whole. It contains its format, a hash, and, with a key, a signature. A file that is damaged, foreign, oversized,
+unsigned or of a later release causes a warning, and counts as missing. A folder that cannot be written causes one
+warning: the files are never needed while the bus is available.
 """
 
 from __future__ import annotations

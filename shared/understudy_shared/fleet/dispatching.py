@@ -226,8 +226,8 @@ AnyServed = TypeVar("AnyServed", bound=Served)
 
 
 class Fleet(Generic[AnyServed]):
-    """The ASGI application in front of many. `applications` changes while it runs; a request stays where it began.
-    `unknown_why` returns why not all applications are known, None once they are.
+    """The ASGI application that dispatches to many. `applications` changes while it runs; a request stays where it
+    began. `unknown_why` returns why not all applications are known, None once they are.
     """
 
     def __init__(self, own: App, access: Access, unknown_why: Callable[[], str | None] = lambda: None) -> None:

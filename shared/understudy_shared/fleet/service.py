@@ -111,7 +111,7 @@ class Reported(Served, Protocol):
         """Return its readiness, and its causes of being degraded."""
 
     def metrics(self) -> Iterable[Metric]:
-        """Return its own families, without those of the process."""
+        """Return its own families, without the process's."""
 
 
 def readiness(applications: Mapping[str, Reported]) -> Status:
@@ -253,7 +253,7 @@ class FleetService(HttpService, Generic[AnyReported]):
         return Status(reasons, {**found.causes, **self.causes()})
 
     def dead(self) -> str | None:
-        """Return why the process cannot go on: a bug in one application is not a reason while others live."""
+        """Return why the process must end: a bug in one application is not a reason while others live."""
         if self.tasks.dead is not None:
             return self.tasks.dead
         reasons = [each.dead for each in self.applications.values()]

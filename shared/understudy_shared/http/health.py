@@ -1,6 +1,6 @@
 """Readiness for machines, and health for an operator: the fault, its impact, its cause, and what to do (data).
 
-Each indicator looks at one thing; the worst state wins. A fault that readers notice is `hurt`, one that takes away a
+Each indicator checks one thing; the worst state wins. A fault that readers notice is `hurt`, one that takes away a
 reserve is `attention`. Nodes and routers report alike.
 """
 
@@ -15,7 +15,7 @@ from understudy_shared.spark.temporal import utc_text
 
 
 class Status(NamedTuple):
-    """The reasons why a service is not ready, empty when it is; and the causes by which it is degraded."""
+    """The reasons why a service is not ready, empty when it is; and the causes of its degradation."""
 
     reasons: tuple[str, ...] = ()
     causes: Mapping[str, str] = {}

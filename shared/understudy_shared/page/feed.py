@@ -1,4 +1,4 @@
-"""The stream of the overview: one look at the cluster a second, however many viewers there are.
+"""The stream of the overview: the cluster is read once a second, however many viewers there are.
 
 A viewer has no queue. It knows the tick of the last message that it got, and takes the changes since then when its
 connection has room: a slow viewer skips ticks, and a very slow one gets the whole document again. Messages go out in
@@ -39,7 +39,7 @@ TICK_MS = 1000
 MAX_PAUSE_MS = 10_000
 
 LOOP_SHARE = 0.1
-"""Largest share of the loop for looking at the cluster, and for drawing: a costly page is drawn less often, and in a
+"""Largest share of the loop for reading the cluster, and for drawing: a costly page is drawn less often, and in a
 huge cluster in trouble ticks come later, at least every MAX_PAUSE_MS."""
 
 MAX_KEPT = 16
@@ -176,7 +176,7 @@ class Feed(Generic[Shown]):
         self._texts: dict[int | None, bytes] = {}
         """The messages of now, by the tick of the viewers that get them."""
         self._looked_ms = self._good_until_ms = float("-inf")
-        """The time at which the last look began, and the time until which a new viewer may get its result."""
+        """The start of the last reading, and the time until which a new viewer may get its result."""
         self._looking = asyncio.Lock()
         self._watched = asyncio.Event()
         self._changed = asyncio.Event()
@@ -202,7 +202,7 @@ class Feed(Generic[Shown]):
             await asyncio.sleep(wait_ms / 1000)
 
     async def overview(self, *, max_age_ms: float = TICK_MS) -> Shown:
-        """Return the overview, at most `max_age_ms` old. Callers at the same time share one look."""
+        """Return the overview, at most `max_age_ms` old. Concurrent callers share one reading."""
         async with self._looking:
             age_ms = self._clock.monotonic_ms() - self._looked_ms
             if self._now is None or max_age_ms <= 0 or age_ms > max_age_ms:

@@ -1,6 +1,6 @@
 """The columns of a store by the names that questions use: `n`, or `key.n`, `value.n`, `result.n` (pure).
 
-A name that two parts of a row have needs its part in front. A field of a struct is named behind the struct:
+A name that two parts of a row have must be qualified by its part. A field of a struct is named after the struct:
 `window.start`.
 """
 

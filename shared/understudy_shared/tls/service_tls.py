@@ -25,7 +25,7 @@ from understudy_shared.tls.trouble import TlsReason, TlsSide, TlsTrouble, tls_tr
 log = logging.getLogger(__name__)
 
 TLS = "tls"
-"""The cause by which a service is degraded."""
+"""The cause of degradation."""
 
 SOON_PART, SOON_MAX_S = 0.1, 7 * 24 * 3600.0
 """A certificate ends soon in the last tenth of its life, at most a week: it should be renewed at two thirds."""
@@ -49,7 +49,7 @@ class ServiceTls:
         self.reloads: Counter[str] = Counter()
         self._now_s = now_s
         self._seen = _signature_of(plan)
-        """The signature of the files at the last look. They may have been refused then."""
+        """The signature of the files at the last check. They may have been refused then."""
         self._again_s = math.inf
         """The time at which files that have not changed are read again."""
         self.material = load(plan)
@@ -86,7 +86,7 @@ class ServiceTls:
         return self.material.client
 
     def failed_to_connect(self, host: str, error: BaseException | None) -> str | None:
-        """Note that a connection to a node failed, and return the TLS trouble behind it, if any."""
+        """Note that a connection to a node failed, and return its TLS cause, if any."""
         trouble = tls_trouble(error)
         if trouble is None:
             return None
@@ -117,7 +117,7 @@ class ServiceTls:
             self._refuse(str(error))
             return
         if signature != _signature_of(self.plan):
-            return  # The files change right now: the next look reads them whole.
+            return  # The files change right now: the next check reads them whole.
         self._seen, self.material, self.refused, self._again_s = signature, material, None, math.inf
         self._reminder.reset()
         self.reloads["used"] += 1

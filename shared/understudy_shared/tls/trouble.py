@@ -1,4 +1,4 @@
-"""Reasons for which a connection by TLS fails, with their texts and labels; and who may call whom, by names (pure).
+"""Reasons why a TLS connection fails, with their texts and labels; and who may call whom, by names (pure).
 
 The name of a service is the only URI among the subjectAltNames of its certificate, in SPIFFE style:
 `spiffe://<trust domain>/understudy/<application>/<role>`. Characters of the application that a path may not have are
@@ -113,7 +113,7 @@ def is_http(first: bytes) -> bool:
 
 
 def tls_trouble(error: BaseException | None) -> TlsTrouble | None:
-    """Find the TLS trouble behind an error, or behind its cause; None when TLS had no part in it."""
+    """Find the TLS trouble in an error or in its cause; None if there is no TLS trouble."""
     found = error
     while found is not None and not isinstance(found, ssl.SSLError):
         found = found.__cause__ or found.__context__

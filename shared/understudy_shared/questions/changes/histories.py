@@ -1,6 +1,6 @@
 """Histories of keys, the same at nodes and routers, and the call by which a router asks a node.
 
-The reply is the part of the answer behind the key: a router passes it on without parsing it.
+The reply is the part of the answer after the key: a router passes it on without parsing it.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class HistoryHop(StoreOfHop):
 
 
 def decode_history(body: bytes) -> bytes:
-    """Return the JSON behind the key. Raises BadHopError for a reply that is not a history."""
+    """Return the JSON after the key. Raises BadHopError for a reply that is not a history."""
     if not body.startswith(b'{"partition":') or not body.endswith(b"}\n"):
         raise BadHopError("the reply is not a history")
     return body[1:]
@@ -124,7 +124,7 @@ class Histories(ABC):
 
     @abstractmethod
     async def read(self, name: str, partition: int, row: bytes, asked: HistoryRange) -> bytes:
-        """Return a page of a history, as the JSON behind the key. Raises the problem of one that cannot be read."""
+        """Return a page of a history, as the JSON after the key. Raises the problem of one that cannot be read."""
 
     async def answer(self, name: str, form: list[str], query: bytes, authorization: Authorization) -> bytes:
         """Return the answer to a request. Raises its problem."""

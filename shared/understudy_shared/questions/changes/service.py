@@ -1,8 +1,7 @@
 """The changes of a store, the same at nodes and routers: what each version of a range changed, as lines of JSON.
 
-The order is that of versions, and within a version that of partitions. Behind the changes of a version comes a line
-with its position. The reply to a router is a line of JSON and opaque bytes: the lines of each version, passed on
-unread.
+Changes are ordered by version, then by partition. After the changes of a version comes a line with its position. The
+reply to a router is a line of JSON and opaque bytes: the lines of each version, passed on unread.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Exports of a store, the same at nodes and routers: all rows of a question as one stream, at one version.
 
 Rule: nothing is sent before the version is chosen and the first part is read, so what cannot begin is a problem
-document. What is sent ends with a record that says how many rows there were. What cannot go on ends with a record of
-its error in its place, and with a broken connection.
+document. What is sent ends with a record that says how many rows there were. A stream that fails ends with a record of
+its error instead, and with a broken connection.
 """
 
 from __future__ import annotations

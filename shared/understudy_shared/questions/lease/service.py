@@ -96,7 +96,7 @@ GRANT_S: Final = 40.0
 """Time of one request: a little more than the longest wait for a version."""
 
 LOOK_AGAIN_S: Final = 0.02
-"""Time between two looks at what tasks show: a commit becomes visible on all nodes within moments."""
+"""Time between two polls of what tasks show: a commit becomes visible on all nodes within moments."""
 
 MAX_BODY_BYTES: Final = 64 * 1024
 

@@ -13,7 +13,7 @@ import orjson
 
 MEDIA_TYPE: Final = "text/event-stream"
 KEEP_ALIVE: Final = b": there is no news\n\n"
-"""A comment, by which client and proxies see that the stream lives."""
+"""A comment that shows client and proxies that the stream lives."""
 
 MIN_RETRY_MS: Final = 1_000
 MAX_RETRY_MS: Final = 5_000
@@ -32,7 +32,7 @@ class KeyEvent(StrEnum):
 
 
 class EndReason(StrEnum):
-    """The reason for which a service ends a watch."""
+    """The reason why a service ends a watch."""
 
     STOPPING = "stopping"
     MOVED = "moved"

@@ -1,7 +1,7 @@
-"""Watches of all keys with a prefix, the same at nodes and routers: a scan of one version, then the changes behind it.
+"""Watches of all keys with a prefix, the same at nodes and routers: a scan of one version, then the changes after it.
 
 Nothing is held for a watcher but digests: what it was not sent yet is read from the changelogs, by the code of
-`/changes`, when it comes. So a watch goes on at any service, and survives the node that read for it.
+`/changes`, when it comes. So a watch can resume at any service, and survives the node that read for it.
 
 Many watches are often opened together: after a restart all come back at once. So they share what all of them ask
 (`_SharedVersions`). One that begins while another does begins with the same version, which nodes may have to open from

@@ -237,7 +237,7 @@ def _nowhere(data: Data) -> bytes:
 
 
 class WatchQuestion(NamedTuple):
-    """The keys to watch, and the position behind which their watcher goes on; None for a new one."""
+    """The keys to watch, and the position that their watcher resumes after; None for a new one."""
 
     keys: Sequence[WatchKey]
     after: Position | None
@@ -405,7 +405,7 @@ class WatchSource(ABC):
 
     @abstractmethod
     async def since(self, joined: Joined, after: Position) -> CaughtUp:
-        """Return what changed of some keys behind a position. Raises the problem of one that is gone."""
+        """Return the changes of some keys after a position. Raises the problem of one that is gone."""
 
     @abstractmethod
     def leave(self, joined: Joined, stream: WatchStream) -> None:
@@ -465,7 +465,7 @@ class Watcher:
                 self._source.leave(joined, self._stream)
 
     async def _missed(self, watch: Watch, after: Position) -> Events:
-        """Yield the changes behind a position, up to the version that the partition of each key shows."""
+        """Yield the changes after a position, up to the version that the partition of each key shows."""
         for joined in self._joined:
             behind, last = after, joined.part.version
             while behind.version < last:

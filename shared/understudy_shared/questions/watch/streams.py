@@ -1,6 +1,6 @@
 """The streams of a process' watches: how many there are, what each sends, and how it ends.
 
-A stream has no queue: a woken one asks its source what to send next. One task looks at all of them each second.
+A stream has no queue: a woken one asks its source what to send next. One task checks all of them each second.
 
 Rule: nothing is sent before the first event is made, so a watch that cannot begin is a problem document. A watch that
 the service ends has a last event, which says why.
@@ -36,7 +36,7 @@ from understudy_shared.server.app import AFTERWARDS, is_head
 from understudy_shared.server.connection_limits import ENDLESS
 
 LOOK_S: Final = 1.0
-"""Time between two looks at all streams: what their credentials still grant, and who was sent nothing for long."""
+"""Time between two checks of all streams: what their credentials still grant, and which were idle for long."""
 
 HEARTBEAT_S: Final = 15.0
 """Time without an event after which a stream sends a sign of life. Proxies and clients give up after 60 seconds."""
