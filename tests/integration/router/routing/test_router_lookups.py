@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -10,14 +11,26 @@ import pytest
 from tests.support.bus.documents import eventually
 from tests.support.checkpoint.handmade import HandmadeCheckpoint
 from tests.support.cluster.fake_cluster import LARGE_BUDGET, NO_BUDGET, STORE, UNHURRIED, Cluster, cluster, until
-from tests.support.cluster.fake_node import RESET, A, Answer, B, C, Hang, Raw, found, problem, refusal, says, status
+from tests.support.cluster.fake_node import RESET, Answer, Hang, Raw, found, problem, refusal, status
 from tests.support.cluster.served_node import served_node
 from tests.support.spark.queries import wait_until
 
 from understudy_router.forwarding.fallback import Step
+from understudy_shared.base.words import ApplicationId, Lineage
 from understudy_shared.http.problems import ProblemType
 from understudy_shared.questions.lookup.hop import HopKey, HopOutcome, HopReply, encode_reply
 from understudy_shared.reads.bounds import Refusal
+from understudy_shared.reads.tokens import Position
+
+TOKEN = Position(ApplicationId("flights"), Lineage("l1"), 9, None).encode()
+
+
+def says(outcome: HopOutcome) -> Answer:
+    """A node that answers every key so."""
+    return lambda _group, _key: outcome
+
+
+A, B, C = says(found("a")), says(found("b")), says(found("c"))
 
 
 async def test_a_found_key_is_the_head_of_the_router_and_the_rest_of_the_node() -> None:
@@ -84,14 +97,14 @@ def patience(answer: Answer | Raw | Hang) -> dict[str, Any]:
     }
 
 
-@pytest.mark.parametrize(
-    ("answer", "reason"),
-    [
-        (says(problem(ProblemType.DEADLINE)), "deadline"),
-        (status(429, b"{}"), "overloaded"),
-        (Hang(), "timeout"),
-    ],
-)
+MAY_BE_OVERLOAD = [
+    (says(problem(ProblemType.DEADLINE)), "deadline", 504),
+    (status(429, b"{}"), "overloaded", 429),
+    (Hang(), "timeout", 504),
+]
+
+
+@pytest.mark.parametrize(("answer", "reason"), [case[:2] for case in MAY_BE_OVERLOAD])
 async def test_what_may_be_overload_goes_to_the_next_node_while_the_budget_lasts(
     answer: Answer | Raw | Hang, reason: str
 ) -> None:
@@ -101,6 +114,32 @@ async def test_what_may_be_overload_goes_to_the_next_node_while_the_budget_lasts
         assert known.router.forwarder.context.fallbacks == {reason: 1}
         assert known.router.forwarder.context.steps == {Step.RETRY: 1}
         assert known.router.forwarder.context.budget.spent == 1
+
+
+@pytest.mark.parametrize(("answer", "reason", "code"), MAY_BE_OVERLOAD)
+async def test_what_may_be_overload_is_reported_to_the_reader_once_the_budget_is_spent(
+    answer: Answer | Raw | Hang, reason: str, code: int
+) -> None:
+    async with cluster(answer, B, **patience(answer), **NO_BUDGET) as known:
+        reply = await known.get(f"{STORE}/keys/x")
+        assert (reply.status_code, reply.headers.get("retry-after")) == (code, "1" if code == 429 else None)
+        assert [each["reason"] for each in reply.json()["candidates"]] == [reason, "not-asked"]
+        assert known.nodes[1].hops == []
+        assert (known.router.forwarder.context.not_paid, known.router.forwarder.context.budget.spent) == (1, 0)
+
+
+async def test_an_active_that_is_killed_before_it_answers_is_replaced_by_its_standby() -> None:
+    async with cluster(A, B, hop_timeout_ms=10_000, deadline_ms=30_000, **UNHURRIED) as known:
+        active = known.nodes[0]
+        assert (await known.get(f"{STORE}/keys/x")).json()["value"] == {"by": "a"}
+        active.held = asyncio.Event()
+        async with asyncio.TaskGroup() as group:
+            readers = [group.create_task(known.get(f"{STORE}/keys/{number}")) for number in range(20)]
+            await until(lambda: sum(active.keys) == 21, what="the lookups to be at the active")
+            await active.kill()
+        replies = [reader.result() for reader in readers]
+        assert [(reply.status_code, reply.json()["value"]) for reply in replies] == [(200, {"by": "b"})] * 20
+        assert set(known.router.forwarder.context.fallbacks) == {"refused"}  # reset, and refused on a fresh connection
 
 
 async def test_a_connection_that_went_stale_is_replaced_without_asking_anybody_else() -> None:
@@ -127,6 +166,38 @@ async def test_a_connection_whose_hop_timed_out_is_not_used_again() -> None:
         assert node.accepted > 1
 
 
+async def test_when_nobody_answers_everybody_is_named_with_the_reason() -> None:
+    behind = says(refusal(Refusal.LAG_EXCEEDED, version=3, offset_lag=4))
+    async with cluster(behind, says(problem(ProblemType.NOT_OWNER)), A) as known:
+        await known.nodes[2].kill()
+        reply = await known.get(f"{STORE}/keys/x?max_lag=0")
+        assert (reply.status_code, reply.json()["type"]) == (503, "no-acceptable-replica")
+        assert reply.headers["retry-after"] == "1"
+        named = {each["node_id"]: each for each in reply.json()["candidates"]}
+        assert {name: each["reason"] for name, each in named.items()} == {
+            "a": "lag-exceeded",
+            "b": "not-owner",
+            "c": "refused",
+        }
+        assert named["a"].items() >= {"version": 3, "offset_lag": 4, "time_lag_ms": 40, "role": "standby"}.items()
+        assert named["c"].items() >= {"port": known.nodes[2].port, "version": 7, "offset_lag": 0}.items()
+
+
+async def test_one_request_too_many_is_429_and_those_before_are_answered() -> None:
+    async with cluster(A, max_in_flight=3, hop_timeout_ms=10_000, deadline_ms=30_000) as known:
+        known.nodes[0].held = asyncio.Event()
+        async with asyncio.TaskGroup() as group:
+            readers = [group.create_task(known.get(f"{STORE}/keys/{number}")) for number in range(3)]
+            await until(lambda: sum(known.nodes[0].keys) == 3)
+            late = await known.get(f"{STORE}/keys/late")
+            batch = await known.http.post(f"{STORE}/lookup", json={"keys": [["x"]]})
+            known.nodes[0].held.set()
+        assert (late.status_code, late.json()["type"], late.headers["retry-after"]) == (429, "overloaded", "1")
+        assert batch.status_code == 429
+        assert [reader.result().status_code for reader in readers] == [200, 200, 200]
+        assert (await known.get(f"{STORE}/keys/x")).status_code == 200
+
+
 async def test_the_deadline_ends_a_lookup_before_everybody_was_asked() -> None:
     settings = {
         **LARGE_BUDGET,
@@ -140,6 +211,16 @@ async def test_the_deadline_ends_a_lookup_before_everybody_was_asked() -> None:
         assert (reply.status_code, reply.json()["type"]) == (504, "deadline")
         reasons = [each["reason"] for each in reply.json()["candidates"]]
         assert reasons == ["timeout", "timeout", "not-asked"]
+
+
+async def test_a_reader_with_a_position_waits_until_a_node_has_it() -> None:
+    async with cluster(says(refusal(Refusal.BELOW_MIN_POSITION))) as known:
+        node = known.nodes[0]
+        async with asyncio.TaskGroup() as group:
+            reader = group.create_task(known.get(f"{STORE}/keys/x?min_position={TOKEN}&wait_ms=20000"))
+            await until(lambda: len(node.hops) >= 3, what="the router to ask again")
+            node.answer = A
+        assert reader.result().status_code == 200
 
 
 @pytest.mark.parametrize(

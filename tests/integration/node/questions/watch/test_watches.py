@@ -5,6 +5,7 @@ The checkpoint is made by hand: at version V each word was counted V times, and 
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -49,6 +50,7 @@ def node(checkpoint: HandmadeCheckpoint, tmp_path: Path) -> Iterator[ServedNode]
 def test_a_watcher_gets_the_present_value_and_then_each_version_that_changes_it(
     node: ServedNode, checkpoint: HandmadeCheckpoint
 ) -> None:
+    """Q21."""
     with Watcher(node.port, WATCH) as watcher, Watcher(node.port, "op0/watch/born-5") as unborn:
         first, absent = watcher.take(), unborn.take()
         assert (first.kind, first.version, first.counted) == ("snapshot", FIRST_VERSION, FIRST_VERSION)
@@ -118,6 +120,7 @@ def test_a_watch_since_a_time_begins_with_each_version_since(node: ServedNode, c
 def test_a_position_that_was_taken_back_begins_anew_and_says_so(
     node: ServedNode, checkpoint: HandmadeCheckpoint
 ) -> None:
+    """Q35."""
     checkpoint.add(FIRST_VERSION + 1)
     node.wait_for_version(FIRST_VERSION + 1)
     ahead = str(node.look_up([WORD]).body["position"])
@@ -131,9 +134,37 @@ def test_a_position_that_was_taken_back_begins_anew_and_says_so(
         assert watcher.take().version == FIRST_VERSION
 
 
+def test_a_watch_of_many_keys_tells_each_change_of_each_and_positions_come_last(
+    node: ServedNode, checkpoint: HandmadeCheckpoint
+) -> None:
+    """Q24."""
+    words = [*WORDS[:4], "born-0", "born-1"]
+    with Watcher(node.port, "op0/watch", {"keys": [[word] for word in words]}) as watcher:
+        first = [watcher.take() for _ in words]
+        assert sorted(event.data["key"]["word"] for event in first) == sorted(words)
+        checkpoint.add(*range(FIRST_VERSION + 1, FIRST_VERSION + 6))
+        told: dict[str, list[int]] = {word: [] for word in words}
+        position = 0
+        while min(map(len, told.values())) < 5:
+            event = watcher.next()
+            assert event is not None
+            if event.kind == "value":
+                assert event.version > position, "no event comes behind the position that covers it"
+                told[event.data["key"]["word"]].append(event.version)
+            if event.position is not None:
+                position = decode_position(event.position).version
+        assert all(versions == list(range(FIRST_VERSION + 1, FIRST_VERSION + 6)) for versions in told.values()), told
+        seen = watcher.last_event_id
+    checkpoint.add(FIRST_VERSION + 6)
+    with Watcher(node.port, "op0/watch", {"keys": [[word] for word in words]}, last_event_id=seen) as watcher:
+        again = [watcher.take() for _ in words]
+        assert {(event.kind, event.version) for event in again} == {("value", FIRST_VERSION + 6)}
+
+
 def test_many_watchers_of_a_key_cost_one_read_for_each_version(
     node: ServedNode, checkpoint: HandmadeCheckpoint
 ) -> None:
+    """Q27."""
     watchers = [Watcher(node.port, WATCH) for _ in range(50)]
     try:
         for watcher in watchers:
@@ -152,6 +183,7 @@ def test_many_watchers_of_a_key_cost_one_read_for_each_version(
 
 
 def test_a_jump_to_a_snapshot_is_told_with_its_range(checkpoint: HandmadeCheckpoint, tmp_path: Path) -> None:
+    """Q23."""
     with served_node(checkpoint.path, tmp_path / "data") as node:
         node.wait_for_version(FIRST_VERSION)
         with Watcher(node.port, WATCH) as watcher:
@@ -173,7 +205,35 @@ def test_a_jump_to_a_snapshot_is_told_with_its_range(checkpoint: HandmadeCheckpo
         assert (value.kind, value.version, value.counted) == ("value", FIRST_VERSION + 3, FIRST_VERSION + 3)
 
 
+@pytest.mark.full
+def test_a_slow_watcher_gets_the_newest_value_and_how_many_it_missed(
+    checkpoint: HandmadeCheckpoint, tmp_path: Path
+) -> None:
+    """Q26: it does not read, and nothing piles up for it; then it reads."""
+    versions = range(FIRST_VERSION + 1, 160)
+    keys = [[word] for word in WORDS] + [[f"born-{batch}"] for batch in versions]
+    with served_node(checkpoint.path, tmp_path / "data", limits=ConnectionLimits(unread_timeout_ms=600_000)) as node:
+        node.wait_for_version(FIRST_VERSION)
+        with Watcher(node.port, "op0/watch", {"keys": keys}, receives_bytes=4096) as watcher:
+            for version in versions:
+                checkpoint.add(version)
+            node.wait_for_version(versions[-1])
+            events = watcher.until(versions[-1], WORD)
+        last = 0
+        for event in events:
+            if event.kind == "coalesced":
+                assert event.data["from"] == last + 1
+                # Not known where the loop, which this process keeps busy, passed over versions itself.
+                assert event.data["changes"] in (None, event.data["to"] - event.data["from"])
+                last = event.data["to"] - 1
+            else:
+                assert event.version == last + 1 or event.kind == "snapshot", "what is missing was told"
+                last = event.version
+        assert any(event.kind == "coalesced" for event in events)
+
+
 def test_a_watcher_that_never_reads_is_closed_and_counted(checkpoint: HandmadeCheckpoint, tmp_path: Path) -> None:
+    """Q25."""
     limits = ConnectionLimits(unread_timeout_ms=300)
     keys = [["x" * 30_000 + str(number)] for number in range(250)]
     with served_node(checkpoint.path, tmp_path / "data", limits=limits) as node:
@@ -186,7 +246,29 @@ def test_a_watcher_that_never_reads_is_closed_and_counted(checkpoint: HandmadeCh
             assert other.until(FIRST_VERSION + 1)[-1].counted == FIRST_VERSION + 1, "others go on"
 
 
+def test_a_service_that_stops_ends_each_watch_with_a_last_event(checkpoint: HandmadeCheckpoint, tmp_path: Path) -> None:
+    """Q32."""
+    ended: list[object] = []
+    with served_node(checkpoint.path, tmp_path / "data") as node:
+        node.wait_for_version(FIRST_VERSION)
+        watchers = [Watcher(node.port, WATCH) for _ in range(20)]
+
+        def read(watcher: Watcher) -> None:
+            events = list(iter(watcher.next, None))
+            ended.append((events[-1].kind, events[-1].data["reason"], watcher.retry_ms is not None))
+
+        readers = [threading.Thread(target=read, args=(watcher,)) for watcher in watchers]
+        for reader in readers:
+            reader.start()
+    for reader in readers:
+        reader.join(20)
+    assert ended == [("end", "stopping", True)] * 20
+    for watcher in watchers:
+        watcher.close()
+
+
 def test_a_watch_ends_when_its_key_is_revoked_or_its_role_loses_a_key(tmp_path: Path) -> None:
+    """Q34."""
     made = HandmadeCheckpoint(tmp_path / "checkpoint").create().add(1)
     keys = Keys(tmp_path / "credentials.toml")
     keys.role("of-a-word", f'{{stores = ["op0"], actions = ["watch"], key_prefix = ["{WORD}"]}}')
@@ -300,6 +382,7 @@ SERVERS = "server { listen 8000; location / { proxy_pass http://router-1:8080; }
 @pytest.mark.full
 @pytest.mark.timeout(300)
 def test_a_watch_begins_at_once_and_outlives_the_patience_of_nginx_without_a_change(tmp_path: Path) -> None:
+    """Q31."""
     checkpoint = HandmadeCheckpoint(tmp_path / "checkpoint").create().add(1, 2)
     with served_node(checkpoint.path, tmp_path / "data") as node:
         node.wait_for_version(2)

@@ -49,6 +49,7 @@ def is_read(served: Served, token: str, version: int) -> bool:
 def test_a_lease_of_one_router_is_used_at_another_and_after_all_were_restarted(
     checkpoint: HandmadeCheckpoint, tmp_path: Path, redis: RedisServer
 ) -> None:
+    """Q67."""
     with cluster(checkpoint.path, tmp_path, redis.url, nodes=2, routers=2) as known:
         known.wait_to_rest(copies=2, version=VERSION)
         held = lease(known.routers[0], ttl_s=900)
@@ -78,6 +79,7 @@ def test_a_lease_of_one_router_is_used_at_another_and_after_all_were_restarted(
 def test_a_task_that_is_behind_holds_the_version_back_and_is_named(
     checkpoint: HandmadeCheckpoint, tmp_path: Path, redis: RedisServer
 ) -> None:
+    """Q68."""
     with cluster(checkpoint.path, tmp_path, redis.url, nodes=2, num_standby_replicas=0) as known:
         known.wait_to_rest(copies=1, version=VERSION)
         late = known.nodes["n2"]
@@ -107,6 +109,32 @@ def test_a_task_that_is_behind_holds_the_version_back_and_is_named(
 def word_of(served: Served) -> str:
     """A word that this node has."""
     return next(word for word in WORDS if served.get(f"/v1/stores/op0/keys/{quote(word)}").status == 200)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("wanted", [1000])
+def test_many_leases_share_few_versions_and_those_above_the_limit_are_told_when_to_retry(
+    checkpoint: HandmadeCheckpoint, tmp_path: Path, redis: RedisServer, monkeypatch: pytest.MonkeyPatch, wanted: int
+) -> None:
+    """Q66: the nodes have room for three of ten that are asked for."""
+    room = wanted * 3 // 10
+    with cluster(checkpoint.path, tmp_path, redis.url, nodes=2, lag_refresh_ms=1000) as known:
+        known.wait_to_rest(copies=2, version=VERSION)
+        for node in known.nodes.values():
+            monkeypatch.setattr(node.node.leases, "_max_leases", room)
+        with ThreadPoolExecutor(8) as readers:
+            replies = list(readers.map(lambda _: asked(known.router, ttl_s=900), range(wanted)))
+        granted = [reply for reply in replies if reply.status == 201]
+        assert {reply.status for reply in replies} == {201, 429}
+        assert len(granted) == room
+        assert {reply.body["version"] for reply in granted} == {VERSION}
+        for node in known.nodes.values():
+            assert len(node.node.leases) == room, "one that another node refuses has ended at this one"
+            assert len(node.node.pinned) == TASKS, "many cost one"
+        refused = next(reply for reply in replies if reply.status == 429)
+        assert refused.body["retry_after_s"] == 60
+        assert len(listed(known.router)) == room
+        assert is_read(known.router, str(granted[0].body["snapshot"]), VERSION)
 
 
 def test_more_requests_at_a_time_than_are_granted_or_wait_are_refused(
@@ -141,6 +169,7 @@ def test_what_cannot_be_leased_is_refused_by_a_router_as_by_a_node(
 def test_a_lease_of_a_query_that_was_created_anew_is_refused_at_routers(
     checkpoint: HandmadeCheckpoint, tmp_path: Path, redis: RedisServer
 ) -> None:
+    """Q69."""
     with cluster(checkpoint.path, tmp_path, redis.url, nodes=2) as known:
         known.wait_to_rest(copies=2, version=VERSION)
         held = lease(known.router, ttl_s=900)

@@ -13,13 +13,16 @@ import httpx
 import pytest
 import uvicorn
 from tests.support.cluster.fake_cluster import LARGE_BUDGET, NO_BUDGET, STORE, Cluster, cluster, until
-from tests.support.cluster.fake_node import A, Answer, B, Hang, refusal, says
+from tests.support.cluster.fake_node import Answer, Hang, found, problem, refusal
 
 from understudy_router.forwarding.fallback import Step
 from understudy_router.http.app import create_app
 from understudy_router.questions.lookup.service import RouterLookups
 from understudy_router.transport.node_requests import NodeRequest
 from understudy_shared.base.words import ApplicationId, Lineage
+from understudy_shared.bus.messages import Applied, AssignedTask
+from understudy_shared.http.problems import ProblemType
+from understudy_shared.questions.lookup.hop import HopOutcome
 from understudy_shared.reads.bounds import Refusal
 from understudy_shared.reads.tokens import Position
 from understudy_shared.server.answers import Answers
@@ -31,6 +34,12 @@ LONG: dict[str, Any] = {"hop_timeout_ms": 60_000, "deadline_ms": 600_000}
 NO_SILENCE: dict[str, Any] = {"suspect_after_ms": 60_000}
 
 
+def says(outcome: HopOutcome) -> Answer:
+    """A node that answers every key so."""
+    return lambda _group, _key: outcome
+
+
+A, B, C = says(found("a")), says(found("b")), says(found("c"))
 BELOW = says(refusal(Refusal.BELOW_MIN_POSITION))
 
 
@@ -43,6 +52,13 @@ def requests_to_nodes(known: Cluster) -> list[NodeRequest]:
 def was_sent(known: Cluster, request: NodeRequest) -> bool:
     """Whether it has left the queue of its node client."""
     return all(request not in client._waiting.requests for client in known.router.clients._clients.values())
+
+
+async def behind(known: Cluster, number: int) -> None:
+    """Let a node be behind by a few versions, so that others are asked before it."""
+    node = known.nodes[number]
+    await known.beat(node, applied=Applied(version=3, time_lag_ms=0))
+    await until(lambda: known.router.tables.nodes[node.node_id].heartbeat.applied.version == 3)
 
 
 async def test_reads_at_a_node_that_hangs_are_rescued_for_free_and_later_ones_go_elsewhere_at_once() -> None:
@@ -80,10 +96,29 @@ async def test_a_slow_read_is_hedged_and_the_first_answer_wins_wherever_it_comes
             assert (await known.get(f"{STORE}/keys/x")).status_code == 200  # on connections that work as before
 
 
-async def test_a_slow_read_is_not_hedged_where_hedges_are_off() -> None:
-    settings = {**LONG, **LARGE_BUDGET, "suspect_after_ms": 30, "hedge_after_ms": 0}
+async def test_a_hedge_that_is_refused_goes_on_for_free_inside_the_bound_and_the_slow_one_still_counts() -> None:
+    async with cluster(A, says(problem(ProblemType.NOT_OWNER)), C, **LONG, **LARGE_BUDGET, **NO_SILENCE) as known:
+        known.nodes[0].held, known.nodes[2].held = asyncio.Event(), asyncio.Event()
+        async with asyncio.TaskGroup() as group:
+            reader = group.create_task(known.get(f"{STORE}/keys/x"))
+            await until(lambda: sum(known.nodes[1].keys) and sum(known.nodes[2].keys), what="both others to be asked")
+            known.nodes[0].held.set()
+        assert reader.result().json()["value"] == {"by": "a"}
+        steps = known.router.forwarder.context.steps
+        assert steps[Step.HEDGE] + steps[Step.FREE] == 2
+
+
+@pytest.mark.parametrize("why", ["the bound", "hedges are off", "the budget is empty"])
+async def test_a_slow_read_is_not_hedged_outside_the_bound_nor_when_it_may_not_be(why: str) -> None:
+    settings = {**LONG, **LARGE_BUDGET, "suspect_after_ms": 30}
+    if why == "hedges are off":
+        settings["hedge_after_ms"] = 0
+    elif why == "the budget is empty":
+        settings |= NO_BUDGET
     async with cluster(A, B, **settings) as known:
         known.nodes[0].held, known.nodes[1].held = asyncio.Event(), asyncio.Event()  # nobody answers: no silence
+        if why == "the bound":
+            await behind(known, 1)
         async with asyncio.TaskGroup() as group:
             reader = group.create_task(known.get(f"{STORE}/keys/x?max_lag=0"))
             await until(
@@ -94,6 +129,52 @@ async def test_a_slow_read_is_not_hedged_where_hedges_are_off() -> None:
             known.nodes[0].held.set()
         assert reader.result().json()["value"] == {"by": "a"}
         assert known.router.forwarder.context.steps == {}
+
+
+async def spread(known: Cluster, *actives: int) -> None:
+    """Give partition n to node actives[n], with all others as its standbys."""
+    ids = [node.node_id for node in known.nodes]
+    tasks = {
+        f"0_{partition}": AssignedTask(active=ids[active], standbys=tuple(each for each in ids if each != ids[active]))
+        for partition, active in enumerate(actives)
+    }
+    await known.assign(known.assignment(epoch=2).model_copy(update={"tasks": tasks}))
+    await until(lambda: known.router.tables.assignment is not None and known.router.tables.assignment.epoch == 2)
+
+
+async def batch(known: Cluster, keys: int = 40) -> list[dict[str, Any]]:
+    reply = await known.http.post(f"{STORE}/lookup", json={"keys": [[str(number)] for number in range(keys)]})
+    assert reply.status_code == 200
+    results: list[dict[str, Any]] = reply.json()["results"]
+    return results
+
+
+async def test_in_a_batch_only_the_keys_of_the_node_that_hangs_are_rescued() -> None:
+    async with cluster(Hang(), B, partitions=4, **LONG, **NO_BUDGET) as known:
+        await spread(known, 0, 1, 0, 1)
+        results = await batch(known)
+        assert [each["key"]["word"] for each in results] == [str(number) for number in range(40)]
+        assert {each["value"]["by"] for each in results} == {"b"}
+        hung = sum(known.nodes[0].keys)
+        assert 0 < hung < 40
+        assert known.nodes[1].keys == [40 - hung, hung]
+        assert known.router.forwarder.context.steps == {Step.RESCUE: hung}
+
+
+async def test_in_a_batch_a_node_that_hangs_holds_up_nobody_elses_fallback() -> None:
+    settings = {**LONG, **NO_SILENCE, **NO_BUDGET}
+    async with cluster(A, says(problem(ProblemType.NOT_OWNER)), C, partitions=2, **settings) as known:
+        await spread(known, 0, 1)
+        await behind(known, 0)
+        known.nodes[0].held = asyncio.Event()
+        async with asyncio.TaskGroup() as group:
+            reader = group.create_task(batch(known))
+            await until(lambda: known.nodes[1].keys and known.nodes[2].keys, what="the refused keys to be at the third")
+            assert not reader.done()
+            known.nodes[0].held.set()
+        by = [each["value"]["by"] for each in reader.result()]
+        assert by.count("c") == sum(known.nodes[1].keys) == sum(known.nodes[2].keys)
+        assert by.count("a") == 40 - by.count("c")
 
 
 async def test_waiting_for_a_position_costs_no_budget_and_is_not_held_up_by_a_node_that_hangs() -> None:
