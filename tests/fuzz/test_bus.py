@@ -46,7 +46,7 @@ def no_calls(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     async def refused(*_: object, **__: object) -> tuple[int, bytes]:
         raise NodeCallError("not called in this test")
 
-    monkeypatch.setattr(NodeCalls, "_exchange", refused)
+    monkeypatch.setattr(NodeCalls, "ask", refused)
     logging.disable(logging.CRITICAL)
     yield
     logging.disable(logging.NOTSET)

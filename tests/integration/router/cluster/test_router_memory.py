@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -63,12 +63,15 @@ def order_of(router: Router) -> tuple[int, int]:
     return (0, 0) if router.tables.assignment is None else router.tables.assignment.order
 
 
-async def on_the_bus(known: Cluster, *, order: tuple[int, int], heartbeat_ms: int = 20_000) -> None:
-    """All that a bus has of a cluster that follows that assignment."""
+async def on_the_bus(
+    known: Cluster, *, order: tuple[int, int], heartbeat_ms: int = 20_000, follows: Mapping[str, int] | None = None
+) -> None:
+    """All that a bus has of a cluster that follows that assignment, but for the epochs that some nodes follow."""
     await known.gossip.write_catalogue(digest_of(known.catalogue), known.catalogue)
     await known.assign(assignment_of(known.nodes, order=order))
     for node in known.nodes:
-        await known.beat(node, term=order[0], epoch=order[1], heartbeat_ms=heartbeat_ms)
+        epoch = (follows or {}).get(node.node_id, order[1])
+        await known.beat(node, term=order[0], epoch=epoch, heartbeat_ms=heartbeat_ms)
 
 
 async def test_what_is_remembered_serves_before_anybody_was_heard(tmp_path: Path) -> None:
@@ -144,7 +147,7 @@ async def test_what_is_remembered_stays_while_one_node_follows_it(tmp_path: Path
             answers_with(known, nodes[1], order=(5, 8))
             await until(lambda: "b" in known.router.tables.nodes, what="a word of the second")
             bus.turn(away=False)
-            await on_the_bus(known, order=(5, 8))
+            await on_the_bus(known, order=(5, 8), follows={"a": 9})
             await until(lambda: known.router.degraded is None, what="the bus")
             await known.beat(nodes[1], term=5, epoch=8, end_version=20)
             await until(lambda: known.router.tables.end_version == 20, what="the next word of the second")

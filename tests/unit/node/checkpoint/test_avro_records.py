@@ -114,7 +114,7 @@ def test_a_record_that_is_cut_or_longer_is_damage(
     if data:
         with pytest.raises(CorruptFileError):
             decode(data[: drawn.draw(st.integers(0, len(data) - 1))], 0)
-    with pytest.raises(CorruptFileError, match="more behind it"):
+    with pytest.raises(CorruptFileError, match="bytes after it"):
         decode(data + b"\x00", 0)
 
 

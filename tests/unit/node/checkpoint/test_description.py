@@ -213,7 +213,7 @@ def test_an_unsupported_operator_does_not_stop_the_others(tmp_path: Path) -> Non
             "The join has no table left-keyToNumValues",
             "newer Understudy",
         ),
-        (aggregation(0) | named(0, "dedupe"), "not those of dedupe: key struct<k:string>", "newer Understudy"),
+        (aggregation(0) | named(0, "dedupe"), "do not fit dedupe: key struct<k:string>", "newer Understudy"),
         (aggregation(0) | {"commits/3": spark.commit(tag="v4")}, "v4", "newer Understudy"),
     ],
 )

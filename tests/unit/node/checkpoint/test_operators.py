@@ -99,7 +99,7 @@ def test_a_join_whose_tables_are_column_families_is_judged_by_each_of_them() -> 
     other = replace(good, name="right-keyWithIndexToValue")
     ordered = replace(good, key_encoder="RangeKeyScanStateEncoderSpec")
     assert why_unreadable([good], "symmetricHashJoin", "3", where="here") is None
-    for unread, says in ((other, "not those of symmetricHashJoin"), (ordered, "RangeKeyScan")):
+    for unread, says in ((other, "do not fit symmetricHashJoin"), (ordered, "RangeKeyScan")):
         reason = why_unreadable([good, unread], "symmetricHashJoin", "3", where="here")
         assert reason is not None
         assert says in reason.what

@@ -234,7 +234,7 @@ def test_a_value_with_ttl_says_when_it_ends() -> None:
     [
         (numbered(1, VALUE, ("a", 1)), r"schema 1, and the schemas 0, 3 are known .*variable seen.*start it again"),
         (numbered(3, VALUE, ("abc", 1))[:-1], "Avro record"),
-        (numbered(3, VALUE, ("abc", 1)) + b"\x00", "more behind it"),
+        (numbered(3, VALUE, ("abc", 1)) + b"\x00", "bytes after it"),
         (b"\x01" + numbered(3, VALUE, ("abc", 1))[1:], "not encoded as Avro"),
         (b"\x00\x03", "not encoded as Avro"),
         (b"", "not encoded as Avro"),
