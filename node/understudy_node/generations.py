@@ -455,7 +455,7 @@ class Generations:
 
 
 def _give_roles(generation: Generation, duties: Duties) -> None:
-    """Give replicas their roles; one that is no longer to be held becomes a standby."""
+    """Give replicas their roles. A replica without a role becomes a standby."""
     if duties.are_about(generation.layout.partitions):
         for replica in generation.replicas:
             replica.origin.set_role(duties.role_of(replica.key) or Role.STANDBY)

@@ -81,7 +81,7 @@ class Node(HttpService):
         aliases = {} if settings.aliases is None else read_aliases(settings.aliases)
         self._named = named_operators(aliases)
         description = describe(files, self._named)
-        if description.operators:  # before the first batch there are no stores to check the names of
+        if description.operators:  # before the first batch there are no stores
             served_stores(description, aliases)
         self._poller = Poller(files, clock)
         self._schemas = NewSchemas(files)

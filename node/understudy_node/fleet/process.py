@@ -204,7 +204,7 @@ class Lives:
             pause_s = min(pause_s * 2, MAX_PAUSE_S)
 
     async def _leave(self, application_id: str, application: NodeApplication) -> None:
-        """Announce that an application leaves, and take no new requests for one that is no longer wanted."""
+        """Announce that an application leaves. Refuse new requests for it if it is not wanted any more."""
         if application.membership is not None and not self._is_ending:
             await application.leave()
             await asyncio.sleep(self._delay_s)

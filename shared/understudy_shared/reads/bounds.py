@@ -195,11 +195,14 @@ def refusal(
     if wanted is not None and version < wanted.number:
         return Refusal.VERSION_NOT_YET
     # A bound that is surely exceeded refuses first: `unknown_lag=serve` excuses only unknown lag.
-    if bound.max_lag is not None and max(known_end - version, lag.offset_lag or 0) > bound.max_lag:
+    offset_lag, time_lag_ms = lag.offset_lag, lag.time_lag_ms
+    if bound.max_lag is not None and (
+        known_end - version > bound.max_lag or (offset_lag is not None and offset_lag > bound.max_lag)
+    ):
         return Refusal.LAG_EXCEEDED
-    if bound.max_staleness_ms is not None and (lag.time_lag_ms or 0) > bound.max_staleness_ms:
+    if bound.max_staleness_ms is not None and time_lag_ms is not None and time_lag_ms > bound.max_staleness_ms:
         return Refusal.LAG_EXCEEDED
-    if lag.offset_lag is None or (bound.max_staleness_ms is not None and lag.time_lag_ms is None):
+    if offset_lag is None or (bound.max_staleness_ms is not None and time_lag_ms is None):
         return None if bound.serves_unknown_lag else Refusal.LAG_UNKNOWN
     return None
 

@@ -49,7 +49,7 @@ REFRESH_S = 15.0
 """The time after which a placement is revalidated by its tag, which finds moves without a sign."""
 
 EXPIRY_S = 300.0
-"""The age at which a placement is no longer used, and the assignment it came from is forgotten."""
+"""Age at which a placement and its assignment expire."""
 
 FETCH_S, MIN_LEFT_S = 1.0, 0.1
 """Time limit for a router's metadata, and the time a call must have left to fetch it."""
