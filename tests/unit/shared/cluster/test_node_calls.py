@@ -363,3 +363,19 @@ async def test_a_handshake_that_does_not_end_closes_its_connection(
             await calls.heartbeat(node.host)
         await until(lambda: not node.open)
         await calls.close()
+
+
+@pytest.mark.parametrize("ends", ["cancelled", "late"])
+async def test_a_call_that_waits_for_a_place_of_all_gives_its_nodes_place_back(ends: str) -> None:
+    places = node_calls.PlacesOfKind()
+    until_s = time.monotonic() + 60
+    for port in range(node_calls.MAX_IN_FLIGHT):
+        await places.take(HostInfo("127.0.0.1", 1 + port), until_s)
+    host = HostInfo("127.0.0.1", 9_999)
+    waiting = asyncio.ensure_future(places.take(host, until_s if ends == "cancelled" else time.monotonic() + 0.01))
+    if ends == "cancelled":
+        await until(lambda: places.waiting == 1, what="the call to wait")
+        waiting.cancel()
+    with pytest.raises(asyncio.CancelledError if ends == "cancelled" else node_calls.NoPlaceError):
+        await waiting
+    assert (places.waiting, places.of_nodes[host].free) == (0, node_calls.MAX_PER_NODE)
