@@ -59,6 +59,32 @@ def newer_over_older(
         yield from older
 
 
+def records_of(
+    newer: Iterator[tuple[bytes, bytes | None]], base: Iterator[tuple[bytes, bytes]]
+) -> Iterator[tuple[bytes, bytes]]:
+    """Merge the changes of all layers over the lowest one in key order, without what they deleted."""
+    key, value = next(newer, _END)
+    for record in base:
+        is_changed = False
+        while key is not None and key <= record[0]:
+            is_changed = key == record[0]
+            if value is not None:
+                yield key, value
+            key, value = next(newer, _END)
+        if not is_changed:
+            yield record
+        if key is None:
+            break
+    while key is not None:
+        if value is not None:
+            yield key, value
+        key, value = next(newer, _END)
+    yield from base
+
+
+_END: tuple[None, None] = None, None
+
+
 # 0.1 us per entry: one merge stays below 5 ms. Tiers beyond this size stay apart, at 0.04 us per tier and lookup
 # (a base costs 3 us or more); the overlay's budget in bytes bounds their number.
 TIER_ENTRIES_MAX: Final = 32_768
@@ -356,8 +382,7 @@ class View:
         if not layers:
             return base
         # The small layers first, so that a record of the base, the long one, passes through one merge only.
-        records = newer_over_older(reduce(newer_over_older, layers), base)
-        return ((key, value) for key, value in records if value is not None)
+        return records_of(reduce(newer_over_older, layers), base)
 
     def changes_since(self, version: int) -> tuple[Mapping[bytes, bytes | None], ...] | None:
         """Return mappings with every key that changed after a version, and some that did not; None if the base or the

@@ -162,7 +162,7 @@ class NotOpen(LookupsFirst):
         """Accept nothing: the open application decides for all what is answered without ASGI."""
         return False
 
-    def answer_body(self, body: bytes, exchange: Exchange) -> None:
+    def answer_body(self, target: bytes, body: bytes, exchange: Exchange) -> None:
         reply_problem(exchange, self._problem())
 
     async def _refuse_all(self, scope: Scope, _receive: Receive, send: Send) -> None:

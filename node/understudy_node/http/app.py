@@ -28,7 +28,7 @@ from understudy_node.questions.lease import NodeSnapshots, snapshot_call_routes
 from understudy_node.questions.lookup.hop import Hops
 from understudy_node.questions.lookup.reads import Reads
 from understudy_node.questions.lookup.service import NodeLookups, Visibility
-from understudy_node.questions.scan.service import NodeScans, scan_hop_routes, scan_hops
+from understudy_node.questions.scan.service import NodeScans, call_routes, scan_hops
 from understudy_node.questions.watch.hub import WatchHub
 from understudy_node.questions.watch.service import NodeWatches, NodeWatchStreams, watch_hop_routes
 from understudy_shared.auth.access import Access
@@ -41,7 +41,7 @@ from understudy_shared.questions.export.store_files import store_file_routes
 from understudy_shared.questions.front import LookupsFirst
 from understudy_shared.questions.lease.service import snapshot_routes
 from understudy_shared.questions.scan.long_reads import LongReads
-from understudy_shared.questions.scan.service import Seeks, scan_routes, scans_in_front
+from understudy_shared.questions.scan.service import Pages, scan_routes, scans_in_front
 from understudy_shared.questions.several import SeveralStores, several_routes
 from understudy_shared.questions.watch.prefix_watches import PrefixWatches
 from understudy_shared.questions.watch.service import watch_routes
@@ -112,12 +112,12 @@ def create_app(
     app.spans = hops.spans = open_spans("understudy-node", node.host)
     app.report = report = _report(node, member, app, guard)
     scans = NodeScans(reads, app.long_reads)
-    framework.in_front = scans_in_front(scans, scan_calls := scan_hops(scans))
+    framework.in_front, hops.calls = scans_in_front(scans), scan_hops(scans)
     watches = NodeWatches(reads, streams, hub, scans)
     page = NodePage(node, health := NodeHealth(node, report.status), reads)
     app.when_ending.append(page.end)
     for router in (
-        scan_hop_routes(scan_calls),
+        call_routes(hops.calls),
         *_reading_routes(node, reads, app, scans, NodeExports(scans, reads, bulk), watches),
         *(() if member is None else (cluster_routes(member),)),
         admin_routes(node, reads, health),
@@ -140,7 +140,7 @@ def _reading_routes(  # noqa: PLR0917  # the parts of an application, in the ord
     yield read_routes(node, reads, scans)
     yield internal_routes(reads)
     yield scan_routes(scans)
-    app.seeks = Seeks(scans)
+    app.pages = Pages(scans)
     yield export_routes(exports)
     yield export_hop_routes(exports)
     changes = NodeChanges(reads, scans)

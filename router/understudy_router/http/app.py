@@ -43,7 +43,7 @@ from understudy_shared.questions.export.service import export_routes
 from understudy_shared.questions.export.store_files import store_file_routes
 from understudy_shared.questions.lease.service import snapshot_routes
 from understudy_shared.questions.scan.long_reads import LongReads
-from understudy_shared.questions.scan.service import Scans, Seeks, scan_routes, scans_in_front
+from understudy_shared.questions.scan.service import Pages, Scans, scan_routes, scans_in_front
 from understudy_shared.questions.several import SeveralStores, several_routes
 from understudy_shared.questions.store_lists import listed_stores
 from understudy_shared.questions.watch.prefix_watches import PrefixWatches
@@ -260,7 +260,7 @@ def create_app(
     forwarder = ScanForwarder(router.forwarder.context, router.nodes)
     scans = RouterScans(reads, forwarder, router.moments, app.long_reads)
     framework.in_front = scans_in_front(scans)
-    app.seeks = Seeks(scans)
+    app.pages = Pages(scans)
     app.watch_streams = WatchStreams(router.settings.max_watchers)
     watches = RouterWatches(reads, app.watch_streams, scans, forwarder)
     metrics = RouterMetrics(router, app, guard, causes, admin.last_health)

@@ -94,8 +94,7 @@ class TaskId(NamedTuple):
         return f"{self.application_id}/{self.operator_id}_{self.partition}"
 
 
-@dataclass(frozen=True, slots=True)
-class HostInfo:
+class HostInfo(NamedTuple):
     """The address at which a node listens (Kafka Streams' `HostInfo`)."""
 
     host: str

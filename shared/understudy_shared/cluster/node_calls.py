@@ -295,7 +295,7 @@ class NodeCalls:
         Raises NodeTimeoutError when it takes longer than `limit_s`, for which the node may work; without one, when a
         part of it takes longer than `TIMEOUT_S`, or all of it longer than `DEADLINE_S`.
         """
-        where, lines = self._url(host, path), _head_lines(accept or "application/json")
+        where, lines = self._url(host, path), _head_lines(accept) if accept else _JSON_LINES
         places, began_s = self._places[kind], monotonic()
         until_s = began_s + (limit_s or DEADLINE_S)
         connection: WireConnection | None = None
@@ -406,6 +406,9 @@ class NodeCalls:
 
 def _head_lines(accept: str) -> list[bytes]:
     return [f"accept: {accept}\r\naccept-encoding: identity\r\n".encode()]
+
+
+_JSON_LINES = _head_lines("application/json")
 
 
 def _error_of(failure: HopFailure, where: str) -> NodeCallError:

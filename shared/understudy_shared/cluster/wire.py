@@ -166,7 +166,8 @@ class WireConnection(asyncio.Protocol):
 
     @property
     def is_idle(self) -> bool:
-        return self._done is None and not self._is_asked and self.is_open
+        transport = self._transport  # as in `is_open`
+        return self._done is None and not self._is_asked and transport is not None and not transport.is_closing()
 
     def give_up(self, error: WireError, detail: str) -> None:
         """Close the connection; the request in flight fails with this error."""

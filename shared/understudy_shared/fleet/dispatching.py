@@ -273,7 +273,7 @@ class Fleet(Generic[AnyServed]):
             isinstance(app, AnswersBodies) and app.accepts_body(target, size_bytes) for app in self._apps.values()
         )
 
-    def answer_body(self, body: bytes, exchange: Exchange) -> None:
+    def answer_body(self, target: bytes, body: bytes, exchange: Exchange) -> None:
         named = exchange.application if isinstance(exchange, DirectExchange) else None
         try:
             application_id = self._named(named)
@@ -284,7 +284,7 @@ class Fleet(Generic[AnyServed]):
         assert isinstance(app, AnswersBodies), "accepts_body said so"
         before = APPLICATION.set(application_id)
         try:
-            app.answer_body(body, exchange)
+            app.answer_body(target, body, exchange)
         finally:
             APPLICATION.reset(before)
 

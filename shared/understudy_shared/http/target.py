@@ -18,6 +18,9 @@ MAX_TARGET_BYTES = 16 * 1024
 STORES = b"/v1/stores/"
 """Beginning of the target of every lookup."""
 
+SCAN = b"/scan"
+"""End of the path of every page of a scan."""
+
 LISTS_OF_APPLICATIONS = (b"/v1/applications", b"/admin/v1/applications")
 
 APPLICATIONS = b"/v1/applications/"
@@ -56,6 +59,11 @@ def named_store(segment: str) -> tuple[str, str]:
     """
     name, _, ending = segment.rpartition(".")
     return (name, ending) if name and ending in FILE_ENDINGS else (segment, "")
+
+
+def may_be_page(target: bytes) -> bool:
+    """Whether a GET may be for a page of a scan. The other answers without ASGI are never compressed."""
+    return target.partition(b"?")[0].endswith(SCAN)
 
 
 def named_application(headers: Iterable[tuple[bytes, bytes]]) -> bytes | None:

@@ -124,8 +124,8 @@ class LookupsFirst(ABC):
         """The recorder of spans of requests, if spans are recorded."""
         self.long_reads = LongReads()
         """The scans and counts that the application answers, for the metrics."""
-        self.seeks: AnswersDirectly | None = None
-        """The pages of one key that are answered without ASGI, too."""
+        self.pages: AnswersDirectly | None = None
+        """The pages of scans that are answered without ASGI, too."""
         self.watch_streams = WatchStreams(0)
         """The watches that the application answers."""
         self.when_ending: list[Callable[[], None]] = []
@@ -168,7 +168,7 @@ class LookupsFirst(ABC):
     # ---- entry points: without ASGI, and by ASGI
 
     def answer_directly(self, target: bytes, exchange: Exchange) -> bool:
-        """Answer a GET without ASGI, if it is a lookup or a seek. Return whether it was: see `AnswersDirectly`."""
+        """Answer a GET without ASGI, if it is a lookup or a page. Return whether it was: see `AnswersDirectly`."""
         if target.startswith(APPLICATIONS):
             target = self._inner(target)
         if not target.startswith(STORES):
@@ -180,7 +180,7 @@ class LookupsFirst(ABC):
         if is_usual or _call(target.partition(b"?")[0]) is not None:
             self._answer(target, exchange)
             return True
-        return self.seeks is not None and self.seeks.answer_directly(target, exchange)
+        return self.pages is not None and self.pages.answer_directly(target, exchange)
 
     def accepts_batch(self, target: bytes, size_bytes: int) -> bool:
         """See `AnswersBatches`. A large batch is read as it comes, by ASGI."""

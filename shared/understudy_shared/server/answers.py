@@ -82,6 +82,9 @@ def refusing(refusal: ConnectionRefusal) -> App:
     return refuse
 
 
+_OF_PAGES = frozenset((b"origin", b"sec-fetch-site"))
+"""The headers by which a browser says which page sends a request."""
+
 _PROBES = frozenset((b"/livez", b"/healthz", b"/readyz"))
 _OF_PROBES = b"GET, HEAD, OPTIONS"
 _OF_THE_REFUSAL = frozenset((b"allow", b"content-length", b"content-type"))
@@ -152,7 +155,7 @@ class Answers:
     def lookup(
         self, target: bytes, presented: Presented | None, headers: Headers, send: Sends
     ) -> DirectExchange | None:
-        """Return the exchange of a lookup; None if it is not answered directly, or not authorized.
+        """Return the exchange of a lookup or a page; None if it is not answered directly, or not authorized.
 
         A request whose head is cached comes without `headers`: it has neither a trace nor an origin.
         """
@@ -183,8 +186,12 @@ class Answers:
         headers: Headers,
         send: Sends,
     ) -> DirectExchange | None:
-        """Return the exchange of an internal POST with a body of that size; None in the same cases as `lookup`."""
+        """Return the exchange of an internal POST with a body of that size; None in the same cases as `lookup`, and for
+        what a page in a browser sends: the ASGI way says whether it may.
+        """
         if size_bytes <= 0 or self.bodies is None or not self.bodies.accepts_body(target, size_bytes):
+            return None
+        if any(name in _OF_PAGES for name, _ in headers):
             return None
         is_granted = self.access is None or self.access.peer(presented, trouble)
         return DirectExchange(send, named_application(headers)) if is_granted else None

@@ -46,6 +46,8 @@ _TYPES = frozenset(
     )
 )
 _VARY = (b"vary", b"accept-encoding")
+VARIES = (_VARY,)
+"""The headers of an answer that another client may get compressed."""
 
 Message = MutableMapping[str, Any]
 

@@ -7,13 +7,15 @@ The scope, task and messages of ASGI cost more than a lookup. So the protocol ha
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Coroutine, Iterable
 from http import HTTPStatus
 from typing import NamedTuple, Protocol, runtime_checkable
 
+from understudy_shared.auth.permissions import shown_problem
 from understudy_shared.auth.principals import UNGUARDED, Authorization
-from understudy_shared.http.edge import JSON_TYPE, NOSNIFF, Receive
-from understudy_shared.http.problems import CONTENT_TYPE, Problem
+from understudy_shared.base.errors import UnderstudyError
+from understudy_shared.http.edge import JSON_TYPE, NOSNIFF, Receive, bug
+from understudy_shared.http.problems import CONTENT_TYPE, Problem, problem_of
 from understudy_shared.telemetry.spans import Trace
 
 Headers = Iterable[tuple[bytes, bytes]]
@@ -50,6 +52,29 @@ def reply_problem(exchange: Exchange, problem: Problem) -> None:
     exchange.reply(problem.status, CONTENT_TYPE, problem.body(), problem.headers)
 
 
+class AnsweringTasks:
+    """The tasks that answer requests without ASGI where an answer takes more than a turn of the loop."""
+
+    def __init__(self) -> None:
+        self._running: set[asyncio.Task[None]] = set()
+
+    def begin(self, work: Coroutine[None, None, bytes], exchange: Exchange, name: str, headers: Headers = ()) -> None:
+        """Reply with the JSON that the work returns and these headers, or with the problem that it raises."""
+        task = asyncio.get_running_loop().create_task(_answer(work, exchange, headers), name=name)
+        self._running.add(task)
+        task.add_done_callback(self._running.discard)
+
+
+async def _answer(work: Coroutine[None, None, bytes], exchange: Exchange, headers: Headers) -> None:
+    try:
+        body = await work
+    except Exception as error:
+        problem = problem_of(error) if isinstance(error, UnderstudyError) else bug(error)
+        reply_problem(exchange, shown_problem(exchange.authorization.principal, problem))
+    else:
+        exchange.reply(200, JSON_TYPE, body, headers)
+
+
 @runtime_checkable
 class EndsStreams(Protocol):
     """An application with answers that do not end by themselves."""
@@ -76,7 +101,7 @@ class AnswersBodies(Protocol):
     def accepts_body(self, target: bytes, size_bytes: int, /) -> bool:
         """Whether a POST with a body of that size goes to `answer_body`; otherwise ASGI answers it."""
 
-    def answer_body(self, body: bytes, exchange: Exchange, /) -> None:
+    def answer_body(self, target: bytes, body: bytes, exchange: Exchange, /) -> None:
         """Answer a POST that `accepts_body` accepted. It does not raise."""
 
 

@@ -83,6 +83,8 @@ class ParsedHead(NamedTuple):
     presented: Presented | None = None
     application: bytes | None = None
     """The application that a POST names in its headers."""
+    packs: bool = False
+    """Whether a long answer to a GET with this head may be compressed."""
 
 
 class KnownHeads:
@@ -117,7 +119,13 @@ class KnownHeads:
         return head if head is not None and head.body_bytes == len(data) - start else None
 
     def keep(
-        self, target: bytes, body_bytes: int, presented: Presented | None, application: bytes | None = None
+        self,
+        target: bytes,
+        body_bytes: int,
+        presented: Presented | None,
+        application: bytes | None = None,
+        *,
+        packs: bool = False,
     ) -> None:
         """Cache the head of a request that was answered directly, if the read was that request and nothing else."""
         data, self.whole = self.whole, b""
@@ -129,4 +137,4 @@ class KnownHeads:
             self._shared.keep(data[:end], ParsedHead(data[:end], target, body_bytes, presented, application))
         elif line := self._line.match(data):
             rest = data[line.end() :]
-            self._shared.keep(rest, ParsedHead(rest, presented=presented))
+            self._shared.keep(rest, ParsedHead(rest, presented=presented, packs=packs))

@@ -25,10 +25,11 @@ from uvicorn.server import ServerState
 from understudy_shared.auth.presented import presented_in
 from understudy_shared.http.edge import ROOT_PATH, Scope, without_root
 from understudy_shared.http.origins import origin_in
-from understudy_shared.http.target import APPLICATIONS, STORES
+from understudy_shared.http.target import APPLICATIONS, STORES, may_be_page
 from understudy_shared.server import connection_limits as limits
 from understudy_shared.server import phases
 from understudy_shared.server.answers import Answers, problem_response, refusing, says_why
+from understudy_shared.server.compression import may_compress
 from understudy_shared.server.connection_guard import ConnectionGuard, address_of
 from understudy_shared.server.connection_limits import ConnectionRefusal, ConnectionState, Pressure
 from understudy_shared.server.cycle import Cycle
@@ -304,6 +305,8 @@ class HttpProtocol(asyncio.Protocol):
         target, known = self._known.lookup(data), self._known.last
         if target is None or known is None or self._is_refusing():
             return False
+        if known.packs and may_be_page(target):
+            return False
         self.url = target
         exchange = self._exchange = self._answers.lookup(target, known.presented, (), self._reply)
         if exchange is None:
@@ -340,12 +343,14 @@ class HttpProtocol(asyncio.Protocol):
         size_bytes, method = self._incoming.left_bytes, parser.get_method()
         presented = None if answers.access is None else presented_in(headers)
         exchange: DirectExchange | None = None
+        packs = False
         if method == b"POST" and url.startswith(_INTERNAL):
             exchange = answers.hop(url, size_bytes, presented, self._peer_trouble, headers, self._reply)
         elif self._is_refusing():
             return False
         elif method == b"GET" and url.startswith(_READ_BELOW) and not has_body:
-            exchange = answers.lookup(url, presented, headers, self._reply)
+            packs = may_compress(headers)
+            exchange = None if packs and may_be_page(url) else answers.lookup(url, presented, headers, self._reply)
         elif method == b"POST" and url.startswith(STORES):
             exchange = answers.batch(url, size_bytes, headers, self._reply)
         if exchange is None:
@@ -357,7 +362,7 @@ class HttpProtocol(asyncio.Protocol):
             return False
         # A head with a trace is unique, so it is not cached; nor is one with an origin, which a cached head lacks.
         if not (exchange.closes or is_traced(headers) or (answers.cors and origin_in(headers) is not None)):
-            self._known.keep(url, size_bytes, presented, exchange.application)
+            self._known.keep(url, size_bytes, presented, exchange.application, packs=packs)
         return True
 
     def _is_refusing(self) -> bool:
@@ -372,7 +377,7 @@ class HttpProtocol(asyncio.Protocol):
             answers.batches.answer_batch(self.url, body, exchange)
         else:
             assert answers.bodies is not None, "it accepted this one"
-            answers.bodies.answer_body(body, exchange)
+            answers.bodies.answer_body(self.url, body, exchange)
 
     def _hand_over(self, target: bytes, exchange: DirectExchange) -> bool:
         """Let the application answer a lookup; it may reply at once. Return False if it declines."""

@@ -104,7 +104,7 @@ class Echo:
     def accepts_body(self, target: bytes, size_bytes: int) -> bool:
         return target == DIRECT_POST.encode() and size_bytes <= MAX_DIRECT_BODY_BYTES
 
-    def answer_body(self, body: bytes, exchange: Exchange) -> None:
+    def answer_body(self, target: bytes, body: bytes, exchange: Exchange) -> None:
         self.asked.append(DIRECT_POST)
         self.direct.append(DIRECT_POST)
         exchange.reply(200, TEXT_TYPE, _text("POST", DIRECT_POST, len(body)))

@@ -130,7 +130,7 @@ class NodeExports(Exports):
         if asked.format is ExportFormat.ARROW:
             room = room._replace(rows=PLAIN_ARROW[0], bytes=PLAIN_ARROW[1])
         room = room._replace(until_s=monotonic() + PART_MS / 1000)
-        steps = scan_part(maker, reading, place, room, lambda: asker.is_gone, gathered_rows(asked, schema))
+        steps = scan_part(maker, reading, place, room, asker, gathered_rows(asked, schema))
         page = await self._long_reads.in_turns(steps)
         return page._replace(rows=b""), (page.rows,)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Generator, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterator, Mapping, Sequence
 from typing import TypeVar, cast
 
 from fastapi import Request
@@ -56,7 +56,7 @@ from understudy_shared.questions.lookup.hop import (
 from understudy_shared.reads.bounds import Bound, Refusal
 from understudy_shared.reads.hop_fields import BadHopError, StoreOfHop
 from understudy_shared.reads.tokens import Position
-from understudy_shared.server.direct import Exchange, reply_problem
+from understudy_shared.server.direct import AnsweringTasks, Exchange, reply_problem
 from understudy_shared.telemetry.spans import Kind, Spans, end_request
 
 HOP_SLICE_KEYS = StoreReader.keys_at_once
@@ -211,7 +211,11 @@ def asked_reader(
 
 async def read_hop(request: Request, decode: Callable[[bytes], T]) -> T:
     """Read the body of a call, and decode it. Raises the problem of a malformed one."""
-    body = await read_body(request.receive, max_bytes=MAX_HOP_BYTES)
+    return decoded_hop(await read_body(request.receive, max_bytes=MAX_HOP_BYTES), decode)
+
+
+def decoded_hop(body: bytes, decode: Callable[[bytes], T]) -> T:
+    """Decode the body of a call. Raises the problem of a malformed one."""
     try:
         return decode(body)
     except BadHopError as error:
@@ -252,6 +256,10 @@ Order = Callable[[], tuple[int, int]]
 """A function that returns (term, epoch) of the followed assignment; (0, 0) without one."""
 
 
+Call = Callable[[bytes], Coroutine[None, None, bytes]]
+"""A function that makes the JSON of an answer from the body of a router's call. It raises its problem."""
+
+
 MAX_SPANS = 100
 """Limit on the spans that one hop records, which takes about 4 ms: any client that reaches the port may send traces."""
 
@@ -285,6 +293,9 @@ class Hops:
     def __init__(self, app: App, reads: Reads, *, order: Order | None, max_in_flight: int) -> None:
         self.spans: Spans | None = None
         """The recorder of spans of the lookups in hops, if there is one."""
+        self.calls: Mapping[bytes, Call] = {}
+        """The other calls of routers that are answered without ASGI, by their paths."""
+        self._calls = AnsweringTasks()
         self._app = app
         self._reads = reads
         self._order = order
@@ -298,10 +309,13 @@ class Hops:
 
     def accepts_body(self, target: bytes, size_bytes: int) -> bool:
         """See `AnswersBodies`: nearly all hops are small."""
-        return target == _RAW_PATH and size_bytes <= SMALL_HOP_BYTES
+        return size_bytes <= SMALL_HOP_BYTES and (target == _RAW_PATH or target in self.calls)
 
-    def answer_body(self, body: bytes, exchange: Exchange) -> None:
+    def answer_body(self, target: bytes, body: bytes, exchange: Exchange) -> None:
         """See `AnswersBodies`. A hop of few keys is answered before this returns."""
+        if target != _RAW_PATH:
+            self._calls.begin(self.calls[target](body), exchange, "a call of a router")
+            return
         problem = self._begin()
         if problem is not None:
             self._reply(problem, exchange)

@@ -26,6 +26,7 @@ from understudy_shared.base.texts import clipped
 from understudy_shared.base.words import StoreKind
 from understudy_shared.http.problems import ProblemError
 from understudy_shared.questions.lookup.windows import WindowKey, WindowsOf, window_columns, window_key
+from understudy_shared.questions.scan.long_reads import Asker
 from understudy_shared.questions.scan.page import PartPage, Place, Room, Stamp
 from understudy_shared.questions.scan.question import ScanQuestion
 from understudy_shared.questions.scan.requests import KeyPrefix
@@ -59,9 +60,7 @@ class PartMaker(ABC):
         return False
 
     @abstractmethod
-    def part(
-        self, reading: Reading, place: Place, room: Room, has_left: Callable[[], bool]
-    ) -> Generator[None, None, PartPage]:
+    def part(self, reading: Reading, place: Place, room: Room, asker: Asker) -> Generator[None, None, PartPage]:
         """Read a partition from a place on, in short steps; see `scan_part`."""
 
 
@@ -76,11 +75,9 @@ class TimeWindows(PartMaker):
     at: int
     expiry: Expiry
 
-    def part(
-        self, reading: Reading, place: Place, room: Room, has_left: Callable[[], bool]
-    ) -> Generator[None, None, PartPage]:
+    def part(self, reading: Reading, place: Place, room: Room, asker: Asker) -> Generator[None, None, PartPage]:
         """Read the first windows of a partition behind a rank."""
-        part = yield from ordered_part(self.rows, reading, place, room, has_left, print_row=self._row)
+        part = yield from ordered_part(self.rows, reading, place, room, asker, print_row=self._row)
         return part._replace(stamp=_stamped(reading.view, self.expiry))
 
     def _row(self, key: ScannedKey, reading: Reading, partition: int) -> bytes | None:
@@ -108,9 +105,7 @@ class SessionWindows(PartMaker):
     def is_sought(self) -> bool:
         return True
 
-    def part(
-        self, reading: Reading, place: Place, room: Room, has_left: Callable[[], bool]
-    ) -> Generator[None, None, PartPage]:
+    def part(self, reading: Reading, place: Place, room: Room, asker: Asker) -> Generator[None, None, PartPage]:
         """Read the first sessions behind a rank: one seek."""
         view, made = reading.view, RankedPart(room, place.after)
         records = self.sessions.records(view, self.stored)
@@ -215,18 +210,16 @@ class TimersByTime(PartMaker):
     times: TimesTable | None
     every: Callable[[TaskView], Iterator[Timer]]
 
-    def part(
-        self, reading: Reading, place: Place, room: Room, has_left: Callable[[], bool]
-    ) -> Generator[None, None, PartPage]:
+    def part(self, reading: Reading, place: Place, room: Room, asker: Asker) -> Generator[None, None, PartPage]:
         """Read the first timers of a partition behind a rank, or count them."""
         made = RankedPart(room, place.after)
         if self.times is None:
-            wanted: Iterable[Timer] = yield from self._passed(reading.view, made, has_left)
+            wanted: Iterable[Timer] = yield from self._passed(reading.view, made, asker)
         else:
             wanted = self.times.between(reading.view, self.low_ms, self.high_ms, place.after)
         for timer in wanted:
             if self.times is not None:
-                if made.looked_at and (monotonic() >= room.until_s or has_left()):
+                if made.looked_at and (monotonic() >= room.until_s or asker.is_gone):
                     made.stop()
                     break
                 made.looked_at += 1
@@ -240,14 +233,12 @@ class TimersByTime(PartMaker):
         view = reading.view
         return made.part(view, "filtered-pass" if self.times is None else "seek", stamp_of(view))
 
-    def _passed(
-        self, view: TaskView, made: RankedPart, has_left: Callable[[], bool]
-    ) -> Generator[None, None, list[Timer]]:
+    def _passed(self, view: TaskView, made: RankedPart, asker: Asker) -> Generator[None, None, list[Timer]]:
         """Return the first timers that are wanted, of all."""
         first = FirstRanks(made.room.rows or MAX_COUNTED, made.after)
         found: dict[bytes, Timer] = {}
         for timer in self.every(view):
-            if made.looked_at and (monotonic() >= made.room.until_s or has_left()):
+            if made.looked_at and (monotonic() >= made.room.until_s or asker.is_gone):
                 raise ProblemError(TOO_MANY)
             made.looked_at += 1
             yield
@@ -300,11 +291,9 @@ class Rows(PartMaker):
     def is_sought(self) -> bool:
         return self.maker.is_sought and self.maker.order is None
 
-    def part(
-        self, reading: Reading, place: Place, room: Room, has_left: Callable[[], bool]
-    ) -> Generator[None, None, PartPage]:
+    def part(self, reading: Reading, place: Place, room: Room, asker: Asker) -> Generator[None, None, PartPage]:
         read = scan_part if self.maker.order is None else ordered_part
-        return read(self.maker, reading, place, room, has_left)
+        return read(self.maker, reading, place, room, asker)
 
 
 def part_maker(

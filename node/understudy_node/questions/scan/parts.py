@@ -19,6 +19,7 @@ from understudy_node.replica.read_views import Reading
 from understudy_node.replica.task_view import TaskView
 from understudy_node.stores.lookup import StoreReader
 from understudy_shared.http.problems import Problem, ProblemError, ProblemType
+from understudy_shared.questions.scan.long_reads import STAYS, Asker
 from understudy_shared.questions.scan.page import Access, PartPage, Place, Room, Stamp
 
 
@@ -48,7 +49,7 @@ def scan_part(  # noqa: PLR0917  # the last two have defaults
     reading: Reading,
     place: Place,
     room: Room,
-    has_left: Callable[[], bool] = lambda: False,
+    asker: Asker = STAYS,
     rows: ExportRows | None = None,
 ) -> Generator[None, None, PartPage]:
     """Read the rows of a partition behind a place, as far as there is room; for an export into `rows`. It yields
@@ -60,7 +61,7 @@ def scan_part(  # noqa: PLR0917  # the last two have defaults
     if maker.prefix is not None and maker.prefix.whole is not None:
         return (yield from _sought(maker, maker.prefix.whole, reading, place, rows))
     if maker.counts_records:
-        return (yield from _counted(maker, reading, place, room, has_left))
+        return (yield from _counted(maker, reading, place, room, asker))
     printed: list[bytes] = []
     add = printed.append if rows is None else rows.add
     # One loop with all its branches, because it runs for each key: calls between them would cost every scan.
@@ -68,7 +69,7 @@ def scan_part(  # noqa: PLR0917  # the last two have defaults
     is_end = True
     starts = (b"",) if maker.starts is None else maker.starts
     for key in keys_after(maker.reader, reading.view, place.after, starts):
-        if looked_at and (monotonic() >= room.until_s or has_left()):
+        if looked_at and (monotonic() >= room.until_s or asker.is_gone):
             if room.is_confined and room.is_empty and not found:
                 raise ProblemError(_TOO_MANY)
             is_end = False
@@ -97,12 +98,12 @@ def scan_part(  # noqa: PLR0917  # the last two have defaults
 
 
 def _counted(
-    maker: RowMaker, reading: Reading, place: Place, room: Room, has_left: Callable[[], bool]
+    maker: RowMaker, reading: Reading, place: Place, room: Room, asker: Asker
 ) -> Generator[None, None, PartPage]:
     """Count records, a thousand at a time."""
     found, after, is_end = 0, place.after, True
     for records in _records_behind(maker.reader, reading.view, after):
-        if found and (monotonic() >= room.until_s or has_left()):
+        if found and (monotonic() >= room.until_s or asker.is_gone):
             is_end = False
             break
         found += len(records) // 2
@@ -181,7 +182,7 @@ def ordered_part(
     reading: Reading,
     place: Place,
     room: Room,
-    has_left: Callable[[], bool] = lambda: False,
+    asker: Asker = STAYS,
     *,
     print_row: PrintRow | None = None,
 ) -> Generator[None, None, PartPage]:
@@ -193,7 +194,7 @@ def ordered_part(
     starts = (b"",) if maker.starts is None else maker.starts
     made = RankedPart(room, place.after)
     for key in keys_after(maker.reader, reading.view, None, starts):
-        if made.looked_at and (monotonic() >= room.until_s or has_left()):
+        if made.looked_at and (monotonic() >= room.until_s or asker.is_gone):
             raise ProblemError(TOO_MANY)
         made.looked_at += 1
         rank = maker.ranked(key, reading, place.partition, first.wants)

@@ -65,6 +65,7 @@ def key_of(reader: StoreReader, view: TaskView, own: bytes) -> ScannedKey:
 def _keys_of(reader: StoreReader, view: TaskView, after: bytes | None, first: bytes) -> Iterator[ScannedKey]:
     """Yield the keys that begin with `first`, and are behind `after`."""
     records, end = view.stores[reader.store.store_name], after_prefix(first)
+    own_bytes = reader.own_bytes if isinstance(reader, FindingReader) else None
     start: bytes | None = first
     if after is not None:
         if end is not None and after >= end:
@@ -82,7 +83,7 @@ def _keys_of(reader: StoreReader, view: TaskView, after: bytes | None, first: by
                 if passed > PASSED_BEFORE_SEEK:
                     break
                 continue
-            own, passed = reader.own_bytes(kept), 0
+            own, passed = kept if own_bytes is None else own_bytes(kept), 0
             yield ScannedKey(own, kept, value)
         else:
             return
@@ -190,12 +191,14 @@ class RowMaker:
         reader = self.reader
         if self.only_counts and not self.is_filtered and self.selection.include_expired:
             return b""
-        key_row = reader.key_row(key.kept)
+        finds = isinstance(reader, FindingReader)
+        key_row = reader.key_row(key.kept) if finds else key.kept[len(reader.row_prefix) :]
         if (self.prefix is not None or self.of_key) and not self.has_key(reader.store.codec.decode(key_row)):
             return None
         if self.only_counts and not self.of_members and self.selection.include_expired:
             return b""
-        return self._row_of(key_row, self._said(key, key_row, reading, partition))
+        said = self._said(key, key_row, reading, partition) if finds else said_of_record(reader, key.value)
+        return self._row_of(key_row, said)
 
     def ranked(
         self, key: ScannedKey, reading: Reading, partition: int, is_wanted: Callable[[bytes], bool]

@@ -8,7 +8,7 @@ one to one has no estimate.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from itertools import chain, islice
 from time import monotonic
 from typing import Final
@@ -16,14 +16,16 @@ from typing import Final
 from fastapi import APIRouter, Request, Response
 
 from understudy_node.engine.view import View
-from understudy_node.questions.lookup.hop import read_hop, reader_asked
+from understudy_node.questions.lookup.hop import Call, decoded_hop, reader_asked
 from understudy_node.questions.lookup.reads import Reads
 from understudy_node.questions.scan.part_makers import PartMaker, part_maker
 from understudy_node.replica.read_views import Reading
 from understudy_node.replica.task_view import TaskView
 from understudy_node.stores.lookup import StoreReader
 from understudy_shared.base.words import StoreKind
+from understudy_shared.http.edge import read_body
 from understudy_shared.http.problems import ProblemError
+from understudy_shared.questions.lookup.hop import MAX_HOP_BYTES
 from understudy_shared.questions.scan.hop import (
     ESTIMATE_PATH,
     PATH,
@@ -41,7 +43,6 @@ from understudy_shared.questions.scan.page import PartPage, Place, ReadPart, Roo
 from understudy_shared.questions.scan.requests import ScannedStore, ScanTurn
 from understudy_shared.questions.scan.service import Scans
 from understudy_shared.reads.bounds import BadBoundError, Bound, ReadVersion, Refusal, Selection, bound_at, version_of
-from understudy_shared.server.app import Answer
 
 PINNED_AHEAD = 16
 """Number of partitions whose version is pinned for the pages to come; others may have to be opened again."""
@@ -213,7 +214,7 @@ class NodeScans(Scans):
             await asyncio.to_thread(state.prepare_scan)
         # The time for opening an older version, and for sorting the keys of a base, does not count as the page's.
         room = room._replace(until_s=room.until_s + monotonic() - asked_s)
-        part = await self.long_reads.in_turns(maker.part(reading, place, room, lambda: asker.is_gone))
+        part = await self.long_reads.in_turns(maker.part(reading, place, room, asker))
         self.long_reads.count(part)
         return part
 
@@ -224,30 +225,35 @@ async def _estimate(reader: StoreReader, partitions: Sequence[int], bound: Bound
     return await asyncio.to_thread(lambda: sum(estimate_keys(reader, reading.view) for reading in readings))
 
 
-def scan_hops(scans: NodeScans) -> Mapping[str, Answer]:
+def scan_hops(scans: NodeScans) -> Mapping[bytes, Call]:
     """Return the calls by which routers ask for a version, for an estimate, and for a part of a page, by path."""
 
-    async def version(request: Request) -> Response:
+    async def version(body: bytes) -> bytes:
         """Return the newest version that some partitions can be read at, and keep it for a while."""
-        hop = await read_hop(request, decode_version_hop)
-        return Response(encode_version(await scans.version_for_router(hop)), media_type="application/json")
+        return encode_version(await scans.version_for_router(decoded_hop(body, decode_version_hop)))
 
-    async def estimate(request: Request) -> Response:
+    async def estimate(body: bytes) -> bytes:
         """Return about how many keys some partitions have."""
-        hop = await read_hop(request, decode_version_hop)
-        return Response(encode_estimate(await scans.estimate_for_router(hop)), media_type="application/json")
+        return encode_estimate(await scans.estimate_for_router(decoded_hop(body, decode_version_hop)))
 
-    async def part(request: Request) -> Response:
+    async def part(body: bytes) -> bytes:
         """Return the rows of one partition, at one version, behind a key."""
-        hop = await read_hop(request, decode_scan_hop)
-        return Response(encode_part(await scans.read_for_router(hop)), media_type="application/json")
+        return encode_part(await scans.read_for_router(decoded_hop(body, decode_scan_hop)))
 
-    return {VERSION_PATH: version, ESTIMATE_PATH: estimate, PATH: part}
+    return {VERSION_PATH.encode(): version, ESTIMATE_PATH.encode(): estimate, PATH.encode(): part}
 
 
-def scan_hop_routes(hops: Mapping[str, Answer]) -> APIRouter:
-    """Make routes of the calls, by which FastAPI refuses other methods: `scans_in_front` answers them."""
+def call_routes(calls: Mapping[bytes, Call]) -> APIRouter:
+    """Make routes of calls, for those that are too large to be answered without ASGI, and for other methods."""
     routes = APIRouter()
-    for path, answer in hops.items():
-        routes.post(path)(answer)
+
+    def route_of(call: Call) -> Callable[[Request], Awaitable[Response]]:
+        async def answer(request: Request) -> Response:
+            body = await read_body(request.receive, max_bytes=MAX_HOP_BYTES)
+            return Response(await call(body), media_type="application/json")
+
+        return answer
+
+    for path, call in calls.items():
+        routes.post(path.decode())(route_of(call))
     return routes

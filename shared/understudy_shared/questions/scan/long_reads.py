@@ -196,3 +196,7 @@ class Asker:
             return await read(place, room)
 
         return read_on
+
+
+STAYS = Asker()
+"""A client that does not leave."""

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, Mapping
 from time import monotonic
 from typing import Literal
 
@@ -16,14 +15,13 @@ import orjson
 from fastapi import APIRouter, Request, Response
 
 from understudy_shared.auth.access import authorization_of
-from understudy_shared.auth.permissions import shown_problem
 from understudy_shared.auth.principals import UNGUARDED, Authorization
 from understudy_shared.base.errors import UnderstudyError
 from understudy_shared.base.words import StoreKind
-from understudy_shared.http.edge import JSON_TYPE, App, Scope, bug, read_body
+from understudy_shared.http.edge import App, Scope, read_body
 from understudy_shared.http.lookup_requests import key_and_params
 from understudy_shared.http.problems import RETAINED, ProblemError, ProblemType, problem_of
-from understudy_shared.http.target import STORES, parse_query, split_path
+from understudy_shared.http.target import SCAN, STORES, parse_query, split_path
 from understudy_shared.questions.lookup.batches import ambiguous_key
 from understudy_shared.questions.lookup.windows import window_key
 from understudy_shared.questions.scan.long_reads import Asker, LongReads
@@ -45,15 +43,14 @@ from understudy_shared.questions.scan.requests import (
     parse_scan,
     parse_scan_body,
     parse_windows,
-    row_columns,
     scan_turn,
 )
 from understudy_shared.questions.service_reads import ServiceReads
 from understudy_shared.reads.bounds import Bound, ReadVersion, version_of
 from understudy_shared.reads.tokens import Position
-from understudy_shared.server.app import Answer, without_framework
-from understudy_shared.server.direct import Exchange, reply_problem
-from understudy_shared.spark.key_codec import KeyCodec
+from understudy_shared.server.app import without_framework
+from understudy_shared.server.compression import VARIES
+from understudy_shared.server.direct import AnsweringTasks, Exchange
 from understudy_shared.telemetry.metrics import NO_STORE
 
 CONFINED_MS = 3_000
@@ -151,45 +148,58 @@ class Scans(ABC):
 
     async def _page(self, turn: ScanTurn, asker: Asker) -> bytes:
         version, start = await self.begins(turn)
-        time_ms = COUNT_MS if turn.is_count else PAGE_MS
+        is_count, is_ordered = turn.is_count, turn.is_ordered
         question, limit = turn.asked.question, turn.asked.limit
-        time_ms = ORDERED_MS if turn.is_ordered else CONFINED_MS if turn.is_confined else time_ms
+        time_ms = ORDERED_MS if is_ordered else CONFINED_MS if turn.is_confined else COUNT_MS if is_count else PAGE_MS
         until_s = monotonic() + time_ms / 1000
         read = asker.while_there(self.part_reader(turn, version, asker))
         if question.windows is not None and turn.store.codec.is_scattered:
             read = _of_one_partition(turn.store, read)
         parts, is_confined = turn.partitions, turn.is_confined
-        if turn.is_ordered:
+        if is_ordered:
             page = await read_ordered_page(
                 start, parts, read, limit=limit, until_s=until_s, is_reversed=question.reverse, is_confined=is_confined
             )
         else:
-            rows = None if turn.is_count else limit
+            rows = None if is_count else limit
             page = await read_page(start, parts, read, limit=rows, until_s=until_s, is_confined=is_confined)
         return _body(turn, page, version)
 
-    @contextmanager
-    def counted(self, operation: ScanOperation | Literal["changes"], name: str, asker: Asker) -> Iterator[None]:
+    def counted(self, operation: ScanOperation | Literal["changes"], name: str, asker: Asker) -> _Counted:
         """Count a request by its outcome, and its time."""
-        began_s, outcome = monotonic(), "internal"
-        try:
-            yield
-            outcome = "answered"
-        except asyncio.CancelledError:
+        return _Counted(self.service, operation, name, asker)
+
+
+class _Counted:
+    """A request that is counted when it ends."""
+
+    __slots__ = ("_asker", "_began_s", "_name", "_operation", "_service")
+
+    def __init__(self, service: ServiceReads, operation: str, name: str, asker: Asker) -> None:
+        self._service, self._operation, self._name, self._asker = service, operation, name, asker
+        self._began_s = monotonic()
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
+        if self._asker.is_gone or isinstance(error, asyncio.CancelledError):
             outcome = "cancelled"
-            raise
-        except UnderstudyError as error:
+        elif isinstance(error, UnderstudyError):
             outcome = problem_of(error).outcome
-            raise
-        finally:
-            counts = self.service.requests.of(operation, name if self.service.has_store(name) else NO_STORE)
-            counts.count("cancelled" if asker.is_gone else outcome)
-            counts.duration_ms.observe((monotonic() - began_s) * 1000)
+        else:
+            outcome = "answered" if error is None else "internal"
+        counts = self._service.requests.of(
+            self._operation, self._name if self._service.has_store(self._name) else NO_STORE
+        )
+        counts.count(outcome)
+        counts.duration_ms.observe((monotonic() - self._began_s) * 1000)
 
 
 def _body(turn: ScanTurn, page: ScanPage, version: ReadVersion) -> bytes:
     store, cursor = turn.store, turn.asked.cursor
-    counted = page.found + (0 if cursor is None else cursor.counted) if turn.is_count else 0
+    is_count = turn.is_count
+    counted = page.found + (0 if cursor is None else cursor.counted) if is_count else 0
     tail: dict[str, object] = {"next_cursor": None}
     if page.next is not None:
         committed_at_us = page.committed_at_us if version.committed_at_us is None else version.committed_at_us
@@ -198,7 +208,7 @@ def _body(turn: ScanTurn, page: ScanPage, version: ReadVersion) -> bytes:
     if turn.asked.explain:
         tail["explain"] = page.explained(is_confined=turn.is_confined)
     head = {"store": store.name, **page.stamp, "lineage": store.lineage}
-    if turn.is_count:
+    if is_count:
         return orjson.dumps({**head, "count": counted, **tail}, option=orjson.OPT_APPEND_NEWLINE)
     windows = turn.asked.question.windows
     if windows is None:
@@ -254,36 +264,24 @@ def scan_routes(scans: Scans) -> APIRouter:
     return routes
 
 
-def scans_in_front(scans: Scans, hops: Mapping[str, Answer] | None = None) -> Callable[[Scope], App | None]:
-    """Return the function by which pages, and the calls of routers for parts of them, are answered in front of FastAPI:
-    its routing costs more than a seek.
-    """
+def scans_in_front(scans: Scans) -> Callable[[Scope], App | None]:
+    """Return the function by which pages are answered in front of FastAPI: its routing costs more than a seek."""
 
     def answer(request: Request) -> Awaitable[Response]:
         _, _, store, _ = split_path(request.scope["raw_path"])
         return _answered(scans, "scan", store, request)
 
     page = without_framework(answer)
-    posts = {path.encode(): without_framework(answers) for path, answers in (hops or {}).items()}
 
     def in_front(scope: Scope) -> App | None:
-        path = scope["raw_path"]
-        match scope["method"]:
-            case "GET":
-                return page if is_page(path) else None
-            case "POST":
-                return posts.get(path)
-        return None
+        return page if scope["method"] == "GET" and is_page(scope["raw_path"]) else None
 
     return in_front
 
 
 def is_page(raw_path: bytes) -> bool:
-    store = raw_path[len(STORES) : -len(_SCAN)]
-    return raw_path.startswith(STORES) and raw_path.endswith(_SCAN) and store != b"" and b"/" not in store
-
-
-_SCAN = b"/scan"
+    store = raw_path[len(STORES) : -len(SCAN)]
+    return raw_path.startswith(STORES) and raw_path.endswith(SCAN) and store != b"" and b"/" not in store
 
 
 async def given_members(request: Request) -> Mapping[str, object]:
@@ -316,52 +314,29 @@ async def _watched(request: Request, answer: Callable[[Asker], Awaitable[bytes]]
     return Response(body, media_type="application/json")
 
 
-class Seeks:
-    """The answers to questions for one key without ASGI, as lookups have: the framework costs more than the search.
+class Pages:
+    """The answers to pages without ASGI, as lookups have: the framework costs more than a short page.
 
     Only a service that asks for no credential answers them here. Elsewhere the ASGI way decides what a scan is granted,
-    which is another action than a lookup. Like a lookup, such a page is never compressed.
+    which is another action than a lookup. It also answers who accepts gzip: nothing is compressed here.
     """
 
     def __init__(self, scans: Scans) -> None:
         self._scans = scans
-        self._answering: set[asyncio.Task[None]] = set()
+        self._tasks = AnsweringTasks()
 
     def answer_directly(self, target: bytes, exchange: Exchange) -> bool:
         """See `AnswersDirectly`. What cannot be parsed is left to ASGI, which says what is wrong with it."""
         path, _, query = target.partition(b"?")
-        if b"prefix=" not in query or exchange.authorization is not UNGUARDED or not is_page(path):
+        if exchange.authorization is not UNGUARDED or not is_page(path):
             return False
         try:
             _, _, name, _ = split_path(path)
             given = parse_query(query)
-            if not _is_of_one_key(given, self._scans.store(name).codec):
-                return False
         except UnderstudyError:
             return False
-        task = asyncio.get_running_loop().create_task(self._answer(name, given, exchange), name="a seek")
-        self._answering.add(task)
-        task.add_done_callback(self._answering.discard)
-        return True
-
-    async def _answer(self, name: str, given: Mapping[str, str], exchange: Exchange) -> None:
         asker = Asker()
         exchange.when_left(asker.leave)
-        try:
-            body = await self._scans.answer("scan", name, given, exchange.authorization, asker)
-        except Exception as error:
-            problem = problem_of(error) if isinstance(error, UnderstudyError) else bug(error)
-            reply_problem(exchange, shown_problem(exchange.authorization.principal, problem))
-        else:
-            exchange.reply(200, JSON_TYPE, body)
-
-
-def _is_of_one_key(given: Mapping[str, str], codec: KeyCodec) -> bool:
-    """Whether a prefix has all columns of the key. With a range, one key of timers has many rows."""
-    if "prefix" not in given or "from" in given or "to" in given:
-        return False
-    try:
-        values = orjson.loads(given["prefix"])
-    except orjson.JSONDecodeError:
-        return False
-    return isinstance(values, list) and len(values) == row_columns(codec)
+        answer = self._scans.answer("scan", name, given, exchange.authorization, asker)
+        self._tasks.begin(answer, exchange, "a page", VARIES)
+        return True

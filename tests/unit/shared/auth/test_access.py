@@ -93,7 +93,7 @@ class Named:
     def accepts_body(self, target: bytes, size_bytes: int) -> bool:
         return target == HOP
 
-    def answer_body(self, body: bytes, exchange: Exchange) -> None:
+    def answer_body(self, target: bytes, body: bytes, exchange: Exchange) -> None:
         exchange.reply(200, b"text/plain", b"peer")
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

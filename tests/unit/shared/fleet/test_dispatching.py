@@ -45,7 +45,7 @@ class Application:
     def accepts_body(self, target: bytes, size_bytes: int) -> bool:
         return target == b"/internal/v1/lookup" and size_bytes < 9
 
-    def answer_body(self, body: bytes, exchange: Exchange) -> None:
+    def answer_body(self, target: bytes, body: bytes, exchange: Exchange) -> None:
         exchange.reply(200, JSON_TYPE, self.name.encode() + b" " + body)
 
     async def end_streams(self) -> None:
@@ -110,8 +110,14 @@ async def test_internal_calls_go_to_the_application_of_their_header() -> None:
     assert (await asked(fleet, "/internal/v1/scan"))[0] == 404
     assert (await asked(fleet_of(A), "/internal/v1/scan"))[1].startswith("a ")
     replies: list[bytes] = []
-    fleet.answer_body(b"hop", DirectExchange(lambda _status, _type, body, _: replies.append(body), b"b"))
-    fleet.answer_body(b"hop", DirectExchange(lambda status, _type, _body, _: replies.append(b"%d" % status), b"c"))
+    fleet.answer_body(
+        b"/internal/v1/lookup", b"hop", DirectExchange(lambda _status, _type, body, _: replies.append(body), b"b")
+    )
+    fleet.answer_body(
+        b"/internal/v1/lookup",
+        b"hop",
+        DirectExchange(lambda status, _type, _body, _: replies.append(b"%d" % status), b"c"),
+    )
     assert replies == [b"b hop", b"404"]
     assert fleet.accepts_body(b"/internal/v1/lookup", 3)
     assert not Fleet(cast(Any, A), Access()).accepts_body(b"/internal/v1/lookup", 3)
@@ -129,7 +135,7 @@ async def test_what_a_fleet_does_not_know_yet_is_not_initialised_by_each_way_in(
         found += [replies[0][0] for _, replies in (direct(fleet, path.encode()) for path in ways)]
         found.append((await asked(fleet, "/internal/v1/scan", header))[0])
         exchange = DirectExchange(lambda status, _type, _body, _: found.append(status), b"b")
-        fleet.answer_body(b"hop", exchange)
+        fleet.answer_body(b"/internal/v1/lookup", b"hop", exchange)
         return found
 
     assert await statuses() == [503] * 6

@@ -57,7 +57,7 @@ class Later:
     def accepts_body(self, target: bytes, size_bytes: int) -> bool:
         return target == HOP.encode()
 
-    def answer_body(self, body: bytes, exchange: Exchange) -> None:
+    def answer_body(self, target: bytes, body: bytes, exchange: Exchange) -> None:
         self.open.append((exchange, body))
 
     def accepts_batch(self, target: bytes, size_bytes: int) -> bool:

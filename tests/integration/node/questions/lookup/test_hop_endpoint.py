@@ -203,9 +203,9 @@ def test_a_small_hop_is_answered_without_asgi_and_a_large_one_by_it(
     direct: list[int] = []
     answer_body = Hops.answer_body
 
-    def watched(self: Hops, body: bytes, exchange: Exchange) -> None:
+    def watched(self: Hops, target: bytes, body: bytes, exchange: Exchange) -> None:
         direct.append(len(body))
-        answer_body(self, body, exchange)
+        answer_body(self, target, body, exchange)
 
     monkeypatch.setattr(Hops, "answer_body", watched)
     checkpoint = HandmadeCheckpoint(tmp_path / "checkpoint").create().add(1)
@@ -218,7 +218,7 @@ def test_a_small_hop_is_answered_without_asgi_and_a_large_one_by_it(
     assert direct[0] <= SMALL_HOP_BYTES
 
 
-def test_a_part_of_a_page_refuses_other_sites_and_other_methods_though_fastapi_does_not_route_it(
+def test_a_part_of_a_page_refuses_other_sites_and_other_methods_though_it_is_answered_without_asgi(
     served: ServedNode,
 ) -> None:
     def ask(method: str, **headers: str) -> tuple[int, object]:
@@ -230,6 +230,6 @@ def test_a_part_of_a_page_refuses_other_sites_and_other_methods_though_fastapi_d
 
     as_json = {"content_type": "application/json"}
     assert ask("POST", **as_json, sec_fetch_site="cross-site") == (403, "cross-site")
-    assert ask("POST", content_type="text/plain") == (415, "not-json")
+    assert ask("POST", **as_json, origin="https://elsewhere.example") == (403, "cross-site")
     assert ask("POST", **as_json) == (400, "bad-request")
     assert ask("GET") == (405, "method-not-allowed")

@@ -25,6 +25,7 @@ from understudy_node.replica.read_views import Reading
 from understudy_shared.base.background import in_slices
 from understudy_shared.base.words import StoreName
 from understudy_shared.questions.scan import service as scans
+from understudy_shared.questions.scan.long_reads import Asker
 from understudy_shared.questions.scan.page import Place, Room
 from understudy_shared.questions.scan.question import ScanQuestion, decode_scan_cursor
 from understudy_shared.reads.bounds import NO_BOUND
@@ -214,8 +215,10 @@ def test_a_page_ends_at_the_next_key_when_its_reader_has_left(node: ServedNode) 
     assert isinstance(reading, Reading)
     later = Room(None, 1 << 20, until_s=monotonic() + 60)
     parts = []
-    for has_left in (True, False):
-        steps = scan_part(row_maker(reader, ScanQuestion()), reading, Place(0), later, lambda left=has_left: left)  # type: ignore[misc]
+    left = Asker()
+    left.leave()
+    for asker in (left, Asker()):
+        steps = scan_part(row_maker(reader, ScanQuestion()), reading, Place(0), later, asker)
         parts.append(asyncio.run(in_slices(steps)))
     assert (parts[0].looked_at, parts[0].is_end) == (1, False)
     assert (parts[1].looked_at > 1, parts[1].is_end) == (True, True)
