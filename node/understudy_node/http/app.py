@@ -140,7 +140,7 @@ def _reading_routes(  # noqa: PLR0917  # the parts of an application, in the ord
     yield read_routes(node, reads, scans)
     yield internal_routes(reads)
     yield scan_routes(scans)
-    app.pages = Pages(scans)
+    app.pages = Pages(scans, node.settings.compression)
     yield export_routes(exports)
     yield export_hop_routes(exports)
     changes = NodeChanges(reads, scans)

@@ -260,7 +260,7 @@ def create_app(
     forwarder = ScanForwarder(router.forwarder.context, router.nodes)
     scans = RouterScans(reads, forwarder, router.moments, app.long_reads)
     framework.in_front = scans_in_front(scans)
-    app.pages = Pages(scans)
+    app.pages = Pages(scans, router.settings.compression)
     app.watch_streams = WatchStreams(router.settings.max_watchers)
     watches = RouterWatches(reads, app.watch_streams, scans, forwarder)
     metrics = RouterMetrics(router, app, guard, causes, admin.last_health)

@@ -187,7 +187,7 @@ class Answers:
         send: Sends,
     ) -> DirectExchange | None:
         """Return the exchange of an internal POST with a body of that size; None in the same cases as `lookup`, and for
-        what a page in a browser sends: the ASGI way says whether it may.
+        what a page in a browser sends.
         """
         if size_bytes <= 0 or self.bodies is None or not self.bodies.accepts_body(target, size_bytes):
             return None

@@ -343,14 +343,13 @@ class HttpProtocol(asyncio.Protocol):
         size_bytes, method = self._incoming.left_bytes, parser.get_method()
         presented = None if answers.access is None else presented_in(headers)
         exchange: DirectExchange | None = None
-        packs = False
         if method == b"POST" and url.startswith(_INTERNAL):
             exchange = answers.hop(url, size_bytes, presented, self._peer_trouble, headers, self._reply)
         elif self._is_refusing():
             return False
         elif method == b"GET" and url.startswith(_READ_BELOW) and not has_body:
-            packs = may_compress(headers)
-            exchange = None if packs and may_be_page(url) else answers.lookup(url, presented, headers, self._reply)
+            is_packed = may_be_page(url) and may_compress(headers)
+            exchange = None if is_packed else answers.lookup(url, presented, headers, self._reply)
         elif method == b"POST" and url.startswith(STORES):
             exchange = answers.batch(url, size_bytes, headers, self._reply)
         if exchange is None:
@@ -362,6 +361,7 @@ class HttpProtocol(asyncio.Protocol):
             return False
         # A head with a trace is unique, so it is not cached; nor is one with an origin, which a cached head lacks.
         if not (exchange.closes or is_traced(headers) or (answers.cors and origin_in(headers) is not None)):
+            packs = method == b"GET" and may_compress(headers)
             self._known.keep(url, size_bytes, presented, exchange.application, packs=packs)
         return True
 

@@ -21,7 +21,7 @@ from understudy_shared.base.words import StoreKind
 from understudy_shared.http.edge import App, Scope, read_body
 from understudy_shared.http.lookup_requests import key_and_params
 from understudy_shared.http.problems import RETAINED, ProblemError, ProblemType, problem_of
-from understudy_shared.http.target import SCAN, STORES, parse_query, split_path
+from understudy_shared.http.target import SCAN, STORES, parse_query, refuse_unroutable, split_path
 from understudy_shared.questions.lookup.batches import ambiguous_key
 from understudy_shared.questions.lookup.windows import window_key
 from understudy_shared.questions.scan.long_reads import Asker, LongReads
@@ -51,6 +51,7 @@ from understudy_shared.reads.tokens import Position
 from understudy_shared.server.app import without_framework
 from understudy_shared.server.compression import VARIES
 from understudy_shared.server.direct import AnsweringTasks, Exchange
+from understudy_shared.settings import Compression
 from understudy_shared.telemetry.metrics import NO_STORE
 
 CONFINED_MS = 3_000
@@ -321,8 +322,9 @@ class Pages:
     which is another action than a lookup. It also answers who accepts gzip: nothing is compressed here.
     """
 
-    def __init__(self, scans: Scans) -> None:
+    def __init__(self, scans: Scans, compression: Compression) -> None:
         self._scans = scans
+        self._headers = VARIES if compression is Compression.GZIP else ()
         self._tasks = AnsweringTasks()
 
     def answer_directly(self, target: bytes, exchange: Exchange) -> bool:
@@ -331,6 +333,7 @@ class Pages:
         if exchange.authorization is not UNGUARDED or not is_page(path):
             return False
         try:
+            refuse_unroutable(path)
             _, _, name, _ = split_path(path)
             given = parse_query(query)
         except UnderstudyError:
@@ -338,5 +341,5 @@ class Pages:
         asker = Asker()
         exchange.when_left(asker.leave)
         answer = self._scans.answer("scan", name, given, exchange.authorization, asker)
-        self._tasks.begin(answer, exchange, "a page", VARIES)
+        self._tasks.begin(answer, exchange, "a page", self._headers)
         return True

@@ -133,15 +133,21 @@ def test_a_page_has_the_same_answer_directly_and_by_asgi(both: BothWays, query: 
 
 
 @pytest.mark.parametrize(
-    ("query", "headers"), [("?prefix=1&prefix=2", b""), ("", PACKED_BY_ASGI), ("?limit=1", PACKED_BY_ASGI)]
+    ("target", "headers"),
+    [
+        ("op0/scan?prefix=1&prefix=2", b""),
+        ("a%2Fb/scan", b""),
+        ("op0/scan", PACKED_BY_ASGI),
+        ("op0/scan?limit=1", PACKED_BY_ASGI),
+    ],
 )
 def test_a_page_that_cannot_be_parsed_or_may_be_compressed_is_answered_by_asgi(
-    both: BothWays, query: str, headers: bytes
+    both: BothWays, target: str, headers: bytes
 ) -> None:
     before = len(both.pages)
     for _ in range(2):  # with another head, and with the one that is known
         both.ask_once(f"/v1/stores/op0/keys/{WORD}".encode(), headers)
-        both.ask_once(f"/v1/stores/op0/scan{query}".encode(), headers)
+        both.ask_once(f"/v1/stores/{target}".encode(), headers)
     assert len(both.pages) == before
 
 
