@@ -1,6 +1,7 @@
 """A router: its tables, clients and state. There is one object for each application of the process.
 
-`start` and `stop` run in that loop. Before `start` the router knows nothing, and answers reads accordingly.
+`start` and `stop` run on the event loop of the service. Before `start` the router knows nothing, and answers reads
+accordingly.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from collections.abc import Callable, Mapping
 from understudy_router.cluster.catalogue import Stores
 from understudy_router.cluster.readiness import NeighbourApplications, bus_document, causes_of
 from understudy_router.cluster.tables import Tables
-from understudy_router.cluster.watching import RouterMemory, Watcher
+from understudy_router.cluster.watching import ClusterWatcher, RouterMemory
 from understudy_router.forwarding.context import ReadContext
 from understudy_router.questions.lookup.forward import Forwarder
 from understudy_router.questions.moments import Moments, SnapshotLeases
@@ -78,7 +79,7 @@ class Router(HttpService):
         )
         kept = None if shared is None else shared.kept
         self.nodes = NodeCalls(settings.application_id, identity, kept)
-        self.watcher = Watcher(
+        self.watcher = ClusterWatcher(
             self.gossip,
             self.tables,
             self.nodes,

@@ -167,7 +167,7 @@ class OperatorSupport:
 
     `is_normalised` is whether Spark normalises floats in keys before it stores them, so that -0.0 is 0.0. For groups
     with state it does not: the key that came first stays. For deduplications it depends on the Spark
-    (`stores/sets.py`).
+    (`EitherZero` in `stores/operator_state.py`).
     """
 
     meaning: str

@@ -122,7 +122,7 @@ def _rank(node_id: str) -> tuple[int, str]:
 
 
 class HeartbeatListening:
-    """The part of one node in it. Only the node's beat calls it."""
+    """The choice of one node whether it listens to all heartbeats. Only the node's beat calls it."""
 
     def __init__(self, context: MemberContext, cluster: ClusterFollower, *, needs_all: Callable[[], bool]) -> None:
         self._context = context

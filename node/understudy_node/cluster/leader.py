@@ -54,7 +54,7 @@ class TaskSet(NamedTuple):
 
 
 class Weighing:
-    """The looks of one assignor. Its calls come one after another."""
+    """The weights that one assignor uses, measured from time to time. Its methods never run at once."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock

@@ -19,7 +19,7 @@ import orjson
 from fastapi import APIRouter, Request, Response
 
 from understudy_node.questions.export.service import PiecesResponse
-from understudy_node.questions.lookup.hop import MISPLACED, read_hop, reader_asked
+from understudy_node.questions.lookup.hop import MISPLACED, read_hop, require_reader
 from understudy_node.questions.lookup.reads import Reads
 from understudy_node.questions.scan.rows import RowMaker, row_maker, said_of_record
 from understudy_node.questions.watch.hub import are_equal, members_of, said_of
@@ -146,7 +146,7 @@ class NodeHistories(Histories):
 
     async def read_for_router(self, hop: HistoryHop) -> bytes:
         """Return a page of a history for a router. Raises its problem."""
-        reader = reader_asked(self._reads, hop)
+        reader = require_reader(self._reads, hop)
         if not reader.store.codec.may_hold(hop.partition, hop.row, reader.partitions):
             raise ProblemError(MISPLACED)
         return await self._read(reader, hop.partition, hop.row, hop.range)
@@ -265,7 +265,7 @@ def read_part(replica: TaskReplica, asked: ChangesQuestion, disk: LocalBases) ->
 def _lines_of(  # noqa: PLR0917  # which version, from where on, and within which room
     asked: ChangesQuestion, view: TaskView, keys: Iterator[ChangedKey], behind: int, room_bytes: int, until_s: float
 ) -> VersionLines:
-    """Return the lines of a version, whose first `behind` keys were read before: of one key at least."""
+    """Return the lines of a version for the keys after the first `behind` ones, for one key at least."""
     maker, lines = asked.maker, list[bytes]()
     head = b'{"change":{"version":%d,"partition":%d,' % (view.version, asked.partition)
     size, looked_at = 0, behind
@@ -298,7 +298,7 @@ def _row_of(maker: RowMaker, key: ChangedKey) -> bytes | None:
 def _versions(
     replica: TaskReplica, asked: ChangesQuestion, disk: LocalBases
 ) -> Iterator[tuple[TaskView, Iterator[ChangedKey]]]:
-    """Yield each version from the place on, with the keys that it changed; of the first those behind the place."""
+    """Yield each version from the place on with its changed keys; in the first version, those after the place."""
     reader, first = asked.maker.reader, asked.place.version
     skip = asked.place.looked_at
     each = replica.read_changes(reader.store.store_name, first, asked.last)
@@ -387,7 +387,7 @@ class NodeChanges(Changes):
 
     async def part_for_router(self, hop: ChangesHop) -> tuple[VersionLines, ...]:
         scan = hop.scan
-        reader = reader_asked(self._reads, scan)
+        reader = require_reader(self._reads, scan)
         _require_changes(reader)
         selection = Selection(scan.elements, include_expired=scan.question.include_expired)
         maker = row_maker(reader, scan.question, selection, longs_as_text=scan.longs_as_text)

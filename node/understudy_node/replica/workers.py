@@ -10,7 +10,7 @@ storage does not answer, keeps its thread, and another thread replaces it until 
 A step that raises an unexpected exception is a bug: it is stored in `failure`, the workers stop, and the node turns
 unready instead of running on with replicas that silently stall. In a share it ends the steps of that share alone.
 
-Schedules bounded steps over all tasks, fairly (pure state): by group first, then by task.
+The queue (pure state) is fair by group first, then by task.
 
 A group is an application; a process of one application has one group. Each line of waiting tasks serves the groups in
 turn, so an application of a thousand tasks delays one of two tasks by a step each time. A group has at most as many

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from enum import StrEnum
 
 from understudy_router.cluster.tables import Tables
-from understudy_router.cluster.watching import Watcher
+from understudy_router.cluster.watching import ClusterWatcher
 from understudy_shared.auth.authentication import CREDENTIALS, ISSUERS
 from understudy_shared.base.clock import Clock
 from understudy_shared.base.texts import named
@@ -78,7 +78,7 @@ LOOK_EVERY_MS = 5000
 class NeighbourApplications:
     """The other applications on the bus, looked up while no node of this application is heard."""
 
-    def __init__(self, gossip: Gossip, tables: Tables, watcher: Watcher, *, where: str, clock: Clock) -> None:
+    def __init__(self, gossip: Gossip, tables: Tables, watcher: ClusterWatcher, *, where: str, clock: Clock) -> None:
         """Prepare to look on the bus; `where` names it, without its password."""
         self._gossip = gossip
         self._tables = tables

@@ -265,7 +265,7 @@ class Agreement:
             self._unconfirmed = known
 
 
-class Watcher:
+class ClusterWatcher:
     """The tasks that update `tables` and the `catalogue`: the `ClusterDelegate` of a router.
     `bus_lost_why` is the reason why no messages arrive from the bus, `None` while they do.
     """

@@ -15,7 +15,7 @@ from contextlib import asynccontextmanager
 from typing import Final
 
 from understudy_router.cluster.candidates import Candidate
-from understudy_router.cluster.watching import Watcher
+from understudy_router.cluster.watching import ClusterWatcher
 from understudy_router.forwarding.answer_ages import ServedReads
 from understudy_router.forwarding.fallback import Rejection, Step, is_catalogue_outdated, is_outdated
 from understudy_router.routing.choose import Choices
@@ -68,7 +68,7 @@ class ReadContext:
         self,
         clients: NodeClients,
         choices: Choices,
-        watcher: Watcher,
+        watcher: ClusterWatcher,
         budget: RetryBudget,
         *,
         settings: RouterSettings,
@@ -108,7 +108,7 @@ class ReadContext:
 
 
 @asynccontextmanager
-async def while_heard_of(candidate: Candidate, watcher: Watcher) -> AsyncIterator[None]:
+async def while_heard_of(candidate: Candidate, watcher: ClusterWatcher) -> AsyncIterator[None]:
     """Run a block that may wait for a node for many seconds. Raise NodeTimeoutError once the node is silent: one
     that stands still keeps its connections, and another replica could answer meanwhile.
     """

@@ -209,7 +209,7 @@ class RouterApp(RouterLookups):
     """The application that serves by a router."""
 
     admin: Admin
-    """The reports on it, for a process that serves several."""
+    """The reports of this application, for a process that serves several."""
 
 
 def create_app(

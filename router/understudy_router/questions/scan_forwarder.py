@@ -1,7 +1,7 @@
-"""Asks nodes for the version of a scan, and for the parts of its pages: one candidate after another, as lookups do.
+"""Sends every call about rows but lookups to nodes: scans, exports, changes, histories, missed changes of watchers.
 
-A scan is not hedged: it is long, and a second copy of it would only add to the load. A node that says nothing for far
-longer than a part takes is given up for the next one.
+It asks one candidate after another, as lookups do, but never hedges: these calls are long, and a second copy would only
+add to the load. A node that is silent for far longer than a part takes is given up for the next one.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ class Call(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class ScanForwarder:
-    """The sender of scans, and of questions for histories, to nodes."""
+    """The sender of all calls about rows but lookups: each method is one kind of call."""
 
     context: ReadContext
     nodes: NodeCalls
@@ -190,7 +190,7 @@ class ScanForwarder:
     async def _of_replica(self, route: StoreRoute, partition: int, bound: Bound, call: Call[T], until_s: float) -> T:
         """Ask the replicas of a partition, one after another, until one answers."""
         context, began_s = self.context, monotonic()
-        # Choices are cached by their bound, and these bounds are new for each call.
+        # NO_BOUND, because choices are cached by the bound object, and `bound` is new each time. The node checks it.
         choose = partial(context.choices.choose, route, partition, NO_BOUND)
         plan = ReplicaPlan(choose())
         deadline_s = max(until_s, began_s) + context.deadline_ms / 1000

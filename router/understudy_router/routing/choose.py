@@ -22,7 +22,7 @@ from understudy_router.cluster.candidates import Candidate, basis_of, candidates
 from understudy_router.cluster.catalogue import StoreRoute
 from understudy_router.cluster.health import RANK, Health
 from understudy_router.cluster.tables import Tables
-from understudy_router.cluster.watching import Watcher
+from understudy_router.cluster.watching import ClusterWatcher
 from understudy_shared.base.clock import Clock
 from understudy_shared.base.words import HostInfo, KeyQueryMetadata, LagInfo, ReplicaState, Role
 from understudy_shared.bus.messages import Assignment
@@ -345,7 +345,7 @@ class _Chosen:
 class Choices:
     """The choices of replicas by the tables, cached. `load` is keys in flight, by node id."""
 
-    def __init__(self, tables: Tables, watcher: Watcher, *, load: Mapping[str, int], clock: Clock) -> None:
+    def __init__(self, tables: Tables, watcher: ClusterWatcher, *, load: Mapping[str, int], clock: Clock) -> None:
         self._tables = tables
         self._watcher = watcher
         self._load = load

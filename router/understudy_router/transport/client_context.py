@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import orjson
 
 from understudy_router.cluster.tables import Tables
-from understudy_router.cluster.watching import Watcher
+from understudy_router.cluster.watching import ClusterWatcher
 from understudy_router.transport.node_requests import Patience
 from understudy_shared.auth.cluster_secret import ClusterIdentity
 from understudy_shared.base.clock import Clock
@@ -104,7 +104,7 @@ _NO_NODES_FAULT = {OVERLOADED, str(WireError.TOO_LARGE)}
 class HopReports:
     """The reports of hops to the tables: who answered, failed or is silent; and what each hop tells the node."""
 
-    def __init__(self, tables: Tables, watcher: Watcher, clock: Clock) -> None:
+    def __init__(self, tables: Tables, watcher: ClusterWatcher, clock: Clock) -> None:
         self._tables = tables
         self._watcher = watcher
         self._clock = clock

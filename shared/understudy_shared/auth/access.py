@@ -134,7 +134,7 @@ class ServedApplications:
 
     def __init__(self) -> None:
         self.own = ""
-        """The application of a service of one. Grants that are limited to applications hold nowhere until it is set."""
+        """The application of a process that serves one. Until it is set, grants limited to applications never match."""
         self.choose: Choose | None = None
         """The choice of a service of many."""
 
@@ -232,7 +232,7 @@ class Access:
             if granted is None:
                 return None
         if not target.startswith(_LOOKUPS, len(granted.begins)):
-            return None  # another read of this store: it is decided, and counted, once
+            return None  # not a lookup: the ASGI way decides about it, and counts it
         if known.rates is not None and self._held(granted.authorization.principal, granted.application) is not None:
             return None
         return granted.authorization

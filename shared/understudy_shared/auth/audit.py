@@ -103,7 +103,7 @@ log = logging.getLogger(__name__)
 
 PREFIX = b"/admin/v1/"
 APPLICATION = "understudy.application"
-"""Key in the scope of a request for the application in which it was granted; None: that of no single one."""
+"""Key in the scope of a request: the application in which it was granted, or None if it concerns no single one."""
 
 NOTES = "understudy.audit"
 """Key in the scope of a request for the fields that its route adds to the line."""

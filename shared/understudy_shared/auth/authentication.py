@@ -120,7 +120,7 @@ class KnownCredentials:
         return self.keys.get(presented.key_id)
 
     def awaited(self, presented: Presented | None) -> asyncio.Task[None] | None:
-        """Return the request to its issuer that has to end before it is sure that a token does not count."""
+        """Return the running request to a token's issuer whose answer may still make it count; None without one."""
         if self._issuers is None or not isinstance(presented, PresentedToken) or self.known(presented) is not None:
             return None
         awaited = None if presented.bad is None else self._issuers.asked_for(presented.bad)

@@ -1,4 +1,4 @@
-"""The file of credentials: roles with their grants, and keys by their digests. TOML, of the operator's.
+"""The file of credentials: roles with their grants, and keys by their digests. The operator writes it, in TOML.
 
     [roles.support]
     grants = [

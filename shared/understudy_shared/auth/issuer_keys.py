@@ -7,7 +7,7 @@ answer changes nothing for a day: the known keys stay in use.
 The check of a token: signed by its issuer, for this service, now. `PyJWT` checks signatures, and nothing else.
 
 A token is checked once. Its grants are cached by the digest of its bytes until it ends, so a request with a known one
-costs what one with an API key does. This module needs the extra `jwt`.
+costs what one with an API key does.
 """
 
 from __future__ import annotations

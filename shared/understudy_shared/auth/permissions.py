@@ -289,7 +289,7 @@ def _without_details(members: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def shown_status(principal: Principal, document: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the document of a probe: whether, and for principals that may monitor also why."""
+    """Return the document of a probe. Only principals that may monitor see the reasons."""
     if principal.may(Action.MONITOR):
         return dict(document)
     return {name: _without_reason(value) for name, value in document.items()}

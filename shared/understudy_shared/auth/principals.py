@@ -17,7 +17,7 @@ EVERY = "*"
 
 
 def matches(pattern: str, name: str) -> bool:
-    """Whether a name is of a pattern. It takes time in proportion to their lengths, whatever the pattern."""
+    """Whether a name matches a pattern. It takes time in proportion to their lengths, whatever the pattern."""
     first, *others = pattern.split(EVERY)
     if not others:
         return name == pattern

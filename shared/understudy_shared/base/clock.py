@@ -1,8 +1,7 @@
 """Time as an argument: durations come from a monotonic clock, wall time is only printed.
 
-Clocks of two machines are compared for two purposes only: a signed message that is minutes away from the clock here is
-refused (`bus/replay.py`); and a TTL, which Spark counts by the time of day, is over when the time of day here says so
-(`stores/state_variables.py` of nodes).
+Clocks of two machines are compared only where a time was written elsewhere: a TTL, which Spark counts by time of day
+(`stores/state_variables.py` of nodes); the time of a read with `at`, against commit times; the end of a token.
 """
 
 from __future__ import annotations

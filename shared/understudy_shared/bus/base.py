@@ -33,9 +33,9 @@ MAX_SCANNED_BYTES = 64 * 1024 * 1024
 """Limit on the bytes of one scan: an ordinary heartbeat has less than 1 kB."""
 
 LONGEST_EXPIRIES, LONGEST_LEFT_MS = 60, 900_000
-"""Limits that show an expiry without an owner. An owner renews its lease or key with a short expiry. So one with more
-time left than LONGEST_LEFT_MS, and than LONGEST_EXPIRIES times the expiry of the process that wants it, has no owner
-that renews it: it gets that one expiry.
+"""Limits that reveal an abandoned lease or key. A live owner renews with a short expiry. If more time is left than
+LONGEST_LEFT_MS, and than LONGEST_EXPIRIES times the expiry of the process that wants it, no owner renews it, and its
+expiry is cut to that of this process.
 """
 
 
@@ -142,7 +142,7 @@ class Bus(Protocol):
     ) -> bool:
         """Write and publish if the fence holds and (term, epoch) is above that of the stored value; else False.
 
-        With a `change` that is published instead of the payload.
+        If `change` is given, it is published instead of the payload.
 
         A stored (term, epoch) that cannot be true beside the new one (plausible.py) does not count.
         """

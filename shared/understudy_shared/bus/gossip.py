@@ -38,7 +38,7 @@ log = logging.getLogger(__name__)
 
 KEY_PREFIX = "us:{"
 ANNOUNCED = "us:announced"
-"""The channel that says that a query was announced, by its application's id: a reason to look, and nothing else."""
+"""The channel on which the id of an application is sent when its query is announced. It is only a hint to look."""
 
 NODE = "node:"
 ANNOUNCEMENT = "announcement"
@@ -112,7 +112,7 @@ EXPIRY_HEARTBEATS = 3
 """Number of heartbeats after which a silent node is dead, and a silent lease holder is replaced."""
 
 BACK_SPREAD_HEARTBEATS = 0.25
-"""Processes that lost the bus together read its keys within so long of each other."""
+"""The heartbeats over which processes that lost the bus together spread their reading of its keys."""
 
 SLICE_S = 0.002
 """Longest work on waiting messages before other tasks run: taking a message from a full inbox does not yield."""

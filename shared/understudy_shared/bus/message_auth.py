@@ -9,9 +9,9 @@ form. A MAC for one application or kind is not valid for another.
 Without a key nothing is signed, and signatures of others are ignored: processes get their key one by one. With a key
 every unsigned, forged or replayed message is refused, unless unsigned documents are accepted for a while.
 
-Each process numbers its messages, and sends those of one kind one after another. So a message whose number is not above
-the last one of its kind that was heard of that life of the process is a repetition. What a process has not heard itself
-may be repeated to it: Redis is trusted to hand on what is new (docs/threat-model.md).
+Each process numbers its messages, and sends those of one kind in order. So a message is a replay if its number is not
+above the last one of that kind from the same start of its sender. A message that this process has not heard can be
+replayed to it: Redis is trusted to deliver new messages (docs/threat-model.md).
 """
 
 from __future__ import annotations
@@ -352,7 +352,7 @@ class MessageAuth:
         if self.is_on or self._signed is None or self._clock.monotonic_ms() - self._signed[1] > SIGNED_HEARD_MS:
             return None
         return (
-            f"{self._signed[0]} signs its heartbeats, and this process has no key: who has one ignores what it says. "
+            f"{self._signed[0]} signs its heartbeats, and this process has no key: processes with the key ignore it. "
             "Give it the key (gossip_key_file)"
         )
 

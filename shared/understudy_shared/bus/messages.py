@@ -336,7 +336,7 @@ class Catalogue(Message):
 class AssignedTask:
     """The nodes that have a task, by id. A warm-up is read from like a standby, but does not count as one.
 
-    There may be 100,000, which the collector of garbage walks: as a model each would be six objects for it.
+    There may be 100,000 of them. As models, each would be six objects for the garbage collector to walk.
     """
 
     __pydantic_config__: ClassVar = ConfigDict(extra="ignore", strict=True)

@@ -5,9 +5,9 @@ caller of a failed call decides whether to make it again, within its own deadlin
 asks the sentinels, and the server must then confirm that it is a primary, because a sentinel's knowledge may be old.
 While the sentinels are silent, open connections are kept: the server may work without them.
 
-`TaskPool` keeps the books of redis-py's pool by itself. The bus leaves a server while calls run: free connections are
-closed, and those of calls when they come back. Giving a place back does not wait, so a call gives it back at whatever
-turn of the loop it is cancelled, and however often.
+`TaskPool` keeps the books of redis-py's pool by itself. When the bus leaves a server, free connections are closed
+at once, and busy ones when their call ends. Giving a place back never waits, so a call gives it back wherever, and
+however often, it is cancelled.
 """
 
 from __future__ import annotations

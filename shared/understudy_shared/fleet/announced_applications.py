@@ -1,7 +1,7 @@
 """The queries that announced themselves, and the applications that a process wants because of them (pure: time is
 passed in).
 
-What an operator listed wins over what a query announces, and what is served over what comes later.
+The file of the operator wins over announcements, and a served application over one that is announced later.
 
 The pipeline that announces a query chooses its location, which must lie below a root. So it is compared in one form,
 and what is opened is written anew: the root as the operator gave it, and below it plain names. Symbolic links are
@@ -271,7 +271,7 @@ class AnnouncedQueries:
             self._known[application_id] = _Known(location, now_ms)
 
     def read(self, application_id: str, location: str, *, now_ms: float) -> None:
-        """Note what the bus has of a query, which says nothing of its age: that counts only where it is news."""
+        """Note the announcement that the bus stores. Its age is unknown, so it counts only if it is new here."""
         known = self._known.get(application_id)
         if known is None or location not in (known.location, known.rival and known.rival[0]):
             self.hear(application_id, location, now_ms=now_ms)

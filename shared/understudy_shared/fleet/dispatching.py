@@ -140,9 +140,9 @@ def chosen(
 ) -> Chosen | None:
     """Choose the application of a request for `target`, a path with or without its query; None: the fleet answers.
 
-    `applications` are those that the reader sees; `sees` says whether he sees a store of one. Others change nothing in
-    the choice or in a problem. `are_all`: whether these are all: a single one then answers requests
-    that name no application. Raises a problem: unknown-application, unknown-store, ambiguous-store, or
+    `applications` are those that the client may see; `sees` says whether it may see a store of one. Hidden ones affect
+    neither the choice nor a problem. `are_all`: there are no others, so a single one answers requests that name no
+    application. Raises a problem: unknown-application, unknown-store, ambiguous-store, or
     not-initialised.
     """
     named, inner = application_target(target)
@@ -182,7 +182,7 @@ def _only_one_with(store: str, applications: Mapping[str, LookupsFirst], is_read
 
 
 def judged(problem: Problem, unknown_why: str | None) -> Problem:
-    """Return a problem as it is, or that it is not known yet: what a fleet does not know may be there all the same."""
+    """Return the problem; or, while not all applications are known, a not-initialised problem in place of "unknown"."""
     if unknown_why is None or problem.type not in {ProblemType.UNKNOWN_APPLICATION, ProblemType.UNKNOWN_STORE}:
         return problem
     return not_known(unknown_why)

@@ -216,7 +216,7 @@ class FleetService(HttpService, Generic[AnyReported]):
         return None
 
     def unknown_why(self) -> str | None:
-        """Return why an application that it does not know may be there all the same; None where that cannot be."""
+        """Return why an unknown application may still exist; None if all applications are known."""
         return self.starting()
 
     def own_causes(self) -> Mapping[str, str]:

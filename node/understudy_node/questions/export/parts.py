@@ -160,7 +160,7 @@ class MadePart(NamedTuple):
 
 
 def gathered_rows(asked: BulkQuestion, schema: Any) -> ExportRows:
-    """Return what rows of a question are gathered in; `schema` is that of Arrow."""
+    """Return the collector of rows in the format of a question; only Arrow needs `schema`."""
     match asked.format:
         case ExportFormat.NDJSON:
             return ExportRows()

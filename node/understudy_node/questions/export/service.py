@@ -18,7 +18,7 @@ from understudy_node.questions.export.parts import (
     require_pyarrow,
     shape_of,
 )
-from understudy_node.questions.lookup.hop import read_hop, reader_asked
+from understudy_node.questions.lookup.hop import read_hop, require_reader
 from understudy_node.questions.lookup.reads import Reads
 from understudy_node.questions.scan.parts import scan_part, stamp_of
 from understudy_node.questions.scan.rows import row_maker
@@ -137,7 +137,7 @@ class NodeExports(Exports):
     async def part_for_router(self, hop: ExportHop, asker: Asker) -> ExportPart:
         """Return the part that a router asks for. Raises its problem."""
         scan = hop.scan
-        reader = reader_asked(self._reads, scan)
+        reader = require_reader(self._reads, scan)
         selection = Selection(scan.elements, include_expired=scan.question.include_expired)
         asked = self.asked(reader, scan.question, selection, hop.format, longs_as_text=scan.longs_as_text)
         return await self.part(asked, Place(scan.partition, scan.after), scan.version, hop.resume, asker)
@@ -148,7 +148,7 @@ class NodeExports(Exports):
     async def end_for_router(self, hop: EndHop) -> bytes:
         """Return the same, as a router asks for it. Raises its problem."""
         await asyncio.to_thread(require_pyarrow)
-        return _arrow_last(reader_asked(self._reads, hop.scan), hop.scan.question, hop.said)
+        return _arrow_last(require_reader(self._reads, hop.scan), hop.scan.question, hop.said)
 
 
 def _schema(asked: BulkQuestion, reading: Reading) -> Any:
@@ -188,7 +188,7 @@ def _cursor_record(form: ExportFormat, schema: Any, cursor: str) -> bytes:
 
 
 class PiecesResponse(Response):
-    """The reply to a router: the pieces of a part, behind each other."""
+    """The reply to a router: the pieces of a part, one after another."""
 
     def __init__(self, pieces: Sequence[bytes | memoryview]) -> None:
         super().__init__(media_type=PART_TYPE)

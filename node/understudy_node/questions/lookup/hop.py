@@ -1,4 +1,4 @@
-"""The node's end of a hop: many lookups of a router in one request, in slices, from the visible versions of this node.
+"""The node's side of a hop: many lookups of a router in one request, in slices, from the visible versions of this node.
 
 A hop names lineage, store and partition count, and only a node that serves exactly these answers it. Each key has its
 own outcome; an HTTP status other than 200 means that no key of the hop was looked up. A key counts as absent only if
@@ -180,7 +180,7 @@ class GroupLookups:
 T = TypeVar("T")
 
 
-def asked_reader(
+def find_reader(
     reads: Reads, *, application_id: str, lineage: str, store: str, layout: str, partitions: int
 ) -> StoreReader | Problem:
     """Return the reader of a store, or why this node does not answer what a router asks of it."""
@@ -222,9 +222,9 @@ def decoded_hop(body: bytes, decode: Callable[[bytes], T]) -> T:
         raise ProblemError(Problem(ProblemType.BAD_REQUEST, error.what, error.where, error.fix)) from None
 
 
-def reader_asked(reads: Reads, hop: StoreOfHop) -> StoreReader:
+def require_reader(reads: Reads, hop: StoreOfHop) -> StoreReader:
     """Return the reader that a router asks for. Raises the problem of one that is not exactly that."""
-    reader = asked_reader(
+    reader = find_reader(
         reads,
         application_id=hop.application,
         lineage=hop.lineage,
@@ -440,7 +440,7 @@ class Hops:
             problem = yield self._learn(bound.min_position, deadline_s)
             if problem is not None:
                 return outcome_of(problem)
-        reader = asked_reader(
+        reader = find_reader(
             self._reads,
             application_id=request.application_id,
             lineage=group.lineage,

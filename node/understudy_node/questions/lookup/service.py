@@ -110,7 +110,7 @@ class NodeLookups(LookupsFirst):
         task.add_done_callback(self._waiting.discard)
 
     def _is_at_once(self, bound: Bound) -> bool:
-        """Whether a bound names no moment and no position whose commit may have to be read. Renew its lease."""
+        """Renew the lease of a bound, and return whether it needs no file: it names neither a time nor a position."""
         if bound.lease is not None:
             self._reads.lease_used(bound.lease)
         return bound.min_position is None and bound.at_us is None

@@ -16,7 +16,7 @@ from typing import Final
 from fastapi import APIRouter, Request, Response
 
 from understudy_node.engine.view import View
-from understudy_node.questions.lookup.hop import Call, decoded_hop, reader_asked
+from understudy_node.questions.lookup.hop import Call, decoded_hop, require_reader
 from understudy_node.questions.lookup.reads import Reads
 from understudy_node.questions.scan.part_makers import PartMaker, part_maker
 from understudy_node.replica.read_views import Reading
@@ -170,11 +170,11 @@ class NodeScans(Scans):
     async def estimate_for_router(self, hop: VersionHop) -> int:
         """Return about how many keys these partitions have. Raises its problem."""
         with self.long_reads.begun():
-            return await _estimate(reader_asked(self._reads, hop), hop.wanted, hop.bound)
+            return await _estimate(require_reader(self._reads, hop), hop.wanted, hop.bound)
 
     async def read_for_router(self, hop: ScanHop) -> PartPage:
         """Return the part of a page that a router asks for. Raises its problem."""
-        reader = reader_asked(self._reads, hop)
+        reader = require_reader(self._reads, hop)
         selection = Selection(hop.elements, include_expired=hop.question.include_expired)
         maker = part_maker(reader, hop.question, selection, longs_as_text=hop.longs_as_text)
         until_s = monotonic() + hop.budget_ms / 1000
@@ -188,7 +188,7 @@ class NodeScans(Scans):
 
     async def version_for_router(self, hop: VersionHop) -> ReadVersion:
         """Return the version at which these partitions can be read here, and keep it. Raises its problem."""
-        reader = reader_asked(self._reads, hop)
+        reader = require_reader(self._reads, hop)
         if hop.bound.min_position is not None:
             await self._reads.learn(hop.bound.min_position)
         version = await first_version(reader, hop.wanted, hop.bound, wait_s=ROUTER_WAIT_S)

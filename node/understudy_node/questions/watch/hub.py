@@ -320,7 +320,7 @@ class WatchHub:
             loop.call_soon_threadsafe(self._woken.set)
 
     async def stop(self) -> None:
-        """Stop to compare."""
+        """Stop comparing."""
         running, self._running = self._running, None
         if running is not None:
             running.cancel()
@@ -360,7 +360,7 @@ class WatchHub:
             await asyncio.sleep(0)
 
     def _look(self) -> None:
-        """Go on with partitions that another generation serves in the same way, and end the watches of others."""
+        """Keep the partitions that the new generation serves in the same way, and end the watches of all others."""
         before, generation = self._seen, self._generation()
         self._seen = generation
         is_same = (
@@ -377,7 +377,7 @@ class WatchHub:
                 self._end(task, EndReason.MOVED)
 
     def _end(self, task: WatchedTask, reason: EndReason) -> None:
-        """End the watches of a partition. Who comes back gets another one."""
+        """End the watches of a partition. A client that reconnects gets a new `WatchedTask`."""
         place = (task.reader.store.name, task.partition, task.selection)
         if self._tasks.get(place) is task:
             self._drop(place)

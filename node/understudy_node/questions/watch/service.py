@@ -19,7 +19,7 @@ from typing import Final, NamedTuple
 from fastapi import APIRouter, Request, Response
 from prometheus_client.core import CounterMetricFamily, Metric
 
-from understudy_node.questions.lookup.hop import MISPLACED, read_hop, reader_asked
+from understudy_node.questions.lookup.hop import MISPLACED, read_hop, require_reader
 from understudy_node.questions.lookup.reads import Reads
 from understudy_node.questions.scan.service import reading_at
 from understudy_node.questions.watch.hub import (
@@ -98,7 +98,7 @@ SeenKey = tuple[bytes, int]
 """A key, as the codec encodes it, and the version that its watcher has seen."""
 
 KeyChanges = tuple[list[KeyChange], int]
-"""The changes of keys in order, and the version up to which these are all of them."""
+"""The changes of keys in order, and the version up to which they are complete."""
 
 
 def read_changes(  # noqa: PLR0917  # whose state, which keys, and within which bounds
@@ -110,7 +110,7 @@ def read_changes(  # noqa: PLR0917  # whose state, which keys, and within which 
     until_s: float,
     disk: LocalBases,
 ) -> KeyChanges:
-    """Read what changed of some keys of a partition, up to version `last`, or to that in which the time ran out.
+    """Read what changed of some keys of a partition, up to version `last`, or until the time is over.
 
     Raises MissingVersionError and VanishedError for versions that the checkpoint lacks, LineageChangedError if the
     history was rewound.
@@ -137,7 +137,7 @@ PASS_S: Final = 2.0
 """Time after which a pass over the versions ends: what is missing is another one."""
 
 PATIENCE_S: Final = 10.0
-"""Time for which a pass is asked for again while too many histories are read."""
+"""Time for which a pass is retried while too many histories are being read."""
 
 RETRY_S: Final = 0.2
 
@@ -272,7 +272,7 @@ class WatcherParts(NamedTuple):
             await reading_at(reader, partition, bound)
 
     async def compared(self, task: WatchedTask, version: int) -> None:
-        """Wait until keys are compared with a version that their replica has: their changes up to it count before."""
+        """Wait until the keys were compared with this version, so that their counts of changes include it."""
         until_s = monotonic() + WAIT_MS / 1000
         while task.version < version and monotonic() < until_s:  # noqa: ASYNC110  # rare, and short
             await asyncio.sleep(LOOK_AGAIN_S)
@@ -575,7 +575,7 @@ class NodeWatches(Watches):
 
     def reader(self, hop: StoreOfHop) -> StoreReader:
         """Return the reader that a router asks for. Raises the problem of one that is not exactly that."""
-        return reader_asked(self._reads, hop)
+        return require_reader(self._reads, hop)
 
 
 def watch_hop_routes(watches: NodeWatches) -> APIRouter:

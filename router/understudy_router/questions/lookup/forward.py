@@ -1,4 +1,4 @@
-"""The first attempt of each lookup: a single key needs no bookkeeping, and nearly every lookup has a single key.
+"""Sends lookups to nodes. The first attempt of a single key, which is nearly every lookup, needs no bookkeeping.
 
 Everything else is a `Read`: it sends, hedges, retries and falls back until each key is answered or no candidate is
 left. The keys of each partition go to its next candidate, in one request per node. A reply, a failure or a delay

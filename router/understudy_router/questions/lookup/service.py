@@ -205,7 +205,7 @@ class RouterLookups(LookupsFirst):
             done(bug(error), 0.0)
 
     def _is_of_a_moment(self, bound: Bound) -> bool:
-        """Whether a bound names a moment; nodes know its version. Renew its lease."""
+        """Renew the lease of a bound, and return whether the bound names a time, whose version the nodes know."""
         self._moments.note_use(bound)
         return bound.at_us is not None
 

@@ -403,7 +403,7 @@ class WatchFeed:
         return not self._is_left_behind(max((each.version or 0 for each in others), default=0))
 
     def _is_left_behind(self, ahead: int) -> bool:
-        """Whether the feed stood still for long while another replica is `ahead`. The next one has to show that."""
+        """Whether the feed stood still for long while another replica is at `ahead`; the next one must be there too."""
         stands_still, self._looked_at = self.heard.version == self._looked_at, self.heard.version
         if ahead <= self.heard.version or not stands_still:
             self._ahead_since_s = None

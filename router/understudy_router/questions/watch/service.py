@@ -1,4 +1,7 @@
-"""Watches at a router: events come from feeds of the nodes that hold the keys, one per watched partition."""
+"""Watches of keys at a router: events come from feeds of the nodes, one per watched partition.
+
+Watches of a prefix use no feed: `prefix_watches.py` in `shared` scans, then polls and reads changes.
+"""
 
 from __future__ import annotations
 

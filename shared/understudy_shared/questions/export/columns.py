@@ -1,8 +1,8 @@
 """The columns of an export: what a row of a scan has, as typed columns, and in Arrow. pyarrow is imported by the first
 use.
 
-Columns of key, value and result are flat if their names differ, else nested in their part. What a key has many of
-(sessions, rows, values, entries, timers) is a list in one column, as a scan shows it.
+Columns of key, value and result are flat if their names differ, else nested by part. The elements of a key
+(sessions, rows, values, entries, timers) are a list in one column, as in a scan.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The calls by which a router asks a node for parts of an export (pure: bytes in, bytes out).
 
-A reply is a line of JSON and opaque bytes, which a router passes on unread: what begins a stream of that form, and the
-rows with what stands behind them.
+A reply is a line of JSON and opaque bytes, which a router passes on unparsed: the head of a stream in that format, then
+the rows and the cursor record.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ MAX_EXPORT_PART_BYTES: Final = 2 * PART_BYTES + MAX_ROW_BYTES + 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class ResumePoint:
-    """The rest of the cursor at the end of a part: the digest of its reader's question, and the partition that comes
-    next, None behind the last.
+    """The fields that a node needs for the cursor at the end of a part: the digest of the question, and the next
+    partition, None after the last.
     """
 
     digest: str
@@ -47,7 +47,7 @@ class ResumePoint:
 
 @dataclass(frozen=True, slots=True)
 class ExportHop:
-    """A question about the next part of a partition. Without `resume` the part says no place."""
+    """A question about the next part of a partition. Without `resume` the part has no cursor."""
 
     scan: ScanHop
     format: ExportFormat
@@ -96,9 +96,9 @@ def decode_end_hop(body: bytes) -> EndHop:
 
 @dataclass(frozen=True, slots=True)
 class ExportPart:
-    """A part of an export. `page` says what a page says beside its rows. These, and what stands behind them, are
-    `pieces`, in the form of the export; `head` is what a stream of that form begins with. `shape` is the digest of its
-    columns: all parts of a stream have the same.
+    """A part of an export. `page` has the fields of a page besides its rows. `pieces` are the rows in the format of the
+    export, and the cursor record; `head` is the head of a stream in that format. `shape` is the digest of its columns,
+    the same for all parts of a stream.
     """
 
     page: PartPage

@@ -43,8 +43,8 @@ log = logging.getLogger(__name__)
 
 
 class BulkResponse(Response, ABC):
-    """The answer to a request for many rows. It reads no faster than its reader, and ends when he leaves. `noun` and
-    `action` name it in the log.
+    """The answer to a request for many rows. It reads no faster than its client, and ends when the client leaves.
+    `noun` and `action` name it in the log.
     """
 
     noun: str
@@ -110,8 +110,8 @@ def body_message(body: bytes, *, more: bool = True) -> dict[str, Any]:
 
 
 PARTITIONS_AHEAD: Final = 2
-"""Number of partitions whose first part is fetched ahead. With the part that is sent and the one behind it, an export
-holds two parts more than that.
+"""Number of partitions whose first part is fetched ahead. With the part that is being sent and its
+successor, an export holds up to four parts.
 """
 
 FetchPart = Callable[[Place, int | None], Coroutine[None, None, ExportPart]]
@@ -121,8 +121,8 @@ FetchPart = Callable[[Place, int | None], Coroutine[None, None, ExportPart]]
 class PartsAhead:
     """The parts of the `partitions` from `start` on, in the order of a scan: partition after partition.
 
-    While a part is sent, the next one of its partition and the first ones of the next partitions are on their way. So a
-    reader waits for nodes once, and nodes work at a time.
+    While a part is sent, the next one of its partition and the first ones of the next partitions are being
+    fetched. So a client waits for the nodes only once, and the nodes work in parallel.
     """
 
     def __init__(self, start: Place, partitions: Sequence[int], fetch: FetchPart) -> None:
@@ -168,12 +168,12 @@ ARROW_END: Final = b"\xff\xff\xff\xff\x00\x00\x00\x00"
 """The bytes after the last message of an Arrow stream."""
 
 ARROW_BROKEN: Final = b"\xff\xff\xff\xff\x08\x00\x00\x00"
-"""The beginning of a message that does not come: a reader that looks at no metadata fails here, where without it the
-stream would read like a whole one.
+"""The beginning of a message that never follows: a reader that ignores metadata fails here, and does not take the
+broken stream for a whole one.
 """
 
 ERROR_RECORD_S: Final = 1.0
-"""Time in which a node says how an Arrow stream tells an error."""
+"""Time limit for a node to make the record that reports an error in an Arrow stream."""
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -66,8 +66,8 @@ _OF_FILES: Final = ("store", "lineage", "version", "is_flat")
 
 
 class BytesFile:
-    """A file of bytes as they come. One method runs at a time, in whatever threads they are called: a thread goes on
-    when the call that waits for it is cancelled, and the file is closed after that.
+    """A file of bytes as they come. A lock lets one method run at a time, because worker threads call them: a thread
+    continues after its caller is cancelled, and the file is closed after that.
     """
 
     def __init__(self, descriptor: int) -> None:
@@ -86,7 +86,7 @@ class BytesFile:
             self.close()
 
     def close(self) -> None:
-        """Release the descriptor. What was given up before its end is ended first."""
+        """Release the descriptor. An unfinished file is ended first."""
         with self._lock:
             self._give_up()
             self._file.close()

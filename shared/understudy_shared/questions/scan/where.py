@@ -234,7 +234,6 @@ _TOKEN: Final = re.compile(
 )
 _OPS: Final = {"==": "=", "<>": "!="}
 _WORDS: Final = frozenset(("and", "in", "is", "not", "null", "or", "true", "false"))
-_COMPARISONS: Final = "= != < <= > >= in is"
 _BOOLEANS: Final = {"true": True, "false": False}
 
 

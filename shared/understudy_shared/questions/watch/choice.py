@@ -1,7 +1,7 @@
-"""The choice of what one watcher is sent next: of keys, of a router's feed, of a prefix (pure).
+"""Decides which events one watcher gets next: a watcher of keys, a router's feed, or a watcher of a prefix (pure).
 
-A watcher has no queue: of each key it knows the last version that it was sent, and what it is sent next is the present
-value. Values that it missed meanwhile are counted. All watchers of a key share one `WatchedKey`.
+A watcher has no queue. For each key it remembers the last version that was sent, and the next event carries the current
+value. Skipped values are only counted. All watchers of a key share one `WatchedKey`.
 
 Rule: `take` decides about events and position at once, from the same moment. So a position, which says that all changes
 up to it were sent, never overtakes an event.
@@ -40,7 +40,7 @@ class WatchedKey:
         """Size of the event that tells the present value, in bytes."""
 
     def changed(self, version: int, size: int) -> None:
-        """Take in that a version changed the key."""
+        """Record that a version changed the key."""
         self.version, self.size = version, size
         self.changes += 1
 
@@ -60,7 +60,7 @@ class WatchedPart:
 
 
 class Missed(NamedTuple):
-    """The versions in which changes of a key were not sent, both inclusive; the value at `last`, if it differs, is.
+    """The skipped changes of a key: those in versions `first` to `last`. The value at `last` is sent, if it differs.
 
     `changes` is their number; None where it is not known.
     """
@@ -71,7 +71,7 @@ class Missed(NamedTuple):
 
 
 class Telling(NamedTuple):
-    """The news of the key at an index: the values that the watcher missed, and the present one if `tells_value`."""
+    """The events due for the key at index `at`. The skipped changes come first, then the value if `tells_value`."""
 
     at: int
     is_first: bool
@@ -80,8 +80,8 @@ class Telling(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """The news that are sent next. `position` is the token of the version up to which everything was sent with them;
-    None while more is left to send, or where it was sent before.
+    """The events to send next. `position` is the token of the version that is complete once they are sent; None while
+    more is left to send, or if that position was sent before.
     """
 
     tellings: list[Telling]
@@ -89,7 +89,7 @@ class Batch(NamedTuple):
 
 
 class Watch:
-    """One watcher of `keys`, each with its partition. It begins behind version `after`, or with the present values."""
+    """One watcher of `keys`, each with its partition. It starts after version `after`, or from the current values."""
 
     __slots__ = ("_changes", "_keys", "_parts", "_position_version", "_versions")
 
@@ -135,7 +135,7 @@ class Watch:
             elif key.changes != changes[index]:
                 if key.version > sent:
                     due.append((key.version, index))
-                else:  # sent before, with the history that the watcher went on with
+                else:  # sent already, when the watcher caught up with what it had missed
                     changes[index] = key.changes
         if len(due) > 1:
             due.sort()
@@ -304,7 +304,7 @@ class _Pending(NamedTuple):
 
 
 class PrefixWatch:
-    """The keys and changes that one watcher was sent. `knows_all`: it was sent every key that is there."""
+    """The state of one watcher of a prefix: what was sent to it. `knows_all`: that includes every existing key."""
 
     def __init__(self, store: str, *, knows_all: bool) -> None:
         self.told: Counter[KeyEvent] = Counter()
@@ -333,7 +333,7 @@ class PrefixWatch:
             if not self._remember(key, change):
                 return
         elif self._digests.pop(key, None) is None and self._knows_all:
-            return  # Spark removes keys, too, that are not there
+            return  # Spark also writes deletes of keys that do not exist
         kind = KeyEvent.VALUE if is_found else KeyEvent.DELETED
         data = {"store": self._store, **change, "committed_at": committed_at, "position": position}
         before = self._pending.get(key)

@@ -28,7 +28,7 @@ class KeyEvent(StrEnum):
     VALUE = "value"
     DELETED = "deleted"
     COALESCED = "coalesced"
-    """Changes that are not sent, before the value that came of them."""
+    """The number of skipped changes, sent before the value that they led to."""
 
 
 class EndReason(StrEnum):
@@ -80,7 +80,7 @@ def version_event(version: int, position: str) -> bytes:
 
 
 def reset_event(lineage: str) -> bytes:
-    """Write the event that says that positions of before mean nothing any more."""
+    """Write the event that tells the client to drop the positions it has: the history was replaced."""
     detail = "the history that the position refers to is gone: what follows begins anew"
     return b"event: reset\ndata: %b\n\n" % orjson.dumps({"lineage": lineage, "detail": detail})
 
@@ -94,7 +94,7 @@ def end_event(reason: EndReason, retry_ms: int) -> bytes:
 
 
 class HopEvent(NamedTuple):
-    """An event that a router got: its kind, what it passes on of it, without id and last line, and where it belongs.
+    """An event from a node: its kind, the text to pass on (without id and last line), and the key that it is about.
 
     `at` is the index of a key, and `version` its own; -1 for other events. `position` is the id that came with it.
     In a feed, `head` is the number of bytes of data before what depends on the version, and `tail` is of the position.

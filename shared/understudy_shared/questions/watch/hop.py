@@ -1,11 +1,11 @@
-"""The calls by which a router feeds its watchers, and the watched keys of a partition as it knows them (pure).
+"""The calls between a router and a node about watched keys, and the router's copy of a watched partition (pure).
 
-There is a stream for each partition that is watched. Its keys come and go while it is open. The events of a feed are
-held until the position that covers them, and then count at once: so a watcher gets that position with the last of them.
-They count earlier where a key has a second one, so that quick watchers get both.
+A router opens one stream, a feed, for each watched partition, and adds and drops keys while it is open. Events of a
+feed are buffered until the position that covers them arrives, and then applied together, so a watcher gets that
+position with the last of them. A second event of the same key applies the buffer early: fast watchers get both.
 
-When a feed ends, another replica resumes after the last position. What it sends again is left out, by the versions of
-the keys.
+When a feed ends, another replica resumes after the last position. Repeated events are recognised by the versions of
+the keys, and left out.
 """
 
 from __future__ import annotations
@@ -205,7 +205,7 @@ class FeedKey(SharedKey):
 
     `since` is the version of its first value, UNSENT before it. `head` is the number of bytes in the data of its event
     that do not depend on the version. `number` is its own in the feed; UNSENT without one. `changes_before` is the
-    number of changes before those that came behind version `ahead_of` of the feed.
+    number of changes up to version `ahead_of` of the feed; `changes` counts later ones, too.
     """
 
     __slots__ = ("ahead_of", "changes_before", "head", "is_ready", "number", "row", "since")
@@ -243,7 +243,7 @@ class HeardFeed(SharedPart):
 
     @property
     def after(self) -> Position | None:
-        """The position behind which another replica goes on; None before the first."""
+        """The position after which another replica resumes; None before the first one."""
         return decode_position(self.position) if self.position else None
 
     def begin(self) -> tuple[list[FeedKey], list[FeedKey]]:
@@ -282,9 +282,8 @@ class HeardFeed(SharedPart):
         return numbers
 
     def heard(self, event: HopEvent) -> Iterator[list[FeedKey]]:
-        """Take in an event. Yield the keys that have news by it, once for each time at which their watchers are to be
-        sent what they are then; and now and then no keys, in slices of long work. Raises ValueError for what no node
-        sends.
+        """Apply an event. Yield the changed keys each time their watchers must send before the next change is applied,
+        and an empty list between slices of long work. Raises ValueError for an event that no node sends.
         """
         key = self._numbers.get(event.at)
         if key is not None:
@@ -305,7 +304,7 @@ class HeardFeed(SharedPart):
             yield from self._count(changed)
             if position.version > self.version:
                 self.version, self.position, self.tail = position.version, event.position, event.tail
-            if position.version >= self.version:  # else it is of a replica that is behind what was heard before
+            if position.version >= self.version:  # else this replica is still behind the one before it
                 changed += self._made_ready()
             yield changed
 
@@ -324,7 +323,7 @@ class HeardFeed(SharedPart):
         return before is not None and (before.event is not None or event.kind == KeyEvent.COALESCED)
 
     def _count(self, changed: list[FeedKey]) -> Iterator[list[FeedKey]]:
-        """Let all held events count, and add their keys to those that have changed. Yield no keys after each slice."""
+        """Apply the buffered events, and add their keys to `changed`. Yield an empty list after each slice."""
         held, self._held = self._held, {}
         for counted, (key, (missed, event)) in enumerate(held.items(), 1):
             if key.ahead_of != self.version:

@@ -1,7 +1,7 @@
 """Watches of all keys with a prefix, the same at nodes and routers: a scan of one version, then the changes after it.
 
-Nothing is held for a watcher but digests: what it was not sent yet is read from the changelogs, by the code of
-`/changes`, when it comes. So a watch can resume at any service, and survives the node that read for it.
+The service keeps only digests for a watcher. It polls for a new version, and reads the changes from the changelogs with
+the code of `/changes`. So a watch can resume at any service, and survives the node that read for it.
 
 Many watches are often opened together: after a restart all come back at once. So they share what all of them ask
 (`_SharedVersions`). One that begins while another does begins with the same version, which nodes may have to open from
@@ -58,13 +58,13 @@ MAX_PREFIX_WATCHES: Final = 64
 """Limit on the watches of prefixes of a process: each reads the changelogs of each version."""
 
 MAX_BEGINNING: Final = 4
-"""Number of watches that find the keys that are there at the same time; the others wait."""
+"""Number of watches that scan their existing keys at the same time; the others wait."""
 
 TURN_S: Final = 20.0
 """Time for which a watch waits to begin."""
 
 POLL_S: Final = 0.2
-"""Time until it is looked again whether there is a new version."""
+"""Time between two polls for a new version."""
 
 WAIT_MS: Final = 3_000
 """Longest time that a watcher waits for the version that it has seen."""
@@ -76,7 +76,7 @@ KEEPING_UP: Final = 8
 """Number of versions by which a watcher may be behind and still gets each of them."""
 
 VERSIONS_AT_ONCE: Final = 100
-"""Number of versions that are read for a watcher before it is looked again which is the newest."""
+"""Number of versions that are read for a watcher before the next poll for the newest one."""
 
 MAX_PRESENT_BYTES: Final = 8 * 1024 * 1024
 PRESENT_S: Final = 10.0
@@ -283,7 +283,7 @@ class _Watcher:
         return replace(self._turn, store=store)
 
     async def _present(self) -> bytes:
-        """Return the events of the keys that are there. Raises the problem of too many, and of unknown changes."""
+        """Return an event for each existing key. Raises the problem of too many keys, or of a store without changes."""
         of = (self._turn.store.name, self._turn.store.lineage, tuple(self._turn.partitions))
         try:
             async with self._versions.first(of, self._first) as version:
@@ -291,7 +291,7 @@ class _Watcher:
         except ProblemError as error:
             if error.problem.refusal is not Refusal.LINEAGE_CHANGED:
                 raise
-        return await self._present_at(await self._first())  # it was taken back since another watch asked for it
+        return await self._present_at(await self._first())  # a rewind took it away after another watch had asked for it
 
     async def _present_at(self, version: ReadVersion) -> bytes:
         self._seen = self._position(version.number, version.committed_at_us)
@@ -338,7 +338,7 @@ class _Watcher:
                 place = Place(partition, part.after)
 
     async def _behind(self, *, is_resumed: bool) -> Events:
-        """Yield what comes behind the version that was seen, until it is taken back."""
+        """Yield the changes after the version that was sent last, until a rewind takes that version away."""
         is_begun = not is_resumed
         was_missed: int | None = None
         while True:
@@ -346,7 +346,7 @@ class _Watcher:
             newest = await self._news()
             if newest is None:
                 return
-            if was_missed is None:  # one that comes back gets each version that it missed
+            if was_missed is None:  # a watcher that resumes gets each version that it missed
                 was_missed = newest if is_resumed else self._seen.version
             if newest > self._seen.version:
                 is_slow = self._seen.version >= was_missed and newest - self._seen.version > KEEPING_UP

@@ -145,16 +145,16 @@ Data = dict[str, Any]
 
 
 class ScatteredWatch:
-    """The knowledge of one watcher: which partitions have each of its keys."""
+    """The merge of one watcher's events over all partitions of a scattered store."""
 
     def __init__(self, store: str, partitions: int) -> None:
         self._store, self._partitions = store, partitions
         self._told: dict[bytes, list[tuple[Data, bytes]]] = {}
-        """The first values of keys, by the partitions that told them, while others did not."""
+        """The first values of keys, as far as partitions have reported them."""
         self.there: dict[bytes, set[int]] = {}
-        """The partitions that have a key, of each key of which all have told."""
+        """The partitions that hold each key, for keys that all partitions have reported."""
         self._unsettled: dict[bytes, Data] = {}
-        """The data of the newest partition, of each key that all of them lacked at different versions."""
+        """The newest report of each key that no partition holds, while the reports are of different versions."""
 
     def passed(self, piece: bytes) -> bytes:
         """Return what the watcher is sent of some events. Raises the problem of a key that two partitions have."""
@@ -168,7 +168,7 @@ class ScatteredWatch:
             if position is not None:
                 version = decode_position(position).version
                 texts = self._settled(version)
-                if self._unsettled:  # who comes back with a position gets no first value
+                if self._unsettled:  # a client that resumes after a position gets no first value
                     position, text = None, b"" if event.kind == "version" else text
                 else:
                     text = text or version_text(version, position)
@@ -178,7 +178,7 @@ class ScatteredWatch:
         return b"".join(sent) or (KEEP_ALIVE if self._unsettled else b"")
 
     def forget_first(self) -> None:
-        """Tell no first values any more: the watcher has those of before."""
+        """Send no more first values: the watcher has them from its earlier connection."""
         self._told.clear()
         self._unsettled.clear()
 

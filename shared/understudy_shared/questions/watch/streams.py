@@ -86,7 +86,7 @@ class WatchStream:
         return not self.is_sending and monotonic() - self.sent_s >= HEARTBEAT_S
 
     def wake(self) -> None:
-        """Have it look for what to send."""
+        """Wake it, so that it asks its source for the next events."""
         self._woken = True
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
@@ -315,7 +315,7 @@ async def _send(stream: WatchStream, events: bytes, send: Send, asker: Asker) ->
     stream.is_sending = True
     for at in range(0, len(events), PIECE_BYTES):
         await send(_body(events[at : at + PIECE_BYTES]))
-    # A client that is gone now had not read: else the connection takes a piece at once.
+    # A client that is gone by now did not read: a connection with room takes a piece at once.
     stream.is_sending, stream.sent_s = asker.is_gone, monotonic()
 
 

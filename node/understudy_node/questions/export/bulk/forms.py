@@ -128,9 +128,7 @@ def _json_numbers(cells: FixedCells, *, label: bytes = b"") -> list[bytes]:
 
 
 def _split(texts: bytes, between: bytes, label: bytes) -> list[bytes]:
-    """Return texts that `between` stands between, each behind the label: put there before they are texts of their own,
-    which is faster.
-    """
+    """Split texts at `between`, with the label before each. It is put there before the split, which is faster."""
     return (label + texts.replace(between, b"\n" + label)).split(b"\n") if label else texts.split(between)
 
 

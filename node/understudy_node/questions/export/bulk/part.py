@@ -41,7 +41,7 @@ _MARK_NUMBER: Final = np.uint64(int.from_bytes(_MARK, "little"))
 
 
 class UnfitRowsError(Exception):
-    """Some rows are not of their schema, or hold what columns cannot: they are read one by one, which says what."""
+    """Rows that do not fit their schema or a column. They are read one by one instead, which reports the error."""
 
 
 class RowBlock(NamedTuple):
