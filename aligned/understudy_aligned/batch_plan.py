@@ -1,8 +1,8 @@
 """The next batch, planned: merge order within a task, fair shares between tasks, waits for empty inputs.
 
 Pure: equal arguments give equal batches. Within a task a batch is a prefix of the merge sequence. So all batches
-together give the merge sequence, however records arrived and wherever batches end, as long as no wait for an empty
-input ran out, and `max_drift_ms` is not set.
+together give the merge sequence, however records arrived and wherever batches end. This holds unless a wait for an
+empty input ran out, or `max_drift_ms` is set.
 
 *Merge order* is by `(effective time, topic rank, partition, ordinal)`. Effective times ascend within a queue. So
 nothing is sorted and no record is visited: a position in merge order is found in each of k queues by binary search, O(k
@@ -10,8 +10,8 @@ log n). docs/decisions/0022-order-of-heads.md says why this is Kafka Streams' or
 
 *Drift* is bounded by `max_drift_ms`, Flink's watermark alignment (FLIP-182, FLIP-217). The *progress* of an input is
 the time up to which its records are known: its partition time, or the effective time of its next record if that is
-later. A batch takes no record that is more than `max_drift_ms` ahead of the slowest input, over all tasks. An input
-that is empty and given up on does not count. One that has records is never given up on (FLIP-471).
+later. A batch takes no record that is more than `max_drift_ms` ahead of the slowest input, over all tasks. An empty
+input does not count once the planner no longer waits for it. An input that has records always counts (FLIP-471).
 
 A task *waits* for an empty input as `max.task.idle.ms` says (KIP-353, KIP-695), as in `PartitionGroup`. All inputs are
 decided in one pass, so that waits for several empty inputs overlap.
@@ -42,7 +42,7 @@ class Queue(NamedTuple):
     """Effective times, ascending; may be empty."""
 
     reached_ms: int = NO_TIME_MS
-    """The partition time before the first of them."""
+    """The partition time before the first of these records."""
 
     @property
     def tie_breaker(self) -> tuple[int, int]:
@@ -64,7 +64,7 @@ def ready_counts(queues: Sequence[Queue], may_pass: Set[TopicPartition]) -> Mapp
         return {queue.partition: 0 for queue in queues}
     if not blocking:
         return {queue.partition: len(queue.times_ms) for queue in queues}
-    # The first blocking queue to run empty does so behind its last record. Nothing after that position is known to be
+    # The first blocking queue to run empty does so after its last record. No record after that position is known to be
     # in order: the queue's next record may still come before it.
     end = min(_last_position(queue) for queue in blocking)
     return {queue.partition: _count_up_to(end, queue) for queue in queues}
@@ -81,7 +81,7 @@ def limit_counts(
     # No queue gives more than `limit` records, so the search needs to see no more of each.
     heads = [queue._replace(times_ms=queue.times_ms[: min(counts[queue.partition], limit)]) for queue in queues]
     last_ms = _time_of_nth(limit, [head.times_ms for head in heads if len(head.times_ms)])
-    # Every record before the time of the last one is in, wherever it is.
+    # Take every record before the time of the last one, from any queue.
     taken = {head.partition: int(head.times_ms.searchsorted(last_ms, "left")) for head in heads}
     # The records at exactly that time fill the rest, in the order of the tie-breaker.
     left = limit - sum(taken.values())
@@ -142,7 +142,7 @@ END_OF_TIME_MS = 2**62
 
 
 class Slowest(NamedTuple):
-    """The inputs with the least progress of those that count, and that progress. END_OF_TIME_MS if no input counts."""
+    """The inputs that count and have made the least progress, and that progress: END_OF_TIME_MS if no input counts."""
 
     progress_ms: int
     partitions: frozenset[TopicPartition]
@@ -275,7 +275,7 @@ class PutOff(NamedTuple):
 def put_off(
     records: int, *, min_records: int, max_delay_ms: int, last_ms: float | None, is_full: bool, now_ms: float
 ) -> PutOff | None:
-    """Decide whether a batch waits for more records (`minOffsetsPerTrigger` in Spark's Kafka source). None: it runs.
+    """Decide whether a batch waits for more records (`minOffsetsPerTrigger` in Spark's Kafka source). None: no wait.
 
     `last_ms` is the time of the last batch. The first batch of a run (None) waits for nothing, as in Spark, nor does a
     batch that cannot grow because memory is full.
@@ -286,7 +286,7 @@ def put_off(
 
 
 def is_filling(held: float, lags: Iterable[float | None], *, full: float) -> bool:
-    """Whether a batch becomes full by reading on: so much is held, and servers have the rest (`lags`)."""
+    """Whether further reading fills a batch: it is not full with what is `held`, but it would be with the `lags`."""
     return held < full <= held + sum(lag or 0 for lag in lags)
 
 
@@ -298,11 +298,11 @@ def is_waited_for(
     topic_idle_ms: Mapping[str, int] = {},
     slowest: Set[TopicPartition] | None = None,
 ) -> bool:
-    """Whether the query waits for a server that is away and has these topics. `inputs` are all partitions it reads.
+    """Whether the query waits for an unreachable server with these topics. `inputs` are all partitions of the query.
 
-    Nothing is read before the partitions of every topic are known. From then on a task waits for a partition of which
-    every record is in a batch and whose lag is unknown: its next record may be the next of all. With an idle
-    time of -1 it does not wait, and with `max_drift_ms` only for the `slowest` inputs, which hold others back.
+    Nothing is read before the partitions of every topic are known. From then on a task waits for a partition if all of
+    its fetched records are in a batch and its lag is unknown, because its next record may be the next of all. With an
+    idle time of -1 it does not wait, and with `max_drift_ms` only for the `slowest` inputs, which hold others back.
     """
     if not inputs:
         return True
@@ -314,10 +314,10 @@ def is_waited_for(
 
 
 def has_more(inputs: Mapping[TopicPartition, InputState], *, away: Collection[Container[str]]) -> bool:
-    """Whether a batch is to be expected although nothing new is written. `away`: topics of servers that do not answer.
+    """Whether another batch can come without new records being written. `away`: topics of servers that do not answer.
 
-    A partition has unread records, or has not said yet whether it has any; or records are held back, which ends with
-    `max_task_idle_ms` unless they wait for a server that is away.
+    It can if a server that answers has unread records of a partition, or its lag is unknown. It also can while records
+    are held back, because that ends with `max_task_idle_ms`; but not while a server is away, which they may wait for.
     """
     is_held_back = not away and any(not seen.empty for seen in inputs.values())
     return is_held_back or any(
@@ -373,7 +373,7 @@ class Batch(NamedTuple):
     """The task that is served first in the next batch."""
 
     deadlines: Mapping[TopicPartition, float]
-    """For the next plan: when the wait for each input ends that this batch leaves empty."""
+    """For the next plan: the end of the wait for each input that this batch leaves empty."""
 
     may_pass: frozenset[TopicPartition] = frozenset()
     """Inputs that are finished or given up on, or will not be waited for once their records are taken."""
@@ -394,13 +394,14 @@ def plan_batch(
 ) -> Batch:
     """Plan the next batch from the queues. It has no side effects: the caller may drop the batch.
 
-    `lags` are the records on the servers after each queue; a lag that is missing or None is unknown. An
-    idle time of -1 makes nothing count as enforced. What follows the end of a `finished` input does: a later query may
-    find more there. With `max_drift_ms` an empty input does not block its task: it holds all tasks back when they are
-    that far ahead.
+    `lags` are the records on the servers after each queue; a lag that is missing or None is unknown. With an idle time
+    of -1 no record counts as enforced. Records after the end of a `finished` input do count, because a later query may
+    find more records of that input. With `max_drift_ms` an empty input does not block its task: it holds all tasks back
+    when they are that far ahead.
     """
     max_task_idle_ms, topic_idle_ms = options.max_task_idle_ms, options.topic_idle_ms
-    # Others wait for records, however long that takes. Where nothing is waited for, every input counts.
+    # Only these inputs can be passed over: the query waits for all others, however long that takes. With an idle time
+    # of -1 decide about every input, because it is passed over whatever its lag.
     counting = {tp for tp, lag in lags.items() if lag is not None and lag <= 0} | finished
     is_never_waiting = NEVER_WAIT in (max_task_idle_ms, *topic_idle_ms.values())
 
@@ -437,8 +438,8 @@ def plan_batch(
 def _share(
     tasks: Mapping[int, Sequence[Queue]], ready: Mapping[int, Mapping[TopicPartition, int]], budget: int, ring: int
 ) -> tuple[Mapping[TopicPartition, int], int]:
-    """Share the budget among tasks. Each takes the first records of what is `ready`. Return what is taken of every
-    partition, and the task that is served first in the next batch.
+    """Share the budget among tasks. Each takes the first ones of its `ready` records. Return how many are taken from
+    every partition, and the task that is served first in the next batch.
     """
     shares = share({task: sum(counts.values()) for task, counts in ready.items()}, budget=budget, first=ring)
     taken: dict[TopicPartition, int] = {}
@@ -454,11 +455,11 @@ def _within_drift(
     budget: int,
     ring: int,
 ) -> tuple[Mapping[TopicPartition, int], int, HeldBack]:
-    """Share what leaves no input more than `max_drift_ms` ahead of the slowest.
+    """Share the records that leave no input more than `max_drift_ms` ahead of the slowest.
 
-    Which input is the slowest depends on the shares. So the bound begins after every record, and moves back until the
-    shares agree with it. There the next record of the slowest input is within the bound: a batch that is not empty
-    exists unless an empty input holds all back.
+    Which input is the slowest depends on the shares. So start with a bound after every record, and lower it until the
+    shares agree with it. At that bound the next record of the slowest input is within the bound, so the batch has
+    records unless an empty input holds all others back.
     """
     every = [queue for queues in tasks.values() for queue in queues]
     bound_ms = END_OF_TIME_MS

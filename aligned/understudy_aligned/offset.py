@@ -1,8 +1,8 @@
 """The source's offset: everything that the next batch depends on, as JSON in Spark's write-ahead log (pure).
 
 Its fingerprint has the options that decide what records are and how they are ordered. They are fixed for a checkpoint's
-life. It also keeps the topics that a pattern has found, in the order in which they were found, which breaks ties, where
-other queries have their option `topics`. One rule holds for both: topics are only appended.
+life. With a pattern, it also keeps the topics that were found, in the order in which they were found. That order breaks
+ties, as the order of the option `topics` does in other queries. In both cases topics are only appended.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class SourceOffset:
     """A partition without a cursor is read from its beginning."""
 
     topic_ids: Mapping[str, str] = field(default_factory=dict)
-    """The topics that the cursors belong to, where topics have ids: one that is made anew has another."""
+    """The ids of the topics that the cursors belong to, if they have ids: a topic created again has a new one."""
 
     stream_time_ms: int = NO_TIME_MS
     """The least partition time of the inputs that count. It never decreases."""
@@ -70,7 +70,7 @@ class SourceOffset:
 
     @property
     def read_topics(self) -> frozenset[str]:
-        """The topics of which a batch can have had records: those with a position, once there was a batch."""
+        """The topics that may have had records in a batch: those with a position, once there was a batch."""
         return frozenset(tp.topic for tp, cursor in self.cursors.items() if self.batches and cursor != Cursor())
 
     def to_json(self) -> dict[str, object]:
@@ -94,7 +94,7 @@ class SourceOffset:
 
     @classmethod
     def from_json(cls, found: object) -> SourceOffset:
-        """Parse what `to_json` made. Raises OffsetError, which says what the JSON looks like instead."""
+        """Parse the JSON of `to_json`. For other JSON raise OffsetError, which names the source that it looks like."""
         if not isinstance(found, dict) or found.get("understudy") != FORMAT:
             raise OffsetError(
                 f"the checkpoint holds {_looks_like(found)}, not an offset of the source 'understudy'",
@@ -153,8 +153,8 @@ def _counts_by_partition(found: object) -> bool:
 
 TOPICS = "topics"
 _OF_INPUTS = {"key_field": "key_field", "value_field": "value_field", "kafka.isolation.level": "isolation_level"}
-"""Options that only one kind of input has: the attribute of its configuration, by the option's name. A query that gets
-such an input later gets its options with it."""
+"""Options that only one kind of input has: the attribute of the input's configuration, by the option's name. They are
+fixed from when the query has such an input: it may be added to a query later."""
 
 _TIMESTAMP, _UNDECODABLE, _SCHEMAS = "timestamp", "undecodable", "timestamp_schemas"
 _BY_REPLAY = (_UNDECODABLE, _SCHEMAS)
@@ -191,7 +191,7 @@ def _schemas(options: AlignedOptions) -> Mapping[str, object]:
 
 
 def _poison_rows(options: AlignedOptions) -> str:
-    """Return the kind of rows, and of topics whose own differ from it: `skip,weather:keep`."""
+    """Return the kind of rows for all topics, then the topics that have another one: `skip,weather:keep`."""
     default = _POISON_ROWS[options.undecodable]
     own = {topic: _POISON_ROWS[each] for topic, each in options.topic_undecodable.items()}
     return ",".join([default, *(f"{topic}:{each}" for topic, each in sorted(own.items()) if each != default)])
@@ -205,9 +205,9 @@ def _of_inputs(options: AlignedOptions, attribute: str) -> str | None:
 def check_fingerprint(
     saved: Mapping[str, object], now: Mapping[str, object], read: Collection[str] | None = None
 ) -> None:
-    """Raise OffsetError if an option changed, naming it with its old and new value.
+    """Raise OffsetError if an option changed. It names the option, its old and its new value.
 
-    Topics may be appended, and topics that are not among the `read` ones may get other timestamps. None: all are read.
+    Topics may be appended, and topics that are not in `read` may get other timestamps. None: all topics are read.
     """
     for name in now:
         old, new = saved.get(name), now[name]
@@ -228,10 +228,10 @@ def check_fingerprint(
 
 
 def check_replay(start: SourceOffset, end: SourceOffset, now: Mapping[str, object]) -> None:
-    """Raise OffsetError if a logged batch would have other rows now: by another schema, or by another treatment of its
-    poison records.
+    """Raise OffsetError if a logged batch would have other rows now, because a schema or the treatment of its poison
+    records changed.
 
-    What holds for the batch's topics is compared: other topics do not matter, nor how an option says it.
+    Only the values for the batch's own topics are compared: an option may change for other topics, or in its spelling.
     """
     topics = {tp.topic for tp, cursor in end.cursors.items() if cursor != start.cursors.get(tp)}
     _check_schemas(topics, end.fingerprint.get(_SCHEMAS), now.get(_SCHEMAS))
@@ -247,9 +247,9 @@ def check_replay(start: SourceOffset, end: SourceOffset, now: Mapping[str, objec
 
 
 def _check_schemas(topics: Collection[str], old: object, new: object) -> None:
-    """Raise OffsetError if the schema of one of these topics changed. A path may: the hashes are compared."""
+    """Raise OffsetError if the schema of one of these topics changed. Hashes are compared, so the path may change."""
     if not isinstance(old, dict) or not isinstance(new, dict):
-        return  # rules that have schemas or not are other rules, which `check_fingerprint` refuses
+        return  # a rule that got or lost its schema is another rule, which `check_fingerprint` refuses
     for topic in sorted(topics):
         before, after = (found.get(topic, found.get("")) for found in (old, new))
         if before and after and before[1] != after[1]:
@@ -295,12 +295,12 @@ _KAFKA = "kafka:"
 def join_topics(
     topics: Collection[str], counts: Mapping[str, int], *, is_global: bool
 ) -> tuple[tuple[str, ...], Mapping[str, int]]:
-    """Decide which of the topics that were found, by their `counts`, are read beside `topics` from now on.
+    """Decide by partition `counts` which of the topics that a pattern found are read beside `topics` from now on.
 
     Return them, and the partition counts of new topics that do not fit.
 
-    Partitions of one number are merged, so a topic joins when it has as many as there are tasks. While no topic is
-    read, the first by name decides.
+    Partitions of the same number are merged, so a topic fits if it has as many partitions as there are tasks. While no
+    topic is read, the first one by name decides. With `is_global` every topic fits.
     """
     new = sorted(counts.keys() - set(topics))
     common = min((counts[topic] for topic in topics if topic in counts), default=counts[new[0]] if new else 0)
@@ -311,7 +311,7 @@ def join_topics(
 def with_topics(
     fingerprint: Mapping[str, object], options: AlignedOptions, topics: Iterable[str]
 ) -> Mapping[str, object]:
-    """Return the fingerprint for an offset by which these topics were found. Without a pattern it is the same."""
+    """Return the fingerprint with the topics that a pattern has found so far. Without a pattern it is the same."""
     return fingerprint if options.pattern is None else {**fingerprint, TOPICS: [_KAFKA + topic for topic in topics]}
 
 

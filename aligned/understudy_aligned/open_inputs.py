@@ -1,12 +1,12 @@
-"""The inputs of a query, opened from their configurations, and what is asked of them before the query reads.
+"""Opens the inputs of a query from their configurations, and asks them what a query needs before it reads.
 
 A new kind of input needs an entry in `OPENERS` and its options in `option_parsing.py`. Inputs are imported when they
 are first opened: the clients of Kafka and Redis load slowly, and most processes need only one of them. Connecting takes
 longer than asking, so callers that ask an input before the query reads leave it open.
 
-Options that need a server or a folder are checked at `load()`, before there is a query that could fail. Topics that
-were deleted and made anew are found by their ids, which the offset keeps: a log that was made anew and has grown past a
-position looks like the one before it.
+Options that need a server or a folder are checked at `load()`, before there is a query that could fail. The offset
+keeps the ids of topics, because they alone show that a topic was deleted and created again: once the new log has grown
+past a position, it looks like the old one.
 """
 
 from __future__ import annotations
@@ -74,9 +74,9 @@ class OpenInputs:
 
     @contextmanager
     def lend(self, index: int) -> Iterator[Input]:
-        """Lend input number `index`. One that was taken is in use: another is opened for the block.
+        """Lend input number `index` for a block. If it was taken, it is in use, so open another one for the block.
 
-        After an error the input is closed, so that the next caller gets one that knows nothing of it.
+        After an error the input is closed, so that the next caller gets a new one.
         """
         opened = self._kept.pop(index, None) or open_input(self.configs[index])
         is_kept = False
@@ -95,7 +95,7 @@ class OpenInputs:
         return self._kept.pop(index, None) or open_input(self.configs[index])
 
     def close(self) -> None:
-        """Close what is open and was not taken."""
+        """Close the open inputs that were not taken."""
         while self._kept:
             self._kept.popitem()[1].close()
 
@@ -175,9 +175,9 @@ Positions = tuple[Mapping[TopicPartition, Cursor], Mapping[str, int]]
 
 
 def first_positions(options: AlignedOptions, inputs: OpenInputs, *, timeout_ms: int) -> Positions:
-    """Find where a new query begins in each partition that exists now. Later ones are read from their first record.
+    """Find where a new query begins in each partition that exists now. New partitions are read from their first record.
 
-    Asks every server. Raises InputError, and SettingsError for positions that there are not.
+    Asks every server. Raises InputError, and SettingsError for positions that do not exist.
     """
     if options.start_positions is not None:
         from understudy_aligned.inputs.kafka_client import start_cursors  # noqa: PLC0415  # loads Kafka's client
@@ -245,7 +245,7 @@ log = logging.getLogger(__name__)
 
 
 def made_anew(before: Mapping[str, str], now: Mapping[str, str]) -> frozenset[str]:
-    """Return topics that have another id now (pure). A topic of which one of the ids is unknown is not among them."""
+    """Return the topics whose id has changed (pure). A topic is left out if its old or its new id is unknown."""
     return frozenset(topic for topic, found in now.items() if before.get(topic, found) != found)
 
 
@@ -263,9 +263,10 @@ def report_made_anew(topics: Collection[str], *, is_error: bool) -> None:
 
 
 def lost_topics(options: AlignedOptions, ids: Mapping[str, str], topics: Collection[str]) -> Collection[str]:
-    """Return topics of a logged batch that cannot be read again: made anew since they had these ids, or deleted.
+    """Return topics of a logged batch that cannot be replayed: created again since they had these ids, or deleted.
 
-    Raises DataLostError for them unless data may be lost. Topics that are named are not looked for: `load()` does that.
+    Raises DataLostError for them unless data may be lost. Only a pattern's topics are checked for deletion: `load()`
+    checks topics that the options name.
     """
     anew = made_anew(ids, _current_ids(options, ids)) if ids else frozenset()
     if anew:
@@ -277,7 +278,7 @@ def lost_topics(options: AlignedOptions, ids: Mapping[str, str], topics: Collect
 
 
 def report_lost(what: str, *, is_error: bool) -> None:
-    """Raise DataLostError for what does not exist any more if `is_error`, else log a warning."""
+    """Report topics or partitions that no longer exist: raise DataLostError if `is_error`, else log a warning."""
     if is_error:
         raise DataLostError(
             what,
@@ -289,7 +290,7 @@ def report_lost(what: str, *, is_error: bool) -> None:
 
 
 def _current_ids(options: AlignedOptions, topics: Collection[str]) -> Mapping[str, str]:
-    """Ask every server for the ids of these topics, over a new connection. Those that are unknown are left out."""
+    """Ask every server for the ids of these topics, over a new connection. Unknown ids are left out."""
     ids: dict[str, str] = {}
     for config in options.inputs:
         opened = open_input(config)

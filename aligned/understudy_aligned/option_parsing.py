@@ -62,13 +62,13 @@ KAFKA_PROPERTIES = "kafka."
 KINDS = ("kafka", "redis")
 REDIS_OPTIONS = ("partitions", "key_field", "value_field")
 SUBSCRIPTIONS = ("topics", "topics_pattern", "assign")
-"""Options that say what is read. A query has one of them."""
+"""Options that select what is read. A query has one of them."""
 
 INPUT_OPTIONS = frozenset({*SUBSCRIPTIONS, *KINDS, *REDIS_OPTIONS})
 
 
 def _with_inputs(options: GivenOptions, shared: AlignedOptions) -> AlignedOptions:
-    """Add one configuration per server that the options name, and what is read. Raises SettingsError.
+    """Add one configuration for each server that the options name, and the topics to read. Raises SettingsError.
 
     `shared` has the options that apply to every input.
     """
@@ -121,7 +121,7 @@ def parse_assigned(text: str) -> list[TopicPartition]:
 
 
 def _check_one_subscription(options: GivenOptions, servers: Mapping[str, str]) -> None:
-    """Raise SettingsError for two options that say what is read, and for a pattern or partitions of another input."""
+    """Raise SettingsError for two of SUBSCRIPTIONS, and for a pattern or partitions if not only Kafka is read."""
     first, *others = [name for name in SUBSCRIPTIONS if name in options] or ["topics"]
     if others:
         raise SettingsError(
@@ -387,7 +387,7 @@ def _start_positions(given: Mapping[str, str], parsed: AlignedOptions) -> StartP
 
 
 def _check_order(options: GivenOptions, idle_ms: Collection[int], available_now: AvailableNow) -> None:
-    """Refuse two options of which one keeps the order and the other one does not, or not as strictly."""
+    """Refuse two options together if one keeps the order, and the other does not or is less strict."""
     is_bounded, is_ordered = "max_drift_ms" in options, available_now == "ordered"
     for name, other, is_refused in (
         ("available_now", "max_task_idle_ms", is_ordered and NEVER_WAIT in idle_ms),
@@ -416,7 +416,7 @@ def _batch_records(options: GivenOptions, default: AlignedOptions) -> tuple[int,
 
 
 def _bounds(options: GivenOptions, default: AlignedOptions) -> tuple[int, int | None]:
-    """Return KIP-770's byte bound, given or usual, and the deprecated record bound unless bytes are given."""
+    """Return KIP-770's byte bound, set or default, and the deprecated record bound unless the byte bound is set."""
     max_bytes, max_records = options.size(NEW_BOUND), options.whole(OLD_BOUND, least=1)
     _, warning = renamed_option(NEW_BOUND, max_bytes, OLD_BOUND, max_records)
     if warning is not None:
@@ -430,7 +430,7 @@ def _bounds(options: GivenOptions, default: AlignedOptions) -> tuple[int, int | 
 def _undecodables(
     options: GivenOptions, timestamp: TimestampRules, topics: Container[str]
 ) -> tuple[Undecodable, Mapping[str, Undecodable]]:
-    """Return the treatment, and that of topics with their own: given, or usual for their timestamps."""
+    """Return the treatment of poison records, for all and by topic: as set, else by the rule of their timestamps."""
     usual = {topic: _usual_treatment(rule) for topic, rule in timestamp.own}
     treatment, own = options.by_topic("undecodable", topics, _undecodable, _usual_treatment(timestamp.default))
     is_for_all = ":" not in (options.text("undecodable") or ":").partition(",")[0]
@@ -438,7 +438,7 @@ def _undecodables(
 
 
 def _usual_treatment(rule: TimestampRule) -> Undecodable:
-    # A record may well have no timestamp of its own. A field that no value has is more likely misspelt.
+    # A record without a timestamp of its own is normal. A missing field is more likely a misspelt option.
     return "keep" if rule.is_record_time else "fail"
 
 

@@ -223,7 +223,7 @@ def check_timestamps(rules: TimestampRules, named: Container[str], kinds: Mappin
 
 
 def rule_texts(text: str) -> Mapping[str | None, str]:
-    """Return the text of each rule in `TimestampRules.text`, by its topic; None is all others."""
+    """Return the text of each rule in `TimestampRules.text` by its topic; None stands for all other topics."""
     return dict(_entries(text))
 
 
@@ -377,7 +377,7 @@ class AlignedOptions:
         return self.topic_undecodable.get(topic, self.undecodable)
 
     def partitions(self, counts: Mapping[str, int]) -> list[TopicPartition]:
-        """List the partitions that are read of topics that have so many, in the order of `counts`."""
+        """List the partitions to read of topics with these partition counts, in the order of `counts`."""
         every = (TopicPartition(topic, number) for topic, count in counts.items() for number in range(count))
         return [tp for tp in every if self.assigned is None or tp in self.assigned]
 

@@ -6,7 +6,7 @@ reorder rows, and Spark refuses to sort a streaming DataFrame. So rows are sorte
 `input_buffer_max_bytes`.
 
 Rule: `merge_order` begins with the number of the batch, so it orders all rows of a query, in the order of delivery.
-Records that arrived too late for their place come late here, too: with the batch that took them.
+A record that arrived too late for its place in the merge order is late here, too: it comes with the batch that took it.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Times and sizes are in arrays that grow at the end and shrink at the front: adding a chunk costs its length, and a view
 of the queue costs nothing. Records stay in the Arrow batches in which they arrived, whose columns other partitions may
-share, until most of these columns is taken (`copy_out`).
+share, until most rows of these columns are taken (`copy_out`).
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Segment(NamedTuple):
 
 
 class Piece(NamedTuple):
-    """Records that are a part of columns, which stay in memory as a whole."""
+    """Some records of larger columns, which stay in memory as a whole."""
 
     rows: pa.RecordBatch
     address: int
@@ -113,7 +113,7 @@ class Retained:
     def first_refused(self, count: int) -> int | None:
         """Return the index of the first of `count` records that ends the query, if there is one.
 
-        A poison record does with `undecodable=fail`, and with `partition-time` before the first timestamp.
+        With `undecodable=fail` every poison record ends it, with `partition-time` only one before the first timestamp.
         """
         if self._undecodable not in ("fail", "partition-time"):
             return None
@@ -130,7 +130,7 @@ class Retained:
         raise IndexError(index)
 
     def head(self, count: int) -> Segment:
-        """Return the first `count` records (1 to all), which stay. Its arrays are valid until `take`."""
+        """Peek at the first `count` records (1 to all). The arrays of the result are valid until `take`."""
         rows = self._first_rows(count)
         last = rows[-1].num_rows - 1
         columns = self._columns
@@ -159,10 +159,10 @@ class Retained:
         return segment
 
     def _begin_batch_anew(self, reached_ms: int) -> None:
-        """Compute effective times again of the records that had `reached_ms` because of one that is taken."""
+        """Recompute the effective times of records that had `reached_ms` only because of a record that is taken now."""
         effective_ms = self._columns.effective_ms
         count = int(effective_ms.searchsorted(reached_ms, "right"))
-        # The record behind them is above `reached_ms`: from there on nothing depends on what is taken.
+        # The record after them is above `reached_ms`: from there on, no effective time depends on a taken record.
         if count:
             times_ms = self._columns.partition_times_ms[:count]
             own_ms = self._usable(self._columns.timestamps_ms[:count], times_ms)
@@ -190,9 +190,9 @@ class Retained:
 
 
 def copy_out(held: Iterable[Retained]) -> None:
-    """Copy what is left of columns most of which is taken, so that they need not stay in memory for a few records.
+    """Copy the remaining records out of columns that are mostly taken, so that the columns can be freed.
 
-    So columns take at most twice the memory of the records that are held, and copies less than was fetched.
+    So columns take at most twice the memory of the buffered records, and less is copied in all than was fetched.
     """
     found: dict[tuple[int, int], list[tuple[Retained, int, pa.RecordBatch]]] = {}
     for each in held:

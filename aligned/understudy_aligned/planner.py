@@ -6,7 +6,8 @@ asks for the batch after another offset, the planner drops what it fetched and s
 A batch is *settled* when nothing that can still happen changes it: neither records that arrive, nor lags, nor the time,
 nor the end of an input. So it may be prepared while Spark runs the batch before it.
 
-With `undecodable=fail` a record without a usable timestamp ends the query, but only after every record before it.
+With `undecodable=fail` a record without a usable timestamp ends the query, but only after every record before it; with
+`partition-time` so does one before its partition's first timestamp.
 """
 
 from __future__ import annotations
@@ -74,7 +75,7 @@ class SettledBatch:
 
     ranges: Sequence[tuple[Range, Sequence[pa.RecordBatch]]]
     end: SourceOffset
-    """Its end, but for the counters that only a plan knows."""
+    """Its end, without the counters that only a plan knows."""
 
 
 def take_batch(
@@ -129,7 +130,7 @@ def settled_batch(
 def _stream_time_ms(ahead: ReadAhead, batch: Batch) -> int:
     """Return the least partition time of the inputs that count after the batch. Without one, return the greatest.
 
-    An input that is given up on does not count, nor one that has ended without ever having had a record.
+    An empty input does not count if the planner no longer waits for it, or if it ended and never had a record.
     """
     counting = [
         held.cursor.time_ms
@@ -144,7 +145,7 @@ def before_poison(
 ) -> Batch:
     """Cut each task's part of the batch before its first poison record, in merge order.
 
-    Raises UndecodableError if that leaves a task nothing: every record before the poison record is in a batch already.
+    Raises UndecodableError if that leaves a task no record: all those before the poison record are in earlier batches.
     """
     taken, enforced = dict(batch.taken), dict(batch.enforced)
     for task, queues in tasks.items():
@@ -202,13 +203,13 @@ FILL_WAIT_MS = 1_000
 """Longest wait of `plan_patiently` for records that fill the batch, while servers have them."""
 
 FILL_PAUSE_MS = 250
-"""Time without a record after which it does not wait any longer for that."""
+"""Time without a new record after which `plan_patiently` stops waiting for a full batch."""
 
 START_WAIT_MS = 60_000
 """Time for which `plan_patiently` waits for inputs that have not answered since the start."""
 
 ENDS_TIMEOUT_MS = 60_000
-"""Time without a record, with AvailableNow, before the ends are reached. After it the query fails."""
+"""With AvailableNow: time without a new record, while ends are not reached, after which the query fails."""
 
 _STOP_S = 3.0
 """Time for which `stop` waits for all threads together."""
@@ -217,19 +218,19 @@ _STOP_S = 3.0
 def settled_counts(
     tasks: Mapping[int, Sequence[Queue]], *, max_poll_records: int, ring: int, max_drift_ms: int | None = None
 ) -> Mapping[TopicPartition, int] | None:
-    """Count the records of each queue that the next batch takes, whenever `plan_batch` plans it. None: that may change.
+    """Count the records of each queue that the next batch takes, whenever `plan_batch` plans it. None: not settled.
 
-    A settled batch passes over no input, so it waits for no input and counts nothing as enforced.
+    A settled batch passes over no input, so it waits for no input, and no record counts as enforced.
     """
     if max_poll_records == UNBOUNDED or not tasks:
         return None
     if any(not len(queue.times_ms) for queues in tasks.values() for queue in queues):
         return None
-    # Every queue blocks here. More records, or a queue that may be passed over, only add to the end of what is ready.
+    # Every queue blocks here. New records, or a queue that may be passed over, only add records after the ready ones.
     ready = {task: ready_counts(queues, frozenset()) for task, queues in tasks.items()}
     available = {task: sum(counts.values()) for task, counts in ready.items()}
     shares = share(available, budget=max_poll_records, first=ring)
-    # A task that gives all it has would give more if it had more, and another task less.
+    # If a task gives all its ready records, new ones would make its share larger, and another task's smaller.
     if any(shares.allowed[task] >= available[task] for task in tasks):
         return None
     taken: dict[TopicPartition, int] = {}
@@ -248,7 +249,7 @@ def _is_within_drift(
 ) -> bool:
     """Whether each task has more records than its share that are not too far ahead of the slowest input.
 
-    The bound can only move on: records that arrive bring an input further, and one that is passed over does not count.
+    The bound can only grow: new records advance an input, and an input that is passed over does not count.
     """
     every = [queue for queues in tasks.values() for queue in queues]
     latest_ms = find_slowest(every, taken, frozenset()).progress_ms + max_drift_ms
@@ -296,8 +297,8 @@ class Planner:
     def plan(self, start: SourceOffset, *, wait_ms: float = WAIT_MS) -> PlannedBatch | None:
         """Plan the batch after `start`; return None if no record can be taken within `wait_ms`. Does no I/O.
 
-        Raises the error that stopped an input (DataLostError, UnknownTopicError, ...). With `undecodable=fail` raises
-        UndecodableError for a poison record once everything before it in its task is in a batch.
+        Raises the error that stopped an input (DataLostError, UnknownTopicError, ...). For a poison record that ends
+        the query, raises UndecodableError once all records before it in its task are in a batch.
         """
         with self._shared.changed:
             self._seek_if_moved(start)
@@ -308,8 +309,8 @@ class Planner:
     def plan_patiently(self, start: SourceOffset, *, wait_ms: float, limit_ms: float) -> PlannedBatch | None:
         """Plan like `plan`, but return None only when there is nothing to be read, or after `limit_ms`.
 
-        Spark takes None for "all there was is processed" (`processAllAvailable`). While an input has not answered since
-        the start the limit is START_WAIT_MS.
+        To Spark, None means that all records are processed (`processAllAvailable`). While an input has not answered
+        since the start, the limit is START_WAIT_MS.
         """
         began_ms = self._clock.monotonic_ms()
         with self._shared.changed:
@@ -339,7 +340,7 @@ class Planner:
         return replace(end, batches=start.batches + 1, records=records.total(), records_of=records, bytes=size)
 
     def settled(self) -> SettledBatch | None:
-        """Return the batch after the last one if it is settled (`settled`), else None. It stays to be planned."""
+        """Return the batch after the last one if it is settled, else None. It still has to be planned."""
         with self._shared.changed:
             taken = self._settled_counts()
             if taken is None:
@@ -356,12 +357,12 @@ class Planner:
             )
 
     def wake(self) -> None:
-        """Make every thread that waits look again."""
+        """Wake every waiting thread, so that it checks its condition again."""
         with self._shared.changed:
             self._shared.changed.notify_all()
 
     def hold_prefetch(self) -> AbstractContextManager[object]:
-        """Return a block in which the prefetch threads rest: they would compete with the caller for the interpreter."""
+        """Return a context manager that stops the prefetch threads, as they compete for the interpreter."""
         return self._shared.changed
 
     def current_lag(self, topic: str, partition: int) -> Lag | None:
@@ -418,14 +419,17 @@ class Planner:
                 prefetch.start()
 
     def _held(self) -> Set[TopicPartition]:
-        """Return inputs at their end that a later query waits for all the same (`available_now=ordered`)."""
+        """Return the inputs that have ended but still block their task, as their next record may come in a later query.
+
+        That is so with `available_now=ordered` only.
+        """
         return self._shared.ahead.finished if self._options.available_now == "ordered" else frozenset()
 
     def _wait_for_a_full_batch(self, start: SourceOffset) -> None:
-        """Let a backlog fill the batch for a moment: a batch costs as much as many records, in Spark and for each
+        """Wait a moment while a backlog fills the batch: a batch costs as much as many records, in Spark and for each
         partition.
 
-        The first batch of a run waits for nothing. It decides nothing: Spark might have asked later.
+        The first batch of a run does not wait. The wait is not a decision of the plan: Spark might have asked later.
         """
         ahead = self._shared.ahead
         if self._last_batch_ms is None or not ahead.is_positioned_at(start.cursors):
@@ -467,7 +471,7 @@ class Planner:
         self._shared.update_waits()
         ahead, now_ms = self._shared.ahead, self._clock.monotonic_ms()
         changed = ahead.tasks_to_plan(now_ms)
-        # The others have nothing to give, unless the drift is bounded: then all tasks depend on each other.
+        # The other tasks have no record for a batch, unless the drift is bounded: then all tasks depend on each other.
         is_part = self._options.max_drift_ms is None and len(changed) < len(ahead.tasks)
         if is_part and not (changed and self._batch(start, self._queues(changed), now_ms).taken):
             ahead.found_nothing(now_ms)
@@ -476,7 +480,7 @@ class Planner:
         queues = self._queues(ahead.tasks)
         batch = self._batch(start, queues, now_ms)
         ahead.held_back = batch.held_back
-        # A query that ends by itself takes what there is, however little.
+        # A query that ends by itself takes the records that exist, however few.
         least = 1 if self._has_ends else self._options.min_poll_records
         self._put_off = put_off(
             sum(batch.taken.values()),
@@ -494,7 +498,7 @@ class Planner:
         return self._take_batch(start, before_poison(batch, queues, ahead.retained), now_ms)
 
     def _batch(self, start: SourceOffset, queues: Mapping[int, Sequence[Queue]], now_ms: float) -> Batch:
-        """Plan a batch of these tasks only, and note until when it waits for their empty inputs."""
+        """Plan a batch of these tasks only, and store the ends of the waits for their empty inputs."""
         ahead, held = self._shared.ahead, self._held()
         batch = plan_batch(
             queues,
@@ -525,7 +529,7 @@ class Planner:
             max_drift_ms=self._options.max_drift_ms,
             ring=self._offset.ring,
         )
-        # A record that is refused ends the batch before it, and then the query.
+        # A refused record ends the batch just before itself, and then the query.
         if taken is None or any(retained[tp].first_refused(count) is not None for tp, count in taken.items()):
             return None
         return taken

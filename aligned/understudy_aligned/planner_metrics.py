@@ -1,7 +1,8 @@
 """The planner's metrics at one moment, and their JSON for Spark's progress (pure).
 
-There they have Kafka's names, where Kafka has them, and Kafka's unit, milliseconds. `metrics_server` has the names for
-Prometheus. Averages, maxima and rates cover the last 30 s, as in Kafka. An unknown lag is left out: it is not 0.
+The JSON uses Kafka's names for metrics that Kafka has, too, and Kafka's unit, milliseconds. `metrics_server` has the
+names for Prometheus. Averages, maxima and rates cover the last 30 s, as in Kafka. An unknown lag is left out: it is
+not 0.
 
 `record-lateness-avg` and `record-lateness-max` say how far a record's timestamp is behind its task's stream time: the
 greatest timestamp that the task has processed (`PartitionGroup`). Within a batch effective times ascend, so stream time
@@ -92,16 +93,18 @@ class RunCounts:
     plan_ms: float = 0.0
     lateness: Lateness = field(default_factory=Lateness)
     empty_plans: int = 0
-    """The number of times that Spark asked for a batch in vain."""
+    """The number of times that Spark asked for a batch and there were no records for one."""
 
     dead_letters: int = 0
-    """Records without a usable timestamp of batches that were planned with `undecodable=aside`."""
+    """Poison records in planned batches that are written aside (`undecodable=aside`)."""
 
     compacted: int | None = None
-    """Records that batches had when they were planned, and not when executors read them. None: executors cannot say."""
+    """Records that compaction removed after a batch was planned and before executors read it. None: executors cannot
+    report them.
+    """
 
     spooled_ahead: int = 0
-    """Batches whose spool file was there when Spark asked for them."""
+    """Batches whose spool file was written before Spark asked for them."""
 
     recent: deque[Sample] = field(default_factory=lambda: deque(maxlen=MAX_SAMPLES))
 
@@ -125,29 +128,29 @@ class PlannerMetrics:
     """The position of a planner, its counts, and what it holds."""
 
     offset: SourceOffset
-    """Its counts are since the beginning of the checkpoint."""
+    """Its counters began with the checkpoint."""
 
     counts: RunCounts
     """The counts since the planner's process started."""
 
     samples: Sequence[Sample]
-    """The batches of the last 30 s, of which averages, maxima and rates are made."""
+    """The batches of the last 30 s: averages, maxima and rates are computed from them."""
 
     losses: int
-    """The number of times that reading continued after lost records, since then."""
+    """The number of times that reading continued after lost records, since the planner's process started."""
 
     input_buffer_bytes: int
     """KIP-770: bytes of records that are fetched and in no batch."""
 
     input_buffer_max_bytes: int
-    """The bound on them."""
+    """The bound on `input_buffer_bytes`."""
 
     input_buffer_records: int
     client_queue: ClientQueue | None
-    """The records that librdkafka holds for the planner. None: there is no Kafka, or it has not said yet."""
+    """The records that librdkafka holds for the planner. None: no input is Kafka's, or there is no report yet."""
 
     partitions: Sequence[TopicPartition]
-    """Those that are read. Empty until the partitions of every topic are known."""
+    """The partitions that are read. Empty until the partitions of every topic are known."""
 
     lags: Mapping[TopicPartition, Lag]
     """Only partitions whose lag is known."""
@@ -156,7 +159,7 @@ class PlannerMetrics:
     """Partitions that are not fetched now because memory is full."""
 
     unread: Sequence[TopicPartition]
-    """Partitions that another topic lacks: they are not read until it grows, too."""
+    """Partitions that are not read because another topic has too few: they wait until that topic grows, too."""
 
     held_back: HeldBack
     """The partitions that wait for the slowest ones (`max_drift_ms`)."""
@@ -168,10 +171,10 @@ class PlannerMetrics:
     """The greatest timestamp of each partition in a batch. A partition without one is left out."""
 
     stream_times_ms: Mapping[int, int]
-    """The greatest of them in each task."""
+    """The greatest partition time in each task."""
 
     servers: Sequence[str]
-    """Every server."""
+    """The names of all servers."""
 
     starting: Sequence[str] = ()
     """Servers that have not answered since the planner started."""
@@ -183,7 +186,7 @@ class PlannerMetrics:
     """The topics that are read, in the order that breaks ties. A pattern may have found no topic yet."""
 
     waiting: Mapping[str, int] = field(default_factory=dict)
-    """Partition counts of topics that a pattern found and that are not read, as they do not fit the others."""
+    """Partition counts of topics that match the pattern but are not read: their counts differ from the others'."""
 
     @property
     def lateness(self) -> Lateness:

@@ -114,7 +114,7 @@ def fetch_bytes(max_bytes: int, *, held: int) -> int:
 
 
 def fetch_records(*, room: float, record_bytes: float | None, held: int, max_poll_records: int) -> int:
-    """Return how many records of a partition the next fetch counts with. 0 if `held`, its buffered records, fill any
+    """Return how many records of a partition the next fetch should bring. 0 if `held`, its buffered records, fill any
     batch.
 
     As in KIP-41, a partition that holds fewer than `max_poll_records` gets a full fetch. `room` is the partition's part
@@ -132,9 +132,9 @@ class ReadAhead:
 
     def __init__(self, options: AlignedOptions) -> None:
         self.ranks: Mapping[str, int] = _ranks(options.topics)
-        """The topics that are read, and the order of records with equal times. A pattern appends what it finds."""
+        """The topics that are read, with their ranks: these order records of equal times. A pattern appends topics."""
         self.waiting: Mapping[str, int] = {}
-        """Partition counts of topics that a pattern found and that are not read, as they do not fit the others."""
+        """Partition counts of topics that match the pattern but are not read: their counts differ from the others'."""
         self.is_counted = False
         """Whether the partitions of every topic are known."""
         self.tasks: Mapping[int, Sequence[TopicPartition]] = {}
@@ -142,7 +142,7 @@ class ReadAhead:
         self.retained: dict[TopicPartition, Retained] = {}
         """Fetched records that are in no batch yet. The keys are exactly the partitions of `tasks`."""
         self.unread: Sequence[TopicPartition] = ()
-        """Partitions that another topic lacks, so that no task has them: they wait until that topic grows, too."""
+        """Partitions that no task has because another topic has too few: they wait until that topic grows, too."""
         self.lags = Lags(options.lag_max_age_ms)
         self.deadlines: dict[TopicPartition, float] = {}
         """By the last plan: when the wait for each empty input ends."""
@@ -164,11 +164,11 @@ class ReadAhead:
         self.topic_ids: dict[str, str] = {}
         """The ids of the topics that are read, where they are known."""
         self._made_anew: set[str] = set()
-        """Topics that are read from their beginning again. `_cursors` still has positions in the ones before them."""
+        """Topics that were created again, so are read from their beginning; `_cursors` still has old positions."""
         self._vanished: frozenset[TopicPartition] = frozenset()
         """Partitions that were read and do not exist now: each is one loss, however often partitions are counted."""
         self.losses = 0
-        """Number of losses that it passed over: topics made anew, partitions that vanished."""
+        """Number of losses after which reading continued: topics created again, partitions that vanished."""
 
     def is_positioned_at(self, cursors: Mapping[TopicPartition, Cursor]) -> bool:
         """Whether the next batch starts at these cursors. False before the first `seek_to`."""
@@ -183,8 +183,8 @@ class ReadAhead:
     ) -> None:
         """Drop what was fetched and start over after these cursors, which belong to topics with these ids.
 
-        Each input must then `seek` (`pending_seeks`). `topics` are those that a pattern had found by then. Topics that
-        joined them since keep their places behind them.
+        Each input must then `seek` (`pending_seeks`). `topics` are the topics that a pattern had found by then. Topics
+        that joined since keep their places after them.
         """
         self.generation += 1
         self.ranks = self.ranks or _ranks(topics)
@@ -205,7 +205,7 @@ class ReadAhead:
     def is_complete(self, *, in_order: bool = False) -> bool:
         """Whether everything up to the ends of `set_ends` is fetched and in a batch.
 
-        With `in_order` each task ends where the first of its inputs does: what comes after waits for a later query.
+        With `in_order` each task ends with the first of its inputs to end: later records wait for a later query.
         """
         if in_order:
             return self.is_counted and all(
@@ -214,7 +214,7 @@ class ReadAhead:
         return self.is_counted and all(tp in self.finished and not held for tp, held in self.retained.items())
 
     def join_found(self, counts: Mapping[str, int]) -> Mapping[str, int]:
-        """Read the topics that a pattern found and that fit, from now on. Return the counts of all that are read."""
+        """Begin to read the topics that a pattern found and that fit. Return the counts of all topics to read."""
         if self._options.pattern is None:
             return counts
         joined, waiting = join_topics(self.ranks, counts, is_global=self._options.merge == "global")
@@ -257,7 +257,7 @@ class ReadAhead:
         self._set_tasks(tasks)
 
     def set_topic_ids(self, found: Mapping[str, str]) -> None:
-        """Update the ids of some topics. One that was made anew raises DataLostError, or is read from its beginning."""
+        """Update the ids of some topics. Read one that was created again from its beginning, or raise DataLostError."""
         anew = made_anew(self.topic_ids, found)
         if anew:
             report_made_anew(anew, is_error=self._options.fail_on_data_loss)
@@ -270,14 +270,14 @@ class ReadAhead:
         self._set_tasks(self.tasks)
 
     def take_beginnings(self) -> Mapping[TopicPartition, Cursor]:
-        """Return the positions of topics that were made anew since the last call: their beginnings, for the offset."""
+        """Return the beginnings of topics that were created again since the last call, as cursors for the offset."""
         begun = {tp: self._first_cursor(tp) for tp in self._cursors if tp.topic in self._made_anew}
         self._cursors.update(begun)
         self._made_anew.clear()
         return begun
 
     def _first_cursor(self, tp: TopicPartition) -> Cursor:
-        """Return where a partition is read from after a seek. A topic made anew keeps its partition time."""
+        """Return the cursor for reading a partition after a seek. A topic created again keeps its partition time."""
         cursor = self._cursors.get(tp, Cursor())
         return Cursor(time_ms=cursor.time_ms) if tp.topic in self._made_anew else cursor
 
@@ -295,7 +295,7 @@ class ReadAhead:
         """Return how many records of each partition the input of these topics should fetch next."""
         resting = self.paused() | self.finished | self._pending_seeks
         room = fetch_bytes(self._options.input_buffer_max_bytes, held=self.held_bytes) / max(1, len(self.retained))
-        # A partition that brought nothing yet has records like those of its topic's other partitions.
+        # Assume that a partition without records so far has records as large as its topic's other partitions.
         of_topic = {tp.topic: each.record_bytes for tp, each in self.retained.items() if each.record_bytes is not None}
         most = self._options.max_poll_records
         counts = {
@@ -317,7 +317,7 @@ class ReadAhead:
         for chunk in fetched.chunks:
             self._add(chunk)
         known = self.lags.known(now_ms)
-        # What a plan knows of a lag: 0, more, or unknown.
+        # A plan distinguishes three kinds of lag only: 0, more, and unknown.
         self._mark_changed(tp for tp, lag in fetched.lags.items() if tp not in known or (known[tp] <= 0) != (lag <= 0))
         self.lags.update(fetched.lags, asked_ms=asked_ms)
         if self._ends is not None:
@@ -328,8 +328,8 @@ class ReadAhead:
         self.lags.forget([tp for tp in self.retained if tp.topic in topics])
 
     def tasks_to_plan(self, now_ms: float) -> Mapping[int, Sequence[TopicPartition]]:
-        """Return the tasks that may have something to give, though the last plan found nothing (`found_nothing`):
-        something came, a lag became known, or the wait for an input is over, also because its lag became unknown.
+        """Return the tasks that may have records for a batch although the last plan took nothing (`found_nothing`): new
+        records arrived, a lag became known, or the wait for an input ended, also because its lag became unknown.
         """
         known = self.lags.known(now_ms) if self.deadlines else {}
         due = {
@@ -362,7 +362,7 @@ class ReadAhead:
         return sum([each.bytes for each in self.retained.values()])
 
     def is_filling(self, now_ms: float) -> bool:
-        """Whether reading on fills the next batch, with `max_poll_records`, or else memory."""
+        """Whether further reading fills the next batch: to `max_poll_records` if set, else until memory is full."""
         most, max_bytes = self._options.max_poll_records, self._options.input_buffer_max_bytes
         held, full = (sum(map(len, self.retained.values())), most) if most > 0 else (self.held_bytes, max_bytes)
         if held >= full:
@@ -387,7 +387,7 @@ class ReadAhead:
         partitions = self._task_of.keys()
         gone = self.retained.keys() - partitions
         self.lags.forget(gone)
-        # Also of partitions that are back before the next plan, which would not see that they were gone.
+        # Now, because a partition may be back before the next plan, which then would not notice that it was gone.
         self.deadlines = {tp: at_ms for tp, at_ms in self.deadlines.items() if tp not in gone}
         self.finished -= gone
         self._pending_seeks -= gone
@@ -455,7 +455,8 @@ def merge_tasks(
 ) -> Mapping[int, Sequence[TopicPartition]]:
     """Map merge tasks to their partitions: partition p of every topic, or all in one task (`is_global`).
 
-    Where partitions are assigned, a task has those of its number that are. Else a topic that lacks one prevents it.
+    With assigned partitions, a task has the assigned ones of its number. Otherwise a task needs this partition of every
+    topic.
     """
     tasks: dict[int, list[TopicPartition]] = {}
     for tp in partitions:

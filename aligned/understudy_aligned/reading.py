@@ -1,13 +1,13 @@
 """Planned ranges, read on executors and turned into rows for Spark: from the spool, or else from the input.
 
-The rows depend only on the ranges and the options, so that a replayed batch is the same batch. Poison records go aside,
-into one JSON lines file for each range that has any, whose keys and values are base64: they may hold any bytes.
+The rows depend only on the ranges and the options, so that a replayed batch is the same batch. Poison records are
+written aside: one JSON lines file for each range that has any. Keys and values are in base64, because they may hold any
+bytes.
 
-Records that a batch had when it was planned, and that compaction has removed when an executor reads it, are counted.
-Executors find them, and the planner has the metrics. Where both run on one machine (where there is a spool) an executor
-leaves a note in a folder of the planner. Elsewhere the log of the executor alone says it. Offsets without records say
-nothing: they may belong to markers and aborted records of transactions, which never were rows. So counts of records are
-compared.
+Compaction may remove records after a batch was planned and before an executor reads it. Executors count these records,
+and the planner has the metrics. If both run on one machine (if there is a spool), an executor leaves a note in a folder
+of the planner. Otherwise only the log of the executor reports them. An offset without a record proves nothing: it may
+belong to a transaction's marker or aborted record, which never was a row. So the numbers of records are compared.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class RangeRead:
 
 
 def count_compacted(found: RangeRead, planned: int | None) -> int:
-    """Count the records that surely were in the range when it was planned, and are neither there nor lost."""
+    """Count the records that compaction removed from a range since it was planned: 0 if that is not certain."""
     if planned is None or found.has_losses:
         return 0
     return max(0, planned - found.records)
@@ -70,13 +70,13 @@ def report_compacted(span: Range, found: RangeRead, *, planned: int | None, batc
         extra={"action": "compacted", **span.partition._asdict(), "records": count},
     )
     if notes is not None:
-        # The planner may have ended, and removed the folder. Then it counts no more.
+        # The planner may have ended and removed the folder. Then it does not count these records any more.
         with suppress(OSError):
             _write_note(Path(notes), span, count, batch)
 
 
 class CompactedNotes:
-    """The planner's side. Not thread-safe."""
+    """The planner's side of the notes on compacted records. Not thread-safe."""
 
     def __init__(self, folder: Callable[[], Path]) -> None:
         """Prepare without I/O. `folder` makes the folder of the notes, or raises OSError."""
@@ -84,13 +84,13 @@ class CompactedNotes:
         self._folder: Path | None = None
         self._batch = 0
         self._earlier = 0
-        """Records of the batches before this one."""
+        """Compacted records of earlier batches."""
         self._current = 0
 
     def begin(self, batch: int) -> str | None:
         """Return the folder for notes on a batch that executors read from the inputs. None if there is no folder.
 
-        The notes on earlier batches are counted and removed: Spark runs one batch at a time.
+        Count and remove the notes on earlier batches: Spark runs one batch at a time.
         """
         if batch != self._batch:
             self._earlier = self.total()
@@ -141,7 +141,7 @@ def write_dead_letters(folder: Path, span: Range, poison: pa.RecordBatch) -> Pat
     """Write the poison records (`ROW_SCHEMA`) of a range, whole or not at all. Raises DeadLetterError.
 
     A replayed range replaces its own file. Ranges of a partition do not overlap, so no record is written twice. The
-    folder must be there (`load()` makes it): an executor on another machine must not make one of its own.
+    folder must exist (`load()` makes it): an executor on another machine must not make one of its own.
     """
     path = folder / f"{_safe(span.partition.topic)}-{span.partition.partition}-{span.start.ordinal:020d}.jsonl"
     lines = b"".join(orjson.dumps(_letter(span, row)) + b"\n" for row in poison.to_pylist())
@@ -244,8 +244,8 @@ def planned_ranges(
 ) -> list[PlannedRange]:
     """Describe the ranges of a batch for executors. `sizes` and the parts of `spool` are in the order of `spans`.
 
-    `topics` are those that are read, in the order that breaks ties, if that is not the order of the option.
-    `records_of` are the records that the partitions had when the batch was planned, as far as that is known.
+    `topics` are the topics that are read, in the order that breaks ties, unless that is the order of the option.
+    `records_of` are the numbers of records in the batch when it was planned, for partitions of which they are known.
     """
     records_of = records_of or {}
     ranks = {topic: rank for rank, topic in enumerate(topics or options.topics)}
@@ -290,7 +290,7 @@ def _are_small(together: Sequence[Sequence[PlannedRange]], count: int) -> bool:
 
 
 def _in_order(together: Sequence[Sequence[PlannedRange]], count: int) -> Sequence[Sequence[PlannedRange]]:
-    """Cut where a bin is full: ranges that are side by side in a spool stay so, and are read as one piece."""
+    """Cut the list wherever a bin is full. So ranges that are neighbours in a spool are read as one piece."""
     bins: list[list[PlannedRange]] = [[] for _ in range(count)]
     total, before = sum(map(_bytes, together)), 0
     for ranges in together:
@@ -301,7 +301,7 @@ def _in_order(together: Sequence[Sequence[PlannedRange]], count: int) -> Sequenc
 
 
 def _by_size(together: Sequence[Sequence[PlannedRange]], count: int) -> Sequence[Sequence[PlannedRange]]:
-    """Put the largest first, each into the bin that has least."""
+    """Put each into the bin that holds the fewest bytes, the largest ones first."""
     bins: list[tuple[int, int, list[PlannedRange]]] = [(0, number, []) for number in range(count)]
     for ranges in sorted(together, key=_bytes, reverse=True):
         size, number, held = heapq.heappop(bins)
@@ -314,7 +314,10 @@ def _bytes(ranges: Sequence[PlannedRange]) -> int:
 
 
 def read_task(task: ReadTask) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of the task's ranges in log order. Raises InputError, DataLostError, UndecodableError."""
+    """Yield the rows of the task's ranges in log order, and then write its poison records aside.
+
+    Raises InputError, DataLostError, UndecodableError, DeadLetterError.
+    """
     spooled = _spooled(task.ranges)
     ranges = [(planned, RangeRows(planned.span, task.options, rank=planned.rank)) for planned in task.ranges]
     pieces = (
@@ -328,7 +331,7 @@ def read_task(task: ReadTask) -> Iterator[pa.RecordBatch]:
 
 
 def _spooled(ranges: Sequence[PlannedRange]) -> Mapping[Range, Sequence[Slice]]:
-    """Map what is in the spool, opening each file once: a large batch has hundreds of ranges."""
+    """Map the spooled ranges, opening each file once: a large batch has hundreds of ranges."""
     parts: dict[str, list[tuple[Range, Sequence[Place]]]] = {}
     for each in ranges:
         if each.spooled is not None:
@@ -353,7 +356,7 @@ def _records(planned: PlannedRange, task: ReadTask, spooled: Sequence[Slice] | N
 
 
 def _read_with_retries(planned: PlannedRange, timeout_ms: int, found: RangeRead) -> Iterator[pa.RecordBatch]:
-    """Read a range. After an InputError resume after the last record, until `timeout_ms` passed without another one.
+    """Read a range. After an InputError, resume after the last record, until no record has come for `timeout_ms`.
 
     In local mode one failed task ends the query. The input itself gives up after one request.
     """
@@ -382,7 +385,7 @@ _FIX = (
 
 
 def _behind(records: pa.RecordBatch) -> Cursor:
-    """Return the position after the last record. It has no time: the range's own start has it."""
+    """Return the position after the last record, without a partition time: only the start of the range needs one."""
     return Cursor(records.column("offset")[-1].as_py(), records.column("ordinal")[-1].as_py() + 1)
 
 

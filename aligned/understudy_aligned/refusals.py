@@ -6,10 +6,10 @@ from understudy_shared.base.errors import SettingsError
 
 
 class OlderSparkError(SettingsError, ImportError):
-    """A PySpark without what the source is made of: data sources in Python that can limit a batch."""
+    """The installed PySpark is too old for the source: its Python data sources cannot limit a batch."""
 
     def __init__(self, release: str) -> None:
-        """Name the release that is here."""
+        """Name the installed release."""
         super().__init__(
             f"the source 'understudy' needs PySpark 4.3, and this is {release}",
             where="format understudy",

@@ -105,7 +105,7 @@ def arrow_schema(options: RowOptions) -> pa.Schema:
 
 
 class Source(NamedTuple):
-    """The partition of so many records. `rank` is that of its topic."""
+    """The partition from which the next `records` records come. `rank` is that of its topic."""
 
     place: TopicPartition
     rank: int
@@ -211,7 +211,7 @@ COALESCE_BYTES = 1 << 20
 
 
 class UndecodableError(UnderstudyError):
-    """A record has no usable timestamp, and `undecodable` is `fail`."""
+    """A record has no usable timestamp, and `undecodable` is `fail`, or `partition-time` before the first timestamp."""
 
 
 class RangeRows:
@@ -230,7 +230,7 @@ class RangeRows:
     def part(self, records: pa.RecordBatch) -> Part | None:
         """Return records (`ROW_SCHEMA`) without their poison records; None if no record is left.
 
-        Raises UndecodableError where poison records are refused.
+        Raises UndecodableError for a poison record that ends the query.
         """
         rows, effective_ms, poison, self.times = with_effective_times(
             records, self.times, max_jump_ms=self._max_jump_ms, undecodable=self._undecodable
@@ -243,7 +243,7 @@ class RangeRows:
         return Part([self.source(rows.num_rows)], rows, effective_ms) if rows.num_rows else None
 
     def source(self, count: int) -> Source:
-        """Say where so many records come from."""
+        """Return the source of the next `count` records: this range's partition."""
         return Source(self.span.partition, self._rank, count)
 
     @property
@@ -253,7 +253,7 @@ class RangeRows:
 
 
 class Slice(NamedTuple):
-    """Rows of a batch that follow one another. Others may share the batch: its rows are never copied to be cut out."""
+    """Consecutive rows of a batch. Other slices may share the batch: its rows are never copied to cut them out."""
 
     batch: pa.RecordBatch
     first: int
@@ -265,12 +265,12 @@ class Slice(NamedTuple):
 
     @property
     def records(self) -> pa.RecordBatch:
-        """The rows as a batch of their own, which is not copied."""
+        """The rows as a batch of their own, without a copy."""
         return self.batch if self.rows == self.batch.num_rows else self.batch.slice(self.first, self.rows)
 
 
 Piece = tuple[RangeRows, Slice]
-"""Records of a range, which follow its previous piece's."""
+"""Records of a range. They follow those of the range's previous piece."""
 
 
 class _Run(NamedTuple):
@@ -283,8 +283,8 @@ class _Run(NamedTuple):
 def joined_rows(
     pieces: Iterable[Piece], options: RowOptions, *, batch: int, stream_time_ms: int = NO_TIME_MS
 ) -> Iterator[pa.RecordBatch]:
-    """Convert pieces in their order, small ones together: a batch costs 0.1 ms here and some 0.5 ms in Spark, whatever
-    its size. `batch` is the number of Spark's batch.
+    """Convert pieces in their order, and join small ones: a record batch costs 0.1 ms here and some 0.5 ms in Spark,
+    whatever its size. `batch` is the number of Spark's batch.
     """
     for runs in _together(pieces):
         parts = _parts(runs, options)
@@ -307,7 +307,7 @@ def _together(pieces: Iterable[Piece]) -> Iterator[Sequence[_Run]]:
 
 
 def _runs(pieces: Iterable[Piece]) -> Iterator[_Run]:
-    """Find neighbours: hundreds of small pieces of a spooled batch are neither measured nor copied one by one."""
+    """Group neighbouring pieces, so that hundreds of small ones of a spooled batch are measured and copied together."""
     held: list[Piece] = []
     end = rows = 0
     for of_range, (batch, first, count) in pieces:
@@ -328,7 +328,7 @@ def _run(pieces: list[Piece], rows: int) -> _Run:
 
 
 def _parts(runs: Sequence[_Run], options: RowOptions) -> Sequence[Part]:
-    """Find effective times: of all pieces together, where no record is poison and no timestamp is held back."""
+    """Compute effective times: for all pieces at once if no record is poison and no timestamp is held back."""
     records = concat([run.records for run in runs])
     pieces = [piece for run in runs for piece in run.pieces]
     stamps = records.column(_TIMESTAMP_AT)
@@ -345,7 +345,7 @@ def _parts(runs: Sequence[_Run], options: RowOptions) -> Sequence[Part]:
 
 
 def large_bytes(records: pa.RecordBatch) -> int:
-    """Return the bytes that can be large."""
+    """Return the bytes of keys, values and headers: only these columns can be large."""
     headers = records.column(_HEADERS_AT)
     size = 0 if headers.null_count == len(headers) else headers.nbytes
     return size + data_bytes(records.column(_KEY_AT)) + data_bytes(records.column(_VALUE_AT))

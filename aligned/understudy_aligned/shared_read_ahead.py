@@ -131,8 +131,8 @@ class SharedReadAhead:
     def add_fetched(self, index: int, turn: Fetch, fetched: Fetched, *, asked_ms: float) -> None:
         """Take the result of a `Fetch` that was sent at `asked_ms`.
 
-        A turn without records and without lags is not an answer: a dead server brings just that between two errors. And
-        a cluster is back only when all brokers are: every partition that is wanted brought something.
+        A result without records and lags is not an answer: a dead server gives such results between two errors. A
+        cluster counts as back when every wanted partition brought records or a lag, so when all brokers are back.
         """
         with self.changed:
             server = self._servers[index]
@@ -156,7 +156,7 @@ class SharedReadAhead:
         with self.changed:
             server = self._servers[index]
             self.ahead.mark_unreachable(server.topics)
-            # A topic may be gone, or another one by the time that its server answers again.
+            # By the time that its server answers again, a topic may be gone, or have been created again.
             server.count_due_ms = float("-inf")
             server.heard.clear()
             server.error = str(error)
@@ -173,9 +173,9 @@ class SharedReadAhead:
             self.changed.notify_all()
 
     def update_waits(self) -> None:
-        """Find out which servers that are away the query waits for, and log it once for each such wait.
+        """Find out which unreachable servers the query waits for. Log each wait once.
 
-        The wait ends with the log line that says that the input is read again.
+        The log line that the input is read again marks its end.
         """
         with self.changed:
             if all(server.away_since_ms is None for server in self._servers):
@@ -200,7 +200,7 @@ class SharedReadAhead:
                     )
 
     def set_input_state(self, index: int, losses: int, client_queue: ClientQueue | None) -> None:
-        """Note how often server number `index` continued after lost records, and what its client's library holds."""
+        """Note how often server number `index` continued after lost records, and the queue of its client's library."""
         with self.changed:
             self._servers[index].losses, self._servers[index].client_queue = losses, client_queue
 
@@ -210,7 +210,7 @@ class SharedReadAhead:
             return self.ahead.losses + sum(server.losses for server in self._servers)
 
     def client_queue(self) -> ClientQueue | None:
-        """Add up what the libraries of clients hold. None if that is unknown of all of them."""
+        """Add up the queues of the clients' libraries. None if all of them are unknown."""
         with self.changed:
             known = [server.client_queue for server in self._servers if server.client_queue is not None]
         return ClientQueue(*map(sum, zip(*known, strict=True))) if known else None
@@ -224,7 +224,7 @@ class SharedReadAhead:
         """Whether a later plan may find records without new ones being written (`batch_plan.has_more`)."""
         with self.changed:
             away = [server.topics for server in self._servers if server.away_since_ms is not None]
-            is_held_back = not away and any(self.ahead.retained.values())  # as `batch_plan.has_more` has it, but quick
+            is_held_back = not away and any(self.ahead.retained.values())  # quick: as in `batch_plan.has_more`
             return is_held_back or bool(self.starting()) or has_more(self._input_states(), away=away)
 
     def server_names(self) -> Sequence[str]:
@@ -270,7 +270,7 @@ MAX_BACKOFF_MS = 5_000
 """Pause before the next try of a server that does not answer. It doubles from the first to this."""
 
 REST_MS = 100
-"""Longest wait before the thread looks for a request again."""
+"""Longest time until the thread asks for its next request again."""
 
 
 class Prefetch:

@@ -60,7 +60,7 @@ class AlignedSource(DataSource):
         return spark_schema(RowOptions.of(self._parsed))
 
     def __getstate__(self) -> dict[str, object]:
-        """Spark pickles the source before it reads. It has asked for the schema by then, unless the user gave one."""
+        """Refuse a schema from the user. Without one, Spark asks for the schema before it pickles the source."""
         if not self._schema_asked:
             raise fixed_columns()
         return self.__dict__
@@ -75,7 +75,7 @@ class AlignedSource(DataSource):
 
 
 def _unpickled(pickled: bytes) -> object:
-    """Unpickle a reader on an executor. The pickler takes this function with it: the package may be missing there."""
+    """Unpickle a reader on an executor. This function itself is pickled by value: the package may be missing there."""
     import pickle  # noqa: PLC0415  # globals of this module are not there
     import sys  # noqa: PLC0415
 
@@ -90,7 +90,7 @@ def _unpickled(pickled: bytes) -> object:
     return kind(options)
 
 
-_unpickled.__module__ = "__main__"  # what is there is pickled by value
+_unpickled.__module__ = "__main__"  # the pickler takes functions of this module by value
 
 
 class AlignedStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -153,6 +153,6 @@ class AlignedStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 def register(spark: SparkSession) -> None:
     """Register the format in a session whose Python path Spark cannot search, such as that of a zipped job.
 
-    Executors then get what `--py-files` names, too: of a source that Spark found by itself they get nothing.
+    Executors then get the files of `--py-files`, too. They do not get them for a source that Spark found by itself.
     """
     spark.dataSource.register(AlignedSource)

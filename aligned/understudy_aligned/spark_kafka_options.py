@@ -1,6 +1,6 @@
-"""Options of Spark's own Kafka source, for those who come from `format("kafka")` (pure).
+"""Options of Spark's own Kafka source, for users who migrate from `format("kafka")` (pure).
 
-Each one either does here what it does there, under its own name, or is refused with what to write instead. Names are in
+Each option either works as in Spark, under Spark's name, or is refused with the option to write instead. Names are in
 lower case: Spark's options ignore case.
 """
 
@@ -32,7 +32,7 @@ SAME_AS: Mapping[str, str] = {
 """Our option for each of Spark's that does the same."""
 
 _SUBSCRIPTIONS = frozenset({"subscribe", "subscribepattern", "assign"})
-"""Options that say what is read. A query that sets one begins at the ends of the logs, as with Spark's source."""
+"""Options that select what is read. A query that sets one begins at the ends of the logs, as with Spark's source."""
 
 POSITIONS = frozenset(
     {"startingoffsets", "startingtimestamp", "startingoffsetsbytimestamp", "startingoffsetsbytimestampstrategy"}
@@ -126,10 +126,10 @@ INSTEAD: Mapping[str, str] = {
 
 
 def with_our_names(given: Mapping[str, str]) -> dict[str, str]:
-    """Return the options, names in lower case, with our names for those of Spark's that do the same here.
+    """Return the options with names in lower case, and with our names for Spark's options that do the same here.
 
-    Raises SettingsError for one that is refused, and for one that is there under both names. `startingOffsets` stays if
-    it is JSON, for `start_positions`.
+    Raises SettingsError for a refused option, and for one that is set under both names. `startingOffsets` stays if it
+    is JSON, for `start_positions`.
     """
     names = {name.lower() for name in given}
     renamed: dict[str, str] = {}
@@ -160,7 +160,7 @@ def with_our_names(given: Mapping[str, str]) -> dict[str, str]:
 
 
 def place_as_given(where: str, given: Mapping[str, str]) -> str:
-    """Return the place of an error about an option, by the name that the user wrote."""
+    """Return the place of an error about an option, with the name that the user wrote."""
     for spelled in given:
         ours = SAME_AS.get(spelled.lower())
         if where == f"option {ours}":
@@ -172,7 +172,7 @@ def start_positions(given: Mapping[str, str]) -> StartPositions | None:
     """Return the positions that the options (names in lower case) give; None without such options. Raises
     SettingsError.
 
-    As in Spark a time wins over times of partitions, and these over offsets.
+    As in Spark, one time for all partitions wins over times by partition, and those win over offsets.
     """
     strategy = given.get("startingoffsetsbytimestampstrategy", "error").strip().lower()
     if strategy not in ("error", "latest"):

@@ -1,11 +1,11 @@
 """The spool: a planned batch in one Arrow file, which executors on this machine map instead of reading the inputs.
 
-It is only a cache: an executor that cannot read the file reads the input. Writing a batch removes the files of all
-others, but for the one that Spark runs. Each planner holds a lock in its folder, which the kernel releases when the
+It is only a cache: an executor that cannot read the file reads the input. Writing a batch removes all other files,
+except that of the batch that Spark runs. Each planner holds a lock in its folder, which the kernel releases when the
 process ends. So the next planner can find and remove the folders of planners that died.
 
-Python workers take records and make rows of them, so that the planner's process has less to do. Spark itself can only
-take rows: the accelerator jar hands it the file as it is.
+For Python workers the file holds records, and the workers make rows of them: that spares the planner's process. For the
+accelerator jar it holds rows, because the jar hands the file to Spark as it is.
 """
 
 from __future__ import annotations
@@ -52,23 +52,23 @@ Formed = tuple[Sequence[Sequence[pa.RecordBatch]], tuple[DeadLetters, ...]]
 
 
 class RecordsForm:
-    """The form of a planner's spool: here records, from which Python workers make rows."""
+    """The content of a planner's spool files. Here it is records, from which Python workers make rows."""
 
     schema: pa.Schema = ROW_SCHEMA
     joins = True
     """Whether parts may share a record batch."""
 
     def form(self, ranges: RangeRecords, end: SourceOffset) -> Formed:
-        """Form the records of the batch that ends at this offset."""
+        """Return the content of the file for the batch that ends at this offset."""
         return [records for _, records in ranges], ()
 
     def depends_on(self, end: SourceOffset) -> object:
-        """Return what a file depends on other than its ranges and the ids of their topics."""
+        """Return everything that a file depends on beside its ranges and the ids of their topics."""
         return None
 
 
 class RowsForm(RecordsForm):
-    """Rows as Spark gets them, whole record batches. Poison records are handled already."""
+    """The content for the jar: rows as Spark gets them, in whole record batches; poison records are handled already."""
 
     joins = False
 
@@ -78,7 +78,7 @@ class RowsForm(RecordsForm):
         self.schema = arrow_schema(self._rows)
 
     def form(self, ranges: RangeRecords, end: SourceOffset) -> Formed:
-        """Convert the records. Raises UndecodableError where poison records are refused."""
+        """Convert the records. Raises UndecodableError for a poison record that ends the query."""
         ranks = {topic: rank for rank, topic in enumerate(topics_at(self._options, end))}
         parts, letters = [], []
         for span, records in ranges:
@@ -113,7 +113,7 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class SpoolFile:
-    """A batch on disk: its path, the places of each part, and what is to be written aside."""
+    """A batch on disk: its path, the places of each part, and the poison records to write aside."""
 
     path: str
     parts: tuple[tuple[Place, ...], ...]
@@ -126,8 +126,8 @@ class Spool:
     def __init__(self, root: Path, schema: pa.Schema = ROW_SCHEMA, *, joins: bool = False) -> None:
         """Prepare without I/O. The first `write` creates the folder. All files have the schema.
 
-        With `joins` small record batches become one, also of several parts: to write one takes 0.2 ms of CPU, whatever
-        its size.
+        With `joins`, small record batches are joined, also across parts: writing a record batch takes 0.2 ms of CPU,
+        whatever its size.
         """
         self._root = root
         self._schema = schema
@@ -138,10 +138,10 @@ class Spool:
         self._batches = 0
         self._failing = False
         self._reused: Path | None = None
-        """A file that is not read any more: to write over its pages is cheaper than to write new ones."""
+        """A file without readers. Overwriting its pages is cheaper than writing new ones."""
 
     def write(self, parts: Sequence[Sequence[pa.RecordBatch]]) -> SpoolFile | None:
-        """Replace all batches by this one. Returns None if writing fails, and logs that once until it works again."""
+        """Replace all files by one for this batch. Return None if writing fails, and log the first failure in a row."""
         try:
             written = self.write_beside(None, parts)
         except OSError as refusal:
@@ -191,7 +191,7 @@ class Spool:
         # File names are never reused: an executor must not read another batch's records.
         path = folder / f"{self._batches}.arrow"
         with self._opened(path) as file:
-            # A batch is some twenty small writes, each of which would be a call of Python.
+            # A batch is some twenty small writes. Without the buffer each would be a Python call.
             stream = pa.BufferedOutputStream(pa.PythonFile(file, "w"), _WRITE_BYTES)
             with pa.ipc.new_file(stream, self._schema) as writer:
                 joined = _Joined(writer, self._most_rows)
@@ -209,7 +209,7 @@ class Spool:
         return path.open("xb")
 
     def folder(self) -> Path:
-        """Return the planner's folder, made if need be, also after a cleaner deleted it. Raises OSError."""
+        """Return the planner's folder. Create it at first use, and again if a cleaner deleted it. Raises OSError."""
         if self._is_closed:
             raise OSError(errno.EBADF, "the spool is closed")
         if self._folder is not None and self._folder.is_dir():
@@ -220,8 +220,8 @@ class Spool:
             # Its owner could replace our files.
             raise PermissionError(errno.EPERM, "the folder belongs to another user")
         _remove_abandoned(self._root)
-        # A folder without a held lock counts as abandoned. So take the lock before the folder gets the name by which
-        # other planners find it.
+        # A folder without a held lock counts as abandoned. So take the lock before the folder gets its final name:
+        # other planners look only at folders with such a name.
         draft = Path(tempfile.mkdtemp(prefix="new-", dir=self._root))
         self._lock = os.open(draft / _LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -230,7 +230,7 @@ class Spool:
 
 
 class _Joined:
-    """A writer of record batches, small ones together."""
+    """A writer that joins small record batches into larger ones."""
 
     def __init__(self, writer: pa.ipc.RecordBatchFileWriter, most_rows: int) -> None:
         self._writer = writer

@@ -4,11 +4,11 @@
 
 One query per checkpoint: the planner's process holds a lock file in the checkpoint folder, whose dot makes Spark ignore
 it. The kernel releases the lock when the process ends, however it ends. Each source of a query has a lock of its own.
-Spark tells the jar where the checkpoint is. It does not tell Python sources: there the option says it.
+The jar gets the location of the checkpoint from Spark. A Python source does not: it needs the option `checkpoint`.
 
-The next batch is written to the spool while Spark runs the current one. That decides nothing: the planner plans every
-batch when Spark asks for it, and a file that was written ahead is used only if it holds exactly the ranges of that
-plan. So order, offsets and replay are the same with it and without it.
+The next batch is written to the spool while Spark runs the current one. This does not affect any plan: the planner
+plans every batch when Spark asks for it, and uses a file that was written ahead only if it holds exactly the ranges of
+that plan. So order, offsets and replay are the same with and without writing ahead.
 """
 
 from __future__ import annotations
@@ -53,10 +53,10 @@ from understudy_shared.base.errors import UnderstudyError
 
 
 def remove_spool_on_sigterm(remove_spool: Callable[[], None]) -> None:
-    """Call `remove_spool` on SIGTERM, by which Spark ends planners (`PythonWorkerFactory.stopWorker`), and then exit.
+    """Call `remove_spool` on SIGTERM, and then exit. Spark ends planners so (`PythonWorkerFactory.stopWorker`).
 
     Exit with `os._exit`: nothing waits for this process, so Python's orderly exit is skipped. The handler is installed
-    only in a main thread without one: other processes that use this source keep their own handling.
+    only in the main thread, and only if there is no other one: other processes that use this source keep theirs.
     """
 
     def end(number: int, _: object) -> None:
@@ -72,13 +72,14 @@ def remove_spool_on_sigterm(remove_spool: Callable[[], None]) -> None:
 Json = dict[str, object]
 
 PATIENCE_MS = 5_000
-"""Time for which Spark is kept waiting while a server that answers has records that are not fetched yet."""
+"""Longest time that Spark waits for a batch while a server that answers has records that are not fetched yet."""
 
 
 LOCK_NAME = ".understudy.lock"
 
 WAIT_S = 5.0
-"""Spark does not wait for the planner of a stopped query to end: a query that restarts at once may still find it."""
+"""Time to wait for the lock. Spark does not wait until the planner of a stopped query has ended, so it may still hold
+the lock when the query restarts at once."""
 
 _AGAIN_S = 0.05
 
@@ -86,7 +87,7 @@ _AGAIN_S = 0.05
 log = logging.getLogger(__name__)
 
 _LOOK_MS = 1_000
-"""Longest wait before the thread looks again. News wakes it up at once."""
+"""Longest time between two checks by the thread whether it can write. Any change wakes it at once."""
 
 _ANSWER_FIRST_S = 0.005
 """Pause before the thread's first poll: the answer to Spark goes first. The interpreter changes threads each 5 ms."""
@@ -97,14 +98,14 @@ _STOP_S = 3.0
 
 @dataclass(frozen=True, slots=True)
 class _Ahead:
-    """A file, and what is in it."""
+    """A file that was written ahead: its ranges, and the offset at which its batch ends."""
 
     ranges: Sequence[Range]
     end: SourceOffset
     file: SpoolFile
 
     def holds(self, batch: PlannedBatch, form: RecordsForm) -> bool:
-        """Whether it holds exactly this batch. A topic that was made anew has the same offsets and other records."""
+        """Whether it holds exactly this batch. A topic that was created again has other records at the same offsets."""
         return (
             self.ranges == [span for span, _ in batch.ranges]
             and self.end.topic_ids == batch.end.topic_ids
@@ -113,7 +114,7 @@ class _Ahead:
 
 
 class SpoolAhead:
-    """The writer of all batches of one planner, in its own thread where that is possible. Thread-safe."""
+    """The writer of one planner's batches: ahead in its own thread if possible, else when asked. Thread-safe."""
 
     def __init__(
         self, spool: Spool, planner: Planner, *, is_ahead: bool = True, form: RecordsForm | None = None
@@ -134,7 +135,7 @@ class SpoolAhead:
         self._thread: threading.Thread | None = None
 
     def file_of(self, batch: PlannedBatch) -> SpoolFile | None:
-        """Return the file of a batch that was just planned; None if it cannot be written. Hold `writing` meanwhile."""
+        """Return the file of the batch just planned; None if it cannot be written. Hold `writing` meanwhile."""
         ahead, self._next = self._next, None
         if ahead is not None and ahead.holds(batch, self._form):
             self._current = ahead.file
@@ -148,7 +149,7 @@ class SpoolAhead:
         return self._current
 
     def reuse(self, path: str) -> None:
-        """Let a later batch be written over a file that is not read any more."""
+        """Allow a later batch to overwrite a file that has no readers any more."""
         with self.writing:
             if self._current is not None and self._current.path == path:
                 self._current = None
@@ -165,7 +166,7 @@ class SpoolAhead:
                 parts, letters = self._form.form(settled.ranges, settled.end)
                 file = replace(self._spool.write_beside(self._current, parts), letters=letters)
             except OSError as refusal:
-                # There may be room for one file and not for two. The batch is written when Spark asks for it.
+                # There may be room for one file but not for two. The batch is written when Spark asks for it.
                 log.info("the next batch is not written ahead: %s", refusal, extra={"action": "spool-ahead"})
                 self._is_ahead = False
                 return
@@ -207,7 +208,7 @@ class CheckpointLock:
     def __init__(self, checkpoint: Path, *, source: str = "0", wait_s: float = WAIT_S) -> None:
         """Create the folder if needed and take the lock of this source, which Spark numbers within a query.
 
-        Raises CheckpointInUseError after `wait_s`, and another UnderstudyError where the folder cannot be locked.
+        Raises CheckpointInUseError after `wait_s`, and another UnderstudyError if the folder cannot be locked.
         """
         path = checkpoint / (LOCK_NAME if source == "0" else f"{LOCK_NAME}-{source}")
         try:
@@ -275,9 +276,9 @@ class AlignedStream:
         spools_rows: bool = False,
         folder: Path | None = None,
     ) -> None:
-        """Prepare. Some `inputs` may be open already. With `spools_ahead` off each batch is spooled when Spark asks for
-        it, as benchmarks compare. With `spools_rows` the spool holds rows instead of records, for Spark itself to read.
-        `folder` is this source's in Spark's checkpoint, `<checkpoint>/sources/<number>`, where Spark says it.
+        """Prepare. Some `inputs` may be open already. With `spools_ahead` off, each batch is spooled when Spark asks
+        for it: benchmarks compare both. With `spools_rows`, the spool holds rows instead of records, for Spark itself
+        to read. `folder` is this source's folder in Spark's checkpoint, `<checkpoint>/sources/<number>`, if known.
         """
         self._options = options
         self._folder = folder
@@ -330,7 +331,7 @@ class AlignedStream:
         return self._last.end
 
     def reuse_spool_file(self, path: str) -> None:
-        """Let a later batch be written over this file, which no reader has or can open any more."""
+        """Allow a later batch to overwrite this file: no reader has it open, and none of them can open it again."""
         if self._ahead is not None:
             self._ahead.reuse(path)
             last = self._last
@@ -356,7 +357,7 @@ class AlignedStream:
         spans = _between(before, after)
         lost = lost_topics(self._options, after.topic_ids, {span.partition.topic for span in spans})
         spans = [span for span in spans if span.partition.topic not in lost]
-        # The counts are one batch's. An offset further back has others.
+        # The counts are those of one batch. They do not fit if `start` is more than one batch before `end`.
         records_of = after.records_of if before.batches + 1 == after.batches else {}
         topics = topics_at(self._options, after)
         return self._pack(planned_ranges(self._options, spans, topics=topics, records_of=records_of), after)
@@ -401,7 +402,7 @@ class AlignedStream:
         return pack_tasks(planned, self._options, batch=end.batches, stream_time_ms=end.stream_time_ms, notes=notes)
 
     def _write_dead_letters(self, file: SpoolFile | None) -> None:
-        """Write aside what a file of rows leaves out. Executors do it for records."""
+        """Write the poison records aside that a file of rows leaves out. With a file of records, executors do that."""
         folder = self._options.undecodable_path
         if file is not None and folder is not None:
             for span, poison in file.letters:

@@ -143,7 +143,7 @@ def _commit(files: CheckpointFiles) -> Iterator[Check]:
 
 
 def _tried(call: Callable[[], T], name: str) -> tuple[T | None, Check | None]:
-    """Return what a call returns; the check that fails if it raises."""
+    """Return the result of a call; if it raises, return a failed check."""
     try:
         return call(), None
     except UnderstudyError as error:
@@ -158,7 +158,7 @@ def _clock(endpoint: str) -> Check:
     before_s = time.time()
     try:
         date = httpx.head(address, timeout=_TIMEOUT, trust_env=True).headers.get("date")
-    except (httpx.HTTPError, httpx.InvalidURL):  # the checks after this one say what is wrong with the connection
+    except (httpx.HTTPError, httpx.InvalidURL):  # later checks report what is wrong with the connection
         return clock_check(None, host)
     middle_s = (before_s + time.time()) / 2
     try:
@@ -219,7 +219,7 @@ def restart_report(files: CheckpointFiles, description: CheckpointDescription) -
 
 
 def missing_files(files: CheckpointFiles, description: CheckpointDescription) -> list[Finding]:
-    """List the versions of the newest state that the files do not give: Spark cannot restart without them."""
+    """List what is missing to rebuild the newest state from the files: Spark cannot restart without it."""
     if description.last_commit is None:
         return []
     target = description.last_commit.batch_id + 1

@@ -292,7 +292,7 @@ class Generations:
         return self.serving is not None and self.serving.ready and self.pending is None and not self._leaving
 
     def swap_if_ready(self) -> bool:
-        """Serve the newest layout if all tasks to hold of it can answer."""
+        """Serve the newest layout if all of its tasks that this node is to hold can answer."""
         pending, replaced = self.pending, self.serving
         if pending is None or not pending.ready or not self.duties.are_about(pending.layout.partitions):
             return False

@@ -148,7 +148,7 @@ class HeldApplication:
         return self.app.report.of_application()
 
     def report(self) -> ApplicationReport:
-        """Return what the list of applications says of it."""
+        """Return its entry for the list of applications."""
         status, stores, lag = self.status(), self.router.watcher.catalogue.stores, self.app.admin.last_lag()
         reason = "; ".join([*status.reasons, *status.causes.values()]) or None
         is_new = not self.was_ready and self.router.now_ms() - self._began_ms <= HOLDS_UP_MS
@@ -452,7 +452,7 @@ class RouterFleet(FleetService[HeldApplication]):
         self._is_listed = True
 
     async def _look_for_ever(self) -> None:
-        """Look every few seconds, and more often after an announcement."""
+        """Search every few seconds, and more often after an announcement."""
         while True:
             if self._shared.clock.monotonic_ms() < self._news_until_ms:
                 await asyncio.sleep(NEWS_EVERY_MS / 1000)
@@ -499,7 +499,7 @@ class RouterFleet(FleetService[HeldApplication]):
         """Make the router of an application, and its routes; None if it cannot be made now."""
         try:
             return HeldApplication(self.settings.within(application_id), self._shared)
-        except UnderstudyError as error:  # it is tried again at the next look
+        except UnderstudyError as error:  # it is tried again at the next search
             log.error("%s cannot be served: %s", application_id, error, extra={"action": "application-failed"})
             return None
 
@@ -508,7 +508,7 @@ class RouterFleet(FleetService[HeldApplication]):
         try:
             async with self._starting:
                 await held.lifespan.start()
-        except UnderstudyError as error:  # it is tried again at the next look
+        except UnderstudyError as error:  # it is tried again at the next search
             log.error("%s cannot be served: %s", application_id, error, extra={"action": "application-failed"})
             return
         self.app.add(application_id, held)
@@ -525,7 +525,7 @@ class RouterFleet(FleetService[HeldApplication]):
         except UnderstudyError as error:
             log.error("%s", error, extra={"action": "application-failed"})
 
-    # ---- what the process says of itself
+    # ---- the status of the process
 
     def starting(self) -> str | None:
         if self._is_listed:

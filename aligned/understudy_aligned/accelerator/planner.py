@@ -1,6 +1,6 @@
 """The planner's process for the jar: `python -m understudy_aligned.accelerator.planner <protocol> [<input>...]`.
 
-It answers the calls of one run of a query, as the process does that PySpark starts for a Python source. If started
+It answers the calls of one run of a query, like the process that PySpark starts for a Python source. If it is started
 before there is a query, it imports the kinds of inputs that the query will probably read.
 """
 
@@ -27,7 +27,7 @@ Reply = Mapping[str, object]
 
 
 class PlannerCalls:
-    """The calls of the jar. `load` or `open` comes first, and says what is read."""
+    """The calls of the jar. The first one is `load` or `open`, which brings the options."""
 
     def __init__(self) -> None:
         self._options: AlignedOptions | None = None
@@ -86,8 +86,8 @@ class PlannerCalls:
         return {}
 
     def latest(self, start: str, *, is_everything: bool, unread: str | None = None) -> Reply:
-        """Plan the next batch and return its end; null if there is no batch. Everything is what the trigger Once asks
-        for. `unread` is a spool file that is not read any more.
+        """Plan the next batch and return its end; null if there is no batch. `is_everything` is set for the trigger
+        Once: read up to the current ends. `unread` is a spool file that has no readers any more.
         """
         before, stream = json.loads(start), self._get_stream()
         if unread is not None:
@@ -117,7 +117,7 @@ class PlannerCalls:
 
 
 def _described(task: ReadTask) -> Mapping[str, object]:
-    """Describe a task: the file with its rows, its record batches there, and what a process reads without the file."""
+    """Describe a task: the file with its rows, its record batches there, and the same task without the file."""
     places = [planned.spooled for planned in task.ranges if planned.spooled is not None]
     unspooled = replace(task, ranges=tuple(replace(planned, spooled=None) for planned in task.ranges))
     return {

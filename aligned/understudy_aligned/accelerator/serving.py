@@ -1,8 +1,8 @@
 """A process of the jar: a thread takes requests and watches the pipe, the main thread answers.
 
-The protocol is frames of a kind, a length and bytes, by the process's pipes. The jar asks, one request after another.
-The process answers with data, and ends with a reply or an error. While it works it sends a beat each second, so that
-the jar can tell a process that is busy from one that hangs.
+The protocol is frames over the process's pipes, each with a kind, a length and bytes. The jar sends one request after
+another. The process answers with data, and ends with a reply or an error. While it works it sends a beat each second,
+so that the jar can tell a busy process from one that hangs.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from contextlib import suppress
 from understudy_shared.base.errors import UnderstudyError
 
 PROTOCOL = 4
-"""The version of the frames and of what is in them. A jar of another one is refused."""
+"""The version of the frames and their contents. A jar with another version is refused."""
 
 REQUEST, DATA, REPLY, ERROR, BEAT = b"Q", b"D", b"R", b"E", b"B"
 
 MAX_BYTES = 1 << 30
-"""Most bytes of a frame: more are damage."""
+"""Most bytes of a frame: a larger length means that the stream is damaged."""
 
 _DATA_BYTES = 1 << 20
 """Most bytes of a frame of data: the jar holds a few frames of each process in memory."""
@@ -100,7 +100,7 @@ def frames_of_process() -> Frames:
 _BEAT_S = 1.0
 
 Answer = Callable[[bytes, Frames], bytes]
-"""A function of a request that may write data, and returns the reply."""
+"""A function that gets a request, may write data, and returns the reply."""
 
 
 def serve(answer: Answer, *, at_end: Callable[[], None]) -> None:
@@ -113,7 +113,7 @@ def serve(answer: Answer, *, at_end: Callable[[], None]) -> None:
             f"the jar speaks version {' '.join(sys.argv[1:2])} of the protocol, and this package version {PROTOCOL}. "
             "Take the jar that is in the installed package: python -m understudy_aligned.accelerator shows it"
         )
-    # Ctrl-C in a terminal reaches the whole group of processes. The jar says when it is over.
+    # Ctrl-C in a terminal reaches the whole group of processes, but the jar decides when this process ends.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     frames = frames_of_process()
     requests: queue.Queue[bytes] = queue.Queue(1)

@@ -48,8 +48,8 @@ _FIND_LEADERS_TIMEOUT_S = 1.0
 _PLUGINS = "plugin.library.paths"
 
 _LEAST_FETCH_BYTES, _MOST_FETCH_BYTES = 64 << 10, 1 << 20
-"""Bounds on what one answer brings of a partition. Below, each costs more than its records; above is Kafka's default.
-Larger batches of a log come all the same.
+"""Bounds on the bytes of a partition in one fetch response. Below the first, a response costs more than its records;
+the second is Kafka's default. A larger batch of a log still comes whole.
 """
 
 _SECRET_NAME = re.compile(r"(?i)pass|pwd|secret|token|pem|jaas|oauthbearer|credential|sasl\.username")
@@ -65,7 +65,7 @@ END_OF_LOG = KafkaError._PARTITION_EOF
 NO_BROKER = KafkaError._ALL_BROKERS_DOWN
 
 ACCESS_REFUSED = frozenset({KafkaError._AUTHENTICATION, KafkaError._SSL, KafkaError._RESOLVE})
-"""Errors that trying another broker does not mend: wrong credentials, wrong host names."""
+"""Errors that another broker would give, too: wrong credentials, wrong host names."""
 
 NO_TOPIC = frozenset({KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError.TOPIC_EXCEPTION})
 
@@ -78,7 +78,7 @@ may not do that."""
 
 
 def queue_of(statistics: str) -> ClientQueue:
-    """Return the consumer's queue. Each partition that is read reports it whole: one queue has the records of all."""
+    """Return the consumer's queue. Each partition reports the whole queue, because one queue has the records of all."""
     topics = orjson.loads(statistics)["topics"].values()
     queues = [
         ClientQueue(partition["fetchq_size"], partition["fetchq_cnt"])
@@ -104,10 +104,10 @@ class KafkaClient:
         takes_natively: int = 0,
         buffer_bytes: int | None = None,
     ) -> None:
-        """Prepare. With an interval `queue` becomes known. Statistics wait until messages are taken.
+        """Prepare. With a statistics interval, `queue` becomes known. Statistics wait until messages are taken.
 
-        `takes_natively` is the most records that one call of `records` takes without Python objects, where the library
-        for that is there. `buffer_bytes` is the caller's memory for records, which all partitions share.
+        `takes_natively` is the most records that one call of `records` takes without Python objects, if the library for
+        that exists. `buffer_bytes` is the caller's memory for records, which all partitions share.
         """
         self.server = server
         self.queue: ClientQueue | None = None
@@ -138,7 +138,7 @@ class KafkaClient:
 
     def records(self, count: int, converted: Conversion, *, wait_s: float) -> Polled:
         """Return up to `count` records and events; wait for the first only."""
-        # Callbacks are in the consumer's queue, and what comes of partitions that are not forwarded.
+        # The consumer's own queue has the callbacks, and the records and events of partitions that are not forwarded.
         messages = self.messages(count, wait_s=wait_s if self._native is None else 0)
         records, events = group_messages(messages)
         chunks = list(converted(records))
@@ -323,9 +323,10 @@ class KafkaClient:
 
 
 def partition_fetch_bytes(buffer_bytes: int, partitions: int) -> int:
-    """Return how much of a partition one answer brings at most: what each can bring once before memory is full.
+    """Return the most bytes of a partition in one fetch response, so that each has room for one before memory is full.
 
-    A task gives records once all of its partitions have some. Full of a few partitions, memory has no room for others.
+    A task gives records only once all of its partitions have some. If a few partitions filled the memory, the others
+    would have no room.
     """
     return min(max(buffer_bytes // (2 * max(1, partitions)), _LEAST_FETCH_BYTES), _MOST_FETCH_BYTES)
 
@@ -336,11 +337,11 @@ def check_properties(properties: Mapping[str, str]) -> None:
 
 
 def _record_consumer(properties: Mapping[str, Any], *, most: int) -> tuple[Consumer, NativeRecords | None]:
-    """Make a consumer, and what takes up to `most` of its records without Python objects, if that can be."""
+    """Make a consumer and, if possible, a reader that takes up to `most` of its records without Python objects."""
     library = native_library() if most else None
     if library is not None:
         plugins = ";".join(filter(None, [properties.get(_PLUGINS), str(LIBRARY)]))
-        with suppress(SettingsError):  # a librdkafka without plugins; other errors come again
+        with suppress(SettingsError):  # a librdkafka without plugins; any other error is raised again below
             consumer = _consumer({**properties, _PLUGINS: plugins})
             return consumer, open_native(library, most=most)
     return _consumer(properties), None
@@ -365,7 +366,7 @@ class DebugLog:
 
 
 def _safe_text(error: KafkaException, properties: Mapping[str, Any]) -> str:
-    """Return librdkafka's text, without what it repeats of a secret property: its value, or a name that is mistyped."""
+    """Return librdkafka's text without secrets: it repeats the value of a property, and a mistyped name."""
     text = _text(error)
     for name, value in properties.items():
         if _SECRET_NAME.search(name) and str(value):
@@ -435,7 +436,7 @@ class KafkaConfig:
     fail_on_data_loss: bool = True
     request_timeout_ms: int = 5_000
     buffer_bytes: int | None = None
-    """The planner's memory for records, from which it shares out what an answer brings of each partition."""
+    """The planner's memory for records. It limits the bytes of each partition in one fetch response."""
 
     def __post_init__(self) -> None:
         """Check the properties. Unpickling does not call this: executors get a checked configuration."""
@@ -469,20 +470,20 @@ class KafkaConfig:
 
     @property
     def has_record_times_only(self) -> bool:
-        """Whether columns are all that is wanted of records: neither headers nor times inside of values."""
+        """Whether records are needed as columns only: without headers, and with their own timestamps."""
         rules = [self.timestamp.default, *(rule for _, rule in self.timestamp.own)]
         return not self.include_headers and all(rule.is_record_time for rule in rules)
 
     @property
     def statistics_interval_ms(self) -> int:
-        """The interval at which librdkafka says what it holds; 0: it does not."""
+        """The interval of librdkafka's statistics, which report its queue; 0: no statistics."""
         return int(dict(self.properties).get(_STATISTICS_INTERVAL, _STATISTICS_INTERVAL_MS))
 
     @property
     def client_properties(self) -> Mapping[str, str]:
         """The complete configuration of a librdkafka client.
 
-        It makes no statistics: a client that is not polled all the time would keep them, without a bound.
+        It switches statistics off: a client that is not polled all the time would pile them up without a bound.
         """
         given = dict(self.properties)
         waits = {"socket.timeout.ms": str(max(self.request_timeout_ms, 1_000)), _STATISTICS_INTERVAL: "0"}

@@ -1,7 +1,7 @@
 """Reads ahead on one Kafka cluster with a manually assigned consumer, paused and resumed as the planner needs.
 
 Rule: only this module decides positions. A lost position is an error that names its offsets, and a failed read is
-retried from the same position. The ways of client and broker to pick another position are switched off.
+retried from the same position. Client and broker are configured so that neither ever picks another position.
 
 Topics' ids (KIP-516) come with a request that only librdkafka's admin client has, and in the background. Topics of a
 cluster that gives no ids, or refuses the request, have no ids.
@@ -60,7 +60,7 @@ FIRST_IDS_WAIT_MS, LATER_IDS_WAIT_MS = 2_000, 200
 """Longest waits for topic ids. An answer that takes longer is taken by the next call."""
 
 UNREAD_MS = 10_000
-"""Time without a fetch after which what librdkafka has read ahead is dropped, and its statistics are taken."""
+"""Time without a fetch after which the records that librdkafka has read ahead are dropped, and its statistics taken."""
 
 ENDS_QUERY_TIMEOUT_MS = 1_000
 """Timeout of an end query. Records wait meanwhile, so a slow query is followed by a pause of four times its length."""
@@ -69,7 +69,7 @@ ENDS_QUERY_TIMEOUT_MS = 1_000
 log = logging.getLogger(__name__)
 
 _REQUEST_TIMEOUT_S = 10
-"""Within the interval at which partitions are counted: no two requests are under way."""
+"""No longer than the interval at which partitions are counted, so that only one request is in flight."""
 
 _NO_ID = "AAAAAAAAAAAAAAAAAAAAAA"
 """The id of a topic without one: 16 zero bytes."""
@@ -118,7 +118,7 @@ class KafkaInput:
         """Whether the consumer is assigned at `_positions`. Errors and seeks reset this."""
         self._fetching: set[TopicPartition] = set()
         self._is_starved = False
-        """Whether the last fetch brought nothing of a partition that it wanted and that may have no records."""
+        """Whether the last fetch brought no record of some wanted partition that is not known to have records."""
         self._queried_s = 0.0
         self._query_pause_s = 0.0
         self._silent_since_s: float | None = None
@@ -187,8 +187,8 @@ class KafkaInput:
         self._assigned = False
 
     def fetch(self, wanted: Mapping[TopicPartition, int], *, timeout_ms: int) -> Fetched:
-        """Fetch as many records as are wanted in all, of whichever partitions they come. Return early, with lags only,
-        if ends of logs became known.
+        """Fetch as many records as are wanted in all, from any of the partitions. Do not wait for records if ends of
+        logs became known: return their lags.
         """
         began_s = self._fetched_s = time.monotonic()
         self._assign()
@@ -236,13 +236,13 @@ class KafkaInput:
             self._assigned = True
 
     def _drop_unread(self) -> None:
-        """Let librdkafka hold nothing while memory is full for long, or its brokers are away for long."""
+        """Drop librdkafka's read-ahead after a long time without a fetch: memory is full, or its brokers are away."""
         if time.monotonic() - self._fetched_s >= UNREAD_MS / 1000:
             self._client.drop_read_ahead()
             self._assigned = False
 
     def _forget(self, gone: set[TopicPartition]) -> None:
-        """Read these partitions no more: a fetch would fail for them."""
+        """Stop reading these partitions: a fetch would fail for them."""
         for partition in gone:
             del self._positions[partition]
         self._fetching -= gone
@@ -290,7 +290,7 @@ class KafkaInput:
         return met
 
     def _raise_failures(self, events: Iterable[Event], *, is_silent: bool, is_empty: bool) -> None:
-        """Raise the error of a failed read, unless there are records to return: the next fetch meets it again."""
+        """Raise the error of a failed read, unless there are records to return: then the next fetch raises it."""
         failed = [event for event in events if event.code not in IGNORED]
         self._assigned = self._assigned and not failed
         connection_error = self._client.take_connection_error()
@@ -319,8 +319,8 @@ class KafkaInput:
     def _handle_out_of_range(self, gone: set[TopicPartition]) -> None:
         """Handle positions that the broker refused. Raises DataLostError, or continues at what is left.
 
-        Where lost data may be, a log that ends before its position is doubted first: an InputError makes the caller
-        poll the topics again. It seeks anew in one that was made anew.
+        With `fail_on_data_loss` off, a log that ends before its position is not taken for a loss at once. It may belong
+        to a topic that was created again: an InputError makes the caller poll the topics, and then seek in a new one.
         """
         timeout_ms = self._config.request_timeout_ms
         lows = self._client.offsets(gone, EARLIEST, timeout_ms=timeout_ms)

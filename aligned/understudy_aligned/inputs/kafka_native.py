@@ -4,8 +4,8 @@ The library is optional: where it is missing, or does not fit librdkafka, record
 costs three times the CPU. `make native` builds it. It is loaded as a plugin of librdkafka, so the consumer, its
 configuration, its callbacks and its positions stay confluent-kafka's.
 
-Memory for large columns that is used again: the kernel clears each page of new memory, which takes longer than to
-fill it.
+Memory of large columns is reused, because the kernel clears each page of new memory, which takes longer than filling
+it.
 """
 
 from __future__ import annotations
@@ -33,25 +33,25 @@ log = logging.getLogger(__name__)
 LIBRARY = Path(__file__).parent / f"kafka_records.{sysconfig.get_config_var('MULTIARCH')}.so"
 
 _LEAST_BYTES = 512 << 10
-"""Smaller buffers come from Arrow's own pool, which uses memory of their size again."""
+"""Smaller buffers come from Arrow's own pool, which reuses memory of their size."""
 
 _MOST_FREE_BYTES = 256 << 20
-"""Most bytes that are kept for later buffers. They have all been in use at the same time, so the peak stays what it
-was."""
+"""Most bytes that are kept for later buffers. All of them were in use at the same time before, so keeping them does not
+raise the peak."""
 
 _MOST_WASTE = 2
-"""A buffer gets at most so many times the memory that it needs."""
+"""A buffer gets at most this many times the memory that it needs."""
 
 
 class RecycledMemory:
-    """Buffers whose memory comes back when the last array that shows it is gone. One thread asks for them."""
+    """Buffers whose memory is reused once the last array over it is gone. Only one thread may ask for buffers."""
 
     def __init__(self) -> None:
         self._returned: deque[mmap.mmap] = deque()
         self._free: list[mmap.mmap] = []
 
     def buffer(self, size: int) -> pa.Buffer:
-        """Return a buffer of this size, to be filled by its address. What is in it is arbitrary."""
+        """Return a buffer of this size, to be filled by its address. Its contents are arbitrary."""
         if size < _LEAST_BYTES:
             return pa.allocate_buffer(size)
         block = self._take(size)
@@ -59,7 +59,7 @@ class RecycledMemory:
         return pa.foreign_buffer(address, size, base=_Lease(block, self._returned))
 
     def release(self) -> None:
-        """Give the memory that is free back to the system."""
+        """Return all free memory to the system."""
         self._collect()
         while self._free:
             self._free.pop().close()
@@ -74,7 +74,7 @@ class RecycledMemory:
         return mmap.mmap(-1, _rounded(size), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
 
     def _collect(self) -> None:
-        """Take what came back, and give back to the system what is too much, the oldest first."""
+        """Collect the blocks that are no longer in use, and free those above the limit, the oldest first."""
         while self._returned:
             self._free.append(self._returned.popleft())
         while sum(map(len, self._free)) > _MOST_FREE_BYTES:
@@ -82,7 +82,7 @@ class RecycledMemory:
 
 
 class _Lease:
-    """The use of a block. It ends with the last reference, in whatever thread that is."""
+    """The use of a block. It ends with the last reference, in any thread."""
 
     __slots__ = ("_block", "_returned")
 
@@ -176,8 +176,8 @@ def native_library() -> ctypes.CDLL | None:
 
 
 def open_native(library: ctypes.CDLL, *, most: int) -> NativeRecords | None:
-    """Open a reader of the consumer that this thread has made last, with the library as its plugin. It takes up to
-    `most` records at a time. None: that librdkafka lacks a function.
+    """Open a reader of the last consumer that this thread created with the library as its plugin. It takes up to `most`
+    records at a time. None: the consumer's librdkafka lacks a function.
     """
     reader = library.understudy_open(most)
     return None if reader is None else NativeRecords(library, reader)
@@ -192,9 +192,9 @@ class NativeRecords:
         self._memory = RecycledMemory()
 
     def forward(self, partitions: Collection[TopicPartition]) -> None:
-        """Take what comes of exactly these partitions from now on: those that are about to be assigned.
+        """Take the records and events of exactly these partitions from now on. They are about to be assigned.
 
-        What comes of a partition that cannot be forwarded, the consumer has.
+        If a partition cannot be forwarded, the consumer still gets its records and events.
         """
         self._library.understudy_forget(self._reader)
         for topic, partition in partitions:
@@ -213,7 +213,7 @@ class NativeRecords:
         return list(self._columns(groups[:found])), events, taken
 
     def drop(self) -> None:
-        """Drop what has come and is not taken, and the memory that is kept."""
+        """Drop the records and events that were not taken, and release the free memory."""
         while self._library.understudy_take(self._reader, 1_000, 0, MOST_COLUMN_BYTES) > 0:
             pass
         self._memory.release()

@@ -81,7 +81,7 @@ class FetchPosition:
 
 
 def next_offset(cursor: Cursor) -> int:
-    """Return the offset after a cursor. It is 0 at the beginning: what retention took of a new partition is a loss."""
+    """Return the offset after a cursor. It is 0 at the beginning: records that retention removed there are a loss."""
     return int(cursor.offset) + 1 if cursor.offset else 0
 
 
@@ -91,9 +91,10 @@ def end_cursor(end: int) -> Cursor:
 
 
 def records_in_all(wanted: Iterable[int]) -> int:
-    """Return the most records of one fetch of partitions of which so many are wanted: about the sum.
+    """Return the most records that one fetch may bring in all, by the numbers wanted of each partition: about the sum.
 
-    All may be of the same partition. So where each is wanted for one record, because memory is full, it is one.
+    All of them may be of the same partition. So the result is 1 if each is wanted for one record, as when memory is
+    full.
     """
     return 1 + sum(count - 1 for count in wanted)
 
@@ -230,7 +231,9 @@ class _Reading:
             self._client.assign({self._partition: self._position})
 
     def _give_up(self) -> None:
-        """Give up after `request_timeout_ms` without a record: a log grows again sooner after its broker restarts."""
+        """Give up after `request_timeout_ms` without a record. Raises InputError, but reports a loss if the log ended
+        before the range did: after a restart of its broker the log would have grown again sooner.
+        """
         if self._ended >= 0 and self._failure is None:
             self._report_loss(f"the log ends at offset {self._ended}, before the planned record {self._last}")
             self._position = self._last + 1

@@ -122,12 +122,12 @@ def to_chunks(
 
 
 def chunks_of(columns: Columns) -> Sequence[Chunk]:
-    """Make chunks with the records' times, without their headers."""
+    """Make chunks whose timestamps are the records' own, and which have no headers."""
     return _chunks(columns, _record_times_ms(columns.timestamps), None)
 
 
 def _chunks(columns: Columns, times_ms: pa.Int64Array, headers: pa.ListArray | None) -> Sequence[Chunk]:
-    """Make a chunk of each partition, which shows its part of the columns."""
+    """Make a chunk for each partition: a view of its part of the columns."""
     offsets = numbers(columns.offsets)
     arrays = [
         offsets.cast(pa.string()),

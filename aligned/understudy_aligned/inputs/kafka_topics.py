@@ -19,9 +19,9 @@ _NESTED = re.compile(r"\[[^\]]*\[")
 
 @dataclass(frozen=True, slots=True)
 class TopicsPattern:
-    """The topics in whose names a regular expression (Python's `re`) is found, anywhere: `^` and `$` bind it.
+    """The topics whose names contain a match of a regular expression (Python's `re`). `^` and `$` anchor it.
 
-    Spark's source looks for its pattern in the same way. Raises SettingsError for an invalid expression.
+    Spark's source searches in the same way. Raises SettingsError for an invalid expression.
     """
 
     text: str
@@ -58,7 +58,7 @@ class StartPositions:
     """The positions at which partitions begin. Exactly one of `offsets`, `times_ms` and `time_ms` is set."""
 
     option: str
-    """The option that says so."""
+    """The option that gave these positions."""
 
     offsets: ByPartition | None = None
     """An offset may be LATEST or EARLIEST."""

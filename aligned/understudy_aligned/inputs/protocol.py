@@ -29,9 +29,9 @@ class DataLostError(UnderstudyError):
 class Fetched(NamedTuple):
     """The result of one fetch.
 
-    `lags` count the records that the server has behind the fetched ones, by an answer during this fetch. 0 means that
-    there are no more now. A lag is never negative; a partition without an entry has an unknown lag. If a server cannot
-    count (Redis), any number above 0 means that there are some.
+    `lags` count the records on the server after the fetched ones, by an answer during this fetch. 0 means that there
+    are no more now. A lag is never negative; a partition without an entry has an unknown lag. If a server cannot count
+    (Redis), any number above 0 means that there are more.
     """
 
     chunks: Sequence[Chunk]
@@ -61,11 +61,11 @@ class Input(Protocol):
 
     @property
     def losses(self) -> int:
-        """The number of times that it continued behind lost records since it was opened (`fail_on_data_loss` off)."""
+        """The number of times that it continued after lost records since it was opened (`fail_on_data_loss` off)."""
 
     @property
     def client_queue(self) -> ClientQueue | None:
-        """The queue of its client's library, as that said last. None: it says nothing, or nothing yet."""
+        """The queue of its client's library by the last report. None: the library does not report it, or not yet."""
 
     def partitions(self, *, timeout_ms: int) -> Mapping[str, int]:
         """Return the partition count of each topic of this input, now. Raises UnknownTopicError.
@@ -80,10 +80,10 @@ class Input(Protocol):
         """
 
     def ends(self, partitions: Sequence[TopicPartition], *, timeout_ms: int) -> Mapping[TopicPartition, Cursor]:
-        """Return cursors at the current ends: where a reader starts that wants new records only."""
+        """Return cursors at the current ends: the start of a reader that reads new records only."""
 
     def beginnings(self, partitions: Sequence[TopicPartition], *, timeout_ms: int) -> Mapping[TopicPartition, Cursor]:
-        """Return cursors before the first records that exist now: where a reader starts that wants everything.
+        """Return cursors before the first records that exist now: the start of a reader that reads everything.
 
         A cursor that is left out is the default one, before the first record that a partition ever had.
         """
@@ -96,9 +96,9 @@ class Input(Protocol):
         """
 
     def fetch(self, wanted: Mapping[TopicPartition, int], *, timeout_ms: int) -> Fetched:
-        """Fetch up to so many records of the wanted partitions in all. Other partitions keep their positions.
+        """Fetch as many records as are wanted of these partitions in all, at most. Others keep their positions.
 
-        How they are shared is up to the input: all may be of one partition, whose client has them ready.
+        The input decides from which partitions: all may be of one partition, if its client has them ready.
         Waits up to `timeout_ms` for the first record. That is some 20 to 100 ms, as another partition may be wanted by
         then. How long the server may take to answer is set in the configuration. Raises DataLostError, like `seek`.
         """
@@ -112,7 +112,7 @@ class RangeReader(Protocol):
 
     @property
     def losses(self) -> int:
-        """The number of times that it continued behind lost records since it was opened (`fail_on_data_loss` off)."""
+        """The number of times that it continued after lost records since it was opened (`fail_on_data_loss` off)."""
 
     def read(self, span: Range) -> Iterator[pa.RecordBatch]:
         """Yield the range's records (`ROW_SCHEMA`) in log order, in batches of some 10,000, poison records included.

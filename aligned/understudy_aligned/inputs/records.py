@@ -5,9 +5,9 @@ import pandas at their first call: about a second of CPU in the planner and in e
 source converts by buffers instead. `test_the_first_rows_need_no_pandas` holds it to that.
 
 The *partition time* is the greatest timestamp of a partition up to a record. A record's *effective time* is the
-greatest one of its partition up to it in its batch. Kafka Streams always takes the record with the least timestamp
-among the heads of a task's queues (`PartitionGroup`). Sorting a batch by `(effective time, topic rank, partition,
-ordinal)` gives the same sequence.
+greatest timestamp of its partition up to the record within its batch. Kafka Streams always takes the record with the
+least timestamp among the heads of a task's queues (`PartitionGroup`). Sorting a batch by `(effective time, topic rank,
+partition, ordinal)` gives the same sequence.
 """
 
 from __future__ import annotations
@@ -210,8 +210,8 @@ arrays, which have room to grow. Records of 10 bytes take 90 to 150 in all.
 
 
 def record_size(topic: str, key: bytes | None, value: bytes | None, headers_bytes: int = 0) -> int:
-    """Count bytes as KIP-770 (key, value, timestamp of 8, offset of 8, topic, partition of 4, headers; null is 0), and
-    the overhead of a record in memory.
+    """Count bytes as KIP-770 does (key, value, timestamp of 8, offset of 8, topic, partition of 4, headers; null is 0),
+    and add the overhead of a record in memory.
     """
     return len(key or b"") + len(value or b"") + 20 + len(topic.encode()) + headers_bytes + RECORD_OVERHEAD_BYTES
 
@@ -228,14 +228,14 @@ def partition_times_ms(
 
 
 def running_times_ms(times: NDArray[np.int64], *, time_ms: int, max_jump_ms: int | None = None) -> NDArray[np.int64]:
-    """Do the same for timestamps that are NO_TIME_MS in poison records."""
+    """Do the same as `partition_times_ms` for an array of timestamps, which has NO_TIME_MS for poison records."""
     if max_jump_ms is not None and _jumps(time_ms, times, max_jump_ms):
         return _capped(times, time_ms, max_jump_ms)
     return _running_maximum(time_ms, times)
 
 
 def running_maxima(values: NDArray[np.int64], counts: Sequence[int]) -> NDArray[np.int64]:
-    """Return the greatest of the values so far, of each of the runs that follow each other and have so many values.
+    """Return the running maximum of each run of values. The runs follow each other, and `counts` are their lengths.
 
     Most runs ascend, so only the others are visited.
     """
@@ -260,8 +260,8 @@ def effective_times_ms(
     """Compute effective times of records of one partition, by which a batch is sorted. They never decrease within a
     batch.
 
-    `begin_ms` is the effective time of the record before them in the batch, NO_TIME_MS for the first one. A timestamp
-    counts no more than the partition time at its record, which `max_timestamp_jump_ms` can hold back.
+    `begin_ms` is the effective time of the record before them in the batch, NO_TIME_MS if they are the first. A
+    timestamp above the partition time at its record counts as that time: `max_timestamp_jump_ms` can hold it back.
     """
     return _running_maximum(begin_ms, np.minimum(timestamps_ms, partition_times_ms))
 

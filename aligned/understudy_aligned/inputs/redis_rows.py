@@ -3,7 +3,7 @@
 Rule: every entry that still exists is read, and entries that were removed unread are always reported. Redis removes
 entries from the beginning (XTRIM, MAXLEN, MINID), all at once (DEL, FLUSHALL), or one by one (XDEL). An XDEL is not a
 loss, like compaction in Kafka. It looks like a trim only if it removes everything up to the reader's position. Before a
-reader has read anything, a trim cannot be told from an XDEL, so in a stream that knew an XDEL it is not noticed.
+reader has read anything, a trim cannot be told from an XDEL, so in a stream that ever had an XDEL it goes unnoticed.
 """
 
 from __future__ import annotations
@@ -110,8 +110,9 @@ class StreamPosition(NamedTuple):
     """The ordinal of the next record."""
 
     counted: int | None
-    """Entries that were ever added up to here, plus those behind that were removed before this reader first looked.
-    When everything up to here is removed, exactly this many were. None: unknown, so counting finds no loss.
+    """Entries that were ever added up to here, plus later ones that were removed before this reader began. Once
+    everything up to here is removed, the stream has lost exactly this many entries, or else unread ones as well. None:
+    unknown, so counting finds no loss.
     """
 
 
@@ -168,7 +169,7 @@ def find_loss(place: StreamPosition, info: StreamInfo | None) -> str | None:
 
 
 def _loss_before_the_first(counted: int | None, info: StreamInfo | None) -> str | None:
-    """Return the evidence that entries were removed before the reader's first one, beyond those that were counted."""
+    """Return the evidence that more entries were removed before the reader's first one than were counted."""
     if counted is None or info is None or info.removed is None or info.has_deleted or info.removed <= counted:
         return None
     return f"{info.removed - counted} entries were removed before they were read"
@@ -184,7 +185,7 @@ def position_after_loss(place: StreamPosition, info: StreamInfo | None) -> Strea
 
 
 def with_known_counts(place: StreamPosition, info: StreamInfo | None) -> StreamPosition:
-    """Return the same position with counts from `info`: the ordinal of the beginning, or the exact count at the end."""
+    """Return the position with counts from `info`: the ordinal at the beginning, or the exact count at the end."""
     if info is None or info.last == NO_ENTRY_EVER:
         return place
     if not place.offset:

@@ -51,8 +51,8 @@ class TimestampRule:
     """The place from which the timestamps of a topic come.
 
     `record`: the input gives them (a Kafka record's own, the first half of a stream entry's ID). `header`: the last
-    header of the name `place`. Otherwise `place` is a field of the value, or a JSON Pointer (RFC 6901) into it. What is
-    there is milliseconds since the epoch, ISO 8601 (UTC if it names no zone), or a timestamp of the encoding.
+    header of the name `place`. Otherwise `place` is a field of the value, or a JSON Pointer (RFC 6901) into it. The
+    field holds milliseconds since the epoch, ISO 8601 (UTC if it names no zone), or a timestamp of the encoding.
     """
 
     kind: Kind = "record"
@@ -119,7 +119,7 @@ def avro_decoder(schema: ValueSchema, names: Sequence[str]) -> Callable[[bytes],
 
 
 def _check_path(schema: Any, names: Sequence[str]) -> None:
-    """Raise SettingsError for a field that a record on the way does not have. A union or a list may have anything."""
+    """Raise SettingsError if a record on the path lacks the next field. The check ends at a union or a list."""
     for name in names:
         if not isinstance(schema, dict) or "fields" not in schema:
             return
@@ -130,7 +130,7 @@ def _check_path(schema: Any, names: Sequence[str]) -> None:
 
 
 def _up_to_field(schema: Any, name: str) -> Any:
-    """Leave out the fields of a record after this one: they come after it in a value, too."""
+    """Leave out the fields of a record after this one: their bytes come after it in a value, too."""
     if not isinstance(schema, dict) or "fields" not in schema:
         return schema
     names = [each["name"] for each in schema["fields"]]
@@ -138,10 +138,10 @@ def _up_to_field(schema: Any, name: str) -> Any:
 
 
 def _check_bounded(schema: Any, within: Set[str], named: dict[str, Any]) -> None:
-    """Raise SettingsError where a short value could be as deep or as long as its writer likes.
+    """Raise SettingsError if a short value could decode to any depth or length.
 
-    The decoder is in C and looks for neither: a deep value overflows the stack, which ends the process. `within` are
-    the records around a parsed schema, and `named` gets the types that it defines.
+    The decoder is in C and checks neither: a deep value overflows the stack, which ends the process. `within` are the
+    records around a parsed schema, and `named` gets the types that it defines.
     """
     if isinstance(schema, str) and schema in within:
         raise _unusable(f"'{schema}' contains itself, and a deep value would end the query", fix=_WRITE_FIRST)
@@ -167,7 +167,7 @@ def _inner_types(schema: Any) -> Sequence[Any]:
 
 
 def _is_without_bytes(schema: Any, named: Mapping[str, Any]) -> bool:
-    """Whether a value of a parsed schema without recursion takes no bytes. One of a union takes at least one."""
+    """Whether a value of a parsed schema without recursion takes no bytes. A value of a union takes at least one."""
     match schema:
         case str():
             return schema == "null" or (schema in named and _is_without_bytes(named[schema], named))
@@ -187,7 +187,7 @@ _WRITE_FIRST = "Let the timestamp's field stand before it in the schema, or take
 def protobuf_reader(schema: ValueSchema, names: Sequence[str]) -> Callable[[bytes], object]:
     """Return a function that finds a field in an encoded message. Raises SettingsError if there is no such field.
 
-    A field that is not set has no time: also one without presence that is 0.
+    An unset field has no time. That includes a field without presence whose value is 0.
     """
     from google.protobuf import descriptor_pb2, descriptor_pool, message_factory  # noqa: PLC0415
 
@@ -238,14 +238,14 @@ def _unusable(error: object, *, fix: str) -> SettingsError:
 
 
 def _message(value: bytes) -> bytes:
-    """Return what follows the registry's header. Raises ValueError for a value without one."""
+    """Return the value after the registry's header. Raises ValueError for a value without a header."""
     if value[:1] != b"\0":
         raise ValueError("the value does not begin with a header of a schema registry")
     return value[_MAGIC_AND_ID_BYTES:]
 
 
 def _behind_indexes(message: bytes) -> bytes:
-    """Return what follows the number of indexes, and the indexes, that say which message it is."""
+    """Return the message after its indexes and their number, by which the registry says which message type it is."""
     count, at = _zigzag(message, 0)
     for _ in range(count):
         _, at = _zigzag(message, at)
@@ -296,9 +296,8 @@ def pointed(place: str) -> list[str]:
 
 @lru_cache(_MOST_RULES)
 def _reader(rule: TimestampRule) -> Callable[[bytes], object]:
-    """Return a function that finds the place in a value. Raises SettingsError for a schema that does not fit.
-
-    Executors come here, too: a package may be missing on one of them only.
+    """Return a function that finds the place in a value. Raises SettingsError for a schema that does not fit, and for a
+    missing package: executors call this, too, and a package may be missing on one of them only.
     """
     names = pointed(rule.place)
     if rule.kind == "json":
@@ -325,7 +324,7 @@ def _time_in(value: bytes | None, read: Callable[[bytes], object]) -> int | None
 
 
 def check_schema_of(rule: TimestampRule) -> None:
-    """Raise SettingsError unless the rule's schema can be used here: without its package, too."""
+    """Raise SettingsError if the rule's schema, or the package that reads it, cannot be used here."""
     if rule.schema is not None:
         _reader(rule)
 

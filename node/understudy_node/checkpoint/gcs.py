@@ -150,7 +150,7 @@ class GoogleToken:
             blocking=self._state() is TokenState.INVALID
         ):
             try:
-                if self._state() is not TokenState.FRESH:  # who waited finds what the other one brought
+                if self._state() is not TokenState.FRESH:  # a caller that waited finds the other one's token
                     self._renew(is_needed=self._state() is TokenState.INVALID)
             finally:
                 self._renewing.release()

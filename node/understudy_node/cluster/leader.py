@@ -66,7 +66,7 @@ class Weighing:
         self._zones: Mapping[str, str] | None = None
         """The nodes that may exchange; None while one is away or drains."""
         self._is_due = False
-        """Whether this look has not yet seen the assignment at rest."""
+        """Whether the assignment has not been at rest since the weights were last measured."""
 
     def look(
         self,
@@ -76,7 +76,7 @@ class Weighing:
         tasks: TaskSet,
         term: int,
     ) -> Weighed:
-        """Return the weights as of the last check, and the exchange in progress."""
+        """Return the weights, measured again if that is due, and the exchange in progress."""
         now_ms = self._clock.monotonic_ms()
         if now_ms >= self._look_again_ms:
             self._look_again_ms = now_ms + self._random.uniform(0.5, 1.5) * LOOK_MS

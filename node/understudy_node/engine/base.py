@@ -65,13 +65,13 @@ class Base(ABC):
         return False
 
     def prepare_scan(self) -> object:
-        """Do in this thread what the first scan would have to do."""
+        """Do the preparation of the first scan now, in this thread."""
 
     def work_in_background(self) -> None:
         """Compare some of its local files with their sums, or sort some of its keys, in one step; set `damage`."""
 
     def look_for_damage(self) -> None:
-        """Check everything that needs no reading; set `damage`."""
+        """Check its local files without reading them; set `damage`."""
 
     def close(self) -> None:
         """Release files and memory. Only at the end of a process: views in flight may still read."""
@@ -81,7 +81,7 @@ class Base(ABC):
 
 
 class WrappingBase(Base):
-    """A base over another one, with the calls that it hands down."""
+    """A base over another one, to which it passes its calls."""
 
     def __init__(self, base: Base) -> None:
         self._base = base
@@ -127,7 +127,7 @@ class WrappingBase(Base):
 
 
 def innermost(base: Base) -> Base:
-    """Return the base that reads files, without what is around it."""
+    """Return the base that reads files, without its wrappers."""
     while isinstance(base, WrappingBase):
         base = base.wrapped
     return base
@@ -196,7 +196,7 @@ class RowCache:
         return next(self._sections)
 
     def all_of(self, places: Sequence[Place]) -> list[bytes | None] | None:
-        """Return the rows at these places, if all of them are cached: the usual case, at the least price."""
+        """Return the rows at these places, if all of them are cached: the usual case, at the lowest cost."""
         young = self._young
         try:
             return [young[place] for place in places]

@@ -206,7 +206,7 @@ _RESTORE: Final = "Restore this partition again from the checkpoint"
 
 
 def _check_options(directory: Path) -> None:
-    """Refuse, before opening, what would be opened wrongly: no database, or a merge operator that loses keys."""
+    """Refuse, before opening, a directory without a database, and a database whose merge operator would lose keys."""
     if not (directory / "CURRENT").is_file():
         # RocksDB and its binding would create the directory and find nothing in it.
         raise CorruptFileError("there is no RocksDB here: CURRENT is missing", where=str(directory), fix=_RESTORE)

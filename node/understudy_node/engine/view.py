@@ -399,7 +399,7 @@ class View:
         return not self.base.has_background_work and None not in [tier.sorted_keys for tier in self.tiers]
 
     def prepare_scan(self) -> None:
-        """Sort in this thread what the first scan would have to sort, so that no reader waits for it."""
+        """Sort the keys for the first scan now, in this thread, so that no reader waits for it."""
         for tier in self.tiers:
             tier.prepare_scan()
         self.base.prepare_scan()

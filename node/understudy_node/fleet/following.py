@@ -104,7 +104,9 @@ class Announcements:
             self._wake.set()
 
     async def look(self) -> None:
-        """Read what was hinted; when it is time, list all and read what is not known. Raises BusError."""
+        """Read the announcements that were hinted at; when it is due, list all and read the unknown ones, at times also
+        the known ones. Raises BusError.
+        """
         self._wake.clear()
         hinted, self._hinted = self._hinted, set()  # later hints are read at the next poll, after the list
         try:
@@ -131,7 +133,7 @@ class Announcements:
         """
         auth = self._auth.within(application_id)
         found = await announcement_on(self._bus, auth, application_id)
-        # Where it was deleted, other nodes still serve it: they must read that it goes.
+        # Even if it was deleted, other nodes still serve the query: they must read that it is removed.
         await let_go(self._bus, auth, found or Announcement(application_id=application_id, query_id="none", stores=[]))
         self._forget(application_id)
 
@@ -319,7 +321,7 @@ class Following:
             log.warning("applications: %s is let go: it is idle", clipped(application_id), extra=ACTION)
 
     def place_of(self, application_id: str) -> str | None:
-        """Return what names an application, in words: the command or the file; None: neither does."""
+        """Return in words where an application is named: in the command or the file; None: in neither."""
         if any(each.id == application_id for each in self._named):
             return "the command that started this process"
         if self._file is not None and any(each.id == application_id for each in self._file.value):
@@ -331,7 +333,7 @@ class Following:
         return "no commit and no announcement for long" if application_id in self.wanted.idle else None
 
     def causes(self) -> Mapping[str, str]:
-        """Return what of the file and of announcements is wrong."""
+        """Return what is wrong with the file and the announcements, by cause."""
         found: dict[str, str] = {}
         if self._file is not None and self._file.refused is not None:
             found[FILE_REFUSED] = self._file.refused
@@ -347,7 +349,7 @@ class Following:
         return found
 
     def _log(self, before: Wanted) -> None:
-        """Log what comes and goes, and once what is left out."""
+        """Log added and removed applications, and once each that is left out."""
         old, new = ({each.id for each in wanted.announced} for wanted in (before, self.wanted))
         for verb, names in (("announced itself", new - old), ("is served no longer", old - new)):
             for name in sorted(names):

@@ -84,7 +84,7 @@ class CommitHistory:
         self._records: OrderedDict[int, CommitRecord] = OrderedDict()
         self._purged: OrderedDict[int, None] = OrderedDict()
         self._times_us: dict[int, int] = {}
-        """The times of retained commits that were asked for by a moment."""
+        """The commit times that `newest_at` has read, by version: of retained versions only."""
         self._lock = Lock()
 
     def record(self, version: int) -> CommitRecord | None:
@@ -123,8 +123,8 @@ class CommitHistory:
         """Return the newest version that was committed at that moment or before, and its time in us; None for a moment
         before the first version that is retained.
 
-        Versions count, not times: file times may be equal, step back, or be a copy's. Lists the log, and asks for the
-        times that are not known yet: they never change.
+        The highest such version counts, not the latest time: file times may be equal, step back, or be a copy's. Lists
+        the log, and reads the times that are not known yet: they never change.
         """
         versions = [batch + 1 for batch in batch_ids(self._files.list("commits") or [])]
         with self._lock:
@@ -151,7 +151,7 @@ class CommitHistory:
         try:
             is_purged = self.record(version) is None
         except UnderstudyError:
-            return  # The storage failed: the file may exist, and is looked for again.
+            return  # The storage failed: the file may exist, so the next call reads it again.
         if is_purged:
             with self._lock:
                 self._purged[version] = None
@@ -159,7 +159,7 @@ class CommitHistory:
                     self._purged.popitem(last=False)
 
     def is_commit_time_learned(self, version: int) -> bool:
-        """Whether reading the storage can tell no more about a version that was committed."""
+        """Whether storage need not be read for a committed version: its time was read, or is known to be purged."""
         if version < 1:
             return True
         with self._lock:

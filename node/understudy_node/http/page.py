@@ -1,6 +1,7 @@
 """The state of one node for people: its health, and its page `/admin/`, with an overview in the form of a router's.
 
-The node is the only one that it knows of. What only a router sees is None, and the page leaves it out.
+It lists this node alone, because a node knows no others. Values that only a router has are None, and the page leaves
+them out.
 """
 
 from __future__ import annotations
@@ -247,7 +248,7 @@ def overview_of(
         yield
     lags = node.measures.lags
     for replica in {each.replica for each in held}:
-        replica.readings.count()  # the lags of what was answered until now
+        replica.readings.count()  # the lags of the answers until now
         yield
     return {
         "application_id": node.settings.application,

@@ -173,7 +173,7 @@ class NodeHistories(Histories):
     async def _page(self, reader: StoreReader, replica: TaskReplica, asked: HistoryQuestion) -> HistoryPage:
         try:
             return await asyncio.wrap_future(replica.in_thread(partial(read_history, reader, replica, asked)))
-        except (MissingVersionError, VanishedError):  # Spark purged it, perhaps in this moment
+        except (MissingVersionError, VanishedError):  # Spark purged it, perhaps just now
             retained = await asyncio.to_thread(replica.retained)
             raise ProblemError(replica.origin.as_gone(retained)) from None
 
@@ -211,7 +211,7 @@ SLICE_S: Final = 0.0005
 
 class ChangesQuestion(NamedTuple):
     """The changes of a partition from a place on, up to version `last`. `ahead_bytes` is the room for the versions
-    behind the first one, and of a short part for that one, too.
+    after the first one; in a part that `is_short` the same limit holds for the first one, too.
     """
 
     maker: RowMaker
@@ -223,7 +223,7 @@ class ChangesQuestion(NamedTuple):
 
 
 ChangedKey = tuple[bytes, Said]
-"""A changed key: its row, and what the version holds for it."""
+"""A changed key: its row, and the result of a lookup of it in the version."""
 
 
 def _require_changes(reader: StoreReader) -> None:
@@ -285,7 +285,7 @@ def _lines_of(  # noqa: PLR0917  # which version, from where on, and within whic
 
 
 def _row_of(maker: RowMaker, key: ChangedKey) -> bytes | None:
-    """Return the members of a change behind its place; None for a key that is not wanted."""
+    """Return the members of a change after its place; None for a key that is not wanted."""
     codec, (row, said) = maker.reader.store.codec, key
     if not maker.has_key(codec.decode(row)):
         return None
@@ -319,7 +319,7 @@ def _versions(
 
 
 def _stored(reader: StoreReader, changed: VersionChanges, skip: int) -> Iterator[ChangedKey]:
-    """Yield the keys of a store that prints what is stored, with what the version stored."""
+    """Yield the changed keys of a store that prints stored values, with the values that the version stored."""
     if changed.operations:
         what = f"version {changed.view.version} of {reader.store.name} merges values into others"
         raise UnsupportedError(
@@ -330,7 +330,7 @@ def _stored(reader: StoreReader, changed: VersionChanges, skip: int) -> Iterator
 
 
 def _found(asked: ChangesQuestion, changed: VersionChanges, view: TaskView, skip: int) -> Iterator[ChangedKey]:
-    """Yield the keys of which records were changed, each once, with what the version holds for them."""
+    """Yield each key with changed records once, with the result of a lookup of it in the version."""
     maker, reader = asked.maker, asked.maker.reader
     first = reader.first_bytes(view)
     if first is None:
@@ -343,7 +343,7 @@ def _found(asked: ChangesQuestion, changed: VersionChanges, view: TaskView, skip
 
 
 def _own_keys(reader: StoreReader, first: bytes, changed: VersionChanges) -> Mapping[bytes, None]:
-    """Return a record's key of each changed key, in the order of the changelog."""
+    """Return one record's key for each changed key, in the order of the changelog."""
     if any(each.kind == "delete-range" for each in changed.operations):
         what = f"version {changed.view.version} deletes a range of keys of {reader.store.name}, and not one by one"
         raise BadBoundError(what, where="from", fix="Export this version and the one before it, and compare them")
@@ -406,7 +406,7 @@ class NodeChanges(Changes):
         async with self.scans.long_reads.part_turn():
             try:
                 return await asyncio.wrap_future(replica.in_thread(partial(read_part, replica, asked)))
-            except (MissingVersionError, VanishedError):  # Spark purged it, perhaps in this moment
+            except (MissingVersionError, VanishedError):  # Spark purged it, perhaps just now
                 readable = await asyncio.to_thread(replica.changelogs, reader.store.store_name)
         if readable is None:
             raise _no_changelogs(reader)

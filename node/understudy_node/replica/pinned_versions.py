@@ -5,8 +5,8 @@ share; these are bounded in bytes over all tasks of a node, and the version that
 first. A dropped version is opened from the checkpoint when it is asked for again (`past_versions.py`).
 
 A lease is a matter of speed, never of truth: one that ends, or that a restart forgets, costs its reader a moment. The
-use of a forgotten one brings it back, into half of the room at most: a token can be made up, and must not take the room
-of those who ask.
+use of a forgotten one brings it back, into half of the room at most: a token can be forged, and must not take the room
+of leases that are requested.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ CHANGES: Final[tuple[Change, ...]] = ("granted", "renewed", "refused", "expired"
 
 
 def leased_version(lease: SnapshotLease) -> ReadVersion:
-    """Return the version of a lease: of that commit, and no other."""
+    """Return the version of a lease: its number and its commit time, so that no other commit fits."""
     return ReadVersion(lease.position.version, lease.position.committed_at_us)
 
 

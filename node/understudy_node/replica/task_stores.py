@@ -78,7 +78,7 @@ class TaskStores:
         )
 
     def only_works_in_background(self, target: int) -> bool:
-        """Whether all that there is to do can wait."""
+        """Whether its only work is work that can wait."""
         return any(store.has_background_work for store in self._stores) and not any(
             store.version < target or store.over_budget or store.outgrown for store in self._stores
         )
@@ -113,7 +113,7 @@ class TaskStores:
         return None
 
     def prefetch(self) -> Job:
-        """Look for the changelog of the next version."""
+        """Read the probable changelog of the next version of each store ahead."""
         for store in self._stores:
             yield from store.prefetch()
 

@@ -386,7 +386,7 @@ class Workers:
         self._are_short = ended.took_s < SHORT_STEP_S
         share, _ = self._shared.pop(ended.task, (None, 0.0))
         if share is not None and share.has_ended:
-            self._changed.notify_all()  # somebody waits for the last of its steps
+            self._changed.notify_all()  # another thread waits for the last of its steps
         if ended.task not in self._hanging:
             return False
         self._hanging.remove(ended.task)
@@ -431,7 +431,7 @@ percent of a core.
 """
 
 LOOKS_AT_REST = 5
-"""Number of `retry_ms` between two passes while every replica shows the end: a pass costs by tasks."""
+"""Number of `retry_ms` between two passes while every replica shows the end: its cost grows with the tasks."""
 
 
 class WorkSchedule:
@@ -461,7 +461,7 @@ class WorkSchedule:
         self._looked_at = (end_version, replicas)
         due: list[TaskReplica] = []
         is_at_rest = True
-        # One pass with all its questions: it costs by tasks, and `behind` is the dearest of them.
+        # One pass for all checks: its cost grows with the tasks, and `behind` is the most expensive check.
         for replica in replicas:
             if retry:
                 replica.check_stall(self._retry_ms)
@@ -483,5 +483,5 @@ class WorkSchedule:
 
 
 def prefetch_interval_ms(tasks: int) -> float:
-    """Return the interval between two looks for the next version's files."""
+    """Return the interval between two polls for the next version's files."""
     return max(PREFETCH_FLOOR_MS, PREFETCH_MS_PER_TASK * tasks)

@@ -56,9 +56,9 @@ def is_watermarked(*schemas_json: str) -> bool:
 
 
 def may_stand_behind_join(operator_id: int, operators: Iterable[tuple[int, str]]) -> bool:
-    """Whether a join may be among what feeds an operator. `operators` are all of the query: id, and Spark's name.
+    """Whether a join may be upstream of an operator. `operators` are all operators of the query: id, and Spark's name.
 
-    Spark numbers operators from the sink to the sources, so what feeds an operator has a higher number.
+    Spark numbers operators from the sink to the sources, so upstream operators have higher numbers.
     """
     return any(name == JOIN and other > operator_id for other, name in operators)
 
@@ -106,7 +106,7 @@ class KeyRecords:
 
 
 class Finder(KeyRecords, ABC):
-    """A finder of what a version of a task holds for a key."""
+    """A finder of the records that a version of a task has for a key."""
 
     def __init__(self, row_prefix: bytes) -> None:
         self.row_prefix = row_prefix
@@ -266,8 +266,8 @@ class Places:
         return replace(cursor, place=_BETWEEN.join([own, *others][:MAX_ISSUERS]))
 
     def of(self, cursor: PageCursor) -> ElementPlace:
-        """Return the place that this process put there; the first place if the cursor has no place of ours, or one
-        after the offset.
+        """Return the place that this process put into the cursor. Return the first place if the cursor has no place of
+        this process, or only one after the offset.
         """
         known = (self._known(cursor, part) for part in _parts(cursor))
         return next((place for place in known if place is not None and place.number <= cursor.offset), FIRST_PLACE)

@@ -48,7 +48,7 @@ class Hidden(NamedTuple):
 
 
 Said = bytes | Hidden | Problem | None
-"""The result for a key: the members of a found key, that it is hidden, a problem, or None: it is absent."""
+"""The result for a key: the members of a found key, Hidden, a problem, or None for an absent key."""
 
 
 class ResolvedKey(NamedTuple):
@@ -325,7 +325,7 @@ class FindingReader(StoreReader):
         """Find a key, or the page of it that its cursor names."""
         if selection.cursor is not None:
             selection.cursor.require_key(stored[len(self.row_prefix) :])
-            # Behind its first page a key without elements looks like one at its end, in partitions that lack it, too.
+            # After the first page, a partition that lacks the key looks like one where the key's elements have ended.
             is_lacking = self.store.codec.is_scattered and self.finder.find(view, stored, _FIRST) is None
             if is_lacking:
                 return None
@@ -338,7 +338,7 @@ class FindingReader(StoreReader):
         if found.next is None:
             return found._replace(members=found.members + b'"next_cursor":null,')
         replica = self.replicas.get(partition)
-        if replica is not None:  # Otherwise it has just left, and refuses the next reader.
+        if replica is not None:  # Otherwise it has just left, and the next page is refused.
             replica.pin(view)
         digest = key_digest(stored[len(self.row_prefix) :])
         cursor = PageCursor(self.store.name, self.lineage, digest, view.version, view.committed_at_us, found.next)

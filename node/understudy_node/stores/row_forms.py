@@ -23,12 +23,12 @@ _WORD_BYTES: Final = 8
 
 
 def split_values(kept: bytes, *, prefix: bytes, where: str, at: int = 0) -> Iterator[tuple[int, bytes]]:
-    """Yield where each value begins, and its row without its `prefix`, from the value on that begins at `at`. Raises
+    """Yield the position of each value and its row without `prefix`, beginning with the value at `at`. Raises
     CorruptFileError when the bytes are not such rows to their end.
 
     Each value is its length, then the encoded row (Spark's `RocksDBStateStoreProvider`, merged by a string append). In
-    a checkpoint that Spark 4.0 or 4.1 began there is a comma between two of them, in a later one nothing. A row's
-    length is whole words and a version byte, so its first byte is never a comma: the bytes show which of the two it is.
+    a checkpoint that Spark 4.0 or 4.1 began, values are separated by a comma, in a later one by nothing. A row's length
+    is whole words and a version byte, so its first byte is never a comma: the bytes show whether there are commas.
     """
     end, skip = len(kept), len(prefix)
     has_commas: bool | None = None
@@ -54,9 +54,9 @@ def split_values(kept: bytes, *, prefix: bytes, where: str, at: int = 0) -> Iter
 
 
 def split_records(kept: bytes, *, separator: bytes, where: str, at: int = 0) -> Iterator[tuple[int, bytes]]:
-    """Yield where each Avro record begins, and the record with the bytes before it, from the one on that begins at
-    `at`. An Avro record has any length, so the caller gives the separator. Raises CorruptFileError when the bytes are
-    not such records, with the separator between them, to their end.
+    """Yield the position of each Avro record, and the record with its prefix, beginning with the record at `at`. An
+    Avro record may have any length, so the caller gives the separator. Raises CorruptFileError when the bytes are not
+    such records, with the separator between them, to their end.
     """
     end = len(kept)
     while True:
@@ -109,7 +109,7 @@ class RowForm:
         self._encode_rest_row = compile_row_encoder(_second_columns(variable))
 
     def key(self, asked: bytes) -> bytes | None:
-        """Return the stored form of a key, which is given as a row, with the provider's prefix."""
+        """Return the stored form of a key. `asked` is its row, with the provider's prefix."""
         return asked
 
     def key_row(self, kept: bytes) -> bytes:
@@ -121,12 +121,12 @@ class RowForm:
         return self.prefix + self._encode_wrapped((grouping,))
 
     def start(self, row_start: bytes) -> bytes | None:
-        """Return the stored prefix of keys with this row prefix; None if it says nothing about them."""
+        """Return the stored prefix of keys with this row prefix; None if the row prefix does not determine it."""
         return self.prefix + row_start
 
     def first_start(self, row_start: bytes, row_bytes: int) -> bytes | None:
-        """Return the prefix, with the length, of two-part keys with a grouping key of that row size and row prefix;
-        None if it says nothing about them. The grouping key is the only column of a row.
+        """Return the stored prefix, with the length, of two-part keys with a grouping key of that row size and row
+        prefix; None if these do not determine it. The grouping key is the only column of a row.
         """
         length = len(self.prefix) + _WRAPPED.size + row_bytes
         return _LENGTH.pack(length) + self.prefix + _WRAPPED.pack(0, row_bytes, _WRAPPED.size) + row_start
@@ -150,8 +150,8 @@ class RowForm:
         return kept[len(self.prefix) :]
 
     def list_records(self, kept: bytes, at: int) -> Iterator[tuple[int, bytes]]:
-        """Yield where each value of a list begins, and its record, from the value on that begins at `at`. Raises
-        CorruptFileError where the bytes are not a list. The records are without the provider's prefix.
+        """Yield the position of each value of a list and its record, beginning with the value at `at`. Raises
+        CorruptFileError if the bytes are not a list. The records are without the provider's prefix.
         """
         return split_values(kept, prefix=self.prefix, where=self._where, at=at)
 

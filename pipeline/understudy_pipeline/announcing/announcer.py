@@ -1,9 +1,9 @@
 """`announce`: sends a query's location, the names of its stores and hints about new commits to the serving nodes.
 
 All are optional. Nodes rely on the checkpoint's commit log: without a hint they see a commit at their next poll, and
-without names a store is `op0` and its columns have Spark's names. Nodes that have the location among their
-`--checkpoint-root` need no other word of the query. Rule: no failure here stops the query. A separate thread calls
-Redis, so that a Redis that hangs delays neither a batch nor other listeners.
+without names a store is `op0` and its columns have Spark's names. Nodes with a `--checkpoint-root` above the location
+need no other configuration for the query. Rule: no failure here stops the query. A separate thread calls Redis, so that
+a Redis that hangs delays neither a batch nor other listeners.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ log = logging.getLogger(__name__)
 _FAILED = {"action": "announce-failed"}
 
 RETRY_MS = 1000
-"""Pause before the next try after Redis failed, and between looks for a plan while no commit arrives."""
+"""Pause before the next try after Redis failed, and between polls for a plan while no commit arrives."""
 
 REPEAT_MS = 60_000
 """Interval of resending the names, so that a Redis that was emptied gets them back."""
@@ -225,7 +225,7 @@ class Announced:
         return True
 
     def _locate(self) -> Announcement | None:
-        """Return the announcement of the location without names; None where it cannot be told, or has a secret."""
+        """Return the announcement of the location without names; None if it cannot be announced, or has a secret."""
         try:
             location = self._query.checkpoint()
             if masked_location(location) != location:
@@ -239,8 +239,8 @@ class Announced:
             return None
 
     def _describe(self) -> Announcement | None:
-        """Return the announcement, once a batch with stateful operators has been planned; of a query without them, its
-        location alone.
+        """Return the announcement once a batch with stateful operators has been planned. For a query without stateful
+        operators, return that of its location alone.
         """
         if self._plans_left == 0:
             return self._location

@@ -180,7 +180,7 @@ def _is_valid_name(name: str) -> bool:
 
 
 def _is_sayable(output: Output, columns: Sequence[PlanColumn]) -> bool:
-    """Whether a message has room for it."""
+    """Whether a message has room for the output: for its columns and its type."""
     return len(columns) <= MAX_COLUMNS and 0 < len(output.type) <= MAX_TYPE_CHARACTERS
 
 
@@ -255,7 +255,7 @@ _STORED: Mapping[str, tuple[ResultFunction, int]] = {
     "BitXorAgg": ("bit_xor", 1),
     "Product": ("product", 1),
 }
-"""Functions whose result is their first buffer, as it is stored, with how many they store."""
+"""Functions whose result is their first buffer as stored, with the number of their buffers."""
 
 _MOMENTS: Mapping[str, tuple[ResultFunction, int]] = {
     "VariancePop": ("var_pop", 3),
@@ -275,7 +275,7 @@ _MOMENTS: Mapping[str, tuple[ResultFunction, int]] = {
     "RegrIntercept": ("regr_intercept", 7),
     "RegrIntercept42": ("regr_intercept_4_2", 7),
 }
-"""Functions over doubles, with how many they store."""
+"""Functions over doubles, with the number of their buffers."""
 
 _COLLECTING: Mapping[str, ResultFunction] = {"CollectList": "collect_list", "CollectSet": "collect_set"}
 

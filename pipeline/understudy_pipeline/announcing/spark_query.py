@@ -114,13 +114,13 @@ def _function(expression: JavaObject) -> Function:
     function = expression.aggregateFunction()
     kind = _class(function)
     if kind in _STATISTICS and not function.nullOnDivideByZero():
-        kind = f"Legacy{kind}"  # by spark.sql.legacy.statisticalAggregate: NaN, where null is the rule
+        kind = f"Legacy{kind}"  # with spark.sql.legacy.statisticalAggregate the result is NaN instead of null
     elif kind == "Corr" and " OR " not in function.evaluateExpression().toString():
-        kind = "Corr42"  # Spark up to 4.2 does not ask whether one or the other column is constant
+        kind = "Corr42"  # Spark up to 4.2 does not check whether one of the columns is constant
     elif kind == "RegrIntercept" and not function.mergeExpressions().apply(1).toString().startswith("if"):
         kind = "RegrIntercept42"  # Spark up to 4.2 divides averages by n and multiplies them again to merge them
     elif kind == "RegrR2" and "xMk" in function.evaluateExpression().toString().partition("yMk")[0]:
-        kind = "RegrR2Of3"  # Spark 3 asks the other way round which column is constant: its result is not known here
+        kind = "RegrR2Of3"  # Spark 3 checks the two columns for a constant the other way round: not computed here
     return Function(kind, expression.resultId().id(), function.aggBufferAttributes().size())
 
 

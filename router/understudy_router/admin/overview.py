@@ -70,7 +70,7 @@ class RecentSnapshots:
         return self._last
 
     def end(self) -> None:
-        """Look no more: the router stops."""
+        """Cancel the background query: the router stops."""
         if self._looking is not None:
             self._looking.cancel()
 

@@ -1,8 +1,8 @@
 """Results of repeated samples of a router: the trend of a lag, the pace of commits, and the recent reads (pure; time is
 passed in).
 
-Reads are the last minute's, per store the last one or two minutes'; for other reads than lookups, the recent calls to
-nodes and how they ended for readers.
+The rates of lookups are over the last minute, by store over the last one or two minutes. Other reads have two rates:
+calls to nodes that failed, and requests of readers that failed.
 """
 
 from __future__ import annotations
@@ -222,7 +222,7 @@ class ReadRates:
         self._stores = StoreReadRates()
 
     def see(self, now_ms: float) -> Rates:
-        """Look at the counters now. Return the rates over the last minute."""
+        """Read the counters now. Return the rates over the last minute."""
         served, seen = self._served, self._seen
         requests = self._requests.ended(KIND_OF)
         now = ReadCounts(now_ms, served.answers, served.errors, served.refused_by_bound, dict(self._calls), requests)
@@ -253,7 +253,7 @@ class StoreReadRates:
         self._marked_ms = -math.inf
 
     def see(self, now_ms: float, stores: Mapping[str, StoreReads]) -> dict[str, StoreServed]:
-        """Look at the counters now."""
+        """Read the counters of stores now. Return each store's reads since the older mark."""
         now = {
             name: StoreCounts(each.answers, each.refused_by_bound, tuple(each.staleness_ms.counts))
             for name, each in stores.items()
@@ -264,7 +264,7 @@ class StoreReadRates:
 
 
 def rates_between(before: ReadCounts, now: ReadCounts) -> Rates:
-    """Return the rates of the reads between two looks."""
+    """Return the rates of reads between two readings of the counters."""
     took_s = (now.at_ms - before.at_ms) / 1000
     if took_s * 1000 < MIN_MS:
         return Rates()
@@ -283,7 +283,7 @@ def _failed_calls(before: ReadCounts, now: ReadCounts) -> Iterator[tuple[CallKin
     for kind in CallKind:
         ended = {each: now.calls.get((kind, each), 0) - before.calls.get((kind, each), 0) for each in CallOutcome}
         failed = sum(ended.values()) - ended[CallOutcome.ANSWERED]
-        # Dead nodes are asked for heartbeats, too: the indicators of nodes and of the bus say so.
+        # Calls for heartbeats also go to dead nodes, which the indicators of nodes and of the bus report.
         if failed >= MIN_FAILED_CALLS and kind is not CallKind.MEMBERSHIP:
             yield kind, round(100 * failed / sum(ended.values()), 2)
 
@@ -303,7 +303,7 @@ def _failed_requests(before: ReadCounts, now: ReadCounts) -> Iterator[tuple[Call
 
 
 def served_between(before: StoreCounts, now: StoreCounts) -> StoreServed:
-    """Return the reads of a store between two looks."""
+    """Return the reads of a store between two readings of its counters."""
     answers = now.answers - before.answers
     staleness = [after - earlier for earlier, after in zip(before.staleness, now.staleness, strict=True)]
     p99 = upper_bound(STALENESS_BOUNDS_MS, staleness, P99)

@@ -79,7 +79,7 @@ class NeighbourApplications:
     """The other applications on the bus, looked up while no node of this application is heard."""
 
     def __init__(self, gossip: Gossip, tables: Tables, watcher: ClusterWatcher, *, where: str, clock: Clock) -> None:
-        """Prepare to look on the bus; `where` names it, without its password."""
+        """Prepare to search the bus; `where` names it, without its password."""
         self._gossip = gossip
         self._tables = tables
         self._watcher = watcher
@@ -100,7 +100,7 @@ class NeighbourApplications:
         return unheard_fix(self._gossip.application_id, self._found, where=self._where)
 
     async def run(self) -> None:
-        """Look every few seconds while no node is heard, and log it less and less often."""
+        """Search every few seconds while no node is heard, and log it less and less often."""
         reminder = Reminder()
         looked_ms = float("-inf")
         while True:

@@ -325,10 +325,10 @@ class ClusterWatcher:
                 self._agreement.take(heard)
 
     def take_nodes(self, seen: list[AgedHeartbeat]) -> None:
-        """Wait for the assignment: it says which nodes are known."""
+        """Do nothing before the assignment is read: it says which nodes are known."""
 
     async def take_keys(self, seen: list[AgedHeartbeat], assignment: Assignment | None) -> None:
-        """Add what the keys of the bus say. A node without a key stays: it may answer all the same."""
+        """Take the assignment and the heartbeats of the bus's keys. A node without a key stays: it may still answer."""
         now_ms = self._clock.monotonic_ms()
         if assignment is not None:
             self._agreement.take(assignment)  # first: it says which nodes are known
@@ -366,7 +366,7 @@ class ClusterWatcher:
         known = self._tables.nodes.get(heartbeat.node_id)
         if self._tables.heard(heartbeat, age_ms=age_ms, now_ms=self._clock.monotonic_ms()):
             self._nodes_moved |= known is None or known.heartbeat.endpoint != heartbeat.endpoint
-            if known is None or not self._tables.has_catalogue_digest:  # else a thousand a second bring no news
+            if known is None or not self._tables.has_catalogue_digest:  # else one of a thousand a second
                 self.catalogue.news.set()
 
     async def _read_when_wanted(self) -> None:

@@ -63,7 +63,7 @@ class NodeSaid(NamedTuple):
 
 
 class Listing(NamedTuple):
-    """The leases that nodes hold, by node, and the nodes that did not say."""
+    """The leases that nodes hold, by node, and the nodes that did not answer."""
 
     by_node: Mapping[str, list[Mapping[str, Any]]]
     unanswered: list[str]
@@ -163,7 +163,7 @@ class SnapshotLeases:
     async def _asked(
         self, path: str, body: bytes, decode: Callable[[bytes], T]
     ) -> dict[str, T | NodeSaid | NodeCallError]:
-        """Return what each node that lives says, by node."""
+        """Call each live node. Return the replies, by node."""
         nodes = list(self._tables.nodes.items())
 
         async def ask(node: NodeReport) -> T | NodeSaid | NodeCallError:
@@ -203,14 +203,14 @@ def _merged(entries: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def _why(said: object) -> str:
-    """Return what a node said instead of an answer."""
+    """Return the reason why a node did not answer: its problem, or the failure of the call."""
     if isinstance(said, NodeSaid):
         return f"{said.problem.get('detail', said.status)!s:.200}"
     return said.what if isinstance(said, NodeCallError) else ""
 
 
 def _passed_on(kind: ProblemType, said: NodeSaid) -> Problem:
-    """Return the problem of a node as this router's own."""
+    """Return the problem of a node as a problem of this router, to pass on to the reader."""
     fix, given = said.problem.get("fix"), said.problem.get(RETRY_AFTER)
     retry_after_s = given if type(given) is int and given > 0 else 1
     return Problem(

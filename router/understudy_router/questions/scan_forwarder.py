@@ -65,16 +65,16 @@ MAX_SMALL_BYTES: Final = 64 * 1024
 """Limit on a reply without rows."""
 
 MAX_MISSED_BYTES: Final = 64 * 1024 * 1024
-"""Limit on the events that watchers missed: 4 MiB of them, and those of one version."""
+"""Limit on a reply with missed events. A node ends it after 4 MiB, but sends at least one version whole."""
 
 EXPORT_PART_S: Final = 8.0
 """Time, beside the deadline of a read, within which a node makes a part of an export: parts wait for their turn."""
 
 AGREE_TURNS: Final = 3
-"""Number of times that nodes are asked until they say the same version."""
+"""Most times that nodes are asked for their version until all name the same one."""
 
 AGREE_S: Final = 0.02
-"""Time between two of these: a commit becomes visible on all nodes within moments."""
+"""Time between two such rounds: a commit becomes visible on all nodes within moments."""
 
 ATTEMPT_S: Final = 1.0
 """Time of an attempt, beyond what the page takes, while other candidates are left."""
@@ -95,7 +95,7 @@ class Call(Generic[T]):
     max_bytes: int
     decode: Callable[[bytes], T]
     accept: str = ""
-    """The media type of a reply that is no JSON."""
+    """The media type of a reply that is not JSON."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,8 +159,8 @@ class ScanForwarder:
         return await self._of_replica(route, scan.partition, bound, call, monotonic() + EXPORT_PART_S)
 
     async def history(self, route: StoreRoute, hop: HistoryHop) -> bytes:
-        """Return a page of the history of a key, as the JSON behind the key, by the first replica that can read it.
-        Raises the problem of one that cannot be read.
+        """Return a page of the history of a key, as the JSON after the key, from the first replica that can read it.
+        Raises the problem of a history that cannot be read.
         """
         call = Call(CallKind.SCAN, HISTORY_PATH, hop.encode(), MAX_HISTORY_BYTES, decode_history)
         return await self._of_replica(route, hop.partition, NO_BOUND, call, monotonic())

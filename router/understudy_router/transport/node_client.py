@@ -299,7 +299,7 @@ class NodeClient:
         late = HopFailure(WireError.TIMEOUT, "it waited for a connection until its deadline")
         self._failed(self._waiting.take_late(now_ms), late, sent=False)
         for connection, hop in list(self.pool.busy.items()):
-            # Nearly every hop: no deadline in it has passed, so its requests need no look.
+            # Nearly every hop: no deadline in it has passed, so its requests need no check.
             if hop.first_until_ms > now_ms:
                 continue
             if hop.is_over(now_ms):

@@ -1,7 +1,7 @@
-"""The access check of a service: every request passes it before routing, in the protocol and by ASGI.
+"""The access check of a service: every request passes it before routing, in the protocol or in ASGI.
 
-The protocol asks `lookup` and `peer` for requests that it can answer without ASGI. Requests that they do not grant go
-on by ASGI, where `admitted` grants them or answers with the problem: refusing is written once.
+The protocol calls `lookup` and `peer` for requests that it can answer without ASGI. If they do not grant a request, it
+takes the ASGI way, where `admitted` grants it or answers with the problem. So refusals are implemented only once.
 
 A service listens beyond loopback without credentials, or without TLS for them, only by an explicit setting.
 """
@@ -74,7 +74,7 @@ class Guard(NamedTuple):
 
 
 def exposure_of(host: str, guard: Guard, *, insecure_bind: bool) -> Exposure | None:
-    """Return what is open to other machines; None: nothing. Raises SettingsError unless `insecure_bind` allows it."""
+    """Return the exposure to other machines, or None. Raises SettingsError unless `insecure_bind` allows it."""
     exposure = None if is_loopback(host) else _exposure(guard)
     if exposure is None or insecure_bind:
         return exposure
@@ -106,8 +106,8 @@ log = logging.getLogger(__name__)
 AUTHORIZATION = "understudy.authorization"
 IS_KNOWN = "understudy.is_known"
 REGRANT = "understudy.regrant"
-"""The keys in the scope of a request that hold what it was granted, whether its credential still counts, and what it is
-granted by now.
+"""Keys in the scope of a request: for its grant, for a function that checks whether its credential still counts, and
+for one that returns its current grant.
 """
 
 ISSUER_LIMIT_S = 3.0
@@ -118,10 +118,10 @@ _LOOKUPS = (b"keys/", b"keys?", b"lookup")
 
 
 Choose = Callable[[bytes, Principal], str | None]
-"""A function that returns the application of a path for a principal; None where no single one answers.
+"""A function that returns the application of a path for a principal; None if no single application answers.
 
-It raises the problem of an unknown or ambiguous application. Applications and stores that the principal does not see
-are answered like missing ones.
+It raises the problem of an unknown or ambiguous application. Applications and stores that the principal may not see
+count as missing.
 """
 
 _NAME_AT = len(APPLICATIONS)
@@ -130,16 +130,16 @@ _ENCODED = frozenset("%?#")
 
 
 class ServedApplications:
-    """The applications of a service, as the access check looks at them."""
+    """The applications of a service, for the access check."""
 
     def __init__(self) -> None:
         self.own = ""
         """The application of a process that serves one. Until it is set, grants limited to applications never match."""
         self.choose: Choose | None = None
-        """The choice of a service of many."""
+        """The function of a process with many applications that chooses one."""
 
     def of(self, raw_path: bytes, principal: Principal) -> str | Problem | None:
-        """Return the application of a request; None where no single one answers, or the problem that it is unknown."""
+        """Return the application of a request, None if no single one answers, or the problem that it is unknown."""
         try:
             if self.choose is not None:
                 return self.choose(raw_path, principal)
@@ -151,8 +151,8 @@ class ServedApplications:
         return name if is_here else unknown_application(name)
 
     def of_store(self, target: bytes, *, is_needed: bool) -> tuple[str, int] | None:
-        """Return the application of a target below a store, and where the name of the store begins; None where the
-        target has to be decoded or chosen first. `is_needed`: what is granted depends on the application.
+        """Return the application of a target below a store, and the offset of the store's name. Return None if the
+        target must be decoded first, or the application chosen. `is_needed`: the grant depends on the application.
         """
         if target.startswith(STORES):
             is_known = self.choose is None and bool(self.own)
@@ -188,9 +188,9 @@ class Access:
         cors: Cors | None = None,
         root_path: str = "",
     ) -> None:
-        """Load the rules. `exposure`: what is open to other machines, because `insecure_bind` allows it. `cors`: pages
-        of which other origins may read from the service; None for no page. `root_path`: the prefix under which a proxy
-        publishes the service.
+        """Load the rules. `exposure`: what is open to other machines, because `insecure_bind` allows it. `cors`: the
+        other origins whose pages may read from the service; None: no other origin. `root_path`: the prefix under which
+        a proxy publishes the service.
         """
         self.cors = cors
         self.root_path = root_path
@@ -218,7 +218,7 @@ class Access:
     # ---- the protocol's way
 
     def lookup(self, target: bytes, presented: Presented | None) -> Authorization | None:
-        """Return what a GET of one key is granted. None: the ASGI way decides."""
+        """Return the grant of a GET of one key; None: the ASGI way decides."""
         if presented is None:
             return None
         granted, known = presented.granted, self._known
@@ -238,7 +238,7 @@ class Access:
         return granted.authorization
 
     def _granted(self, target: bytes, presented: Presented) -> Granted | None:
-        """Return what lookups in the store of this target are granted."""
+        """Return the grant of lookups in the store of this target."""
         principal, rates = self._principal(presented), self._known.rates
         if principal is None or presented.proven is None:
             return None
@@ -251,7 +251,7 @@ class Access:
         return None if found is None else Granted(presented.proven, target[: end + 1], found, application)
 
     def _held(self, principal: Principal, application: str | None) -> Problem | None:
-        """Return the problem of a principal or application that is above its rate; None counts as a request of now."""
+        """Return a problem if a principal or an application is above its rate; else count the request, return None."""
         rates, now_s = self._known.rates, self._now_s()
         if rates is None or principal.is_peer:
             return None
@@ -283,7 +283,7 @@ class Access:
         return self._decided(scope, presented, app)
 
     def _after(self, awaited: asyncio.Task[None], presented: Presented | None, app: App) -> App:
-        """Return an application that decides when an issuer has answered for a token's key, or took too long."""
+        """Return an application that decides once the issuer of a token's key has answered or timed out."""
 
         async def decide_then(scope: Scope, receive: Receive, send: Send) -> None:
             await asyncio.wait([awaited], timeout=ISSUER_LIMIT_S)
@@ -327,7 +327,7 @@ class Access:
         return None if isinstance(found, Problem) else found
 
     def _signing(self, scope: Scope) -> Signing:
-        """Return how the browser that sends this request signs in and out."""
+        """Return the actions by which the browser of this request signs in and out."""
         peer = peer_of(scope)
 
         def sign_in(text: str) -> str | Problem:
@@ -354,10 +354,10 @@ class Access:
     def decide(
         self, method: str, raw_path: bytes, presented: Presented | None, trouble: TlsTrouble | None = NO_CERTIFICATE
     ) -> tuple[Authorization | Problem, str | None]:
-        """Return what a request is granted, or why it is refused, and its application. A refusal is counted. `trouble`:
-        why the certificate of the connection is not a peer's; it does not count where no certificates are required.
+        """Return the grant of a request or the problem of its refusal, and its application. Count refusals. `trouble`:
+        why the certificate of the connection is not a peer's. It is ignored if no certificates are required.
         """
-        # One function, so that the order of the refusals is seen: no answer may say more than the one before it.
+        # One function, to show the order of the refusals: no refusal may reveal more than the one before it.
         try:
             need: Need | Problem = need_of(method, raw_path)
         except UnderstudyError as error:
@@ -395,7 +395,7 @@ class Access:
         return Problem(ProblemType.UNAUTHENTICATED, why.told, "header Authorization", _HOW)
 
     def _note_refused(self, problem: Problem, scope: Scope, presented: Presented | None) -> None:
-        """Write a refusal to the audit log. Of the credential it shows only the id of a known key."""
+        """Write a refusal to the audit log, with no part of the credential except the id of a known key."""
         asked = asked_of(scope["raw_path"], scope.get("query_string", b""))
         key = None if presented is None else self._known.key_of(presented)
         key_id = "" if key is None or isinstance(presented, PresentedToken) else key.key_id
@@ -406,14 +406,14 @@ class Access:
         self.audit.refused(AuditedRequest(principal, peer_of(scope), scope["method"], asked), reason, key_id=key_id)
 
     def key_refused(self, principal: Principal, peer: str, method: str, target: bytes) -> None:
-        """Write to the audit log that a request asked for a key which its credential does not cover."""
+        """Write to the audit log that a request named a key outside of its credential's grant."""
         path, _, query = target.partition(b"?")
         self.audit.refused(AuditedRequest(principal, peer, method, asked_of(path, query)), ProblemType.FORBIDDEN.slug)
 
     # ---- the service's side
 
     def start(self) -> None:
-        """Begin to watch the files, on the running loop. Log when the service is open to other machines."""
+        """Begin to watch the files, on the running loop. Log a warning if the service is exposed to other machines."""
         if self.exposure is not None:
             log.warning(
                 "INSECURE: other machines may reach this service, and %s (insecure_bind)",
@@ -455,7 +455,7 @@ _HOW = (
 
 
 def authorization_of(scope: Scope) -> Authorization:
-    """Return what a request was granted: everything, where no credential is needed."""
+    """Return the grant of a request. It is everything if no credential is needed."""
     found: Authorization = scope.get(AUTHORIZATION, UNGUARDED)
     return found
 
@@ -466,14 +466,14 @@ def session_name(scope: Scope) -> str | None:
 
 
 def is_known(scope: Scope) -> Callable[[], bool]:
-    """Return a function that says whether the credential still counts: endless answers call it now and then."""
+    """Return a function that returns whether the credential still counts. Endless answers call it now and then."""
     found: Callable[[], bool] = scope.get(IS_KNOWN, lambda: True)
     return found
 
 
 def regranted(scope: Scope, before: Authorization) -> Authorization | None:
-    """Return what a request that was granted `before` is granted by now; None if nothing: endless answers call it now
-    and then.
+    """Return the current grant of a request that was granted `before`; None if it has lost it. Endless answers call
+    this now and then.
     """
     regrant: Callable[[Authorization], Authorization | None] | None = scope.get(REGRANT)
     return before if regrant is None else regrant(before)

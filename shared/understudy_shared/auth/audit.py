@@ -1,8 +1,8 @@
 """The audit log: refusals, operators' reads, changes and sign-ins. Granted lookups have no line.
 
 Each event is one structured line of the logger `understudy_shared.auth.audit`. It has a mark of a key, never the key.
-Requests cannot fill a disk: equal refusals and equal looks have one line in a minute, and each kind of line has a
-budget. Lines that are left out are counted, in the next line and as a metric.
+Requests cannot fill a disk: equal refusals and equal reads share one line per minute, and each kind of line has a
+budget. Dropped lines are counted in the next line and as a metric.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from understudy_shared.http.target import (
 )
 
 MAX_SHOWN_CHARS = 200
-"""Limit on the characters of a path or a name in a line, which so has a bounded length."""
+"""Limit on the characters of a path or a name, so that lines have a bounded length."""
 
 _CALLS = frozenset(("keys", "lookup", "history", "metadata", "scan", "count", "export", "watch"))
 _FIXED = frozenset(("livez", "healthz", "readyz", "metrics", "openapi.json", "docs"))
@@ -40,8 +40,8 @@ UNKNOWN_ROUTE = "unknown"
 
 
 class Asked(NamedTuple):
-    """The subject of a request. `key` is its key as it was sent: it goes into no line. `application`: if the path names
-    it.
+    """The subject of a request. `key` is its key as it was sent, which is never logged. `application` is set if the
+    path names it.
     """
 
     route: str
@@ -91,7 +91,7 @@ def mark_of(secret: bytes, asked: Asked) -> str:
 
 
 def shown(text: str) -> str:
-    """Make a text that a client wrote fit for a line."""
+    """Make a text from a client safe for a log line."""
     return printable(text[:MAX_SHOWN_CHARS])
 
 
@@ -110,7 +110,7 @@ NOTES = "understudy.audit"
 
 
 class Audited(StrEnum):
-    """The kinds of lines, which are their `action`."""
+    """The kinds of lines. Each is the `action` of its lines."""
 
     REFUSED = "audit-refused"
     CHANGE = "audit-change"
@@ -120,7 +120,9 @@ class Audited(StrEnum):
 
 
 _OF_STRANGERS = (1.0, 60.0)
-"""Lines a second, and at once, that requests without a right may cause: at most 50 MB a day of 500 bytes each."""
+"""The budget for requests without a right: lines per second, and lines at once. At 500 bytes each, that is at most
+50 MB a day.
+"""
 _OF_OPERATORS = (10.0, 200.0)
 _BUDGETS = {
     Audited.REFUSED: _OF_STRANGERS,
@@ -145,10 +147,10 @@ class AuditLog:
 
     def __init__(self, secret: bytes | None = None, clock: Clock | None = None) -> None:
         self.dropped = dict.fromkeys(Audited, 0)
-        """Numbers of lines that were left out because their kind had used up its budget."""
+        """The number of dropped lines of each kind, because its budget was used up."""
         self._secret = secret or secrets.token_bytes(32)
         self._clock: Clock = clock or SystemClock()
-        # One filter per kind, so that a flood of one displaces no other. The budgets bound the lines, and count them.
+        # One filter per kind, so that a flood of one kind does not displace others. Budgets bound and count the lines.
         self._throttles = {kind: LogThrottle(forgets=True) for kind in Audited}
         now_s = self._clock.monotonic_ms() / 1000
         self._budgets = {
@@ -157,7 +159,7 @@ class AuditLog:
         self._told = dict.fromkeys(Audited, 0)
 
     def refused(self, event: AuditedRequest, reason: str, *, key_id: str = "") -> None:
-        """Log that a request was refused, before anything was done. `key_id`: of the credential, if that is known."""
+        """Log that a request was refused before anything was done. `key_id` is set if the credential is known."""
         fields = {"reason": reason, **({"key_id": key_id} if key_id else {})}
         self._write(Audited.REFUSED, event, "refused", fields, same=reason)
 
@@ -174,7 +176,7 @@ class AuditLog:
             log.warning("%d keys were added, %d removed", len(added), len(removed), extra=extra)
 
     async def watch(self, app: App, scope: Scope, receive: Receive, send: Send, principal: Principal) -> None:
-        """Answer a request by `app`. If it is for operators, or ends with 403, log it with its outcome."""
+        """Let `app` answer a request. If it is for operators, or ends with 403, log it with its outcome."""
         is_admin = scope["raw_path"].startswith(PREFIX)
         notes: dict[str, object] = {}
         scope[NOTES] = notes
@@ -218,7 +220,7 @@ class AuditLog:
         *,
         same: str | None = None,
     ) -> None:
-        """Write a line, unless it repeats: one line for each peer, principal and route with the same `same`."""
+        """Write a line, unless it repeats one with the same peer, principal, route and `same`."""
         principal, peer, method, asked = event
         left_out: dict[str, int] | None = {}
         if same is not None:
@@ -248,7 +250,9 @@ class AuditLog:
         return is_granted
 
     def _left_out(self, kind: Audited) -> dict[str, int]:
-        """Return how many lines of this kind the budget dropped since the last; no line like it was left out so far."""
+        """Return the counts for a new line: 0 equal lines were left out, and how many of its kind the budget dropped
+        since the last line of that kind.
+        """
         dropped, self._told[kind] = self.dropped[kind] - self._told[kind], self.dropped[kind]
         return {"left_out": 0, **({"dropped": dropped} if dropped else {})}
 

@@ -1,6 +1,6 @@
-"""Known credentials: by the files of keys and secrets, by sessions that keys began, by tokens of issuers.
+"""Known credentials: keys and secrets from files, sessions that keys began, and tokens of issuers.
 
-A thread polls the files, and tasks ask issuers: their results count from the next request on.
+A thread polls the files, and tasks ask issuers. Their results apply from the next request on.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ LOOK_EVERY_S = 1.0
 """Interval of polling the files: a revoked key is refused within two seconds."""
 
 CREDENTIALS, ISSUERS = "credentials", "issuers"
-"""The causes of degradation: files of credentials cannot be used, issuers do not give their keys."""
+"""The causes of degradation: a file of credentials cannot be used, or an issuer does not return its keys."""
 
 MAX_TOKENS = 10_000
-"""Number of cached tokens, 2 KiB each. Others are checked again when they come."""
+"""Number of cached tokens, 2 KiB each. Other tokens are checked again at each request."""
 
 
 class Refused(StrEnum):
-    """The reason why a request was refused: the labels of the metric."""
+    """The reasons why requests are refused. They are labels of the metric."""
 
     NO_CREDENTIAL = "no-credential"
     UNKNOWN_CREDENTIAL = "unknown-credential"
@@ -74,7 +74,7 @@ class KnownCredentials:
         self.keys = self._in_files()
         """Keys by id, and tokens that were verified."""
         self._tokens: dict[str, None] = {}
-        """The ids that are of tokens; the oldest first."""
+        """The ids in `keys` that belong to tokens, the oldest first."""
         self._issuers: TrustedIssuers | None = None
         self._next: asyncio.TimerHandle | None = None
         self.rates: RateLimiter | None = None
@@ -86,7 +86,7 @@ class KnownCredentials:
         return f"KnownCredentials({len(self.keys)})"
 
     def principal(self, presented: Presented) -> Principal | None:
-        """Return the principal of a key or token; None if it is unknown, revoked, expired, or new."""
+        """Return the principal of a key or token; None if it is unknown, revoked, expired, or not checked yet."""
         key = self.keys.get(presented.key_id)
         if key is None or not (presented.proven is key or presented.proves(key)) or key.expires_s <= self._now_s():
             return None
@@ -106,7 +106,7 @@ class KnownCredentials:
         return found
 
     def _checks(self, token: PresentedToken) -> bool:
-        """Whether an unknown token is good. It is then cached; else `bad` says why."""
+        """Check an unknown token. If it is good, cache it and return True; else set its `bad` to the reason."""
         if token.bad is None and self._issuers is not None:
             try:
                 self._keep(self._issuers.checked(token, self._now_s()))
@@ -154,7 +154,7 @@ class KnownCredentials:
         self.keys[token.key_id] = token
 
     def _forget_tokens(self) -> None:
-        """Forget the checked tokens: their issuer has other keys, or grants other things."""
+        """Forget the checked tokens, because an issuer has other keys or other grants."""
         for key_id in self._tokens:
             self.keys.pop(key_id, None)
         self._tokens.clear()
@@ -191,7 +191,7 @@ class KnownCredentials:
         self._next = asyncio.get_running_loop().call_later(LOOK_EVERY_S, self._look_beside)
 
     def _look_beside(self) -> None:
-        """Look in a thread: a file system may hang, and a large file takes longer than a lookup may wait."""
+        """Poll in a thread: a file system may hang, and a large file takes longer than a lookup may wait."""
         if self._issuers is not None:
             self._issuers.look()
         looking = asyncio.get_running_loop().run_in_executor(None, self._read)
@@ -229,9 +229,9 @@ class KnownCredentials:
         return {**keys, **self._identity.keys} if self._accepts_peers else dict(keys)
 
     def _limit(self) -> None:
-        """Apply the limits of the file; while they do not change, the counts stay."""
+        """Apply the limits of the file. If they have not changed, keep the counts."""
         limits = StoredLimits() if self._file is None else self._file.value.limits
-        if self.rates is None or repr(self.rates.limits) != repr(limits):  # the order of patterns counts, too
+        if self.rates is None or repr(self.rates.limits) != repr(limits):  # the order of patterns matters, too
             self.rates = RateLimiter(limits) if limits.is_on else None
 
     def _trust_issuers(self) -> None:
@@ -252,5 +252,5 @@ def _said(refused: Refused, what: str) -> UnknownCredential:
 
 
 def _stored(key: ApiKey) -> tuple[object, ...]:
-    """Return the values of a key in a file for comparison: parsing makes new objects each time."""
+    """Return comparable values of a key in a file, because parsing makes new objects each time."""
     return key.digest, key.expires_s, key.principal.name, key.principal.grants

@@ -1,8 +1,8 @@
 """The secret that the nodes and routers of one application share, and the credential that they show each other.
 
-The secret itself never travels. Each service derives a key of it, for its application: it sends the key of the first
-secret in the file, and nodes accept the key of any. To replace a secret, write the new one below the old one
-everywhere, then exchange the two, then remove the old one.
+The secret itself is never sent. Each service derives a key from it for its application. It sends the key of the first
+secret in the file; nodes accept the key of any secret in the file. To replace a secret, write the new one below the old
+one everywhere, then swap the two, then remove the old one.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def parse_cluster_secrets(data: bytes) -> tuple[bytes, ...]:
 
 @dataclass(slots=True)
 class _Shown:
-    """The credentials that follow from the secrets in the file."""
+    """The credentials that are derived from the secrets in the file."""
 
     header: bytes = b""
     keys: Mapping[str, ApiKey] = field(default_factory=dict)
@@ -48,12 +48,12 @@ class _Shown:
 
 
 class ClusterIdentity:
-    """The identity that a service shows to the nodes of its application or fleet, and by which it knows them."""
+    """The identity that a service shows to the nodes of its application or fleet, and by which it recognizes peers."""
 
     def __init__(
         self, file: WatchedFile[tuple[bytes, ...]] | None, application_id: str, tls: ServiceTls | None = None
     ) -> None:
-        """Read the file; without one the service shows no key, and knows no peer. `tls`: its certificates, if any."""
+        """Read the file; without it the service sends no key and recognizes no peer. `tls`: its certificates."""
         self.file = file
         self.tls = tls
         self.audit_secret: bytes | None = None
@@ -67,7 +67,7 @@ class ClusterIdentity:
         return f"ClusterIdentity({self._name}, {len(self.keys)} keys)"
 
     def within(self, application_id: str) -> ClusterIdentity:
-        """Return the same identity, whose calls are for one application of a fleet. It follows the file, too."""
+        """Return the same identity for calls to one application of a fleet. It also follows changes of the file."""
         inner = copy(self)
         inner._names = naming(application_id)  # noqa: SLF001  # of the same class
         return inner
@@ -97,7 +97,7 @@ class ClusterIdentity:
         return None if self.tls is None else self.tls.failed_to_connect(host, error)
 
     def look(self) -> bool:
-        """Read the files if they changed; True when there are other secrets. It blocks."""
+        """Read the files if they changed. Return whether the secrets changed. Blocks."""
         if self.tls is not None:
             self.tls.look()
         if self.file is None or not self.file.look():

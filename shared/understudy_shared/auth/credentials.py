@@ -29,7 +29,7 @@
 A principal may have two keys at a time, so that one replaces the other without a pause. An operator maps an issuer's
 claims to roles. A claim that is missing, or of another type than expected, grants nothing.
 
-A key is added at the end of the file, or cut out. All else stays as the operator wrote it.
+Edits append a key to the file, or cut one out. The rest stays as the operator wrote it.
 """
 
 from __future__ import annotations
@@ -66,13 +66,13 @@ from understudy_shared.base.texts import clipped, did_you_mean
 from understudy_shared.http.opener import is_loopback
 
 MAX_ROLE_VALUES = 1000
-"""Limit on the roles or groups of a claim that are read."""
+"""Number of roles or groups that are read from a claim. Further ones are ignored."""
 
 MAX_CLAIM_CHARS = 256
 
 
 MAX_KEYS = 10_000
-"""Limit on the keys, of a fifth of a kilobyte each; a key is for a program, not for each of its users."""
+"""Limit on the keys, each about 200 bytes. A key is for a program, not for each of its users."""
 
 MAX_PREFIX_COLUMNS = 16
 
@@ -87,7 +87,7 @@ BUILT_IN: Mapping[str, tuple[Grant, ...]] = {
 
 MAX_ISSUERS = 8
 Algorithm = Literal["RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA"]
-"""Signatures by a private key. A verifier of signatures by a shared secret could make tokens itself."""
+"""Algorithms that sign with a private key. With a shared secret, every verifier could make tokens itself."""
 
 _Rate = Annotated[float, Field(gt=0, le=1e6, allow_inf_nan=False)]
 _IssuerName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]{1,64}$")]
@@ -159,7 +159,7 @@ class StoredIssuer(_Part):
 
 @dataclass(frozen=True, slots=True)
 class Issuer:
-    """An issuer that a service trusts. `name` is ours; `roles` are the grants of each value of the claim with roles."""
+    """A trusted issuer. `name` is the operator's name for it; `roles` the grants for each value of the roles claim."""
 
     name: str
     stored: StoredIssuer
@@ -171,7 +171,7 @@ class Issuer:
         return self.stored.keys_url or self.stored.keys_file
 
     def principal_of(self, claims: Mapping[str, object]) -> Principal | None:
-        """Return the principal of a valid token's claims; None when they name no principal."""
+        """Return the principal of a valid token's claims; None if they name no principal."""
         who = claims.get(self.stored.principal_claim)
         if not isinstance(who, str) or not 0 < len(who) <= MAX_CLAIM_CHARS:
             return None
@@ -240,7 +240,7 @@ class CredentialsFile(_Part):
 
 
 def parse_credentials(data: bytes) -> Credentials:
-    """Parse a file. Raises CredentialsError: what is wrong, and where."""
+    """Parse a file. Raises CredentialsError with the fault and its place."""
     file = parse_file(data)
     grants = {**BUILT_IN, **{name: _grants(name, role) for name, role in file.roles.items()}}
     found: dict[str, ApiKey] = {}
@@ -286,7 +286,7 @@ def _patterns(stored: Collection[str] | None) -> frozenset[str]:
 
 
 def _refuse_insecure(url: str, where: str) -> None:
-    """Refuse a URL that lets a man in the middle replace keys and so sign in: TLS or loopback only."""
+    """Refuse a URL without TLS, except for loopback: a man in the middle could replace the keys and sign tokens."""
     try:
         parts = urlsplit(url)
         host = parts.hostname or ""
@@ -298,7 +298,7 @@ def _refuse_insecure(url: str, where: str) -> None:
 
 
 def parse_file(data: bytes) -> CredentialsFile:
-    """Parse the file as it stands. Raises CredentialsError when it is not TOML, or of another form."""
+    """Parse the file without resolving roles. Raises CredentialsError if it is not TOML, or has another form."""
     try:
         return CredentialsFile.model_validate(tomllib.loads(data.decode()))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -347,7 +347,7 @@ def stored_keys(path: Path) -> list[StoredKey]:
 def add_key(
     path: Path, key: NewKey, *, principal: str, roles: Sequence[str], now: datetime, expires_at: datetime | None
 ) -> None:
-    """Write a key's digest to the end of a file, which is made if it is not there. Raises CredentialsError."""
+    """Append a key's digest to a file, which is created if it does not exist. Raises CredentialsError."""
     times = {"created_at": now, **({} if expires_at is None else {"expires_at": expires_at})}
     lines = [
         _KEY_HEAD,
@@ -365,7 +365,7 @@ def add_key(
 
 
 def revoke_key(path: Path, key_id: str) -> None:
-    """Cut a key out of a file. Raises CredentialsError when it is not there."""
+    """Cut a key out of a file. Raises CredentialsError if the file lacks it."""
 
     def without(text: str) -> str:
         before = parse_file(text.encode()).keys

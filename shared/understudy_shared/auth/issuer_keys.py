@@ -1,13 +1,13 @@
 """The key sets of issuers while a service runs: read from files, or fetched over HTTP, and cached. Needs the extra
 `jwt`.
 
-Only a request with a token of an unknown signing key waits for an issuer, and not for long. An issuer that does not
-answer changes nothing for a day: the known keys stay in use.
+A request waits for an issuer only if the signing key of its token is unknown, and not for long. If an issuer does not
+answer, its known keys stay in use for a day.
 
-The check of a token: signed by its issuer, for this service, now. `PyJWT` checks signatures, and nothing else.
+A token must be signed by its issuer, for this service, and be valid now. `PyJWT` only checks the signature.
 
-A token is checked once. Its grants are cached by the digest of its bytes until it ends, so a request with a known one
-costs what one with an API key does.
+A token is checked once. Its grants are cached by the digest of its bytes until it expires, so a request with a known
+token costs as much as one with an API key.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ log = logging.getLogger(__name__)
 _HEADERS = {"accept": "application/json", "user-agent": "understudy"}
 
 FETCH_LIMIT_S = 5.0
-"""Seconds for the answer of an issuer to begin, to go on, and to end."""
+"""Time limit for the answer of an issuer to begin, for each pause in it, and for the whole."""
 
 
 MAX_TIME_S = 1e11
-"""Limit on times: later ones are mistakes (milliseconds, perhaps), and would make a token valid for ever."""
+"""Limit on times. A later one is a mistake (milliseconds, perhaps), and would make a token valid for ever."""
 
 _UNCHECKED = {
     "verify_signature": True,
@@ -56,13 +56,13 @@ MAX_KID_CHARS = 256
 MIN_RSA_BITS = 2048
 
 REFRESH_S = 300.0
-"""Age from which keys are fetched again."""
+"""Age at which keys are fetched again."""
 
 COOL_DOWN_S = 30.0
 """Seconds between two requests to an issuer: forged tokens cannot make us hammer it."""
 
 MAX_AGE_S = 24 * 3600.0
-"""Age up to which keys are used while their issuer does not answer: a withdrawn key is not trusted for ever."""
+"""Age up to which keys are used while their issuer does not answer, so that a withdrawn key is not trusted for ever."""
 
 _CURVES = {"ES256": "P-256", "ES384": "P-384", "ES512": "P-521", "EdDSA": "Ed25519"}
 _EVERY_RSA = frozenset(("RS256", "RS384", "RS512", "PS256", "PS384", "PS512"))
@@ -78,7 +78,7 @@ class PublicKey(NamedTuple):
     key: Any
     algorithms: frozenset[str]
     said: bytes
-    """Its numbers, as the set has them."""
+    """Its numbers as they are in the key set."""
 
 
 def parse_key_set(data: bytes) -> dict[str, PublicKey]:
@@ -127,7 +127,7 @@ def _key_of(member: Mapping[str, Any]) -> PublicKey | None:
 
 
 def _algorithms_of(member: Mapping[str, Any]) -> frozenset[str]:
-    """Return the algorithms that a key may be used for: by its type and curve, and by its `alg` if it has one."""
+    """Return the algorithms that a key may be used for, according to its type, its curve, and its `alg` if set."""
     match member.get("kty"), member.get("crv"):
         case "RSA", _:
             fit = _EVERY_RSA
@@ -139,9 +139,9 @@ def _algorithms_of(member: Mapping[str, Any]) -> frozenset[str]:
 
 
 class KeySetAge:
-    """The age of a key set, and when it may be fetched. Rule: two fetches are COOL_DOWN_S apart at least.
+    """The age of a key set, and when it may be fetched. Rule: two fetches are at least COOL_DOWN_S apart.
 
-    Times are by the clock that ends tokens. If it is set back the cool-down is longer, once.
+    Times are of the same clock as the expiry of tokens. If it is set back, one cool-down is longer.
     """
 
     def __init__(self) -> None:
@@ -151,7 +151,7 @@ class KeySetAge:
         return now_s - self._asked_s >= COOL_DOWN_S
 
     def is_due(self, now_s: float) -> bool:
-        """Whether it is time to fetch again, without a token that needs it."""
+        """Whether a fetch is due even if no token needs it."""
         return self.may_ask(now_s) and now_s - self._read_s >= REFRESH_S
 
     def asked(self, now_s: float) -> None:
@@ -165,7 +165,7 @@ class KeySetAge:
 
 
 def issuer_of(token: bytes, issuers: Mapping[str, Issuer]) -> Issuer:
-    """Return the issuer that a token states; nothing of it was checked yet. Raises BadTokenError."""
+    """Return the issuer that a token names. The token is not checked yet. Raises BadTokenError."""
     stated = _object_in(token.split(b".")[1]).get("iss")
     issuer = issuers.get(stated) if isinstance(stated, str) else None
     if issuer is None:
@@ -174,7 +174,7 @@ def issuer_of(token: bytes, issuers: Mapping[str, Issuer]) -> Issuer:
 
 
 def check_token(presented: PresentedToken, issuer: Issuer, keys: Mapping[str, PublicKey], now_s: float) -> ApiKey:
-    """Check a token, and return its grants and its end (pure). Raises BadTokenError."""
+    """Check a token, and return its grants and its expiry (pure). Raises BadTokenError."""
     header = _object_in(presented.token.split(b".")[0])
     key, algorithm = _key_for(header, issuer, keys)
     try:
@@ -185,7 +185,7 @@ def check_token(presented: PresentedToken, issuer: Issuer, keys: Mapping[str, Pu
 
 
 def _key_for(header: Mapping[str, Any], issuer: Issuer, keys: Mapping[str, PublicKey]) -> tuple[PublicKey, str]:
-    """Return the key that must have signed, from the issuer's set alone: keys in the token itself are ignored."""
+    """Return the key that must have signed the token. It is always from the issuer's set, never from the token."""
     algorithm, kid = header.get("alg"), header.get("kid")
     if not isinstance(algorithm, str) or algorithm not in issuer.stored.algorithms:
         raise BadTokenError("the token has an algorithm that is not accepted")
@@ -206,7 +206,7 @@ def _is_plain(kind: object) -> bool:
 
 
 def _good_for(presented: PresentedToken, issuer: Issuer, claims: Mapping[str, Any], now_s: float) -> ApiKey:
-    """Return the key of signed claims. Clocks may differ by the leeway, at both ends."""
+    """Return the key of signed claims. Clocks may differ by the leeway, at the beginning and the end of the token."""
     audience = claims.get("aud")
     meant_for = audience if isinstance(audience, list) else [audience]
     if claims.get("iss") != issuer.stored.issuer:
@@ -253,11 +253,11 @@ class FetchError(UnderstudyError):
 
 class IssuerKeys:
     def __init__(self, issuer: Issuer, changed: Callable[[], None], now_s: Callable[[], float]) -> None:
-        """Take an issuer. `changed` is called when there are other keys than before."""
+        """Take an issuer. `changed` is called when its keys change."""
         self.issuer = issuer
         self.keys: Mapping[str, PublicKey] = {}
         self.failed: str | None = None
-        """The reason why the last fetch failed; None when it succeeded."""
+        """The reason why the last fetch failed; None if it succeeded."""
         self._changed = changed
         self._now_s = now_s
         self._age = KeySetAge()
@@ -268,7 +268,7 @@ class IssuerKeys:
         return f"IssuerKeys({self.issuer.name}, {len(self.keys)} keys)"
 
     def look(self) -> None:
-        """Fetch the keys if it is time, and forget those that are too old. On the loop, now and then."""
+        """Fetch the keys if that is due, and forget keys that are too old. Called on the loop now and then."""
         now_s = self._now_s()
         if self._age.is_due(now_s):
             self._ask(now_s)
@@ -276,7 +276,7 @@ class IssuerKeys:
             self._use({})
 
     def asked_for(self) -> asyncio.Task[None] | None:
-        """Fetch because a token needs an unknown key. Return the task to wait for; None when it is too early."""
+        """Fetch because a token needs an unknown key. Return the task to wait for; None during the cool-down."""
         now_s = self._now_s()
         if self._asking is None and self._age.may_ask(now_s):
             self._ask(now_s)
@@ -320,10 +320,10 @@ class IssuerKeys:
 
 
 class TrustedIssuers:
-    """The issuers whose tokens are good here, with their keys."""
+    """The trusted issuers, with their keys."""
 
     def __init__(self, changed: Callable[[], None], now_s: Callable[[], float]) -> None:
-        """Start without issuers. `changed` is called when an issuer has other keys than before."""
+        """Start without issuers. `changed` is called when the keys of an issuer change."""
         self._changed = changed
         self._now_s = now_s
         self._by_issuer: dict[str, IssuerKeys] = {}
@@ -336,7 +336,7 @@ class TrustedIssuers:
         return [each.failed for each in self._by_issuer.values() if each.failed is not None]
 
     def trust(self, issuers: Mapping[str, Issuer]) -> None:
-        """Trust these from now on. An issuer with the same key source keeps its known keys."""
+        """Trust only these issuers from now on. An issuer with the same key source keeps its known keys."""
         before, self._by_issuer = self._by_issuer, {}
         for stated, issuer in issuers.items():
             known = before.get(stated)
@@ -355,8 +355,8 @@ class TrustedIssuers:
         return check_token(presented, issuer, self._by_issuer[issuer.stored.issuer].keys, now_s)
 
     def asked_for(self, why: BadTokenError) -> asyncio.Task[None] | None:
-        """Return the fetch of a token's key from its issuer; None when the token is bad for another reason, or the
-        issuer was asked just now.
+        """Return the running fetch of a token's key from its issuer; None if the token is bad for another reason, or
+        the issuer was asked just now.
         """
         keys = self._by_issuer.get(why.lacks_key_of)
         return None if keys is None else keys.asked_for()
@@ -375,7 +375,7 @@ class TrustedIssuers:
 
 
 def _said_of(keys: Mapping[str, PublicKey]) -> dict[str, tuple[bytes, frozenset[str]]]:
-    """Return a set's raw content for comparison: parsing makes new objects each time."""
+    """Return comparable content of a key set, because parsing makes new objects each time."""
     return {kid: (key.said, key.algorithms) for kid, key in keys.items()}
 
 
@@ -390,7 +390,7 @@ def _key_set_at(source: str) -> dict[str, PublicKey]:
 
 
 def _fetched(url: str) -> bytes:
-    """Fetch the answer of a URL, in one piece, uncompressed, without redirects."""
+    """Fetch the whole answer of a URL, uncompressed and without redirects."""
     limit_s = time.monotonic() + FETCH_LIMIT_S
     parts: list[bytes] = []
     request = Request(url, headers=_HEADERS)  # noqa: S310  # credentials name http or https only

@@ -1,10 +1,10 @@
-"""The right that a request needs, by its decoded route, whether a principal has it, and what it sees (pure).
+"""The right that a request needs, by its decoded route; whether a principal has it; and what it sees (pure).
 
-The path is split first, and each segment decoded then, as all later code does. A path that a framework might read in
-another way is refused before anything is decided. A route that is not in the table needs `admin`: a new call is closed
-until it gets a line here, and `tests/contract/shared/auth/test_access_matrix.py` requires that line.
+The path is split first, and then each segment is decoded, as in all later code. A path that a framework might read in
+another way is refused before any decision. A route that is not in the table needs `admin`, so a new call is closed
+until it gets a line here; `tests/contract/shared/auth/test_access_matrix.py` requires that line.
 
-A principal without the right to monitor sees no paths, no names of other stores and no internal reasons.
+A principal without the right to monitor sees no file paths, no names of other stores and no internal reasons.
 """
 
 from __future__ import annotations
@@ -52,7 +52,8 @@ class NeedKind(Enum):
 
 
 class Need(NamedTuple):
-    """The need of a route. A `STORE` without an action needs only to be visible; `peers`: other services may, too.
+    """The need of a route. A `STORE` without an action must only be visible. `peers`: other services of the application
+    are allowed, too.
 
     `store` is the name of the store, or of the application.
     """
@@ -69,8 +70,8 @@ _MONITOR, _ADMIN = Need(NeedKind.SERVICE, Action.MONITOR), Need(NeedKind.SERVICE
 
 
 def need_of(method: str, raw_path: bytes) -> Need:
-    """Return the need of a request, in its application. Raises the problem of a path that has more than one meaning, or
-    names an application within another.
+    """Return the need of a request within its application. Raises a problem if the path is ambiguous, or names an
+    application within another.
     """
     refuse_unroutable(raw_path)
     if raw_path.startswith(b"//"):
@@ -81,7 +82,7 @@ def need_of(method: str, raw_path: bytes) -> Need:
         return need
     if inner.startswith(LISTS_OF_APPLICATIONS) or application_target(inner)[0] is not None:
         raise ProblemError(unknown_path(raw_path))
-    return _IDENTITY if need.kind is NeedKind.NOTHING else need  # else strangers could try out names of applications
+    return _IDENTITY if need.kind is NeedKind.NOTHING else need  # else strangers could guess names of applications
 
 
 def _of_a_path(method: str, raw_path: bytes) -> Need:
@@ -138,9 +139,9 @@ def _of_admin(method: str, rest: list[str]) -> Need:
 
 
 def granted(principal: Principal, need: Need, raw_path: bytes) -> Authorization | Problem:
-    """Return what a principal is granted, or the problem of having no right to it.
+    """Return the grant of a principal for this need, or the problem that it has no right.
 
-    A store that is hidden from a principal is answered like one that does not exist.
+    For a store that is hidden from the principal, the answer is the same as for one that does not exist.
     """
     match need:
         case Need(NeedKind.NOTHING | NeedKind.IDENTITY):
@@ -170,7 +171,7 @@ def _granted_if(is_allowed: bool, principal: Principal, needs: str) -> Authoriza
 
 
 def granted_in(principal: Principal, store: str, action: Action | None) -> Authorization | Problem:
-    """Return what a principal is granted in a store, or the problem of having no right to it."""
+    """Return the grant of a principal in a store, or the problem that it has no right."""
     if not principal.sees(store):
         return hidden_store(store)
     if action is None:
@@ -210,7 +211,7 @@ def no_peer(trouble: TlsTrouble) -> Problem:
 
 
 def rate_limited(limited: Limited, wait_s: int) -> Problem:
-    """Return the problem for a principal that asks more often than it may, or an application that is asked so."""
+    """Return the problem for a principal that sends too many requests, or an application that gets too many."""
     is_of_principal = limited is Limited.PRINCIPAL
     return Problem(
         ProblemType.RATE_LIMITED,
@@ -238,19 +239,19 @@ _INSIDE = {
     ProblemType.NOT_INITIALISED: "this service is not ready yet",
     ProblemType.INTERNAL: "the request failed by a bug",
 }
-"""Problems whose texts name files, hosts or code, and the texts that replace them."""
+"""Problems whose texts may name files, hosts or code, with the texts that replace them."""
 
 _INSIDE_BY_SLUG = {problem.slug: text for problem, text in _INSIDE.items()}
 
 _MARKS = (b'"candidates"', *(b'"%b"' % slug.encode() for slug in _INSIDE_BY_SLUG))
-"""Marks in a batch: without any of these texts it has nothing to hide."""
+"""Marks in the answer to a batch. If it has none of them, it has nothing to hide."""
 
 _ASK = "Retry; the service's log, and a credential that may monitor, show why"
 _HIDDEN = "a credential that may monitor shows why"
 
 
 def shown_problem(principal: Principal, problem: Problem) -> Problem:
-    """Return the problem as this principal may read it."""
+    """Return the problem with only the details that this principal may see."""
     if principal.may(Action.MONITOR):
         return problem
     if problem.type is ProblemType.UNKNOWN_STORE and not principal.sees_every_store:
@@ -262,7 +263,7 @@ def shown_problem(principal: Principal, problem: Problem) -> Problem:
 
 
 def shown_batch(principal: Principal, body: bytes) -> bytes:
-    """Return the answer to a batch as this principal may read it."""
+    """Return the answer to a batch with only the details that this principal may see."""
     if principal.may(Action.MONITOR) or not any(mark in body for mark in _MARKS):
         return body
     answer = orjson.loads(body)
@@ -304,7 +305,9 @@ def _without_reason(value: object) -> object:
 def shown_stores(
     principal: Principal, described: Iterable[Mapping[str, Any]], not_served: Sequence[Mapping[str, Any]]
 ) -> dict[str, object]:
-    """Return the document of `GET /v1/stores`; unserved stores, often nameless, only to principals that see all."""
+    """Return the document of `GET /v1/stores`. Unserved stores often have no name, so only principals that see all
+    stores see them.
+    """
     return {
         "stores": [each for each in described if principal.sees(each["store"])],
         "not_served": list(not_served) if principal.sees_every_store else [],
@@ -312,7 +315,7 @@ def shown_stores(
 
 
 def require_key(authorization: Authorization, key: Mapping[str, object]) -> None:
-    """Raise the problem of a key that was not granted."""
+    """Raise a problem if a key is not granted."""
     if not authorization.keys.allows(key):
         raise ProblemError(forbidden_key())
 

@@ -1,12 +1,12 @@
 """Credentials as requests carry them: a key, a token (JWT, RFC 7519), or a browser's session (pure).
 
-A key is `usk_{id}_{secret}`: an id that may be shown and a secret of 256 bits. Services keep its SHA-256. A slow hash
-protects secrets that can be guessed; among 2^256 equally likely ones there is nothing to guess, and a slow hash would
-cost every request a thousand lookups.
+A key is `usk_{id}_{secret}`: an id that may be shown, and a secret of 256 bits. Services store its SHA-256. A slow hash
+would protect secrets that can be guessed. A random one of 256 bits cannot, and a slow hash would cost every request as
+much as a thousand lookups.
 
-After signing in with a key, a cookie proves it for some hours. It is signed by a key that is derived from the cluster's
-secret, so every router of the application knows it and no router stores it. It names a key: when that is revoked, or
-ends, its sessions end too.
+After a sign-in with a key, a cookie proves that key for some hours. The cookie is signed with a key that is derived
+from the cluster's secret, so every router of the application can check it and no router stores it. The cookie names the
+user's key: when that is revoked or expires, its sessions end too.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class ApiKey:
 
 
 class Granted(NamedTuple):
-    """A grant of lookups to a key: those whose target begins with these bytes, all of one application."""
+    """A grant of lookups to a key: of targets that begin with these bytes, all in one application."""
 
     key: ApiKey
     begins: bytes
@@ -68,10 +68,10 @@ class Granted(NamedTuple):
 
 
 class Presented:
-    """A credential as a request carries it: no secret, its digest. `proven`: the key that it was found to be.
-    `granted`: its last grant.
+    """A credential as a request carries it: not the secret, only its digest. `proven` is the key that it has proven,
+    `granted` its last grant.
 
-    Equal headers share one, so that a key is compared once and not for each lookup.
+    Equal headers share one object, so a key is compared once and not for each lookup.
     """
 
     __slots__ = ("digest", "granted", "key_id", "proven")
@@ -83,7 +83,7 @@ class Presented:
         self.granted: Granted | None = None
 
     def proves(self, key: ApiKey) -> bool:
-        """Whether this is the key; the comparison takes as long for a wrong one."""
+        """Whether this is the key. The comparison takes the same time for a wrong one."""
         if self.proven is not key:
             if not hmac.compare_digest(key.digest, self.digest):
                 return False
@@ -96,7 +96,7 @@ def new_key() -> NewKey:
 
 
 def derived_key(secret: bytes, purpose: str) -> NewKey:
-    """Derive the key that all who know a secret have for a purpose. The secret cannot be computed from it."""
+    """Derive the key for a purpose from a secret. The secret cannot be computed from the key."""
     first, second = (hmac.digest(secret, b"understudy %b %b" % (part, purpose.encode()), "sha256") for part in _PARTS)
     return _key(first[:ID_BYTES], second)
 
@@ -118,7 +118,7 @@ _TOKEN = re.compile(rb"[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+")
 
 
 class PresentedToken(Presented):
-    """A token as a request carries it. `bad` is the reason why it does not count for this request."""
+    """A token as a request carries it. `bad` is the reason why it is refused for this request."""
 
     __slots__ = ("bad", "token")
 
@@ -130,20 +130,20 @@ class PresentedToken(Presented):
 
 
 class BadTokenError(Exception):
-    """The reason why a token is not good: for the log and the metric. The client learns less."""
+    """The reason why a token is refused, for the log and the metric. The client gets less detail."""
 
     def __init__(self, reason: str, *, is_expired: bool = False, lacks_key_of: str = "") -> None:
         super().__init__(reason)
         self.reason = reason
         self.is_expired = is_expired
         self.lacks_key_of = lacks_key_of
-        """The issuer whose key set lacks the key: its newest set may have it."""
+        """The issuer whose known key set lacks the key. A newer set may have it."""
 
 
 def presented_in(headers: Iterable[tuple[bytes, bytes]]) -> Presented | None:
     """Return the credential of a request, None without one. Names of headers are in lower case.
 
-    A credential of unknown form, or one that is there twice, is refused like a wrong key.
+    A credential of unknown form, or one that is sent twice, is refused like a wrong key.
     """
     values = [value for name, value in headers if name == b"authorization"]
     if not values:
@@ -161,7 +161,7 @@ def presented_in(headers: Iterable[tuple[bytes, bytes]]) -> Presented | None:
 
 COOKIE = "understudy_session"
 LIFETIME_S = 12 * 3600
-"""Life of a session, a day's work: a browser that is left open overnight is signed out."""
+"""Lifetime of a session, a working day: a browser that is left open overnight is signed out."""
 
 _COOKIE = re.compile(rb"(?:^|;) *%b=([^; ]*)" % COOKIE.encode())
 _FORM = re.compile(rb"([0-9a-f]{16})\.([0-9]{1,12})\.([A-Za-z0-9_-]{43})")
@@ -178,20 +178,20 @@ class Session(Presented):
         self.mac = mac
 
     def is_of(self, key: ApiKey, signing_keys: Sequence[bytes], now_s: float) -> bool:
-        """Whether a holder of this key began it, and it has not ended."""
+        """Whether it was begun with this key, and has not ended."""
         known = [hmac.compare_digest(_mac(key, self.ends, each), self.mac) for each in signing_keys]
         is_ours = any(known) and key.key_id == self.key_id
         return is_ours and now_s < self.ends and not key.is_expired(now_s)
 
 
 def new_session(key: ApiKey, signing_key: bytes, now_s: float) -> str:
-    """Make the cookie's value of a session that begins now."""
+    """Return the cookie's value for a session that begins now."""
     ends = int(min(now_s + LIFETIME_S, key.expires_s))
     return f"{key.key_id}.{ends}.{_mac(key, ends, signing_key).decode()}"
 
 
 def session_in(headers: Iterable[tuple[bytes, bytes]]) -> Session | None:
-    """Return the session of a request, None without one. A malformed one, or one of several, counts for no key."""
+    """Return the session of a request, None without one. If it is malformed, or sent twice, no key accepts it."""
     values = [value for name, cookies in headers if name == b"cookie" for value in _COOKIE.findall(cookies)]
     if not values:
         return None
@@ -200,6 +200,6 @@ def session_in(headers: Iterable[tuple[bytes, bytes]]) -> Session | None:
 
 
 def _mac(key: ApiKey, ends: int, signing_key: bytes) -> bytes:
-    """Return the MAC. It holds for this very key: another one of the same id has another digest."""
+    """Return the MAC. It is valid for this key only: another key with the same id has another digest."""
     said = b"%b.%d.%b" % (key.key_id.encode(), ends, key.digest)
     return urlsafe_b64encode(hmac.digest(signing_key, said, "sha256")).rstrip(b"=")

@@ -1,7 +1,8 @@
 """Principals and their grants (pure). An action without a grant is denied.
 
 A principal has grants: actions on stores, some of them only for keys that begin with certain values, or only in certain
-applications. What a principal says of itself holds in every application; `within` says what holds in one.
+applications. Most methods of a principal count only grants that hold in every application. `within` returns the
+principal with all grants for one application.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ class Action(StrEnum):
 
 OF_STORES = frozenset({Action.POINT, Action.SCAN, Action.EXPORT, Action.WATCH})
 OF_KEYS = frozenset({Action.POINT, Action.SCAN, Action.EXPORT, Action.WATCH})
-"""Actions that a grant may limit to some keys."""
+"""Actions that a grant can limit to some keys."""
 
 OF_THE_SERVICE = frozenset({Action.MONITOR, Action.ADMIN})
 """Actions that show or change every store, so no grant limits them to some stores."""
@@ -56,7 +57,7 @@ OF_THE_SERVICE = frozenset({Action.MONITOR, Action.ADMIN})
 EVERY_STORE = "*"
 
 MAX_REMEMBERED = 1024
-"""Number of store names, and of applications, whose decision a principal caches."""
+"""Number of stores, and of applications, for which a principal caches its decision."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,10 +65,10 @@ class KeyScope:
     """The allowed keys of a store: every key, or those whose first columns have the values of one of `prefixes`."""
 
     prefixes: tuple[tuple[bytes, ...], ...] | None = None
-    """Each value as JSON, as answers print it: 1, true and "1" are three values."""
+    """Each value as the JSON that answers print: 1, true and "1" are three different values."""
 
     def allows(self, key: Mapping[str, object]) -> bool:
-        """Whether the scope covers a key as answers print it, by column in schema order."""
+        """Whether the scope covers a key, given as answers print it: its columns in schema order."""
         if self.prefixes is None:
             return True
         values = tuple([orjson.dumps(value) for value in key.values()])
@@ -97,7 +98,7 @@ EVERY_KEY = KeyScope()
 @dataclass(frozen=True, slots=True)
 class Grant:
     """Actions on stores. `key_prefix`: only for keys that begin with these values, each as JSON.
-    `applications`: only in those whose id fits one of these patterns; in every application, if it is empty.
+    `applications`: only in applications whose id matches one of these patterns; if empty, in every application.
     """
 
     actions: frozenset[Action]
@@ -183,13 +184,13 @@ class Principal:
         return KeyScope(tuple(dict.fromkeys(grant.key_prefix for grant in grants)))
 
     def stores_of(self, action: Action) -> frozenset[str]:
-        """Return the names of the stores on which an action is allowed, for all or some keys; EVERY_STORE is one."""
+        """Return the names of the stores on which an action is allowed, for all or some keys. May have EVERY_STORE."""
         return frozenset(name for grant in self._everywhere if action in grant.actions for name in grant.stores)
 
     def points(self, segment: bytes) -> Authorization | None:
-        """Return what single lookups are granted in the store that a segment of a path names. The decision is cached.
+        """Return the grant of single lookups in the store that a path segment names. The decision is cached.
 
-        None: nothing is granted, or the name has to be decoded first.
+        None: there is no grant, or the name must be decoded first.
         """
         try:
             return self._points[segment]
@@ -203,7 +204,7 @@ class Principal:
 
 
 class Authorization(NamedTuple):
-    """The grant of one request. It travels with the request: `keys` are those that it may ask for."""
+    """The grant of one request, passed along with it. `keys` are the keys that it may ask for."""
 
     principal: Principal
     keys: KeyScope = EVERY_KEY

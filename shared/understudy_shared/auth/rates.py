@@ -1,7 +1,6 @@
 """Rate limits of principals and of applications (pure: time is passed in).
 
-They are off unless the file of credentials sets a number.
-Each process counts by itself. One batch is one request.
+They are off unless the file of credentials sets a limit. Each process counts by itself. A batch counts as one request.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from understudy_shared.auth.principals import matches
 from understudy_shared.base.throttles import TokenBucket
 
 MAX_BUCKETS = 10_000
-"""Number of buckets. Beyond it, the one that was used longest ago starts anew, full."""
+"""Number of buckets. Above it, the least recently used one is dropped, and starts full when it is used again."""
 
 
 class Limited(Enum):
@@ -36,8 +35,8 @@ class RateLimiter:
         return f"RateLimiter({len(self._buckets)} buckets)"
 
     def wait_s(self, limited: Limited, name: str, now_s: float) -> int:
-        """Return 0 when this request is within the rate of a principal or application, else the whole seconds until one
-        is.
+        """Return 0 if this request is within the rate of a principal or application; else the seconds, rounded up to a
+        whole number, until one is.
         """
         per_s, key = self._per_s(limited, name), (limited, name)
         if per_s is None:

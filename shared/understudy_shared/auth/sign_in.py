@@ -1,4 +1,4 @@
-"""The page on which a browser exchanges a key for a session, and gives it back: HTML without scripts, and forms."""
+"""The page on which a browser exchanges a key for a session, or ends the session: HTML forms without scripts."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from understudy_shared.http.target import application_target
 LOGIN, LOGOUT = "/admin/login", "/admin/logout"
 PATHS = frozenset((LOGIN.encode(), LOGOUT.encode()))
 PAGE = "/admin/"
-"""The page to which a browser is sent when it is signed in, and where it signs in."""
+"""The page where a browser signs in, and to which it is redirected afterwards."""
 
 MAX_FORM_BYTES = 4096
 
@@ -47,8 +47,8 @@ _NO_SESSIONS = (
 
 
 class Signing(NamedTuple):
-    """The actions of one browser here: `sign_in` gives the cookie for a key, or a problem; `name` is the principal of
-    its session.
+    """The actions of one browser. `sign_in` returns the cookie for a key, or a problem; `name` is the principal of its
+    session.
     """
 
     sign_in: Callable[[str], str | Problem]
@@ -57,13 +57,13 @@ class Signing(NamedTuple):
 
 
 def wants_page(scope: Scope) -> bool:
-    """Whether a browser asks for the page, which shows a problem as a page."""
+    """Whether a browser asks for the page. It then gets a problem as HTML, too."""
     is_page = application_target(scope["raw_path"])[1] == PAGE.encode()  # of the service, or of one of its applications
     return bool(is_page and scope["method"] == "GET" and is_for_people(scope))
 
 
 def sign_in_page(scope: Scope, said: str, *, has_sessions: bool, name: str | None = None) -> bytes:
-    """Render the page for a request; `said` is why it is shown, `name` who is signed in."""
+    """Render the page for a request. `said` is the reason why it is shown, `name` the principal that is signed in."""
     here = to_root(scope)
     form = _FORM.format(login=f"{here}admin/login") if has_sessions else _NO_SESSIONS
     out = "" if name is None else f"<p>Signed in as {escape(name)}.</p>{_OUT.format(logout=f'{here}admin/logout')}"
@@ -76,7 +76,7 @@ def sign_in_page(scope: Scope, said: str, *, has_sessions: bool, name: str | Non
 
 
 def asking(problem: Problem, *, has_sessions: bool, name: str | None = None) -> App:
-    """Return the application that answers a browser with the page instead of a problem. `name` is who is signed in."""
+    """Return the application that answers a browser with the page in place of a problem. `name`: who is signed in."""
 
     async def ask(scope: Scope, _receive: Receive, send: Send) -> None:
         page = sign_in_page(scope, said_of(problem), has_sessions=has_sessions, name=name)
@@ -86,7 +86,7 @@ def asking(problem: Problem, *, has_sessions: bool, name: str | None = None) -> 
 
 
 def signing(browser: Signing, *, has_sessions: bool) -> App:
-    """Return the application that shows the forms, and takes them."""
+    """Return the application that shows the forms and handles their submission."""
 
     async def sign(scope: Scope, receive: Receive, send: Send) -> None:
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
@@ -114,7 +114,7 @@ def signing(browser: Signing, *, has_sessions: bool) -> App:
 
 
 def _why_not(method: str, headers: Mapping[str, str], *, is_out: bool) -> Problem | None:
-    """Return why a form is refused: it was not posted, or not by a page of this service."""
+    """Return why a form is refused: it was not sent by POST, or not from a page of this service."""
     if method != "POST":
         return not_allowed(method, "POST" if is_out else "GET, HEAD, POST")
     return why_foreign(headers)

@@ -1,9 +1,9 @@
-"""Large assignments on their way: as changes of the one before, and read in slices (pure).
+"""The transport of large assignments: sent as changes to the previous one, and decoded in slices (pure).
 
-An assignment of 100,000 replicas has four megabytes, and a death changes a few dozen tasks of it. A process that does
-not have the assignment that a change is based on reads the whole one. In one piece that takes a few hundred
-milliseconds, in which no lookup would be answered: so it is read and checked slice by slice. A document that is not
-written as `Assignment.encode` writes it is read in one piece, with the same result.
+An assignment of 100,000 replicas has four megabytes, and a dead node changes a few dozen of its tasks. A process that
+lacks the assignment that a change is based on reads the whole one. Decoded in one piece, it would block lookups for a
+few hundred milliseconds, so it is decoded and checked slice by slice. A document in another form than that of
+`Assignment.encode` is decoded in one piece, with the same result.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from understudy_shared.bus.messages import (
 )
 
 MAX_SHARE = 0.5
-"""The largest share of the tasks that a change names: with more the whole assignment is not much longer."""
+"""The largest share of the tasks that a change may name. Above it, the whole assignment is not much longer."""
 
 
 class AssignmentChange(Message):
@@ -57,8 +57,8 @@ class AssignmentChange(Message):
 
 
 def change_between(before: Assignment, after: Assignment) -> AssignmentChange | None:
-    """Return the change that makes `after` of `before`; None if the whole assignment is to be sent: it is of other
-    tasks, or most of them are assigned otherwise.
+    """Return the change from `before` to `after`. Return None if the whole assignment must be sent: its tasks are other
+    ones, or most of them are assigned otherwise.
     """
     if (before.lineage, before.partitions) != (after.lineage, after.partitions):
         return None
@@ -88,7 +88,7 @@ def change_between(before: Assignment, after: Assignment) -> AssignmentChange | 
 
 
 def apply_change(change: AssignmentChange, known: Assignment | None) -> Assignment | None:
-    """Return the assignment that a change makes of the known one; None if it is not based on that."""
+    """Apply a change to the known assignment; return None if the change is not based on it."""
     if known is None or known.order != (change.base_term, change.base_epoch) or known.lineage != change.lineage:
         return None
     if not change.tasks.keys() <= known.tasks.keys():
@@ -127,7 +127,7 @@ _SLICE = TypeAdapter(dict[TaskKey, AssignedTask])
 async def decode(
     kind: type[M], document: bytes, *, application_id: str, where: str, give: Callable[[], Awaitable[None]]
 ) -> M:
-    """Decode as `kind.decode`, a large assignment in slices: `give` lets other tasks run. Raises BadMessageError."""
+    """Decode like `kind.decode`; a large assignment in slices: `give` lets other tasks run. Raises BadMessageError."""
     if kind is Assignment and MIN_BYTES <= len(document) <= MAX_MESSAGE_BYTES:
         slices = decode_slices(document, application_id=application_id, where=where)
         found: Assignment | None = None
@@ -137,7 +137,7 @@ async def decode(
                 await give()
         except StopIteration as ended:
             found = ended.value
-        except (ValidationError, BadMessageError):  # Decoding the whole document says what is wrong with it.
+        except (ValidationError, BadMessageError):  # Decoding the whole document gives the reason.
             pass
         if isinstance(found, kind):
             return found
@@ -149,9 +149,9 @@ def decode_slices(document: bytes, *, application_id: str, where: str) -> Genera
 
     Raises ValidationError or BadMessageError when a part is malformed.
 
-    The split is proved correct: the text before the tasks must be an object when it is closed there, so that the tasks
-    are a field of the document itself; each slice must be an object when it is put into braces; and the document
-    without them must be an assignment without tasks.
+    The split is safe because three things are checked. The text before the tasks, closed with a brace, must be an
+    object, so the tasks are a field of the document itself. Each slice in braces must be an object. The document
+    without its tasks must be an assignment without tasks.
     """
     begin, end = document.find(_TASKS), document.find(_END_OF_TASKS)
     if not 0 < begin < end:
@@ -164,7 +164,7 @@ def decode_slices(document: bytes, *, application_id: str, where: str) -> Genera
     at, last = begin + len(_TASKS), end + 2
     while at < last:
         yield
-        # Behind the task in which the slice reaches its size: it is cut between two tasks only.
+        # Cut after the task in which the slice reaches its size, so that no task is split.
         cut = document.find(_END_OF_TASK, at + SLICE_BYTES, last + 2)
         cut = last if cut < 0 else cut + 2
         few = _SLICE.validate_json(b"{" + document[at:cut] + b"}")

@@ -1,12 +1,12 @@
 """The bus: keys with an expiry, one channel per application, and writes that only the owner may make.
 
-The bus decides everything that must hold between processes in one step; no process checks before it writes:
+The bus decides atomically about everything that must hold between processes. No process checks first and then writes:
 - an *owned* value is written and deleted by its owner alone, until it expires;
-- a *lease* has one owner at a time, and each change of hands has a higher term;
+- a *lease* has one owner at a time, and each new owner gets a higher term;
 - a *fenced* value is written only by the lease's current owner and term, and its (term, epoch) only grows.
 
-An `Inbox` has the unread messages of one subscriber. A reader that is too slow loses them all, and gets `Lost` and
-`Back` instead: it reads the keys again then, as after any other loss.
+An `Inbox` has the unread messages of one subscriber. A subscriber that is too slow loses them all, and gets `Lost` and
+`Back` instead. It then reads the keys again, as after any other loss.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from understudy_shared.base.errors import UnderstudyError
 from understudy_shared.bus.messages import MAX_MESSAGE_BYTES
 
 MAX_VALUE_BYTES = MAX_MESSAGE_BYTES + 8192
-"""Limit on a value that is read: a document and its header line. The rest of a longer value is not read."""
+"""Limit on the bytes read of a value, which has a header line and a document. The rest of a longer value is ignored."""
 
 MAX_SCANNED = 4096
-"""Limit on the values of one scan: four times the largest planned cluster, as in view.py."""
+"""Limit on the values of one scan: four times the largest planned cluster, the same as in view.py."""
 
 MAX_KEYS_VISITED = 100_000
-"""Limit on the keys of any kind that one listing visits: others may use the same Redis."""
+"""Limit on the keys that one listing visits, of whatever kind: other programs may use the same Redis."""
 
 MAX_SCANNED_BYTES = 64 * 1024 * 1024
 """Limit on the bytes of one scan: an ordinary heartbeat has less than 1 kB."""
@@ -68,7 +68,7 @@ class Lost(NamedTuple):
 
 
 class Back(NamedTuple):
-    """The subscription works (at first, and after each loss): a reader of the keys misses no later message."""
+    """The subscription works, at first or again after a loss. A subscriber that now reads the keys misses nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +84,7 @@ class Bus(Protocol):
     """The contract of a bus. Payloads are bytes, keys text. Calls raise BusError when they miss their deadline."""
 
     async def get(self, key: str) -> Stored | None:
-        """Return the payload of `put`, `put_owned` or `put_fenced`; an empty one for a value that no bus wrote."""
+        """Return the payload of `put`, `put_owned` or `put_fenced`; an empty one if another program wrote the value."""
 
     async def scan(self, prefix: str, *, known: Collection[str] = ()) -> dict[str, Stored]:
         """Return owned values whose key begins with `prefix`: those of `known` keys first, then others up to
@@ -107,9 +107,9 @@ class Bus(Protocol):
         """Publish to the current subscribers."""
 
     def listen(self, *channels: str) -> AsyncIterator[bytes | Lost | Back]:
-        """Yield messages in their order, with `Back` when the subscription works and `Lost` when it broke. It does not
-        end by itself, does not raise BusError, and reconnects with growing, jittered pauses. Its queue is bounded: a
-        reader that is too slow gets `Lost`.
+        """Yield messages in order, with `Back` when the subscription works and `Lost` when it broke. It never ends by
+        itself and never raises BusError; it reconnects with growing, jittered pauses. Its queue is bounded: a
+        subscriber that is too slow gets `Lost`.
         """
 
     async def acquire(
@@ -123,16 +123,16 @@ class Bus(Protocol):
         fenced_key: str | None = None,
         over: str | None = None,
     ) -> int | None:
-        """Take a free lease under a new term, above all terms before it, above `above`, and above the term of the value
-        under `fenced_key`; None while the lease has an owner. A stored term that cannot follow `above` (plausible.py)
-        does not count. A lease that the owner `over` has counts as free.
+        """Take a free lease, and return its new term; None while the lease has an owner. The term is above all earlier
+        terms, above `above`, and above the term of the value under `fenced_key`. A stored term that cannot plausibly
+        follow `above` (plausible.py) is ignored. A lease whose owner is `over` counts as free.
         """
 
     async def renew(self, fence: Fence, *, expiry_ms: int) -> bool:
         """Keep the lease; False when it no longer belongs to the fence."""
 
     async def release(self, fence: Fence) -> None:
-        """Give the lease up, if it belongs to the fence."""
+        """Release the lease, if it belongs to the fence."""
 
     async def lease_holder(self, lease_key: str) -> str | None:
         """Return the owner of the lease; None while it is free."""
@@ -144,7 +144,7 @@ class Bus(Protocol):
 
         If `change` is given, it is published instead of the payload.
 
-        A stored (term, epoch) that cannot be true beside the new one (plausible.py) does not count.
+        A stored (term, epoch) that is implausible beside the new one (plausible.py) is ignored.
         """
 
     async def close(self) -> None:
@@ -171,7 +171,7 @@ class Inbox:
         self._ended = False
 
     def put(self, heard: Heard) -> None:
-        """Store a message for the reader, who gets `Lost` instead of all when there is no room."""
+        """Store a message. If there is no room, drop all messages and store `Lost` in their place."""
         if self._ended:
             return
         self._waiting.append(heard)

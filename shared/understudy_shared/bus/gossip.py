@@ -1,8 +1,8 @@
 """Writes and reads all documents on the bus by name and type. No other module knows keys and channels.
 
 Keys are `us:{application}:...`. The braces are part of the key: they keep an application's keys on one shard, where a
-script may use several of them. Names of applications come from keys that anybody may have written: what cannot be an
-application id is left out, the rest is clipped.
+script may use several of them. Any program may have written a key with the name of an application. So a name that
+cannot be an application id is ignored, and other names are clipped.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ ANNOUNCED = "us:announced"
 NODE = "node:"
 ANNOUNCEMENT = "announcement"
 MAX_NAMED = 5
-"""Applications that a sentence names."""
+"""Number of applications that an error text names."""
 MAX_ID_CHARS = 256
 
 
@@ -54,13 +54,13 @@ def key_root(application_id: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Applications:
-    """The number of nodes that each application has on a bus; 0 where only its other keys are left."""
+    """The number of nodes of each application on a bus; 0 if only its other keys are left."""
 
     nodes: dict[str, int]
     is_all: bool = True
-    """Whether these are all: False when the bus has more keys than were read."""
+    """Whether these are all applications: False if the bus has more keys than were read."""
     announced: frozenset[str] = frozenset()
-    """Those that a pipeline has announced."""
+    """The applications that a pipeline has announced."""
 
     @classmethod
     def of_keys(cls, keys: Iterable[str], *, is_all: bool) -> Applications:
@@ -99,7 +99,7 @@ def unheard_text(application_id: str, found: Applications, *, where: str) -> str
 
 
 def unheard_fix(application_id: str, found: Applications, *, where: str) -> str:
-    """Say what a reader of such a router has to do, with the reason."""
+    """Say what the client of such a router has to do, with the reason."""
     text = unheard_text(application_id, found, where=where)
     known = [*found.others(application_id), *found.without_nodes(application_id)]
     return f"{text[0].upper()}{text[1:]}. {did_you_mean(application_id, known)}{CHECK}"
@@ -124,7 +124,7 @@ LET_GO_EXPIRY_MS = 24 * 3600 * 1000
 """Expiry of an announcement without its location: time for every node to read it."""
 
 MAX_SOURCES = 256
-"""Number of sources of refused documents that have a line in the log each; more of them share one line per kind."""
+"""Number of sources of refused documents that get a log line each. Further sources share one line per kind."""
 
 M = TypeVar("M", bound=Message)
 Spoken = Heartbeat | Farewell | Assignment | AssignmentChange | CommitHint | Announcement
@@ -142,7 +142,7 @@ _KIND_OF: dict[type[Message], bytes] = {kind: name for name, kind in _SPOKEN.ite
 
 
 class AgedHeartbeat(NamedTuple):
-    """A heartbeat and its age. If it is read from its key, the age follows from what is left of the key's expiry: no
+    """A heartbeat and its age. When it is read from its key, the age is computed from the key's remaining expiry, so no
     clocks are compared.
     """
 
@@ -173,8 +173,8 @@ class Names:
 
 
 class Gossip:
-    """The bus of one application. Calls raise BusError. A document that does not parse, or is not from this cluster, is
-    counted and left out.
+    """The bus of one application. Calls raise BusError. A document that does not parse, or does not come from this
+    cluster, is counted and ignored.
     """
 
     def __init__(self, bus: Bus, application_id: str, auth: MessageAuth | None = None) -> None:
@@ -204,7 +204,7 @@ class Gossip:
         )
 
     async def say(self, heartbeat: Heartbeat) -> None:
-        """Publish a heartbeat without writing it, for a bus that refuses writes, on the channel that everyone reads."""
+        """Publish a heartbeat without writing it, on the channel that all processes read: the bus refuses writes."""
         await self._bus.publish(self.names.channel, self._sealed(heartbeat))
 
     async def leave(self, farewell: Farewell) -> None:
@@ -213,7 +213,9 @@ class Gossip:
         await self._bus.delete_owned(key, farewell.incarnation, self._sealed(farewell), channel=self.names.channel)
 
     async def nodes(self, *, known: Collection[str] = ()) -> list[AgedHeartbeat]:
-        """Return the last heartbeats of live nodes, aged: `known` nodes first, then up to a scan's bounds."""
+        """Return the last heartbeats of live nodes with their ages: `known` nodes first, then others within the limits
+        of a scan.
+        """
         found = []
         keys = [self.names.node(node_id) for node_id in sorted(known)]
         turns = _Turns()
@@ -256,9 +258,9 @@ class Gossip:
         return await self._read(Assignment, self.names.assignment)
 
     async def write_assignment(self, assignment: Assignment, fence: Fence, before: Assignment | None = None) -> bool:
-        """Write the next assignment; False when the fence no longer holds or a later one is there.
+        """Write the next assignment; return False if the fence no longer holds or a later assignment is stored.
 
-        What differs from `before` is published, if that is enough for all readers; else the whole assignment.
+        If the difference to `before` is enough for all readers, only that is published; else the whole assignment.
         """
         whole, change = await asyncio.to_thread(self._sealed_assignment, assignment, before)  # it may have 4 megabytes
         return await self._bus.put_fenced(
@@ -326,7 +328,7 @@ class Gossip:
     async def listen(self, *, heartbeats: bool = True) -> AsyncIterator[Spoken | Lost | Back]:
         """Yield messages from now on. After each `Back` the caller must read the keys again.
 
-        Without `heartbeats` only those come that a node says while Redis refuses writes.
+        Without `heartbeats`, only the heartbeats arrive that nodes publish while Redis refuses writes.
         """
         names = self.names
         messages = self._bus.listen(names.channel, *([names.heartbeats] if heartbeats else []))
@@ -392,7 +394,7 @@ class Gossip:
         return None
 
     def handle(self, heard: Spoken, work: Callable[[Spoken], None]) -> None:
-        """Handle one message. An error is counted for this message, and does not end the subscription."""
+        """Handle one message. An error is counted, and does not end the subscription."""
         try:
             work(heard)
         except Exception as error:
@@ -400,7 +402,7 @@ class Gossip:
             log.debug("could not be handled", exc_info=True, extra={"action": "bad-message"})
 
     def refuse(self, kind: str, why: str, *, source: str | None = None) -> None:
-        """Count and log a document that is not used, or only partly used; one line for each `source`."""
+        """Count and log a document that is ignored, or only partly used; with one log line for each `source`."""
         self.refused[kind] += 1
         count = self.refused[kind]
         if source is not None and ((kind, source) in self._sources or len(self._sources) < MAX_SOURCES):
@@ -434,9 +436,10 @@ async def announcement_on(bus: Bus, auth: MessageAuth, application_id: str) -> A
 
 
 async def let_go(bus: Bus, auth: MessageAuth, announcement: Announcement) -> None:
-    """Take the location out of an announcement, for all nodes that serve the query because of it. Raises BusError.
+    """Remove the location from an announcement, so that no node serves the query because of it. Raises BusError.
 
-    It is written rather than deleted: a stranger without the cluster's key can delete it, too.
+    It is written without a location rather than deleted, because a deletion proves nothing: a stranger without the
+    cluster's key can delete it, too.
     """
     without = sealed(auth, announcement.model_copy(update={"checkpoint": None}))
     await bus.put(Names(announcement.application_id).announcement, without, expiry_ms=LET_GO_EXPIRY_MS)
@@ -468,10 +471,10 @@ def digest_of(catalogue: Catalogue) -> str:
 def _is_named(document: bytes, digest: str) -> bool:
     try:
         return digest_of_document(document) == digest
-    except (TypeError, RecursionError):  # JSON that is nested more deeply than any release writes
+    except (TypeError, RecursionError):  # the JSON is nested more deeply than any release writes
         return False
 
 
 def digest_of_document(document: bytes) -> str:
-    """Return that hash of a catalogue's JSON as it was written, including fields that only another release knows."""
+    """Return the same hash for a catalogue's JSON as it was written, with fields that only another release knows."""
     return hashlib.sha256(orjson.dumps(orjson.loads(document), option=orjson.OPT_SORT_KEYS)).hexdigest()[:32]

@@ -1,10 +1,10 @@
-"""Signs the messages that this process sends and remembers, and judges those that it hears, reads and remembered.
+"""Signs the messages that this process sends or stores, and verifies those that it hears, reads or has stored.
 
-A signature is HMAC-SHA-256 under a key that the processes of a cluster share: the first key of a file signs, all of
-them are accepted. A signed document goes with a line: `signed1 key mac sender life number`. The MAC is of the other
-parts of that line, the application, the kind of the document, and the hash of its bytes as they are sent. Each part is
-one line of text without a line end in it, so no two messages are signed by the same bytes, and JSON needs no canonical
-form. A MAC for one application or kind is not valid for another.
+A signature is HMAC-SHA-256 under a key that the processes of a cluster share: the first key of a file signs, and all
+keys of the file are accepted. A signed document has a line before it: `signed1 key mac sender life number`. The MAC
+covers the other parts of that line, the application, the kind of the document, and the hash of its bytes as sent. Each
+part is text without a line end, so no two messages have the same signed bytes, and JSON needs no canonical form. A MAC
+for one application or kind is not valid for another.
 
 Without a key nothing is signed, and signatures of others are ignored: processes get their key one by one. With a key
 every unsigned, forged or replayed message is refused, unless unsigned documents are accepted for a while.
@@ -55,7 +55,7 @@ _LINE = re.compile(
 
 
 class MalformedSignatureError(UnderstudyError):
-    """A line begins as a signature does, but is malformed."""
+    """A line begins like a signature, but is malformed."""
 
 
 class Stamp(NamedTuple):
@@ -76,7 +76,7 @@ class Signature(NamedTuple):
     mac: bytes
     stamp: Stamp
     stamped: bytes
-    """The stamp as it was sent: there is one way to write it."""
+    """The stamp as it was sent. There is only one way to write it."""
 
 
 class SignedContent(NamedTuple):
@@ -100,7 +100,7 @@ class Keyring:
 
     @property
     def key_ids(self) -> list[str]:
-        """The names of the keys, which reveal nothing of them; the one that signs first."""
+        """The names of the keys, which reveal nothing about them. The signing key comes first."""
         return [key_id.decode() for key_id in self._secrets]
 
     def current(self) -> Keyring:
@@ -182,7 +182,7 @@ _READABLE_BY_OTHERS = 0o004
 
 
 class KeyFile:
-    """The keys in a file. It must be on a disk that answers: reading it blocks the loop that judges messages."""
+    """The keys in a file. It must be on a disk that answers quickly: reading it blocks the event loop."""
 
     def __init__(self, path: Path, clock: Clock) -> None:
         """Read the file. Raises SettingsError for a file that cannot be used."""
@@ -193,7 +193,7 @@ class KeyFile:
             log.warning("every user of this machine may read %s", path, extra={"action": "key-file-open"})
 
     def current(self) -> Keyring:
-        """Return the keys in the file, or the last ones that could be used."""
+        """Return the keys in the file; if they cannot be used, the last usable ones."""
         now_ms = self._clock.monotonic_ms()
         if now_ms - self._looked_ms >= LOOK_EVERY_MS:
             self._looked_ms = now_ms
@@ -205,7 +205,7 @@ class KeyFile:
 def message_auth(
     application_id: str, key_file: Path | None, *, accept_unsigned: bool, sender: str, clock: Clock | None = None
 ) -> MessageAuth:
-    """Make the signatures of one process by its settings. Raises SettingsError for a file that cannot be used."""
+    """Return the `MessageAuth` of a process with these settings. Raises SettingsError if the file cannot be used."""
     clock = clock or SystemClock()
     if key_file is None:
         if accept_unsigned:
@@ -226,8 +226,8 @@ def _say_signed(keys: Keyring) -> None:
 
 
 def parse_keys(content: bytes) -> list[bytes]:
-    """Parse the keys in the content of a file (pure): one per line; empty lines, and those with a `#` first, are left
-    out.
+    """Parse the keys in the content of a file (pure): one per line. Empty lines, and lines that begin with `#`, are
+    ignored.
 
     Raises SettingsError, which shows no part of a key.
     """
@@ -251,21 +251,23 @@ KEPT_MS = 60_000
 """Time for which the service reports that a process without the key held the lease."""
 
 SIGNED_HEARD_MS = 10_000
-"""Time after the last signed heartbeat for which a process without a key leaves the lease to those that have one."""
+"""Time after the last signed heartbeat during which a process without a key leaves the lease to processes with one."""
 
 LARGE_BYTES = 256 * 1024
 """Size above which a document is hashed in a thread: it takes a millisecond or more."""
 
 MAX_HEARD = 65_536
-"""Limit on the last numbers that are kept: several times those of the nodes that may be known."""
+"""Limit on the message numbers that are remembered: several times as many as the nodes that may be known."""
 
 _LEASE = b"lease"
 _OWNER = Stamp("owner", "0" * 32, 0)
-"""The stamp of every owner's signature: an owner names its process and its life, and a lease ends by itself."""
+"""The stamp of every owner's signature. It needs no life and no number: an owner names its process and its life, and a
+lease expires.
+"""
 
 
 class UnauthenticError(UnderstudyError):
-    """A document is not shown to come from this cluster. `source` is its alleged sender."""
+    """A document is not proven to come from this cluster. `source` is its alleged sender."""
 
     def __init__(self, reason: str, what: str, *, source: str = "", fix: str = "") -> None:
         super().__init__(what, fix=fix)
@@ -274,7 +276,7 @@ class UnauthenticError(UnderstudyError):
 
 
 class Authentic(NamedTuple):
-    """A document of the bus. `stamp` is None where no signature was checked."""
+    """A document of the bus. `stamp` is None if no signature was checked."""
 
     kind: bytes
     document: bytes
@@ -282,7 +284,7 @@ class Authentic(NamedTuple):
 
 
 Refuse = Callable[[UnauthenticError, str], None]
-"""A function that counts and logs a refusal, and where the document was found."""
+"""A function that counts and logs a refusal. Its second argument is where the document was found."""
 
 
 def _only_log(error: UnauthenticError, where: str) -> None:
@@ -301,11 +303,11 @@ class MessageAuth:
         accepts_unsigned: bool = False,
         clock: Clock | None = None,
     ) -> None:
-        """Take the keys; without them nothing is signed and nothing checked. `sender` names this process to people."""
+        """Take the keys; without them no message is signed or verified. `sender` names this process to people."""
         assert sender, "a signature names its sender"
         self.on_refused: Refuse = _only_log
         self.accepted_unsigned = 0
-        """The number of unsigned documents that were used although there is a key."""
+        """The number of unsigned documents that were accepted although there is a key."""
         self._application_id = application_id
         self._keys = keys
         self._accepts_unsigned = accepts_unsigned
@@ -314,15 +316,15 @@ class MessageAuth:
         self._numbers = itertools.count(1)
         self._clock: Clock = clock or SystemClock()
         self._heard: dict[tuple[str, str, bytes], int] = {}
-        """The number of the last message by its sender's life, application and kind. The latest ones are last."""
+        """The number of the last message, by life of its sender, application and kind. The latest entry is last."""
         self._reminder = Reminder()
         self._signed: tuple[str, float] | None = None
-        """The sender of the last signed heartbeat, and when it came, where this process has no key."""
+        """The sender and the time of the last signed heartbeat, if this process has no key."""
         self._unsigned_lease: tuple[str, float] | None = None
-        """The node that held the lease unsigned, and when that was seen last."""
+        """The node that held the lease without a signature, and when that was last seen."""
 
     def within(self, application_id: str) -> MessageAuth:
-        """Return the same signatures for another application: the same keys, and one count of messages."""
+        """Return a `MessageAuth` for another application, with the same keys and the same count of messages."""
         inner = copy(self)
         inner._application_id = application_id  # noqa: SLF001  # of the same class
         return inner
@@ -333,13 +335,13 @@ class MessageAuth:
         return self._keys is not None
 
     def accepting_unsigned(self) -> str | None:
-        """Return a warning for people that unsigned documents are accepted; None while they are not."""
+        """Return a warning if unsigned documents are accepted, else None."""
         if not self.is_on or not self._accepts_unsigned:
             return None
         return "unsigned gossip is accepted (gossip_accept_unsigned): end that when every process signs"
 
     def causes(self) -> dict[str, str]:
-        """List why signatures degrade this process, by cause."""
+        """Return the causes by which signatures degrade this process, each with its text."""
         found = {
             UNSIGNED_ACCEPTED: self.accepting_unsigned(),
             GOSSIP_KEY_MISSING: self.missing_key(),
@@ -401,7 +403,7 @@ class MessageAuth:
         return b"%b\n%b\n%b" % (line, kind, document)
 
     def opened(self, payload: bytes) -> Authentic:
-        """Open a payload, whatever its number, and return its document. Raises UnauthenticError."""
+        """Verify a payload, without a check of its number, and return its document. Raises UnauthenticError."""
         try:
             signature, rest = split(payload)
         except MalformedSignatureError as error:
@@ -420,13 +422,13 @@ class MessageAuth:
         self._note(stamp, found.kind, stamp.number)
 
     def is_current(self, found: Authentic) -> bool:
-        """Whether a document in a key may be used: False when a newer one of its sender was heard meanwhile."""
+        """Whether a document read from a key may be used. Not if a newer one of its sender was heard meanwhile."""
         stamp = found.stamp
         if stamp is None:
             return True
         if stamp.number < self._last(stamp, found.kind):
             return False
-        self._note(stamp, found.kind, stamp.number - 1)  # it may be heard as well
+        self._note(stamp, found.kind, stamp.number - 1)  # so that the same message may still be heard
         return True
 
     def _last(self, stamp: Stamp, kind: bytes) -> int:

@@ -1,7 +1,7 @@
-"""Messages between nodes, routers and pipelines: versioned documents, validated where they arrive.
+"""Messages between nodes, routers and pipelines: versioned documents, validated on arrival.
 
-Unknown fields are ignored, so that old and new releases mix; a document of a later major format is refused by name. No
-document holds a clock reading that another machine would compare with its own: ages are durations.
+Unknown fields are ignored, so that old and new releases can run together; a document of a later major format is refused
+by name. No document has a clock reading that another machine would compare with its own clock: ages are durations.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from understudy_shared.base.plausible import CEILING
 from understudy_shared.base.words import HostInfo, KeyPlacement, StoreKind, TaskId
 
 NEWEST: Final = 2
-"""Number of commits in a heartbeat: a node that has not seen the newest one yet can compare the one before."""
+"""Number of commits in a heartbeat. A node that has not seen the newest one yet can compare the previous one."""
 
 MAX_TIME_US: Final = 2**62
 _GRAINS_US: Final = (1_000_000, 1_000)
@@ -49,8 +49,8 @@ class SeenCommit(Part):
 def is_same_time(one_us: int, other_us: int) -> bool:
     """Whether two readings of one file's time may be equal: they are compared at the coarser of their resolutions.
 
-    Storage keeps nanoseconds, milliseconds or whole seconds, and mounts of one storage may differ. What a reading is
-    cut to shows in itself: a time that ends in six zeros is compared in seconds.
+    Storage keeps nanoseconds, milliseconds or whole seconds, and mounts of one storage may differ. A reading shows its
+    own resolution: a time that ends in six zeros is compared in seconds.
     """
     grain_us = max(_grain_us(one_us), _grain_us(other_us))
     return one_us // grain_us == other_us // grain_us
@@ -70,8 +70,8 @@ MAX_MESSAGE_BYTES = 4 * 1024 * 1024
 """Limit on the bytes of a message: above an assignment of 100,000 replicas; nothing longer is parsed."""
 
 MAX_COPIED_BYTES = 64 * 1024
-"""Size from which a document's fields are checked first: pydantic copies the whole document into the error of each that
-is missing. A heartbeat is shorter, and a thousand may come in a second.
+"""Size from which missing fields are checked before pydantic does, which copies the whole document into the error of
+each missing field. A heartbeat is shorter, and a thousand may arrive in a second.
 """
 
 MAX_TASKS = 131_072
@@ -85,10 +85,12 @@ _NO_TASKS = b'"tasks":{}'
 MAX_PARTITIONS = 1_048_576
 MAX_STORES = 1024
 MAX_COLUMNS = 4096
-"""Most value columns of one store, which are text for people. Key columns are compiled: spark/types.py bounds them."""
+"""Limit on the value columns of one store, which are text for people. Key columns are compiled, and spark/types.py
+limits them.
+"""
 
 MAX_SCHEMAS = 32
-"""Schemas of one store that are shown: the newest."""
+"""Limit on the schemas of one store that are shown; these are the newest."""
 
 MAX_SCHEMA_CHARACTERS = 262_144
 MAX_FORKS = 16
@@ -398,7 +400,9 @@ class CommitHint(Message):
 
 
 def _first_of(error: ValidationError) -> str:
-    """Describe the first error, or count very many: pydantic makes a dict of each before one can be seen."""
+    """Describe the first error, or only count them if there are very many: pydantic makes a dict of each before it
+    returns the first.
+    """
     if error.error_count() > MAX_ERRORS:
         return f"{error.error_count()} values are wrong"
     first = error.errors(include_url=False, include_input=False)[0]

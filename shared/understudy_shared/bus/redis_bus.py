@@ -1,7 +1,7 @@
 """The bus over Redis or Valkey: each operation of the contract is one command or one script inside the server.
 
-Only a broken subscription is tried again here. Any other call fails within its deadline and with a reason, and its
-caller decides: a caller that renews a lease or a key calls again in its next turn.
+Only a broken subscription is retried here. Any other call fails within its deadline and with a reason, and its caller
+decides about a retry: a caller that renews a lease or a key calls again in its next turn.
 """
 
 from __future__ import annotations
@@ -48,21 +48,21 @@ from understudy_shared.bus.redis_subscription import Subscription
 log = logging.getLogger(__name__)
 
 MAX_CONNECTIONS = 16
-"""Number of calls in flight at once; more wait, inside their deadline."""
+"""Limit on the calls in flight. Further calls wait, within their deadlines."""
 
 SCAN_COUNT = 1000
 SCAN_DEADLINES = 5
-"""Number of deadlines that a scan may take: it needs several round trips, more when applications share the database."""
+"""A scan may take this many deadlines: it needs several round trips, and more if applications share the database."""
 
 _Found = dict[str, tuple[scripts.Opened | None, int | None]]
-"""Values by key (None: no bus wrote the value), and the rest of their expiry in ms."""
+"""Values by key (None: another program wrote the value), with their remaining expiry in ms."""
 
 
 READ_AT_ONCE = 1000
 
 
 def batched(keys: Iterable[str]) -> Iterator[list[str]]:
-    """Yield the keys in groups that one round trip reads."""
+    """Yield the keys in groups, each for one round trip."""
     waiting = iter(keys)
     while few := list(islice(waiting, READ_AT_ONCE)):
         yield few
@@ -79,7 +79,7 @@ def decoded(keys: Iterable[bytes | str]) -> list[str]:
 
 
 class RedisBus:
-    """Keys and channels in a Redis that others use too; `Bus` says what each call does."""
+    """Keys and channels in a Redis that other programs may use, too. `Bus` documents the calls."""
 
     def __init__(self, url: str, *, call_timeout_ms: int = 1000) -> None:
         """Prepare the connections without opening one. Raises SettingsError for a URL that names no Redis."""
@@ -102,7 +102,7 @@ class RedisBus:
         return f"RedisBus({self.where}, {len(self._subscription or ())} readers)"
 
     async def get(self, key: str) -> Stored | None:
-        """Return the value under a key; an empty payload for a value that no bus wrote."""
+        """Return the value under a key; an empty payload if another program wrote it."""
         found: _Found = await self._call(f"reading {key}", lambda: self._read([key]))
         if key not in found:
             return None
@@ -174,7 +174,7 @@ class RedisBus:
         await self._run(scripts.RELEASE, [key], scripts.lease(fence.owner, fence.term), doing=f"giving up {key}")
 
     async def lease_holder(self, lease_key: str) -> str | None:
-        """Return the owner of the lease; None while it is free, and for a value that no bus wrote."""
+        """Return the owner of the lease; None while it is free, or if another program wrote the value."""
         found: _Found = await self._call(f"reading {lease_key}", lambda: self._read([lease_key]))
         opened, _ = found.get(lease_key, (None, None))
         return None if opened is None else scripts.holder_of(opened)
@@ -215,7 +215,7 @@ class RedisBus:
         await self._pool.aclose()
 
     async def _read(self, keys: list[str]) -> _Found:
-        """Return the value under each key that exists, and the rest of its expiry."""
+        """Return the value under each key that exists, and its remaining expiry."""
         pipeline = self._client.pipeline(transaction=False)
         for key in keys:
             pipeline.getrange(key, 0, MAX_VALUE_BYTES)
@@ -258,7 +258,7 @@ class RedisBus:
             keys = decoded(raw)
 
     async def _list(self, prefix: str, limit: int) -> ListedKeys:
-        """List a part of the keys: in a large database of others not all of it is looked through."""
+        """List keys within the limits on visits, because a large database of other programs is not fully searched."""
         found: dict[str, None] = {}  # SCAN may name a key twice
         cursor = 0
         for _ in range(MAX_KEYS_VISITED // SCAN_COUNT):
@@ -310,7 +310,7 @@ class RedisBus:
             raise self._failed(error, doing) from error
 
     async def _leave(self, doing: str, error: BaseException) -> None:
-        """Close connections to a server that does not do a primary's work: its address may lead to another one now."""
+        """Close connections to a server that does not act as a primary: its address may lead to another server now."""
         await self._pool.leave()
         if self._refusals.left == 1:
             log.warning("connects again: %s", self._failed(error, doing), extra={"action": "bus-left"})
@@ -318,7 +318,7 @@ class RedisBus:
                 self._subscription.connect_again(f"the server refused {doing}")
 
     async def _wrote(self) -> None:
-        """Note that a primary took a write. Other connections may still be at a server that did not."""
+        """Record that a primary accepted a write. Other connections may still lead to a server that refused."""
         if self._refusals.accepted(opened=self._pool.opened):
             await self._pool.leave()
             if self._subscription is not None:

@@ -1,5 +1,5 @@
-"""Knowledge of a Redis that takes no call to it: its URL as connection options, its files for TLS, its failures as
-BusError, and when a server that refuses is left (no network I/O).
+"""The parts of Redis access without network I/O: the URL as connection options, the files for TLS, failures as
+BusError, and the decision to leave a server that refuses calls.
 
 redis-py makes the connections. A certificate is verified unless the URL says `ssl_cert_reqs=none`.
 """
@@ -39,9 +39,9 @@ _FILES = {"ssl_ca_certs": "CA file", "ssl_certfile": "client certificate", "ssl_
 
 
 def refuse_bad_files(options: Mapping[str, Any]) -> None:
-    """Raise SettingsError for files of TLS that cannot be used: which one, why, and what to do.
+    """Raise SettingsError if a file for TLS cannot be used: which one, why, and what to do.
 
-    `options` are those of a connection. Raises ValueError for a wrong value, TypeError for an unknown option.
+    `options` are the options of a connection. Raises ValueError for a wrong value, TypeError for an unknown option.
     """
     found = {name.removeprefix(_OF_TLS): value for name, value in options.items() if name.startswith(_OF_TLS)}
     if not found:
@@ -109,7 +109,7 @@ _BY_REASON = (
     ("RECORD_LAYER_FAILURE", _SPEAKS_NONE),
     ("PACKET_LENGTH_TOO_LONG", _SPEAKS_NONE),
 )
-"""Troubles by parts of OpenSSL's reasons; the first that fits counts."""
+"""Troubles by parts of OpenSSL's reasons. The first match wins."""
 
 
 def tls_trouble(error: BaseException) -> Trouble | None:
@@ -136,14 +136,15 @@ _CLUSTER_SCHEMES = frozenset(("redis+cluster", "rediss+cluster"))
 _OF_SENTINELS = "sentinel_"
 
 OTHER_SHAPE = (TypeError, ValueError, LookupError, AttributeError)
-"""Exceptions that redis-py and its callers raise for a reply of another shape than its command's."""
+"""Exceptions that redis-py and its callers raise if a reply has an unexpected shape."""
 
 FAILURES = (RedisError, OSError, *OTHER_SHAPE)
 """Exceptions that a call to Redis may raise."""
 
 T = TypeVar("T")
 _HUNG_UP = ("closed by server", "reset by peer")
-"""Parts of redis-py's messages about a peer that ends a connection, as a port for TLS does with plain text."""
+"""Parts of redis-py's messages about a peer that closes the connection. A port for TLS does so when it gets plain text.
+"""
 
 _SPEAKS_FIRST = "Connection not ready"
 """Part of redis-py's message about a server that sends something before it is asked."""
@@ -151,8 +152,8 @@ _SPEAKS_FIRST = "Connection not ready"
 _KEY = re.compile(r"(us:\{[^}]*\}:)([a-z]+)(:?)")
 _DENIED_COMMAND = re.compile(r"run the '([\w|-]+)'")
 _IN_SCRIPT = ("ACL failure in script", "user executing the script can't")
-"""Parts of Redis' messages when a script may not do something; their code differs from that outside of scripts. 6.2 and
-7.0 have the second form, which names the line of the script and no command.
+"""Parts of Redis' messages when a script lacks a right. Their code differs from the one outside of scripts. 6.2 and 7.0
+have the second form, which names the line of the script and no command.
 """
 
 _SERVICE = re.compile(r"'[^']*'")
@@ -161,15 +162,15 @@ _OF_A_SENTINEL = re.compile(r" - (?:\w+:)?(\w+)")
 
 _OF_REPLICAS = (ReadOnlyError, MasterDownError)
 _OF_OTHERS = re.compile(r"\b(READONLY|MASTERDOWN)\b|\b(LOADING|NOREPLICAS)\b")
-"""The codes of a server's refusals in texts of errors: those of a replica, and those that may pass. In 6.2 an error
+"""The codes of a server's refusals in texts of errors: first those of a replica, then transient ones. In 6.2 an error
 within a script has its code in the middle.
 """
 
 STAYS_S = 2.0
-"""The time after which a refusal that may pass counts as one that stays."""
+"""The time after which a transient refusal counts as permanent."""
 
 MIN_LEAVE_S, MAX_LEAVE_S = 0.05, 2.0
-"""Least and longest pause between two times that a server which refuses is left."""
+"""Shortest and longest pause between two decisions to leave a server that refuses."""
 
 _HOST_AND_PORT = re.compile(r"[A-Za-z0-9.-]{1,253}:[0-9]{1,5}")
 _SPLIT_AUTHORITY = re.compile(r"([^/?#]*)(.*)", re.DOTALL)
@@ -178,7 +179,7 @@ Parse = Callable[[str], Mapping[str, Any]]
 
 
 class SentinelPlace(NamedTuple):
-    """A Redis that Sentinel names. The two URLs have no host: they carry logins, TLS and options."""
+    """A Redis that is found by Sentinel. The two URLs have no host, only logins, TLS and options."""
 
     sentinels: tuple[tuple[str, int], ...]
     service: str
@@ -187,15 +188,15 @@ class SentinelPlace(NamedTuple):
 
 
 def sentinel_place(url: str) -> SentinelPlace | None:
-    """Return the sentinels of a URL and the service to ask them for; None when the URL names the Redis itself.
+    """Return the sentinels of a URL and the service to ask them for; None if the URL names the Redis itself.
 
     `redis+sentinel://user:password@host1:port1,host2:port2/service/db?option=...`, with `rediss+sentinel` for TLS to
-    the servers. Login, db and options are the servers'; options that begin with `sentinel_` are the sentinels', with
-    `sentinel_ssl=true` for TLS to them. Raises SettingsError for a URL that lacks something, or of a Redis Cluster.
+    the servers. Login, db and options are for the servers. Options that begin with `sentinel_` are for the sentinels,
+    with `sentinel_ssl=true` for TLS to them. Raises SettingsError for an incomplete URL, or one of a Redis Cluster.
     """
     _refuse_ambiguous(url)
     scheme = url.partition("://")[0].lower()
-    # Many branches, one after another: each part of the URL that is wrong has its own sentence.
+    # Many branches, one after another: each faulty part of the URL has its own error text.
     if scheme in _CLUSTER_SCHEMES:
         raise _bad_url(url, "a Redis Cluster is not supported")
     if scheme not in _SENTINEL_SCHEMES:
@@ -228,7 +229,7 @@ def sentinel_place(url: str) -> SentinelPlace | None:
 
 
 def connection_options(url: str, parse: Parse, *, timeout_s: float, **ours: object) -> dict[str, Any]:
-    """Return the options of a redis-py connection pool: the URL's, overridden by those that the bus relies on.
+    """Return the options of a redis-py connection pool: the options of the URL, then those that the bus relies on.
 
     Raises SettingsError for a URL that names no Redis.
     """
@@ -254,22 +255,22 @@ def connection_options(url: str, parse: Parse, *, timeout_s: float, **ours: obje
 
 
 class Refusals:
-    """The refusals of a server, and when to leave it for them (pure: no I/O, no clock).
+    """The refusals of a server, and the decision to leave it (pure: no I/O, no clock).
 
-    The address of a Redis may stay when its primary changes: open connections then lead to a replica for ever, and new
-    ones to the new primary. A replica is left at once; a server that loads its data, or lacks replicas, if it keeps
-    refusing. Further times come after growing pauses.
+    The address of a Redis may stay the same when its primary changes. Open connections then lead to a replica for ever,
+    and new ones to the new primary. A replica is left at once. A server that loads its data, or lacks replicas, is left
+    if it keeps refusing. The pauses between further attempts grow.
     """
 
     def __init__(self) -> None:
         self.left = 0
-        """The number of times that the server was left since a write was accepted."""
+        """The number of times that the server was left since the last accepted write."""
         self._due_s: float | None = None
         self._opened = 0
         """The number of connections that calls had opened at the first refusal."""
 
     def refused(self, error: BaseException, now_s: float, chance: float, *, opened: int = 0) -> bool:
-        """Note the error of a call. Return whether to leave the server.
+        """Record the error of a call. Return whether to leave the server.
 
         `chance` in [0, 1) spreads the pauses; `opened` is the number of connections that calls have opened so far.
         """
@@ -287,9 +288,10 @@ class Refusals:
         return True
 
     def accepted(self, *, opened: int = 0) -> bool:
-        """Note a write that was accepted. Return whether other connections may still be at a server that refused.
+        """Record an accepted write. Return whether other connections may still lead to a server that refused.
 
-        That is so after the server was left, and after a connection was opened meanwhile: it may lead to another one.
+        They may if the server was left, or if a connection was opened since the first refusal: it may lead to another
+        server.
         """
         may_differ = self.left > 0 or (self._due_s is not None and opened > self._opened)
         self.left, self._due_s = 0, None
@@ -297,7 +299,7 @@ class Refusals:
 
 
 def leaves(error: BaseException) -> bool:
-    """Whether a call failed because its server does not do a primary's work: a thread closes its connection then."""
+    """Whether a call failed because its server does not act as a primary. A thread then closes its connection."""
     return isinstance(error, _OF_REPLICAS) or _OF_OTHERS.search(str(error)) is not None
 
 
@@ -311,7 +313,7 @@ def checked(url: str, make: Callable[[], T]) -> T:
 
 @contextmanager
 def closed_transport_as_os_error() -> Iterator[None]:
-    """Raise uvloop's RuntimeError for writing to a connection that was just reset as an OSError, as asyncio does."""
+    """Raise an OSError, as asyncio does, in place of uvloop's RuntimeError for a write to a connection just reset."""
     try:
         yield
     except RuntimeError as error:
@@ -366,7 +368,7 @@ def bus_error(error: BaseException, *, doing: str, url: str, timeout_ms: int) ->
 
 
 def _not_found(said: str) -> str:
-    """Shorten what redis-py says when no sentinel names a primary: the service, and the kinds of the failures."""
+    """Shorten redis-py's message that no sentinel names a primary to the service and the kinds of the failures."""
     service, failures = _SERVICE.search(said), _OF_A_SENTINEL.findall(said)
     rest = f" ({len(failures)} of them failed: {', '.join(sorted(set(failures)))})" if failures else ""
     return f"no sentinel names a living primary of {service[0] if service else 'the service'}{rest}"
@@ -390,7 +392,7 @@ def _missing_right(said: str, doing: str) -> str:
 
 
 def _about_tls(url: str, error: BaseException) -> str:
-    """Return what else to check when one side may speak TLS and the other not: neither side reports that."""
+    """Return what else to check if only one side may use TLS: neither side reports that."""
     is_late = isinstance(error, (TimeoutError, RedisTimeoutError))
     was_hung_up = any(text in str(error) for text in _HUNG_UP)
     if url.lower().startswith("rediss"):

@@ -1,9 +1,9 @@
 """Connections of redis-py to the Redis of a URL: a bounded pool for the tasks of a loop, and one for a thread.
 
 Files for TLS are read when a pool is made, so that a wrong one is refused at the start; calls open the connections. The
-caller of a failed call decides whether to make it again, within its own deadline. With Sentinel each new connection
-asks the sentinels, and the server must then confirm that it is a primary, because a sentinel's knowledge may be old.
-While the sentinels are silent, open connections are kept: the server may work without them.
+caller of a failed call decides about a retry, within its own deadline. With Sentinel, each new connection asks the
+sentinels for the primary, and the server must then confirm that it is one, because a sentinel may be out of date. While
+the sentinels are silent, open connections are kept: the server may work without them.
 
 `TaskPool` keeps the books of redis-py's pool by itself. When the bus leaves a server, free connections are closed
 at once, and busy ones when their call ends. Giving a place back never waits, so a call gives it back wherever, and
@@ -70,7 +70,7 @@ class TaskPool(aio.ConnectionPool):
         super().__init__(**options)
 
     async def connect(self) -> AbstractConnection:
-        """Open a connection to the primary. The pool does not count it: its owner disconnects it."""
+        """Open a connection to the primary, outside of the pool. The caller must disconnect it."""
         connection: AbstractConnection = self.make_connection()  # type: ignore[no-untyped-call]
         try:
             if self._sentinels is not None:
@@ -85,7 +85,7 @@ class TaskPool(aio.ConnectionPool):
         return connection
 
     async def get_connection(self, command_name: object = None, *keys: object, **options: object) -> AbstractConnection:
-        """Take a connection on which nothing is left to read."""
+        """Take a connection without unread bytes."""
         await self._places.acquire()
         try:
             connection = await self._kept()
@@ -99,7 +99,7 @@ class TaskPool(aio.ConnectionPool):
         return connection
 
     async def release(self, connection: AbstractConnection) -> None:
-        """Take a connection back, and close it if the pool has left its server. It does not wait for anything."""
+        """Take a connection back, and close it if the pool has left its server. Never waits."""
         self._used.discard(connection)
         self._places.release()
         if connection.is_connected and not connection.should_reconnect():  # type: ignore[no-untyped-call]
@@ -108,13 +108,13 @@ class TaskPool(aio.ConnectionPool):
             await connection.disconnect(nowait=True)
 
     async def leave(self) -> None:
-        """Close the connections: those of calls that run when they are given back."""
+        """Close free connections now, and busy ones when their calls give them back."""
         for connection in self._used:
             connection.mark_for_reconnect()  # type: ignore[no-untyped-call]
         await self.disconnect(inuse_connections=False)
 
     async def disconnect(self, inuse_connections: bool = True) -> None:
-        """Close free connections, and at wish those of calls that run."""
+        """Close free connections; with `inuse_connections` also busy ones."""
         idle, self._idle = self._idle, []
         for connection in [*idle, *(self._used if inuse_connections else ())]:
             await connection.disconnect(nowait=True)
@@ -122,8 +122,8 @@ class TaskPool(aio.ConnectionPool):
     async def check(self, connection: AbstractConnection, *, was_primary: bool) -> None:
         """Raise redis-py's ConnectionError if the server of this connection is no longer the primary.
 
-        Without sentinels that is so when the server of the calls has another part than this connection's had when it
-        began: it has become a replica, or the address leads to another server.
+        Without sentinels, it is no longer the primary if the role of the calls' server differs from the role at the
+        start of this connection: it has become a replica, or the address leads to another server.
         """
         found: Any = connection
         changed = False
@@ -139,7 +139,7 @@ class TaskPool(aio.ConnectionPool):
             raise RedisConnectionError(f"the primary is {self._primary[0]}:{self._primary[1]} now")
 
     async def aclose(self) -> None:
-        """Close every connection, those to sentinels too, and wait until they are closed: the loop may end then."""
+        """Close all connections, also those to sentinels, and wait until they are closed, so that the loop may end."""
         connections = [*self._idle, *self._used]
         self._idle = []
         try:
@@ -149,7 +149,7 @@ class TaskPool(aio.ConnectionPool):
                 await self._sentinels.aclose()
 
     async def _kept(self) -> AbstractConnection | None:
-        """Take a free connection that is sound: nothing has arrived on it, not even its end."""
+        """Take a free connection on which nothing has arrived, not even its end."""
         while self._idle:
             connection = self._idle.pop()
             with suppress(RedisError, OSError):
@@ -159,7 +159,7 @@ class TaskPool(aio.ConnectionPool):
         return None
 
     async def _ask_sentinels(self, sentinels: aio.Sentinel) -> tuple[str, int]:
-        """Return the primary's address; leave the connections to another one."""
+        """Return the primary's address. If it has changed, leave the old connections."""
         assert self._place is not None
         host, port = await sentinels.discover_master(self._place.service)
         if self._primary != (host, port):
@@ -168,7 +168,7 @@ class TaskPool(aio.ConnectionPool):
         return host, port
 
     async def _is_primary(self) -> bool:
-        """Whether the server of the calls is a primary; leave it if not: the address may lead to another one now."""
+        """Whether the server of the calls is a primary. Leave it if not: the address may lead to another server now."""
         connection = await self.get_connection()
         try:
             primary = await is_primary(connection)
@@ -180,7 +180,7 @@ class TaskPool(aio.ConnectionPool):
 
 
 async def is_primary(connection: AbstractConnection) -> bool:
-    """Ask a server for its part. HELLO needs no grant, unlike ROLE; one that does not know it counts as a primary."""
+    """Ask a server for its role. HELLO needs no grant, unlike ROLE. A server without HELLO counts as a primary."""
     await connection.send_command("HELLO")
     try:
         return says_primary(await connection.read_response())
@@ -216,7 +216,7 @@ class ThreadSentinelPool(threads.SentinelConnectionPool):
         self._check_at_s = 0.0
 
     def get_connection(self, command_name: object = None, *keys: object, **options: object) -> Any:
-        """Return a connection to the primary; close an open one first when the primary has moved."""
+        """Return a connection to the primary. If the primary has moved, close the open connection first."""
         if time.monotonic() >= self._check_at_s:
             with suppress(RedisError):
                 self.get_master_address()  # type: ignore[no-untyped-call]
@@ -224,7 +224,7 @@ class ThreadSentinelPool(threads.SentinelConnectionPool):
         return super().get_connection()
 
     def close(self) -> None:
-        """Give every connection back, those to sentinels too."""
+        """Close all connections, also those to sentinels."""
         super().close()
         for sentinel in self.sentinel_manager.sentinels:
             sentinel.close()
@@ -233,8 +233,8 @@ class ThreadSentinelPool(threads.SentinelConnectionPool):
 def leave_replica(client: redis.Redis) -> None:
     """Close the connection of a client if its server is a replica: the address may lead to a primary now.
 
-    A replica takes PUBLISH and tells no subscriber of the primary. Raises redis-py's ConnectionError if that one is a
-    replica, too.
+    A replica accepts PUBLISH, but subscribers of the primary do not get the message. Raises redis-py's ConnectionError
+    if the next connection leads to a replica, too.
     """
     for _ in range(2):
         try:
@@ -260,9 +260,10 @@ def _greet(connection: Connection) -> None:
 
 
 def _sentinel_options(place: SentinelPlace, parse: Parse, *, timeout_s: float, retry: object) -> dict[str, Any]:
-    """Return options for a client of a sentinel, whose deadline leaves time for the server if all but the last hang.
+    """Return options for a client of a sentinel. Its deadline leaves time for the server, even if all sentinels but the
+    last one hang.
 
-    It chooses its connections: `ssl` says whether they use TLS.
+    The client chooses its connection class: `ssl` says whether it uses TLS.
     """
     turn_s = timeout_s / (len(place.sentinels) + 1)
     options = connection_options(place.sentinel_url, parse, timeout_s=turn_s, retry=retry)

@@ -1,12 +1,12 @@
 """The atomic steps, as scripts that run inside Redis, and the values that they write (pure).
 
 Every value begins with a header line: `us1 put`, `us1 owned {owner}`, `us1 fenced {term} {epoch}` or `us1 lease {term}
-{owner}`; the payload follows. Owners are percent-encoded, so that the header is always one line. No bus wrote a value
-without such a line.
+{owner}`; the payload follows. Owners are percent-encoded, so that the header is always one line. A value without such a
+line was written by another program.
 
-A script uses the keys that it names, all of one application and thus on one shard, and publishes on its channel. A
-value that no bus wrote does not count, except under a lease: there it counts as a held lease, because two assignors are
-worse than no assignor. It ends as a lease without renewals does: a node that wants the lease gives it the expiry of a
+A script uses only the keys that it names, all of one application and thus on one shard, and publishes on its channel.
+The value of another program is ignored, except under a lease: there it counts as a held lease, because two assignors
+are worse than no assignor. Like a lease without renewals it ends: a node that wants the lease gives it the expiry of a
 lease, and takes the lease afterwards.
 """
 
@@ -27,7 +27,7 @@ _KINDS = frozenset((b"put", b"owned", b"fenced", b"lease"))
 
 
 class Opened(NamedTuple):
-    """A value that a bus wrote: its kind, the rest of its header line, and its payload."""
+    """A value of the bus: its kind, the rest of its header line, and its payload."""
 
     kind: bytes
     fields: bytes
@@ -45,7 +45,7 @@ def lease(owner: str, term: int) -> bytes:
 
 
 def opened(value: bytes) -> Opened | None:
-    """Split a value into its parts; None when no bus wrote it."""
+    """Split a value into its parts; return None if another program wrote it."""
     end = value.find(b"\n", 0, MAX_HEADER_BYTES)
     mark, _, rest = value[: max(end, 0)].partition(b" ")
     kind, _, fields = rest.partition(b" ")

@@ -1,7 +1,7 @@
 """The one connection on which a bus listens, whatever the number of its channels and listeners.
 
-Each listener has an inbox of its own, so one that reads slowly loses its own messages alone. A channel that Redis
-refuses to this user is asked for again with growing pauses; the others are heard meanwhile.
+Each listener has an inbox of its own, so a slow listener loses only its own messages. If Redis refuses a channel to
+this user, the subscription to it is retried with growing pauses, while the other channels are heard.
 """
 
 from __future__ import annotations
@@ -25,30 +25,30 @@ from understudy_shared.bus.redis_pools import PRIMARY_CHECK_MS, TaskPool, is_pri
 log = logging.getLogger(__name__)
 
 MIN_PAUSE_MS, MAX_PAUSE_MS = 50, 2000
-"""Least and longest pause between attempts to subscribe."""
+"""Shortest and longest pause between attempts to subscribe."""
 
 _PONGS = (b"PONG", [b"pong", b""])
 """The answers to PING of a connection without a subscription, and with one."""
 
 
 MESSAGES_AT_ONCE = 64
-"""After so many messages other tasks get a turn, however many have arrived."""
+"""Number of messages after which other tasks get a turn, however many have arrived."""
 
 MANY_A_SECOND = 200
 PAUSE_S = 0.01
-"""The pause after which messages are read together where many come, as in a large cluster: to wake for each of them
-costs more than to read it.
+"""The pause between reads when many messages arrive, as in a large cluster. They are then read together, because waking
+up for a message costs more than reading it.
 """
 
 
 class ReadingTurns:
-    """The turns of one connection."""
+    """The pauses of one connection between reads."""
 
     def __init__(self, now_s: float) -> None:
         self._replies = 0
         self._began_s, self._counted = now_s, 0
         self._are_many = False
-        """Whether many messages came in the last second or longer."""
+        """Whether many messages arrived in the last second or longer."""
 
     def took(self, now_s: float) -> None:
         """Count a message."""
@@ -58,7 +58,7 @@ class ReadingTurns:
             self._began_s, self._counted = now_s, 0
 
     def pause_s(self, *, has_more: bool) -> float | None:
-        """Return the pause before the next reply is read, or `None`; `has_more`: it may have arrived already."""
+        """Return the pause before the next read, `None` for no pause. `has_more`: a reply may have arrived already."""
         self._replies += 1
         if self._are_many and not has_more:
             return PAUSE_S
@@ -88,7 +88,7 @@ class Subscription:
         self._timeout_s = timeout_ms / 1000
         self._inboxes: dict[bytes, list[Inbox]] = {}
         self._stands: dict[bytes, list[Inbox]] = {}
-        """The same inboxes, of channels that are subscribed to."""
+        """The same inboxes, only for channels whose subscription Redis has confirmed."""
         self._channels: dict[Inbox, tuple[bytes, ...]] = {}
         """The channels of each listener."""
         self._asked: deque[_Asked] = deque()
@@ -97,7 +97,7 @@ class Subscription:
         self._unsent: deque[_Asked] = deque()
         self._sendable = asyncio.Event()
         self._again: str | None = None
-        """The reason why the connection is closed and made again."""
+        """The reason to close the connection and open another."""
         self._connection: AbstractConnection | None = None
         self._tasks = Supervisor()
         self._random = random.SystemRandom()
@@ -106,12 +106,12 @@ class Subscription:
         return len(self._channels)
 
     def start(self) -> None:
-        """Begin to listen, on the loop that runs now."""
+        """Begin to listen, on the running event loop."""
         self._tasks.start("sends to the bus", self._send())
         self._tasks.start("listens to the bus", self._run())
 
     def add(self, inbox: Inbox, *channels: str) -> None:
-        """Fill an inbox with the messages of channels from now on. It gets `Back` when Redis has answered for all."""
+        """Put the messages of channels into an inbox from now on. It gets `Back` once all of them are subscribed."""
         self._channels[inbox] = tuple([each.encode() for each in channels])
         for each in channels:
             inboxes = self._inboxes.setdefault(each.encode(), [])
@@ -121,7 +121,7 @@ class Subscription:
         self._tell_back([inbox])
 
     def remove(self, inbox: Inbox) -> None:
-        """Fill an inbox no longer."""
+        """Put no more messages into an inbox."""
         for name in self._channels.pop(inbox):
             inboxes = self._inboxes[name]
             inboxes.remove(inbox)
@@ -131,7 +131,7 @@ class Subscription:
                 self._ask("UNSUBSCRIBE", name.decode())
 
     def connect_again(self, why: str) -> None:
-        """Close the connection, if there is one, and make another."""
+        """Close the connection, if there is one, and open another."""
         self._again = why
         self._sendable.set()
 
@@ -148,14 +148,16 @@ class Subscription:
             inbox.end(error)
 
     async def _run(self) -> None:
-        """Hold a connection, and put `Lost` for each loss. Readers get unexpected errors, else they would hang."""
+        """Keep a connection open, and put `Lost` for each loss. Unexpected errors go to the listeners, which would hang
+        otherwise.
+        """
         try:
             clock = asyncio.get_running_loop().time
             attempt = 0
             while True:
                 began_s = clock()
                 stood, why = await self._hold()
-                # A connection that breaks at once every time is made again after growing pauses.
+                # If connections keep breaking at once, the pauses before the next one grow.
                 attempt = 0 if stood and clock() >= began_s + MAX_PAUSE_MS / 1000 else attempt + 1
                 log.debug("the subscription broke: %s", why, extra={"action": "bus-lost"})
                 await asyncio.sleep(pause_ms(attempt, self._random.random()) / 1000)
@@ -164,7 +166,7 @@ class Subscription:
             raise
 
     async def _hold(self) -> tuple[bool, BusError]:
-        """Hold one connection until it breaks. Return whether any channel was ever heard, and why it broke."""
+        """Use one connection until it breaks. Return whether any channel was ever subscribed, and why it broke."""
         connection: AbstractConnection | None = None
         self._again = None
         stood = False
@@ -228,7 +230,7 @@ class Subscription:
                     self._answered(reply)
 
     def _answered(self, reply: object) -> None:
-        """Take the answer to the oldest command. Raises InvalidResponse for anything else."""
+        """Handle the answer to the oldest command. Raises InvalidResponse for anything else."""
         asked = self._asked.popleft() if self._asked else None
         match reply:
             case [b"subscribe", bytes() as name, int()] if _is(asked, "SUBSCRIBE", name):
@@ -254,7 +256,7 @@ class Subscription:
                 inbox.put(Back())
 
     def _refused(self, error: ResponseError) -> None:
-        """Ask for a refused channel again after a while. Raises the error for anything else that was refused."""
+        """Retry a refused channel after a while. Raises the error if another command was refused."""
         asked = self._asked.popleft() if self._asked else None
         if asked is None or asked.command == "PING":
             raise error
@@ -274,7 +276,7 @@ class Subscription:
             self._ask("SUBSCRIBE", channel)
 
     def _ask(self, command: str, channel: str = "") -> None:
-        """Send a command if there is a connection. It is not waited for: they are short, and the reader sees a loss."""
+        """Send a command if there is a connection. Does not wait: commands are short, and the reader notices a loss."""
         if self._connection is None:
             return
         asked = _Asked(command, channel, asyncio.get_running_loop().time())
@@ -283,7 +285,7 @@ class Subscription:
         self._sendable.set()
 
     async def _send(self) -> None:
-        """Send commands in their order; close the connection when another one is to be made."""
+        """Send commands in order; close the connection if another one must be opened."""
         while True:
             await self._sendable.wait()
             self._sendable.clear()
@@ -292,7 +294,7 @@ class Subscription:
                     await connection.disconnect(nowait=True)
                     break
                 asked = self._unsent.popleft()
-                # The reader may close the connection meanwhile, which redis-py then finds without its writer.
+                # The reader may close the connection meanwhile, and redis-py then fails because its writer is gone.
                 with suppress(*FAILURES), closed_transport_as_os_error():
                     await connection.send_command(asked.command, *([asked.channel] if asked.channel else []))
 

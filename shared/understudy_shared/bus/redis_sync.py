@@ -27,7 +27,7 @@ from understudy_shared.bus.redis_scripts import PUT
 log = logging.getLogger(__name__)
 
 DEADLINE_MS = 500
-"""The deadline of one call: long for Redis, short for a micro-batch."""
+"""The deadline of one call: generous for Redis, and short beside a micro-batch."""
 
 Work = tuple[Callable[[], None], "Future[None]"]
 
@@ -65,7 +65,7 @@ class SyncPublisher:
     def announce(self, announcement: Announcement, *, if_absent: bool = False) -> None:
         """Write and publish the pipeline's announcement of its query. Raises BusError.
 
-        With `if_absent` an announcement that is there already stays: the query does not know its names yet.
+        With `if_absent`, a stored announcement is not replaced: the query does not know its names yet.
         """
         spoken = sealed(self._auth, announcement)
 

@@ -1,7 +1,7 @@
 """The settings of every service that uses the bus: which Redis, how to reach it, and how messages are signed.
 
-The files for TLS and the password file that settings name are put into the URL of the Redis. So a password never stands
-in a command line, and all later code knows only one URL.
+The TLS files and the password from the settings are put into the URL of the Redis. So a password is never on a command
+line, and all later code needs only one URL.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _WITH_TLS = ("rediss", "rediss+sentinel")
 
 
 def with_tls_files(url: str, *, ca_file: Path | None, cert_file: Path | None, key_file: Path | None) -> str:
-    """Add these files to the URL as options, for the sentinels too where they speak TLS. Raises SettingsError."""
+    """Add these files to the URL as options, also for the sentinels if they use TLS. Raises SettingsError."""
     named = {"ssl_ca_certs": ca_file, "ssl_certfile": cert_file, "ssl_keyfile": key_file}
     options = {name: str(path) for name, path in named.items() if path is not None}
     if not options or is_ambiguous(url):  # the bus refuses an ambiguous URL, with the reason
@@ -46,7 +46,7 @@ def with_tls_files(url: str, *, ca_file: Path | None, cert_file: Path | None, ke
 
 
 def with_password_file(url: str, file: Path | None) -> str:
-    """Return the URL with the password in a file: its first line. Raises SettingsError; no error shows any of it."""
+    """Add the password to the URL: the first line of the file. Raises SettingsError, which never shows the password."""
     if file is None or is_ambiguous(url):
         return url
     parts = urlsplit(url)

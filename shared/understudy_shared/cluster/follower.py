@@ -1,8 +1,8 @@
 """Follows the cluster of one application: over the bus while it is reachable, else by asking nodes.
 
-It decides when all keys of the bus are read: after each new subscription, and when the view may be wrong, because a
-call failed, this process paused, or a document was forged. Until then silence proves nothing. Nothing here ever stops a
-lookup.
+It decides when to read all keys of the bus: after each new subscription, and when the view may be wrong because a call
+failed, this process paused, or a document was forged. Until the keys are read, silence proves nothing. Nothing here
+ever blocks a lookup.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ MAX_POLLS = 16
 
 
 class Polls:
-    """The polls of one process. Heartbeats go to `heard`, later assignments than that of `view` to `assigned`."""
+    """The polls of one process. Heartbeats go to `heard`; assignments newer than that of `view` go to `assigned`."""
 
     def __init__(
         self,
@@ -51,10 +51,10 @@ class Polls:
         self._random = random.Random()  # noqa: S311  # which of many, not a secret
 
     async def poll(self, host: HostInfo, deadline_ms: float | None = None, expected: str | None = None) -> str | None:
-        """Read a node's heartbeat, and its assignment if that is later than the one known here.
+        """Read a node's heartbeat, and its assignment if that is newer than the known one.
 
-        Return the id of the node that answered; `None` when its heartbeat did not come within the deadline. What
-        another node than the `expected` one says is dropped: an address may have gone to another cluster.
+        Return the id of the node that answered; `None` if no heartbeat arrived within the deadline. The answer of a
+        node other than the `expected` one is dropped: its address may belong to another cluster now.
         """
         answered: str | None = None
         async with self._polls:
@@ -65,7 +65,7 @@ class Polls:
                 if expected not in (None, answered):
                     return answered
                 self._heard(heartbeat)
-                async with self._fetches:  # one of the nodes that follow a later one is enough
+                async with self._fetches:  # one node with a newer assignment is enough
                     if is_later((heartbeat.term, heartbeat.epoch), self._view.order):
                         self._assigned(await self._calls.assignment(host))
             except (UnderstudyError, TimeoutError) as error:
@@ -80,9 +80,7 @@ class Polls:
             await asyncio.gather(*(self.poll(host) for host in new))
 
     async def latest_assignment(self) -> Assignment | None:
-        """Read the latest assignment that a heartbeat names, from a node that follows it; return `None` when it cannot
-        be read.
-        """
+        """Read the newest assignment that a heartbeat names, from a node that follows it; `None` if that fails."""
         beats, latest = [node.heartbeat for node in self._view.nodes.values()], self._view.highest()
         if latest == (0, 0):
             return None
@@ -94,7 +92,8 @@ class Polls:
             return None
 
     def _known(self) -> set[HostInfo]:
-        # Nodes that died lately too: their silence may have been a fault of the bus. Thousands of others may be forged.
+        # Also nodes that died lately: their silence may have been a fault of the bus. Other nodes may be forged, in
+        # thousands.
         view = self._view
         endpoints = [node.heartbeat.endpoint for node_id, node in view.nodes.items() if view.is_known(node_id)]
         endpoints += [dead.heartbeat.endpoint for node_id, dead in view.dead.items() if view.is_known(node_id)]
@@ -120,8 +119,8 @@ class SilentNodes:
     ) -> None:
         """Set the limits: at most `most` nodes are asked at a time, and never the node `but`.
 
-        `others_heard` returns whether other nodes were heard since a time: otherwise this process or its network may
-        be at fault.
+        `others_heard` returns whether other nodes were heard since a time. If not, this process or its network may be
+        at fault.
         """
         self._view = view
         self._ask = ask
@@ -154,19 +153,19 @@ class ClusterDelegate(Protocol):
     """The callbacks of a follower: what a node and a router do differently."""
 
     def hear(self, heard: Spoken) -> None:
-        """Take in a message of the bus."""
+        """Process a message of the bus."""
 
     def take_nodes(self, seen: list[AgedHeartbeat]) -> None:
-        """Take in the keys of the nodes, at once: a message that comes while other keys are read is later."""
+        """Process the keys of the nodes, before other keys are read: a message that arrives meanwhile is newer."""
 
     async def take_keys(self, seen: list[AgedHeartbeat], assignment: Assignment | None) -> None:
-        """Take in the keys of the bus. Raises BusError, and is called again then."""
+        """Process the keys of the bus. If it raises BusError, it is called again."""
 
     def bus_lost(self, why: str) -> None:
-        """Note that no messages arrive, or that the keys cannot be read."""
+        """Record that no messages arrive, or that the keys cannot be read."""
 
     async def ask_others(self) -> None:
-        """Use what is remembered, and ask nodes. Called once per heartbeat while Redis is away."""
+        """Use the documents kept on disk, and ask nodes. Called once per heartbeat while Redis is away."""
 
 
 class ClusterFollower:
@@ -183,7 +182,7 @@ class ClusterFollower:
     ) -> None:
         self.is_subscribed = False
         self.hears_heartbeats = True
-        """Whether the present subscription brings all heartbeats."""
+        """Whether the current subscription has all heartbeats."""
         self._wants_heartbeats = True
         self._switched = asyncio.Event()
         self._gossip = gossip
@@ -206,35 +205,35 @@ class ClusterFollower:
         return self.is_subscribed and not self._must_read and not self._reading.locked()
 
     def hear_heartbeats(self, wanted: bool) -> None:
-        """Begin or end to hear all heartbeats; the present subscription is replaced by another then."""
+        """Begin or stop listening to all heartbeats. The current subscription is then replaced."""
         if wanted != self._wants_heartbeats:
             self._wants_heartbeats = wanted
             self._switched.set()
 
     def require_reading(self) -> None:
-        """Have the keys read before the next judgement, because the view may be old or forged."""
+        """Require that the keys are read before the next decision, because the view may be old or forged."""
         self._must_read = True
 
     def call_failed(self) -> None:
-        """Note that a call to the bus failed: while the bus did not answer, this process heard no other."""
+        """Record that a call to the bus failed. Meanwhile this process may have missed messages of others."""
         self._must_read = True
         self._away.set()
 
     async def read_if_required(self) -> None:
-        """Read all keys if that is required and the subscription is active, unless a reading is under way."""
+        """Read all keys if that is required and the subscription is active, unless a read is running."""
         if self._must_read and self.is_subscribed and not self._reading.locked():
             await self.read()
 
     async def read(self) -> None:
         """Read all keys. With an active subscription no later message is missed."""
         async with self._reading:
-            self._must_read = False  # first: a call that fails meanwhile requires another reading
+            self._must_read = False  # first, because a call that fails meanwhile requires another read
             began_ms = self._clock.monotonic_ms()
             try:
                 seen = await self._gossip.nodes(known=self._view.holders)
                 self._delegate.take_nodes(seen)
                 assignment = await self._gossip.assignment()
-                if self._clock.monotonic_ms() - began_ms > self._heartbeat_ms():  # it hung, and keys expired in it
+                if self._clock.monotonic_ms() - began_ms > self._heartbeat_ms():  # the read hung, and keys expired
                     self._view.reset_heartbeat_ages(self._clock.monotonic_ms())
                 await self._delegate.take_keys(seen, assignment)
             except BusError as error:
@@ -281,7 +280,7 @@ class ClusterFollower:
                     self._gossip.handle(heard, self._delegate.hear)
 
     async def _take_change(self, change: AssignmentChange) -> None:
-        """Hand the assignment that a change makes over; read the whole one if this process has not what it changes."""
+        """Apply a change, and pass on the assignment. Read the whole one if the base of the change is missing."""
         found = apply_change(change, self._view.assignment)
         if found is None and is_later(change.order, self._view.order):
             await asyncio.sleep(random.uniform(0, BACK_SPREAD_HEARTBEATS * self._heartbeat_ms()) / 1000)  # noqa: S311
@@ -305,5 +304,5 @@ class ClusterFollower:
 
 
 def jittered_s(ms: float) -> float:
-    """Return about `ms`, in seconds: processes that started together must not stay in step."""
+    """Return about `ms`, in seconds, so that processes that started together do not stay in step."""
     return ms * random.uniform(0.8, 1.2) / 1000  # noqa: S311  # jitter

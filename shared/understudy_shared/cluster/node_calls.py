@@ -1,13 +1,13 @@
 """The HTTP calls to nodes besides lookups: for heartbeats, catalogues and assignments, for scans and exports, for
 leases and watches, and to drain them.
 
-Each kind of call of an application has places of its own, so that neither another kind nor another application can take
-all; and one node, which may hang, can take half of them. A place is held until the whole exchange has ended,
-and a connection is kept only if its reply was read to the end: so both are free again wherever a call is cancelled.
+Each kind of call of an application has its own places, so no other kind and no other application can take them all; one
+node, which may hang, can take half of them. A place is held until the whole exchange has ended, and a connection is
+kept only if its reply was read to the end. So both are released wherever a call is cancelled.
 
-Rule: a reply must be JSON (or the kind that the call names) within limits of time and size, otherwise it is refused;
-redirects are not followed, and nothing is decompressed. Documents are then validated as if they came over the bus; with
-a key they must be signed for this very request.
+Rule: a reply must be JSON (or the media type that the call names) within limits of time and size, otherwise it is
+refused; redirects are not followed, and nothing is decompressed. Documents are then validated like those from the bus;
+with a key they must be signed for this very request.
 """
 
 from __future__ import annotations
@@ -45,22 +45,22 @@ DEADLINE_S = 3.0
 """Deadline of a whole reply, so that a node that sends byte by byte cannot hold a call."""
 
 MAX_IN_FLIGHT: Final = 32
-"""Most calls of one kind and application in flight; heartbeats of a thousand nodes still pass within a second."""
+"""Limit on calls of one kind and application in flight. A thousand nodes can still be asked within a second."""
 
 MAX_PER_NODE: Final = 16
-"""Most of these to one node: one that accepts calls and never answers leaves places for calls to the others."""
+"""Limit on these calls to one node. So a node that accepts calls and never answers leaves places for other nodes."""
 
 LONG_WAIT_S: Final = 1.0
-"""Time from which the wait of a call for a place is long."""
+"""Time above which the wait of a call for a place counts as long."""
 
 MAX_WAITING: Final = 4096
-"""Most calls of one kind and application that wait for a place."""
+"""Limit on calls of one kind and application that wait for a place."""
 
 MAX_KEPT: Final = 32
-"""Most connections that are kept for further calls, to all nodes together."""
+"""Limit on the connections kept for further calls, over all nodes."""
 
 KEPT_S: Final = 5.0
-"""Time for which a connection is kept: a node that went without a word is not asked on it."""
+"""Time for which a connection is kept. It is short, because a node may vanish without closing its connections."""
 
 MAX_SMALL_REPLY_BYTES = 64 * 1024
 """Size limit of a reply of a few values, such as that to a drain."""
@@ -85,23 +85,23 @@ class CallKind(StrEnum):
     LEASE = "lease"
     """Snapshot leases, and the positions of moments."""
     WATCH = "watch"
-    """The keys of feeds, what watchers missed, and all that watches of prefixes read."""
+    """The keys of feeds, missed changes of watchers, and all reads of watches of prefixes."""
 
 
 class CallOutcome(StrEnum):
-    """The ends of a call; it is not counted if its caller stops waiting."""
+    """The outcomes of a call. A call is not counted if its caller stops waiting."""
 
     ANSWERED = "answered"
     WAITED = "waited"
-    """The end of a call that was answered, and had waited long for a place."""
+    """The call was answered, after a long wait for a place."""
     FAILED = "failed"
     LATE = "late"
     NO_PLACE = "no-place"
-    """The end of a call that waited to its deadline for the end of others of its kind."""
+    """The call was not sent: it waited for a place until its deadline."""
 
 
 class NodeCallError(UnderstudyError):
-    """A node did not answer, or not with the document that was asked for."""
+    """A node did not answer, or not with the requested document."""
 
     outcome, reason = CallOutcome.FAILED, WireError.REFUSED
 
@@ -113,7 +113,7 @@ class NodeTimeoutError(NodeCallError):
 
 
 class NoPlaceError(NodeTimeoutError):
-    """A call was not sent: others of its kind had all places until its deadline."""
+    """A call was not sent: other calls of its kind had all places until its deadline."""
 
     outcome = CallOutcome.NO_PLACE
 
@@ -129,13 +129,13 @@ class KeptConnections:
 
     def __init__(self) -> None:
         self._kept: deque[tuple[WireConnection, float]] = deque()
-        """With the time since which each is kept; the oldest first."""
+        """Each connection with the time since which it is kept; the oldest first."""
 
     def __repr__(self) -> str:
         return f"KeptConnections({len(self._kept)})"
 
     def take(self, host: HostInfo) -> WireConnection | None:
-        """Return the open connection to a node that was used last; `None` without one."""
+        """Return the most recently used open connection to a node; `None` without one."""
         oldest_s = monotonic() - KEPT_S
         while self._kept and self._kept[0][1] < oldest_s:
             self._close_oldest()
@@ -163,14 +163,14 @@ class KeptConnections:
 
 
 class Places:
-    """A number of places: a semaphore of which a `free` place can be taken without a call, by counting it down."""
+    """A semaphore. A free place can also be taken without a call, by decrementing `free`."""
 
     def __init__(self, count: int) -> None:
         self.free = count
         self._waiting: dict[asyncio.Future[None], None] = {}
 
     async def take(self) -> None:
-        """Take a place, after those who wait already."""
+        """Take a place, after the calls that wait already."""
         if self.free:  # so no call waits
             self.free -= 1
             return
@@ -186,7 +186,7 @@ class Places:
             del self._waiting[place]
 
     def give_back(self) -> None:
-        """Hand a place to the first who waits, or free it."""
+        """Pass a place to the first call that waits, or free it."""
         for place in self._waiting:
             if not place.done():
                 place.set_result(None)
@@ -200,12 +200,12 @@ class PlacesOfKind:
     def __init__(self) -> None:
         self.of_all = Places(MAX_IN_FLIGHT)
         self.of_nodes: dict[HostInfo, Places] = {}
-        """Those of each node that a call holds or wants, and of a few others."""
+        """The places of each node that a call holds or wants, and of a few other nodes."""
         self.waiting = 0
 
     async def take(self, host: HostInfo, until_s: float) -> Places:
-        """Take a place, and one of those of the node, which are returned: a call gives both back. Raises NoPlaceError
-        if all are taken until then.
+        """Take a place, and one of the node's places. Return the node's places: the caller gives both places back.
+        Raises NoPlaceError if no place is free until `until_s`.
         """
         of_node = self.of_nodes.get(host)
         if of_node is None:
@@ -226,7 +226,7 @@ class PlacesOfKind:
         self.waiting += 1
         try:
             async with asyncio.timeout(until_s - monotonic()):
-                # The place of the node first: a call that waits for it leaves the others to other nodes.
+                # First the place of the node: a call that waits for it must not occupy a place of other nodes' calls.
                 await of_node.take()
                 try:
                     await self.of_all.take()
@@ -240,15 +240,15 @@ class PlacesOfKind:
 
 
 class NodeCalls:
-    """The HTTP calls to the nodes of one application. `identity` authenticates this process to them. `counts` has their
-    ends.
+    """The HTTP calls to the nodes of one application. `identity` authenticates this process to them. `counts` has the
+    outcomes of calls.
     """
 
     def __init__(
         self, application_id: str, identity: ClusterIdentity | None = None, kept: KeptConnections | None = None
     ) -> None:
-        """Set who calls. `identity` authenticates this process to the nodes. `kept`: connections that others use too,
-        and close.
+        """Set the application. `identity` authenticates this process to the nodes. `kept` are shared connections, which
+        their owner closes.
         """
         self.identity = identity or ClusterIdentity(None, application_id)
         self.counts: Counter[tuple[CallKind, CallOutcome]] = Counter()
@@ -270,7 +270,7 @@ class NodeCalls:
         return await self._object(CallKind.MEMBERSHIP, host, "POST", "/admin/v1/drain", orjson.dumps({"drain": drain}))
 
     async def let_go(self, host: HostInfo) -> tuple[int, dict[str, object]]:
-        """Ask the node to let the application go. Return the status and the JSON object of its reply."""
+        """Ask the node to release the application. Return the status and the JSON object of its reply."""
         path = f"/admin/v1/applications/{quote(self._application_id, safe='')}"
         return await self._object(CallKind.MEMBERSHIP, host, "DELETE", path, None)
 
@@ -292,8 +292,8 @@ class NodeCalls:
     ) -> tuple[int, bytes]:
         """Send JSON to a node. Return the status and the unparsed reply, which is JSON, or of the media type `accept`.
 
-        Raises NodeTimeoutError when it takes longer than `limit_s`, for which the node may work; without one, when a
-        part of it takes longer than `TIMEOUT_S`, or all of it longer than `DEADLINE_S`.
+        Raises NodeTimeoutError if it takes longer than `limit_s`, the time that the node has for its work. Without
+        `limit_s`: if a part of it takes longer than `TIMEOUT_S`, or the whole longer than `DEADLINE_S`.
         """
         where, lines = self._url(host, path), _head_lines(accept) if accept else _JSON_LINES
         places, began_s = self._places[kind], monotonic()
@@ -313,9 +313,9 @@ class NodeCalls:
                     except WireFailedError as error:
                         if not error.failure.is_stale:
                             raise
-                        # Once more, and POSTs too. A node that closes an idle connection has not read the request; if
-                        # it had, a second time changes nothing: reads change nothing, and a drain, a release or a
-                        # lease, which has its id from the router, leave the node as the first one did.
+                        # Retry once, also POSTs. A node that closes an idle connection has not read the request. If it
+                        # had, the retry would be harmless: reads change nothing, and a drain, a release or a lease
+                        # (whose id comes from the router) are idempotent.
                         connection = await self._connected(host, where)
                         head = await connection.ask(method, path, lines, content, self.identity)
                     body = await _body(
@@ -334,8 +334,8 @@ class NodeCalls:
     async def begin(
         self, host: HostInfo, path: str, content: bytes, *, accept: str, limit_s: float
     ) -> WireConnection | tuple[int, bytes]:
-        """Begin a stream of the media type `accept`, by POST. Return its connection, which the caller reads and gives
-        up; or the status and the body of the refusal. A stream holds no place: those who watch are counted.
+        """Begin a stream of the media type `accept`, by POST. Return its connection, which the caller must read and
+        give up; or the status and the body of the refusal. A stream takes no place: the number of watchers is limited.
         """
         where, connection = self._url(host, path), None
         try:
@@ -395,7 +395,7 @@ class NodeCalls:
         return connection
 
     def _counted(self, kind: CallKind, error: Exception, where: str) -> NodeCallError:
-        """Count the end of a call that fails. Return the error of whatever a connection raises."""
+        """Count a failed call. Convert the exception of its connection to a NodeCallError."""
         if isinstance(error, WireFailedError):
             error = _error_of(error.failure, where)
         elif not isinstance(error, NodeCallError):

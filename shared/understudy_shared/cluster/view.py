@@ -1,4 +1,5 @@
-"""A process' view of its cluster: which nodes live, which assignment counts, and who follows a fork (no I/O, no clock).
+"""A process' view of its cluster: which nodes live, which assignment is valid, which nodes follow a fork (no I/O, no
+clock).
 
 Nodes and routers follow these rules alike. Each kind of event has one method, which returns what it changed; the
 caller passes the time. The age of a heartbeat is the monotonic time of this machine since it arrived. For a key that
@@ -36,7 +37,7 @@ from understudy_shared.bus.gossip import EXPIRY_HEARTBEATS
 from understudy_shared.bus.messages import Assignment, Endpoint, Farewell, Heartbeat
 
 ASK_AFTER_HEARTBEATS = 1.5
-"""The silence after which a node is asked: half of the expiry, so that its answer arrives before it counts as dead."""
+"""The silence after which a node is asked: half of the expiry, so its answer arrives before the node counts as dead."""
 
 MAX_PAUSE_HEARTBEATS = 30
 """Longest time between two requests to a node that does not answer."""
@@ -67,13 +68,13 @@ def counts_against(took_ms: float, *, deadline_ms: float, others_heard: bool) ->
 
 
 class LastWord(NamedTuple):
-    """The last heartbeat of a node: when it arrived, by the bus or as an answer, and the node's heartbeat interval."""
+    """The last heartbeat of a node: its time of arrival (over the bus or as an answer) and the heartbeat interval."""
 
     at_ms: float
     heartbeat_ms: float
 
     def is_silent(self, now_ms: float) -> bool:
-        """Whether the node is silent for so long that it should be asked."""
+        """Whether the node has been silent long enough to be asked."""
         return now_ms - self.at_ms > ASK_AFTER_HEARTBEATS * self.heartbeat_ms
 
 
@@ -160,7 +161,7 @@ LOOK_AGAIN_MS = 100
 
 
 def limit_beside(known: int) -> int:
-    """Return how many nodes are admitted in all, given so many known ones, dead or alive."""
+    """Return the limit on admitted nodes if `known` of them, dead or alive, are known."""
     return known + max(MIN_STRANGERS, STRANGERS_PER_KNOWN_NODE * known) if known else MAX_NODES
 
 
@@ -223,7 +224,7 @@ class NodeReport:
     beats: int = 1
     """The number of heartbeats of this process that arrived, up to PROVEN_BEATS."""
     silent_ms: float = float("inf")
-    """The time from which it is asked unless it says more."""
+    """The time at which it is asked, unless another heartbeat arrives before."""
 
     def age_ms(self, now_ms: float) -> float:
         return max(0.0, now_ms - self.said_ms)
@@ -318,7 +319,7 @@ class ClusterView:
         return True
 
     def heard(self, heartbeat: Heartbeat, *, age_ms: float, now_ms: float) -> AcceptedHeartbeat | None:
-        """Process a heartbeat; return None if it is too old, or there is no room for its node."""
+        """Process a heartbeat. Return None if it is too old, or there is no room for its node."""
         node_id, said_ms = heartbeat.node_id, now_ms - age_ms
         if age_ms > heartbeat.heartbeat_ms * EXPIRY_HEARTBEATS or self._is_old(heartbeat, said_ms):
             return None
@@ -349,7 +350,7 @@ class ClusterView:
         return None
 
     def is_gone(self, node_id: str) -> bool:
-        """Whether a node is dead that left, or that did not answer a request since its last heartbeat."""
+        """Whether a node is dead, and it either left or did not answer a request since its last heartbeat."""
         dead = self.dead.get(node_id)
         return self.silence.is_unanswered(node_id) or (dead is not None and dead.said_farewell)
 
@@ -403,8 +404,8 @@ class ClusterView:
         return {node_id: endpoints[node_id].host_info() for node_id in self.silence.due(words, now_ms=now_ms)}
 
     def _all_spoke(self, now_ms: float) -> bool:
-        """Whether no node is silent, not even for as long as before it is asked. Nodes are checked only when one can
-        be: a thousand that speak every second are asked for a few times a second.
+        """Whether no node has been silent long enough to be asked. The nodes are only checked when one may be silent,
+        so with a thousand nodes that send a heartbeat per second, that is a few times per second.
         """
         if now_ms > self._spoken_until_ms:
             self._spoken_until_ms = min([node.silent_ms for node in self.nodes.values()], default=float("inf"))
@@ -423,7 +424,7 @@ class ClusterView:
         """Whether a newer heartbeat of the same process, or of a later process with this node id, is known."""
         dead = self.dead.get(heartbeat.node_id)
         if dead is not None and dead.heartbeat.incarnation == heartbeat.incarnation:
-            # The key may have been read before its node said farewell.
+            # The key may have been read before the farewell of its node.
             return not self._follows(heartbeat, dead.heartbeat.sequence, said_ms - dead.said_ms)
         known = self.nodes.get(heartbeat.node_id)
         if known is None:

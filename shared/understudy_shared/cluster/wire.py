@@ -1,16 +1,17 @@
 """One connection to a node: HTTP/1.1, one request at a time. Hops, calls and streams of events all travel on it.
 
-It uses asyncio's Protocol and httptools, because a general client costs many times the hop that it carries
+It uses asyncio's Protocol and httptools, because a general client costs many times as much as the hop itself
 (decisions/0006 has the numbers). A connection is in one of four states:
 
-    idle      open, and owes nothing                      `send` -> hop, `ask` -> asked
-    hop       owes a whole reply to a callback            the reply -> idle
-    asked     owes a reply that is read bit by bit        `read` to its end -> idle
+    idle      open, without a request in flight           `send` -> hop, `ask` -> asked
+    hop       a callback waits for the whole reply        the reply -> idle
+    asked     a caller reads the reply piece by piece     `read` to its end -> idle
     closed    by either side, and for good
 
-Rule: anything but exactly one reply to one request closes the connection; no more bytes are read from it afterwards. A
-caller that stops in the middle leaves it in the state hop or asked, and then it has to be closed (`give_up`): its reply
-may still come, and must not be taken for another one's. So a connection that is idle is clean, whatever was cancelled.
+Rule: anything but exactly one reply to one request closes the connection, and no more bytes are read from it. If a
+caller stops in the middle, the state stays hop or asked, and the caller must close the connection (`give_up`): its
+reply may still arrive, and must not be taken for the reply to another request. So an idle connection is clean, whatever
+was cancelled.
 """
 
 from __future__ import annotations
@@ -27,14 +28,14 @@ from understudy_shared.base.words import HostInfo
 from understudy_shared.questions.lookup.hop import CONTENT_TYPE, MAX_HOP_BYTES, PATH
 
 MAX_HEAD_BYTES = 64 * 1024
-"""Largest head of a reply in bytes; the heads of our nodes have a hundred bytes. A head without end would be read until
+"""Limit on the head of a reply in bytes. Heads of our nodes have a hundred bytes. An endless head would be read until
 the deadline."""
 
 MAX_REFUSAL_BYTES = 64 * 1024
-"""Largest body of a reply other than 200 to a hop: a problem, of which people see one line."""
+"""Limit on the body of a hop's reply with a status other than 200: a problem, of which people see one line."""
 
 READ_AHEAD_BYTES: Final = 64 * 1024
-"""Bytes of a reply that were not read yet, above which the node has to wait."""
+"""Number of unread bytes of a reply above which reading from the node pauses."""
 
 
 class WireError(StrEnum):
@@ -48,7 +49,7 @@ class WireError(StrEnum):
 
 
 class WireReply(NamedTuple):
-    """The status and the body of an HTTP reply. `headers` have names in lower case; those to hops are not kept."""
+    """The status and the body of an HTTP reply. Names in `headers` are in lower case; for hops it is empty."""
 
     status: int
     body: bytes
@@ -82,8 +83,8 @@ Done = Callable[["WireConnection", WireReply | HopFailure], None]
 
 
 async def connect(host: HostInfo, within_s: float, identity: ClusterIdentity) -> WireConnection | HopFailure:
-    """Open a connection on which requests show `identity`. Return it, or the failure. If it is cancelled, whenever that
-    is, nothing stays open.
+    """Open a connection whose requests carry `identity`. Return it, or the failure. A cancellation at any point leaves
+    no connection open.
     """
     connection: WireConnection | None = None
     is_handed_out = False
@@ -108,7 +109,7 @@ async def connect(host: HostInfo, within_s: float, identity: ClusterIdentity) ->
 
 
 def authority_of(host: HostInfo) -> str:
-    """Return an address as URLs and the header `host` have it."""
+    """Return an address in the form of URLs and the header `host`."""
     return f"[{host.host}]:{host.port}" if ":" in host.host else f"{host.host}:{host.port}"
 
 
@@ -116,7 +117,7 @@ _USUAL_HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: %b\r\ncontent-length: " % CONTE
 
 
 def _whole_body(data: bytes) -> bytes | None:
-    """Return the body of a reply that came in one read with the head that our nodes send to hops; `None` when the
+    """Return the body of a reply if one read has all of it, with the head that our nodes send to hops; `None`: the
     parser must read it.
     """
     if not data.startswith(_USUAL_HEAD):
@@ -147,7 +148,7 @@ class WireConnection(asyncio.Protocol):
         self._done: Done | None = None
         self._is_asked = False
         self._failure: HopFailure | None = None
-        """The reason why the reply that is read bit by bit cannot be had."""
+        """The reason why a reply that is read piece by piece has failed."""
         self._news: asyncio.Future[None] | None = None
         self._parser = httptools.HttpResponseParser(self)
         self._parts: list[bytes] = []
@@ -161,7 +162,7 @@ class WireConnection(asyncio.Protocol):
 
     @property
     def is_open(self) -> bool:
-        # One that the node has closed is closing for a turn of the loop: uvloop raises if it is written to.
+        # After the node has closed it, the transport is closing for a turn of the loop, and uvloop raises on a write.
         return self._transport is not None and not self._transport.is_closing()
 
     @property
@@ -178,8 +179,8 @@ class WireConnection(asyncio.Protocol):
     # ---- hops: the whole reply at once
 
     def send(self, body: bytes, done: Done, identity: ClusterIdentity | None = None) -> None:
-        """Send one hop; `done` gets its reply or the failure. The connection has to be idle. `identity` names the
-        application of this hop: connections are shared.
+        """Send one hop; `done` gets the reply or the failure. The connection must be idle. `identity` names the
+        application of this hop, because applications share connections.
         """
         assert self._transport is not None, "sent on a closed connection"
         assert self._done is None, "one hop at a time"
@@ -190,7 +191,7 @@ class WireConnection(asyncio.Protocol):
         self._transport.write(b"%b%bcontent-length: %d\r\n\r\n%b" % (self._hop_head, shown, len(body), body))
 
     async def exchange(self, body: bytes, identity: ClusterIdentity) -> WireReply | HopFailure:
-        """Send one hop, and return its reply or the failure. The connection is closed if this is cancelled."""
+        """Send one hop, and return its reply or the failure. A cancellation closes the connection."""
         if not self.is_open:
             return _CLOSED
         replied: asyncio.Future[WireReply | HopFailure] = asyncio.get_running_loop().create_future()
@@ -206,12 +207,12 @@ class WireConnection(asyncio.Protocol):
             if self._done is done:
                 self.give_up(WireError.TIMEOUT, "the caller stopped waiting")
 
-    # ---- calls and streams: the head, and then the body bit by bit
+    # ---- calls and streams: the head, and then the body piece by piece
 
     async def ask(
         self, method: str, path: str, headers: Sequence[bytes], body: bytes | None, identity: ClusterIdentity
     ) -> WireReply:
-        """Send a request, and return the head of its reply; `read` returns the rest. The connection has to be idle.
+        """Send a request, and return the head of its reply; `read` returns the rest. The connection must be idle.
         Raises WireFailedError.
         """
         assert self._done is None and not self._is_asked, "the connection is busy"  # noqa: PT018
@@ -227,7 +228,7 @@ class WireConnection(asyncio.Protocol):
         return WireReply(self._status, b"", self._headers)
 
     async def read(self) -> bytes:
-        """Return bytes of the body as they came over the wire; `b""` at its end, when the connection is idle again. It
+        """Return the next bytes of the body as they were sent; `b""` at its end, when the connection is idle again. It
         may be cancelled and called again. Raises WireFailedError.
         """
         while not self._parts:
@@ -244,7 +245,7 @@ class WireConnection(asyncio.Protocol):
         return part
 
     async def _wait(self) -> None:
-        """Wait for more of the reply. Raises WireFailedError if it does not come."""
+        """Wait for more of the reply. Raises WireFailedError if the connection fails."""
         if self._failure is not None:
             raise WireFailedError(self._failure)
         self._news = asyncio.get_running_loop().create_future()
@@ -293,7 +294,7 @@ class WireConnection(asyncio.Protocol):
         elif self._head_bytes > MAX_HEAD_BYTES and not self._has_head:
             self.give_up(WireError.BAD_REPLY, f"a reply whose head is above {MAX_HEAD_BYTES} bytes")
         elif self._messages > 1:
-            self._parts.clear()  # they may be of both
+            self._parts.clear()  # they may mix both replies
             self.give_up(WireError.BAD_REPLY, "more than one reply")
         elif self._is_asked:
             self._take_a_part()
@@ -328,7 +329,7 @@ class WireConnection(asyncio.Protocol):
 
     def on_body(self, body: bytes) -> None:
         self._size_bytes += len(body)
-        # Beyond the limit the reply to a hop is refused: its bytes are counted, and not kept.
+        # Above the limit the reply to a hop is refused, so its bytes are only counted.
         if self._is_asked or self._size_bytes <= MAX_HOP_BYTES:
             self._parts.append(body)
 
@@ -350,7 +351,7 @@ class WireConnection(asyncio.Protocol):
             done(self, outcome)
 
     def _replied(self) -> None:
-        """Be idle again after a whole reply, or close if the node does not keep the connection."""
+        """Become idle after a whole reply, or close the connection if the node does not keep it alive."""
         self.used += 1
         self._is_asked = False
         self._begin()

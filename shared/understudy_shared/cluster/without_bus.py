@@ -27,7 +27,7 @@ from understudy_shared.bus.messages import MAX_MESSAGE_BYTES, BadMessageError, M
 log = logging.getLogger(__name__)
 
 MAX_SEEDS = 64
-"""One seed that answers names all other nodes; a longer list is a mistake."""
+"""Limit on the seeds. One seed that answers names all other nodes, so a longer list is a mistake."""
 
 _SEED = re.compile(r"(?:\[(?P<v6>[0-9A-Fa-f:.]+)\]|(?P<host>[^\s:\[\]/@,]+)):(?P<port>[0-9]{1,5})")
 
@@ -54,10 +54,10 @@ MAGIC = b"understudy-remembered 1"
 """The mark of this file format; the document in the file has a format of its own."""
 
 MIN_GAP_S = 1.0
-"""Least time between two writes: an assignment that moves step by step is not worth more."""
+"""Least time between two writes. An assignment may change step by step, and need not be saved more often."""
 
 FLUSH_TIMEOUT_S = 2.0
-"""Time for the last write at the end of the process, which does not wait longer for a disk that hangs."""
+"""Time limit for the last write at the end of the process: it does not wait longer for a disk that hangs."""
 
 _MAX_FILE_BYTES = MAX_MESSAGE_BYTES + 256 + MAX_LINE_BYTES
 
@@ -163,7 +163,7 @@ class Memory:
             await asyncio.sleep(MIN_GAP_S)
 
     async def flush(self) -> None:
-        """Save the documents that still wait, with a warning if the disk hangs; call it after `keep` has ended."""
+        """Save the pending documents, with a warning if the disk hangs. Call it after `keep` has ended."""
         try:
             async with asyncio.timeout(FLUSH_TIMEOUT_S):
                 if self._writing is not None:
@@ -194,7 +194,7 @@ def _head(sealed: bytes) -> bytes:
 
 
 def _replace(path: Path, content: bytes) -> None:
-    """Replace the content of a file in one step that survives a crash; remove drafts that killed writers left."""
+    """Replace the content of a file atomically, safe against a crash. Remove drafts that killed writers left."""
     _remove_drafts(path)
     handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".draft", dir=path.parent)
     try:

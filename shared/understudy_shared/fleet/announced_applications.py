@@ -1,11 +1,10 @@
-"""The queries that announced themselves, and the applications that a process wants because of them (pure: time is
-passed in).
+"""The announced queries, and the applications that a process serves because of them (pure: time is passed in).
 
 The file of the operator wins over announcements, and a served application over one that is announced later.
 
-The pipeline that announces a query chooses its location, which must lie below a root. So it is compared in one form,
-and what is opened is written anew: the root as the operator gave it, and below it plain names. Symbolic links are
-checked where files are read.
+The pipeline that announces a query chooses its location, which must lie below a root. So locations are compared in one
+normal form, and the opened location is built anew: the root as the operator wrote it, then plain names. Symbolic links
+are checked where files are read.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ from understudy_shared.fleet.applications_file import (
 )
 
 MAX_DECODINGS = 8
-"""Times that an escaped name is decoded to see what it may be taken for."""
+"""Limit on how often an escaped name is decoded to find other readings of it."""
 
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]{0,31}")
 _HOST = re.compile("//[^/]")
@@ -41,12 +40,12 @@ _FIX = "Write absolute paths or URLs, separated by commas, such as s3://bucket/c
 
 
 class CheckpointRoot(NamedTuple):
-    """One root. `beginning` is what stands before its path when it is opened; the rest is compared."""
+    """One root. `beginning` precedes the path when a location is opened; `place` and `path` are compared."""
 
     beginning: str
     place: str
     path: str
-    """Its path without a slash at the end: empty for all of a store."""
+    """Its path without a slash at the end; empty for a whole store."""
 
     @property
     def is_local(self) -> bool:
@@ -58,7 +57,7 @@ class CheckpointRoot(NamedTuple):
 
 
 class Below(NamedTuple):
-    """A location below a root, as it is opened."""
+    """A location below a root, in the form in which it is opened."""
 
     root: CheckpointRoot
     location: str
@@ -70,7 +69,7 @@ def parse_roots(text: str) -> tuple[CheckpointRoot, ...]:
 
 
 def below(location: str, roots: Iterable[CheckpointRoot]) -> Below | str:
-    """Return what is opened for an announced location, or the reason why nothing is."""
+    """Return the location to open for an announced one, or the reason why it is not opened."""
     if (why := _ambiguity(location)) is not None:
         return why
     place, path = split_location(location)
@@ -92,7 +91,7 @@ def _root(text: str) -> CheckpointRoot:
 
 
 def _ambiguity(location: str) -> str | None:
-    """Say what of a location could be taken for more than one place; `None` where it means one for every reader."""
+    """Say why a location may be read as more than one place; return `None` if it is unambiguous."""
     scheme, separator, rest = location.partition("://")
     if not location.isprintable():
         return "it has characters that cannot be printed"
@@ -115,7 +114,7 @@ def _ambiguity_of_path(location: str) -> str | None:
 
 
 def _is_hidden(name: str) -> bool:
-    """Whether a name, decoded once or more often, would be several names, or lead upward."""
+    """Whether a name, decoded once or more often, becomes several names or leads upward."""
     for _ in range(MAX_DECODINGS):
         decoded = unquote(name)
         if decoded == name:
@@ -127,13 +126,13 @@ def _is_hidden(name: str) -> bool:
 
 
 MAX_ANNOUNCED = 1000
-"""Limit on the applications of a process that announced themselves."""
+"""Limit on the announced applications of a process."""
 
 MAX_KNOWN = 10_000
-"""Limit on the announcements that are kept: those above MAX_ANNOUNCED wait for a place."""
+"""Limit on the announcements that are remembered. Applications above MAX_ANNOUNCED wait for a place."""
 
 STEADY_MS = 180_000
-"""Time for which the last announcement counts: queries repeat theirs each minute."""
+"""Time for which an announcement counts. Queries repeat theirs each minute."""
 
 
 class Query(NamedTuple):
@@ -142,11 +141,11 @@ class Query(NamedTuple):
     application_id: str
     location: str
     is_idle: bool = False
-    """Whether it made no commit and was not announced for long."""
+    """Whether it made no commit and no announcement for a long time."""
     is_quiet: bool = False
-    """Whether it was not announced lately."""
+    """Whether it made no announcement lately."""
     rival: str | None = None
-    """The location of another query that was announced with its id lately."""
+    """The location of another query that was lately announced with the same id."""
 
 
 class AnnouncedSpec(ApplicationSpec):
@@ -167,9 +166,9 @@ class Wanted(NamedTuple):
     idle: frozenset[str]
     problems: tuple[str, ...]
     left_out: Mapping[str, str]
-    """The reason why an announced one is not served, by its id."""
+    """The reason why an announced application is not served, by its id."""
     too_many: int
-    """The number of announced ones that have no place."""
+    """The number of announced applications above the limit."""
 
     @property
     def specs(self) -> tuple[ApplicationSpec, ...]:
@@ -183,7 +182,7 @@ def merged(
     roots: Sequence[CheckpointRoot],
     served: Collection[str] = (),
 ) -> Wanted:
-    """Choose among the queries, beside the applications that are `listed`. `served` are those chosen before."""
+    """Choose the queries to serve, in addition to the `listed` applications. `served` were chosen before."""
     own = {each.id: normal_location(each.checkpoint) for each in listed}
     places = {place: application_id for application_id, place in own.items()}
     announced: dict[str, AnnouncedSpec] = {}
@@ -244,11 +243,11 @@ class AnnouncedLocations(Message):
 
 
 class AnnouncedQueries:
-    """The queries that were heard of, by application id."""
+    """The known announced queries, by application id."""
 
     def __init__(self, *, forget_after_ms: int) -> None:
         self.revision = 0
-        """A number that grows with each change of what is known, but for its age."""
+        """A number that grows with each change, except for changes of ages."""
         self._forget_after_ms = forget_after_ms
         self._known: dict[str, _Known] = {}
 
@@ -259,7 +258,7 @@ class AnnouncedQueries:
         return application_id in self._known
 
     def hear(self, application_id: str, location: str, *, now_ms: float) -> None:
-        """Note an announcement. While two locations are announced with one id, the first one counts."""
+        """Record an announcement. While two locations are announced with one id, the first one wins."""
         known = self._known.get(application_id)
         if known is not None and known.location == location:
             known.announced_ms = now_ms
@@ -277,13 +276,13 @@ class AnnouncedQueries:
             self.hear(application_id, location, now_ms=now_ms)
 
     def commit(self, application_id: str, version: int | None, *, now_ms: float) -> None:
-        """Note the newest version of an application: another one than before is a commit."""
+        """Record the newest version of an application. If it differs from the last one, the query has committed."""
         known = self._known.get(application_id)
         if known is not None and version is not None and version != known.version:
             known.version, known.committed_ms = version, now_ms
 
     def hear_all(self, *, now_ms: float) -> None:
-        """Count all as announced now: announcements may have been lost."""
+        """Treat all queries as announced now, because announcements may have been lost."""
         for known in self._known.values():
             known.announced_ms = now_ms
 

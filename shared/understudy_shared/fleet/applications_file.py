@@ -3,8 +3,8 @@
 A table `[[applications]]` for each: its id, its checkpoint, and the settings that are its own. What a table leaves out
 is as in the settings of the process.
 
-Edits add a table at the end, or cut one out. All else stays as it was written. A file is replaced as a whole, so that a
-service never reads half of it, and only by one that services would take.
+Edits add a table at the end, or cut one out, and change no other text. A file is replaced as a whole, so that a service
+never reads half of it, and only if services would accept the new one.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ _HEADER = "[[applications]]"
 _HEAD = "# The applications of a fleet: understudy applications --help says what stands here.\n"
 LOCAL_SCHEMES = frozenset({"file", "local"})
 _SAME_STORE = {"s3a": "s3", "s3n": "s3", "gcs": "gs", "azure": "az"}
-"""Schemes that are other names of a store's."""
+"""Schemes that are other names for the scheme of a store."""
 
 
 MAX_ID_CHARS = 256
 
 
 FLEET = "fleet"
-"""The name for which the processes of a fleet derive their common keys from the cluster's secret."""
+"""The name with which the processes of a fleet derive their common keys from the cluster's secret."""
 
 
 def require_id(application_id: str) -> str:
-    """Return an id that can be a segment of a path and a folder, and is not that of a fleet. Raises SettingsError."""
+    """Return the id if it can be a path segment and a folder name, and is not reserved. Raises SettingsError."""
     if application_id == FLEET:
         raise SettingsError(
             f"{clipped(FLEET)} cannot be the id of an application: the processes of a fleet have that name",
@@ -91,7 +91,7 @@ _LIMITS = {
     for name, field in fields.model_fields.items()
     if name in ApplicationSpec.model_fields and name != "checkpoint"
 }
-"""The settings of processes by which those of an application are checked."""
+"""The settings of a process whose checks apply to the settings of an application."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +102,8 @@ class Changes:
     removed: tuple[str, ...]
     changed: tuple[ApplicationSpec, ...]
     moved: Mapping[str, str]
-    """The new id of each checkpoint whose application has another id now, by the old id. Both are added and removed."""
+    """The new id by the old id, for checkpoints whose application was renamed. They are in `added` and `removed`, too.
+    """
 
     def events(self) -> list[str]:
         """Say each change in a sentence."""
@@ -165,9 +166,9 @@ def normal_location(location: str) -> str:
 
 
 def split_location(location: str) -> tuple[str, str]:
-    """Return the place of a location, which is empty for local paths, and the path there, both in one form: another
-    name of a store's scheme, capitals of a host, `.` and `..`, repeated slashes and one at the end make no other
-    checkpoint. Symbolic links are not followed.
+    """Return the place of a location (empty for local paths) and the path there, both in normal form. Other names of a
+    store's scheme, capitals in a host, `.` and `..`, repeated slashes and a slash at the end make no difference.
+    Symbolic links are not followed.
     """
     scheme, separator, rest = location.partition(":")
     if separator and scheme.lower() in LOCAL_SCHEMES and rest.startswith("/"):
@@ -198,13 +199,13 @@ def changes(before: Sequence[ApplicationSpec], after: Sequence[ApplicationSpec])
 
 
 def add_application(path: Path, settings: Mapping[str, object]) -> None:
-    """Write an application to the end of a file, which is made if it is not there. Raises SettingsError."""
+    """Append an application to a file, which is created if it does not exist. Raises SettingsError."""
     lines = [_HEADER, *(f"{name} = {_toml(value)}" for name, value in settings.items())]
     _change(path, lambda text: f"{text.rstrip()}\n\n{chr(10).join(lines)}\n".lstrip(), may_be_new=True)
 
 
 def remove_application(path: Path, application_id: str) -> None:
-    """Cut an application out of a file, with the comment above it. Raises SettingsError when it is not there."""
+    """Cut an application out of a file, with the comment above it. Raises SettingsError if the file lacks it."""
 
     def without(text: str) -> str:
         before = parse_applications(text.encode())

@@ -1,6 +1,6 @@
-"""The application of a process that serves many: it finds the one that a request is for, and hands it over.
+"""The dispatcher of a process with many applications: it finds the application of a request, and passes the request on.
 
-What no single application answers (probes, metrics, the list of applications) goes to `own`. A process of one
+Requests that concern no single application (probes, metrics, the list of applications) go to `own`. A process with one
 application has no dispatcher: its server calls the application.
 """
 
@@ -49,7 +49,7 @@ class _Call(NamedTuple):
 
 
 class SharedThreads(ThreadPoolExecutor):
-    """The pool. Calls of a request wait for the share of its application; all others take any thread."""
+    """The pool. Calls of a request wait for its application's share of the threads; other calls take any thread."""
 
     def __init__(self, count: int, name: str) -> None:
         super().__init__(count, name)
@@ -57,7 +57,7 @@ class SharedThreads(ThreadPoolExecutor):
         self._lock_of_shares = threading.Lock()
         self._running: Counter[str] = Counter()
         self._waiting: dict[str, deque[_Call]] = {}
-        """The calls that wait, by application; the one that waits longest for its turn comes first."""
+        """The waiting calls by application. The application that waits longest for its turn comes first."""
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
         application = APPLICATION.get()
@@ -79,7 +79,7 @@ class SharedThreads(ThreadPoolExecutor):
                 call.future.set_exception(error)
 
     def _next(self) -> tuple[str, _Call] | None:
-        """Take the call that may begin now; None: each application that waits has its share."""
+        """Take a call that may begin now; return None if every waiting application already uses its share."""
         with self._lock_of_shares:
             free = self._count - self._running.total()
             for application, calls in self._waiting.items():
@@ -111,12 +111,12 @@ class SharedThreads(ThreadPoolExecutor):
 
 
 MAX_NAMED = 10
-"""Applications that a sentence about the whole names."""
+"""Number of applications that a text about the whole process names."""
 
 INTERNAL = b"/internal/"
 DRAIN = b"/admin/v1/drain"
 _OF_STORES = (STORES, b"/v1/stores", b"/v1/read", b"/v1/snapshots")
-"""Beginnings of paths below which one application answers, although the path has no name of one."""
+"""Beginnings of paths that one application answers, although the path names none of them."""
 
 
 class Chosen(NamedTuple):
@@ -193,7 +193,7 @@ def not_known(why: str) -> Problem:
 
 
 def application_of(named: bytes | None, applications: Collection[str]) -> str:
-    """Return the application that an internal call names; without a name the only one, as for a reader.
+    """Return the application that an internal call names; without a name the only one, as for clients.
 
     Raises an unknown-application problem.
     """
@@ -226,8 +226,8 @@ AnyServed = TypeVar("AnyServed", bound=Served)
 
 
 class Fleet(Generic[AnyServed]):
-    """The ASGI application that dispatches to many. `applications` changes while it runs; a request stays where it
-    began. `unknown_why` returns why not all applications are known, None once they are.
+    """The ASGI application that dispatches to many. `applications` may change while it runs, but a request stays with
+    its application. `unknown_why` returns why not all applications are known, None once they are.
     """
 
     def __init__(self, own: App, access: Access, unknown_why: Callable[[], str | None] = lambda: None) -> None:
@@ -243,15 +243,15 @@ class Fleet(Generic[AnyServed]):
         self._apps[application_id] = application.app
 
     def remove(self, application_id: str) -> AnyServed | None:
-        """Serve an application no longer. Its requests in flight are answered; its owner ends it."""
+        """Stop dispatching to an application. Its requests in flight are answered; the caller must end it."""
         self._apps.pop(application_id, None)
         return self.applications.pop(application_id, None)
 
     async def end_streams(self) -> None:
-        """End the endless streams of all applications: the service stops."""
+        """End the endless streams of all applications, because the service stops."""
         await asyncio.gather(*[app.end_streams() for app in self._apps.values()])
 
-    # ---- the ways in; `direct.py` has their contracts
+    # ---- entry points; `direct.py` has their contracts
 
     def answer_directly(self, target: bytes, exchange: Exchange) -> bool:
         try:
@@ -290,7 +290,7 @@ class Fleet(Generic[AnyServed]):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if self.access.is_on and scope["type"] == "http" and AUTHORIZATION not in scope:
-            # Understudy's protocol has authorized the request before; another ASGI server has not.
+            # Understudy's protocol has authorized the request already; another ASGI server has not.
             await self.access.admitted(scope, self)(scope, receive, send)
             return
         try:
@@ -315,13 +315,13 @@ class Fleet(Generic[AnyServed]):
             await self._own(scope, receive, send)
 
     def _entered(self, scope: Scope) -> str | None:
-        """Return the application of a request, whose path names it no longer; None: the fleet answers."""
+        """Return the application of a request, and remove its name from the path; None: the fleet answers."""
         raw_path: bytes = scope["raw_path"]
         named = named_application(scope["headers"]) if raw_path.startswith(INTERNAL) or raw_path == DRAIN else None
         if raw_path.startswith(INTERNAL) or named is not None:
             return self._named(named)
         application_id: str | None
-        if CHOSEN in scope:  # the access check has chosen it: what was granted holds there and nowhere else
+        if CHOSEN in scope:  # the access check has chosen the application: its grant holds for that one only
             application_id, inner = scope[CHOSEN], application_target(raw_path)[1]
         else:
             found = self._chosen(raw_path, ANYBODY)
@@ -334,7 +334,7 @@ class Fleet(Generic[AnyServed]):
         return application_id
 
     def _application(self, raw_path: bytes, principal: Principal) -> str | None:
-        """Return the application of a request of a principal; None where the fleet answers. Raises a problem."""
+        """Return the application of a principal's request; None if the fleet answers. Raises a problem."""
         found = self._chosen(raw_path, principal)
         return None if found is None else found.application_id
 
@@ -376,7 +376,7 @@ class Lifespan:
         await self._ask("lifespan.startup", "did not start")
 
     async def stop(self) -> None:
-        """End the application, if it was started. Raises UnderstudyError if it did not end in good order."""
+        """End the application, if it was started. Raises UnderstudyError if it did not end cleanly."""
         if self._task is not None and not self._task.done():
             await self._ask("lifespan.shutdown", "did not end in good order")
             await self._task

@@ -1,5 +1,5 @@
-"""The process of a fleet, what it reports on its applications, and the calls that none of them answers alone: probes,
-metrics, and lists.
+"""The process of a fleet, its reports about its applications, and the calls that no single application answers:
+probes, metrics, and lists.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class State(StrEnum):
     IDLE = "idle"
     """The application has had no nodes for a while; at a node, no commits and no announcements for long."""
     FAILED = "failed"
-    """The application cannot be opened as it is; that is tried again."""
+    """The application cannot be opened at the moment; opening it is retried."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,11 +66,11 @@ class ApplicationReport:
     """Its location, without secrets; empty where it is not known, as at routers."""
     state: State
     since_us: int
-    """The wall time at which it came into this state."""
+    """The wall time at which it entered this state."""
     reason: str | None = None
     """The reason why it is not served, or only in part; None: it is."""
     source: str = "file"
-    """The place that names it: `command`, `file`, `announced`, or `heard` for one whose nodes were heard."""
+    """The source of the application: `command`, `file`, `announced`, or `heard` if a router heard its nodes."""
     stores: tuple[str, ...] = ()
     end_offset_position: int | None = None
     max_offset_lag: int | None = None
@@ -96,29 +96,29 @@ class Reported(Served, Protocol):
 
     @property
     def was_ready(self) -> bool:
-        """Whether it was ready once since the process started."""
+        """Whether it has been ready since the process started."""
 
     @property
     def dead(self) -> str | None:
-        """The bug that ended it; None while it lives."""
+        """The bug that ended it; None while it runs."""
 
     def report(self) -> ApplicationReport: ...
 
     async def leave(self) -> None:
-        """Announce that it ends; it still answers."""
+        """Announce that it is about to end. It still answers."""
 
     def status(self) -> Status:
         """Return its readiness, and its causes of being degraded."""
 
     def metrics(self) -> Iterable[Metric]:
-        """Return its own families, without the process's."""
+        """Return its own metric families, without those of the process."""
 
 
 def readiness(applications: Mapping[str, Reported]) -> Status:
-    """Judge the process: not ready until each application that can be opened was ready once or has failed; later, once
-    there is no ready one.
+    """Return the readiness of the process. At the start it is not ready until each application that can be opened has
+    been ready or has failed. Later it is not ready only if no application is ready.
 
-    One broken checkpoint must not stop a rolling restart, and a restart must not be quicker than its restores.
+    So one broken checkpoint does not stop a rolling restart, and a restart waits for its restores.
     """
     statuses = {each: application.status() for each, application in applications.items()}
     waiting, ready = [], 0
@@ -140,7 +140,7 @@ def readiness(applications: Mapping[str, Reported]) -> Status:
 
 
 def state_metrics(applications: Mapping[str, Reported]) -> Iterable[Metric]:
-    """Yield the state of each application: one that was never opened has no other series."""
+    """Yield the state of each application. It is the only series of an application that was never opened."""
     family = GaugeMetricFamily(
         "understudy_application_state", "1; the state of an application of a fleet", labels=(LABEL, "state")
     )
@@ -150,8 +150,8 @@ def state_metrics(applications: Mapping[str, Reported]) -> Iterable[Metric]:
 
 
 def labelled(families: Mapping[str, Iterable[Metric]], of_process: Iterable[Metric] = ()) -> Iterator[Metric]:
-    """Yield the families of the process, whose samples have no such label, and those of all applications, by their ids:
-    one of each name, with all samples.
+    """Merge the metric families: one of each name, with all samples. Samples of applications get the label of their
+    id; samples of the process have no such label.
     """
     found = {family.name: family for family in of_process}
     for application_id, own in families.items():
@@ -170,20 +170,20 @@ _ROOTS = (b"/admin/v1", b"/v1")
 """Beginnings of the paths of calls, which a fleet has for each application."""
 
 LIST_S = 3.0
-"""Time that the applications have for their stores; those that took longer are named as missing."""
+"""Time limit for the applications to list their stores. The answer names the ones that took longer as missing."""
 
 AnyReported = TypeVar("AnyReported", bound=Reported)
 
 
 class FleetService(HttpService, Generic[AnyReported]):
-    """The process of several applications, of nodes or of routers: `app` is the dispatcher before them, and the routes
-    here are the calls that none of them answers alone.
+    """A process with several applications, of nodes or of routers. `app` is the dispatcher before them. The routes here
+    are the calls that no single application answers.
     """
 
     def __init__(
         self, service: Service, settings: HttpServiceSettings, host: HostInfo, access: Access, guard: ConnectionGuard
     ) -> None:
-        """Make the routes of the fleet, whose document is that of `service`. No application is served yet."""
+        """Make the routes of the fleet, with the OpenAPI document of `service`. No application is served yet."""
         self.settings = settings
         self.host = host
         self.access = access
@@ -199,20 +199,20 @@ class FleetService(HttpService, Generic[AnyReported]):
         add_document(http, service, is_fleet=True, is_guarded=access.is_on, root_path=access.root_path)
         answer_with_problems(http, self._unknown_path)
 
-    # ---- what nodes and routers do and say beyond this
+    # ---- implemented by nodes and routers
 
     def routes(self) -> Iterable[APIRouter]:
-        """Return further routes. They find the rest of the process when they are asked."""
+        """Return further routes. They look up the rest of the process only when they are called."""
         return ()
 
     async def start(self) -> None:
         """Start on the loop of the service, before the first request."""
 
     async def stop(self) -> None:
-        """End all applications, and close what is shared; `tasks` are stopped."""
+        """End all applications, and close the shared parts. `tasks` are stopped already."""
 
     def starting(self) -> str | None:
-        """Return why it does not know all its applications yet; None when it does."""
+        """Return why it does not know all its applications yet; None if it does."""
         return None
 
     def unknown_why(self) -> str | None:
@@ -241,7 +241,7 @@ class FleetService(HttpService, Generic[AnyReported]):
         await asyncio.gather(*[each.leave() for each in self.applications.values()])
 
     def not_ready(self) -> list[str]:
-        """Return why this process should get no readers; empty when it should get them."""
+        """Return why this process should get no requests; empty if it is ready."""
         return list(self.status().reasons)
 
     def causes(self) -> Mapping[str, str]:
@@ -293,8 +293,8 @@ class FleetService(HttpService, Generic[AnyReported]):
         return routes
 
     def _known(self, principal: Principal) -> Mapping[str, Reported]:
-        """Return the applications that a principal sees. Raises ProblemError when it is not known whether there are
-        any.
+        """Return the applications that a principal sees. Raises ProblemError if it sees no application, but some may
+        still be unknown.
         """
         seen = self._seen(principal)
         if not seen and (why := self.unknown_why()) is not None:
@@ -302,7 +302,7 @@ class FleetService(HttpService, Generic[AnyReported]):
         return seen
 
     def _unknown_path(self, scope: Scope) -> Problem:
-        """Return the problem of a path that the fleet lacks; a call of one application says how to name it."""
+        """Return the problem of an unknown path; if it is a call of one application, say how to name that one."""
         raw_path: bytes = scope["raw_path"]
         root = next((each for each in _ROOTS if raw_path.startswith(b"%b/" % each)), None)
         if root is None or raw_path.startswith(b"%b/applications" % root):
@@ -326,7 +326,7 @@ class FleetService(HttpService, Generic[AnyReported]):
 async def all_stores(applications: Mapping[str, Reported], scope: Scope) -> dict[str, list[Any]]:
     """Ask each application for `GET /v1/stores`, with the query and the grants of this request, and join the answers.
 
-    `unknown` are the applications that gave no list, with the reason.
+    `unknown` are the applications that returned no list, with the reason.
     """
     found: dict[str, list[Any]] = {"stores": [], "not_served": [], "unknown": []}
 
@@ -353,7 +353,7 @@ async def all_stores(applications: Mapping[str, Reported], scope: Scope) -> dict
 
 
 async def asked(app: App, scope: Scope, raw_path: bytes) -> tuple[int, bytes]:
-    """Return status and body of an application's answer to a GET of another path, with the grants of a request."""
+    """Send a GET of another path to an application, with the grants of a request. Return its status and body."""
     status, parts = 500, []
     request = {"type": "http.request", "body": b"", "more_body": False}
     headers = [(name, value) for name, value in scope["headers"] if name != b"accept-encoding"]
@@ -375,7 +375,7 @@ async def asked(app: App, scope: Scope, raw_path: bytes) -> tuple[int, bytes]:
 
 
 def _shown(principal: Principal, report: ApplicationReport) -> dict[str, object]:
-    """Return a report as a principal may read it: without the right to monitor, no location and no reasons."""
+    """Return the part of a report that a principal may see: location and reasons need the right to monitor."""
     principal = principal.within(report.application_id)
     if not principal.may(Action.MONITOR):
         hidden = {

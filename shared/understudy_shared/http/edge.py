@@ -1,8 +1,8 @@
 """Plain ASGI for the hot path of nodes and routers: a framework's routing costs several times as much as a lookup.
 
-A proxy may publish a service under a prefix (`root_path`, as ASGI calls it). One that takes the prefix off needs no
-setting: pages link relative to themselves. For one that passes it on the setting names it. Requests are then answered
-with and without it, so probes and nodes do not have to know of it.
+A proxy may publish a service under a prefix (ASGI's `root_path`). If the proxy strips the prefix, no setting is needed,
+because links of pages are relative. If it passes the prefix on, the setting must name it. Requests are then answered
+with and without the prefix, so probes and nodes need not know it.
 """
 
 from __future__ import annotations
@@ -27,24 +27,23 @@ App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 JSON_TYPE = b"application/json"
 NOSNIFF = (b"x-content-type-options", b"nosniff")
-"""Header of every answer without it: a browser must not take an answer for a script or a page."""
+"""Header that every answer gets: a browser must not take an answer for a script or a page."""
 
 MAX_BODY_BYTES = 8 * 1024 * 1024
-"""Limit on a body: room for 1,000 keys of 8 KiB, or 100 of the longest that are accepted by default."""
+"""Limit on a body: room for 1,000 keys of 8 KiB, or for 100 of the longest keys accepted by default."""
 
 MAX_FLAG_BYTES = 1024
 
 ASKED_PATH: Final = "understudy.asked_path"
-"""The key in the scope of a request that holds its path as it was asked, where that named an application."""
+"""The key in the scope of a request for its original path, if that named an application."""
 
 log = logging.getLogger(__name__)
 
 
 def enter(scope: Scope, inner: bytes) -> None:
-    """Let the rest of the service see `inner` as the path of a request: it is in the application that was named.
+    """Replace the path of a request by `inner`, its path within the application that it named.
 
-    Raises the problem of a path that might be read in another way, and of one that names a second application: what was
-    granted was decided for the first.
+    Raises a problem if the path is ambiguous, or names a second application: the grant holds only for the first one.
     """
     refuse_unroutable(scope["raw_path"])
     if application_target(inner)[0] is not None:
@@ -75,7 +74,7 @@ async def read_body(receive: Receive, *, max_bytes: int = MAX_BODY_BYTES) -> byt
 async def read_flag(receive: Receive, name: str, *, default: bool) -> bool:
     """Read the flag in a body of `{name: boolean}`; `default` without a body.
 
-    Raises a problem for any other body: a flag that is misread would do the opposite of the request.
+    Raises a problem for any other body: a misread flag would do the opposite of the request.
     """
     body = await read_body(receive, max_bytes=MAX_FLAG_BYTES)
     if not body:
@@ -112,7 +111,7 @@ async def send_problem(send: Send, problem: Problem) -> None:
 
 
 def without_body(send: Send) -> Send:
-    """Send only the head of a response, its content-length included: the answer to HEAD."""
+    """Return a `send` for the answer to HEAD: it sends only the head, with its content-length."""
 
     async def send_head(message: MutableMapping[str, Any]) -> None:
         await send({**message, "body": b""} if message["type"] == "http.response.body" else message)
@@ -121,7 +120,7 @@ def without_body(send: Send) -> Send:
 
 
 def adding(headers: Iterable[tuple[bytes, bytes]], send: Send) -> Send:
-    """Add these headers to the response."""
+    """Return a `send` that adds these headers to the response."""
 
     async def send_with_headers(message: MutableMapping[str, Any]) -> None:
         is_start = message["type"] == "http.response.start"
@@ -143,8 +142,8 @@ def not_allowed(method: str, allow: str) -> Problem:
 
 
 ROOT_PATH: Final = "understudy.root_path"
-"""The key in the scope of a request that holds the setting. ASGI's own key would make the framework take the prefix off
-once more, of a path that was checked without it.
+"""The key in the scope of a request for the setting. With ASGI's own key, the framework would strip the prefix again,
+from a path that was checked without it.
 """
 
 _ROOT_PATH = re.compile(r"(?:/[A-Za-z0-9._~-]+)*")
@@ -167,7 +166,7 @@ def parse_root_path(text: str) -> str:
 
 
 def without_root(target: bytes, root_path: bytes) -> bytes:
-    """Return a target without the prefix, or as it is. Calls between services never have it."""
+    """Return a target without the prefix, or unchanged. Calls between services never have the prefix."""
     rest = target[len(root_path) :]
     if not target.startswith(root_path) or rest.startswith(_INTERNAL):
         return target
@@ -181,9 +180,10 @@ def to_root(scope: Scope) -> str:
 
 
 def address_of(scope: Scope, path: str) -> str:
-    """Return where a browser finds a path of this service, for the header `location`.
+    """Return the address of a path of this service for the header `location`.
 
-    It begins with the prefix if that is set. Else it is relative, so that a proxy may have taken a prefix off.
+    It begins with the prefix if that is set. Otherwise it is relative, so that it also works behind a proxy that strips
+    a prefix.
     """
     root_path: str = scope.get(ROOT_PATH, "")
     return f"{root_path}{path}" if root_path else f"{to_root(scope)}{path[1:]}"

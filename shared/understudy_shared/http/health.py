@@ -1,7 +1,7 @@
 """Readiness for machines, and health for an operator: the fault, its impact, its cause, and what to do (data).
 
-Each indicator checks one thing; the worst state wins. A fault that readers notice is `hurt`, one that takes away a
-reserve is `attention`. Nodes and routers report alike.
+Each indicator checks one thing; the worst state wins. A fault that clients notice is `hurt`; one that only removes a
+reserve is `attention`. Nodes and routers report in the same form.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from understudy_shared.spark.temporal import utc_text
 
 
 class Status(NamedTuple):
-    """The reasons why a service is not ready, empty when it is; and the causes of its degradation."""
+    """The reasons why a service is not ready, empty if it is ready; and the causes of its degradation."""
 
     reasons: tuple[str, ...] = ()
     causes: Mapping[str, str] = {}
@@ -89,7 +89,7 @@ class HealthReport:
 
     @classmethod
     def after(cls, before: HealthReport | None, found: Sequence[Indicator], now_us: int) -> Self:
-        """Make the report of this moment. An indicator that keeps its state keeps its time."""
+        """Make the current report. An indicator whose state has not changed keeps its time."""
         known = {} if before is None else {each.name: each.state for each in before.indicators}
         since_us = {
             each.name: before.since_us[each.name] if before and known.get(each.name) is each.state else now_us

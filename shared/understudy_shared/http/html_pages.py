@@ -1,4 +1,4 @@
-"""Small pages of HTML for people in front of a browser, without scripts: the sign-in page, problems of forms (pure)."""
+"""Small HTML pages without scripts, for people with a browser: the sign-in page, problems of forms (pure)."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ _HOW = {
     ProblemType.TOO_LARGE: "A key is one line that begins with usk_: paste that line alone",
     ProblemType.METHOD_NOT_ALLOWED: "Use the form of the page",
 }
-"""Advice for a person about a problem, where its `fix` is for programs."""
+"""Advice for people about problems whose `fix` is for programs."""
 
 
 def is_for_people(scope: Scope) -> bool:
-    """Whether a browser shows the answer to a person: it asks for HTML, of the pages and forms below `/admin/`."""
+    """Whether a person will see the answer: a browser asks for HTML, from the pages and forms below `/admin/`."""
     path: bytes = scope["raw_path"]
     if not path.startswith(b"/admin/") or path.startswith(b"/admin/v1/"):
         return False
@@ -57,7 +57,7 @@ def small_page(title: str, body: str) -> bytes:
 
 
 def said_of(problem: Problem) -> str:
-    """Write a problem as sentences: what was wrong, and what to do."""
+    """Write a problem as sentences: the fault, and what to do."""
     how = _HOW.get(problem.type, problem.fix)
     return "".join(f"{part[0].upper()}{part[1:]}. " for part in (problem.detail, how) if part).rstrip()
 

@@ -35,7 +35,7 @@ def key_and_params(codec: KeyCodec, form: list[str], query: bytes) -> tuple[Row,
 
 
 def require_own_position(bound: Bound, application_id: str) -> Bound:
-    """Return the bound, unless a position is of another application: no replica could compare with it."""
+    """Return the bound. Refuse a position of another application, because no replica could compare with it."""
     for where, position in (("min_position", bound.min_position), ("snapshot", bound.snapshot)):
         if position is not None and position.application_id != application_id:
             raise ProblemError(
@@ -51,7 +51,7 @@ def require_own_position(bound: Bound, application_id: str) -> Bound:
 
 
 def encoded_key(codec: KeyCodec, row: Row, max_bytes: int) -> bytes:
-    """Encode the key as UnsafeRow bytes; a too-large problem above `max_bytes`."""
+    """Encode the key as UnsafeRow bytes. Raises a too-large problem above `max_bytes`."""
     encoded = codec.encode(row)
     if len(encoded) > max_bytes:
         detail = f"the key takes {len(encoded)} bytes, above {max_bytes}"
@@ -61,7 +61,7 @@ def encoded_key(codec: KeyCodec, row: Row, max_bytes: int) -> bytes:
 
 
 def pop_longs(parameters: dict[str, str]) -> bool:
-    """Whether whole numbers are to be printed as strings; removes `longs` from the parameters of a request."""
+    """Remove `longs` from the parameters of a request, and return whether whole numbers are printed as strings."""
     value = parameters.pop("longs", "number")
     if value not in ("number", "string"):
         raise BadBoundError(
@@ -74,8 +74,8 @@ def longs_as_text(body: bytes) -> bytes:
     """Print an answer, the results of a batch, or the versions of a history, with every whole number in the key and the
     found values as a string.
 
-    By type and not by size: a column that is a byte, short, int or long is a string in every answer. A double keeps its
-    decimal point in JSON, so the two cannot be confused.
+    The type decides, not the size: a byte, short, int or long column is a string in every answer. A double has a
+    decimal point in JSON, so it cannot be confused with these.
     """
     answer = orjson.loads(body)
     for each in (answer, *answer.get("results", ()), *answer.get("versions", ())):

@@ -1,7 +1,7 @@
 """The opener of URLs for blocking calls: of commands to services, and of services to issuers of tokens.
 
-It is urllib, whose import takes less time than that of any other client. Calls that must not block the loop are those
-of `cluster/node_calls.py`.
+It uses urllib, because its import is faster than that of any other client. For calls that must not block the loop, use
+`cluster/node_calls.py`.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from urllib.request import BaseHandler, HTTPHandler, HTTPSHandler, OpenerDirecto
 
 
 def url_opener(tls: ssl.SSLContext | None, *, uses_proxies: bool) -> OpenerDirector:
-    """Make an opener for HTTP and HTTPS. It follows no redirects, and a reply of any status is a reply.
+    """Make an opener for HTTP and HTTPS. It follows no redirects, and raises no error for a status of 400 and above.
 
-    Leave proxies out for loopback: one that is set for the outside world cannot reach this machine's.
+    Do not use proxies for loopback: a proxy to the outside world cannot reach ports of this machine.
     """
     opener = OpenerDirector()
     handlers: list[BaseHandler] = [
@@ -28,7 +28,7 @@ def url_opener(tls: ssl.SSLContext | None, *, uses_proxies: bool) -> OpenerDirec
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine reaches the address. A name that is not localhost may mean any."""
+    """Whether an address is reachable only from this machine. A name other than localhost may mean any address."""
     if host == "localhost" or host.endswith(".localhost"):
         return True
     try:

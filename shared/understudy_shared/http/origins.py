@@ -1,12 +1,13 @@
-"""Pages of other sites in a browser: they change nothing, and read only where CORS names their origin (pure).
+"""Rules for pages of other sites in a browser: they must not change anything, and may read only if CORS allows their
+origin (pure).
 
-A request that may change something must say `Content-Type: application/json`, or be a DELETE: a browser sends those to
-another site only if the site allows it by CORS, and no service here does for changes. If the browser names the site of
-the page, that is checked too; a form is taken only if it does.
+A request that may change something must have `Content-Type: application/json`, or be a DELETE: a browser sends these to
+another site only if that site allows it by CORS, and no service here does so for changes. If the browser names the site
+of the page, that is checked, too; a form is accepted only if the browser names it.
 
-CORS, as the Fetch standard has it, opens the calls of the OpenAPI document to scripts of named origins, no page, and no
-call between services. By default no other origin may read. It never allows credentials that a browser sends by itself:
-a script has to send `Authorization`. Changes stay refused, whatever is named here.
+CORS (the Fetch standard) opens the calls of the OpenAPI document to scripts of named origins; it opens no page and no
+call between services. By default no other origin may read. CORS never allows credentials that a browser sends by
+itself: a script must send `Authorization`. Changes are refused for all other origins.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ _OWN_SITES = frozenset(("same-origin", "none"))
 
 
 def why_refused(method: str, headers: Mapping[str, str]) -> Problem | None:
-    """Return why a request is refused as one of another site; None when it may pass. Header names are in lower case."""
+    """Return why a request is refused as coming from another site, or None. Header names are in lower case."""
     if method in READING:
         return None
     foreign = why_foreign(headers)
@@ -50,10 +51,11 @@ def why_refused(method: str, headers: Mapping[str, str]) -> Problem | None:
 
 
 def why_foreign(headers: Mapping[str, str]) -> Problem | None:
-    """Say why a request is refused as one from a page of another site; None when it may pass.
+    """Return why a request is refused as coming from a page of another site; None if it may pass.
 
-    `Sec-Fetch-Site` is the browser's own verdict and decides alone: `Origin` is `null` when the page's referrer policy
-    hides it, and differs from `Host` behind a proxy that rewrites that. Browsers leave the former out without TLS.
+    If present, `Sec-Fetch-Site` decides alone, because it is the browser's own verdict. `Origin` is `null` if the
+    referrer policy of the page hides it, and differs from `Host` behind a proxy that rewrites `Host`. Browsers send
+    `Sec-Fetch-Site` only with TLS.
     """
     site, origin = headers.get("sec-fetch-site"), headers.get("origin")
     if site is not None:
@@ -87,7 +89,7 @@ _BATCH = re.compile(rb"/v1/stores/[^/]+/lookup")
 _ALLOW_ORIGIN = b"access-control-allow-origin"
 _VARY = (b"vary", b"origin")
 _EXPOSED = (b"access-control-expose-headers", b"etag, retry-after, www-authenticate")
-"""Headers that a script may read beyond the usual ones: those that a reader acts on."""
+"""Headers that a script may read in addition to the usual ones: clients act on them."""
 
 _TO_SEND = (
     (
@@ -100,7 +102,7 @@ _FOR_OTHERS: Headers = (_VARY,)
 
 
 def parse_origins(text: str) -> frozenset[bytes]:
-    """Parse origins with commas between. Raises SettingsError: which one is wrong, and how it is written."""
+    """Parse origins that are separated by commas. Raises SettingsError that names the wrong one, and the right form."""
     found = [each for each in map(str.strip, text.split(",")) if each]
     for origin in found:
         why = _why_no_origin(origin)
@@ -117,7 +119,7 @@ _FIX = "Give origins as browsers send them, with commas between: https://app.exa
 
 
 def _why_no_origin(text: str) -> str | None:
-    """Return what is wrong with a text as an origin; None when it is one, to the letter as browsers send it."""
+    """Return why a text is not an origin; None if it is one, exactly in the form that browsers send."""
     if text == "*":
         return "would let every page that a user opens read what that user's browser can reach: name each origin"
     if text == "null":
@@ -131,7 +133,7 @@ def _why_no_origin(text: str) -> str | None:
 
 
 def origin_in(headers: Iterable[tuple[bytes, bytes]]) -> bytes | None:
-    """Return the origin of the page that a request states; empty when it states several."""
+    """Return the origin that a request states; None without one, empty if it states several."""
     found = [value for name, value in headers if name == b"origin"]
     return (found[0] if len(found) == 1 else b"") if found else None
 
@@ -148,13 +150,13 @@ class Cors:
         return f"Cors({', '.join(origin.decode() for origin in sorted(self._by_origin))})"
 
     def headers(self, origin: bytes | None) -> Headers:
-        """Return the headers of each answer to a request of that origin. They tell caches that answers differ by it."""
+        """Return the headers of answers to requests of that origin. They tell caches that answers differ by origin."""
         return self._by_origin.get(origin or b"", _FOR_OTHERS)
 
     def preflight(self, scope: Scope) -> App | None:
-        """Return the application that answers a browser's preflight; None for everything else, and for other origins,
-        which get the answer of a service without CORS. It comes before authentication: browsers send preflights without
-        credentials.
+        """Return the application that answers a browser's preflight. Return None for all other requests, and for other
+        origins, which get the answer of a service without CORS. Call this before authentication: browsers send
+        preflights without credentials.
         """
         if scope["method"] != "OPTIONS" or not is_shared(scope["raw_path"]):
             return None

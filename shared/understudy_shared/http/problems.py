@@ -62,15 +62,15 @@ class ProblemType(Enum):
 
 
 REFUSED_BY_BOUND = "refused-by-bound"
-"""The outcome of a request that no replica might answer within the bound of its reader."""
+"""The outcome of a request whose bound no replica meets."""
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
     """One refusal. `extra` holds further members, such as the candidates and their reasons.
 
-    `refusal` is the bound that could not be kept, when that is what the problem is about. `allow` are the methods that
-    the path takes, for a method that it does not.
+    `refusal` is the reason if no replica meets a bound. `allow` lists the methods that the path accepts, if the problem
+    is a method that it does not.
     """
 
     type: ProblemType
@@ -95,12 +95,12 @@ class Problem:
 
     @property
     def outcome(self) -> str:
-        """The outcome of a request in the metrics: the slug, or that the bound of the reader is the reason."""
+        """The outcome of a request in the metrics: the slug, or REFUSED_BY_BOUND."""
         is_of_bound = self.refusal is not None and self.type is ProblemType.NO_ACCEPTABLE_REPLICA
         return REFUSED_BY_BOUND if is_of_bound else self.type.slug
 
     def as_dict(self) -> dict[str, object]:
-        """Return the members of the JSON object, empty ones left out."""
+        """Return the members of the JSON object, without empty ones."""
         members = {
             "type": self.type.slug,
             "title": self.type.title,
@@ -136,7 +136,7 @@ _BY_ERROR: tuple[tuple[type[UnderstudyError], ProblemType], ...] = (
 
 
 def problem_of(error: UnderstudyError) -> Problem:
-    """Return the problem of an error; an error without an entry is a bug of ours."""
+    """Return the problem of an error. An error without an entry is a bug."""
     if isinstance(error, ProblemError):
         return error.problem
     for kind, problem_type in _BY_ERROR:
@@ -146,9 +146,9 @@ def problem_of(error: UnderstudyError) -> Problem:
 
 
 RETAINED = "retained_versions"
+"""The member of a refusal with the first and the last version that the checkpoint retains."""
 LAYOUT_SINCE = "layout_since"
-"""A member of a candidate: the first version of the layout that it serves, where older ones are in another."""
-"""The member of a refusal that has the first and the last version that the checkpoint retains."""
+"""The member of a candidate with the first version of the layout that it serves, if older versions have another."""
 
 _REFUSALS: dict[Refusal, tuple[ProblemType, str]] = {
     Refusal.LAG_EXCEEDED: (ProblemType.NO_ACCEPTABLE_REPLICA, "Retry, or accept a larger max_lag or max_staleness_ms"),
@@ -171,8 +171,8 @@ _REFUSALS: dict[Refusal, tuple[ProblemType, str]] = {
 def refused(
     reason: Refusal, *, candidates: list[dict[str, object]], retained: tuple[int, int] | None = None
 ) -> Problem:
-    """Return the problem of a bound that no replica satisfies, with each candidate and its reason. `retained` are the
-    first and the last version of the checkpoint, where a version is gone and no candidate says them.
+    """Return the problem of a bound that no replica meets, with each candidate and its reason. `retained` has the first
+    and the last version of the checkpoint, if a version is gone and no candidate names them.
     """
     problem_type, fix = _REFUSALS[reason]
     versions = next((each[RETAINED] for each in candidates if RETAINED in each), retained)

@@ -1,6 +1,6 @@
 """A request's target: path segments split *before* percent-decoding, query parameters without repeats (pure).
 
-Splitting first is what lets a key contain a slash.
+Because the path is split first, a key can contain a slash.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from understudy_shared.base.texts import clipped
 from understudy_shared.http.problems import Problem, ProblemError, ProblemType
 
 MAX_TARGET_BYTES = 16 * 1024
-"""Limit on a path, and on a query, that is parsed; longer keys come in a body."""
+"""Limit on a path, and on a query. Longer keys must be sent in a body."""
 
 STORES = b"/v1/stores/"
 """Beginning of the target of every lookup."""
@@ -33,16 +33,16 @@ FILE_ENDINGS = ("parquet", "arrow", "arrows", "csv", "ndjson")
 """The endings of a store's name in the paths of its files."""
 
 _ROOTS = ((APPLICATIONS, b"/v1"), (b"/admin/v1/applications/", b"/admin/v1"), (b"/admin/applications/", b"/admin"))
-"""The beginnings of paths that name an application, each with what the rest of the path stands under without it."""
+"""The beginnings of paths that name an application, each with the beginning of the same path without the name."""
 
 _BROKEN_ESCAPE = re.compile(rb"%(?![0-9A-Fa-f]{2})")
 _ESCAPED_SLASH = re.compile(rb"%2[Ff]")
 
 
 def application_target(target: bytes) -> tuple[bytes | None, bytes]:
-    """Take the application out of a target: `/v1/applications/a/stores/s` -> `a` (not decoded), `/v1/stores/s`.
+    """Split the application from a target: `/v1/applications/a/stores/s` -> `a` (not decoded), `/v1/stores/s`.
 
-    None, with the target as it is, where it names no application, or nothing below one.
+    Return None and the unchanged target if it names no application, or nothing below one.
     """
     for beginning, root in _ROOTS:
         if target.startswith(beginning):
@@ -55,7 +55,7 @@ def application_target(target: bytes) -> tuple[bytes | None, bytes]:
 def named_store(segment: str) -> tuple[str, str]:
     """Return the store of the last segment of a path, and the ending of its file, or "": `a.csv` -> `a`, `csv`.
 
-    A store whose own name has such an ending is described in the list of stores alone.
+    A store whose own name has such an ending is described only in the list of stores.
     """
     name, _, ending = segment.rpartition(".")
     return (name, ending) if name and ending in FILE_ENDINGS else (segment, "")
@@ -77,16 +77,16 @@ def application_name(segment: bytes) -> str:
 
 
 def unknown_application(name: str) -> Problem:
-    """Return the problem of an application that is not here. It lists no others: a credential may show only some."""
+    """Return the problem of an unknown application. It names no others, because the credential may not see all."""
     fix = "GET /v1/applications lists those that your credential shows"
     return Problem(ProblemType.UNKNOWN_APPLICATION, f"there is no application {clipped(name)}", "path", fix)
 
 
 def refuse_unroutable(raw_path: bytes) -> None:
-    """Raise the problem of a path that a framework, which decodes before it splits, may take for another.
+    """Raise a problem for a path that a framework, which decodes before it splits, may take for another.
 
-    Escapes may stand in names (of a store, of a node) and in keys, and an escaped slash in keys only. Everywhere else a
-    path has one way to be written: a proxy's rule about `/admin/` holds for everything that is routed there.
+    Escapes are allowed in names (of a store, of a node) and in keys, an escaped slash only in keys. All other parts of
+    a path have exactly one spelling, so a proxy's rule about `/admin/` applies to everything that is routed there.
     """
     if b"%" not in raw_path and raw_path.isascii():
         return
@@ -128,7 +128,7 @@ def split_path(raw_path: bytes) -> list[str]:
 
 
 def parse_query(query: bytes) -> dict[str, str]:
-    """Parse query parameters by name; a repeated name is refused, because the choice of one would be a guess."""
+    """Parse query parameters by name. A repeated name is refused, because choosing one value would be a guess."""
     _refuse_too_long(query, where="query")
     parameters: dict[str, str] = {}
     for part in query.split(b"&"):

@@ -1,10 +1,10 @@
 """The stream of the overview: the cluster is read once a second, however many viewers there are.
 
-A viewer has no queue. It knows the tick of the last message that it got, and takes the changes since then when its
-connection has room: a slow viewer skips ticks, and a very slow one gets the whole document again. Messages go out in
-pieces, so a viewer that does not read holds one piece and the text that all viewers share.
+A viewer has no queue. It remembers the tick of its last message, and gets the changes since then when its connection
+has room. So a slow viewer skips ticks, and a very slow one gets the whole document again. Messages are sent in pieces,
+so a viewer that does not read holds one piece and the text that all viewers share.
 
-For readers with scripts the page is drawn here at each change, and the parts that differ are sent. Viewers with the
+For browsers with scripts the page is rendered here at each change, and the changed parts are sent. Viewers with the
 same choices share a drawing. A viewer remembers which version of each part it has.
 """
 
@@ -39,22 +39,22 @@ TICK_MS = 1000
 MAX_PAUSE_MS = 10_000
 
 LOOP_SHARE = 0.1
-"""Largest share of the loop for reading the cluster, and for drawing: a costly page is drawn less often, and in a
-huge cluster in trouble ticks come later, at least every MAX_PAUSE_MS."""
+"""Largest share of the loop's time for reading the cluster, and for drawing. A costly page is drawn less often, and in
+a huge cluster in trouble the ticks are further apart, but at most MAX_PAUSE_MS."""
 
 MAX_KEPT = 16
-"""Most drawings that are cached for viewers with the same choices."""
+"""Limit on the cached drawings, each for viewers with the same choices."""
 
 HEARTBEAT_S = 1.0
 PIECE_BYTES = 64 * 1024
 
 MAX_TEXTS_BYTES = 8 * 1024 * 1024
-"""Bytes of the messages of one tick beyond which other late viewers get the whole document, which all share. In a large
-cluster in trouble the changes since each tick are nearly as long as the document."""
+"""Limit on the bytes of the messages of one tick. Above it, further late viewers get the whole document, which all
+share. In a large cluster in trouble the changes since a tick are nearly as long as the document."""
 
 
 class OverviewDocument(Protocol):
-    """The data that the page draws. `tick` is when any of it last changed."""
+    """The data of the page. `tick` is the time of its last change."""
 
     @property
     def tick(self) -> int: ...
@@ -67,7 +67,7 @@ class OverviewDocument(Protocol):
 
 
 class StreamedOverview(OverviewDocument, Protocol):
-    """The same as messages: whole, and as the changes since one of the `known` ticks."""
+    """An overview that also makes messages: of the whole, and of the changes since one of the `known` ticks."""
 
     @property
     def known(self) -> tuple[int, ...]: ...
@@ -89,22 +89,22 @@ class Drawing(NamedTuple):
 
 
 class Drawings:
-    """The last drawings, by the choices of the readers."""
+    """The last drawings, by the choices of the viewers."""
 
     def __init__(self) -> None:
         self._kept: OrderedDict[PageQuery, Drawing] = OrderedDict()
         self._due: dict[PageQuery, float] = {}
-        """The time from which each page may be drawn again."""
+        """The time at which each page may be drawn again."""
         self._document: tuple[int, dict[str, Any]] | None = None
         self._drawing = asyncio.Lock()
 
     def is_due(self, query: PageQuery, now: OverviewDocument) -> bool:
-        """Whether a drawing of now exists, or may be made."""
+        """Whether the drawing of this overview exists, or may be made."""
         known = self._kept.get(query)
         return (known is not None and known.tick >= now.tick) or self._due.get(query, 0) <= monotonic()
 
     async def of(self, query: PageQuery, now: OverviewDocument) -> Drawing:
-        """Return the page of now. The first caller draws it."""
+        """Return the drawing of this overview. The first caller makes it."""
         async with self._drawing:
             known = self._kept.get(query)
             if known is None or known.tick < now.tick:
@@ -124,7 +124,7 @@ class Drawings:
         return Drawing(now.tick, page_title(document["application_id"], document["health"]), parts)
 
     def _pace(self, query: PageQuery, began_s: float) -> None:
-        """Set the time of the next drawing so that all drawings together keep to their share of the loop."""
+        """Set the time of the next drawing, so that all drawings together do not exceed their share of the loop."""
         now_s = monotonic()
         self._due = {each: due_s for each, due_s in self._due.items() if due_s > now_s - MAX_PAUSE_MS / 1000}
         pause_s = (now_s - began_s) * (len(self._due) + 1) / LOOP_SHARE
@@ -132,7 +132,7 @@ class Drawings:
 
 
 class Viewer:
-    """The connection of one reader to the page, and the parts that its browser has."""
+    """The connection of one browser to the page, and the parts that it has."""
 
     def __init__(self, drawings: Drawings, query: PageQuery) -> None:
         self._drawings = drawings
@@ -140,11 +140,11 @@ class Viewer:
         self._has: dict[str, int] = {}
 
     def is_due(self, now: OverviewDocument) -> bool:
-        """Whether a message may be made now: readers come first, so a costly message is made less often."""
+        """Whether a message may be made now. Requests have priority, so a costly message is made less often."""
         return self._drawings.is_due(self._query, now)
 
     async def event(self, now: OverviewDocument) -> bytes:
-        """Return an event with the parts that the browser does not have."""
+        """Return an event with the parts that the browser lacks."""
         drawing = await self._drawings.of(self._query, now)
         new = {name: text for name, text in drawing.parts.items() if self._has.get(name) != hash(text)}
         self._has |= {name: hash(text) for name, text in new.items()}
@@ -153,8 +153,8 @@ class Viewer:
 
 
 class Feed(Generic[Shown]):
-    """The stream for all viewers. `look` makes the overview of now, given the one before. It is called once a tick
-    while there are viewers; `looks` counts its calls.
+    """The stream for all viewers. `look` makes the current overview, given the previous one. It is called once per tick
+    while there are viewers; `looks` counts the calls.
     """
 
     def __init__(
@@ -174,21 +174,21 @@ class Feed(Generic[Shown]):
         self._is_ending = False
         self._now: Shown | None = None
         self._texts: dict[int | None, bytes] = {}
-        """The messages of now, by the tick of the viewers that get them."""
+        """The current messages, by the tick of the viewers that get them."""
         self._looked_ms = self._good_until_ms = float("-inf")
-        """The start of the last reading, and the time until which a new viewer may get its result."""
+        """The start of the last read, and the time until which a new viewer may get its result."""
         self._looking = asyncio.Lock()
         self._watched = asyncio.Event()
         self._changed = asyncio.Event()
-        """An event that is set, and replaced, when there is a new overview."""
+        """An event that is set when there is a new overview, and then replaced."""
 
     def __repr__(self) -> str:
         return f"Feed({self.viewers} viewers)"
 
-    # ---- looking
+    # ---- reading the cluster
 
     async def run(self) -> None:
-        """Look once a tick while there are viewers. An error does not end the task."""
+        """Read the cluster once per tick while there are viewers. An error does not end the task."""
         while True:
             await self._watched.wait()
             began_ms = self._clock.monotonic_ms()
@@ -202,7 +202,7 @@ class Feed(Generic[Shown]):
             await asyncio.sleep(wait_ms / 1000)
 
     async def overview(self, *, max_age_ms: float = TICK_MS) -> Shown:
-        """Return the overview, at most `max_age_ms` old. Concurrent callers share one reading."""
+        """Return the overview, at most `max_age_ms` old. Concurrent callers share one read."""
         async with self._looking:
             age_ms = self._clock.monotonic_ms() - self._looked_ms
             if self._now is None or max_age_ms <= 0 or age_ms > max_age_ms:
@@ -211,13 +211,13 @@ class Feed(Generic[Shown]):
             return self._now
 
     async def _tick(self) -> None:
-        """Look at the cluster, and send all viewers the changes."""
+        """Read the cluster, and wake all viewers if it has changed."""
         before, began_ms, self.looks = self._now, self._clock.monotonic_ms(), self.looks + 1
         self._now, self._texts = await self._look(before), {}
         was_good = self._is_good()
         self._looked_ms = began_ms
         self._good_until_ms = max(self._good_until_ms, self._clock.monotonic_ms() + 2 * self._tick_ms)
-        # Without a change, only viewers that wait for an overview that is not too old get this one.
+        # Without a change, this one only goes to viewers that wait for a recent overview.
         if before is None or self._now.tick != before.tick or not was_good:
             self._tell()
 
@@ -236,8 +236,8 @@ class Feed(Generic[Shown]):
     # ---- a viewer's side
 
     def respond(self, request: Request, written: Viewer | None = None) -> Response:
-        """Return the stream of changes to one viewer: as documents, or as `written` makes them for this viewer. It ends
-        when the viewer's credential is revoked. Raises ProblemError when the service stops, or there are too many
+        """Return the stream of changes for one viewer: documents, or the events that `written` makes for it. The stream
+        ends when the viewer's credential is revoked. Raises ProblemError if the service stops, or there are too many
         viewers.
         """
         if is_head(request):
@@ -262,7 +262,7 @@ class Feed(Generic[Shown]):
     async def messages(
         self, tick: int | None, is_known: Callable[[], bool] = lambda: True, written: Viewer | None = None
     ) -> AsyncIterator[bytes]:
-        """Yield the messages for a viewer that has the overview of `tick`; `None` when it has no overview."""
+        """Yield the messages for a viewer that has the overview of `tick`; `None`: it has no overview."""
         while not self._is_ending and is_known():
             changed, now = self._changed, self._now
             is_due = now is not None and now.tick != tick and self._is_good()
@@ -293,7 +293,7 @@ class Feed(Generic[Shown]):
 
 
 class EventStream(StreamingResponse):
-    """A stream of server-sent events to one viewer, who counts until the connection ends, however it does."""
+    """A stream of server-sent events to one viewer. The viewer counts until its connection ends, however it ends."""
 
     media_type = "text/event-stream"
 
@@ -312,7 +312,7 @@ class EventStream(StreamingResponse):
 
 
 def pause_ms(took_ms: float, tick_ms: float) -> float:
-    """Return how long to wait after a gather that took so long, in ms."""
+    """Return the pause in ms after a read that took `took_ms`."""
     return max(tick_ms - took_ms, min(took_ms * (1 / LOOP_SHARE - 1), MAX_PAUSE_MS))
 
 

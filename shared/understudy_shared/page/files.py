@@ -1,16 +1,16 @@
-"""The files that the page consists of: scripts, style and vendored files, read once into memory; and the runbooks,
-whose steps must be readable offline in a fault, when other systems do not answer.
+"""The files of the page: scripts, style and vendored files, read once into memory; and the runbooks, which must be
+readable in a fault, when other systems do not answer.
 
-The address of a static file begins with the hash of all of them, so browsers may cache it for good: another release has
-other addresses, and the modules of one load are all of one release. Runbooks are the Markdown files of this repository,
-and become HTML at the first request for one. No text of a request, and no name from the cluster, gets into them.
+The URL of a static file begins with the hash of all files, so browsers may cache it for ever: another release has other
+URLs, and all modules of one page load are of one release. Runbooks are the Markdown files of this repository, and
+become HTML at the first request for one. They never contain text from a request, or a name from the cluster.
 
-The headers of the page: a browser may load only what this router serves, and run no other scripts.
+The headers of the page: a browser may load only files from this router, and run no other scripts.
 
-With Trusted Types no script of the page can make HTML of a text: `innerHTML` and its kin are errors, so a store, key or
-node with a hostile name stays a text. Runbooks and files may have no Trusted Types policy, so scripts there cannot get
-around it. The page may have one policy, created once: `static/dom.js` makes it, for the parts of the page that this
-router has drawn like the page itself.
+With Trusted Types, no script of the page can turn a text into HTML: `innerHTML` and the like raise errors, so the
+hostile name of a store, key or node stays text. On runbooks and files no Trusted Types policy is allowed, so their
+scripts cannot get around it. On the page one policy is allowed: `static/dom.js` creates it for the parts of the page
+that this router has rendered.
 """
 
 from __future__ import annotations
@@ -38,8 +38,7 @@ _TYPES = {
 
 FOREVER = "public, max-age=31536000, immutable"
 ASK_AGAIN = "no-cache"
-"""The cache control for an address without the hash, or with that of another release: the browser asks whether the file
-is still the same."""
+"""The cache control for a URL without the hash, or with the hash of another release: the browser must revalidate."""
 
 
 POLICY = "; ".join(
@@ -68,7 +67,7 @@ SECURITY = {
 """Headers of the page and of each of its files."""
 
 PAGE = {**SECURITY, "cache-control": "no-store"}
-"""Headers of runbooks, and, but for the policy, of the page: it is true only now, so it must not be cached."""
+"""Headers of runbooks, and of the page except for its policy. The page shows the current state: it is never cached."""
 
 LIVE = {**PAGE, "content-security-policy": POLICY.replace("trusted-types 'none'", "trusted-types understudy")}
 """Headers of the page itself."""
@@ -76,7 +75,7 @@ LIVE = {**PAGE, "content-security-policy": POLICY.replace("trusted-types 'none'"
 
 @dataclass(frozen=True, slots=True)
 class Asset:
-    """A static file. `etag` is of its own content."""
+    """A static file. `etag` depends on its own content only."""
 
     body: bytes
     media_type: str
@@ -85,7 +84,7 @@ class Asset:
 
 @dataclass(frozen=True, slots=True)
 class Assets:
-    """The static files by their path below `static/`; `build` names this set of them."""
+    """The static files by their path below `static/`. `build` is the hash of the whole set."""
 
     by_path: Mapping[str, Asset]
     build: str
@@ -122,7 +121,7 @@ _NAME = re.compile(r"(?:\.\./|runbooks/)?([\w-]+)\.md")
 
 
 class Runbook(NamedTuple):
-    """One runbook as a page. `html` is made of our own text."""
+    """One runbook as a page. `html` has only our own text."""
 
     title: str
     html: str
@@ -137,7 +136,7 @@ def runbooks() -> Mapping[str, Runbook]:
 
 
 def _files() -> Iterable[Traversable]:
-    """Return the files: a wheel has them in the shared package; the repository has them where people read them."""
+    """Return the files: from the shared package in a wheel, from the documents in the repository."""
     packed = files("understudy_shared").joinpath("runbooks")
     if packed.is_dir():
         return packed.iterdir()
@@ -153,7 +152,7 @@ def _page(text: str, names: Iterable[str]) -> Runbook:
         if token.type == "heading_open":
             token.attrs["id"] = _anchor(following.content)
     for token in tokens:
-        token.attrs.pop("style", None)  # how a column is aligned: the policy of the page forbids styles in the markup
+        token.attrs.pop("style", None)  # the alignment of a column: the policy of the page forbids inline styles
         if token.children:
             _lead(token.children, known)
     title = next(token.content for token in tokens if token.type == "inline")
@@ -161,7 +160,7 @@ def _page(text: str, names: Iterable[str]) -> Runbook:
 
 
 def _lead(tokens: list[Token], known: set[str]) -> None:
-    """Point each link to a page here. Where that page does not exist, only the link's text stays."""
+    """Point each link to a page here. If that page does not exist, keep only the link's text."""
     is_left = False
     for token in tokens:
         if token.type == "link_open":
@@ -174,10 +173,10 @@ def _lead(tokens: list[Token], known: set[str]) -> None:
 
 
 def _anchor(title: str) -> str:
-    """Return the fragment of a heading, as GitHub makes it."""
+    """Return the fragment of a heading, the same as on GitHub."""
     return re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-")
 
 
 def _address(name: str, fragment: str) -> str:
-    """Return the reference from one of these pages to another: they stand side by side."""
+    """Return the relative link from one of these pages to another. They are in the same folder."""
     return ("./" if name == INDEX else name) + (f"#{fragment}" if fragment else "")

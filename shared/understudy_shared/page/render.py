@@ -1,6 +1,6 @@
-"""The page as HTML, made of an overview document: readers without scripts see it, and scripts replace parts of it.
+"""Renders the page as HTML from an overview document. Browsers without scripts show it, and scripts replace its parts.
 
-It is made in pieces, because a page of a thousand replicas takes longer than a router may leave other requests waiting.
+It is rendered in pieces: a page of a thousand replicas takes longer than a router may keep other requests waiting.
 """
 
 from __future__ import annotations
@@ -60,18 +60,18 @@ from understudy_shared.page.words import (
 )
 
 Histories = Mapping[str, Document]
-"""History documents: of `all`, of the `store` that is chosen, and of the partition of the replica that is `open`."""
+"""History documents: of `all`, of the chosen `store`, and of the partition of the `open` replica."""
 
 NO_HISTORY: Document = {"series": {"lag_batches": [], "freshness_p50_ms": [], "freshness_p99_ms": []}}
 
 
 PARTS = ("health", "figures", "stores", "nodes", "ask-stores", "events", "replicas")
-"""The parts of the page that change with what the router knows, by their templates."""
+"""The parts of the page that change with the overview, by the names of their templates."""
 
 
 class PageReader(NamedTuple):
-    """The person who looks at the page. `signed_in` is the name of a session, `asks_key` whether a request needs a
-    credential. `explored` names the stores whose keys may be listed, EVERY_STORE for all; None: Explore is left out.
+    """The person who views the page. `signed_in` is the principal of a session; `asks_key`: requests need a credential.
+    `explored` names the stores whose keys may be listed, EVERY_STORE for all; None: Explore is left out.
     """
 
     signed_in: str | None = None
@@ -89,19 +89,19 @@ def page_pieces(
 
 
 def drawn_parts(overview: Document, query: PageQuery) -> Iterator[tuple[str, Iterator[str]]]:
-    """Yield the parts of the page by name, each piece by piece. Curves are left out: the scripts change those."""
+    """Yield the parts of the page by name, each in pieces, without curves: the scripts update those."""
     shown = _shown(overview, {}, query)
     for name in PARTS:
         yield name, _environment().get_template(f"{name}.html").generate(shown)
 
 
 async def joined(pieces: Iterable[str]) -> str:
-    """Join the pieces; other requests are answered while the page is made."""
+    """Join the pieces, and let other requests be answered in between."""
     return "".join([piece async for few in sliced(pieces) for piece in few])
 
 
 def fleet_page(overview: Document, rows: Sequence[Mapping[str, Any]], query: FleetQuery, reader: PageReader) -> str:
-    """Return the overview of the applications of a router as a page; `rows` are those that the query lets through."""
+    """Return the overview of a router's applications as a page. `rows` are the applications that the query selects."""
     shown = {
         **_links("../"),
         "overview": overview,
@@ -124,12 +124,12 @@ def runbook_page(runbook: Runbook, root: str) -> str:
 
 
 def opened_place(query: PageQuery, overview: Document) -> ReplicaRow | None:
-    """Return the replica that the reader has opened, if it exists."""
+    """Return the replica that the query opens, if it exists."""
     return find_replica(overview["grid"]["rows"], query.open)
 
 
 def load_templates() -> None:
-    """Compile the templates now: it takes a tenth of a second, which no reader should wait for."""
+    """Compile the templates now. It takes a tenth of a second, and no request should wait for it."""
     for name in _environment().list_templates():
         _environment().get_template(name)
 
@@ -149,7 +149,7 @@ def _environment() -> Environment:
 
 
 def _links(root: str) -> dict[str, str]:
-    """Return where a page finds the rest of the service: links are relative, because a proxy may publish a prefix."""
+    """Return the links of a page to the rest of the service. They are relative, because a proxy may add a prefix."""
     return {"root": root, "static": f"{root}admin/static/{page_assets().build}/"}
 
 

@@ -1,12 +1,12 @@
-"""The choices of a reader, which the URL holds, and the replicas of the page: the chosen ones, one page of them, as a
-grid or as a table; and the one that is open (pure).
+"""The choices of a viewer, which are in the URL, and the replicas of the page (pure): one page of the chosen ones, as a
+grid or as a table; and the open one.
 
-A choice that does not parse is left out: a bad link shows the page, not an error. `static/url.js` reads and writes the
-same URL.
+A choice that does not parse is ignored, so a bad link shows the page and not an error. `static/url.js` reads and writes
+the same URL.
 
-The grid has a column for each node while it stays readable, else one for each replica of a partition, with its node's
-name in the cell. Store partitions that are well and lie on the same nodes share a row. One that is not well has a row
-of its own, so that it stands out. The filter selects by the kind of a replica; the state of a cell is its colour.
+The grid has a column for each node as long as it is readable; else a column for each replica of a partition, with the
+node's name in the cell. Healthy store partitions on the same nodes share a row. An unhealthy one has its own row, to
+stand out. The filter selects replicas by kind; the state of a cell is its colour.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ MAX_PAGE = 100_000
 
 @dataclass(frozen=True, slots=True)
 class PageQuery:
-    """The reader's choices: the filter, how replicas are shown, which is open, the key to look up, and what is
-    explored: the store, a prefix, a filter, an order, and the key that is open there.
+    """The viewer's choices: the filter, how replicas are shown, which one is open, the key to look up; and for Explore
+    the store, a prefix, a filter, an order, and the open key.
     """
 
     store: str = ""
@@ -72,7 +72,9 @@ def read_query(parameters: Mapping[str, str]) -> PageQuery:
 
 
 LAGGING_FROM = 2
-"""Fewest batches behind that count as lagging: one is on its way in every replica after each commit."""
+"""Batches behind from which a replica counts as lagging. After each commit, every replica is one batch behind for a
+moment.
+"""
 
 ROLES = {"A": "active", "S": "standby", "W": "warm-up"}
 
@@ -112,7 +114,7 @@ class ReplicaRow(NamedTuple):
 
 
 def kind_of(cell: Cell) -> str:
-    """Return the kind of a replica: the worst that is true of it."""
+    """Return the kind of a replica: the worst one that applies."""
     state = cell["state"]
     if state in {"DEAD", "CLOSED"}:
         return str(state).lower()
@@ -128,7 +130,7 @@ def kind_of(cell: Cell) -> str:
 
 
 def cell_text(cell: Cell, kind: str) -> str:
-    """Return role and batches behind; a cell that is not well also differs by a letter or a shape."""
+    """Return the role and the batches behind. An unhealthy cell also has a letter or a shape, besides its colour."""
     role, lag = cell["role"], UNKNOWN if cell["lag"] is None else f"{cell['lag']:,}"
     texts = {
         "dead": f"✕ {role}",
@@ -201,28 +203,28 @@ def wanted_replicas(rows: Sequence[Row], *, store: str, state: str) -> Iterator[
 Grid = Mapping[str, Any]
 
 MAX_COLUMNS = 24
-"""Most nodes that get a column each: a wider grid cannot be read."""
+"""Limit on nodes with a column each: a wider grid is not readable."""
 
 GRID_ROWS = 500
 TABLE_ROWS = 200
-"""Rows of one page. They come in pages instead of appearing while one scrolls, so that a browser can search, link and
-read out all of a page."""
+"""Rows of one page. There are pages, and not rows that appear on scrolling, so that a browser can search, link and read
+out a whole page."""
 
 PAGER_REACH = 5
-"""Number of pages before and after the present one that have a link, besides the first and the last."""
+"""Number of pages before and after the current one with a link, in addition to the first and the last."""
 
 
 FOLDS_ABOVE = 50
-"""Most rows that are not folded, because a reader can read them one by one."""
+"""Number of rows above which rows are folded. Fewer rows can be read one by one."""
 
 NAMED = 3
-"""Most partitions that a row names."""
+"""Limit on the partitions that a row names."""
 
 _WORST = ("lag", "lag_ms", "age_ms")
 
 
 def folded(rows: Sequence[Row]) -> list[Row]:
-    """Fold the rows. Each has its `label`, and the worst values of the rows that it stands for."""
+    """Fold the rows. Each result has a `label`, and the worst values of the rows that it replaces."""
     if len(rows) <= FOLDS_ABOVE:
         return [{**row, "label": str(row["partition"])} for row in rows]
     groups: dict[tuple[Any, ...], list[Row]] = {}
@@ -232,7 +234,7 @@ def folded(rows: Sequence[Row]) -> list[Row]:
 
 
 def _likeness(row: Row) -> tuple[Any, ...]:
-    """Return the part of a row that is equal in all rows that fold into one."""
+    """Return the values that must be equal for rows to fold into one."""
     cells: Mapping[str, Any] = row["cells"]
     is_well = bool(cells) and all(kind_of(cell) == "running" for cell in cells.values())
     if not is_well:
@@ -256,7 +258,7 @@ def _label(partitions: Sequence[int]) -> str:
 
 
 class ShownCell(NamedTuple):
-    """A cell of the grid, its link, and whether it is the one that is open."""
+    """A cell of the grid, its link, and whether it is open."""
 
     place: str
     view: CellView
@@ -265,7 +267,7 @@ class ShownCell(NamedTuple):
 
 
 def grid_view(grid: Grid, query: PageQuery) -> dict[str, Any]:
-    """Return the values for the templates. Rows are made one by one: other requests are answered in between."""
+    """Return the values for the templates. Rows are made lazily, so that other requests are answered in between."""
     rows: Sequence[Row] = grid["rows"]
     if query.view == "table":
         replicas = list(wanted_replicas(rows, store=query.store, state=query.state))
@@ -301,21 +303,23 @@ def is_packed(grid: Grid) -> bool:
 
 
 def columns_of(grid: Grid, rows: Sequence[Row]) -> list[str]:
-    """Return the headings of the grid: nodes, or when there are too many, `replica 1`, `replica 2` and so on."""
+    """Return the headings of the grid: nodes, or if there are too many, `replica 1`, `replica 2` and so on."""
     if not is_packed(grid):
         return list(grid["columns"])
     return [f"replica {n + 1}" for n in range(max((len(row["cells"]) for row in rows), default=1))]
 
 
 def page_bounds(total: int, size: int, page: int) -> tuple[int, int, int]:
-    """Return the indexes of the first row and after the last one, and the pages; beyond the end is the last."""
+    """Return the index of the first row, the index after the last row, and the number of pages. A page beyond the end
+    is the last one.
+    """
     pages = max(1, -(-total // size))
     first = (min(page, pages) - 1) * size
     return first, min(total, first + size), pages
 
 
 def shown_words(grid: Grid, first: int, last: int, total: int, noun: str) -> str:
-    """Say which rows are shown, of how many; and that the router sent only the worst, if it did."""
+    """Say which rows are shown, and of how many; also if the router sent only the worst ones."""
     words = count(total, noun)
     if last - first < total:
         words = f"{number(first + 1)} to {number(last)} of {words}"
@@ -369,7 +373,7 @@ def replica_row(replica: ReplicaRow, query: PageQuery) -> dict[str, Any]:
 
 
 def pager(query: PageQuery, pages: int) -> list[dict[str, Any]]:
-    """Return links to pages: the first and the last, and those around the present one."""
+    """Return links to pages: the first, the last, and the ones around the current one."""
     if pages == 1:
         return []
     here = min(query.page, pages)

@@ -42,11 +42,11 @@ LoadOverview = Callable[[], Awaitable[Document]]
 
 
 Changes = Callable[[Request, Viewer], Response]
-"""The function that returns the stream of changes to one viewer."""
+"""The function that returns the stream of changes for one viewer."""
 
 
 History = Callable[[str | None, int | None, int], Awaitable[Document]]
-"""The function that returns the last minutes: of all, of a store, or of one of its partitions."""
+"""The function that returns the history of the last minutes: of the whole, of a store, or of one of its partitions."""
 
 
 def history_routes(history: History) -> APIRouter:
@@ -66,8 +66,8 @@ def history_routes(history: History) -> APIRouter:
 
 
 def page_routes(overview: LoadOverview, history: History, changes: Changes, *, has_explore: bool = True) -> APIRouter:
-    """Make the page's routes. They are for browsers: the OpenAPI document has the calls that the page itself makes.
-    `has_explore`: readers who may scan can list keys there.
+    """Make the page's routes. They are for browsers; the OpenAPI document has only the calls that the page makes.
+    `has_explore`: on the page, principals that may scan can list keys.
     """
     load_templates()
     routes, drawings = APIRouter(), Drawings()
@@ -97,7 +97,7 @@ def page_routes(overview: LoadOverview, history: History, changes: Changes, *, h
 
 
 def fleet_page_routes(overview: Callable[[Request], Awaitable[Document]]) -> APIRouter:
-    """Make the routes of the page of several applications. `overview` has those that a request may see."""
+    """Make the routes of the page of several applications. `overview` returns those that a request may see."""
     routes = APIRouter()
 
     @routes.get("/admin/")
@@ -113,7 +113,7 @@ def fleet_page_routes(overview: Callable[[Request], Awaitable[Document]]) -> API
 
 
 def file_routes() -> APIRouter:
-    """Make the routes of what every page has: the way to it, its files, and the runbooks."""
+    """Make the routes that all pages share: the redirect to the page, its files, and the runbooks."""
     routes = APIRouter()
 
     @routes.get("/")
@@ -137,7 +137,7 @@ def file_routes() -> APIRouter:
         assets = page_assets()
         build, _, name = path.partition("/")
         is_ours = build == assets.build
-        # A page that a router of another release has sent asks below the hash of that release.
+        # A page from a router of another release asks for files below the hash of that release.
         asset = assets.by_path.get(name if is_ours else path) or assets.by_path.get(name)
         if asset is None:
             raise ProblemError(unknown_path(request.scope["raw_path"]))
@@ -147,7 +147,7 @@ def file_routes() -> APIRouter:
 
 
 async def histories_of(history: History, query: PageQuery, shown: Document) -> dict[str, Document]:
-    """Return the histories to draw: of all, of the chosen store, and of the replica that is open."""
+    """Return the histories to draw: of the whole, of the chosen store, and of the open replica."""
     found = {"all": await _last_hour(history, None, None)}
     if query.store in {store["store"] for store in shown["stores"]}:
         found["store"] = await _last_hour(history, query.store, None)
@@ -180,7 +180,7 @@ _WANTED = {b"drain=true": True, b"drain=false": False}
 
 
 def drain_routes(cost: Cost, drain: Callable[[str, bool], Awaitable[object]]) -> APIRouter:
-    """Make the routes of the form: one shows it, one takes its answer."""
+    """Make the routes of the form: one shows it, one handles its submission."""
     routes = APIRouter()
 
     @routes.get("/admin/nodes/{node_id}/drain")

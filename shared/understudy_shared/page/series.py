@@ -1,7 +1,7 @@
 """Lag, freshness and reads of the last hour, in memory (no I/O; time is passed in).
 
-There is a point each ten seconds. A point of a series is two numbers, 16 bytes; there are at most MAX_SERIES series, so
-all of them take 12 MB at most. A value that was unknown at a point is null, and so is a point that was missed.
+There is a point every ten seconds. A point of a series is two numbers, 16 bytes; there are at most MAX_SERIES series,
+so all of them take at most 12 MB. Values that were unknown at a point, and missed points, are null.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Number = float | None
 
 
 class Point(NamedTuple):
-    """The two numbers of one moment: of lag the batches and the milliseconds, of freshness p50 and p99."""
+    """The two numbers of a point: for lag the batches and the milliseconds, for freshness p50 and p99."""
 
     first: Number
     second: Number
@@ -90,12 +90,14 @@ class History:
         return key in self._rings
 
     def is_due(self, now_ms: float) -> bool:
-        """Whether no point of this step was noted yet."""
+        """Whether this step has no point yet."""
         ring = self._rings.get(Key(LAG))
         return ring is None or ring.last < step_of(now_ms)
 
     def note(self, now_ms: float, points: Mapping[Key, Point]) -> None:
-        """Note a point of each series: the first have room first. One without points for an hour goes."""
+        """Add a point to each series. If there is no room for all, the first ones win. A series without points for an
+        hour is dropped.
+        """
         step = step_of(now_ms)
         for key in [key for key, ring in self._rings.items() if ring.last <= step - POINTS]:
             del self._rings[key]
@@ -107,7 +109,7 @@ class History:
                 ring.put(step, point)
 
     def series(self, key: Key, now_ms: float, minutes: int) -> tuple[list[Number], list[Number]]:
-        """Return the numbers of a series up to now, oldest first; all null for a series that does not exist."""
+        """Return the numbers of a series up to now, the oldest first; all are null if the series does not exist."""
         ring, end = self._rings.get(key), step_of(now_ms)
         steps = range(end - minutes * 60_000 // STEP_MS + 1, end + 1)
         points = [NOTHING if ring is None else ring.get(step) for step in steps]
@@ -119,7 +121,7 @@ def history_document(
 ) -> dict[str, Any]:
     """Return the last minutes of the whole, of a store, or of a partition."""
     lag, time_lag = kept.series(Key(LAG, store, partition), now_ms, minutes)
-    # There are no series of these two but for the whole: those of a store are all null.
+    # Only the whole has these two series. For a store they are all null.
     p50, p99 = kept.series(Key(FRESHNESS, store, partition), now_ms, minutes)
     reads, _ = kept.series(Key(READS, store, partition), now_ms, minutes)
     series = {"lag_batches": lag, "time_lag_ms": time_lag, "freshness_p50_ms": p50, "freshness_p99_ms": p99}
@@ -128,7 +130,7 @@ def history_document(
 
 
 def require_kept(kept: History, store: str | None, partition: int | None, partitions: int | None) -> None:
-    """Raise ProblemError for a history that is not kept. `partitions` is how many the store has."""
+    """Raise ProblemError if a history is not kept. `partitions` is the number of partitions of the store."""
     kind = ProblemType.UNKNOWN_PATH
     if partition is None:
         return
@@ -149,14 +151,14 @@ def step_of(now_ms: float) -> int:
 
 
 def thinned(values: Sequence[Number], points: int) -> list[Number]:
-    """Return so many points of a longer series, each the worst of its group; null where any of the group is null."""
+    """Reduce a series to `points` points, each the worst value of its group; null if any value of the group is null."""
     size = max(1, math.ceil(len(values) / points))
     groups = (values[first : first + size] for first in range(0, len(values), size))
     return [worst(group) for group in groups]
 
 
 def worst(values: Iterable[Number]) -> Number:
-    """Return the greatest value; null when any is unknown, or there are no values."""
+    """Return the greatest value; None if any is unknown, or there are no values."""
     found: list[float] = []
     for value in values:
         if value is None:

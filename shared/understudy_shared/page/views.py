@@ -1,5 +1,5 @@
-"""The parts of the page, and of the page of many applications, as texts: they take the overview document, and return
-the text of each slot of the templates (pure).
+"""The texts of the page, and of the page of many applications: each function takes the overview document or a part of
+it, and returns the text for each slot of a template (pure).
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from understudy_shared.page.words import (
 Document = Mapping[str, Any]
 
 MARKS = {"ok": "●", "attention": "▲", "hurt": "✕", "moving": "↻", "unknown": "?"}
-"""The shape of each state, so that its colour is not needed."""
+"""The shape of each state, for viewers who do not see its colour."""
 
 REDIS = "Redis"
-"""The bus by the name that people know."""
+"""The name of the bus for people."""
 
 NOTHING = "-"
 """The text for an absent value; the text for an unknown one is UNKNOWN."""
@@ -66,7 +66,7 @@ def health_slots(overview: Document) -> Slots:
 
 
 def summary(counts: Mapping[str, int]) -> str:
-    """Count the things of each sort in words, without those that are absent. A node counts no nodes."""
+    """Return the counts in words, without absent ones. A node counts no nodes."""
     words = [count(counts["replicas"], "replica")]
     if "nodes_live" in counts:
         words.insert(0, f"{number(counts['nodes_live'])} of {count(counts['nodes_known'], 'node')} live")
@@ -75,14 +75,14 @@ def summary(counts: Mapping[str, int]) -> str:
 
 
 def unwell(overview: Document) -> list[Document]:
-    """Return the indicators that are not well, the worst first."""
+    """Return the unhealthy indicators, the worst first."""
     order = {"hurt": 0, "unknown": 1, "attention": 2}
     found = [each for each in overview["health"]["indicators"] if each["state"] != "ok"]
     return sorted(found, key=lambda each: order.get(each["state"], 3))
 
 
 def indicator_slots(indicator: Document, health: Document) -> Slots:
-    """Fill the row of one indicator that is not well. What the headline says already is not said again."""
+    """Fill the row of one unhealthy indicator, without repeating the headline."""
     is_headline = health["headline"] == f"{indicator['symptom']}. Do: {indicator['action']}"
     affected = [str(each) for each in indicator["affected"]]
     return {
@@ -98,13 +98,13 @@ def indicator_slots(indicator: Document, health: Document) -> Slots:
 
 
 def runbook_link(path: str | None, before: str = "") -> Shown:
-    """Link to a runbook, given by its path in the repository, on a page below this one."""
+    """Link to the page of a runbook, below this page. `path` is the runbook's path in the repository."""
     found = _RUNBOOK.fullmatch(path or "")
     return Shown(path or "") if found is None else Shown(before + found[1], "", "", f"runbooks/{found[1]}")
 
 
 def figure_slots(overview: Document) -> Slots:
-    """Fill the strip of figures below the health line. A node does not have all of them."""
+    """Fill the row of figures below the health line. A node does not have all of them."""
     fresh, reads, lag, end = overview["freshness"], overview["reads"], overview["lag"], overview["end"]
     counts, bus = overview["counts"], overview["bus"]
     node = f" on {lag['node_id']}" if is_of_a_cluster(overview) else ""
@@ -136,7 +136,7 @@ def figure_slots(overview: Document) -> Slots:
 
 
 def is_of_a_cluster(overview: Document) -> bool:
-    """Whether it is a router's: a node shows what it holds itself."""
+    """Whether the overview is a router's. That of a node shows only its own replicas."""
     return overview["nodes"] is not None
 
 
@@ -202,14 +202,14 @@ def node_slots(node: Document) -> Slots:
 
 
 def _safety(safe: bool | None) -> Shown:
-    """Say whether a live node may be stopped; safe has no colour."""
+    """Say whether a live node may be stopped. "Safe" has no colour."""
     if safe is None:
         return Shown("? unknown", "unknown")
     return Shown("✓ safe") if safe else Shown("✕ not safe", "attention")
 
 
 def restore_slots(restore: Document) -> Slots:
-    """Fill the row of a restore: its stage, bytes, rate, and when it will be done at that rate."""
+    """Fill the row of a restore: its stage, bytes, rate, and the remaining time at that rate."""
     done, total, per_s = restore["done_bytes"], restore["total_bytes"], restore["bytes_per_s"]
     words = [f"{size(done)} of {size(total)}"]
     if per_s is not None:
@@ -237,7 +237,7 @@ def disagreement_slots(row: Document) -> Slots:
 
 
 def snapshot_slots(lease: Document) -> Slots:
-    """Fill the row of a snapshot lease: its version, and what that holds."""
+    """Fill the row of a snapshot lease: its version, and the resources that it holds."""
     files = f" · {size(lease['disk_bytes'])} of files" if lease["disk_bytes"] else ""
     return {
         "version": Shown(number(lease["version"])),
@@ -263,7 +263,7 @@ class Bar(NamedTuple):
 
 
 def staleness_bars(reads: Document) -> list[Bar]:
-    """Return the histogram of how old the answers of this service were; empty while there were no answers."""
+    """Return the histogram of the ages of this service's answers; empty without answers."""
     bounds, counts = reads["staleness"].get("le_ms", []), reads["staleness"].get("counts", [])
     total = sum(counts)
     if not total:
@@ -299,13 +299,13 @@ MAX_FILTER_CHARS = 256
 
 
 class FleetQuery(NamedTuple):
-    """The reader's choices: a part of a name, and a state of health."""
+    """The viewer's choices: a part of a name, and a state of health."""
 
     name: str = ""
     state: str = ""
 
     def lets_through(self, row: Row) -> bool:
-        """Whether an application is shown: by its name, or that of one of its stores."""
+        """Whether an application is shown: its state, and its name or the name of one of its stores, must match."""
         wanted = self.name.casefold()
         names = [row["application"], *row["stores"]]
         has_name = any(wanted in name.casefold() for name in names)
@@ -337,7 +337,7 @@ def fleet_row(row: Row) -> dict[str, Any]:
 
 
 def _cluster_slots(row: Row) -> Slots:
-    """Fill what only a router knows."""
+    """Fill the slots that only a router knows."""
     fresh, reads, counts = row["freshness"], row["reads"], row["counts"]
     return {
         "freshness": Shown(duration(fresh["p50_ms"]), "", f"p99 {duration(fresh['p99_ms'])}"),
@@ -354,7 +354,7 @@ def fleet_title(rows: Sequence[Row]) -> str:
 
 
 def fleet_summary(rows: Sequence[Row], shown: Sequence[Row]) -> str:
-    """Count the applications by state, and those that the filter leaves out."""
+    """Count the applications by state, and the ones that the filter hides."""
     found = Counter(row["health"]["state"] for row in rows)
     words = [f"{number(found[state])} {state}" for state in FLEET_STATES if found[state]]
     if len(shown) != len(rows):

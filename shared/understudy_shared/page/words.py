@@ -1,8 +1,9 @@
-"""Numbers as the page writes them, with units, and "?" for an unknown value; and curves as SVG paths, for the first
-paint and for readers without scripts (pure).
+"""Formats numbers for the page, with units, and "?" for an unknown value; and curves as SVG paths, for the first paint
+and for browsers without scripts (pure).
 
-`static/words.js` has a few of the words, for curves and answers: a browser test holds one to the other. So both round
-by `floor(x + 0.5)`, which gives the same digits in both languages. In a curve an unknown value is a gap, never a zero.
+`static/words.js` has some of these functions, for curves and answers, and a browser test compares the two. So both
+round with `floor(x + 0.5)`, which gives the same digits in both languages. In a curve an unknown value is a gap, never
+a zero.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ def number(value: float | None) -> str:
 
 
 def fixed(value: float, digits: int) -> str:
-    """Write a number with so many digits after the point."""
+    """Write a number with `digits` digits after the point."""
     scale = 10**digits
     scaled = floor(value * scale + 0.5)
     whole = f"{scaled // scale:,}"
@@ -49,9 +50,9 @@ def duration(ms: float | None) -> str:
 
 
 def age(ms: float | None) -> str:
-    """Write how old a report is, or was when it was sent: the router sends a part again only when this text changes.
+    """Write the age of a report, now or when it was sent. The router sends a part again only if this text changes.
 
-    All ages below two seconds have the same text: a heartbeat is up to a second old when all is well.
+    All ages below two seconds have the same text, because a heartbeat is normally up to a second old.
     """
     if ms is None:
         return UNKNOWN
@@ -61,7 +62,7 @@ def age(ms: float | None) -> str:
 
 
 def size(n_bytes: float | None) -> str:
-    """Write bytes, in thousands."""
+    """Write bytes, with decimal units (1 kB is 1,000 bytes)."""
     if n_bytes is None:
         return UNKNOWN
     power, scaled = 0, float(n_bytes)
@@ -71,7 +72,7 @@ def size(n_bytes: float | None) -> str:
 
 
 def rate(per_s: float | None) -> str:
-    """Write events a second, with a decimal where there are few."""
+    """Write events per second, with a decimal if there are few."""
     if per_s is None:
         return UNKNOWN
     return number(per_s) if per_s >= 10 or per_s == 0 else fixed(per_s, 1)
@@ -102,12 +103,12 @@ CURVE_WIDTH, CURVE_HEIGHT = 600, 140
 
 
 def top_of(*series: Points) -> float:
-    """Return the highest known value of several curves that share a scale; 1 when no value is above 0."""
+    """Return the highest known value of curves that share a scale; 1 if no value is above 0."""
     return max((value for points in series for value in points if value is not None), default=0) or 1
 
 
 def curve_path(points: Points, top: float, width: int, height: int) -> str:
-    """Return the `d` of a path: one line for each run of known values. A value alone is a short dash."""
+    """Return the `d` of a path: one line for each run of known values. A single value is a short dash."""
     if not points:
         return ""
     step = width / max(1, len(points) - 1)

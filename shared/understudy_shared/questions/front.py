@@ -98,7 +98,7 @@ class RecordedExchange:
 class LookupsFirst(ABC):
     """The ASGI application that answers lookups.
 
-    `requests` are its counts, for the metrics; `access` authorizes requests.
+    `requests` counts its requests for the metrics; `access` authorizes them.
     """
 
     def __init__(
@@ -129,7 +129,7 @@ class LookupsFirst(ABC):
         self.watch_streams = WatchStreams(0)
         """The watches that the application answers."""
         self.when_ending: list[Callable[[], None]] = []
-        """The functions that end other streams that do not end by themselves."""
+        """Functions that end the other endless streams when the service stops."""
         self._batches: set[asyncio.Task[bool]] = set()
         self._packer = Packer(compression)
         self._app = app
@@ -137,13 +137,13 @@ class LookupsFirst(ABC):
 
     @abstractmethod
     def answer(self, target: bytes, exchange: Exchange) -> None:
-        """Answer a GET of one key, at once or later, by `reply_...`. Raises a problem only before it replies."""
+        """Answer a GET of one key, now or later, with a `reply_...` method. Raises a problem only before it replies."""
 
     @abstractmethod
     async def look_up_many(self, batch: Batch) -> bytes:
         """Return the answer to a batch.
 
-        Raises the problem of a batch that is answered as a whole, and ReaderLeftError.
+        Raises a problem that concerns the batch as a whole, and ReaderLeftError.
         """
 
     @abstractmethod
@@ -152,7 +152,7 @@ class LookupsFirst(ABC):
 
     @property
     def application_id(self) -> str:
-        """The application that paths may name: `/v1/applications/{application}/stores`."""
+        """The application that a path may name: `/v1/applications/{application}/stores`."""
         return self._application_id
 
     @application_id.setter
@@ -160,7 +160,7 @@ class LookupsFirst(ABC):
         self._application_id = self.access.applications.own = application_id
 
     async def end_streams(self) -> None:
-        """End the streams that do not end by themselves, each with a last event: the service stops."""
+        """End all endless streams because the service stops. Each watch gets a last event."""
         for end in self.when_ending:
             end()
         await self.watch_streams.end()
@@ -183,7 +183,7 @@ class LookupsFirst(ABC):
         return self.pages is not None and self.pages.answer_directly(target, exchange)
 
     def accepts_batch(self, target: bytes, size_bytes: int) -> bool:
-        """See `AnswersBatches`. A large batch is read as it comes, by ASGI."""
+        """See `AnswersBatches`. A large batch is left to ASGI, which reads its body in pieces."""
         is_batch = _call(target.partition(b"?")[0]) == b"lookup" and b"#" not in target
         return is_batch and size_bytes <= MAX_DIRECT_BYTES
 
@@ -200,13 +200,13 @@ class LookupsFirst(ABC):
         task.add_done_callback(self._batches.discard)
 
     def _inner(self, target: bytes) -> bytes:
-        """Return a target without the name of this application; one that names another stays as it is."""
+        """Return a target without the name of this application. A target with another name is unchanged."""
         named, inner = application_target(target)
         return inner if named is not None and named == quote(self._application_id, safe="").encode() else target
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if self.access.is_on and scope["type"] == "http" and AUTHORIZATION not in scope:
-            # Understudy's protocol has authorized the request before; another ASGI server has not.
+            # Understudy's protocol has authorized the request already; another ASGI server has not.
             await self.access.admitted(scope, self)(scope, receive, send)
             return
         if scope["type"] == "http" and (self.access.is_on or scope["raw_path"].startswith(AUDITED)):
@@ -236,7 +236,7 @@ class LookupsFirst(ABC):
             await self._refuse("lookup", not_allowed(scope["method"], allow), send)
 
     def _enter(self, scope: Scope) -> Problem | None:
-        """Take this application out of a path that names it; return the problem of a path that names another."""
+        """Remove this application's name from the path. Return a problem if the path names another application."""
         named, inner = application_target(scope["raw_path"])
         if named is None:
             return None
@@ -279,7 +279,7 @@ class LookupsFirst(ABC):
         return exchange if trace is None else RecordedExchange(exchange, trace)
 
     def _known_store(self, raw_path: bytes) -> str:
-        """Return the store that a path names, or "" if no store has that name: it may be anything then, even a key."""
+        """Return the store that a path names; "" if there is no such store: the name may be anything, even a key."""
         name = raw_path[len(STORES) :].partition(b"/")[0].decode("latin-1")
         return name if self.has_store(name) else ""
 
@@ -294,8 +294,8 @@ class LookupsFirst(ABC):
     async def _batch(
         self, target: bytes, read: Callable[[], Awaitable[bytes]], exchange: AsgiExchange | DirectExchange, peer: str
     ) -> bool:
-        """Answer a batch. Return False where its reader has left."""
-        # Long, because every way out has to be counted, timed, audited and ended as a span at one place.
+        """Answer a batch. Return False if its client has disconnected."""
+        # Long, because one place has to count, time and audit every outcome, and end its span.
         began_s, store = time.monotonic(), NO_STORE
         problem: Problem | None = None
         outcome, body = "answered", b""
@@ -345,7 +345,7 @@ class LookupsFirst(ABC):
     # ---- for implementations of `answer`
 
     def begin(self) -> None:
-        """Count one more request in flight. Raises an overloaded problem above the limit, and counts nothing then."""
+        """Count one more request in flight. Above the limit, raises an overloaded problem and does not count."""
         if self.in_flight >= self._max_in_flight:
             detail = f"{self.in_flight} requests are in flight"
             raise ProblemError(Problem(ProblemType.OVERLOADED, detail, fix="Retry after a second"))

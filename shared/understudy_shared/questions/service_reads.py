@@ -1,4 +1,4 @@
-"""The stores, bounds and counts of a service, a node or a router, as reads of all kinds need them."""
+"""The stores, bounds and counts of a node or a router, for reads of all kinds."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class ServiceReads(Protocol):
         """Whether a store has that name: only existing stores get a label."""
 
     def bound_of(self, store: str, params: Mapping[str, object], /) -> Bound:
-        """Return the bound of a reader of a store. Raises UnknownStoreError, and the problem of a bad bound."""
+        """Return the bound for a read of a store. Raises UnknownStoreError, and the problem of a bad bound."""
 
 
 @contextmanager

@@ -1,6 +1,7 @@
-"""Reads of several stores at one version: every batch advances all of them, so a version is a snapshot of everything.
+"""Reads of several stores at one version. Each batch of the query advances all stores, so a version is a consistent
+snapshot of all of them.
 
-Nodes and routers choose a version, and look up the keys of a store, in their own ways.
+Nodes and routers differ in how they choose a version and look up keys.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ MAX_READS: Final = 64
 """Limit on the stores of one request."""
 
 SEVERAL_S: Final = 40.0
-"""Time of one request: a little more than the longest wait for a version."""
+"""Time limit of one request: a little more than the longest wait for a version."""
 
 _MEMBERS: Final = frozenset(("reads", "wait_ms", "min_position", *VERSION_PARAMETERS))
 _OF_A_READ: Final = frozenset(("store", "keys", "bounds"))
@@ -43,7 +44,7 @@ _FORM: Final = (
 
 
 class StoreRead(NamedTuple):
-    """The keys that are read of one store. `selection` are the parameters about the elements of each."""
+    """The keys to read from one store. `selection` are the parameters about the elements of each key."""
 
     store: str
     keys: list[object]
@@ -51,14 +52,14 @@ class StoreRead(NamedTuple):
 
 
 class SeveralReads(NamedTuple):
-    """A request. `params` name the version, or say what is waited for."""
+    """A request. `params` name the version, or a minimum to wait for."""
 
     params: Mapping[str, object]
     reads: Sequence[StoreRead]
 
 
 def parse_several(body: bytes) -> SeveralReads:
-    """Parse a request. Raises the problem of one that does not parse."""
+    """Parse a request. Raises a problem if it does not parse."""
     try:
         asked = orjson.loads(body)
     except orjson.JSONDecodeError as error:
@@ -99,7 +100,9 @@ def _read(place: int, asked: Any) -> StoreRead:
 
 
 class SeveralStores:
-    """The answers to reads of several stores, by the `lookups` of this service. `position` is that of its snapshots."""
+    """Answers to reads of several stores, with the `lookups` of this service. `position` finds the position of a store
+    under a bound, as for a snapshot.
+    """
 
     def __init__(
         self,
@@ -155,7 +158,7 @@ class SeveralStores:
         return b'%b,"reads":[%b]}\n' % (orjson.dumps(head)[:-1], b",".join(found))
 
     async def _position(self, asked: SeveralReads) -> Position:
-        """Return the version that the request names, else the newest that all of its stores have."""
+        """Return the version that the request names, else the newest version that all of its stores have."""
         stores = list(dict.fromkeys(read.store for read in asked.reads))
         bounds = {store: self._service.bound_of(store, asked.params) for store in stores}
         first = bounds[stores[0]]
@@ -166,7 +169,7 @@ class SeveralStores:
 
 
 def _granted(principal: Principal, store: str) -> NotingScope:
-    """Return the keys of a store that may be read. Raises the problem of a store that may not."""
+    """Return the keys of a store that the principal may read. Raises a problem if it may not read the store."""
     granted = granted_in(principal, store, Action.POINT)
     if isinstance(granted, Problem):
         raise ProblemError(granted)

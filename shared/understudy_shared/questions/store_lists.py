@@ -21,7 +21,7 @@ from understudy_shared.reads.bound_parsing import parse_flag
 from understudy_shared.server.app import json_response
 
 ESTIMATES_S: Final = 3.0
-"""Time for the estimates of a list; stores that are left then are null in it."""
+"""Time limit for the estimates of a list. Stores without an estimate by then have null in it."""
 
 _COUNT: Final = ScanRequest(ScanQuestion("count"), is_estimate=True)
 
@@ -29,7 +29,7 @@ _COUNT: Final = ScanRequest(ScanQuestion("count"), is_estimate=True)
 async def listed_stores(
     request: Request, scans: Scans, described: Sequence[dict[str, Any]], not_served: Sequence[Mapping[str, Any]]
 ) -> Response:
-    """Return the list of stores; with `estimate=true` about how many keys each has. Raises its problem."""
+    """Return the list of stores; with `estimate=true` also an estimate of each store's keys. Raises its problem."""
     principal, query = authorization_of(request.scope).principal, request.scope["query_string"]
     shown = shown_stores(principal, described, not_served)
     if b"estimate" in query and parse_flag(parse_query(query), "estimate"):
@@ -40,7 +40,7 @@ async def listed_stores(
 
 
 async def _estimates(scans: Scans, names: Sequence[str], principal: Principal) -> Mapping[str, int]:
-    """Return about how many keys stores have that the principal may scan as a whole. It counts as one scan."""
+    """Estimate the keys of each store that the principal may scan as a whole. All estimates count as one scan."""
     found: dict[str, int] = {}
     with scans.long_reads.begun(), suppress(TimeoutError):
         async with asyncio.timeout(ESTIMATES_S):

@@ -1,7 +1,7 @@
-"""The parameters of a reader's bound: their names, a bound out of them and back, and defaults of them by store.
+"""The parameters of a read's bound: their names, the conversion to a bound and back, and defaults for each store.
 
-`BOUNDS` and `SELECTION` are the only lists of names. Defaults by store, the OpenAPI document, and the flags that the
-command line shows in problems are made of them.
+`BOUNDS` and `SELECTION` are the only lists of their names. The defaults of stores, the OpenAPI document, and the flags
+that the command line shows in problems are made from these lists.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ MAX_MOMENT_MS = 253_402_300_799_999
 """The last millisecond of the year 9999."""
 
 VERSION_PARAMETERS = ("version", "snapshot", "at")
-"""The parameters by which a reader names the one version to read."""
+"""The parameters that name the one version to read."""
 
 LAG_PARAMETERS = ("max_lag", "max_staleness_ms", "unknown_lag")
-"""The parameters about how old an answer may be: for a version that is named, that is known."""
+"""The parameters that limit the age of an answer. They do not apply if a version is named."""
 
 BOUNDS = (
     "max_lag",
@@ -59,7 +59,7 @@ SELECTION = ("limit", "cursor", "include_expired")
 """The parameters that select a part of a key's elements."""
 
 OF_A_READER = ("min_position", "cursor", *VERSION_PARAMETERS)
-"""Parameters that a reader takes from an answer. A store has no default of them."""
+"""Parameters whose values come from earlier answers. A store has no defaults for them."""
 
 
 def parse_bound(parameters: Mapping[str, object]) -> Bound:
@@ -93,13 +93,13 @@ def parse_bound(parameters: Mapping[str, object]) -> Bound:
         return bound
     if selection.cursor is not None:
         _require_same_version(selection.cursor.version, snapshot.version if snapshot is not None else version)
-        at_us = None  # the pages before are of its version already
+        at_us = None  # the cursor has the version of the earlier pages
     return replace(bound, version=version, snapshot=snapshot, at_us=at_us, lease=lease)
 
 
 def bound_fields(bound: Bound) -> dict[str, object]:
-    """Return a bound as the JSON object that `parse_bound` reads, as a service sends it to the next one: without its
-    selection and its wait. Unset fields are left out.
+    """Return a bound as the JSON object that `parse_bound` reads, for a call to another service: without its selection
+    and its wait. Unset fields are left out.
     """
     fields: dict[str, object] = {
         "max_lag": bound.max_lag,
@@ -115,7 +115,7 @@ def bound_fields(bound: Bound) -> dict[str, object]:
 
 
 def _require_one_version(parameters: Mapping[str, object]) -> None:
-    """Refuse parameters of which one names a version and another one contradicts it."""
+    """Refuse parameters if one names a version and another contradicts it."""
     named = [name for name in VERSION_PARAMETERS if parameters.get(name) is not None]
     others = [name for name in (*LAG_PARAMETERS, "min_position") if parameters.get(name) is not None]
     if len(named) > 1 or (named and others):
@@ -153,8 +153,8 @@ def _token(parameters: Mapping[str, object], name: str) -> str | None:
 
 
 def parse_moment(name: str, value: object) -> int | None:
-    """Parse a moment in microseconds: ISO 8601 with an offset, or whole milliseconds since the epoch; below 0 a time
-    ago. Raises BadBoundError.
+    """Parse a moment to microseconds: ISO 8601 with an offset, or whole milliseconds since the epoch; a negative number
+    is relative to now. Raises BadBoundError.
     """
     if value is None:
         return None
@@ -270,8 +270,8 @@ class StoreBounds:
         """
 
     def bound(self, store: str, params: Mapping[str, object]) -> Bound:
-        """Return the bound of a reader of an existing store. Defaults about lag do not apply to a reader who names a
-        version. Raises BadBoundError.
+        """Return the bound for a read of an existing store. If the read names a version, defaults about lag do not
+        apply. Raises BadBoundError.
         """
         if params:
             defaults = self.of(store)
@@ -288,7 +288,7 @@ class StoreBounds:
         return {**self._by_store.get(EVERY_STORE, {}), **self._by_store.get(store, {})}
 
     def warn_of_unknown(self, stores: Iterable[str]) -> None:
-        """Log which tables match no existing store: a misspelt name protects no reader."""
+        """Log which tables match no existing store: a misspelt name has no effect."""
         unknown = sorted(self._by_store.keys() - {EVERY_STORE} - set(stores))
         if unknown:
             log.warning(

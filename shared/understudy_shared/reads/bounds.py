@@ -1,5 +1,5 @@
-"""Bounds of a reader: how old an answer may be or which version it must be of, which role may give it, how unknown lag
-counts, and which page of a long list is wanted (pure).
+"""The bounds of a read: the largest age of an answer or its exact version, the role that may answer, the treatment of
+unknown lag, and the page of a long list (pure).
 
 By default there is no bound: every replica may answer, and the answer states its age.
 """
@@ -15,14 +15,14 @@ from understudy_shared.base.words import ApplicationId, LagInfo, Lineage, Role
 from understudy_shared.reads.tokens import PageCursor, Position, SnapshotLease
 
 MAX_PAGE_ELEMENTS: Final = 1_000
-"""Limit on the elements of one answer, and their number by default. As many as keys of a batch: printing them holds the
-event loop.
+"""Limit on the elements of one answer, and its default. It equals the limit on keys of a batch, because printing them
+blocks the event loop.
 """
 
 
 class ElementPlace(NamedTuple):
-    """The number of an element of a key, and the bytes by which a version finds it: empty for the first element, or
-    where elements are found by their number.
+    """The number of an element of a key, and the bytes by which a version finds it; empty for the first element, and if
+    elements are found by their number.
     """
 
     number: int = 0
@@ -34,8 +34,8 @@ FIRST_PLACE: Final = ElementPlace()
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """`limit` is for the elements of one key; without `include_expired`, elements that have surely expired are left
-    out. `place`, at or before the cursor's offset, is known at the node that issued the cursor.
+    """The elements to return of each key. `limit` is their number; without `include_expired`, elements that have surely
+    expired are left out. `place`, at or before the cursor's offset, is known only at the node that issued the cursor.
     """
 
     limit: int = MAX_PAGE_ELEMENTS
@@ -45,7 +45,7 @@ class Selection:
 
     @property
     def offset(self) -> int:
-        """The number of elements on the pages before."""
+        """The number of elements on earlier pages."""
         return 0 if self.cursor is None else self.cursor.offset
 
     def fields(self) -> dict[str, object]:
@@ -63,10 +63,10 @@ MAX_BATCH_KEYS = 1000
 """Limit on the keys of one batch lookup; a server refuses more with 413, and a client sends several batches."""
 
 WAIT_WITH_POSITION_MS = 200
-"""Default patience of a reader that named a position: a commit normally becomes visible well within it."""
+"""Default wait for a position that a read names. A commit normally becomes visible well within it."""
 
 MAX_WAIT_MS = 30_000
-"""Longest time a lookup may wait for a position; longer belongs to the watch call."""
+"""Longest time for which a lookup may wait for a position. Use a watch for longer waits."""
 
 MAX_LIMIT = 10**18 - 1
 """Largest `max_lag` and `max_staleness_ms`: 18 digits, the same in a query and in a body."""
@@ -84,7 +84,7 @@ class UnknownLag(StrEnum):
 
 
 class Refusal(StrEnum):
-    """The reason why a replica may not answer under a bound; routers fall back by it."""
+    """The reason why a replica may not answer under a bound. It decides how routers fall back."""
 
     LAG_EXCEEDED = "lag-exceeded"
     LAG_UNKNOWN = "lag-unknown"
@@ -92,15 +92,15 @@ class Refusal(StrEnum):
     NOT_ACTIVE = "not-active"
     LINEAGE_CHANGED = "lineage-changed"
     VERSION_NOT_YET = "version-not-yet"
-    """The replica has not reached the version that was asked for."""
+    """The replica has not reached the requested version."""
     VERSION_OPENING = "version-opening"
     """The replica opens the version from the checkpoint: it can answer in a moment."""
     VERSION_GONE = "version-gone"
-    """The replica can no longer read the version that was asked for: the checkpoint does not have it any more."""
+    """The replica can no longer read the requested version: the checkpoint no longer has it."""
 
     @property
     def may_pass(self) -> bool:
-        """Whether the same replica may answer later: versions only increase, and an older one is opened once."""
+        """Whether the same replica may answer later: it may reach a newer version, or finish opening an older one."""
         return self in _PASSING
 
 
@@ -108,7 +108,7 @@ _PASSING = frozenset((Refusal.BELOW_MIN_POSITION, Refusal.VERSION_NOT_YET, Refus
 
 
 class ReadVersion(NamedTuple):
-    """The one version that a read is of: of the commit at that time and no other, or of any."""
+    """The one version that a read wants. With a commit time, only the commit of that time counts."""
 
     number: int
     committed_at_us: int | None = None
@@ -122,10 +122,10 @@ class ReadVersion(NamedTuple):
 class Bound:
     """The bound of a reader: `max_lag` in versions (inclusive), `max_staleness_ms`, `min_position`, `require_active`.
 
-    `unknown_lag=None` means: serve unknown lag when no lag bound was given, refuse it when one was. A read is of one
-    version with `version`, with `snapshot`, which is the position of that version, with `at_us`, a moment that
-    `resolved_at` turns into a snapshot (below 0: so long before the read), and with a cursor. `lease` is the one whose
-    token was sent as the snapshot: its use renews it.
+    `unknown_lag=None` means: serve unknown lag if no lag bound was given, refuse it if one was. Four things select one
+    version: `version`; `snapshot`, the position of that version; `at_us`, a moment that `resolved_at` replaces by a
+    snapshot (negative: relative to the read); and a cursor. `lease` is set if the token of a lease was sent as the
+    snapshot: its use renews it.
     """
 
     max_lag: int | None = None
@@ -142,7 +142,7 @@ class Bound:
 
     @property
     def read_version(self) -> ReadVersion | None:
-        """The one version that is asked for; None for the newest. A cursor's version wins."""
+        """The one requested version; None for the newest. A cursor's version wins."""
         cursor, snapshot = self.selection.cursor, self.snapshot
         if cursor is not None:
             return ReadVersion(cursor.version, cursor.committed_at_us)
@@ -151,7 +151,7 @@ class Bound:
         return None if self.version is None else ReadVersion(self.version, of_any_commit=True)
 
     def moment_us(self, now_us: int) -> int | None:
-        """Return the moment that it names, for a read that begins now."""
+        """Return the absolute moment that it names, for a read that begins now."""
         return now_us + self.at_us if self.at_us is not None and self.at_us < 0 else self.at_us
 
     def resolved_at(self, snapshot: Position) -> Bound:
@@ -175,13 +175,13 @@ NO_BOUND = Bound()
 def refusal(
     bound: Bound, *, lag: LagInfo, role: Role, version: int, position_committed_at_us: int | None, known_end: int = 0
 ) -> Refusal | None:
-    """Return why a replica at `version` may not answer, or None when it may. The caller has checked the lineage.
+    """Return why a replica at `version` may not answer, or None if it may. The caller has checked the lineage.
 
-    `known_end` is a version that is known to be committed, whether the replica has heard of it or not: even one whose
-    lag is unknown is at least that far behind.
+    `known_end` is a version that is known to be committed, even if the replica has not heard of it. So a replica with
+    unknown lag is at least that far behind.
 
-    `position_committed_at_us` is when the replica's history committed the version that `min_position` names, None when
-    that is not known. Another time than the token's means that the history was rewound: same number, another batch.
+    `position_committed_at_us` is the time at which the replica's history committed the version of `min_position`, None
+    if unknown. If it differs from the token's, the history was rewound: the same number is another batch.
     """
     if bound.require_active and role is not Role.ACTIVE:
         return Refusal.NOT_ACTIVE
@@ -212,7 +212,7 @@ def _differs(a: int | None, b: int | None) -> bool:
 
 
 def version_of(number: int, committed_at_us: int | None) -> ReadVersion:
-    """Return the version of a scan: of any commit where the time of its commit is not known."""
+    """Return the version to read. If its commit time is unknown, any commit with that number counts."""
     return ReadVersion(number, committed_at_us, of_any_commit=committed_at_us is None)
 
 

@@ -1,7 +1,7 @@
 """The columns of a store by the names that questions use: `n`, or `key.n`, `value.n`, `result.n` (pure).
 
-A name that two parts of a row have must be qualified by its part. A field of a struct is named after the struct:
-`window.start`.
+A name that occurs in two parts of a row must be qualified by its part. A field of a struct has the name of the struct
+before it: `window.start`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,9 @@ MAX_LISTED = 50
 
 
 class Column(NamedTuple):
-    """A column, or a field of one: `path` are its names from the part down, `indexes` its places in decoded rows."""
+    """A column, or a field of a struct. `path` are the names from the part down to it, `indexes` its indexes in decoded
+    rows.
+    """
 
     part: Part
     path: tuple[str, ...]
@@ -38,7 +40,7 @@ class Columns:
     """The columns of a store that questions may name."""
 
     def __init__(self, key: Named, value: Named = (), result: Named = ()) -> None:
-        """Take the columns of each part. `value` and `result` are empty where a key has more than one value."""
+        """Take the columns of each part. `value` and `result` are empty if a key has more than one value."""
         self._full: dict[str, Column] = {}
         self._short: dict[str, list[str]] = {}
         for part, named in _parts(key, value, result):
@@ -54,7 +56,7 @@ class Columns:
         return name in self._short
 
     def find(self, name: str, where: str) -> Column:
-        """Return the column of that name. Raises BadBoundError with those that exist. `where` is the member."""
+        """Return the column of that name. Raises BadBoundError with the existing names. `where` is the member."""
         of_short = self._short.get(name, [])
         if len(of_short) == 1:
             return self._full[of_short[0]]
@@ -84,7 +86,7 @@ class Columns:
 
 
 def walk(printed: Mapping[str, object], path: Sequence[str]) -> object:
-    """Return what a printed part of a row holds at a path; None where a struct is null, or the column is not there."""
+    """Return the value at a path of a printed row; None if a struct on the path is null, or the column is missing."""
     found: object = printed
     for name in path:
         if not isinstance(found, dict):
@@ -94,7 +96,7 @@ def walk(printed: Mapping[str, object], path: Sequence[str]) -> object:
 
 
 def walk_row(row: Sequence[object], indexes: Sequence[int]) -> object:
-    """Return what a decoded row holds at these places; None where a struct is null."""
+    """Return the value at these indexes of a decoded row; None if a struct on the way is null."""
     found: object = row
     for index in indexes:
         if not isinstance(found, Sequence):
@@ -108,7 +110,7 @@ def _parts(key: Named, value: Named, result: Named) -> tuple[tuple[Part, Named],
 
 
 def _with_fields(column: Column) -> Iterator[Column]:
-    """Yield a column, and the fields of a struct behind it."""
+    """Yield a column, then its fields if it is a struct."""
     yield column
     if isinstance(column.type, StructType):
         names = unique_names(field.name for field in column.type.fields)

@@ -1,4 +1,4 @@
-"""The forms of an export, and the lines of its text forms beside the rows (pure)."""
+"""The formats of an export, and the lines of its text formats besides the rows (pure)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from understudy_shared.reads.bounds import BadBoundError
 
 
 def csv_row(values: Sequence[object]) -> bytes:
-    """Return a line. Its first field is quoted where it would begin a comment."""
+    """Return a line of CSV. Its first field is quoted if it would begin a comment."""
     return b",".join([csv_field(value, is_first=not at) for at, value in enumerate(values)]) + b"\n"
 
 
@@ -29,7 +29,7 @@ def csv_field(value: object, *, is_first: bool) -> bytes:
 
 
 class ExportFormat(StrEnum):
-    """The form of an export."""
+    """The format of an export."""
 
     NDJSON = "ndjson"
     """A JSON object in each line."""
@@ -55,7 +55,7 @@ _MAX_ACCEPT_CHARS: Final = 512
 
 
 def parse_format(given: object, accept: str = "") -> ExportFormat:
-    """Return the form that the member `format` names, else the first known one in an `Accept`, else NDJSON. Raises
+    """Return the format that the member `format` names, else the first known one in an `Accept`, else NDJSON. Raises
     BadBoundError for an unknown one.
     """
     if given is not None:
@@ -72,10 +72,10 @@ def parse_format(given: object, accept: str = "") -> ExportFormat:
 
 
 def ndjson_line(member: str, content: object) -> bytes:
-    """Return a line that says something beside the rows: `export`, `cursor`, `end` or `error`."""
+    """Return a line that is not a row: `export`, `cursor`, `end` or `error`."""
     return orjson.dumps({member: content}, option=orjson.OPT_APPEND_NEWLINE)
 
 
 def csv_line(member: str, content: object) -> bytes:
-    """Return a comment that says the same behind the rows of a CSV."""
+    """Return the same as a comment, for the end of a CSV."""
     return b"# %b %b\n" % (member.encode(), orjson.dumps(content))

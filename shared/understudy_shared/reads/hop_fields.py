@@ -1,4 +1,4 @@
-"""Fields and parts of a hop, checked as they are read: a wrong one raises BadHopError (pure)."""
+"""Reads and checks the fields and parts of a hop. A malformed one raises BadHopError (pure)."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class StoreOfHop:
     partitions: int
 
     def store_members(self) -> dict[str, object]:
-        """Return the members with which the JSON of the call begins."""
+        """Return the first members of the call's JSON."""
         return {
             "application": self.application,
             "lineage": self.lineage,

@@ -1,17 +1,16 @@
-"""The tokens that readers send back: a prefix, and URL-safe base64 of a JSON array (pure).
+"""The tokens that clients send back: a prefix, and URL-safe base64 of a JSON array (pure).
 
-A **position** says what a reader has seen, and any replica accepts it. One version and its commit time stand for a
-whole application, because every batch advances every task. Tokens merge by maximum; tokens of two lineages do not
-merge. The commit time catches a rewound history: the same version, committed at another time, is not what the reader
-saw.
+A **position** states what a client has seen, and every replica accepts it. One version and its commit time suffice for
+a whole application, because every batch advances every task. Tokens merge by maximum; tokens of two lineages do not
+merge. The commit time reveals a rewound history: the same version with another commit time is not what the client saw.
 
-A **cursor** says where the next page of a long list begins. It is bound to the store, the key, the lineage and the
-version that the first page was read from: pages of two versions do not make one list. `place` is where the issuing node
-finds the next element; only that node can read it.
+A **cursor** states where the next page of a long list begins. It is bound to the store, the key, the lineage and the
+version of the first page, because pages of two versions do not make one list. `place` is where the issuing node finds
+the next element; only that node can read it.
 
 A **snapshot lease** names the version that nodes keep, and for how long after each use. It is accepted wherever
-`snapshot` takes a position, and reads what that position reads, so it grants nothing and is not sealed: its checksum is
-for accidents. It needs no table in a router, and survives every restart.
+`snapshot` takes a position, and reads the same data as that position. So it grants nothing and is not sealed; its
+checksum only catches accidents. It needs no table in a router, and survives every restart.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ T = TypeVar("T", bound=Token)
 
 
 def encode_token(prefix: str, fields: Sequence[object], *, has_checksum: bool = False) -> str:
-    """Return the token of these fields. A checksum, for accidents, is the last field."""
+    """Return the token of these fields. With `has_checksum`, the last field is a checksum that catches accidents."""
     checksum = [blake2b(json.dumps(fields).encode(), digest_size=6).hexdigest()] if has_checksum else []
     text = json.dumps([*fields, *checksum], separators=(",", ":"), ensure_ascii=False)
     return prefix + base64.urlsafe_b64encode(text.encode()).decode().rstrip("=")
@@ -55,7 +54,7 @@ def decode_token(
     parse: Callable[[object], T | None],
     bad: Callable[[str], UnderstudyError],
 ) -> T:
-    """Decode a token. `parse` returns None for fields that were never issued; `bad` makes the error, of its reason."""
+    """Decode a token. `parse` returns None for fields that were never issued; `bad` makes the error from a reason."""
     if not isinstance(token, str) or not token.startswith(prefix) or len(token) > max_chars:
         raise bad(f"it does not begin with {prefix!r}, or is longer than {max_chars} characters")
     try:
@@ -79,7 +78,7 @@ class BadPositionError(UnderstudyError):
 
 
 class LineageChangedError(UnderstudyError):
-    """The token belongs to another life of the application: its versions mean nothing here."""
+    """The token belongs to another history of the application: its versions mean nothing here."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +95,7 @@ class Position:
         return encode_token(POSITION_PREFIX, fields)
 
     def merge(self, other: Position) -> Position:
-        """Return the later of two positions; raise `LineageChangedError` when they are not of one history."""
+        """Return the later of two positions. Raises `LineageChangedError` if they are not of one history."""
         if (self.application_id, self.lineage) != (other.application_id, other.lineage):
             raise LineageChangedError(
                 f"positions of lineage {self.lineage} and {other.lineage} cannot be merged",
@@ -105,7 +104,7 @@ class Position:
         if self.version != other.version:
             return max(self, other, key=lambda position: position.version)
         if self.committed_at_us is None or other.committed_at_us is None:
-            return self if other.committed_at_us is None else other  # the one that says more
+            return self if other.committed_at_us is None else other  # the one with a commit time
         if self.committed_at_us != other.committed_at_us:
             raise LineageChangedError(
                 f"version {self.version} was committed twice: the positions are of two histories",
@@ -115,7 +114,7 @@ class Position:
 
 
 def decode_position(token: str) -> Position:
-    """Parse a token; `BadPositionError` says why it is not one."""
+    """Parse a token. Raises `BadPositionError`, with the reason."""
     return decode_token(token, POSITION_PREFIX, MAX_TOKEN_CHARS, _position_of, partial(_bad_position, token))
 
 
@@ -140,13 +139,13 @@ _CURSOR_FIX: Final = "Send the `next_cursor` of an answer, unchanged, with the s
 
 
 class BadCursorError(UnderstudyError):
-    """The project did not issue this cursor, or it was cut, or it belongs to something else."""
+    """The project did not issue this cursor, or it was cut, or it belongs to another list."""
 
 
 @dataclass(frozen=True, slots=True)
 class PageCursor:
-    """A cursor. `key` is the digest of the key's row, `offset` the number of elements on the pages before, `place`
-    where the next one is, sealed by the issuing node.
+    """A cursor. `key` is the digest of the key's row, `offset` the number of elements on earlier pages, `place` the
+    place of the next one, sealed by the issuing node.
     """
 
     store: str
@@ -163,25 +162,25 @@ class PageCursor:
         return encode_token(CURSOR_PREFIX, fields)
 
     def require_of(self, store: str, lineage: str) -> None:
-        """Raise BadCursorError unless the cursor is of this store and lineage."""
+        """Raise BadCursorError unless the cursor belongs to this store and lineage."""
         if self.store != store:
             raise _other_list(f"the cursor is of the store {clipped(self.store)}, not of {store!r}")
         if self.lineage != lineage:
             raise _other_list(f"the cursor is of lineage {clipped(self.lineage)}, and this store is of {lineage}")
 
     def require_key(self, row: bytes) -> None:
-        """Raise BadCursorError unless the cursor is of this key. `row` is the key's, without the provider's prefix."""
+        """Raise BadCursorError unless the cursor belongs to this key. `row` has no provider's prefix."""
         if self.key != key_digest(row):
             raise _other_list("the cursor is of another key")
 
 
 def key_digest(row: bytes) -> str:
-    """Return the digest of a key's row: a key is too long for a cursor, and may be confidential."""
+    """Return the digest of a key's row. A key may be too long for a cursor, and confidential."""
     return blake2b(row, digest_size=12).hexdigest()
 
 
 def decode_cursor(token: object) -> PageCursor:
-    """Parse a token; BadCursorError says why it is not one."""
+    """Parse a token. Raises BadCursorError, with the reason."""
     return decode_token(token, CURSOR_PREFIX, MAX_CURSOR_CHARS, _cursor_of, partial(_bad_cursor, token))
 
 
@@ -207,7 +206,7 @@ def _other_list(what: str) -> BadCursorError:
 LEASE_PREFIX: Final = "ul1."
 DEFAULT_TTL_S: Final = 60
 MAX_TTL_S: Final = 900
-"""A reader who needs longer goes on to use it: each use renews."""
+"""Limit on the TTL. A client that needs the lease for longer keeps using it: each use renews it."""
 
 MAX_LEASE_ID_CHARS: Final = 32
 
@@ -216,7 +215,7 @@ _LEASE_FIX: Final = "Send the `snapshot` of an answer of POST /v1/snapshots, or 
 
 @dataclass(frozen=True, slots=True)
 class SnapshotLease:
-    """A lease. `lease_id` tells leases of one version apart; who knows it may end the lease."""
+    """A lease. `lease_id` distinguishes leases of one version; a client that knows it may end the lease."""
 
     position: Position
     lease_id: str
@@ -229,7 +228,7 @@ class SnapshotLease:
 
 
 def new_lease(position: Position, ttl_s: int) -> SnapshotLease:
-    """Return a lease of a version with an id that cannot be guessed."""
+    """Return a lease of a version, with an id that cannot be guessed."""
     return SnapshotLease(position, secrets.token_urlsafe(9), ttl_s)
 
 
@@ -242,7 +241,7 @@ def decode_snapshot(token: str) -> tuple[Position, SnapshotLease | None]:
 
 
 def decode_lease(token: str) -> SnapshotLease:
-    """Parse the token of a lease; BadPositionError says why it is not one."""
+    """Parse the token of a lease. Raises BadPositionError, with the reason."""
     return decode_token(token, LEASE_PREFIX, MAX_TOKEN_CHARS, _lease_of, partial(_bad_lease, token))
 
 

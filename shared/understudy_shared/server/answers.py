@@ -1,8 +1,8 @@
 """The parts of a service that every connection needs to answer: access control, direct answers, CORS, and refusals.
 
-OPTIONS, and HEAD at probes, are answered in front of all applications. HAProxy's bare `option httpchk` sends `OPTIONS
-/`: it gets the answer of `/readyz`. Elsewhere OPTIONS is answered with the methods that a path takes. A browser's
-preflight is answered before (`http/origins.py`).
+OPTIONS, and HEAD of probes, are answered before any application. HAProxy's bare `option httpchk` sends `OPTIONS /`,
+which gets the answer of `/readyz`. For other paths OPTIONS is answered with the accepted methods. A browser's preflight
+is answered even earlier (`http/origins.py`).
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def refusing(refusal: ConnectionRefusal) -> App:
 
 
 _OF_PAGES = frozenset((b"origin", b"sec-fetch-site"))
-"""The headers by which a browser says which page sends a request."""
+"""The headers in which a browser names the page that sends a request."""
 
 _PROBES = frozenset((b"/livez", b"/healthz", b"/readyz"))
 _OF_PROBES = b"GET, HEAD, OPTIONS"
@@ -91,7 +91,7 @@ _OF_THE_REFUSAL = frozenset((b"allow", b"content-length", b"content-type"))
 
 
 def read_instead(scope: Scope) -> Scope | None:
-    """Return the GET whose answer a request gets: OPTIONS and HEAD of a probe are answered like it. None for others."""
+    """Return the GET whose answer an OPTIONS or HEAD of a probe gets; None for other requests."""
     method, path = scope["method"], scope["raw_path"]
     if method == "OPTIONS" and path == b"/":
         path = b"/readyz"
@@ -101,7 +101,7 @@ def read_instead(scope: Scope) -> Scope | None:
 
 
 def as_probe(app: App, read: Scope) -> App:
-    """Return the application that answers with what `app` answers to `read`, and with the methods that probes take."""
+    """Return the application that sends the answer of `app` to `read`, and the methods that probes accept."""
 
     async def answer(_: Scope, receive: Receive, send: Send) -> None:
         await app(read, receive, adding([(b"allow", _OF_PROBES)], send))
@@ -110,7 +110,7 @@ def as_probe(app: App, read: Scope) -> App:
 
 
 def saying_methods(app: App) -> App:
-    """Return the application that answers OPTIONS with the methods that `app` names where it refuses it."""
+    """Return the application that answers OPTIONS with the methods that `app` names when it refuses OPTIONS."""
 
     async def answer(scope: Scope, receive: Receive, send: Send) -> None:
         is_refused = False
@@ -157,7 +157,7 @@ class Answers:
     ) -> DirectExchange | None:
         """Return the exchange of a lookup or a page; None if it is not answered directly, or not authorized.
 
-        A request whose head is cached comes without `headers`: it has neither a trace nor an origin.
+        For a request whose head is cached, `headers` are empty: it has neither a trace nor an origin.
         """
         if self.direct is None:
             return None
@@ -170,8 +170,8 @@ class Answers:
         return exchange
 
     def batch(self, target: bytes, size_bytes: int, headers: Headers, send: Sends) -> DirectExchange | None:
-        """Return the exchange of a batch with a body of that size; None in the same cases as `lookup`, and where its
-        answer may be compressed, or who asks has to show a credential: the ASGI way decides what a batch is granted.
+        """Return the exchange of a batch with a body of that size. Return None in the same cases as `lookup`; also if
+        its answer may be compressed, or if a credential is needed: the ASGI way decides about the grant of a batch.
         """
         if self.access is not None or self.batches is None or size_bytes <= 0 or may_compress(headers):
             return None
@@ -186,8 +186,8 @@ class Answers:
         headers: Headers,
         send: Sends,
     ) -> DirectExchange | None:
-        """Return the exchange of an internal POST with a body of that size; None in the same cases as `lookup`, and for
-        what a page in a browser sends.
+        """Return the exchange of an internal POST with a body of that size; None in the same cases as `lookup`, and if
+        a page in a browser sends the request.
         """
         if size_bytes <= 0 or self.bodies is None or not self.bodies.accepts_body(target, size_bytes):
             return None
@@ -197,7 +197,7 @@ class Answers:
         return DirectExchange(send, named_application(headers)) if is_granted else None
 
     def _exchange(self, headers: Headers, send: Sends) -> DirectExchange:
-        """Return the exchange of a read, with what its headers say."""
+        """Return the exchange of a read, with the trace and the origin from its headers."""
         exchange = DirectExchange(send)
         if headers:
             exchange.trace = trace_of(headers)

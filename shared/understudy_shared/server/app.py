@@ -1,5 +1,5 @@
-"""The common part of every service's FastAPI application: JSON, errors as problems, no calls for other sites, and the
-routes by which machines look at a service.
+"""The common part of every service's FastAPI application: JSON, errors as problems, refusal of changes by other sites,
+and the routes with which machines monitor a service.
 """
 
 from __future__ import annotations
@@ -59,12 +59,12 @@ def json_response(content: object, status: int = 200) -> Response:
 
 
 def is_head(request: Request) -> bool:
-    """Whether a request that is routed as GET was a HEAD request: a stream without an end must not begin then."""
+    """Whether a request that is routed as GET was a HEAD request. An endless stream must not begin for it."""
     return request.scope.get(_ASKED) == "HEAD"
 
 
 LONG_BYTES = 1 << 20
-"""Size from which an answer is sent while it is made: to join 24 MB holds the loop for 20 ms or more."""
+"""Size from which an answer is sent while it is made: joining 24 MB blocks the loop for 20 ms or more."""
 
 
 async def streamed_json_response(pieces: Iterable[bytes]) -> Response:
@@ -97,8 +97,8 @@ async def sliced_json_response(pieces: Iterable[bytes]) -> Response:
 
 Afterwards = Callable[[Receive, Send], Awaitable[None]]
 AFTERWARDS: Final = "understudy.afterwards"
-"""The key in the scope of a request whose answer is sent when the framework has returned. An answer of hours would else
-keep the framework's frames, 9 kB of them, for as long.
+"""The key in the scope of a request for a function that sends the answer after the framework has returned. Otherwise an
+answer of several hours would keep the framework's frames, about 9 kB, in memory.
 """
 
 
@@ -112,7 +112,7 @@ class Framework:
     def __init__(self, http: FastAPI) -> None:
         self._http = http
         self.in_front: Callable[[Scope], App | None] = lambda _: None
-        """A function that returns the application which answers a request in front of FastAPI; None for most."""
+        """A function that returns the application that answers a request before FastAPI; for most requests None."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -152,12 +152,12 @@ _ASKED = "understudy.method"
 
 
 Answer = Callable[[Request], Awaitable[Response]]
-"""A function that answers a request as a route does."""
+"""A function that answers a request like a route."""
 
 
 def without_framework(answer: Answer) -> App:
-    """Return the application that answers like a route of FastAPI, errors and other sites' pages too, without what its
-    routing costs.
+    """Return an application that answers like a route of FastAPI, with the same errors and the same refusal of other
+    sites, but without the cost of routing.
     """
 
     async def answered(scope: Scope, receive: Receive, send: Send) -> None:
@@ -240,7 +240,7 @@ class _Families(Collector):
 
 
 CAUSES_OF_PROCESS = (MEMORY, CREDENTIALS, ISSUERS, TLS)
-"""The causes by which a whole process is degraded, whatever it serves."""
+"""The causes that degrade a whole process, whatever it serves."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,21 +249,21 @@ class ProcessReport:
 
     status: Callable[[], Status]
     dead: Callable[[], str | None]
-    """Returns the reason why the process cannot go on."""
+    """Returns the reason why the process must end; None while it works."""
     metrics: Callable[[], Iterable[Metric]]
     """Returns all families of the process."""
     of_application: Callable[[], Iterable[Metric]] = tuple
-    """Returns those of the application alone: in a fleet the others are there once."""
+    """Returns the families of the application alone: in a fleet, the process has the others once."""
 
     def status_of_application(self) -> Status:
-        """Return the status without the causes of the process: in a fleet it has them once."""
+        """Return the status without the causes of the process: in a fleet, the process reports them once."""
         found = self.status()
         causes = {cause: why for cause, why in found.causes.items() if cause not in CAUSES_OF_PROCESS}
         return Status(found.reasons, causes)
 
 
 def degraded_metric(name: str, known: Iterable[str], causes: Collection[str]) -> Metric:
-    """Return the family that says of each `known` cause whether it is there."""
+    """Return the family with 1 or 0 for each `known` cause: whether it is present."""
     family = GaugeMetricFamily(name, "1: this does not work although lookups do", labels=("cause",))
     for cause in known:
         family.add_metric((cause,), cause in causes)

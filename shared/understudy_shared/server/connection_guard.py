@@ -1,8 +1,8 @@
 """Keeps a service's connections within their limits: checks all of them four times a second, and counts refusals.
 
-`connection_limits` decides, this module acts, also by the memory that the kernel's files show. There is one guard per
-service; a connection asks it when it opens and when a request begins. Nothing here awaits, and an error in one check
-does not end the checks.
+`connection_limits` decides; this module acts, and reads the memory in use from the kernel's files. There is one guard
+per service; a connection asks it when it opens and when a request begins. Nothing here awaits, and an error in one
+check does not end the checks.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ def give_back() -> None:
 
 LOOK_EVERY_S = 0.25
 LOOKED_AT_ONCE = 500
-"""Number of connections that are looked at in one turn of the event loop: under 1 ms."""
+"""Number of connections that are checked in one turn of the event loop: under 1 ms."""
 
 GIVE_BACK_EVERY_S = 5.0
 
@@ -197,7 +197,7 @@ class ConnectionGuard:
         return ConnectionRefusal.CONNECTIONS if restricted else ConnectionRefusal.MEMORY
 
     def note(self, refusal: ConnectionRefusal, peer: tuple[str, int] | None, now_s: float) -> None:
-        """Count a refusal, and log one of each peer in a minute."""
+        """Count a refusal, and log at most one per peer and minute."""
         self.refused[refusal] += 1
         host = peer[0] if peer else "unknown"
         left_out = self._throttle.admit(host, now_s * 1000)
@@ -233,7 +233,7 @@ class ConnectionGuard:
 
     def _look_at(self, connections: Sequence[GuardedConnection], now_s: float) -> None:
         for connection in connections:
-            if connection not in self.connections:  # it has closed since the look began
+            if connection not in self.connections:  # it has closed since the check began
                 continue
             state = connection.state(now_s)
             if is_overdue(state, self.limits, now_s):
@@ -272,7 +272,7 @@ class ConnectionGuard:
         self._look_on(tuple(self.connections), 0)
 
     def _look_on(self, connections: Sequence[GuardedConnection], start: int) -> None:
-        """Look at some connections, and at the others in later turns of the loop."""
+        """Check some connections now, and the others in later turns of the loop."""
         loop, end = asyncio.get_running_loop(), start + LOOKED_AT_ONCE
         if end < len(connections):
             loop.call_soon(self._look_on, connections, end)

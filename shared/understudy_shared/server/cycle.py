@@ -1,9 +1,9 @@
 """One request that an application answers by ASGI: the messages that it receives, and its response on the connection.
 
-The states of a response are: nothing sent; the head sent; complete. The head goes out with the first bytes of the body,
-and never later than in the next turn of the loop: apart, they would be two system calls, and the reader would wake up
-twice. A response without `content-length` goes in chunks (RFC 9112, 7.1), and to an HTTP/1.0 client until the
-connection's end.
+The states of a response are: nothing sent; the head sent; complete. The head is sent with the first bytes of the body,
+but at the latest in the next turn of the loop: separately, they would be two system calls, and the client would wake up
+twice. A response without `content-length` is sent in chunks (RFC 9112, 7.1); to an HTTP/1.0 client it ends with the
+connection.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class Cycle:
             if not (self.response_complete or self.disconnected):
                 log.error("a response is not whole: %s", self.scope["path"], extra={"action": "request-failed"})
                 await self._fail()
-        except asyncio.CancelledError:  # the service ends, and waited long enough
+        except asyncio.CancelledError:  # the service ends, and has waited long enough
             self._close()
         except BaseException:
             log.exception("an application failed: %s", self.scope["path"], extra={"action": "request-failed"})
@@ -116,7 +116,7 @@ class Cycle:
         return {"type": "http.request", "body": body, "more_body": self._more_body}
 
     async def send(self, message: Any) -> None:
-        """Send the head, or a part of the body. Raises RuntimeError for what cannot be a part of this response."""
+        """Send the head, or a part of the body. Raises RuntimeError if the message does not fit this response."""
         if self._flow.write_paused and not self.disconnected:
             await self._flow.drain()
         if self.disconnected:

@@ -32,7 +32,7 @@ class ReaderLeftError(Exception):
 class Exchange(Protocol):
     """One request that waits for its reply.
 
-    `trace` is its trace context, if it has one; `authorization` is what the request was granted.
+    `trace` is its trace context, if it has one; `authorization` is its grant.
     """
 
     trace: Trace | None
@@ -53,13 +53,13 @@ def reply_problem(exchange: Exchange, problem: Problem) -> None:
 
 
 class AnsweringTasks:
-    """The tasks that answer requests without ASGI where an answer takes more than a turn of the loop."""
+    """The tasks that answer requests without ASGI, if the answer takes more than one turn of the loop."""
 
     def __init__(self) -> None:
         self._running: set[asyncio.Task[None]] = set()
 
     def begin(self, work: Coroutine[None, None, bytes], exchange: Exchange, name: str, headers: Headers = ()) -> None:
-        """Reply with the JSON that the work returns and these headers, or with the problem that it raises."""
+        """Reply with the JSON that `work` returns and these headers, or with the problem that it raises."""
         task = asyncio.get_running_loop().create_task(_answer(work, exchange, headers), name=name)
         self._running.add(task)
         task.add_done_callback(self._running.discard)
@@ -77,10 +77,10 @@ async def _answer(work: Coroutine[None, None, bytes], exchange: Exchange, header
 
 @runtime_checkable
 class EndsStreams(Protocol):
-    """An application with answers that do not end by themselves."""
+    """An application with endless answers."""
 
     async def end_streams(self) -> None:
-        """End them in good order, in bounded time: the service stops."""
+        """End these answers properly, within bounded time, because the service stops."""
 
 
 @runtime_checkable
@@ -129,13 +129,13 @@ class DirectExchange:
         self.closes = False
         """Whether the connection ends with the reply."""
         self.headers: Headers = ()
-        """The headers that every reply to the request has, beside those of the reply."""
+        """Headers that every reply to the request gets, in addition to its own."""
         self._send: Callable[[int, bytes, bytes, Headers], None] | None = send
         self._on_left: Callable[[], None] | None = None
 
     @property
     def peer(self) -> str:
-        """The address that the request came from: that of the connection to which the reply goes."""
+        """The address of the client: the other end of the connection."""
         client = getattr(getattr(self._send, "__self__", None), "client", None)
         return client[0] if client else "unknown"
 

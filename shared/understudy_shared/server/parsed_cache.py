@@ -1,6 +1,6 @@
-"""Caches of parsed requests by their bytes: requests repeat. They never contain answers.
+"""Caches of parsed requests by their bytes, because requests repeat. They never contain answers.
 
-A request whose head equals that of one that was answered directly is not parsed again.
+If the head of a request equals the head of one that was answered directly, it is not parsed again.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ MAX_HEAD_BYTES = 4096
 """Longest cached head. Requests of common clients have 50 to 300 bytes, and 700 to 2,500 with a token of an issuer."""
 
 MAX_BYTES = 8 * 1024 * 1024
-"""Most bytes of all keys together: with long keys there are fewer entries. With the parsed requests it is 20 MB."""
+"""Limit on the bytes of all keys: with long keys there are fewer entries. With the parsed requests, 20 MB in all."""
 
 T = TypeVar("T")
 
@@ -103,7 +103,7 @@ class KnownHeads:
         """The bytes of the read that is being parsed, if no request was under way when it arrived."""
 
     def lookup(self, data: bytes) -> bytes | None:
-        """Return the target of a lookup whose headers were parsed before; `last` has these headers then."""
+        """Return the target of a lookup whose headers were parsed before, and put its head into `last`."""
         line = self._line.match(data)
         if line is None or len(data) > MAX_HEAD_BYTES:
             return None
@@ -130,7 +130,7 @@ class KnownHeads:
         """Cache the head of a request that was answered directly, if the read was that request and nothing else."""
         data, self.whole = self.whole, b""
         end = data.find(END_OF_HEAD, 0, MAX_HEAD_BYTES) + len(END_OF_HEAD)
-        # A read that holds more than this request would be kept under bytes that never come again.
+        # A read with more than this request would be cached under bytes that never repeat.
         if not data.startswith(_METHODS) or end + body_bytes != len(data):
             return
         if body_bytes:

@@ -3,9 +3,9 @@
 httptools parses. uvicorn is the server around it: it accepts, waits for the `connections` and `tasks` of its state, and
 calls `shutdown` when it ends. What differs from uvicorn's own protocol:
 
-- A request is parsed after the previous one is answered and the answer fits the peer's buffers. Until then one read is
-  held and reading pauses. Of the requests that waited, one starts per turn of the loop, over all connections, so a
-  pipeline of thousands delays other clients by one request at a time.
+- A request is parsed only after the previous one is answered and the answer fits the peer's buffers. Until then one
+  read is held and reading pauses. Over all connections, one waiting request starts per turn of the loop, so a pipeline
+  of thousands delays other clients by one request at a time.
 - Bytes are parsed in slices that end where a request's head or body does: one read never becomes thousands of requests.
 - There is no timer per request: the guard checks all connections at intervals.
 - Lookups and hops are answered without ASGI, where the application can (`direct.py`).
@@ -42,7 +42,7 @@ from understudy_shared.tls.trouble import NO_CERTIFICATE, PEER_TROUBLE, TlsTroub
 
 _INTERNAL = limits.INTERNAL_PREFIX.encode()
 _JOINED_BYTES = 64 * 1024
-"""Largest body that is copied behind its head, to be one write."""
+"""Largest body that is copied after its head, so that both are one write."""
 
 _READ_BELOW = (STORES, APPLICATIONS)
 _TAKEN_BELOW = (*_READ_BELOW, _INTERNAL)
@@ -85,7 +85,7 @@ class HttpProtocol(asyncio.Protocol):
         self._since_s = self._now()
         self._restricted = False
         self._peer_trouble: TlsTrouble | None = NO_CERTIFICATE
-        """The reason why the certificate of the other side does not identify a peer; None if it does."""
+        """The reason why the certificate of the client does not identify a peer; None if it does."""
         self._incoming = Incoming()
         self._exchange: DirectExchange | None = None
         """The request that the application answers directly, until it is answered."""
@@ -118,7 +118,7 @@ class HttpProtocol(asyncio.Protocol):
         self._server_state.connections.discard(cast(Any, self))
         self.flow.take()
         if self.cycle is not None:
-            self.cycle.leave()  # before a writer that waits goes on: it learns why
+            self.cycle.leave()  # before a waiting writer resumes, so that it learns why
         self.flow.resume_writing()
         self.parser = cast(Any, None)  # it refers to this protocol
         if self._exchange is not None:
@@ -165,7 +165,7 @@ class HttpProtocol(asyncio.Protocol):
     # ---- parsing, a bounded slice at a time
 
     def _waits(self) -> bool:
-        """Whether the bytes that come next may not be parsed yet."""
+        """Whether the next bytes must wait before they are parsed."""
         phase = self._phase
         return phase in phases.ANSWERING or (phase in phases.AT_REST and self.flow.write_paused)
 
@@ -191,7 +191,7 @@ class HttpProtocol(asyncio.Protocol):
             self._refuse(refusal)
 
     def go_on(self) -> None:
-        """Parse on, once the previous answer is complete and the peer reads it."""
+        """Resume parsing, if the previous answer is complete and the peer reads it."""
         flow = self.flow
         if self._waits() or self.transport.is_closing():
             return
@@ -199,7 +199,7 @@ class HttpProtocol(asyncio.Protocol):
         if data:
             self._parse(data, at)
         if self._phase in phases.AT_REST or self._phase is phases.SURPLUS:
-            flow.resume_reading()  # it paused for a body that the application did not read
+            flow.resume_reading()  # it had paused for a body that the application did not read
         flow.release()
 
     # ---- the parser's callbacks
@@ -223,7 +223,7 @@ class HttpProtocol(asyncio.Protocol):
 
     def on_headers_complete(self) -> None:
         incoming, headers = self._incoming, self._headers
-        if self.url == b"*":  # of the whole server: OPTIONS alone may ask so (RFC 9110)
+        if self.url == b"*":  # the whole server: only OPTIONS may have this target (RFC 9110)
             self.url = b"/"
         root_path = self._answers.root_path
         if root_path:
@@ -245,7 +245,7 @@ class HttpProtocol(asyncio.Protocol):
     def _keeps_alive(self) -> bool:
         """Whether the connection stays open after this answer.
 
-        An HTTP/1.0 client reads to the end of the connection. The server has headers of its own when it is stopping.
+        An HTTP/1.0 client reads to the end of the connection. The server has default headers only while it is stopping.
         """
         parser = self.parser
         is_stopping = bool(self._server_state.default_headers)
@@ -315,7 +315,7 @@ class HttpProtocol(asyncio.Protocol):
         return self._hand_over(target, exchange)
 
     def _takes_post(self, data: bytes) -> bool:
-        """Hand over a request whose head was parsed before, and whose whole body came in the same read."""
+        """Hand over a request whose head was parsed before, and whose whole body is in the same read."""
         head, access = self._known.post(data), self._answers.access
         if head is None:
             return False
@@ -334,7 +334,7 @@ class HttpProtocol(asyncio.Protocol):
 
     def _take(self, *, has_body: bool) -> bool:
         """Hand over a parsed request, if it is a plain one over HTTP/1.1; return whether it was taken."""
-        # One function, because it runs for each new head, and each condition sends the request the slow way.
+        # One function, because it runs for each new head, and each failed condition leads to the slow way.
         url, headers, parser, answers = self.url, self._headers, self.parser, self._answers
         if not url.startswith(_TAKEN_BELOW) or self._expects_continue:
             return False
@@ -366,11 +366,11 @@ class HttpProtocol(asyncio.Protocol):
         return True
 
     def _is_refusing(self) -> bool:
-        """Whether ASGI has to answer, which says why requests are refused."""
+        """Whether ASGI must answer, because requests are refused now, and it gives the reason."""
         return self._restricted or self._guard.pressure is Pressure.REFUSE
 
     def _answer_body(self, body: bytes, exchange: DirectExchange) -> None:
-        """Let the application answer a request with a body, now that all of it is there."""
+        """Let the application answer a request whose whole body has arrived."""
         answers = self._answers
         if not self.url.startswith(_INTERNAL):
             assert answers.batches is not None, "it accepted this one"
@@ -389,7 +389,7 @@ class HttpProtocol(asyncio.Protocol):
         return False
 
     def _reply(self, status: int, content_type: bytes, body: bytes, headers: Headers) -> None:
-        """Send the answer of the application; an exchange calls it once."""
+        """Send the answer of the application. An exchange calls this once."""
         exchange, self._exchange = self._exchange, None
         if self._phase is phases.DIRECT:
             self._phase = phases.IDLE  # the transition of ANSWER, without the cost of its call for each lookup
@@ -431,7 +431,7 @@ class HttpProtocol(asyncio.Protocol):
         task.add_done_callback(self._server_state.tasks.discard)
 
     def _response_complete(self) -> None:
-        """Go on after an answer by ASGI."""
+        """Continue with the connection after an answer by ASGI."""
         self._happens(phases.ANSWER)
         self._server_state.total_requests += 1
         if self.transport.is_closing():

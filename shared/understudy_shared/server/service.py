@@ -2,19 +2,19 @@
 
 The order in which a service ends, from the first SIGTERM or SIGINT on:
 
-1. It announces its end (`Departure.announce`): /readyz is 503, so load balancers and routers choose others.
-2. It answers as before for `Departure.delay_ms`, but closes each connection after its answer: clients go elsewhere.
-   Then it ends the watches of keys, whose clients connect again.
-3. It accepts nothing more, closes idle connections, and finishes requests in flight, for GRACEFUL_SHUTDOWN_S at most.
+1. It announces its end (`Departure.announce`): /readyz is 503, so load balancers and routers choose other processes.
+2. It answers as before for `Departure.delay_ms`, but closes each connection after its answer, so clients go elsewhere.
+   Then it ends the watches of keys, whose clients reconnect elsewhere.
+3. It accepts no more connections, closes idle ones, and finishes requests in flight, for at most GRACEFUL_SHUTDOWN_S.
 4. The application's lifespan ends: a node says farewell and stops following, a router closes its connections to the
-   nodes; last, the bus is closed.
+   nodes; finally the bus is closed.
 
 A second signal ends the process at once, as it would end any other process: the files on disk survive that.
 
-Collections of garbage are kept short by leaving out of them what stays. A full collection looks at every object of the
-process, and nothing else runs meanwhile: 100 ms in a router of 100,000 replicas. What survives one is mostly there to
-stay, so after a long one its survivors are left out of the next ones. Only cycles of garbage among them are not freed
-then. So all are looked at again when twice as many are left out.
+Garbage collections are kept short by excluding long-lived objects. A full collection visits every object of the
+process, and blocks everything else: 100 ms in a router of 100,000 replicas. Most objects that survive one are
+long-lived, so after a long collection its survivors are excluded from the next ones. The only cost is that garbage
+cycles among them are not freed. So all objects are visited again once twice as many are excluded.
 """
 
 from __future__ import annotations
@@ -51,9 +51,9 @@ log = logging.getLogger(__name__)
 BACKLOG = 2048
 
 ACCEPTED_IN_A_TURN = 8
-"""Sockets on which a service accepts.
+"""Number of sockets on which a service accepts.
 
-More would cost more per connection: a new one wakes all, and only one accepts it.
+More sockets would make each connection more expensive: it wakes all of them, and only one accepts it.
 """
 
 GRACEFUL_SHUTDOWN_S = 10
@@ -62,17 +62,17 @@ NOT_STARTED = "the service did not start"
 
 
 FULL = 2
-"""The generation of a collection that looks at all objects which are not left out."""
+"""The generation of a full collection, which visits all objects that are not excluded."""
 
 LONG_S = 0.01
-"""Length of a full collection after which its survivors are left out."""
+"""Duration of a full collection from which its survivors are excluded."""
 
 
 def leave_out_what_stays() -> None:
-    """Leave everything that exists now out of collections: modules, classes, the application. From now on also leave
-    out what survives a long full collection.
+    """Exclude all objects that exist now from collections: modules, classes, the application. From now on, also exclude
+    the survivors of a long full collection.
 
-    A full collection would look at 90,000 of the objects that exist now, about once a second under batches.
+    Otherwise a full collection would visit 90,000 of these objects, about once a second under batches.
     """
     gc.collect()
     gc.freeze()
@@ -86,10 +86,10 @@ class SurvivorsLeftOut:
     def __init__(self) -> None:
         self._began_s = 0.0
         self._whole = 0
-        """Objects after the last collection that looked at all of them; 0 while the next one does."""
+        """Number of objects after the last collection that visited all of them; 0 while the next one does."""
 
     def __call__(self, phase: str, info: dict[str, int]) -> None:
-        """Take in that a collection begins or ends."""
+        """Handle the start or the end of a collection."""
         if info["generation"] < FULL:
             return
         if phase == "start":
@@ -113,7 +113,7 @@ _survivors = SurvivorsLeftOut()
 class Departure(NamedTuple):
     """The departure of a service: its steps between the signal and the end of accepting.
 
-    `announce` has a deadline of its own; `delay_ms` is the time for others to hear of it.
+    `announce` has a deadline of its own; `delay_ms` is the time for others to notice it.
     """
 
     announce: Callable[[], Awaitable[None]]
@@ -123,9 +123,8 @@ class Departure(NamedTuple):
 class Service(uvicorn.Server):
     """The server of `app`. It runs until a signal, or until `should_exit` is set; the module describes how it ends.
 
-    `guard` holds its connections within their limits. `is_alone`: its
-    process runs no other service. The application's `access`, if it has one, authorizes requests. `listening` is called
-    once the ports take connections.
+    `guard` keeps its connections within their limits. `is_alone`: its process runs no other service. The application's
+    `access`, if it has one, authorizes requests. `listening` is called once the ports accept connections.
     """
 
     def __init__(
@@ -173,8 +172,8 @@ class Service(uvicorn.Server):
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         if self._is_alone:
-            # Not before signals are handled here: Python drops a KeyboardInterrupt that comes within a collection, if a
-            # callback is the first to see it, and the process would serve on.
+            # Only after signals are handled here: Python drops a KeyboardInterrupt during a collection if a callback
+            # is the first to see it, and the process would keep running.
             leave_out_what_stays()
         places = [(each, *each.getsockname()[:2]) for each in sockets or ()]
         await super().startup(None if sockets is None else [each for one in sockets for each in accepting(one)])
@@ -196,13 +195,13 @@ class Service(uvicorn.Server):
             self._access.stop()
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """Begin to end at the first signal; the next one has its default effect."""
+        """Begin to end at the first signal. The next signal has its default effect."""
         for each in HANDLED_SIGNALS:
             signal.signal(each, signal.SIG_DFL)
         super().handle_exit(sig, frame)
 
     async def main_loop(self) -> None:
-        """Answer until the service is to end, and through its departure."""
+        """Answer until the service must end, and during its departure."""
         await super().main_loop()
         self.server_state.default_headers = [(b"connection", b"close")]  # in every answer that begins from now on
         if self._departure is not None:
@@ -225,7 +224,7 @@ def _by_tls(
     tls: ServiceTls,
     guard: ConnectionGuard,
 ) -> TlsConnection:
-    """Return a connection that speaks TLS, made as uvicorn makes its protocols."""
+    """Return a TLS connection. The arguments are those with which uvicorn makes its protocols."""
     new_inner = functools.partial(new_protocol, config=config, server_state=server_state, app_state=app_state)
     return TlsConnection(new_inner, tls=tls, guard=guard, connections=server_state.connections)
 
@@ -238,9 +237,10 @@ def run(
     *,
     listening: Callable[[], None] | None = None,
 ) -> None:
-    """Serve until interrupted, and end in good order. Raises UnderstudyError if the application did not start.
+    """Serve until interrupted, and shut down cleanly. Raises UnderstudyError if the application did not start.
 
-    A `listener` that does not listen yet does so when the application's lifespan has begun; then `listening` is called.
+    A `listener` that does not listen yet begins to once the application's lifespan has begun; then `listening` is
+    called.
     """
     raise_file_limit()
     service = Service(app, departure, guard, is_alone=True, listening=listening)
@@ -251,10 +251,10 @@ def run(
 
 
 def accepting(listener: socket.socket) -> list[socket.socket]:
-    """Return the listener, several times.
+    """Return several sockets for the listener.
 
-    libuv accepts one connection of a socket in a turn of the loop: where turns are long (a busy machine, a flood on the
-    bus), connections that come together would wait for one turn each, the last of 100 for 100 turns.
+    libuv accepts one connection per socket and turn of the loop. If turns are long (a busy machine, a flood on the
+    bus), connections that arrive together would wait one turn each, the last of 100 for 100 turns.
     """
     number = listener.fileno()
     more = [fcntl.fcntl(number, fcntl.F_DUPFD_CLOEXEC, number) for _ in range(ACCEPTED_IN_A_TURN - 1)]
@@ -262,7 +262,7 @@ def accepting(listener: socket.socket) -> list[socket.socket]:
 
 
 def bound_socket(host: str, port: int) -> socket.socket:
-    """Return a bound socket that does not listen: no client connects to a service that may still refuse to start."""
+    """Return a bound socket that does not listen yet: the service may still refuse to start."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     bound = socket.socket(family, socket.SOCK_STREAM)
     bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -85,5 +85,5 @@ class HttpService:
 
     @property
     def wants_keys(self) -> bool:
-        """Whether readers must show an API key."""
+        """Whether clients must send an API key."""
         return self.settings.credentials_file is not None

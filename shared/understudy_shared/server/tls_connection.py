@@ -2,12 +2,12 @@
 
 It decrypts and encrypts, and buffers nothing.
 
-The standard library's SSLObject does the work, in memory. The bytes that the protocol inside writes go encrypted into
+The standard library's SSLObject does the work, in memory. Bytes from the inner protocol are encrypted and written to
 the transport at once, so its limits, its flow control and its pipelining act on the peer itself, as without TLS.
-asyncio's own TLS layer has buffers of its own, and does not report a handshake that fails.
+asyncio's own TLS layer has its own buffers, and does not report a failed handshake.
 
-The connection counts as one from its first moment: the guard closes a peer that never ends its handshake, just as it
-closes one that never sends its headers.
+The guard counts the connection from its beginning: it closes a peer that never completes its handshake, like one that
+never sends its headers.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class TlsConnection(asyncio.Protocol):
         guard: ConnectionGuard,
         connections: set[Any],
     ) -> None:
-        """Set the parts of the connection. `connections` are those that the server closes when it ends."""
+        """Set the parts of the connection. `connections` is the set that the server closes when it ends."""
         self._new_inner = new_inner
         self._tls = tls
         self._guard = guard
@@ -86,14 +86,14 @@ class TlsConnection(asyncio.Protocol):
         if self._inner is not None:
             self._decrypt(self._inner)
         elif self._transport.is_reading():
-            # A handshake takes most of a millisecond: thousands at once must leave turns of the loop to readers.
+            # A handshake takes almost a millisecond: thousands at once must leave turns of the loop to requests.
             self._first = self._first or data[:16]
             self._happens(phases.GREET)
             self._transport.pause_reading()
             self._guard.go_on_later(self)
 
     def eof_received(self) -> None:
-        """Leave the rest to the loop, which closes the transport."""
+        """Do nothing: the loop closes the transport."""
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._leave()
@@ -135,12 +135,12 @@ class TlsConnection(asyncio.Protocol):
             self._decrypt(inner)
 
     def _end(self, error: ssl.SSLError) -> None:
-        """Send the peer the reason why the handshake failed, and give it the time to read that."""
+        """Send the peer the reason why the handshake failed, and give it time to read it."""
         trouble = PLAIN_HTTP if is_http(self._first) else tls_trouble(error) or _CLOSED
         self._tls.note(TlsSide.ACCEPT, trouble, self._host)
         self._happens(phases.REFUSE)
         self._since_s = self._now()
-        if trouble.reason is TlsReason.PLAIN_HTTP:  # not the alert before it, which OpenSSL 3.5 has written
+        if trouble.reason is TlsReason.PLAIN_HTTP:  # without the alert that OpenSSL 3.5 has written
             self._transport.write(response(_PLAIN.status, CONTENT_TYPE, _PLAIN.body(), _PLAIN.headers, close=True))
         else:
             self._flush()  # the alert
@@ -148,7 +148,7 @@ class TlsConnection(asyncio.Protocol):
             self._transport.write_eof()
 
     def _leave(self) -> None:
-        """Leave the guard and the server: from here on they see the protocol inside as the connection."""
+        """Leave the guard and the server. From now on the inner protocol is the connection for them."""
         self._connections.discard(self)
         self._guard.connections.discard(self)
 
@@ -198,13 +198,13 @@ class TlsConnection(asyncio.Protocol):
         self._transport.write(self._outgoing.read())
 
     def write_eof(self) -> None:
-        """Send the end of the stream; bytes that the peer still sends are read."""
+        """Send the end of the stream. Bytes from the peer are still read."""
         self._say_goodbye()
         if self._transport.can_write_eof():
             self._transport.write_eof()
 
     def close(self) -> None:
-        """Send TLS's close_notify, and close when everything is sent."""
+        """Send TLS's close_notify, and close once everything is sent."""
         if not self._transport.is_closing():
             self._happens(phases.CLOSE)
             self._say_goodbye()
@@ -245,7 +245,7 @@ class TlsConnection(asyncio.Protocol):
 
 
 class TlsTransport(asyncio.Transport):
-    """The transport of the protocol inside. Its reads, buffers and addresses are those of the connection itself."""
+    """The transport of the inner protocol. Its reads, buffers and addresses are those of the connection itself."""
 
     def __init__(
         self, connection: TlsConnection, below: asyncio.Transport, ssl_object: ssl.SSLObject, trouble: TlsTrouble | None

@@ -1,7 +1,7 @@
 """Logging as text or JSON lines on stderr, with each record's `extra` fields (`action` and ids) in it.
 
-The process that starts a service configures logging, once; libraries and services only log. One line per record: what
-is in a message can never look like a record of its own. Logins in URLs are masked in every record.
+The process that starts a service configures logging, once; libraries and services only log. A record is always one
+line, so no text in a message can look like another record. Logins in URLs are masked in every record.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from understudy_shared.base.throttles import LogThrottle
 LogFormat = Literal["text", "json"]
 
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName", "color_message"}
-"""Attributes that every record has; all others came with `extra`."""
+"""Attributes that every record has. All others are from `extra`."""
 
 _QUIET = ("uvicorn", "httpx", "httpcore")
 """Libraries that log every request or phase at INFO: only their warnings matter here."""
 
 
 _NAMES: ContextVar[Mapping[str, object]] = ContextVar("names", default={})  # noqa: B039  # never changed
-"""The fields of the records of this context and of those that begin in it."""
+"""Extra fields for records of this context, and of contexts that are started from it."""
 
 
 def configure_logging(*, log_format: LogFormat = "text", level: str = "INFO") -> None:
@@ -46,16 +46,16 @@ def configure_logging(*, log_format: LogFormat = "text", level: str = "INFO") ->
 
 
 def name_records(**fields: object) -> None:
-    """Add `fields` to every record that this process writes: the number of a worker, the name of a router.
+    """Add `fields` to every record that this process writes, for example the number of a worker, the name of a router.
 
-    They are of the logging that `configure_logging` made: call this after it.
+    Call this after `configure_logging`, because the fields belong to its handler.
     """
     for handler in _handlers():
         handler.names.update(fields)
 
 
 def name_records_here(**fields: object) -> None:
-    """Add `fields` to every record of this task or thread, and of what it starts: the application of several."""
+    """Add `fields` to every record of this task or thread, and of tasks that it starts: in a fleet, the application."""
     _NAMES.set({**_NAMES.get(), **fields})
 
 
@@ -90,15 +90,15 @@ class JsonFormatter(logging.Formatter):
 
 
 def extra_fields(record: logging.LogRecord) -> dict[str, object]:
-    """Return what the caller gave as `extra`."""
+    """Return the fields that the caller passed as `extra`."""
     return {name: value for name, value in vars(record).items() if name not in _STANDARD}
 
 
 class _StderrHandler(logging.Handler):
-    """The handler that writes to the current `sys.stderr`: a progress display replaces it to keep records out of its
-    way.
+    """The handler that writes to the current `sys.stderr`, which a progress display replaces to keep records out of its
+    output.
 
-    A bug that every request meets is written once a minute, with the number of times that were left out.
+    A bug that occurs in every request is logged once a minute, with the number of skipped records.
     """
 
     def __init__(self) -> None:

@@ -1,8 +1,8 @@
 """Histograms and families of metrics that nodes and routers have in common, and the counts of read requests.
 
-A histogram has the buckets of Prometheus and is cheap enough for every lookup. One thread observes; readers on other
-threads see counts that may be one value apart. Only stores that exist get a label. A client may ask for any name, and
-each label is a series for as long as the process runs.
+A histogram has the buckets of Prometheus and is cheap enough for every lookup. One thread observes; other threads may
+read counts that differ by one value. Only existing stores get a label, because a client may ask for any name, and each
+label is a series until the process ends.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from understudy_shared.base.extras import PACKAGE
 
 STALENESS_BOUNDS_MS = (1, 5, 10, 25, 50, 100, 250, 500, 1000, 2500, 5000, 10_000, 30_000, 60_000, 300_000)
 OFFSET_LAG_BOUNDS = (0, 1, 2, 3, 5, 10, 20, 50, 100, 1000)
-"""Ages of answers, in versions: from following in step to being of no use."""
+"""Bounds for the ages of answers in versions: from no lag to an answer that is useless."""
 
 
 class Histogram:
-    """`counts[i]` are the values above `bounds[i - 1]` and up to `bounds[i]`; the last are those above every bound."""
+    """A histogram. `counts[i]` counts values above `bounds[i - 1]` up to `bounds[i]`; the last, values above all."""
 
     __slots__ = ("bounds", "counts", "sum")
 
@@ -53,8 +53,8 @@ class Histogram:
 
 
 def upper_bound(bounds: Sequence[float], counts: Sequence[int], share: float) -> float | None:
-    """Return the quantile `share` rounded up to a bucket's bound: the least bound that at least this share of the
-    values does not exceed. None without values, and infinity where it lies above every bound.
+    """Return the quantile `share`, rounded up to the bound of its bucket: the least bound that at least this share of
+    the values does not exceed. Return None without values, and infinity if it is above all bounds.
     """
     total = sum(counts)
     if not total:
@@ -74,13 +74,13 @@ _PROCESS = ProcessCollector(registry=None)
 
 
 def about_the_process() -> Iterator[Metric]:
-    """Yield the release, and the system's figures of this process: CPU time, memory, open files, start time."""
+    """Yield the release, and the system's metrics of this process: CPU time, memory, open files, start time."""
     yield InfoMetricFamily("understudy_build", "The running release", {"version": version(PACKAGE)})
     yield from _PROCESS.collect()
 
 
 def histogram_family(name: str, text: str, histogram: Histogram, *, per: float = 1) -> Metric:
-    """Make a family of one histogram without labels. `per`: how many units of the histogram make one of the metric."""
+    """Make a family of one histogram without labels. `per`: units of the histogram in one unit of the metric."""
     family = HistogramMetricFamily(name, text, labels=())
     add_histogram(family, (), histogram, per=per)
     return family
@@ -96,7 +96,7 @@ def add_histogram(family: HistogramMetricFamily, labels: Sequence[str], histogra
 DURATION_BOUNDS_MS = (0.5, 1, 2.5, 5, 10, 25, 50, 100, 250, 500, 1000, 2500, 5000, 10_000)
 
 MAX_LABELLED = 4096
-"""Most pairs of operation and store with a label. Names of stores may change as long as the process runs."""
+"""Limit on the pairs of operation and store with a label. Names of stores may change while the process runs."""
 
 NO_STORE = ""
 """The label of requests that name no existing store; Prometheus reads it as an absent label."""
@@ -105,7 +105,7 @@ NO_STORE = ""
 class OperationCounts:
     """The counts of one operation on one store.
 
-    `outcomes` begins with found and absent, so that a lookup only adds one.
+    `outcomes` begins with found and absent, so a lookup only increments a count.
 
     `duration_ms` is the duration of the requests that were processed.
     """

@@ -1,7 +1,7 @@
 """Records spans with OpenTelemetry's SDK, and sends them by OTLP over HTTP from a thread of its own.
 
-Only this module imports OpenTelemetry. The queue is bounded (`OTEL_BSP_MAX_QUEUE_SIZE`): what does not fit is dropped,
-and no request ever waits for a collector.
+Only this module imports OpenTelemetry. The queue is bounded (`OTEL_BSP_MAX_QUEUE_SIZE`): spans that do not fit are
+dropped, and no request ever waits for a collector.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ log = logging.getLogger(__name__)
 
 SAMPLER = "OTEL_TRACES_SAMPLER"
 CLOSE_LIMIT_S = 5
-"""Seconds for which a service that ends waits for a collector that is away."""
+"""Seconds for which a service waits at its end for a collector that does not answer."""
 
 _KINDS = {Kind.SERVER: SpanKind.SERVER, Kind.CLIENT: SpanKind.CLIENT}
 _NS_PER_S = 1_000_000_000
@@ -106,7 +106,7 @@ class ExportedSpans:
 
 
 class LoggedExporter(SpanExporter):
-    """An exporter that logs, once a minute, that spans do not arrive: the library logs each attempt."""
+    """An exporter that logs once a minute that spans do not arrive. The library would log each attempt."""
 
     def __init__(self, inner: OTLPSpanExporter) -> None:
         self._inner = inner
@@ -130,9 +130,9 @@ class LoggedExporter(SpanExporter):
 
 
 def exported_spans(service: str, host: HostInfo) -> ExportedSpans:
-    """Open the spans of a service, as the environment configures them. Only requests that their readers sample are
-    recorded, unless `OTEL_TRACES_SAMPLER` is set: there are many lookups, and a span costs more than one. Raises
-    ValueError for a variable that is wrong.
+    """Open the recorder of a service's spans, as the environment configures it. Unless `OTEL_TRACES_SAMPLER` is set,
+    only requests that their clients sample are recorded: there are many lookups, and a span costs more than one. Raises
+    ValueError for a wrong variable.
     """
     said = {"service.name": service, "service.version": version(PACKAGE), "service.instance.id": str(uuid.uuid4())}
     exporter = LoggedExporter(OTLPSpanExporter())

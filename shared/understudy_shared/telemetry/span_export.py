@@ -1,7 +1,7 @@
-"""The decision whether spans are exported: when the environment names a collector. Otherwise OpenTelemetry is not
+"""The decision whether spans are exported: only if the environment names a collector. Otherwise OpenTelemetry is not
 imported.
 
-The standard variables `OTEL_*` say where spans go and which requests are sampled.
+The standard variables `OTEL_*` name the collector and the sampler.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ def is_wanted(environment: Mapping[str, str]) -> bool:
 
 
 def require_exporter() -> None:
-    """Refuse to start where spans are wanted and the packages are missing. Raises SettingsError."""
+    """Raise SettingsError if spans are wanted and the packages for them are missing."""
     if is_wanted(os.environ):
         _exporter()
 
 
 def open_spans(service: str, host: HostInfo) -> Spans | None:
-    """Open the recorder of a service's spans; None when no endpoint is set. Raises SettingsError as `require_exporter`,
-    and for a variable that is wrong.
+    """Open the recorder of a service's spans; None if no endpoint is set. Raises SettingsError like `require_exporter`,
+    and for a wrong variable.
     """
     if not is_wanted(os.environ):
         return None
@@ -54,7 +54,7 @@ def open_spans(service: str, host: HostInfo) -> Spans | None:
 
 
 async def close_spans(spans: Spans | None) -> None:
-    """Send what is left, without holding the event loop."""
+    """Send the remaining spans, without blocking the event loop."""
     if spans is not None:
         await asyncio.to_thread(spans.close)
 

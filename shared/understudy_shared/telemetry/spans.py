@@ -1,7 +1,7 @@
 """The W3C trace context of a request, and the spans of requests. A span never has a key.
 
-Without an exporter services pass a context on as it came, so the reader's span stays the parent. A header that is
-malformed, or there twice, is ignored: a request never fails because of its trace. `otlp_spans` records spans;
+Without an exporter, services pass a context on unchanged, so the client's span stays the parent. A header that is
+malformed, or sent twice, is ignored: a request never fails because of its trace. `otlp_spans` records spans;
 `span_export` decides whether they are recorded at all.
 """
 
@@ -58,7 +58,7 @@ def trace_of(headers: Iterable[tuple[bytes, bytes]]) -> Trace | None:
 
 
 def ids_of(trace: Trace | None) -> dict[str, str]:
-    """Return the fields of a log line about a request, traced or not."""
+    """Return the ids of a trace as fields for a log line; empty without a trace."""
     return {} if trace is None else trace.ids
 
 
@@ -94,11 +94,11 @@ class Spans(Protocol):
         """Begin a span that started `ago_s` earlier, below `parent`; None when it is not sampled."""
 
     def close(self) -> None:
-        """Send what is left, within a few seconds."""
+        """Send the remaining spans, within a few seconds."""
 
 
 class RecordedTrace(Trace):
-    """The trace of a request whose span is recorded; requests that are sent on name that span as the parent."""
+    """The trace of a request whose span is recorded. Requests to other services name that span as their parent."""
 
     span: Span
     spans: Spans
@@ -121,7 +121,7 @@ def begin_request(spans: Spans, method: str, route: str, asked: Trace | None, st
 
 
 def end_request(span: Span, status: int | None) -> None:
-    """End the span of a request that was answered with `status`; None when its reader left before."""
+    """End the span of a request that was answered with `status`; None: its client left before the answer."""
     if status is None:
         span.end(error="cancelled")
         return

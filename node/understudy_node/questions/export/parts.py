@@ -146,9 +146,9 @@ class BulkQuestion:
 
 
 class MadePart(NamedTuple):
-    """The rows of a partition behind a place. `pieces`: lines of NDJSON (`{"row":{...}}`) or of CSV, or messages of
+    """The rows of a partition after a place. `pieces`: lines of NDJSON (`{"row":{...}}`) or of CSV, or messages of
     Arrow record batches with the schema of `arrow_schema(columns, ...)`, cut anywhere. `found` counts rows, `looked_at`
-    the keys that were looked at; `after` are the own bytes of the last one (see `scan_keys`), None at the end of the
+    the keys that were read; `after` are the own bytes of the last one (see `keys_after`), None at the end of the
     partition.
     """
 

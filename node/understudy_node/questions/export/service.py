@@ -94,7 +94,7 @@ class NodeExports(Exports):
     async def part(
         self, asked: BulkQuestion, place: Place, version: ReadVersion, resume: ResumePoint | None, asker: Asker
     ) -> ExportPart:
-        """Return the rows behind a place, and the cursor of their end. Raises the problem of a partition that cannot be
+        """Return the rows after a place, and the cursor at their end. Raises the problem of a partition that cannot be
         read.
         """
         reader = asked.maker.reader
@@ -146,7 +146,7 @@ class NodeExports(Exports):
         return _arrow_last(self._reads.reader(turn.store.name), turn.asked.question, said)
 
     async def end_for_router(self, hop: EndHop) -> bytes:
-        """Return the same, as a router asks for it. Raises its problem."""
+        """Return the last record batch of an Arrow stream for a router. Raises its problem."""
         await asyncio.to_thread(require_pyarrow)
         return _arrow_last(require_reader(self._reads, hop.scan), hop.scan.question, hop.said)
 
@@ -158,7 +158,7 @@ def _schema(asked: BulkQuestion, reading: Reading) -> Any:
 
 
 def _head(asked: BulkQuestion, schema: Any) -> bytes:
-    """Return what a stream of this form begins with."""
+    """Return the beginning of a stream of this format: the header line of CSV, or the schema of Arrow."""
     if asked.format is ExportFormat.CSV:
         return csv_row([each.name for each in asked.columns.columns])
     return b"" if schema is None else bytes(schema.serialize())
@@ -177,7 +177,7 @@ def _arrow_last(reader: StoreReader, question: ScanQuestion, said: Mapping[str, 
 
 
 def _cursor_record(form: ExportFormat, schema: Any, cursor: str) -> bytes:
-    """Return the record of a place to go on from. A CSV has no place for one between its rows."""
+    """Return the record with the cursor to resume from. A CSV has no room for one between its rows."""
     match form:
         case ExportFormat.NDJSON:
             return ndjson_line("cursor", cursor)

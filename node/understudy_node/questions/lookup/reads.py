@@ -92,8 +92,8 @@ def outcome_text(outcome: HopOutcome) -> str:
 def find_everywhere(
     reader: StoreReader, rows: Sequence[bytes], bound: Bound, readings: MutableMapping[int, Reading | Problem]
 ) -> Sequence[HopOutcome | Problem]:
-    """Return what all partitions together say of each of these keys. `readings` has the versions of partitions that
-    were read before, and gets the others; by ANY_PARTITION it gets why they cannot be read at one version.
+    """Return the answer of all partitions together for each of these keys. `readings` has the versions of partitions
+    that were read before, and gets the others; under ANY_PARTITION it gets why they cannot be read at one version.
     """
     if len(reader.replicas) < reader.partitions:
         return [_not_all_held(reader)] * len(rows)
@@ -117,8 +117,8 @@ def find_everywhere(
 def _settled(
     reader: StoreReader, rows: Sequence[bytes], bound: Bound, readings: MutableMapping[int, Reading | Problem]
 ) -> Sequence[HopOutcome | Problem]:
-    """Return what all partitions say of these keys at the one version of `bound`. A batch that waits for its versions
-    waits for that one, too, while it is opened; its other keys are answered from what was read.
+    """Return the answers of all partitions for these keys at the one version of `bound`. A batch that waits for its
+    versions waits for that one, too, while it is opened; its other keys are answered from the versions read before.
     """
     at: dict[int, Reading | Problem] = {}
     answers = find_everywhere(reader, rows, bound, at)
@@ -129,7 +129,7 @@ def _settled(
 
 
 def keep_for_others(reader: StoreReader, partition: int, view: TaskView) -> None:
-    """Keep a version of a scattered store for a while: another partition that is behind may want to be read with it."""
+    """Keep a version of a scattered store for a while: another partition may still be at it when this one moved on."""
     replica = reader.replicas.get(partition)
     if replica is not None:
         replica.pin(view)

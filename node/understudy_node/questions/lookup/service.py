@@ -27,13 +27,13 @@ from understudy_shared.server.direct import Exchange
 from understudy_shared.settings import Compression
 
 OPEN_WAIT_MS = 3_000
-"""Longest time that a reader of an older version waits for it to be opened: as long as a router's deadline. What is not
-open by then goes on to be opened, and the reader is asked to retry.
+"""Longest time that a reader of an older version waits for it to be opened: as long as a router's deadline. After it
+the reader is asked to retry, while the opening continues.
 """
 
 
 LOOK_AGAIN_S = 0.1
-"""Time after which a reader who waits looks again: a version may come just before it begins to wait."""
+"""Time after which a waiting reader tries again: a version may be published just before the wait begins."""
 
 
 class Visibility:
@@ -154,7 +154,7 @@ class NodeLookups(LookupsFirst):
             self.reply_absent(exchange, request.counts, body)
 
     async def _wait(self, target: bytes, bound: Bound, began_s: float) -> LookupAnswer | Problem:
-        """Look up again after every version that comes until there is an answer or the wait is over."""
+        """Look up again after each published version, until there is an answer or the wait is over."""
         assert self.visibility is not None, "the application was started"
         self.begin()
         try:

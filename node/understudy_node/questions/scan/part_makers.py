@@ -234,7 +234,7 @@ class TimersByTime(PartMaker):
         return made.part(view, "filtered-pass" if self.times is None else "seek", stamp_of(view))
 
     def _passed(self, view: TaskView, made: RankedPart, asker: Asker) -> Generator[None, None, list[Timer]]:
-        """Return the first timers that are wanted, of all."""
+        """Return the first timers that are wanted, by a pass over all timers."""
         first = FirstRanks(made.room.rows or MAX_COUNTED, made.after)
         found: dict[bytes, Timer] = {}
         for timer in self.every(view):
@@ -272,7 +272,7 @@ def timers_by_time(reader: FindingReader, question: ScanQuestion, selection: Sel
 
 
 def _milliseconds(name: str, text: str | None) -> int | None:
-    """Return the first millisecond at or behind a moment."""
+    """Return the first millisecond at or after a moment."""
     if text is None:
         return None
     try:

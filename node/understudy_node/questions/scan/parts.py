@@ -229,17 +229,19 @@ class RankedPart:
         self._ranks: list[tuple[bytes, int]] = []
 
     def stop(self) -> None:
-        """End the part where its time is over. Raises the problem of a reader who may not see where other keys are."""
+        """End the part here, because its time is over. Raises a deadline problem for a confined reader instead: the
+        place would show where other keys are.
+        """
         if self.room.is_confined:
             raise ProblemError(TOO_MANY)
         self.is_end = False
 
     def pass_over(self, rank: bytes) -> None:
-        """Go on behind a rank that is not wanted."""
+        """Move past a rank that is not wanted, unless the reader is confined."""
         self.after = self.after if self.room.is_confined else rank
 
     def take(self, rank: bytes, row: bytes) -> bool:
-        """Take a row, or only count it, without room for rows; return whether there was room for it."""
+        """Take a row, or only count it if the question counts; return whether there was room for it."""
         if self.room.rows is not None:
             if self._found == self.room.rows or (self._rows and len(row) + 1 > self._left):
                 self.is_end = False
@@ -258,7 +260,7 @@ class RankedPart:
 
 
 class FirstRanks:
-    """The first ranks of a pass behind `after`: as many as there is room for, and one more, to see if there is one."""
+    """The first ranks of a pass after `after`: as many as there is room for, and one more, to see if there is one."""
 
     def __init__(self, rows: int, after: bytes | None, *, is_reversed: bool = False) -> None:
         self._rows, self._after, self._is_reversed = rows, after, is_reversed
@@ -266,7 +268,7 @@ class FirstRanks:
         self._size_bytes = 0
 
     def wants(self, rank: bytes) -> bool:
-        """Whether a rank is behind `after`, and before the last of those that are kept, where there is no more room."""
+        """Whether a rank is after `after`, and, if there is no more room, before the last rank that is kept."""
         after, kept = self._after, self._kept
         is_behind = after is None or (rank < after if self._is_reversed else rank > after)
         if not is_behind or len(kept) <= self._rows:
@@ -274,8 +276,8 @@ class FirstRanks:
         return rank > kept[0][0] if self._is_reversed else rank < kept[-1][0]
 
     def add(self, rank: bytes, own: bytes) -> bytes | None:
-        """Keep a rank that is wanted; return the one that gives way to it. Raises a problem of ranks that are too long
-        together.
+        """Keep a rank that is wanted; return the rank that it displaces, if any. Raises a problem if the ranks are too
+        long together.
         """
         out = None
         insort(self._kept, (rank, own))
@@ -292,7 +294,7 @@ class FirstRanks:
         return len(self._kept) > self._rows
 
     def in_order(self) -> list[ByRank]:
-        """Return what there is room for, first the first."""
+        """Return the ranks that there is room for, in order."""
         return (self._kept[::-1] if self._is_reversed else self._kept)[: self._rows]
 
 

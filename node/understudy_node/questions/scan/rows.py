@@ -47,10 +47,10 @@ class ScannedKey(NamedTuple):
 def keys_after(
     reader: StoreReader, view: TaskView, after: bytes | None, starts: Sequence[bytes] = (b"",)
 ) -> Iterator[ScannedKey]:
-    """Return the keys of a partition behind `after`, the own bytes of a key; None: from the first on.
+    """Return the keys of a partition after `after`, the own bytes of a key; None: from the first on.
 
-    `starts`, in order, are the bytes behind the store's first ones with which the wanted keys begin. No key is the
-    beginning of another, because its slots determine its size. So all that begins with a key's own bytes belongs to it.
+    `starts`, in order, are the beginnings of the wanted keys, without the store's first bytes. No key is the beginning
+    of another, because its slots determine its size. So all records that begin with a key's own bytes belong to it.
     """
     first = reader.first_bytes(view)
     wanted = [] if first is None else [first + each for each in starts]
@@ -58,12 +58,12 @@ def keys_after(
 
 
 def key_of(reader: StoreReader, view: TaskView, own: bytes) -> ScannedKey:
-    """Return the key with these own bytes, which is there."""
+    """Return the key with these own bytes. It must exist."""
     return next(_keys_of(reader, view, None, own))
 
 
 def _keys_of(reader: StoreReader, view: TaskView, after: bytes | None, first: bytes) -> Iterator[ScannedKey]:
-    """Yield the keys that begin with `first`, and are behind `after`."""
+    """Yield the keys that begin with `first`, and are after `after`."""
     records, end = view.stores[reader.store.store_name], after_prefix(first)
     own_bytes = reader.own_bytes if isinstance(reader, FindingReader) else None
     start: bytes | None = first
@@ -71,7 +71,7 @@ def _keys_of(reader: StoreReader, view: TaskView, after: bytes | None, first: by
         if end is not None and after >= end:
             return
         start = after_prefix(after)
-        if start is None:  # nothing is behind it: the only key of a store has no columns, and may have no bytes
+        if start is None:  # no key is after it: the only key of a store has no columns, and may have no bytes
             return
         start = max(first, start)
     while start is not None:
@@ -370,15 +370,17 @@ def _starts(reader: StoreReader, prefix: KeyPrefix | None) -> tuple[bytes, ...] 
 
 
 def _printed_parser(column: Column) -> Parse:
-    """Return a function that parses what a column is printed as."""
+    """Return a parser of the printed values of a column."""
     if not is_scalar(column.type):
-        return lambda printed: printed  # whether it is null is all that can be asked of it
+        return lambda printed: printed  # a question can only ask whether it is null
     parse = compile_json_parser(StructType((Field("column", column.type),)))
     return lambda printed: parse([printed])[0]
 
 
 def _told(problem: Problem) -> dict[str, object]:
-    """Return what a row says of a key that cannot be read. A lookup of the key says all, to those who may see it."""
+    """Return the problem of a key that cannot be read, as a row shows it: without details. A lookup of the key has all
+    of it, for readers who may see the key.
+    """
     return {"type": problem.type.slug, "title": problem.type.title, "status": problem.status}
 
 

@@ -38,7 +38,7 @@ _NEXT_CURSOR = re.compile(rb',"next_cursor":"[^"]*",$')
 
 
 class NodeKey(SharedKey):
-    """A watched key: its row, and what its partition holds for it, which its event tells."""
+    """A watched key: its row, and the members of its present answer, which its event has."""
 
     __slots__ = ("members", "row")
 
@@ -49,7 +49,7 @@ class NodeKey(SharedKey):
 
 
 class KeyChange(NamedTuple):
-    """A change of the key with this index: the version, without its state, and what it holds for the key."""
+    """A change of the key with this index: the version, without its state, and the members of its answer then."""
 
     at: int
     view: TaskView
@@ -76,7 +76,7 @@ class WatchedTask(SharedPart):
         self.feeds: dict[FeedWatch, object] = {}
         """The feeds of routers, with their streams."""
         self.waiting: deque[TaskView] = deque(maxlen=MAX_WAITING_VIEWS)
-        """Versions that were published since."""
+        """Versions that were published after `view`."""
         self.reads = 0
         """Number of keys that were read."""
 
@@ -144,7 +144,7 @@ class WatchedTask(SharedPart):
         return [keys[each] for each in found if each in keys]
 
     def _differing(self, keys: Sequence[NodeKey], view: TaskView) -> Iterator[tuple[NodeKey, bytes, bytes]]:
-        """Yield the keys whose answer differs at a version, with its members and the event that tells it."""
+        """Yield the keys whose answer differs at a version, with the members of the new answer and its event."""
         for key, said in zip(keys, self._said([key.row for key in keys], view), strict=True):
             members = members_of(said)
             if not are_equal(members, key.members):
@@ -166,7 +166,7 @@ class WatchedTask(SharedPart):
 def said_of(
     reader: StoreReader, rows: Sequence[bytes], view: TaskView, partition: int, selection: Selection
 ) -> list[Said]:
-    """Return what a version holds for some keys of a partition."""
+    """Look up some keys of a partition in a version, and return the results."""
     if not rows:
         return []
     reading = Reading(view, LagInfo(view.version, None, None, None), b"")
@@ -182,7 +182,7 @@ def members_of(said: Said) -> bytes:
 
 
 def kind_of(members: bytes) -> KeyEvent:
-    """Return the kind of the event that tells a change."""
+    """Return the kind of event for a change to these members."""
     return KeyEvent.DELETED if members.startswith(NOT_FOUND) else KeyEvent.VALUE
 
 
@@ -192,19 +192,19 @@ def tail_of(replica: TaskReplica, view: TaskView) -> bytes:
 
 
 def data_of(reader: StoreReader, replica: TaskReplica, printed: bytes, members: bytes, view: TaskView) -> bytes:
-    """Return the data of an event that tells what a version holds for a key."""
+    """Return the data of the event for a key's answer at a version."""
     return b'{"store":%b,"key":%b,%b%b' % (reader.json_name, printed, members, tail_of(replica, view))
 
 
 def changed_event(reader: StoreReader, replica: TaskReplica, printed: bytes, members: bytes, view: TaskView) -> bytes:
-    """Return the event that tells a change of a key."""
+    """Return the event for a change of a key."""
     return key_event(kind_of(members), data_of(reader, replica, printed, members, view))
 
 
 def changes_of(
     reader: StoreReader, replica: TaskReplica, printed: Sequence[bytes], entries: Sequence[KeyChange]
 ) -> list[Change]:
-    """Return changes of keys, each with the event that tells it."""
+    """Return changes of keys, each with its event."""
     return [
         Change(
             at,
@@ -230,8 +230,8 @@ def are_equal(now: bytes, before: bytes) -> bool:
 def _may_have_changed(
     reader: StoreReader, before: TaskView, view: TaskView
 ) -> Sequence[Mapping[bytes, bytes | None]] | None:
-    """Return mappings that have all keys of the store that may have changed between two versions; None: any key may.
-    Another base may be of a restore that mended something.
+    """Return mappings that have all keys of the store that may have changed between two versions; None: any key may
+    have. That is so with another base, which may come from a restore that repaired something.
     """
     stores = view.stores if isinstance(reader, FindingReader) else (reader.store.store_name,)
     if any(view.stores[name].base is not before.stores[name].base for name in stores):
@@ -269,7 +269,7 @@ class WatchHub:
         return self._reads_before + sum(task.reads for task in self._tasks.values())
 
     def changed(self) -> None:
-        """Look whether another generation is served now; called from any thread after each publication."""
+        """Check whether another generation is served now; called from any thread after each publication."""
         if self._tasks and self._generation() is not self._seen:
             self._wake()
 

@@ -91,7 +91,7 @@ from understudy_shared.reads.tokens import Position
 from understudy_shared.server.app import json_response
 
 MAX_CHANGES_BYTES: Final = 4 * 1024 * 1024
-"""Size of the values at which a pass ends, with one version at least: what is missing is another pass."""
+"""Size of the values at which a pass ends, with one version at least: the rest takes another pass."""
 
 
 SeenKey = tuple[bytes, int]
@@ -134,7 +134,7 @@ def read_changes(  # noqa: PLR0917  # whose state, which keys, and within which 
 
 
 PASS_S: Final = 2.0
-"""Time after which a pass over the versions ends: what is missing is another one."""
+"""Time after which a pass over the versions ends: the rest takes another pass."""
 
 PATIENCE_S: Final = 10.0
 """Time for which a pass is retried while too many histories are being read."""
@@ -158,7 +158,7 @@ class _Asked(NamedTuple):
 
 
 class CatchingUp:
-    """The passes over the versions of watched partitions: one at a time of each, shared by those who wait for it."""
+    """The passes over the versions of watched partitions: one at a time for each, shared by its waiting watchers."""
 
     def __init__(self) -> None:
         self.passes = 0
@@ -166,7 +166,7 @@ class CatchingUp:
         self._running: dict[WatchedTask, asyncio.Task[None]] = {}
 
     async def since(self, task: WatchedTask, keys: Sequence[SharedKey], version: int) -> Passed:
-        """Return what changed of some keys behind a version. Raises the problem of one that is gone."""
+        """Return the changes of some keys after a version. Raises the problem of a version that is gone."""
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[Passed] = loop.create_future()
         self._asked.setdefault(task, []).append(_Asked(keys, version, answer))
@@ -177,14 +177,14 @@ class CatchingUp:
     async def read(
         self, reader: StoreReader, replica: TaskReplica, selection: Selection, seen: Sequence[SeenKey], last: int
     ) -> KeyChanges:
-        """Read what changed of some keys in one pass. Raises the problem of a version that is gone."""
+        """Read the changes of some keys in one pass. Raises the problem of a version that is gone."""
         self.passes += 1
         until_s = monotonic() + PATIENCE_S
         while True:
             work = partial(read_changes, reader, replica, selection, seen, last, monotonic() + PASS_S)
             try:
                 return await asyncio.wrap_future(replica.in_thread(work))
-            except (MissingVersionError, VanishedError):  # Spark purged it, perhaps in this moment
+            except (MissingVersionError, VanishedError):  # Spark purged it, perhaps just now
                 retained = await asyncio.to_thread(replica.retained)
                 raise ProblemError(replica.origin.as_gone(retained)) from None
             except ProblemError as error:
@@ -200,7 +200,7 @@ class CatchingUp:
             del self._running[task]
 
     async def _answered(self, task: WatchedTask, asked: Sequence[_Asked]) -> None:
-        """Read once for all who wait, up to the version that is compared now."""
+        """Read once for all waiting watchers, up to the version that the keys were compared with last."""
         last = task.version
         counts = [[key.changes for key in each.keys] for each in asked]
         behind = [each for each in asked if each.version < last]
@@ -232,7 +232,7 @@ _Owner = tuple[_Asked, int]
 
 
 def _wanted_by(asked: Sequence[_Asked]) -> dict[tuple[NodeKey, int], list[_Owner]]:
-    """Return each key and version that is asked for once, with who asks for it and as which of its keys."""
+    """Return each requested key and version once, with its requests and the index of the key in each of them."""
     wanted: dict[tuple[NodeKey, int], list[_Owner]] = {}
     for each in asked:
         for index, key in enumerate(each.keys):
@@ -242,7 +242,7 @@ def _wanted_by(asked: Sequence[_Asked]) -> dict[tuple[NodeKey, int], list[_Owner
 
 
 def _by_asker(owners: Sequence[Sequence[_Owner]], entries: Sequence[KeyChange]) -> dict[int, list[KeyChange]]:
-    """Return the changes of each asker, with the indexes of its own keys."""
+    """Return the changes for each request, by its identity, with the indexes of its own keys."""
     found: dict[int, list[KeyChange]] = {}
     for entry in entries:
         for each, index in owners[entry.at]:
@@ -367,7 +367,7 @@ class WatchFeeds:
         await feed.change(hop)
 
     async def missed(self, reader: StoreReader, hop: MissedHop) -> bytes:
-        """Return the events that tell what changed behind a position. Raises the problem of one that is gone."""
+        """Return the events of the changes after a position. Raises the problem of a position that is gone."""
         partition, after, last = hop.of.partition, hop.after, hop.last
         await self.shared.require(reader, [partition], after)
         entries, reached = list[KeyChange](), last
@@ -475,7 +475,7 @@ class Feed:
         self._stream.keys += more
 
     async def _missed(self, task: WatchedTask, watch: FeedWatch, after: int) -> Events:
-        """Yield the changes behind a version, one version after another, when all keys are there."""
+        """Yield the changes after a version, one version after another, once all keys were added."""
         if self._hop.goes_on_with:
             try:
                 async with asyncio.timeout(KEYS_S):
@@ -541,7 +541,7 @@ class Feed:
 
 
 class NodeWatchStreams(WatchStreams):
-    """The watches of a node, with what was read for them."""
+    """The watches of a node, with the reads that they cause."""
 
     def __init__(self, max_watchers: int, hub: WatchHub) -> None:
         super().__init__(max_watchers)

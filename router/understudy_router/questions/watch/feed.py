@@ -65,7 +65,7 @@ class NodeEvents:
 
     async def next(self) -> bytes | None:
         """Return the next event, without its empty line; None at the end. It may be cancelled and called again. Raises
-        OSError for a connection that breaks, ValueError for what no node sends.
+        OSError for a connection that breaks, ValueError for bytes that no node sends.
         """
         while True:
             event = self.buffered()
@@ -341,7 +341,7 @@ class WatchFeed:
                         await self._tell(changed)
                     if event.position is not None:
                         self._has_gone_on.set()
-        except (OSError, ValueError, LookupError, TypeError, UnderstudyError) as error:  # whatever a node may send
+        except (OSError, ValueError, LookupError, TypeError, UnderstudyError) as error:  # a node may send anything
             log.info("a feed of %s ended: %s", candidate.node_id, error, extra={"action": "watch-upstream-ended"})
         finally:
             events.close()

@@ -31,7 +31,7 @@ from understudy_shared.reads.hop_fields import BadHopError
 from understudy_shared.reads.tokens import Position
 
 SWEEP_S: Final = 1.0
-"""Time between two looks for keys that are not watched any more."""
+"""Time between two searches for keys that are not watched any more."""
 
 WAIT_S: Final = 3.0
 """Longest time that a watcher waits for a feed to reach the version that the watcher has seen."""
@@ -138,7 +138,7 @@ class FeedSource(WatchSource):
             shown = heard.after
             times = (after.committed_at_us, None if shown is None else shown.committed_at_us)
             return None not in times and times[0] != times[1]
-        if heard.version < after.version:  # a node knows
+        if heard.version < after.version:  # only a node can tell
             try:
                 await self.since(joined, after)
             except ProblemError as error:
@@ -160,7 +160,7 @@ class _Asked(NamedTuple):
 
 
 class MissedChanges:
-    """The queries for what watchers missed: watchers of a feed that come back after the same position share one."""
+    """The queries for missed changes. Watchers of a feed that resume after the same position share one query."""
 
     def __init__(self, forwarder: ScanForwarder) -> None:
         self._forwarder = forwarder
@@ -168,7 +168,7 @@ class MissedChanges:
         self._running: dict[tuple[WatchFeed, Position], asyncio.Task[None]] = {}
 
     def close(self) -> Sequence[asyncio.Task[None]]:
-        """End all questions. Return the tasks that end."""
+        """Cancel all queries. Return their tasks, which are about to end."""
         for task in self._running.values():
             task.cancel()
         return list(self._running.values())
@@ -176,7 +176,7 @@ class MissedChanges:
     async def since(
         self, feed: WatchFeed, route: Callable[[], StoreRoute], keys: Sequence[FeedKey], after: Position
     ) -> CaughtUp:
-        """Return the changes of some keys after a position. Raises the problem of one that is gone."""
+        """Return the changes of some keys after a position. Raises the problem of a position that is gone."""
         loop, place = asyncio.get_running_loop(), (feed, after)
         answer: asyncio.Future[CaughtUp] = loop.create_future()
         self._asked.setdefault(place, []).append(_Asked(keys, answer))

@@ -1,13 +1,13 @@
 """`/openapi.json` and `/docs` of a service, made from the `openapi.json` beside this module.
 
-That file describes every call of every service. `x-services` names the services that have a part; without it all do.
-`x-router` has the members of a part that differ at a router. `x-fleet` says what a service of several applications
-answers for all of them: `only` where a service of one has no such call, or else the members that differ; a call of an
-application gets the application into its path. `x-bounds` stands for every bound of a reader, which
-`components/parameters` describes once. None of them is in the document that a service serves.
+That file describes every call of every service. `x-services` names the services that have a part; without it all have
+it. `x-router` has the members of a part that differ at a router. `x-fleet` marks a call that a service of several
+applications answers for all of them: `only` if a service of one application lacks the call, otherwise the members that
+differ. In other calls of a fleet the path names the application. `x-bounds` stands for every bound of a read, which
+`components/parameters` describes once. The document of a service has none of these marks.
 
-`/docs` is one page of HTML without scripts. A page that loads Swagger UI shows nothing without the network, and would
-run scripts of another site beside the calls that change something.
+`/docs` is one HTML page without scripts. A page that loads Swagger UI would show nothing without the network, and would
+run scripts of another site next to calls that change something.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ HEADERS = {
     "x-content-type-options": "nosniff",
     "referrer-policy": "no-referrer",
 }
-"""The headers of the page: only its own style is applied, and nothing is loaded, run, sent or framed."""
+"""The headers of the page. They allow its own style, but no loading, scripts, forms or framing."""
 
 
 def page(document: Json, address: str) -> str:
@@ -184,7 +184,7 @@ def _schemas(document: Json) -> Iterator[str]:
 
 def _kind(schema: Json) -> str:
     """Return a short description of a schema's type."""
-    # One branch for each form that JSON Schema has, the most telling first.
+    # One branch for each form of a JSON Schema, the most specific first.
     if "$ref" in schema:
         name = schema["$ref"].rpartition("/")[2]
         return f'<a href="#schema-{name}">{name}</a>'
@@ -223,7 +223,7 @@ def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def _text(text: str) -> str:
-    """Return the document's plain text as paragraphs: only `code` and **bold** are marked up."""
+    """Return a plain text of the document as paragraphs, with markup only for `code` and **bold**."""
     return "".join(f"<p>{_inline(part)}</p>" for part in text.split("\n\n") if part.strip())
 
 
@@ -255,7 +255,7 @@ _UNKNOWN_RESPONSE = {"$ref": f"#/components/responses/404-{_UNKNOWN.slug}"}
 
 
 def paths_of_a_fleet(paths: Json, *, is_router: bool) -> Json:
-    """Return the paths of the source with each call of an application below its application."""
+    """Return the paths of the source. The path of each call of an application now names its application."""
     found: Json = {}
     for path, methods in paths.items():
         below = _below_an_application(path)
@@ -283,7 +283,7 @@ def add_unknown_application(responses: Iterable[Json]) -> None:
 
 
 def _below_an_application(path: str) -> str | None:
-    """Return the path of a call in an application; None for a call of the whole service."""
+    """Return the path of a call below its application; None for a call of the whole service."""
     for root in _ROOTS:
         if path.startswith(f"{root}/"):
             return f"{root}/applications/{{application}}{path.removeprefix(root)}"
@@ -316,7 +316,7 @@ _SOURCE = Path(__file__).with_name("openapi.json")
 _MARKS = {"x-services", "x-router", "x-fleet"}
 _BOUNDS = "x-bounds"
 TAKES_BACK = " `none` takes back the default of the store."
-"""The end of the description of each bound that a store may have a default of."""
+"""The end of the description of each bound for which a store may have a default."""
 _COMPONENTS = "#/components/"
 _HOST = re.compile(r"(?:[A-Za-z0-9.-]{1,253}|\[[0-9A-Fa-f:.]{2,45}\])(?::\d{1,5})?")
 
@@ -345,7 +345,7 @@ def add_document(
 
 
 def read_source() -> Json:
-    """Return the document of all services, with every mark but `x-bounds`."""
+    """Return the document of all services, with all marks except `x-bounds`."""
     source: Json = orjson.loads(_SOURCE.read_bytes())
     bounds = {name: source["components"]["parameters"][name] for name in BOUNDS}
     for methods in source["paths"].values():
@@ -413,7 +413,7 @@ def references(part: object) -> Iterator[str]:
 
 
 def _cut(part: Any, service: Service, is_fleet: bool) -> Any:
-    """Return the part as one service has it."""
+    """Return the part in the form of one service."""
     if isinstance(part, list):
         return [_cut(each, service, is_fleet) for each in part]
     if not isinstance(part, dict):

@@ -113,18 +113,18 @@ def decode_history_hop(body: bytes) -> HistoryHop:
 
 
 EVERYWHERE_S: Final = 40.0
-"""Time for the history of a key that may be in any partition: each is asked for it."""
+"""Time limit for the history of a key that may be in any partition, because every partition has to answer."""
 
 
 class Histories(ABC):
-    """The answers to questions for histories. `scans` has their stores."""
+    """Answers to requests for histories. `scans` has the stores."""
 
     def __init__(self, scans: Scans) -> None:
         self._scans = scans
 
     @abstractmethod
     async def read(self, name: str, partition: int, row: bytes, asked: HistoryRange) -> bytes:
-        """Return a page of a history, as the JSON after the key. Raises the problem of one that cannot be read."""
+        """Return a page of a history, as the JSON after the key. Raises a problem if it cannot be read."""
 
     async def answer(self, name: str, form: list[str], query: bytes, authorization: Authorization) -> bytes:
         """Return the answer to a request. Raises its problem."""
@@ -164,7 +164,7 @@ class Histories(ABC):
 
 
 def history_routes(histories: Histories) -> APIRouter:
-    """Make the calls that tell how a key came to be what it is."""
+    """Make the calls that return the history of a key."""
     routes = APIRouter()
 
     async def answered(store: str, form: list[str], request: Request) -> Response:

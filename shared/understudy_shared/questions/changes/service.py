@@ -1,7 +1,7 @@
 """The changes of a store, the same at nodes and routers: what each version of a range changed, as lines of JSON.
 
 Changes are ordered by version, then by partition. After the changes of a version comes a line with its position. The
-reply to a router is a line of JSON and opaque bytes: the lines of each version, passed on unread.
+reply to a router is a line of JSON and opaque bytes: the lines of each version, which the router does not parse.
 """
 
 from __future__ import annotations
@@ -51,10 +51,10 @@ MAX_VERSIONS: Final = 1_000
 """Limit on the versions of one request: ten times as many as Spark retains by default."""
 
 MAX_AHEAD_BYTES: Final = 16 * 1024 * 1024
-"""Memory of what one reader's partitions have ready behind the version that is sent, all together."""
+"""Memory for versions that are fetched ahead of the one being sent, over all partitions of one request."""
 
 LEAST_AHEAD_BYTES: Final = 64 * 1024
-"""The least of it that a partition gets, however many there are."""
+"""The least share of that memory for a partition, however many there are."""
 
 MOST_AHEAD_BYTES: Final = 1024 * 1024
 MAX_CHANGES_PART_BYTES: Final = PART_BYTES + MAX_ROW_BYTES + 1024 * 1024
@@ -63,8 +63,8 @@ MAX_CHANGES_PART_BYTES: Final = PART_BYTES + MAX_ROW_BYTES + 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class VersionRange:
-    """The versions that are asked for, both inclusive. Without `last`: to the newest. With `since_us`, a moment as a
-    bound has it, the first is the one that was committed next.
+    """The requested versions, both inclusive. Without `last` the range ends with the newest. With `since_us`, a moment
+    as in a bound, it starts with the first version committed after that moment.
     """
 
     first: int
@@ -100,20 +100,20 @@ def _version(given: Mapping[str, object], name: str) -> int | None:
 
 
 def ahead_bytes(partitions: int) -> int:
-    """Return how much a part of one of so many partitions may hold behind its first version."""
+    """Return the limit on the bytes of a part after its first version, if the request reads this many partitions."""
     return min(MOST_AHEAD_BYTES, max(LEAST_AHEAD_BYTES, MAX_AHEAD_BYTES // max(1, partitions)))
 
 
 class ChangesPlace(NamedTuple):
-    """The place in the changes of a partition: a version, and how many of its changed keys are behind the reader."""
+    """The place in the changes of a partition: a version, and how many of its changed keys were read already."""
 
     version: int
     looked_at: int = 0
 
 
 class VersionLines(NamedTuple):
-    """The lines of a version of one partition, or of a piece of it. `looked_at` counts its keys up to the end of this
-    piece, `found` the lines; `is_whole`: there is no other piece behind it.
+    """The lines of a version of one partition, or of a piece of it. `looked_at` counts the version's keys up to the end
+    of this piece, `found` the lines. `is_whole`: it is the last piece of the version.
     """
 
     version: int
@@ -126,9 +126,9 @@ class VersionLines(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ChangesHop:
-    """A question about the changes of a partition from `skip` keys of a version on, up to version `last`. Its `scan`
-    names store, partition, version, prefix and columns; its `room_bytes` are for the versions behind the first, and of
-    a short part for the first one, too.
+    """A request for the changes of a partition up to version `last`, without the first `skip` keys of its first
+    version. `scan` names store, partition, first version, prefix and columns. Its `room_bytes` limit the versions after
+    the first one; in a short part, the first one too.
     """
 
     scan: ScanHop
@@ -169,7 +169,7 @@ def encode_changes(part: tuple[VersionLines, ...]) -> tuple[bytes | memoryview, 
 
 
 def decode_changes(body: bytes, first: int) -> tuple[VersionLines, ...]:
-    """Parse the reply to a question for the changes from a version on. Raises BadHopError."""
+    """Parse a reply whose first version is `first`. Raises BadHopError."""
     at = body.find(b"\n")
     said = object_of(body[: max(0, at)]).get("versions")
     if not isinstance(said, list) or not said or not all(isinstance(each, dict) for each in said):
@@ -199,13 +199,13 @@ PARTITIONS_AHEAD: Final = 2
 """Number of partitions whose next part is fetched ahead."""
 
 FetchChanges = Callable[[int, ChangesPlace, bool], Coroutine[None, None, tuple[VersionLines, ...]]]
-"""A function that reads the changes of a partition behind a place, a short part if the flag is set. It raises the
-problem of what cannot be read.
+"""A function that reads the changes of a partition after a place; a short part if the flag is set. It raises a problem
+if they cannot be read.
 """
 
 
 class _Partition:
-    """The changes of a partition that are there, or on their way."""
+    """The buffered changes of a partition, and the fetch of the next ones."""
 
     def __init__(self, number: int, first: int, fetch: FetchChanges) -> None:
         self.coming: asyncio.Task[tuple[VersionLines, ...]] | None = None
@@ -216,14 +216,14 @@ class _Partition:
         self._there: deque[VersionLines] = deque()
 
     def begin(self) -> None:
-        """Fetch what comes next, unless something is there or on its way."""
+        """Start to fetch the next part, unless the buffer has pieces or a fetch is running."""
         if not self._there and self.coming is None:
             fetched = self._fetch(self._number, self._place, self._is_short)
             self.coming = asyncio.get_running_loop().create_task(fetched, name="fetch changes of a partition")
             self._is_short = False
 
     async def arrive(self) -> None:
-        """Wait until something is there. Raises its problem."""
+        """Wait until the buffer has pieces. Raises the problem of the fetch."""
         self.begin()
         if self.coming is not None:
             self._there.extend(await self.coming)
@@ -246,14 +246,14 @@ class MergedChanges:
         self._partitions = [_Partition(each, first, fetch) for each in partitions]
 
     async def begin(self) -> None:
-        """Fetch a short part of each. Raises the problem of the first that cannot be read, before anything is sent."""
+        """Fetch a short part of each partition. Raises the first problem, before anything is sent."""
         for at, partition in enumerate(self._partitions):
             self._begin_from(at)
             await partition.arrive()
 
     async def pieces(self) -> AsyncGenerator[VersionLines]:
-        """Yield the pieces of each version, partition after partition. Raises the problem of one that cannot be read,
-        and LineageChangedError for a version that was committed anew meanwhile.
+        """Yield the pieces of each version, partition after partition. Raises the problem of a partition that cannot be
+        read, and LineageChangedError if a version was committed again while it was read.
         """
         for version in self._versions:
             committed_at_us: set[int] = set()
@@ -274,7 +274,7 @@ class MergedChanges:
             each.begin()
 
     async def close(self) -> None:
-        """End what is on its way."""
+        """Cancel the running fetches."""
         coming = [each.coming for each in self._partitions if each.coming is not None]
         for task in coming:
             task.cancel()
@@ -286,7 +286,7 @@ _MEMBERS: Final = ("from", "to", "partition", "prefix", "fields", "longs")
 
 @dataclass(frozen=True, slots=True)
 class ChangesTurn:
-    """A request for changes that was granted, both versions inclusive. It is empty where `first` is above `last`."""
+    """A granted request for changes, both versions inclusive. The range is empty if `first` is above `last`."""
 
     turn: ScanTurn
     first: int
@@ -294,24 +294,24 @@ class ChangesTurn:
 
 
 class Changes(ABC):
-    """The answers to questions for changes. `scans` has their stores, versions and limits."""
+    """Answers to requests for changes. `scans` has the stores, versions and limits."""
 
     def __init__(self, scans: Scans) -> None:
         self.scans = scans
 
     @abstractmethod
     def reader(self, asked: ChangesTurn) -> FetchChanges:
-        """Return the function that reads the changes of a partition. It raises the problem of what cannot be read."""
+        """Return the function that reads the changes of a partition. It raises a problem if they cannot be read."""
 
     async def begins(self, name: str, given: Mapping[str, str], authorization: Authorization) -> ChangesTurn:
-        """Judge a request, and choose its last version. Raises its problem."""
+        """Check a request, and choose its versions. Raises its problem."""
         unknown = next((each for each in given if each not in _MEMBERS), None)
         if unknown is not None:
             what = f"a question for changes takes no {unknown}"
             raise BadBoundError(what, where=unknown, fix=f"Leave it out; it takes {', '.join(_MEMBERS)}")
         store, versions = self.scans.store(name), parse_versions(given)
         of_rows = {each: text for each, text in given.items() if each not in ("from", "to")}
-        # Without a bound of lag: the reader says which versions he wants.
+        # Without a bound of lag: the client names the versions.
         turn = scan_turn(store, parse_scan("export", of_rows), NO_BOUND, authorization)
         newest = (await self.scans.first_version(turn)).number
         if versions.since_us is not None:
@@ -367,8 +367,8 @@ class ChangesResponse(BulkResponse):
         return ndjson_line("error", problem.as_dict())
 
     async def _bodies(self, asked: ChangesTurn, merged: MergedChanges) -> AsyncGenerator[bytes | memoryview]:
-        """Yield the head, the changes with a line behind each version, and the end. Raises the problem of what cannot
-        be read.
+        """Yield the head, then the changes with a line after each version, then the end. Raises a problem if changes
+        cannot be read.
         """
         store, count = asked.turn.store, len(asked.turn.partitions)
         of = ApplicationId(store.application_id), Lineage(store.lineage)

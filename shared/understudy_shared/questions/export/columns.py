@@ -1,4 +1,4 @@
-"""The columns of an export: what a row of a scan has, as typed columns, and in Arrow. pyarrow is imported by the first
+"""The columns of an export: the members of a scan's row as typed columns, and in Arrow. pyarrow is imported on first
 use.
 
 Columns of key, value and result are flat if their names differ, else nested by part. The elements of a key
@@ -43,7 +43,7 @@ _NEXT: Final = Field("next_cursor", StringType())
 
 @dataclass(frozen=True, slots=True)
 class ExportColumn:
-    """A column. `path`: where a row of a scan has it. `name` is that of a flat table."""
+    """A column. `path` is its place in a row of a scan, `name` its name in a flat table."""
 
     name: str
     path: tuple[str, ...]
@@ -52,7 +52,7 @@ class ExportColumn:
 
 @dataclass(frozen=True, slots=True)
 class ExportColumns:
-    """The columns of an export. `is_flat`: no two of key, value and result have the same name."""
+    """The columns of an export. `is_flat`: no two columns of key, value and result have the same name."""
 
     columns: tuple[ExportColumn, ...]
     is_flat: bool
@@ -73,10 +73,10 @@ class ExportColumns:
 
 @dataclass(frozen=True, slots=True)
 class StoreColumns:
-    """A store by the names and types of its columns: all that decides what its rows look like.
+    """The names and types of a store's columns. They alone decide the form of its rows.
 
-    `key` are the columns of a row's key, `user_key` those of an entry of a map. `moment` is the type of the start of a
-    session. `has_timeout`: groups have `timeout_at`; `has_ttl`: what is stored may expire by the time of day.
+    `key` are the columns of a row's key, `user_key` the key columns of a map's entry. `moment` is the type of a
+    session's start. `has_timeout`: groups have `timeout_at`. `has_ttl`: values may expire by the time of day.
     """
 
     kind: StoreKind
@@ -134,12 +134,13 @@ def _listed(name: str, element: tuple[Field, ...]) -> tuple[Field, ...]:
 
 
 METADATA: Final = b"understudy"
-"""The key of our metadata, whose value is JSON: of a schema the version, of an empty batch a cursor, or the end."""
+"""The key of our metadata. Its value is JSON: in a schema the version; in an empty batch a cursor, an end or an error.
+"""
 
 
 def arrow_schema(columns: ExportColumns, metadata: Mapping[str, object]) -> pa.Schema:
-    """Return the schema of an export. `metadata` says which version of which store it is. A column of a flat table may
-    be named as a part is, so the metadata says which of the two it is.
+    """Return the schema of an export. `metadata` names the store and the version. It also says whether the table is
+    flat, because a column of a flat table may have the name of a part.
     """
     import pyarrow as pa  # noqa: PLC0415
 
@@ -148,7 +149,7 @@ def arrow_schema(columns: ExportColumns, metadata: Mapping[str, object]) -> pa.S
 
 
 class ArrowBatches:
-    """A maker of record batches from what was printed, in short steps. A value that Arrow cannot hold is null, and the
+    """A converter of printed rows to record batches, in short steps. If Arrow cannot hold a value, it is null and the
     row has a problem.
     """
 
@@ -191,7 +192,7 @@ class ArrowBatches:
 def _converted(
     column: ExportColumn, convert: Convert, rows: Sequence[Mapping[str, Any]], problems: dict[int, str]
 ) -> list[object]:
-    """Return a column of values; note in `problems` which row has one that does not fit."""
+    """Return the values of a column. Note each value that does not fit in `problems`, by the index of its row."""
     values: list[object] = []
     for at, row in enumerate(rows):
         value = walk(row, column.path)

@@ -32,7 +32,7 @@ PART_MS: Final = 1_000
 """Time of work after which a part ends, with the rows that it has."""
 
 MAX_EXPORT_PART_BYTES: Final = 2 * PART_BYTES + MAX_ROW_BYTES + 1024 * 1024
-"""Limit on a reply. A form may need more bytes than the JSON by which a part is measured."""
+"""Limit on a reply. A part is measured as JSON, and other formats may need more bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,8 +73,8 @@ def decode_export_hop(body: bytes) -> ExportHop:
 
 @dataclass(frozen=True, slots=True)
 class EndHop:
-    """The question for the last record of a stream of that form: `said` has one member, `end` or `error`. Its `scan`
-    names the store and the columns; its place and its room do not count.
+    """A request for the last record of a stream in that format. `said` has one member, `end` or `error`. `scan` names
+    the store and the columns; its place and its room are ignored.
     """
 
     scan: ScanHop
@@ -105,7 +105,7 @@ class ExportPart:
     head: bytes
     shape: str
     pieces: tuple[bytes | memoryview, ...]
-    """Bytes that are never joined: to copy 4 MB holds a loop for milliseconds."""
+    """Bytes that are never joined: a copy of 4 MB would block the event loop for milliseconds."""
 
 
 def encode_export_part(part: ExportPart) -> tuple[bytes | memoryview, ...]:

@@ -1,8 +1,8 @@
 """Exports of a store, the same at nodes and routers: all rows of a question as one stream, at one version.
 
-Rule: nothing is sent before the version is chosen and the first part is read, so what cannot begin is a problem
-document. What is sent ends with a record that says how many rows there were. A stream that fails ends with a record of
-its error instead, and with a broken connection.
+Rule: nothing is sent before the version is chosen and the first part is read, so an export that cannot begin is
+answered with a problem document. A stream ends with a record that has the number of rows. If it fails, it ends with an
+error record instead, and the connection is broken.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from understudy_shared.server.app import is_head
 from understudy_shared.server.connection_limits import ENDLESS
 
 PIECE_BYTES: Final = 256 * 1024
-"""Number of bytes that are given to the connection at a time: it takes the next when the reader has read."""
+"""Number of bytes given to the connection at a time: it accepts more once the client has read."""
 
 SendMessage = Callable[[dict[str, Any]], Awaitable[None]]
 
@@ -52,11 +52,11 @@ class BulkResponse(Response, ABC):
 
     @abstractmethod
     async def answer(self, scope: Scope, authorization: Authorization, send: SendMessage, asker: Asker) -> None:
-        """Send the answer. Raises the problem of one that cannot begin, or go on."""
+        """Send the answer. Raises a problem if it cannot begin or continue."""
 
     @abstractmethod
     async def broken_off(self, problem: Problem) -> bytes:
-        """Return what stands in place of the end of a stream that has begun, and cannot go on."""
+        """Return the bytes that replace the end of a stream that failed after its beginning."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         scope[ENDLESS] = True  # a service that stops does not wait for its end
@@ -115,7 +115,7 @@ successor, an export holds up to four parts.
 """
 
 FetchPart = Callable[[Place, int | None], Coroutine[None, None, ExportPart]]
-"""A function that reads the part behind a place. It is given the partition that comes next, None at the last."""
+"""A function that reads the part after a place. Its second argument is the next partition, None at the last one."""
 
 
 class PartsAhead:
@@ -132,7 +132,7 @@ class PartsAhead:
         self._coming: deque[tuple[int, asyncio.Task[ExportPart]]] = deque()
 
     async def next(self) -> ExportPart | None:
-        """Return the next part; None behind the last. Raises its problem."""
+        """Return the next part; None after the last. Raises its problem."""
         while self._left and len(self._coming) <= PARTITIONS_AHEAD:
             place = self._left.popleft()
             self._coming.append((place.partition, self._begin(place)))
@@ -151,7 +151,7 @@ class PartsAhead:
         return asyncio.get_running_loop().create_task(self._fetch(place, following), name="fetch a part of an export")
 
     async def close(self) -> None:
-        """End what is on its way."""
+        """Cancel the running fetches."""
         self._left.clear()
         for _, task in self._coming:
             task.cancel()
@@ -160,7 +160,7 @@ class PartsAhead:
 
 
 PATIENCE_S: Final = 20.0
-"""Time for which a part is asked for again while it cannot be read for a reason that may pass."""
+"""Time for which a part is retried after a transient problem."""
 
 LOOK_AGAIN_S: Final = 0.1
 _MAY_PASS: Final = frozenset((429, 503, 504))
@@ -187,19 +187,17 @@ class Exports(ABC):
 
     @abstractmethod
     def part_reader(self, turn: ScanTurn, version: ReadVersion, form: ExportFormat, asker: Asker) -> FetchPart:
-        """Return the function that reads a part of an export. It raises the problem of a partition that cannot be
-        read.
-        """
+        """Return the function that reads a part of an export. It raises a problem if a partition cannot be read."""
 
     @abstractmethod
     async def arrow_last(self, turn: ScanTurn, version: ReadVersion, said: Mapping[str, object]) -> bytes:
-        """Return the last record batch of an Arrow stream of this question; `said` has the member `end` or `error`.
-        Raises its problem.
+        """Return the last record batch of an Arrow stream for this question. `said` has the member `end` or `error`.
+        Raises a problem if the batch cannot be made.
         """
 
 
 class ExportStream:
-    """An export that has a version: its parts, and what was sent of them."""
+    """An export at a chosen version: its parts, and the number of rows sent so far."""
 
     def __init__(
         self, exports: Exports, turn: ScanTurn, asked: ExportRequest, version: ReadVersion, read: PartsAhead
@@ -213,14 +211,14 @@ class ExportStream:
         self._shape = ""
 
     async def first(self) -> ExportPart:
-        """Read the first part. Raises the problem of one that cannot be read."""
+        """Read the first part. Raises a problem if it cannot be read."""
         first = await self.parts.next()
         assert first is not None, "a scan has a partition"
         self._shape = first.shape
         return first
 
     def head(self, first: ExportPart) -> bytes:
-        """Return what stands before the rows."""
+        """Return the bytes before the rows."""
         if self.asked.format is not ExportFormat.NDJSON:
             return first.head
         store = self.turn.store
@@ -228,7 +226,7 @@ class ExportStream:
         return ndjson_line("export", {**said, "partitions": list(self.parts.partitions)})
 
     def counted(self, part: ExportPart) -> Sequence[bytes | memoryview]:
-        """Count a part that is sent; return its pieces. Raises the problem of one with other columns."""
+        """Count the rows of a part, and return its pieces. Raises a problem if its columns are not the first part's."""
         if part.shape != self._shape:
             what = "the columns of the store differ between two nodes, or have changed since the export began"
             raise ProblemError(Problem(ProblemType.BAD_REPLY, what, fix="Begin again"))
@@ -237,7 +235,7 @@ class ExportStream:
         return part.pieces
 
     async def end(self) -> bytes:
-        """Return what stands behind the rows."""
+        """Return the bytes after the rows."""
         said = {"rows": self.rows, "version": self.version.number, "partitions": len(self.parts.partitions)}
         match self.asked.format:
             case ExportFormat.NDJSON:
@@ -249,7 +247,7 @@ class ExportStream:
                 return await patiently(last) + ARROW_END
 
     async def broken_off(self, problem: Problem) -> bytes:
-        """Return what stands in place of the end of a stream that cannot go on."""
+        """Return the bytes that replace the end of a stream that failed."""
         said = problem.as_dict()
         match self.asked.format:
             case ExportFormat.NDJSON:
@@ -260,7 +258,7 @@ class ExportStream:
                 return await self._arrow_error(said) + ARROW_BROKEN
 
     async def _arrow_error(self, said: Mapping[str, object]) -> bytes:
-        """Return the record of an error; b"" where it cannot be had, as at a router whose nodes are gone."""
+        """Return the record of an error; b"" if it cannot be made, for example by a router that reaches no node."""
         try:
             async with asyncio.timeout(ERROR_RECORD_S):
                 return await self._exports.arrow_last(self.turn, self.version, {"error": said})
@@ -317,8 +315,8 @@ class ExportResponse(BulkResponse):
 
 
 def patient(read: Callable[P, Coroutine[None, None, T]]) -> Callable[P, Coroutine[None, None, T]]:
-    """Return the same function, which asks again for a while where the reason may pass; at first only while an older
-    version is being opened.
+    """Return the same function with retries of transient problems, as in `patiently`. Its first call retries only while
+    an older version is being opened.
     """
     is_first = True
 
@@ -331,8 +329,8 @@ def patient(read: Callable[P, Coroutine[None, None, T]]) -> Callable[P, Coroutin
 
 
 async def patiently(ask: Callable[[], Awaitable[T]], *, only_opening: bool = False) -> T:
-    """Return what `ask` returns. Ask again while it raises a problem that may pass; `only_opening`: only while an older
-    version is being opened.
+    """Return the result of `ask`. Retry transient problems for `PATIENCE_S`; with `only_opening`, retry only while an
+    older version is being opened.
     """
     until_s = monotonic() + PATIENCE_S
     while True:

@@ -1,13 +1,14 @@
 """A store as a file, the same at nodes and routers: `/v1/stores/{store}.parquet` and its kin, at one version.
 
-Rules. A file has rows and nothing else: what a reader gets after a cut is a broken transfer. Ranges are given only of a
-version that the request names, by `version`, `snapshot` or the file's tag: two requests for the newest may be of two
-versions. Any other request gets the whole file. The bytes of a file depend on its rows alone, not on the parts in which
-they came: two servers of one release make the same file of one version, so a reader may take ranges of it from either.
+Rules. A file has rows and nothing else: if a download fails, the client sees a broken transfer. A range is served only
+if the request names the version, by `version`, `snapshot` or the file's tag, because two requests for the newest may
+get two versions. Any other request gets the whole file. The bytes of a file depend on its rows alone, not on the parts
+in which they arrived: two servers of one release make the same file of one version, so a client may fetch ranges of it
+from either.
 
-Files that readers take ranges of are made once for all readers, and held in bounded memory. A file lives while it is
-held here or a reader takes it. Files that are being made count as large as a file may be; so a crowd of slow readers,
-each with a question of its own, is refused before memory is full.
+Files that are served by ranges are made once for all clients, and cached in bounded memory. A file lives while the
+cache holds it or a client downloads it. A file that is being made counts with the largest size of a file, so a crowd of
+slow clients, each with a question of its own, is refused before memory is full.
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ GROUP_ROWS: Final = 65_536
 """Number of rows of a row group, and of a record batch."""
 
 _OF_FILES: Final = ("store", "lineage", "version", "is_flat")
-"""The metadata of a file: what servers know alike of a version, whatever Spark has purged of its commits."""
+"""The metadata of a file: only members that all servers know, even after Spark has purged commits."""
 
 
 class BytesFile:
@@ -113,7 +114,7 @@ class TableFile(BytesFile):
         self._rows = 0
 
     def _add(self, data: bytes) -> None:
-        """Write whole row groups, and hold the rest. Raises pyarrow's errors for columns that the format lacks."""
+        """Write whole row groups, and buffer the rest. Raises pyarrow's errors for columns the format cannot hold."""
         import pyarrow as pa  # noqa: PLC0415
 
         if self._file.closed:
@@ -164,16 +165,16 @@ MAX_FILE_BYTES: Final = 64 * 1024 * 1024
 """Limit on a file. Larger answers are streams, which need no memory."""
 
 MAX_HELD_BYTES: Final = 128 * 1024 * 1024
-"""Limit on all files of an application that are held here. The one that was used least recently goes first."""
+"""Limit on the bytes of all cached files of an application. The least recently used one is evicted first."""
 
 MAX_HELD_FILES: Final = 64
-"""Limit on the number of files that are held: each has a descriptor, however small it is."""
+"""Limit on the number of cached files: each has a file descriptor, however small it is."""
 
 MAX_HELD_S: Final = 300.0
-"""Time after its last use for which a file is held."""
+"""Time for which a file is cached after its last use."""
 
 MAX_LIVING_BYTES: Final = 512 * 1024 * 1024
-"""Limit on the files of an application that are held, made, or taken by readers."""
+"""Limit on the bytes of all files of an application: cached, being made, or being downloaded."""
 
 
 class MadeFile:
@@ -194,7 +195,7 @@ class _Making:
 
 
 class MadeFiles:
-    """The files of an application, by what they hold."""
+    """The cached files of an application, by their content."""
 
     def __init__(self) -> None:
         self._held: dict[Hashable, tuple[MadeFile, float]] = {}
@@ -204,7 +205,9 @@ class MadeFiles:
         self._sweep: asyncio.TimerHandle | None = None
 
     async def get(self, key: Hashable, make: Callable[[], Awaitable[MadeFile]]) -> MadeFile:
-        """Return a file that is held, or make it: once for all that ask meanwhile. Raises the problem of the maker."""
+        """Return a cached file, or make it, once for all concurrent requests. Raises the problem of `make`, and an
+        overloaded problem if files take too much memory.
+        """
         found = self._held.pop(key, None)
         made = await self._made(key, make) if found is None else found[0]
         self._held.pop(key, None)
@@ -234,7 +237,7 @@ class MadeFiles:
                 making.task.cancel()  # without effect on one that is done
 
     def _release(self) -> None:
-        """Release what was not used for long, and what is used least while too much is held."""
+        """Evict files that were not used for long, and the least recently used ones while the cache is too large."""
         oldest_s = monotonic() - MAX_HELD_S
         held_bytes = sum(made.size_bytes for made, _ in self._held.values())
         for key, (made, used_s) in list(self._held.items()):
@@ -244,7 +247,7 @@ class MadeFiles:
             held_bytes -= made.size_bytes
 
     def _sweep_later(self) -> None:
-        """Release files of the time to come, by one timer for all, while any is held."""
+        """Schedule the next eviction, by one timer for all files; it repeats while any file is cached."""
 
         def sweep() -> None:
             self._release()
@@ -256,7 +259,7 @@ class MadeFiles:
 
 
 _TABLES: Final = {"parquet": "application/vnd.apache.parquet", "arrow": "application/vnd.apache.arrow.file"}
-"""The media types of files that readers begin to read at the end: they are made before they are sent."""
+"""The media types of files that are read from their end, so they are made before they are sent."""
 
 _NO_RANGES: Final = (b"accept-ranges", b"none")
 _FORMATS: Final = {"csv": ExportFormat.CSV, "ndjson": ExportFormat.NDJSON}
@@ -282,8 +285,8 @@ class BeyondEndError(ValueError):
 
 
 def read_range(header: str, size_bytes: int) -> ByteRange | None:
-    """Return the bytes that a `Range` names (RFC 9110); None for the whole file, as for several ranges, and for an
-    unknown unit. Raises BeyondEndError.
+    """Return the bytes that a `Range` header names (RFC 9110). Return None for the whole file, also if it names several
+    ranges or an unknown unit. Raises BeyondEndError.
     """
     found = _ONE_RANGE.fullmatch(header.replace(" ", ""))
     if found is None or found[1] == found[2] == "":
@@ -337,7 +340,7 @@ class StoreFileResponse(BulkResponse):
             await send(body_message(b"", more=False))
 
     async def broken_off(self, problem: Problem) -> bytes:
-        # Elsewhere the connection ends without the end of the body.
+        # In other formats the connection ends before the body does.
         return ARROW_BROKEN if self._ending == "arrows" else b""
 
     def _turn(self, authorization: Authorization) -> ScanTurn:
@@ -347,10 +350,10 @@ class StoreFileResponse(BulkResponse):
             raise BadBoundError(f"a file takes no {wrong}", where=wrong, fix="Leave it out: its ending is the format")
         store, scan = self._scans.store(self._store), parse_scan("export", given)
         turn = scan_turn(store, scan, self._scans.service.bound_of(store.name, scan.bounds), authorization)
-        return replace(turn, is_confined=True)  # no places to resume from stand between the rows
+        return replace(turn, is_confined=True)  # so that no cursor records stand between the rows
 
     def _tag(self, turn: ScanTurn, version: ReadVersion) -> str:
-        """Return the tag of a file: of its content, the same for all readers. Batches of a stream may differ."""
+        """Return the ETag of a file, the same for all clients. That of an Arrow stream is weak: batches may differ."""
         store, asked = turn.store, turn.asked
         of = (store.application_id, store.lineage, store.name, version.number, version.committed_at_us)
         said = orjson.dumps([*of, asked.question.digest(""), list(turn.partitions), asked.longs_as_text, self._ending])
@@ -398,7 +401,7 @@ class StoreFileResponse(BulkResponse):
         )
 
     def _rows(self, stream: ExportStream, part: ExportPart) -> bytes:
-        """Return the rows of a part: of NDJSON as lines that are rows. A line break stands only at the end of a row."""
+        """Return the rows of a part. In NDJSON each line is then a bare row: a line break occurs only after a row."""
         rows = b"".join(stream.counted(part))
         if self._format is not ExportFormat.NDJSON or not rows:
             return rows
@@ -416,7 +419,7 @@ class StoreFileResponse(BulkResponse):
     # ---- a file that is made before it is sent
 
     async def _make(self, turn: ScanTurn, version: ReadVersion) -> MadeFile:
-        """Make a file. Raises the problem of rows that cannot be read, of too many, and of columns that do not fit."""
+        """Make a file. Raises a problem if rows cannot be read, are too many, or have columns that the format lacks."""
         if self._is_table:
             await asyncio.to_thread(_require_pyarrow)
         made = MadeFile(self._ending)
@@ -447,10 +450,10 @@ class StoreFileResponse(BulkResponse):
             await stream.parts.close()
 
     def _fitting(self, write: Callable[[], None]) -> None:
-        """Write. Raises the problem of columns that the format cannot hold."""
+        """Call `write`. Raises a problem if the format cannot hold the columns."""
         try:
             write()
-        except (ValueError, NotImplementedError) as error:  # those of pyarrow are both
+        except (ValueError, NotImplementedError) as error:  # pyarrow raises both
             what = f"{self._ending} cannot hold these columns: {error}"
             fix = "Name other fields, or take .arrows or .ndjson"
             raise ProblemError(Problem(ProblemType.BAD_BOUND, what, where="fields", fix=fix)) from None

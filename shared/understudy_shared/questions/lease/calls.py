@@ -1,5 +1,5 @@
-"""The calls by which routers and nodes agree on the version of a snapshot lease, hold it, end it, and list what is held
-(pure: bytes in, bytes out).
+"""The calls between routers and nodes about snapshot leases: agree on a version, hold, end and list leases (pure: bytes
+in, bytes out).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ RELEASE_PATH: Final = "/internal/v1/snapshots/release"
 LIST_PATH: Final = "/internal/v1/snapshots/list"
 
 RETRY_AFTER: Final = "retry_after_s"
-"""The member of a problem that has its Retry-After: a router passes it on."""
+"""The member of a problem with its Retry-After, so that a router can pass it on."""
 
 MAX_LEASES_PER_CALL: Final = 1000
 MAX_REPLY_BYTES: Final = 4 * 1024 * 1024
@@ -27,7 +27,7 @@ MAX_REPLY_BYTES: Final = 4 * 1024 * 1024
 
 
 class ReplicaVersion(NamedTuple):
-    """The version that a replica of a partition shows."""
+    """The version that a replica of a partition serves."""
 
     store: str
     partition: int
@@ -36,7 +36,7 @@ class ReplicaVersion(NamedTuple):
 
 
 class ShownCall(NamedTuple):
-    """The question which versions a node shows of some stores."""
+    """A request for the versions that a node serves of some stores."""
 
     application: str
     lineage: str
@@ -64,7 +64,7 @@ def decode_shown_call(body: bytes) -> ShownCall:
 
 
 def encode_shown(shown: Iterable[ReplicaVersion]) -> bytes:
-    """Return the JSON of a reply: the versions that a node shows."""
+    """Return the JSON of a reply: the versions that a node serves."""
     return orjson.dumps({"shown": list(map(tuple, shown))})
 
 
@@ -77,7 +77,7 @@ def decode_shown(body: bytes) -> tuple[ReplicaVersion, ...]:
 
 
 class LeasesCall(NamedTuple):
-    """Leases to hold or to end, opened for the tasks of `stores`. `is_renewal`: those that are not held come back."""
+    """Leases to hold or to end, opened for the tasks of `stores`. `is_renewal`: a forgotten lease is held again."""
 
     application: str
     lineage: str

@@ -37,7 +37,7 @@ _FORM: Final = 'Send for example {"ttl_s": 60}, or {"version": 12, "stores": ["a
 
 
 class SnapshotRequest(NamedTuple):
-    """A request. `stores` is None where it names no store. `params` name the version, or say what is waited for."""
+    """A request. `stores` is None if it names no store. `params` name a version, or a minimum to wait for."""
 
     stores: tuple[str, ...] | None
     ttl_s: int
@@ -87,22 +87,24 @@ def _bad(what: str, where: str, fix: str = _FORM) -> ProblemError:
 
 
 MAX_GRANTING: Final = 8
-"""Number of leases that are granted at a time."""
+"""Number of leases that are granted concurrently."""
 
 MAX_WAITING: Final = 128
-"""Number of requests that are being granted or wait for it."""
+"""Limit on the requests that are being granted or wait for their turn."""
 
 GRANT_S: Final = 40.0
-"""Time of one request: a little more than the longest wait for a version."""
+"""Time limit of one request: a little more than the longest wait for a version."""
 
 LOOK_AGAIN_S: Final = 0.02
-"""Time between two polls of what tasks show: a commit becomes visible on all nodes within moments."""
+"""Time between two polls of the versions that tasks serve: all nodes serve a commit within moments."""
 
 MAX_BODY_BYTES: Final = 64 * 1024
 
 
 class Chosen(NamedTuple):
-    """The version of a lease. `behind` is the task that held the newest version back, `newest` that version."""
+    """The version of a lease. `newest` is the newest version that any task serves; if `position` is older, `behind` is
+    the task that lags most.
+    """
 
     position: Position
     newest: int
@@ -110,7 +112,7 @@ class Chosen(NamedTuple):
 
 
 class Snapshots(ABC):
-    """The answers to requests for leases."""
+    """Answers to requests for leases."""
 
     def __init__(self, service: ServiceReads) -> None:
         self._service = service
@@ -123,19 +125,19 @@ class Snapshots(ABC):
 
     @abstractmethod
     async def position(self, store: str, bound: Bound) -> Position:
-        """Return the position of the version that a bound names, else of the newest that all partitions of a store can
-        be read at. Raises the problem of a partition that cannot be read.
+        """Return the position of the version that a bound names; else of the newest version that all partitions of the
+        store can read. Raises a problem if a partition cannot be read.
         """
 
     @abstractmethod
     async def newest(self, stores: Sequence[str], bound: Bound) -> Chosen:
-        """Return the newest version that all tasks of some stores show, after a wait for those that are behind. Raises
-        the problem of a task that cannot be read, or is behind the bound.
+        """Return the newest version that all tasks of some stores serve, after a wait for tasks that lag. Raises a
+        problem if a task cannot be read, or lags behind the bound.
         """
 
     @abstractmethod
     async def hold(self, lease: SnapshotLease, stores: Sequence[str]) -> None:
-        """Hold a lease, by which these stores are read. Raises the problem of a service without room."""
+        """Hold a lease for reads of these stores. Raises a problem if there is no room for it."""
 
     @abstractmethod
     async def release(self, lease: SnapshotLease) -> None:
@@ -150,7 +152,7 @@ class Snapshots(ABC):
         """Return the wall time."""
 
     async def grant(self, body: bytes, principal: Principal) -> dict[str, object]:
-        """Grant a lease. Raises the problem of a request that does not parse, is not allowed, or finds no room."""
+        """Grant a lease. Raises a problem if the request does not parse, is not allowed, or finds no room."""
         with counted(self._service.requests, "snapshot"):
             return await self._granted_in_time(body, principal)
 
@@ -169,7 +171,7 @@ class Snapshots(ABC):
             self._waiting -= 1
 
     async def end(self, token: str, principal: Principal) -> None:
-        """End a lease; by a position nothing ends. Raises the problem of a bad token, and of a missing right."""
+        """End a lease; a plain position ends nothing. Raises a problem for a bad token or a missing right."""
         with counted(self._service.requests, "snapshot-release"):
             _, lease = decode_snapshot(token)
             _allowed(None, self.stores(), principal)
@@ -207,8 +209,8 @@ class Snapshots(ABC):
 
 
 def _allowed(asked: Sequence[str] | None, every: Collection[str], principal: Principal) -> list[str]:
-    """Return the stores of a lease: those that are asked for, else all that the principal may scan. Raises the problem
-    of one that it may not scan, or that does not exist.
+    """Return the stores of a lease: the requested ones, else all that the principal may scan. Raises a problem if a
+    requested store does not exist, or the principal may not scan it.
     """
     if asked is None:
         if not every:
@@ -232,9 +234,9 @@ async def choose(
     bound: Bound,
     look: Callable[[], Awaitable[Sequence[ReplicaVersion]]],
 ) -> Chosen:
-    """Return the newest version that all tasks show, by what `look` says. Those that are behind are waited for, until
-    all show what the first look has seen of any, for as long as the bound says. Raises the problem of a task that is
-    behind the bound.
+    """Poll `look`, and return the newest version that all tasks serve. Wait for tasks that lag, until all serve the
+    newest version of the first poll, or at least the bound's position if that is newer, but no longer than the bound
+    allows. Raises a problem if a task is still behind the bound's position.
     """
     least, until_s = bound.min_position, monotonic() + bound.wait_ms / 1000
     if least is not None and least.lineage != lineage:

@@ -1,12 +1,12 @@
 """The request of a batch, its keys, and its answer, the same for nodes and routers (pure).
 
-An answer is built from bytes. Its long form repeats in every result the members that all results of one partition
-share; its compact form has them once, in `reads`, and each result has the index of its read.
+An answer is built from bytes. Results of one partition share some members: the long form repeats them in every result;
+the compact form has them once, in `reads`, and each result has the index of its read.
 
-Spark may have put a key of a scattered store into any partition: it is asked of all, and answered as one. Two
-partitions may both have it, where the plan of the query changed over the years. Which of them Spark goes on with
-depends on its plan of today, so that is a problem, and never a choice made here. Partitions that were read at different
-versions cannot say together that a key is absent. Such a key is unsettled until all are asked at the oldest of them.
+Spark may have put a key of a scattered store into any partition, so all partitions are asked, and their answers become
+one. If the plan of the query has changed over the years, two partitions may have the key. Spark continues with one of
+them, depending on its current plan. So the answer is a problem, and no choice is made here. Answers at different
+versions do not prove that a key is absent: it is unsettled until all partitions are asked at the oldest version.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _FORM = 'Send {"keys": [["a", 1], {"column": "b"}], "bounds": {"max_lag": 5}}; b
 
 
 class Batch(NamedTuple):
-    """A batch of keys of one store, and its reader, who may read the keys in `scope` and waits at `exchange`."""
+    """A batch of keys of one store. Its client may read the keys in `scope`, and gets the answer through `exchange`."""
 
     store: str
     keys: Sequence[object]
@@ -76,7 +76,9 @@ class BatchKeys(NamedTuple):
 
 
 def batch_form(query: bytes) -> tuple[bool, bool]:
-    """Return whether the answer to a batch is compact, and has long numbers as text. Its query takes nothing else."""
+    """Return whether the answer to a batch is compact, and whether it has long numbers as text. Raises a problem for
+    any other parameter.
+    """
     parameters = parse_query(query)
     form = parse_flag(parameters, "compact"), pop_longs(parameters)
     unknown = parameters.keys() - {"compact"}
@@ -121,9 +123,9 @@ def parse_batch(body: bytes) -> tuple[list[object], ReadParams]:
 def resolve_keys(
     codec: KeyCodec, keys: Sequence[object], partitions: int, max_key_bytes: int, scope: KeyScope = EVERY_KEY
 ) -> BatchKeys:
-    """Parse, encode, place and print keys: by columns where that is possible, else one by one.
+    """Parse, encode, place and print keys: by columns if possible, else one by one.
 
-    A key outside of `scope` has a problem.
+    A key outside of `scope` gets a problem.
     """
     # A scope is compared with each printed key, so columns would save nothing then.
     encoded = codec.key_columns.encode(keys, partitions) if scope.prefixes is None else None
@@ -184,9 +186,9 @@ class BatchAnswer:
     def of_columns(
         self, kinds: Sequence[int], printed: Sequence[bytes], bodies: Sequence[bytes], tails: Sequence[bytes]
     ) -> bytes:
-        """Return the whole answer from the parts of every result, with one list for all keys and no object per key.
+        """Return the whole answer from columns of the results' parts, without an object per key.
 
-        The body of a problem is the result itself.
+        The body of a problem is its whole result.
         """
         heads = (b"," + self.found, b"," + self.absent, b",")
         # One end per read, in order of appearance: compact results name their read by its number.
@@ -215,7 +217,7 @@ def problem_result(problem: Problem) -> bytes:
 
 
 NOT_FOUND: Final = b'"found":false,'
-"""The members for an absent key. A key of which everything has expired has others, and is there."""
+"""The members for an absent key. If all values of a key have expired, it has other members, and counts as present."""
 
 _PLACE = re.compile(rb'"partition":(\d+),"version":(\d+),')
 """The beginning of every tail."""
@@ -224,7 +226,7 @@ _POSITION = re.compile(rb'"position":"([^"]+)"')
 
 
 class Unsettled(NamedTuple):
-    """A key that each partition lacks, at different versions. `oldest` is the position to ask all of them at."""
+    """A key that no partition has, read at different versions. All partitions are asked again at `oldest`."""
 
     oldest: Position
 
@@ -242,9 +244,9 @@ def ambiguous_key(store: str, partitions: Sequence[int]) -> Problem:
 
 
 def answer_of(store: str, parts: Sequence[HopOutcome | Problem]) -> HopOutcome | Problem | Unsettled:
-    """Return the answer for a key by the answers of all partitions, the first partition first.
+    """Return the answer for a key from the answers of all partitions, in the order of partitions.
 
-    It takes an answer of each: what one partition lacks another may have.
+    Every partition must have answered: a key that is absent from one may be in another.
     """
     there: list[int] = []
     absent: list[tuple[int, int]] = []
@@ -269,14 +271,14 @@ def answer_of(store: str, parts: Sequence[HopOutcome | Problem]) -> HopOutcome |
 
 
 def at_one_version(oldest: Position, bound: Bound) -> Bound:
-    """Return the bound by which an unsettled key is asked again. The bounds of lag held for that version already."""
+    """Return the bound for asking for an unsettled key again. The bounds of lag are left out: that version met them."""
     version = version_of(oldest.version, oldest.committed_at_us)
     at = bound_at(oldest.application_id, oldest.lineage, version)
     return replace(at, require_active=bound.require_active, wait_ms=bound.wait_ms, selection=bound.selection)
 
 
 def history_of(store: str, pages: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Merge a page of each partition, up to the shortest. Raises the problem of a key that several partitions had."""
+    """Merge pages of all partitions, up to the end of the shortest. Raises a problem if several have the key."""
     last = min(page["to"] if page["next_from"] is None else page["next_from"] - 1 for page in pages)
     for page in pages:
         page["versions"] = [each for each in page["versions"] if each["version"] <= last]
@@ -291,13 +293,13 @@ def history_of(store: str, pages: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 
 def in_partition(problem: Problem, partition: int) -> Problem:
-    """Return the problem of a key that this partition cannot answer, which says so."""
+    """Return the same problem with the number of the partition that raised it."""
     where = f"partition {partition}; {problem.where}" if problem.where else f"partition {partition}"
     return replace(problem, where=where, extra={"partition": partition, **problem.extra})
 
 
 def nowhere(tail: bytes) -> bytes:
-    """Return a tail without its partition, of a key that no partition has."""
+    """Return a tail whose partition is null, for a key that no partition has."""
     return _PLACE.sub(rb'"partition":null,"version":\2,', tail, count=1)
 
 

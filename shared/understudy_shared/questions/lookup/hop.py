@@ -1,12 +1,12 @@
 """The request between router and node: many lookups of several stores in one round trip (pure: bytes in, bytes out).
 
 A request is a JSON header and the keys after it, packed; a reply is a JSON header, a kind and a length per key, and the
-bodies after them. What a lookup means travels in its own outcome, never in the HTTP status. A body of a found or absent
-key is the answer's JSON *after* `"key":...,`: the router knows the key and puts the head before it. Its *tail*, which
-says from where and how old it is, is the same for all keys of a partition, so each different one travels once.
+bodies after them. The result of a lookup is in its own outcome, never in the HTTP status. The body of a found or absent
+key is the answer's JSON *after* `"key":...,`: the router knows the key, and puts the head before it. The *tail*, its
+source and age, is the same for all keys of a partition, so equal tails are sent once.
 
-Keys and outcomes are columns: a batch makes no object per key, and code for a single lookup takes one item. Every
-lookup asks which of the two it has, by `type(...) is`: `isinstance` with an abstract sequence takes four times as long.
+Keys and outcomes are columns, so a batch makes no object per key; code for a single lookup takes one item. Every lookup
+checks which of the two it has with `type(...) is`: `isinstance` with an abstract sequence takes four times as long.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ FOUND, ABSENT, PROBLEM = 0, 1, 2
 """Kinds of an outcome. The body of a PROBLEM is its whole `application/problem+json`."""
 
 OPEN = 255
-"""A value in a column of kinds: there is no outcome yet. It never travels."""
+"""A value in a column of kinds that means "no outcome yet". It is never sent."""
 
 NO_PARTITION = -1
-"""The partition of a key of a batch that does not parse."""
+"""The partition of a batch's key that does not parse."""
 
 
 class HopKey(NamedTuple):
@@ -181,7 +181,9 @@ HOP_SLICE_GROUPS = 200
 MAX_LAYOUT_CHARS = 64
 
 MAX_TAIL_BYTES = 8192
-"""Twice a tail of the longest names: what a reply takes when it is put together stays in proportion to it."""
+"""Limit on a tail, twice the size of one with the longest names. So an assembled answer stays in proportion to the
+reply.
+"""
 
 MAX_KEPT_HEADER_BYTES = 512
 KEPT_HEADERS = 1024
@@ -200,21 +202,21 @@ class HopGroup(NamedTuple):
     partitions: int
     bound: Bound
     keys: Sequence[HopKey]
-    """`HopKeys` where it was decoded."""
+    """`HopKeys` in a decoded request."""
     layout: str
-    """By which keys were encoded and placed (`KeyCodec.layout`); the node refuses another than its own."""
+    """The layout that encoded and placed the keys (`KeyCodec.layout`). The node refuses any other than its own."""
 
 
 class HopTrace(NamedTuple):
-    """The trace of a reader, with the place of its key in the hop; for a batch, the place of its first key."""
+    """The trace context of a client, with the place of its key in the hop; for a batch, of its first key."""
 
     place: int
     trace: Trace
 
 
 class HopRequest(NamedTuple):
-    """The request of one hop. `end_version` is the newest end the router heard of: the node measures bounds against the
-    newer of both.
+    """The request of one hop. `end_version` is the newest end that the router knows. The node measures bounds against
+    that or its own, whichever is newer.
 
     `deadline_ms` is the time left for the whole hop.
     """
@@ -226,11 +228,11 @@ class HopRequest(NamedTuple):
     deadline_ms: int
     groups: Sequence[HopGroup]
     traces: Sequence[HopTrace] = ()
-    """Trace contexts that readers sent; nearly always empty."""
+    """Trace contexts from clients; nearly always empty."""
 
 
 class HopReply(NamedTuple):
-    """Outcomes in the order of the keys, all groups one after another, and the node's end and heartbeat data."""
+    """Outcomes in the order of the keys, group after group; and the term, epoch and end version of the node."""
 
     term: int
     epoch: int
@@ -283,13 +285,15 @@ def encode_request(request: HopRequest) -> bytes:
 def decode_request(body: bytes) -> HopRequest:
     """Decode the request in a body. Raises BadHopError. Its bounds never wait: the deadline limits the hop."""
     header, start = _header(body)
-    is_kept = len(header) <= MAX_KEPT_HEADER_BYTES and _TRACES not in header  # a header with a trace never comes again
+    is_kept = len(header) <= MAX_KEPT_HEADER_BYTES and _TRACES not in header  # a header with a trace is never repeated
     head = (_kept_head if is_kept else _head)(header)
     return _with_keys(head, body, start)
 
 
 def decode_in_steps(body: bytes) -> Generator[int, None, HopRequest]:
-    """Decode a request in bounded slices, between which the caller can work. Each yields the hop's `deadline_ms`."""
+    """Decode a request in bounded slices. Yields the hop's `deadline_ms` after each, so that the caller can do other
+    work in between.
+    """
     header, start = _header(body)
     return _with_keys((yield from _head_in_steps(header)), body, start)
 
@@ -315,7 +319,7 @@ def _head_in_steps(header: bytes) -> Generator[int, None, _Head]:
             bound = group.get("bound")
             if bound is not None and "select" in group:
                 bound = {**bound, **group["select"]}
-            # Without its wait: the router asks again, and the other reads of this hop go on.
+            # Without the bound's wait, which would delay the other reads of this hop: the router retries instead.
             groups.append(
                 HopGroup(
                     text(group, "store"),
@@ -363,7 +367,7 @@ def _with_keys(head: _Head, body: bytes, start: int) -> HopRequest:
         raise BadHopError(f"the hop's header does not fit: {error!r}") from None
     rows = cut(body, numbers[count:], start + 8 * count)
     keys = HopKeys(numbers[:count], rows)
-    if len(counts) == 1:  # nearly all hops without load: past slices, and past two calls of a named tuple
+    if len(counts) == 1:  # nearly all hops without load: this saves slices, and two calls of a named tuple
         ((store, lineage, partitions, bound, _, layout),) = request.groups
         one = [HopGroup(store, lineage, partitions, bound, keys, layout)]
         return tuple.__new__(HopRequest, (*request[:5], one, request.traces))
@@ -377,7 +381,7 @@ def _with_keys(head: _Head, body: bytes, start: int) -> HopRequest:
 
 
 def encode_reply(reply: HopReply) -> bytes:
-    """Encode the body of a hop's answer; each different tail is in it once."""
+    """Encode the body of a hop's reply. Equal tails are sent once."""
     outcomes = HopOutcomes.of(reply.outcomes)
     bodies, tails = outcomes.bodies, outcomes.tails
     count = len(bodies)
@@ -423,7 +427,7 @@ def decode_reply(body: bytes) -> HopReply:
 
 
 class _ReplyHead(NamedTuple):
-    """The header of a reply. `tail_sizes`: of each different tail."""
+    """The header of a reply. `tail_sizes` are the sizes of its different tails."""
 
     term: int
     epoch: int
@@ -448,7 +452,7 @@ _kept_reply_head = lru_cache(maxsize=KEPT_HEADERS)(_reply_head)
 
 
 def _header(body: bytes) -> tuple[bytes, int]:
-    """Return the JSON header, and where it ends."""
+    """Return the JSON header, and the offset of its end."""
     if len(body) < _HEAD.size or len(body) > MAX_HOP_BYTES:
         raise BadHopError(f"the hop has {len(body)} bytes, not {_HEAD.size} to {MAX_HOP_BYTES}")
     magic, length = _HEAD.unpack_from(body)
@@ -482,7 +486,7 @@ def _tail_sizes(sizes: object) -> list[int]:
 
 
 def _traces(found: object, keys: int) -> Sequence[HopTrace]:
-    """Return the well-formed traces of a header; others are left out, because no lookup fails because of its trace."""
+    """Return the well-formed traces of a header. Malformed ones are left out: a bad trace must not fail a lookup."""
     traces: list[HopTrace] = []
     for entry in found[:keys] if isinstance(found, list) else ():
         match entry:

@@ -22,8 +22,8 @@ BYS: Final[tuple[By, ...]] = ("start", "overlap")
 
 
 class WindowsOf(NamedTuple):
-    """The windows of a key that are asked for. `key` are its columns without the window, as JSON. `by` says whether
-    their starts are in the range, or any moment of them.
+    """The requested windows of a key. `key` has its columns without the window, as JSON. `by` says whether the start of
+    a window must be in the range, or any moment of it.
     """
 
     key: tuple[object, ...]
@@ -32,19 +32,19 @@ class WindowsOf(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class WindowKey:
-    """The key of the windows of a store. `codec` is of the columns without the window, which is column `at` of the
-    store's key; None for sessions, which are stored behind their key.
+    """The key of a store's windows. `codec` encodes its columns without the window. `at` is the window's column in the
+    store's key; None for sessions, which are stored after their key.
     """
 
     codec: KeyCodec
     at: int | None
 
     def without_window(self, row: Row) -> Row:
-        """Return the columns of a stored key but the window."""
+        """Return all columns of a stored key except the window."""
         return row if self.at is None else (*row[: self.at], *row[self.at + 1 :])
 
     def leading(self, printed: dict[str, object]) -> dict[str, object]:
-        """Return the columns before the window, which are those that a grant by prefix may name."""
+        """Return the columns before the window: a grant by prefix can name only these."""
         return printed if self.at is None else dict(list(printed.items())[: self.at])
 
 

@@ -1,6 +1,6 @@
 """The calls by which a router asks a node for a version, for an estimate, and for a part of a page (pure: bytes in,
-bytes out). All are JSON. The rows of a part are the last member of the reply, and are cut out of it as they are: a
-router passes them on without parsing them.
+bytes out). All are JSON. The rows of a part are the last member of the reply, so a router can cut them out and pass
+them on without parsing them.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from understudy_shared.reads.hop_fields import (
 
 PATH: Final = "/internal/v1/scan"
 MAX_ROW_BYTES: Final = 8 * 1024 * 1024
-"""Limit on a row, as on a hop: in place of a longer one a page has a problem of its key."""
+"""Limit on a row, the same as on a hop. A page replaces a longer row with a problem for its key."""
 
 MAX_PART_BYTES: Final = MAX_SCAN_BYTES + MAX_ROW_BYTES + 64 * 1024
 """Limit on a reply."""
@@ -41,8 +41,8 @@ _ACCESSES: Final = frozenset(("seek", "pass", "filtered-pass"))
 
 @dataclass(frozen=True, slots=True)
 class ScanHop(StoreOfHop):
-    """A question about a partition: at a version, behind `after`, within this room. `layout` names how the router
-    places and encodes keys. `rows` is None where rows are only counted; `elements` is the limit on those of each key.
+    """A request for rows of a partition at a version, after `after`, within this room. `layout` names how the router
+    places and encodes keys. `rows` is None if rows are only counted; `elements` limits the elements of each key.
     """
 
     question: ScanQuestion
@@ -124,7 +124,7 @@ def part_members(part: PartPage) -> dict[str, object]:
 
 def decode_part(body: bytes) -> PartPage:
     """Parse a reply. Raises BadHopError."""
-    at = body.find(_ROWS)  # no text of the head can hold these quotes
+    at = body.find(_ROWS)  # a text before it cannot match: its quotes are escaped
     if at < 0 or not body.endswith(b"]}\n"):
         raise BadHopError("the reply to a scan has no rows")
     return part_of(object_of(body[:at] + b"}"), body[at + len(_ROWS) : -3])
@@ -221,8 +221,8 @@ ESTIMATE_PATH: Final = "/internal/v1/scan/estimate"
 
 @dataclass(frozen=True, slots=True)
 class VersionHop(StoreOfHop):
-    """The question at which version a node can read some partitions of a store, which it keeps for a while; or how many
-    keys they have, about.
+    """A request for a version at which a node can read some partitions of a store, and which it then keeps for a while;
+    or for an estimate of their keys.
     """
 
     wanted: tuple[int, ...]

@@ -1,6 +1,6 @@
-"""The reads that may hold many rows: how many are in flight, what they have read, and whether their readers still wait.
+"""Long reads, which may return many rows: their limits, their counts, and whether their clients are still connected.
 
-They have a limit of their own, so that lookups are answered while many scan.
+They have limits of their own, so that many scans do not keep lookups from being answered.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ T = TypeVar("T")
 
 
 MAX_WAITING_PARTS = 64
-"""Number of parts of exports that wait for their turn."""
+"""Limit on the parts of exports that wait for their turn."""
 
 TURN_S = 30.0
-"""Time for which one of them waits."""
+"""Longest time for which one of them waits."""
 
 
 class LongReads:
-    """The long reads of a process. `read` and `found` count keys that were looked at, and rows, by access; `exported`
-    counts rows, and `exported_bytes` bytes, by the form of the export.
+    """The long reads of a process. By access, `read` counts the keys read and `found` the rows found. By format of the
+    export, `exported` counts the rows sent and `exported_bytes` the bytes.
     """
 
     def __init__(self, max_in_flight: int = 4, max_exports: int = 2) -> None:
@@ -88,8 +88,8 @@ class LongReads:
 
     @asynccontextmanager
     async def part_turn(self) -> AsyncIterator[None]:
-        """Wait until a part of an export may be made: as many are made at once as exports may be in flight, so that
-        they fill bounded memory. Raises an overloaded problem when too many wait, and for one that waits too long.
+        """Wait for the turn to make a part of an export. To bound memory, as many parts are made at once as exports may
+        be in flight. Raises an overloaded problem if too many parts wait, or this one waits too long.
         """
         if self._waiting_parts >= MAX_WAITING_PARTS:
             detail = f"{self._waiting_parts} parts of exports wait for their turn"
@@ -105,8 +105,8 @@ class LongReads:
             self._parts.release()
 
     async def in_turns(self, steps: Generator[None, None, T]) -> T:
-        """Return the result of a read that yields wherever it may be interrupted. Between two turns of the event loop
-        one slice is done of all reads together, so that a lookup waits for one, however many scan.
+        """Run a read that yields wherever it may be interrupted, and return its result. All reads together do one slice
+        of work per turn of the event loop. So a lookup waits for one slice at most, however many scans run.
         """
         while True:
             async with self._turn:
@@ -118,7 +118,7 @@ class LongReads:
                 except StopIteration as done:
                     found: T = done.value
                     return found
-                await asyncio.sleep(0)  # before the turn is given away: the others would have theirs at once
+                await asyncio.sleep(0)  # while the turn is held: the next read would use it in this turn of the loop
 
     def count(self, part: PartPage) -> None:
         self.read[part.access] += part.looked_at
@@ -165,7 +165,7 @@ class Asker:
         self.is_gone = False
 
     async def watch(self, receive: Receive) -> None:
-        """Wait until the client disconnects. The body of its request was read before."""
+        """Wait until the client disconnects. The body of its request must have been read."""
         while (await receive())["type"] != "http.disconnect":
             pass
         self.leave()
@@ -174,7 +174,7 @@ class Asker:
         self.is_gone = True
 
     async def while_it_waits(self, receive: Receive, work: Coroutine[None, None, T]) -> T | None:
-        """Return what the work returns; cancel it when the client disconnects, and return None."""
+        """Return the result of `work`. If the client disconnects, cancel the work and return None."""
         loop = asyncio.get_running_loop()
         working, watching = loop.create_task(work, name="long read"), loop.create_task(self.watch(receive))
         watching.add_done_callback(lambda _: working.cancel())
@@ -188,7 +188,7 @@ class Asker:
             watching.cancel()
 
     def while_there(self, read: ReadPart) -> ReadPart:
-        """Return the same function for a page that ends with a problem when its client has disconnected."""
+        """Return the same function, which raises a problem once the client has disconnected."""
 
         async def read_on(place: Place, room: Room) -> PartPage:
             if self.is_gone:
@@ -199,4 +199,4 @@ class Asker:
 
 
 STAYS = Asker()
-"""A client that does not leave."""
+"""A client that never disconnects."""

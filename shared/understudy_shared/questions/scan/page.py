@@ -1,6 +1,6 @@
 """A page of a scan: gathered from partition after partition, until it is full or its time is over.
 
-Nodes read the partitions that they hold, routers ask nodes for them; where a page ends is decided here, for both.
+Nodes read their own partitions, and routers ask nodes. This module decides for both where a page ends.
 """
 
 from __future__ import annotations
@@ -20,23 +20,23 @@ PAGE_MS: Final = 200
 """Time after which a page ends, with the rows that it has."""
 
 COUNT_MS: Final = 1_000
-"""The same for a count, whose answer has no rows to wait for."""
+"""The same for a count. It may take longer, because its answer has no rows that a client waits for."""
 
 Stamp = Mapping[str, object]
-"""The version that answers, with its facts: `version`, `committed_at`, `watermark`, `position`, `marks`."""
+"""The members about the version of an answer: `version`, `committed_at`, `watermark`, `position`, `marks`."""
 
 
 class Place(NamedTuple):
-    """The place of a scan in a store: behind the keys that begin with `after`; None: before the first key."""
+    """The place of a scan in a store: after the keys that begin with `after`; None: before the first key."""
 
     partition: int
     after: bytes | None = None
 
 
 class Room(NamedTuple):
-    """The room that a page has left. With 0 `rows` it is full, and is only told whether there are more; with None rows
-    are counted, not shown. `is_empty`: the next row is taken, however long it is. `is_confined`: the reader may not see
-    where other keys are, so that a page ends behind a row that it has.
+    """The room that is left in a page. With 0 `rows` the page is full, and only asks whether there are more rows. With
+    None, rows are counted, not shown. `is_empty`: the next row is taken, however long it is. `is_confined`: the client
+    must not learn where other keys are, so the page ends right after one of its own rows.
     """
 
     rows: int | None
@@ -47,9 +47,10 @@ class Room(NamedTuple):
 
 
 class PartPage(NamedTuple):
-    """The part of a page that is of one partition. `rows` are joined by commas, `found` is their number.
+    """The part of a page that one partition contributes. `rows` are joined by commas, `found` is their number.
 
-    `after` is where the next part begins, if this one does not end with the partition. `looked_at` counts keys.
+    The next part begins after `after`, unless this one reached the end of the partition. `looked_at` counts the keys
+    read.
     """
 
     rows: bytes
@@ -61,11 +62,11 @@ class PartPage(NamedTuple):
     committed_at_us: int | None
     access: Access
     ranks: tuple[tuple[bytes, int], ...] = ()
-    """The bytes by which each row is ordered, and its size; empty where rows are not ordered."""
+    """For each row the bytes that order it, and its size; empty if rows are not ordered."""
 
 
 ReadPart = Callable[[Place, Room], Awaitable[PartPage]]
-"""A function that reads one partition, from a place on."""
+"""A function that reads one partition from a place on."""
 
 
 @dataclass(slots=True)
@@ -80,7 +81,7 @@ class ScanPage:
     committed_at_us: int | None = None
     access: Access = "pass"
     partitions: list[int] = field(default_factory=list)
-    """The partitions that were read for it."""
+    """The partitions that this page has read."""
 
     def add(self, partition: int, part: PartPage) -> None:
         self.looked_at += part.looked_at
@@ -90,7 +91,7 @@ class ScanPage:
         self.stamp = {**part.stamp, **({"marks": marks} if marks else {})}
 
     def explained(self, *, is_confined: bool) -> dict[str, object]:
-        """Return how its rows were found; `is_confined`: without what tells of other keys."""
+        """Return how its rows were found; if `is_confined`, without the members that reveal other keys."""
         shown: dict[str, object] = {"access": self.access, "returned": self.found}
         return shown if is_confined else {**shown, "looked_at": self.looked_at, "partitions": self.partitions}
 
@@ -109,9 +110,10 @@ async def read_page(
     until_s: float,
     is_confined: bool = False,
 ) -> ScanPage:
-    """Read a page of `limit` rows, from `start` on; None: count rows. `partitions` are those of the scan, in order.
+    """Read a page of `limit` rows from `start` on; with None, count rows. `partitions` are all partitions of the scan,
+    in order.
 
-    A full page looks for one more row, because a page at the end has no next one.
+    A full page checks for one more row, because only then is there a next page.
     """
     page, left = ScanPage(), MAX_SCAN_BYTES
     for partition in partitions[partitions.index(start.partition) :]:
@@ -138,7 +140,7 @@ def _marks(stamp: Stamp) -> list[str]:
 
 
 Ranked = tuple[bytes, bytes]
-"""A row, behind the bytes by which it is ordered."""
+"""The bytes that order a row, and the row."""
 
 
 async def read_ordered_page(
@@ -151,13 +153,13 @@ async def read_ordered_page(
     is_reversed: bool,
     is_confined: bool = False,
 ) -> ScanPage:
-    """Read a page of the first `limit` rows behind `start`, whose `after` is the rank of a row, of all partitions.
+    """Read the first `limit` rows of all partitions after `start`. Its `after` is the rank of the last row before.
 
-    Rows are not stored in that order, so each page looks at every key again; what it holds is bounded by the page.
+    Rows are not stored in that order, so each page reads every key again. It keeps no more rows than fit in a page.
     """
     page, best = ScanPage(), list[Ranked]()
     end: bytes | None = None
-    """The rank behind which there are rows that are not here."""
+    """The rank after which rows were left out."""
     for partition in partitions:
         room = Room(limit, MAX_SCAN_BYTES, until_s, is_empty=True, is_confined=is_confined)
         part = await read_part(Place(partition, start.after), room)
@@ -185,7 +187,7 @@ def _ranked(part: PartPage) -> Iterator[Ranked]:
 
 
 def _fitting(rows: Sequence[Ranked], limit: int) -> list[Ranked]:
-    """Return the first rows that fit into a page: one of any size does."""
+    """Return the first rows that fit into a page. The first row fits whatever its size."""
     found: list[Ranked] = []
     size_bytes = 0
     for rank, row in rows[:limit]:

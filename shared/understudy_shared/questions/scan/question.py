@@ -1,7 +1,7 @@
-"""The question about all keys of a store: which rows, or how many; and the cursor at which its next page begins (pure).
+"""A question about all keys of a store: which rows, or how many; and the cursor for its next page (pure).
 
-The question is what the pages of one list have in common; its digest is in their cursors. How many rows a page has, and
-how they are printed, may differ from page to page.
+All pages of one list answer the same question, and its digest is in their cursors. The number of rows and the way they
+are printed may differ from page to page.
 """
 
 from __future__ import annotations
@@ -24,20 +24,22 @@ from understudy_shared.reads.tokens import BadCursorError, LineageChangedError, 
 PREFIX: Final = "sc1."
 
 MAX_SCAN_CURSOR_CHARS: Final = 4 * 1024 * 1024
-"""Above the cursor of a key of a mebibyte. Those of usual keys have about 300; a body takes longer ones than a URL."""
+"""Limit on a cursor: enough for a key of 1 MiB. A usual cursor has about 300 characters. One that is too long for a URL
+fits in a body.
+"""
 
 _FIX: Final = "Send the `next_cursor` of an answer, unchanged, with the same question; or begin without one"
 
 
 @dataclass(frozen=True, slots=True)
 class ScanCursor:
-    """The version that a first page was read from, and the key that the last page ended with.
+    """The version of the first page, and the key at the end of the last one.
 
-    It is bound to application, lineage, store, question and principal, so that no page answers another question than
-    the one before it. It grants nothing: its sender may ask for that place directly. Its checksum is for accidents.
+    It is bound to application, lineage, store, question and principal, so all pages answer the same question. It grants
+    nothing: its sender could ask for that place directly. Its checksum catches only accidents.
 
-    `after` are the bytes with which the stored keys of the last key that was looked at begin, None before
-    the first key of the partition. `counted` is the number of rows on the pages before.
+    `after` is the beginning of the stored keys of the last key that was read; None before the first key of the
+    partition. `counted` is the number of rows on earlier pages.
     """
 
     application: str
@@ -67,8 +69,8 @@ class ScanCursor:
         return encode_token(PREFIX, fields, has_checksum=True)
 
     def require_of(self, application: str, lineage: str, store: str, question: str) -> None:
-        """Raise BadCursorError unless the cursor continues this question, and LineageChangedError where the checkpoint
-        was re-created since.
+        """Raise BadCursorError unless the cursor continues this question, and LineageChangedError if the checkpoint was
+        re-created since.
         """
         if self.application != application:
             raise _other(f"the cursor is of the application {clipped(self.application)}, not of {application!r}")
@@ -85,7 +87,7 @@ class ScanCursor:
 
 
 def decode_scan_cursor(token: object) -> ScanCursor:
-    """Parse a token; BadCursorError says why it is not one."""
+    """Parse a token. Raises BadCursorError, with the reason."""
     return decode_token(token, PREFIX, MAX_SCAN_CURSOR_CHARS, _cursor_of, partial(_bad, token))
 
 
@@ -121,7 +123,7 @@ def _other(what: str) -> BadCursorError:
 ScanOperation = Literal["scan", "count", "export", "windows"]
 
 MAX_SCAN_ROWS: Final = 1_000
-"""Limit on the rows of a page, and their number by default."""
+"""Limit on the rows of a page, and its default."""
 
 MAX_SCAN_BYTES: Final = 1024 * 1024
 """Size at which a page ends, before the row that would exceed it, unless that is its only one."""
@@ -134,13 +136,12 @@ MAX_ORDER_CHARS: Final = 1024
 
 @dataclass(frozen=True, slots=True)
 class ScanQuestion:
-    """The rows that are wanted: of one `partition`, or of all; those whose leading key columns have the values of
-    `prefix`, which is parsed JSON; those that `where` matches. `fields` names the value and result columns to show;
-    None: all. Without `include_expired`, elements that have surely expired are left out, as in a lookup.
+    """The wanted rows: of one `partition`, or of all; with leading key columns equal to `prefix`, which is parsed JSON;
+    matched by `where`. `fields` names the value and result columns to show; None: all. Without `include_expired`,
+    elements that have surely expired are left out, as in a lookup.
 
-    `low` and `high` are bounds of the first key column, texts as in a path: the first belongs to the range, the last
-    does not. `order` is `key`, or the name of a column; `reverse` turns it around. None: the order in
-    which keys are stored.
+    `low` and `high` limit the first key column, as texts as in a path: `low` is inclusive, `high` exclusive. `order` is
+    `key` or the name of a column; None: the order in which keys are stored. `reverse` reverses the order.
     """
 
     operation: ScanOperation = "scan"
@@ -154,7 +155,7 @@ class ScanQuestion:
     order: str | None = None
     reverse: bool = False
     windows: WindowsOf | None = None
-    """The key whose windows are asked for. Then the range is that of their starts, or of all their moments."""
+    """The key whose windows are requested. The range then limits their starts, or all of their moments."""
 
     @property
     def is_filtered(self) -> bool:
@@ -162,7 +163,7 @@ class ScanQuestion:
 
     @property
     def is_ordered(self) -> bool:
-        """Whether its rows come in the order of columns; windows come in that of their starts."""
+        """Whether its rows are ordered by columns. Windows are ordered by their starts."""
         return self.order is not None or self.windows is not None
 
     @property
@@ -194,14 +195,14 @@ class ScanQuestion:
         return {**found, "reverse": True} if self.reverse else found
 
     def digest(self, asker: str) -> str:
-        """Return the digest of the question of a principal: a cursor does not show the question itself."""
+        """Return the digest of the question and the asker. A cursor has it in place of the question itself."""
         said = orjson.dumps([asker, self.members()], option=orjson.OPT_SORT_KEYS)
         return blake2b(said, digest_size=12).hexdigest()
 
 
 @dataclass(frozen=True, slots=True)
 class ScanRequest:
-    """A request for one page. `bounds` are the parameters of its bound, as a lookup takes them."""
+    """A request for one page. `bounds` are the parameters of its bound, as in a lookup."""
 
     question: ScanQuestion
     limit: int = MAX_SCAN_ROWS

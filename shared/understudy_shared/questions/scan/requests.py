@@ -1,5 +1,6 @@
-"""The request of a scan, the same at nodes and routers (pure): parsed, from a query or a JSON object; and judged: which
-partitions it reads, and whether its principal and its cursor may. Every problem names the member at fault.
+"""The request of a scan, the same at nodes and routers (pure). It is parsed from a query or a JSON object; then it is
+checked: which partitions it reads, whether its principal may read them, and whether its cursor fits. Every problem
+names the faulty member.
 """
 
 from __future__ import annotations
@@ -44,15 +45,15 @@ MAX_CODECS = 256
 """Number of compiled codecs of prefixes."""
 
 MAX_LATER_COLUMNS = 6
-"""Limit on the columns behind a prefix that is sought. Each may be null, whatever its schema says, and doubles the
-number of seeks.
+"""Limit on the columns after a prefix for which keys are sought. Each may be null, whatever the schema says, and
+doubles the number of seeks.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class RowStarts:
-    """The beginnings of the key rows that have a prefix, in the order of their bytes. `row_bytes` is the size of such a
-    row; None where it depends on its other columns.
+    """The possible beginnings of key rows with a prefix, in the order of their bytes. `row_bytes` is the size of such a
+    row; None if it depends on the other columns.
     """
 
     starts: tuple[bytes, ...]
@@ -61,11 +62,10 @@ class RowStarts:
 
 @dataclass(frozen=True, slots=True)
 class KeyPrefix:
-    """Values of leading key columns, parsed as a key is. `printed` are its columns as answers print them; `whole` is
-    the encoded key where it has all columns.
+    """Values of leading key columns, parsed like a key. `printed` has the columns as answers print them.
 
-    `partition` is that of such a key. `rows` tells how the rows of a prefix of fewer columns begin; None where rows of
-    other keys lie between them.
+    A prefix of all columns is a key: `whole` is the encoded key, `partition` its partition. For fewer columns, `rows`
+    has the beginnings of their rows; None if rows of other keys lie between them.
     """
 
     printed: dict[str, object]
@@ -75,12 +75,12 @@ class KeyPrefix:
     rows: RowStarts | None = None
 
     def may_be_in(self, partition: int) -> bool:
-        """Whether the key may be in a partition, of a prefix that has all columns."""
+        """Whether the key of a prefix with all columns may be in a partition."""
         return self.partition in {partition, ANY_PARTITION}
 
 
 def row_columns(codec: KeyCodec) -> int:
-    """Return the number of columns that the key of a row of a scan has."""
+    """Return the number of key columns in a row of a scan."""
     return codec.num_hash_columns if isinstance(codec, MapKeyCodec) else len(codec.names)
 
 
@@ -104,7 +104,7 @@ def parse_prefix(codec: KeyCodec, values: Sequence[object], partitions: int) -> 
     has_floats = any(word in leading.key.name for word in ("float", "double"))
 
     def matches(whole: Row) -> bool:
-        # By bytes where NaN may be in it, which is not equal to itself.
+        # Floats are compared by bytes, because NaN is not equal to itself.
         return leading.encode(whole[:count]) == encoded if has_floats else whole[:count] == row
 
     if count < columns:
@@ -120,11 +120,11 @@ def _codec_of(key: StructType, names: tuple[str, ...], is_normalised: bool, coun
 
 
 def _row_starts(key: StructType, count: int, encoded: bytes) -> RowStarts | None:
-    """Return how rows of `key` begin whose first `count` columns are those of an encoded row.
+    """Return the possible beginnings of rows of `key` whose first `count` columns equal those of an encoded row.
 
-    A row is its null bits, a slot for each column, then what is too long for a slot. So rows of one prefix lie together
-    if all of it is in slots: once for each set of later columns that are null. Floats are left out: a set may have a
-    key with -0.0 beside that with 0.0.
+    A row has null bits, then a slot for each column, then the values that are too long for a slot. If all values of a
+    prefix are in slots, its rows lie together: in one range for each combination of nulls in later columns. Prefixes
+    with floats are left out: a set may have a key with -0.0 beside one with 0.0.
     """
     leading, later = key.fields[:count], key.fields[count:]
     if any(fixed_code(each.type) is None or isinstance(each.type, (FloatType, DoubleType)) for each in leading):
@@ -158,11 +158,11 @@ _MAX_PARTITION: Final = 2**31 - 1
 
 
 def parse_scan(operation: ScanOperation, given: Mapping[str, object]) -> ScanRequest:
-    """Parse the members of a request: texts, as a query has them, or JSON. What is not of the scan is of its bound.
+    """Parse the members of a request, which are texts from a query, or JSON. Members of no scan belong to its bound.
 
     Raises BadBoundError and BadCursorError.
     """
-    # Many branches, one for each member: what is wrong is refused in this order, each with its own sentence.
+    # Many branches, one for each member: faults are refused in this order, each with its own text.
     members = {name: value for name, value in given.items() if value is not None}
     named = f"an {operation}" if operation == "export" else f"a {operation}"
     wrong = next((name for name in _NOT_OF[operation] if name in members), None)
@@ -194,7 +194,7 @@ def parse_scan(operation: ScanOperation, given: Mapping[str, object]) -> ScanReq
         explain=parse_flag(members, "explain"),
         longs_as_text=pop_longs(longs),
         is_estimate=is_estimate,
-        # A bound that is null takes back the store's default; a name that is unknown is refused with any value.
+        # A null bound removes the store's default. An unknown name is refused whatever its value.
         bounds={name: value for name, value in given.items() if name not in _OWN and name != "longs"},
     )
 
@@ -221,7 +221,7 @@ class ExportRequest:
 
 
 def parse_export(given: Mapping[str, object], accept: str = "") -> ExportRequest:
-    """Parse the members of a request: those of a scan, and the form. Raises as `parse_scan` does."""
+    """Parse the members of a request: those of a scan, and the format. Raises the errors of `parse_scan`."""
     form = parse_format(given.get("format"), accept)
     has_trailer = "trailer" not in given or parse_flag(given, "trailer")
     for name, wanted in (("longs", ExportFormat.NDJSON), ("trailer", ExportFormat.CSV)):
@@ -248,7 +248,7 @@ def _bad_body(what: str) -> ProblemError:
 
 
 def _json(value: object, name: str) -> object:
-    """Return the JSON of a member, which a query has as a text."""
+    """Return the JSON value of a member. A query has it as a text."""
     if not isinstance(value, str):
         return value
     try:
@@ -274,7 +274,7 @@ def _prefix(members: Mapping[str, object]) -> tuple[object, ...]:
 
 
 def _is_printable(value: object) -> bool:
-    """Whether a value can be sent on as JSON: not if it is nested too deeply."""
+    """Whether a value can be passed on as JSON. It cannot if it is nested too deeply."""
     try:
         return bool(orjson.dumps([[value]]))
     except TypeError:
@@ -328,7 +328,7 @@ def _whole(members: Mapping[str, object], name: str, low: int, high: int) -> int
 
 @dataclass(frozen=True, slots=True)
 class ScannedStore:
-    """A store that is scanned. `held` are the partitions that are read here, of `partitions`."""
+    """A store that is scanned. `partitions` is the number of its partitions; `held` are the ones that are read here."""
 
     name: str
     kind: str
@@ -341,9 +341,9 @@ class ScannedStore:
 
 @dataclass(frozen=True, slots=True)
 class ScanTurn:
-    """A request for a page that was parsed and granted. `partitions` are those of the scan, `digest` and `prefix`
-    those of its question. `is_confined`: the reader may not see where other keys are. `is_watch`: it is read for a
-    watch of a prefix.
+    """A parsed and granted request for a page. `partitions` are the partitions to scan; `digest` and `prefix` belong to
+    its question. `is_confined`: the client must not learn where other keys are. `is_watch`: it is read for a watch of a
+    prefix.
     """
 
     store: ScannedStore
@@ -357,7 +357,7 @@ class ScanTurn:
 
     @property
     def is_ordered(self) -> bool:
-        """Whether rows of all partitions come in one order. Timers in a range of time come in that of their times."""
+        """Whether the rows of all partitions are merged in one order. Timers in a range are ordered by their times."""
         question = self.asked.question
         of_times = self.store.kind == StoreKind.TIMERS and question.has_range and not self.is_count
         return question.is_ordered or of_times
@@ -368,7 +368,7 @@ class ScanTurn:
 
 
 def scan_turn(store: ScannedStore, asked: ScanRequest, bound: Bound, authorization: Authorization) -> ScanTurn:
-    """Judge whether a request is granted and its cursor fits, before anything is read. Raises its problem."""
+    """Check that a request is granted and its cursor fits, before anything is read. Raises its problem."""
     question, include_expired = asked.question, bound.selection.include_expired
     if question.include_expired != include_expired:
         question = replace(question, include_expired=include_expired)
@@ -392,7 +392,7 @@ def scan_turn(store: ScannedStore, asked: ScanRequest, bound: Bound, authorizati
 
 
 def _of_windows(store: ScannedStore, asked: WindowsOf, authorization: Authorization) -> Sequence[int]:
-    """Return the partitions in which the windows of a key are. Raises the problem of a key that was not granted."""
+    """Return the partitions in which the windows of a key may be. Raises a problem if the key is not granted."""
     key = window_key(store.codec, store.kind)
     row = key.codec.parse_json(list(asked.key))
     if authorization.keys.prefixes is not None:
@@ -403,7 +403,7 @@ def _of_windows(store: ScannedStore, asked: WindowsOf, authorization: Authorizat
 
 
 def _require_place(cursor: ScanCursor, partitions: Sequence[int], bound: Bound) -> None:
-    """Raise BadCursorError for a cursor that is of none of the partitions, or of another version than is asked for."""
+    """Raise BadCursorError for a cursor for another partition or version."""
     if cursor.partition not in partitions:
         what = f"the cursor is of partition {cursor.partition}, which is not among those of the scan"
         raise BadCursorError(what, where="cursor", fix="Begin again without one")
@@ -414,7 +414,7 @@ def _require_place(cursor: ScanCursor, partitions: Sequence[int], bound: Bound) 
 
 
 def _partitions(store: ScannedStore, question: ScanQuestion, prefix: KeyPrefix | None) -> Sequence[int]:
-    """Return the partitions of a scan: the one that it names, the one of its key, or all that are read here."""
+    """Return the partitions to scan: the one that the question names, else the one of its key, else all held here."""
     named = question.partition
     if named is not None and named >= store.partitions:
         what = f"there is no partition {named}: the store has {store.partitions}"
@@ -427,7 +427,7 @@ def _partitions(store: ScannedStore, question: ScanQuestion, prefix: KeyPrefix |
 
 
 def _everywhere(store: ScannedStore) -> Sequence[int]:
-    """Return all partitions: that of a key is not known. Raises the problem of a node that does not hold all."""
+    """Return all partitions, for a key whose partition is unknown. Raises a problem if this node does not hold all."""
     if len(store.held) < store.partitions:
         what = (
             f"a key of {store.name} may be in any of its {store.partitions} partitions, of which this node lacks some"

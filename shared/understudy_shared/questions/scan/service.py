@@ -1,6 +1,6 @@
 """Scans and counts of a store, the same at nodes and routers: parsed, granted, limited, and answered page by page.
 
-What differs is where the rows of a partition come from, and which version a first page is of: see `Scans`.
+Nodes and routers differ in how they read a partition, and how they choose the version of a first page: see `Scans`.
 """
 
 from __future__ import annotations
@@ -55,14 +55,14 @@ from understudy_shared.settings import Compression
 from understudy_shared.telemetry.metrics import NO_STORE
 
 CONFINED_MS = 3_000
-"""Time of a page for a reader who may not see where other keys are: it ends at its own keys only."""
+"""Time limit of a page for a client that must not learn where other keys are: such a page ends at its own keys only."""
 
 ORDERED_MS = 3_000
-"""Time of a page of ordered rows: it has looked at every key, or it is a problem."""
+"""Time limit of a page of ordered rows, which must read every key. It is a problem if it cannot."""
 
 
 class Scans(ABC):
-    """The answers to scans and counts. `long_reads` limits them."""
+    """Answers to scans and counts. `long_reads` limits them."""
 
     def __init__(self, service: ServiceReads, long_reads: LongReads) -> None:
         self.long_reads = long_reads
@@ -74,17 +74,17 @@ class Scans(ABC):
 
     @abstractmethod
     async def first_version(self, turn: ScanTurn) -> ReadVersion:
-        """Return the version of a first page: the one that its bound names, else the newest that all of its partitions
-        can be read at. Raises the problem of a bound that cannot be kept.
+        """Return the version of a first page: the one that its bound names, else the newest one that all of its
+        partitions can read. Raises a problem if the bound cannot be met.
         """
 
     @abstractmethod
     async def resolved(self, bound: Bound) -> Bound:
-        """Return a bound with the version of the moment that it names. Raises the problem of one without a version."""
+        """Replace the moment in a bound by its version. Raises a problem if there is no version of that moment."""
 
     async def position_at(self, at_us: int) -> Position | None:
-        """Return the position that readers had at a moment; None where the query is younger and has all its versions.
-        Raises the problem of a version that is purged.
+        """Return the position of the newest version at a moment; None if the moment is before the first version, and
+        that one is still retained. Raises a problem if the version was purged.
         """
         try:
             found = (await self.resolved(Bound(at_us=at_us))).snapshot
@@ -99,11 +99,11 @@ class Scans(ABC):
 
     @abstractmethod
     def part_reader(self, turn: ScanTurn, version: ReadVersion, asker: Asker) -> ReadPart:
-        """Return the function that reads a part of a page. It raises the problem of a partition that cannot be read."""
+        """Return the function that reads a part of a page. It raises a problem if the partition cannot be read."""
 
     @abstractmethod
     async def estimate(self, turn: ScanTurn) -> int:
-        """Return about how many rows a scan would have, at once. Raises the problem of a store without an estimate."""
+        """Estimate the number of rows of a scan, without scanning. Raises a problem if the store has no estimate."""
 
     async def answer(
         self,
@@ -121,7 +121,7 @@ class Scans(ABC):
     async def answer_windows(
         self, name: str, form: list[str], query: bytes, authorization: Authorization, asker: Asker
     ) -> bytes:
-        """Return the windows of a key, which is given as that of a lookup. Raises the problem of the request."""
+        """Return the windows of a key, which is given as in a lookup. Raises the problem of the request."""
         with self.counted("windows", name, asker):
             store = self.store(name)
             codec = window_key(store.codec, store.kind).codec
@@ -141,7 +141,7 @@ class Scans(ABC):
             return orjson.dumps(found, option=orjson.OPT_APPEND_NEWLINE)
 
     async def begins(self, turn: ScanTurn) -> tuple[ReadVersion, Place]:
-        """Return the version that is read, and the place to begin at: the cursor's, else those of a first page."""
+        """Return the version to read and the place to begin at: those of the cursor, else those of a first page."""
         cursor = turn.asked.cursor
         if cursor is None:
             return await self.first_version(turn), Place(turn.partitions[0])
@@ -220,8 +220,8 @@ def _body(turn: ScanTurn, page: ScanPage, version: ReadVersion) -> bytes:
 
 
 def _of_one_partition(store: ScannedStore, read: ReadPart) -> ReadPart:
-    """Return the same function for windows of a key of a scattered store. It raises the problem of a window, or of a
-    key of sessions, that two partitions have.
+    """Return the same function for the windows of a key in a scattered store. It raises a problem if two partitions
+    have the same window, or the same key of sessions.
     """
     is_key = store.kind == StoreKind.SESSION
     seen: dict[bytes, int] = {}
@@ -266,7 +266,7 @@ def scan_routes(scans: Scans) -> APIRouter:
 
 
 def scans_in_front(scans: Scans) -> Callable[[Scope], App | None]:
-    """Return the function by which pages are answered in front of FastAPI: its routing costs more than a seek."""
+    """Return the function that answers pages before FastAPI, whose routing costs more than a seek."""
 
     def answer(request: Request) -> Awaitable[Response]:
         _, _, store, _ = split_path(request.scope["raw_path"])
@@ -305,7 +305,7 @@ async def _answered_windows(scans: Scans, store: str, form: list[str], request: 
 
 
 async def _watched(request: Request, answer: Callable[[Asker], Awaitable[bytes]]) -> Response:
-    """Return an answer, whose making can see whether its reader is still there."""
+    """Return the result of `answer`, which can check whether the client is still connected."""
     asker = Asker()
     watching = asyncio.get_running_loop().create_task(asker.watch(request.receive), name="watch a reader")
     try:
@@ -316,10 +316,11 @@ async def _watched(request: Request, answer: Callable[[Asker], Awaitable[bytes]]
 
 
 class Pages:
-    """The answers to pages without ASGI, as lookups have: the framework costs more than a short page.
+    """Answers to pages without ASGI, as for lookups, because the framework costs more than a short page.
 
-    Only a service that asks for no credential answers them here. Elsewhere the ASGI way decides what a scan is granted,
-    which is another action than a lookup. It also answers who accepts gzip: nothing is compressed here.
+    Pages are answered here only if the service asks for no credential. Otherwise the ASGI way decides what the
+    principal may scan, because a scan is another action than a lookup. The ASGI way also serves clients that accept
+    gzip: nothing is compressed here.
     """
 
     def __init__(self, scans: Scans, compression: Compression) -> None:
@@ -328,7 +329,7 @@ class Pages:
         self._tasks = AnsweringTasks()
 
     def answer_directly(self, target: bytes, exchange: Exchange) -> bool:
-        """See `AnswersDirectly`. What cannot be parsed is left to ASGI, which says what is wrong with it."""
+        """See `AnswersDirectly`. A request that does not parse is left to ASGI, which answers with its problem."""
         path, _, query = target.partition(b"?")
         if exchange.authorization is not UNGUARDED or not is_page(path):
             return False

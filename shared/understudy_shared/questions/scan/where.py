@@ -36,7 +36,7 @@ from understudy_shared.spark.unsafe_row import unscaled_of
 
 MAX_TERMS: Final = 32
 MAX_WHERE_BYTES: Final = 8 * 1024
-"""Limit on a filter as JSON. It travels in URLs, and is judged for each row."""
+"""Limit on a filter as JSON. It is sent in URLs, and evaluated for each row."""
 
 WHERE: Final = "where"
 FROM: Final = "from"
@@ -44,10 +44,10 @@ TO: Final = "to"
 _FORM: Final = 'Send [["column", "<", value], ...] as JSON; operators are = != < <= > >= in is_null not_null'
 
 Matches = Callable[[Any], bool]
-"""A function that judges a typed value."""
+"""A function that says whether a typed value matches."""
 
 Order = Callable[[Any], Any]
-"""A function from a value to one that Python compares as Spark compares the value."""
+"""A function that converts a value to one that Python compares in Spark's order."""
 
 _COMPARE: Final[Mapping[str, Callable[[Any, Any], bool]]] = {
     "=": operator.eq,
@@ -64,19 +64,19 @@ _NULLS: Final[Mapping[str, Matches]] = {
 
 
 class RawTerm(NamedTuple):
-    """A comparison as it was sent. `literal` is parsed JSON; None for an operator without a value."""
+    """A comparison as the client sent it. `literal` is parsed JSON; None for an operator without a value."""
 
     column: str
     op: str
     literal: object
 
     def form(self) -> list[object]:
-        """Return the JSON that it was sent as, which `parse_where` takes."""
+        """Return it as the JSON that `parse_where` takes."""
         return [self.column, self.op] if self.op in _NULLS else [*self]
 
 
 class Term(NamedTuple):
-    """A comparison of a column; `matches` judges its decoded value."""
+    """A comparison of a column. `matches` takes its decoded value."""
 
     column: Column
     matches: Matches
@@ -145,8 +145,8 @@ def compile_range(column: Column, low: str | None, high: str | None) -> tuple[Te
 def compile_window_range(
     start: Column, end: Column, low: str | None, high: str | None, *, is_overlap: bool
 ) -> tuple[Term, ...]:
-    """Compile the range of windows: that of their starts, or of any moment of them, which begin with `start` and end
-    before `end`. Raises BadBoundError.
+    """Compile a range of windows, each from `start` to before `end`: the range of their starts, or with `is_overlap`
+    all windows that overlap the range. Raises BadBoundError.
     """
     of_starts = compile_range(start, low, high)
     if not is_overlap:
@@ -181,7 +181,7 @@ def _term(term: RawTerm, column: Column) -> Term:
 
 
 def _parsed(column: Column, term: RawTerm, literal: object) -> object:
-    """Parse a value as a key's would be."""
+    """Parse a value like that of a key."""
     if literal is None:
         raise _unfit(column, term, "null is not compared: send is_null or not_null")
     name = ".".join(column.path)
@@ -199,7 +199,7 @@ def _unfit(column: Column, term: RawTerm, why: str) -> BadBoundError:
 
 
 def order_of(spark_type: SparkType) -> Order | None:
-    """Return how values of a type are compared; None for a type whose values are not."""
+    """Return the order of a type; None if its values are not compared."""
     if not is_scalar(spark_type) or isinstance(spark_type, (VoidType, CalendarIntervalType)):
         return None
     match spark_type:
@@ -238,7 +238,7 @@ _BOOLEANS: Final = {"true": True, "false": False}
 
 
 class WhereTextError(BadBoundError):
-    """An expression that does not parse; `at` is the place, in characters."""
+    """An expression that does not parse. `at` is the offset of the fault, in characters."""
 
     def __init__(self, text: str, at: int, what: str) -> None:
         super().__init__(
@@ -279,7 +279,7 @@ def parse_where_text(text: str) -> list[list[object]]:
 
 
 class _Parser:
-    """A parser of one expression. `_next` is the token that comes."""
+    """A parser of one expression. `_next` is the next token."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -400,8 +400,8 @@ _ENDS: Final = b"\x00\x00"
 def compile_order(spark_type: SparkType) -> OrderBytes | None:
     """Compile the order of a type; None for a type whose values are not ordered here.
 
-    Structs compare field by field. Descending order is the exact reverse. The bytes of several columns are put one
-    behind the other, and those of no value are the beginning of another's.
+    Structs compare field by field. Descending order is the exact reverse. The bytes of several columns can be
+    concatenated: the bytes of a value are never a prefix of another's.
     """
     given = _order_of_struct(spark_type) if isinstance(spark_type, StructType) else _order_of_scalar(spark_type)
     return None if given is None else lambda value: _NULL if value is None else _GIVEN + given(value)

@@ -20,14 +20,14 @@ import orjson
 from understudy_shared.questions.watch.events import KeyEvent, coalesced_event, key_event
 
 UNSENT = -1
-"""The version of a key of which nothing was sent yet."""
+"""The version of a key before anything was sent of it."""
 
 
 class WatchedKey:
     """The last change of a key, shared by its watchers. It may be ahead of its partition while other keys are not.
 
-    `version` is that of the last change, `changes` the number of changes since the key is watched. `jumped_to` is the
-    version up to which changes may be unknown: a replica went there without those in between; 0 without a jump.
+    `version` is the version of the last change, `changes` the number of changes since the key is watched. `jumped_to`
+    is the version up to which changes may be unknown, because a replica jumped there; 0 without a jump.
     """
 
     __slots__ = ("changes", "jumped_to", "size", "version")
@@ -46,7 +46,7 @@ class WatchedKey:
 
 
 class WatchedPart:
-    """A partition that is watched: `version` is the last one whose changes its keys show, `position` its token."""
+    """A watched partition. Its keys show all changes up to `version`; `position` is the token of that version."""
 
     __slots__ = ("position", "version")
 
@@ -55,7 +55,7 @@ class WatchedPart:
         self.position = position
 
     def changes_shown(self, key: WatchedKey) -> int:
-        """Return the number of changes of a key up to `version`: all of them, where no key is ahead."""
+        """Return the number of changes of a key up to `version`: all of them, if no key is ahead."""
         return key.changes
 
 
@@ -104,12 +104,12 @@ class Watch:
         return f"Watch({len(self._keys)} keys, behind {self._position_version})"
 
     def was_sent(self, index: int, version: int, changes: int) -> None:
-        """Take in that all changes of a key up to a version were sent; `changes` was its count then."""
+        """Record that all changes of a key up to a version were sent. `changes` was its count at that version."""
         self._versions[index], self._changes[index] = version, changes
 
     def take(self, max_bytes: int, *, wants_position: bool) -> Batch:
-        """Return what to send now, the oldest changes first, one value at least and then up to a size. With
-        `wants_position` a position is returned even if no key has changed.
+        """Return what to send now, the oldest changes first: up to `max_bytes` of values, but at least one. With
+        `wants_position`, also return a new position if no key has changed.
         """
         due = self._due()
         tellings: list[Telling] = []
@@ -122,11 +122,11 @@ class Watch:
         return Batch(tellings, self._news() if tellings or wants_position else None)
 
     def _candidates(self) -> Iterable[int]:
-        """Return the indexes of all keys that may have changes that were not sent."""
+        """Return the indexes of all keys that may have unsent changes."""
         return range(len(self._keys))
 
     def _due(self) -> list[tuple[int, int]]:
-        """Return the keys with changes that were not sent: the version of the last one, and the key's index."""
+        """Return (version of the last change, index) for each key with unsent changes, in that order."""
         keys, versions, changes, due = self._keys, self._versions, self._changes, []
         for index in self._candidates():
             key, sent = keys[index][0], versions[index]
@@ -158,7 +158,7 @@ class Watch:
         return Telling(index, is_first=False, missed=missed, tells_value=unsent > 0 and key.version > sent)
 
     def _news(self) -> str | None:
-        """Return the position of the least version of its partitions, unless it was returned before."""
+        """Return the position of the partition with the least version, unless it was returned before."""
         behind = min(self._parts, key=lambda part: part.version)
         if behind.version <= self._position_version:
             return None
@@ -167,7 +167,7 @@ class Watch:
 
 
 class SharedKey(WatchedKey):
-    """A watched key: its JSON, and the event that tells its present value, without its last line."""
+    """A watched key: its JSON, and the event with its current value, without the last line."""
 
     __slots__ = ("event", "kind", "printed", "users")
 
@@ -187,11 +187,11 @@ class SharedPart(WatchedPart, ABC):
 
     @abstractmethod
     def first_event(self, key: SharedKey) -> bytes:
-        """Return the event that tells a new watcher the present value of a key, without its last line."""
+        """Return the event with the current value of a key for a new watcher, without its last line."""
 
 
 class Change(NamedTuple):
-    """A change of the key with this index that its watcher missed: its version, its event, and the token of it."""
+    """A change that a watcher missed, of the key at index `at`. `position` is the token of its version."""
 
     at: int
     version: int
@@ -201,8 +201,8 @@ class Change(NamedTuple):
 
 
 class CaughtUp(NamedTuple):
-    """The changes that a watcher missed, up to version `reached`; and the counts of changes of its keys at version
-    `last`, up to which they were asked for.
+    """The changes that a watcher missed, up to version `reached`. They were requested up to version `last`; `counts`
+    has the number of changes of each key at that version.
     """
 
     entries: list[Change]
@@ -212,7 +212,7 @@ class CaughtUp(NamedTuple):
 
 
 class FeedWatch(Watch):
-    """One feed of a partition. It costs by changes, not by keys: `changed` says which keys a version has changed."""
+    """One feed of a partition. Its cost grows with changes, not with keys: `changed` names the keys that changed."""
 
     __slots__ = ("_has_told", "_maybe", "_numbers", "_part")
 
@@ -225,7 +225,7 @@ class FeedWatch(Watch):
         self._changes: dict[int, int] = {}
         self._numbers: dict[WatchedKey, int] = {}
         self._maybe: set[int] = set()
-        """Numbers of the keys that may have changes that were not sent."""
+        """Numbers of the keys that may have unsent changes."""
         self._has_told = False
 
     def __len__(self) -> int:
@@ -240,7 +240,7 @@ class FeedWatch(Watch):
         return list(self._keys), [key for key, _ in self._keys.values()]
 
     def add(self, number: int, key: SharedKey, after: int | None) -> None:
-        """Add a key, of which all changes up to version `after` were sent; None: nothing."""
+        """Add a key. All of its changes up to version `after` were sent; None: nothing was sent."""
         self.drop(number)
         if key in self._numbers:  # the router watches it by another number now
             self.drop(self._numbers[key])
@@ -264,7 +264,7 @@ class FeedWatch(Watch):
             super().was_sent(index, version, changes)
 
     def changed(self, keys: Iterable[WatchedKey]) -> None:
-        """Take in that these keys, which others may watch, have changed."""
+        """Record that these keys have changed. Keys that are not in this feed are ignored."""
         numbers = self._numbers
         self._maybe.update(numbers[key] for key in keys if key in numbers)
 
@@ -273,7 +273,7 @@ class FeedWatch(Watch):
         return super()._tell(index)
 
     def _news(self) -> str | None:
-        """Return the position, unless nothing was sent since it was returned before: the router waits for it."""
+        """Return the position if it is new, or if events were sent since the last one: the router waits for it."""
         has_told, self._has_told = self._has_told, False
         news = super()._news()
         return self._part.position if has_told else news
@@ -288,14 +288,14 @@ class FeedWatch(Watch):
 
 
 MAX_REMEMBERED: Final = 10_000
-"""Number of keys whose values are remembered. Beyond it equal values are sent again."""
+"""Number of keys whose values are remembered, as digests. Above it, values that did not change may be sent again."""
 
 _NOT_SAID: Final = ("version", "partition")
 """Members of a change that are not about its value."""
 
 
 class _Pending(NamedTuple):
-    """The changes of a key that were not told: the first version, their number, and the last one."""
+    """The unsent changes of a key: the version of the first one, their number, and the last one."""
 
     first: int
     changes: int
@@ -310,7 +310,7 @@ class PrefixWatch:
         self.told: Counter[KeyEvent] = Counter()
         """Number of events by kind."""
         self.coalesced = 0
-        """Number of changes that were left out."""
+        """Number of skipped changes."""
         self._store = store
         self._json_name = orjson.dumps(store)
         self._knows_all = knows_all
@@ -318,7 +318,7 @@ class PrefixWatch:
         self._pending: dict[bytes, _Pending] = {}
 
     def present(self, row: Mapping[str, Any], partition: int, stamp: Mapping[str, object]) -> bytes:
-        """Return the event that tells a key that is there at the beginning, without its last line."""
+        """Return the event for a key that exists at the beginning, without its last line."""
         found = {} if "problem" in row else {"found": True}
         self._remember(orjson.dumps(row["key"]), {**found, **row})
         self.told[KeyEvent.SNAPSHOT] += 1
@@ -326,7 +326,7 @@ class PrefixWatch:
         return key_event(KeyEvent.SNAPSHOT, orjson.dumps(data))
 
     def changed(self, change: dict[str, Any], committed_at: str | None, position: str) -> None:
-        """Take in a change of a version, as the changes of a store have it."""
+        """Add a change, in the form that `/changes` has."""
         key = orjson.dumps(change["key"])
         is_found = change.get("found") is not False
         if is_found:
@@ -342,11 +342,11 @@ class PrefixWatch:
 
     @property
     def pending(self) -> int:
-        """The number of keys whose changes were not told."""
+        """The number of keys with unsent changes."""
         return len(self._pending)
 
     def tell(self) -> Iterator[bytes]:
-        """Yield the events of what was taken in, without their last lines."""
+        """Yield the events for all pending changes, without their last lines."""
         pending, self._pending = self._pending, {}
         for key, (first, count, kind, data) in pending.items():
             if count > 1:
@@ -357,7 +357,7 @@ class PrefixWatch:
             yield key_event(kind, orjson.dumps(data))
 
     def _remember(self, key: bytes, change: Mapping[str, Any]) -> bool:
-        """Remember what a key holds. Return whether it is another value than before."""
+        """Remember the value of a key. Return whether it differs from the one before."""
         said = orjson.dumps({name: each for name, each in change.items() if name not in _NOT_SAID})
         digest = blake2b(said, digest_size=12).digest()
         if self._digests.get(key) == digest:

@@ -1,7 +1,8 @@
 """Server-sent events of watches (pure): how nodes write them, and how routers read them.
 
-An event is fields of one line each, and ends with an empty line. Clients ignore fields that the standard does not name:
-`at` and `tail`, which only routers get, say which key an event is of, which version, and what goes for all of its keys.
+An event is a list of fields, one per line, and ends with an empty line. Clients ignore fields that the standard does
+not name. Nodes send two of these to routers: `at` names the key and the version of an event, and `tail` has the members
+that all keys of a version share.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ KEEP_ALIVE: Final = b": there is no news\n\n"
 
 MIN_RETRY_MS: Final = 1_000
 MAX_RETRY_MS: Final = 5_000
-"""The time after which a client comes back, chosen at random, so that not all of them come at once."""
+"""Limits of the random time after which a client reconnects, so that not all of them reconnect at once."""
 
 
 class KeyEvent(StrEnum):
@@ -58,7 +59,7 @@ def key_event(kind: KeyEvent, data: bytes) -> bytes:
 
 
 def coalesced_event(store: bytes, key: bytes, first: int, last: int, changes: int | None) -> bytes:
-    """Write the event that says which changes of a key are not sent. `store` and `key` are JSON."""
+    """Write the event that reports skipped changes of a key. `store` and `key` are JSON."""
     data = b'{"store":%b,"key":%b,"from":%d,"to":%d,"changes":%b}'
     count = b"null" if changes is None else b"%d" % changes
     return key_event(KeyEvent.COALESCED, data % (store, key, first, last, count))
@@ -96,8 +97,9 @@ def end_event(reason: EndReason, retry_ms: int) -> bytes:
 class HopEvent(NamedTuple):
     """An event from a node: its kind, the text to pass on (without id and last line), and the key that it is about.
 
-    `at` is the index of a key, and `version` its own; -1 for other events. `position` is the id that came with it.
-    In a feed, `head` is the number of bytes of data before what depends on the version, and `tail` is of the position.
+    `at` is the index of the key, and `version` the version of its value; both are -1 in other events. `position` is the
+    id of the event. In a feed, the first `head` bytes of the data do not depend on the version; `tail` belongs to the
+    position.
     """
 
     kind: str
@@ -110,22 +112,22 @@ class HopEvent(NamedTuple):
 
 
 def at_key(index: int, version: int) -> bytes:
-    """Return the field that says which key an event is of, and which version."""
+    """Return the field that names the key and the version of an event."""
     return b"at: %d %d\n" % (index, version)
 
 
 def at_fed_key(number: int, version: int, head: int) -> bytes:
-    """Return the same for a feed, with the number of bytes of data that do not depend on the version."""
+    """Return the same field for a feed, with the number of bytes of data that do not depend on the version."""
     return b"at: %d %d %d\n" % (number, version, head)
 
 
 def with_tail(event: bytes, position: str, tail: bytes) -> bytes:
-    """End an event of a feed, with the position up to which everything was sent, and its age and origin as JSON."""
+    """End an event of a feed with the position up to which everything was sent, and the position's age and origin."""
     return with_id(b"%btail: %b\n" % (event, tail), position)
 
 
 def read_event(block: bytes) -> HopEvent | None:
-    """Read an event without its empty line; None for a comment. Raises ValueError for what no node sends."""
+    """Parse an event without its empty line; return None for a comment. Raises ValueError for a malformed event."""
     kind, index, version, position, head, tail = "", -1, -1, None, 0, b""
     kept: list[bytes] = []
     for line in block.split(b"\n"):

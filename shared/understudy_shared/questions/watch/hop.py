@@ -61,7 +61,7 @@ class FedPartition(StoreOfHop):
 
 @dataclass(frozen=True, slots=True)
 class FeedHop:
-    """A feed that is opened. It resumes after `after`, when as many keys as `goes_on_with` were added."""
+    """A request to open a feed. The feed resumes after `after`, once `goes_on_with` keys were added to it."""
 
     of: FedPartition
     name: str
@@ -76,8 +76,8 @@ class FeedHop:
 
 @dataclass(frozen=True, slots=True)
 class FeedKeysHop:
-    """Keys that are added to a feed, numbered from `first` on, and numbers of keys that are dropped. With `goes_on` the
-    changes of the keys are sent that come after the position of the feed; else their values come first.
+    """Keys to add to a feed, numbered from `first` on, and the numbers of keys to drop. With `goes_on`, only changes
+    after the position of the feed are sent for the added keys; else their values are sent first.
     """
 
     name: str
@@ -96,8 +96,8 @@ class FeedKeysHop:
 
 @dataclass(frozen=True, slots=True)
 class MissedHop:
-    """A question for the changes of keys behind a position, up to version `last`. The reply has events with their
-    positions, and ends with a `version`: that up to which it tells all of them.
+    """A request for the changes of keys after a position, up to version `last`. The reply has events with their
+    positions, and ends with a `version` event: the reply is complete up to that version.
     """
 
     of: FedPartition
@@ -112,7 +112,7 @@ class MissedHop:
 
 
 def decode_feed_hop(body: bytes) -> FeedHop:
-    """Parse a feed that is opened. Raises BadHopError."""
+    """Parse a request to open a feed. Raises BadHopError."""
     fields = object_of(body)
     try:
         after = None if fields["after"] is None else _position(text(fields, "after"))
@@ -135,7 +135,7 @@ def decode_feed_keys(body: bytes) -> FeedKeysHop:
 
 
 def decode_missed_hop(body: bytes) -> MissedHop:
-    """Parse a question for what watchers missed. Raises BadHopError."""
+    """Parse a request for missed changes. Raises BadHopError."""
     fields = object_of(body)
     try:
         keys = _keys(fields, MAX_BATCH_KEYS)
@@ -174,7 +174,7 @@ def _keys(fields: dict[str, Any], most: int) -> list[WatchKey]:
 
 
 def _key_field(key: WatchKey) -> list[object]:
-    """Return a key as calls have it."""
+    """Return a key in the form that calls use."""
     return [key.partition, base64.b64encode(key.row).decode(), key.printed.decode()]
 
 
@@ -197,14 +197,14 @@ def _position(token: str) -> Position:
 
 
 COUNTED_AT_ONCE: Final = 200
-"""Number of events that count in one turn of the event loop: under 1 ms."""
+"""Number of events that are applied in one turn of the event loop: under 1 ms."""
 
 
 class FeedKey(SharedKey):
     """A key of a feed. It `is_ready` when its value is known at the version that the feed shows.
 
-    `since` is the version of its first value, UNSENT before it. `head` is the number of bytes in the data of its event
-    that do not depend on the version. `number` is its own in the feed; UNSENT without one. `changes_before` is the
+    `since` is the version of its first value, UNSENT before that arrives. The first `head` bytes in the data of its
+    event do not depend on the version. `number` is its number in the feed, UNSENT without one. `changes_before` is the
     number of changes up to version `ahead_of` of the feed; `changes` counts later ones, too.
     """
 
@@ -234,7 +234,7 @@ class HeardFeed(SharedPart):
         self.keys: dict[bytes, FeedKey] = {}
         """The keys by their bytes as the codec encodes them."""
         self.tail = b""
-        """JSON of the age and origin of the version, which ends each answer."""
+        """JSON of the age and origin of the version. Each first event ends with it."""
         self._lineage = lineage
         self._numbers: dict[int, FeedKey] = {}
         self._next = 0
@@ -247,7 +247,7 @@ class HeardFeed(SharedPart):
         return decode_position(self.position) if self.position else None
 
     def begin(self) -> tuple[list[FeedKey], list[FeedKey]]:
-        """Begin with another feed. Return the keys that it resumes, and those of which it sends the value."""
+        """Start over with another feed. Return the keys that it resumes, and the keys whose values it must send."""
         self._numbers.clear()
         self._held.clear()
         self._unready.clear()
@@ -261,7 +261,7 @@ class HeardFeed(SharedPart):
         return known, new
 
     def number(self, keys: Sequence[FeedKey]) -> int:
-        """Give keys their numbers in the feed, one after another. Return the first."""
+        """Give keys consecutive numbers in the feed. Return the first number."""
         first = self._next
         for key in keys:
             key.number = self._next
@@ -304,7 +304,7 @@ class HeardFeed(SharedPart):
             yield from self._count(changed)
             if position.version > self.version:
                 self.version, self.position, self.tail = position.version, event.position, event.tail
-            if position.version >= self.version:  # else this replica is still behind the one before it
+            if position.version >= self.version:  # else this replica still lags behind the previous one
                 changed += self._made_ready()
             yield changed
 
@@ -318,7 +318,7 @@ class HeardFeed(SharedPart):
         return key.changes_before if key.ahead_of == self.version else key.changes
 
     def _is_second(self, key: FeedKey, event: HopEvent) -> bool:
-        """Whether an event is not about the same change as the one that is held."""
+        """Whether a key has a buffered event, and this one is about another change."""
         before = self._held.get(key)
         return before is not None and (before.event is not None or event.kind == KeyEvent.COALESCED)
 
@@ -357,7 +357,7 @@ class HeardFeed(SharedPart):
         return True
 
     def _made_ready(self) -> list[FeedKey]:
-        """Make keys ready whose value is known by now. Return them."""
+        """Mark the keys as ready whose value is known by now. Return them."""
         ready = list(self._unready)
         self._unready.clear()
         for key in ready:

@@ -3,9 +3,9 @@
 The service keeps only digests for a watcher. It polls for a new version, and reads the changes from the changelogs with
 the code of `/changes`. So a watch can resume at any service, and survives the node that read for it.
 
-Many watches are often opened together: after a restart all come back at once. So they share what all of them ask
-(`_SharedVersions`). One that begins while another does begins with the same version, which nodes may have to open from
-the checkpoint, and those that have seen the same version ask together for a newer one.
+Many watches often open together: after a restart all clients reconnect at once. So watches share their requests for
+versions (`_SharedVersions`). Watches that begin at the same time begin with the same version, which nodes may have to
+open from the checkpoint. Watches that have sent the same version share one poll for a newer one.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ from understudy_shared.reads.tokens import Position
 from understudy_shared.spark.temporal import utc_text
 
 MAX_PRESENT: Final = 1_000
-"""Limit on the keys that are there when a watch of a prefix begins, as on the keys of a watch."""
+"""Limit on the keys that exist when a watch of a prefix begins, the same as for a watch of keys."""
 
 MAX_PREFIX_WATCHES: Final = 64
 """Limit on the watches of prefixes of a process: each reads the changelogs of each version."""
@@ -61,16 +61,16 @@ MAX_BEGINNING: Final = 4
 """Number of watches that scan their existing keys at the same time; the others wait."""
 
 TURN_S: Final = 20.0
-"""Time for which a watch waits to begin."""
+"""Longest time for which a watch waits to begin."""
 
 POLL_S: Final = 0.2
 """Time between two polls for a new version."""
 
 WAIT_MS: Final = 3_000
-"""Longest time that a watcher waits for the version that it has seen."""
+"""Longest time for which a watcher that resumes waits until this service has the version of its position."""
 
 BEGUN_S: Final = 2.0
-"""Longest time for which watches begin with the same version: they catch up by what changed since."""
+"""Longest time for which new watches reuse the same first version. They then catch up with the changes since."""
 
 KEEPING_UP: Final = 8
 """Number of versions by which a watcher may be behind and still gets each of them."""
@@ -80,13 +80,13 @@ VERSIONS_AT_ONCE: Final = 100
 
 MAX_PRESENT_BYTES: Final = 8 * 1024 * 1024
 PRESENT_S: Final = 10.0
-"""Time in which the keys that are there are found."""
+"""Time limit for the scan of the existing keys."""
 
 PATIENCE_S: Final = 20.0
-"""Time for which a watch waits while no replica can say which version is the newest."""
+"""Time for which a watch waits while no replica answers which version is the newest."""
 
 MAX_PENDING: Final = 1_000
-"""Number of keys whose changes are held, to be told once, for a watcher that is far behind."""
+"""Number of keys whose changes are buffered, so that each is sent once, for a watcher that lags far behind."""
 
 LINES_AT_ONCE: Final = 50
 """Number of changes in one turn of the event loop: below a millisecond."""
@@ -95,7 +95,7 @@ MAY_PASS: Final = frozenset((429, 502, 503, 504))
 
 
 class PrefixRequest(NamedTuple):
-    """A request as it came: the values of the leading key columns, and its beginning."""
+    """A parsed request: the values of the leading key columns, and where it begins."""
 
     prefix: object
     begins: Beginning
@@ -123,7 +123,7 @@ AskVersion = Callable[[], Coroutine[None, None, ReadVersion]]
 
 
 class _Common:
-    """A version that several watches begin with: the task that asks for it, since when, and the number of watches."""
+    """A version that several watches begin with: the task that asks for it, its start, the number of watches."""
 
     __slots__ = ("asked", "since_s", "users")
 
@@ -132,14 +132,16 @@ class _Common:
 
 
 class _SharedVersions:
-    """The versions that watches ask for, each asked for once at a time: others wait for it, whichever watch leaves."""
+    """The requests for versions that watches share. Only one runs at a time for each key; all its watches wait for it,
+    and it continues if one of them leaves.
+    """
 
     def __init__(self) -> None:
         self._newest: dict[Hashable, asyncio.Task[ReadVersion]] = {}
         self._first: dict[Hashable, _Common] = {}
 
     async def newest(self, key: Hashable, ask: AskVersion) -> ReadVersion:
-        """Return what `ask` returns now, or returned a moment ago. Raises its problem."""
+        """Return the result of `ask`, or a result of a moment ago. Raises its problem."""
         asked = self._newest.get(key)
         if asked is None:
             asked = self._newest[key] = _task(ask)
@@ -154,8 +156,8 @@ class _SharedVersions:
 
     @asynccontextmanager
     async def first(self, key: Hashable, ask: AskVersion) -> AsyncIterator[ReadVersion]:
-        """Ask for the version to begin with; where another watch is still busy with its own, that one. Raises its
-        problem.
+        """Ask for the version to begin with. If another watch with the same key is still beginning, share its version.
+        Raises the problem of `ask`.
         """
         common = self._first.get(key)
         if common is None or monotonic() - common.since_s > BEGUN_S:
@@ -185,7 +187,7 @@ class PrefixWatches:
     async def begin(
         self, name: str, members: Mapping[str, Any], query: bytes, last_event_id: str, scope: Scope
     ) -> Begun:
-        """Begin a watch by the members of the request's body. Raises the problem of one that cannot begin."""
+        """Begin a watch with the members of the request's body. Raises a problem if it cannot begin."""
         with counted_of_store(self._changes.scans.service, "watch", name):
             return await self._begun(name, parse_prefix_watch(members, query, last_event_id), scope)
 
@@ -208,7 +210,7 @@ class PrefixWatches:
 
     @asynccontextmanager
     async def _turn(self) -> AsyncIterator[None]:
-        """Wait for one of the places of those that begin, and hold it. Raises an overloaded problem after `TURN_S`."""
+        """Wait for one of the `MAX_BEGINNING` places, and hold it. Raises an overloaded problem after `TURN_S`."""
         self._waiting += 1
         try:
             async with asyncio.timeout(TURN_S):
@@ -235,7 +237,7 @@ class PrefixWatches:
 
 
 class _Watcher:
-    """One watcher of a prefix. `_seen` is the position up to which it was sent everything."""
+    """One watcher of a prefix. Everything up to the position `_seen` was sent to it."""
 
     def __init__(
         self, changes: Changes, streams: WatchStreams, versions: _SharedVersions, turn: ScanTurn, stream: WatchStream
@@ -245,10 +247,10 @@ class _Watcher:
         self._watch = PrefixWatch(turn.store.name, knows_all=False)
         self._seen = self._position(0, None)
         self._failing_s: float | None = None
-        """Time since which no version could be asked for."""
+        """Time of the first failed request for a version since the last success."""
 
     async def events(self, after: Position | None) -> Events:
-        """Yield the events, from the first on at once."""
+        """Yield the events; the first one without waiting for a change."""
         if after is not None and await self._is_of_this_history(after):
             self._seen = after
             async with aclosing(self._behind(is_resumed=True)) as events:
@@ -264,7 +266,7 @@ class _Watcher:
             self._turn, after = self._turn_now(), self._seen
 
     async def _is_of_this_history(self, after: Position) -> bool:
-        """Whether a position is of this history. Waits for its version. Raises its problem if it does not come."""
+        """Whether a position belongs to this history. Waits for its version, and raises a problem if that fails."""
         if after.lineage != self._turn.store.lineage:
             return False
         try:
@@ -276,7 +278,7 @@ class _Watcher:
         return True
 
     def _turn_now(self) -> ScanTurn:
-        """Return the question to the store of now. Raises WatchEndedError where its keys are placed in another way."""
+        """Return the question for the current store. Raises WatchEndedError if keys are now placed in another way."""
         store, before = self._changes.scans.store(self._turn.store.name), self._turn.store
         if (store.codec.layout(store.partitions), store.held) != (before.codec.layout(before.partitions), before.held):
             raise WatchEndedError(EndReason.MOVED)
@@ -305,8 +307,8 @@ class _Watcher:
         return b"".join([*(with_id(each, None) for each in found[:-1]), with_id(found[-1], self._seen.encode())])
 
     async def _first(self) -> ReadVersion:
-        """Return the version to begin with. Raises the problem of a store whose changes cannot be read: not only when a
-        version brings some.
+        """Return the version to begin with. Raises a problem if the changes of the store cannot be read, so a watch
+        fails at its beginning and not with the first changes.
         """
         version = await self._newest(NO_BOUND)
         merged = self._merged(version.number, version.number)
@@ -317,7 +319,7 @@ class _Watcher:
         return version
 
     async def _rows(self, version: ReadVersion) -> AsyncGenerator[tuple[Mapping[str, Any], int, Stamp]]:
-        """Yield the rows of a version with the prefix. Raises the problem of more than a watch begins with."""
+        """Yield the rows of a version with the prefix. Raises a problem if there are too many for a watch."""
         read = self._changes.scans.part_reader(self._turn, version, Asker())
         until_s = monotonic() + PRESENT_S
         count = size_bytes = 0
@@ -325,7 +327,7 @@ class _Watcher:
             place = Place(partition)
             while True:
                 room = Room(MAX_PRESENT + 1 - count, MAX_PRESENT_BYTES, monotonic() + PAGE_MS / 1000)
-                part = await patiently(partial(read, place, room))  # scans may have all places of a node
+                part = await patiently(partial(read, place, room))  # scans may occupy all places of a node
                 count, size_bytes = count + part.found, size_bytes + len(part.rows)
                 if count > MAX_PRESENT or size_bytes > MAX_PRESENT_BYTES:
                     raise ProblemError(_TOO_MANY)
@@ -362,8 +364,8 @@ class _Watcher:
             is_begun = True
 
     async def _news(self) -> int | None:
-        """Return the newest version that all partitions show; `None` if the one that was seen was taken back. While no
-        replica answers nothing is sent, for a while. Raises the problem then.
+        """Return the newest version that all partitions serve; `None` if a rewind took away the version sent last. If
+        no replica answers, return the version sent last, and raise the problem after `PATIENCE_S`.
         """
         store = self._changes.scans.store(self._turn.store.name)
         if store.lineage != self._turn.store.lineage:
@@ -383,7 +385,7 @@ class _Watcher:
         return newest
 
     async def _missed(self, newest: int, *, is_slow: bool) -> Events:
-        """Yield the changes behind the version that was seen: each, or the last ones of each key if `is_slow`."""
+        """Yield the changes after the version sent last: all, or only the last one of each key if `is_slow`."""
         watch, last = self._watch, min(newest, self._seen.version + VERSIONS_AT_ONCE)
         merged = self._merged(self._seen.version + 1, last)
         left = len(self._turn.partitions)
@@ -439,7 +441,7 @@ class _Watcher:
 
 
 class _Held:
-    """Events that are sent next. The last one is held back until it is known whether a position comes with it."""
+    """Events to send next. The last one is held back until it is clear whether it carries a position."""
 
     def __init__(self) -> None:
         self.size_bytes = 0

@@ -1,7 +1,7 @@
 """Watches of keys, the same at nodes and routers: parsed, granted, limited, and sent as server-sent events.
 
-In a scattered store a key is watched in all partitions. The events of one partition say what it holds. A watcher is
-sent the first value when each partition has told its own, and a problem as soon as two of them have the key.
+In a scattered store a key is watched in all partitions, and the events of a partition report only its own value. The
+watcher gets a first value once all partitions have reported, and a problem as soon as two of them have the key.
 """
 
 from __future__ import annotations
@@ -61,23 +61,23 @@ _KNOWN = "from, include_expired, limit and longs"
 _FIX = "Send the `position` of an answer, the id of an event, a time ago (1m), or nothing"
 
 Beginning = Position | int | None
-"""The beginning of a watch: a position, a moment in microseconds (below 0 a time ago), or None for present values."""
+"""The beginning of a watch: a position; a moment in microseconds (negative: relative to now); None: current values."""
 
 WatchRequest = tuple[Sequence[Row], Beginning, Mapping[str, object], bool]
-"""A request as it came: parsed keys, its beginning, the parameters of the selection, and whether long numbers are sent
-as text.
+"""A parsed request: its keys, its beginning, the parameters of the selection, and whether long numbers are sent as
+text.
 """
 
 
 def parse_watch(codec: KeyCodec, form: list[str], query: bytes, last_event_id: str) -> WatchRequest:
-    """Parse a request for one key, which is given as that of a lookup. Raises its problem."""
+    """Parse a request for one key, which is given as in a lookup. Raises its problem."""
     row, params = key_and_params(codec, form, query)
     longs = pop_longs(params)
     return _request([row], params, last_event_id, longs_as_text=longs)
 
 
 def parse_watch_body(codec: KeyCodec, body: bytes, query: bytes, last_event_id: str) -> WatchRequest:
-    """Parse a request for many keys, which are given as those of a batch. Raises its problem."""
+    """Parse a request for many keys, which are given as in a batch. Raises its problem."""
     params = parse_query(query)
     longs = pop_longs(params)
     if params:
@@ -121,8 +121,8 @@ def _request(
 
 
 def beginning_of(params: Mapping[str, object], last_event_id: str) -> Beginning:
-    """Return where a watch begins. Raises the problem of what does not parse."""
-    # The header counts first: a browser that connects again sends it to the address of the first time.
+    """Return where a watch begins. Raises a problem if that does not parse."""
+    # The header wins: a browser that reconnects sends it to the original URL.
     where, given = ("last-event-id", last_event_id) if last_event_id else ("from", params.get("from"))
     if given is None:
         return None
@@ -138,7 +138,9 @@ def beginning_of(params: Mapping[str, object], last_event_id: str) -> Beginning:
 
 Parse = Callable[[KeyCodec], WatchRequest]
 WatchPrefix = Callable[[str, Mapping[str, Any], bytes, str, Scope], Awaitable[Begun]]
-"""A function that begins a watch of a prefix: of a store, with the members of a body, the query, and a last id."""
+"""A function that begins a watch of a prefix. It takes the store, the members of the body, the query, the last event id
+and the scope.
+"""
 
 
 Data = dict[str, Any]
@@ -157,7 +159,7 @@ class ScatteredWatch:
         """The newest report of each key that no partition holds, while the reports are of different versions."""
 
     def passed(self, piece: bytes) -> bytes:
-        """Return what the watcher is sent of some events. Raises the problem of a key that two partitions have."""
+        """Return the bytes to send to the watcher for some events. Raises a problem if two partitions have a key."""
         sent: list[bytes] = []
         for block in piece.split(b"\n\n"):
             event = read_event(block) if block else None
@@ -183,12 +185,12 @@ class ScatteredWatch:
         self._unsettled.clear()
 
     def _settled(self, version: int) -> list[bytes]:
-        """Return the first events of keys that are absent, by all changes up to a version."""
+        """Return the first events of unsettled keys that are now known to be absent at a version."""
         settled = [key for key, data in self._unsettled.items() if data["version"] <= version]
         return [_nowhere(self._unsettled.pop(key)) for key in settled]
 
     def _text(self, event: HopEvent) -> bytes:
-        """Return an event as the watcher gets it, without its last line; nothing for one that is not sent."""
+        """Return an event as the watcher gets it, without its last line; empty if it is not sent."""
         if event.kind == "reset":
             self.forget_first()
             self.there.clear()
@@ -253,7 +255,7 @@ class WatchQuestion(NamedTuple):
 
 
 class Watches(ABC):
-    """The answers to requests for watches. `streams` limits them, `scans` knows stores and versions."""
+    """Answers to requests for watches. `streams` limits them, `scans` knows stores and versions."""
 
     def __init__(self, streams: WatchStreams, scans: Scans) -> None:
         self.streams = streams
@@ -261,10 +263,10 @@ class Watches(ABC):
 
     @abstractmethod
     def events(self, name: str, asked: WatchQuestion, stream: WatchStream) -> Events:
-        """Yield the events of a watch. Raises the problem of one that cannot begin at the first."""
+        """Yield the events of a watch. If it cannot begin, the first step raises a problem."""
 
     async def begin(self, name: str, parse: Parse, scope: Scope) -> Begun:
-        """Return the stream, its events, and the first of them. Raises the problem of a watch that cannot begin."""
+        """Return the stream, its events, and the first of them. Raises a problem if the watch cannot begin."""
         with counted_of_store(self.scans.service, "watch", name):
             store = self.scans.store(name)
             rows, begins, params, longs = parse(store.codec)
@@ -282,7 +284,7 @@ class Watches(ABC):
         return self.events(store.name, asked, stream)
 
     def _keys(self, store: ScannedStore, rows: Sequence[Row], authorization: Authorization) -> list[WatchKey]:
-        """Return the keys of a request, each once. Raises the problem of one that is too long or not granted."""
+        """Return the keys of a request without repetitions. Raises a problem if one is too long or not granted."""
         found: dict[bytes, WatchKey] = {}
         for row in rows:
             encoded = encoded_key(store.codec, row, self.scans.service.max_key_bytes)
@@ -293,8 +295,8 @@ class Watches(ABC):
         return list(found.values())
 
     async def position_of(self, store: ScannedStore, begins: Beginning) -> Position | None:
-        """Return the position behind which a watch begins; None for one that begins with present values. Raises the
-        problem of a position of another application, and of a moment whose version is purged.
+        """Return the position after which a watch begins; None if it begins with current values. Raises a problem for a
+        position of another application, and for a moment whose version was purged.
         """
         if isinstance(begins, int):
             return await self.scans.position_at(begins)
@@ -308,7 +310,7 @@ class Watches(ABC):
         """Yield the events of keys that may be in any partition."""
         keys = [key._replace(partition=each) for key in asked.keys for each in range(store.partitions)]
         asked, watch = asked._replace(keys=keys), ScatteredWatch(store.name, store.partitions)
-        if asked.after is not None:  # Behind a position a partition tells only what changes: learn first what each has.
+        if asked.after is not None:  # After a position a partition sends only changes: learn first which keys it has.
             async with aclosing(self.events(store.name, asked._replace(after=None), stream)) as events:
                 async for piece in events:
                     watch.passed(piece)
@@ -323,7 +325,7 @@ class Watches(ABC):
 
 
 def grants_of(scope: Scope, keys: Sequence[WatchKey] = ()) -> Callable[[], EndReason | None]:
-    """Return a function that says why a watch must end; None while its credential covers its keys."""
+    """Return a function that returns why a watch must end, or None while its credential covers its keys."""
     given = authorization_of(scope)
 
     def check() -> EndReason | None:
@@ -340,7 +342,7 @@ def grants_of(scope: Scope, keys: Sequence[WatchKey] = ()) -> Callable[[], EndRe
 
 
 def watch_routes(watches: Watches, watch_prefix: WatchPrefix) -> APIRouter:
-    """Make the calls by which readers watch keys."""
+    """Make the calls by which clients watch keys."""
     routes = APIRouter()
 
     def answered(store: str, parse: Parse) -> Response:
@@ -377,7 +379,7 @@ def watch_routes(watches: Watches, watch_prefix: WatchPrefix) -> APIRouter:
 
 
 class Joined(NamedTuple):
-    """Watched keys of a partition, in the order in which they were asked for, with their places in the question."""
+    """Watched keys of a partition, in the order of the question, with their indexes in it."""
 
     part: SharedPart
     keys: Sequence[SharedKey]
@@ -399,13 +401,13 @@ class WatchSource(ABC):
 
     @abstractmethod
     async def join(self, asked: WatchQuestion, stream: WatchStream, joined: list[Joined]) -> bool:
-        """Join the keys of a question, and put them into `joined` one partition after another. Return whether its
-        position is of another history. Raises the problem of keys or a position that cannot be watched.
+        """Join the keys of a question, and append them to `joined`, partition after partition. Return whether its
+        position belongs to another history. Raises a problem if the keys cannot be watched from that position.
         """
 
     @abstractmethod
     async def since(self, joined: Joined, after: Position) -> CaughtUp:
-        """Return the changes of some keys after a position. Raises the problem of one that is gone."""
+        """Return the changes of some keys after a position. Raises a problem if that position is gone."""
 
     @abstractmethod
     def leave(self, joined: Joined, stream: WatchStream) -> None:
@@ -413,7 +415,7 @@ class WatchSource(ABC):
 
 
 class Watcher:
-    """One watcher: its keys, each with its partition, and what it is sent."""
+    """One watcher: its keys, each with its partition, and its events."""
 
     __slots__ = ("_asked", "_joined", "_keys", "_source", "_stream", "_streams")
 
@@ -429,7 +431,7 @@ class Watcher:
         self._joined: list[Joined] = []
 
     async def events(self) -> Events:
-        """Yield the events, from the first on at once."""
+        """Yield the events; the first one without waiting for a change."""
         try:
             is_reset = await self._source.join(self._asked, self._stream, self._joined)
             at = {
@@ -465,7 +467,7 @@ class Watcher:
                 self._source.leave(joined, self._stream)
 
     async def _missed(self, watch: Watch, after: Position) -> Events:
-        """Yield the changes after a position, up to the version that the partition of each key shows."""
+        """Yield the changes after a position, up to the version that each partition shows."""
         for joined in self._joined:
             behind, last = after, joined.part.version
             while behind.version < last:
@@ -513,7 +515,7 @@ class Watcher:
         return version_event(min(each.part.version for each in self._joined), position)
 
     def _shown(self, event: bytes) -> bytes:
-        """Return an event with its whole numbers as the reader wants them."""
+        """Return an event with its long numbers in the form that the client asked for."""
         if not self._asked.longs_as_text:
             return event
         head, _, data = event.partition(b"data: ")

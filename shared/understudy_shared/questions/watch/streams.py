@@ -1,9 +1,9 @@
 """The streams of a process' watches: how many there are, what each sends, and how it ends.
 
-A stream has no queue: a woken one asks its source what to send next. One task checks all of them each second.
+A stream has no queue: when it is woken, it asks its source what to send next. One task checks all streams each second.
 
-Rule: nothing is sent before the first event is made, so a watch that cannot begin is a problem document. A watch that
-the service ends has a last event, which says why.
+Rule: nothing is sent before the first event is made, so a watch that cannot begin is answered with a problem document.
+If the service ends a watch, it sends a last event with the reason.
 """
 
 from __future__ import annotations
@@ -36,10 +36,11 @@ from understudy_shared.server.app import AFTERWARDS, is_head
 from understudy_shared.server.connection_limits import ENDLESS
 
 LOOK_S: Final = 1.0
-"""Time between two checks of all streams: what their credentials still grant, and which were idle for long."""
+"""Time between two checks of all streams: whether their credentials still cover their keys, and which were idle long.
+"""
 
 HEARTBEAT_S: Final = 15.0
-"""Time without an event after which a stream sends a sign of life. Proxies and clients give up after 60 seconds."""
+"""Time without an event after which a stream sends a keep-alive. Proxies and clients give up after 60 seconds."""
 
 WOKEN_AT_ONCE: Final = 25
 """Number of streams that send in one turn of the event loop: about 1 ms, in which no lookup is answered."""
@@ -53,7 +54,7 @@ END_S: Final = 2.0
 log = logging.getLogger(__name__)
 
 LEFT, UNREAD = "left", "unread"
-"""Reasons why a watch ended, beside those of `EndReason`: its client left, or did not read what was sent."""
+"""Two more reasons why a watch ended, besides `EndReason`: its client left, or did not read the events."""
 
 
 class WatchEndedError(Exception):
@@ -65,7 +66,7 @@ class WatchEndedError(Exception):
 
 
 class WatchStream:
-    """The stream of one watcher. `grants` says why it must end; None while its credential covers its keys."""
+    """The stream of one watcher. `grants` returns why it must end, or None while its credential covers its keys."""
 
     __slots__ = ("_ended", "_waiter", "_woken", "grants", "is_sending", "keys", "sent_s")
 
@@ -75,14 +76,14 @@ class WatchStream:
         self.is_sending = False
         """Whether it waits until its client reads."""
         self.sent_s = monotonic()
-        """Time at which it was last sent something."""
+        """Time of the last send."""
         self._woken = False
         self._ended: EndReason | None = None
         self._waiter: asyncio.Future[None] | None = None
 
     @property
     def is_quiet(self) -> bool:
-        """Whether it is due for a sign of life."""
+        """Whether a keep-alive is due."""
         return not self.is_sending and monotonic() - self.sent_s >= HEARTBEAT_S
 
     def wake(self) -> None:
@@ -92,13 +93,15 @@ class WatchStream:
             self._waiter.set_result(None)
 
     def end(self, reason: EndReason) -> None:
-        """Have it end, after what it sends now."""
+        """End it after the event that it is sending."""
         if self._ended is None:
             self._ended = reason
             self.wake()
 
     async def wait(self) -> None:
-        """Return when it was woken since the last call. Raises WatchEndedError when it ends."""
+        """Wait until it is woken; return at once if it was woken since the last call. Raises WatchEndedError if it was
+        ended.
+        """
         if not self._woken and self._ended is None:
             self._waiter = asyncio.get_running_loop().create_future()
             try:
@@ -109,7 +112,7 @@ class WatchStream:
         self._woken = False
 
     def require_open(self) -> None:
-        """Raise WatchEndedError when it ends."""
+        """Raise WatchEndedError if it was ended."""
         if self._ended is not None:
             raise WatchEndedError(self._ended)
 
@@ -128,7 +131,7 @@ class WatchStreams:
         self._looking: asyncio.Task[None] | None = None
         self._is_ending = False
         self._emptied = asyncio.Event()
-        """An event that is set with the end of the last stream, when the service stops."""
+        """Set when the last stream has ended while the service stops."""
 
     def __len__(self) -> int:
         return len(self._streams)
@@ -214,14 +217,14 @@ class WatchStreams:
 
 
 def slices_of(streams: Iterable[WatchStream]) -> Iterator[Sequence[WatchStream]]:
-    """Yield the streams in slices, of which one is for a turn of the event loop."""
+    """Yield the streams in slices, one for each turn of the event loop."""
     found = list(streams)
     for start in range(0, len(found), WOKEN_AT_ONCE):
         yield found[start : start + WOKEN_AT_ONCE]
 
 
 PIECE_BYTES: Final = 64 * 1024
-"""Number of bytes that are given to the connection at a time: it takes the next when the client has read."""
+"""Number of bytes given to the connection at a time: it accepts more once the client has read."""
 
 HEADERS: Final = (
     (b"content-type", MEDIA_TYPE.encode()),
@@ -230,7 +233,7 @@ HEADERS: Final = (
 )
 
 Events = AsyncGenerator[bytes, None]
-"""Events as they are sent. It ends by WatchEndedError."""
+"""Events as they are sent. The generator ends with WatchEndedError."""
 
 
 class Begun(NamedTuple):
@@ -242,7 +245,7 @@ class Begun(NamedTuple):
 
 
 async def begun(streams: WatchStreams, stream: WatchStream, make: Callable[[], Events]) -> Begun:
-    """Return a stream, the events that `make` returns, and the first. Raises the problem of one that cannot begin."""
+    """Return a stream, the events that `make` returns, and the first. Raises a problem if the watch cannot begin."""
     try:
         events = make()
         return Begun(stream, events, await anext(events))
@@ -259,7 +262,7 @@ Begin = Callable[[Scope], Awaitable[Begun]]
 
 
 class WatchResponse(Response):
-    """The answer to a request for a watch, or the problem of one that cannot begin. Its events come `AFTERWARDS`."""
+    """The answer to a request for a watch; a problem if it cannot begin. Its events are sent `AFTERWARDS`."""
 
     media_type = MEDIA_TYPE
 
@@ -311,7 +314,7 @@ class _Sender:
 
 
 async def _send(stream: WatchStream, events: bytes, send: Send, asker: Asker) -> None:
-    """Send events, a piece at a time: the connection takes the next when the client has read."""
+    """Send events, a piece at a time: the connection accepts more once the client has read."""
     stream.is_sending = True
     for at in range(0, len(events), PIECE_BYTES):
         await send(_body(events[at : at + PIECE_BYTES]))

@@ -204,7 +204,7 @@ def _json_one_by_one(
 
 _SPECIAL: Final = np.frombuffer(b',"\n\r', np.uint8)
 _AT_EDGE: Final = np.frombuffer(b" \t#", np.uint8)
-"""Bytes for which a field is quoted: wherever they are, and at its ends; `#` begins a comment."""
+"""Bytes for which a field is quoted: the first ones anywhere, the second ones at its ends; `#` begins a comment."""
 
 
 def field_printer(spark_type: SparkType, *, is_first: bool, longs_as_text: bool = False) -> PrintCells:
@@ -249,7 +249,7 @@ def _csv_with_nulls(texts: list[bytes], cells: AnyCells) -> list[bytes]:
 
 
 def _csv_strings(cells: VariableCells, *, one_by_one: PrintCells) -> list[bytes]:
-    """Print strings as they are where not one of them is to be quoted."""
+    """Print strings as they are if no string has to be quoted, else one by one."""
     is_empty = cells.sizes == 0 if cells.nulls is None else (cells.sizes == 0) & ~cells.nulls
     out, begins = joined(cells, behind=1, fill=_NEWLINE)
     ends = begins + cells.sizes
@@ -313,7 +313,7 @@ class CsvLines(Form):
 
 
 def _between(table: Projection) -> list[bytes]:
-    """Return what a line has before its first cell, between two cells, and behind its last."""
+    """Return the bytes of a line before its first cell, between two cells, and after its last."""
     between = [b'{"row":{"key":{']
     part = "key"
     is_first = True
@@ -512,7 +512,7 @@ class ArrowBatches(Form):
         return (memoryview(pa.record_batch(placed, schema=self._schema).serialize()),)
 
     def _struct(self, field: Any, arrays: Mapping[tuple[str, ...], Any]) -> Any:
-        """Return the array of a part, of those of its columns; of a flat column its own."""
+        """Return the array of a field: a struct of the arrays of its columns, or the array of a flat column."""
         import pyarrow as pa  # noqa: PLC0415
 
         if self._columns.is_flat:

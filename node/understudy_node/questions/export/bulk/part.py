@@ -62,7 +62,7 @@ class FixedCells(NamedTuple):
 
 
 class VariableCells(NamedTuple):
-    """A column whose values are behind the slots, `sizes[i]` bytes at `starts[i]` of the block's data; 0 for a null."""
+    """A column whose values are after the slots, `sizes[i]` bytes at `starts[i]` of the block's data; 0 for a null."""
 
     data: U8
     starts: I64
@@ -89,10 +89,10 @@ def blocks_of(records: Sequence[bytes], skip: int) -> tuple[RowBlock, RowBlock]:
 
 
 def _even_blocks(records: Sequence[bytes], skip: int) -> tuple[RowBlock, RowBlock] | None:
-    """Return the same where all keys, and all values, are equally long; None where they are not.
+    """Return the same if all keys are equally long, and all values, too; None if they are not.
 
-    To ask each record for its size takes longer than to join them. So they are joined with marks: where a mark stands
-    at each place that one size of all keys and one of all values says, no record is longer or shorter.
+    Reading each record's size takes longer than joining the records. So they are joined with marks. If each mark is
+    where it would be with one size for all keys and one for all values, no record is longer or shorter.
     """
     count, key_size, value_size = len(records) // 2, len(records[0]), len(records[1])
     if (len(records[-2]), len(records[-1])) != (key_size, value_size):
@@ -380,12 +380,12 @@ def fast_part(  # noqa: PLR0917  # the last has a default
 def _behind(view: View, after: bytes | None, slice_bytes: int) -> Iterator[list[bytes]]:
     start = None if after is None else after_prefix(after)
     if after is not None and start is None:
-        return iter(())  # nothing is behind it
+        return iter(())  # no key is after it
     return slices(view, start, slice_bytes=slice_bytes)
 
 
 def _fitting(table: Projection, form: Form, records: list[bytes], room_bytes: int, *, must: bool) -> PartPiece | None:
-    """Print the first rows, as many as fit; None where the first alone does not, unless it `must` be there."""
+    """Print the first rows, as many as fit; None if even the first does not fit, unless the part `must` have it."""
     while count := len(records) // 2:
         piece = form.piece(table.cells(records), count)
         if piece.size_bytes <= room_bytes or (must and count == 1):

@@ -1,4 +1,4 @@
-"""The messages between a node and its process for bulk parts: pickled, each behind its length (4 bytes).
+"""The messages between a node and its process for bulk parts: pickled, each after its length (4 bytes).
 
 Both ends are of one release on one machine, and the pipe is theirs alone.
 """
@@ -70,7 +70,7 @@ class ViewParts(NamedTuple):
 
 
 class AskedPart(NamedTuple):
-    """The part that is wanted. `task` are the fields of the task's view, but for its stores."""
+    """A request for a part. `task` are the fields of the task's view, except its stores."""
 
     stores: int
     store: str
@@ -122,7 +122,7 @@ def encoded(message: object) -> bytes:
 
 
 def length_of(head: bytes) -> int:
-    """Return the size of the message behind its first bytes."""
+    """Return the size of a message, by the length before it."""
     (size,) = _LENGTH.unpack(head)
     return int(size)
 
@@ -136,7 +136,7 @@ def read_message(pipe: BinaryIO) -> object:
 
 
 def _exactly(pipe: BinaryIO, size: int) -> bytes:
-    """Read so many bytes, fewer at the end of the pipe. Whatever is behind them stays in it, where `poll` sees it."""
+    """Read `size` bytes, fewer at the end of the pipe. Later bytes stay in the pipe, where `poll` sees them."""
     pieces = bytearray()
     while len(pieces) < size and (piece := pipe.read(size - len(pieces))):
         pieces += piece
@@ -144,10 +144,10 @@ def _exactly(pipe: BinaryIO, size: int) -> bytes:
 
 
 class _Pickler(pickle.Pickler):
-    """A pickler that knows what descriptions of checkpoints are made of."""
+    """A pickler that can pickle all parts of a description of a checkpoint."""
 
     def reducer_override(self, obj: object) -> Any:
-        """Reduce views of dicts, and errors, whose parts have to be named."""
+        """Reduce read-only dicts, and errors, whose constructors take their parts by name."""
         if isinstance(obj, MappingProxyType):
             return _proxy, (dict(obj),)
         if isinstance(obj, UnderstudyError):

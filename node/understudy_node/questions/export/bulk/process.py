@@ -83,7 +83,7 @@ class GoneError(Exception):
 
 
 class Answers(asyncio.Protocol):
-    """The reading end of the pipe. One answer is waited for at a time, and no more than that one comes."""
+    """The reading end of the pipe. Only one answer is awaited at a time, and the process sends no other."""
 
     def __init__(self) -> None:
         self._pieces: deque[bytes] = deque()
@@ -462,14 +462,14 @@ def _asked(asked: BulkQuestion, reading: Reading, place: Place, room: Room) -> A
 async def _answers_pipe() -> tuple[Answers, int]:
     """Make the pipe for answers; return what reads it, and the descriptor of the other end."""
     ours, theirs = os.pipe()
-    with contextlib.suppress(OSError):  # the user has many large pipes: this one is as large as others
+    with contextlib.suppress(OSError):  # the user has too many large pipes: this one keeps the usual size
         fcntl.fcntl(ours, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
     _, answers = await asyncio.get_running_loop().connect_read_pipe(Answers, os.fdopen(ours, "rb", buffering=0))
     return answers, theirs
 
 
 async def _reaped(process: Process) -> None:
-    """Wait for the end of a process, and of the pipe to it, which would outlive it with what is not read yet."""
+    """Wait for the end of a process, and of the pipe to it: with unread bytes, the pipe would outlive the process."""
     stdin = process.stdin
     if stdin is not None:
         stdin.transport.abort()

@@ -71,7 +71,7 @@ MAX_STORES: Final = 4
 
 
 STEPS_AT_ONCE: Final = 64
-"""Number of rows between two looks whether the reader has left."""
+"""Number of rows between two checks whether the reader has left."""
 
 
 def make_part(asked: BulkQuestion, reading: Reading, place: Place, room: Room, has_left: HasLeft = stays) -> MadePart:
@@ -83,12 +83,12 @@ def make_part(asked: BulkQuestion, reading: Reading, place: Place, room: Room, h
         try:
             return fast_part(table, form, view, place.after, room, has_left)
         except UnfitRowsError:
-            pass  # row by row it is seen which row is damaged, and what of it
+            pass  # reading row by row finds the damaged row, and what is wrong with it
     return row_by_row(asked, reading, place, room, has_left)
 
 
 def form_of(form: ExportFormat, table: Projection, columns: ExportColumns, longs_as_text: bool) -> Form | None:
-    """Return the form in which a table is printed; None where it has columns that this form takes value by value."""
+    """Return the form that prints a table; None if the form cannot print some of its columns at once."""
     match form:
         case ExportFormat.NDJSON:
             return NdjsonForm(table, longs_as_text=longs_as_text)
@@ -114,7 +114,7 @@ def row_by_row(asked: BulkQuestion, reading: Reading, place: Place, room: Room, 
 
 
 class _GoneError(Exception):
-    """A layer is not there."""
+    """A layer is missing."""
 
 
 @dataclass(slots=True)
@@ -174,14 +174,14 @@ class Process:
             views = {name: self._view(parts) for name, parts in asked.views.items()}
             # The time for sorting the keys of a base does not count as the part's.
             views[reader.store.store_name].prepare_scan()
-            reading = Reading(TaskView(stores=views, **asked.task), None, b"")  # type: ignore[arg-type]  # parts say no lag
+            reading = Reading(TaskView(stores=views, **asked.task), None, b"")  # type: ignore[arg-type]  # no lag
             room = Room(asked.rows, asked.bytes, monotonic() + asked.budget_ms / 1000)
             made = make_part(
                 _question(reader, asked), reading, Place(asked.partition, asked.after), room, self.has_left
             )
         except PartCancelledError:
             return Dropped(), ()
-        except Exception as error:  # The node makes this part itself, and says what is wrong.
+        except Exception as error:  # The node makes this part itself, and reports what is wrong.
             return Declined(f"{type(error).__name__}: {error}"), ()
         size_bytes = sum(map(len, made.pieces))
         return Made(*made[1:], size_bytes), made.pieces
@@ -230,7 +230,7 @@ def serve(orders: BinaryIO, answers: BinaryIO) -> None:
     """Answer until the pipe ends."""
     arrivals = select.poll()
     arrivals.register(orders, select.POLLIN)
-    # While a part is being made, no order comes but the one to drop it.
+    # While a part is being made, the node sends no message but the order to drop it.
     process = Process(has_left=lambda: bool(arrivals.poll(0)))
     while (message := read_message(orders)) is not None:
         answer = process.take(message)
