@@ -212,7 +212,7 @@ class ReplicaPlan:
     """
 
     def __init__(self, choice: Choice) -> None:
-        self._candidates = choice.asked
+        self._candidates = choice.asked if choice.doubtful else choice.order
         self._in_bound = len(choice.order)
         self._exclusions: Sequence[Exclusion] = choice.exclusions
         self.asked: list[tuple[Candidate, Rejection]] = []

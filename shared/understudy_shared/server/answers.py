@@ -161,7 +161,7 @@ class Answers:
         """
         if self.direct is None:
             return None
-        exchange = self._exchange(headers, send)
+        exchange = self._exchange(headers, send) if headers or self.cors is not None else DirectExchange(send)
         if self.access is not None:
             authorization = self.access.lookup(target, presented)
             if authorization is None:

@@ -303,7 +303,7 @@ class HttpProtocol(asyncio.Protocol):
     def _takes_lookup(self, data: bytes) -> bool:
         """Hand over a lookup whose headers were parsed before."""
         target, known = self._known.lookup(data), self._known.last
-        if target is None or known is None or self._is_refusing():
+        if target is None or known is None or self._restricted or self._guard.pressure is Pressure.REFUSE:
             return False
         if known.packs and may_be_page(target):
             return False

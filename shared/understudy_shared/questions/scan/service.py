@@ -129,16 +129,17 @@ class Scans(ABC):
             key = tuple(codec.to_json(codec.encode(row)).values())
             return await self._answer(store, parse_windows(given, key), authorization, asker)
 
-    async def _answer(
+    def _answer(
         self, store: ScannedStore, asked: ScanRequest, authorization: Authorization, asker: Asker
-    ) -> bytes:
+    ) -> Awaitable[bytes]:
         turn = scan_turn(store, asked, self.service.bound_of(store.name, asked.bounds), authorization)
+        return self._estimated(turn) if turn.asked.is_estimate else self._page(turn, asker)
+
+    async def _estimated(self, turn: ScanTurn) -> bytes:
         with self.long_reads.begun():
-            if not turn.asked.is_estimate:
-                return await self._page(turn, asker)
             count = await self.estimate(turn)
-            found = {"store": turn.store.name, "lineage": turn.store.lineage, "count": count, "is_estimate": True}
-            return orjson.dumps(found, option=orjson.OPT_APPEND_NEWLINE)
+        found = {"store": turn.store.name, "lineage": turn.store.lineage, "count": count, "is_estimate": True}
+        return orjson.dumps(found, option=orjson.OPT_APPEND_NEWLINE)
 
     async def begins(self, turn: ScanTurn) -> tuple[ReadVersion, Place]:
         """Return the version to read and the place to begin at: those of the cursor, else those of a first page."""
@@ -148,23 +149,30 @@ class Scans(ABC):
         return version_of(cursor.version, cursor.committed_at_us), Place(cursor.partition, cursor.after)
 
     async def _page(self, turn: ScanTurn, asker: Asker) -> bytes:
-        version, start = await self.begins(turn)
-        is_count, is_ordered = turn.is_count, turn.is_ordered
-        question, limit = turn.asked.question, turn.asked.limit
-        time_ms = ORDERED_MS if is_ordered else CONFINED_MS if turn.is_confined else COUNT_MS if is_count else PAGE_MS
-        until_s = monotonic() + time_ms / 1000
-        read = asker.while_there(self.part_reader(turn, version, asker))
-        if question.windows is not None and turn.store.codec.is_scattered:
-            read = _of_one_partition(turn.store, read)
-        parts, is_confined = turn.partitions, turn.is_confined
-        if is_ordered:
-            page = await read_ordered_page(
-                start, parts, read, limit=limit, until_s=until_s, is_reversed=question.reverse, is_confined=is_confined
-            )
-        else:
-            rows = None if is_count else limit
-            page = await read_page(start, parts, read, limit=rows, until_s=until_s, is_confined=is_confined)
-        return _body(turn, page, version)
+        with self.long_reads.begun():
+            version, start = await self.begins(turn)
+            is_count, is_ordered = turn.is_count, turn.is_ordered
+            question, limit = turn.asked.question, turn.asked.limit
+            is_confined, parts = turn.is_confined, turn.partitions
+            time_ms = ORDERED_MS if is_ordered else CONFINED_MS if is_confined else COUNT_MS if is_count else PAGE_MS
+            until_s = monotonic() + time_ms / 1000
+            read = asker.while_there(self.part_reader(turn, version, asker))
+            if question.windows is not None and turn.store.codec.is_scattered:
+                read = _of_one_partition(turn.store, read)
+            if is_ordered:
+                page = await read_ordered_page(
+                    start,
+                    parts,
+                    read,
+                    limit=limit,
+                    until_s=until_s,
+                    is_reversed=question.reverse,
+                    is_confined=is_confined,
+                )
+            else:
+                rows = None if is_count else limit
+                page = await read_page(start, parts, read, limit=rows, until_s=until_s, is_confined=is_confined)
+            return _body(turn, page, version)
 
     def counted(self, operation: ScanOperation | Literal["changes"], name: str, asker: Asker) -> _Counted:
         """Count a request by its outcome, and its time."""
