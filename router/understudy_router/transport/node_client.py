@@ -399,12 +399,12 @@ class NodeClient:
 
     def _replied(self, hop: Hop, reply: WireReply, now_ms: float) -> None:
         decoded = decoded_reply(reply, keys=hop.keys)
+        self.heard_ms = now_ms  # any reply proves that the node is not silent
+        self.is_silent = False
         if isinstance(decoded, HopFailure):
-            self.heard_ms = now_ms  # any reply proves that the node is not silent
-            self.is_silent = False
             self._failed(hop.requests, decoded, sent=True)
             return
-        self.heard(decoded, now_ms, now_ms - hop.sent_ms)
+        self.context.listener.answered(self.node_id, decoded, now_ms, now_ms - hop.sent_ms)
         hop.finish(decoded.outcomes)
 
     def _lost(self, hop: Hop, failure: HopFailure) -> None:

@@ -321,7 +321,7 @@ class Hop:
 
     def finish(self, outcomes: Sequence[HopOutcome]) -> None:
         """Give each request its own outcomes, one per key."""
-        columns = HopOutcomes.of(outcomes)
+        columns = outcomes if type(outcomes) is HopOutcomes else HopOutcomes.of(outcomes)
         kinds, bodies, tails = columns.kinds, columns.bodies, columns.tails
         start = 0
         for request in self.requests:
