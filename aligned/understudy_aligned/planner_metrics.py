@@ -147,7 +147,7 @@ class PlannerMetrics:
 
     input_buffer_records: int
     client_queue: ClientQueue | None
-    """The records that librdkafka holds for the planner. None: no input is Kafka's, or there is no report yet."""
+    """The records that librdkafka holds for the planner. None without a Kafka input, or before its first report."""
 
     partitions: Sequence[TopicPartition]
     """The partitions that are read. Empty until the partitions of every topic are known."""

@@ -55,8 +55,8 @@ from understudy_shared.base.errors import UnderstudyError
 def remove_spool_on_sigterm(remove_spool: Callable[[], None]) -> None:
     """Call `remove_spool` on SIGTERM, and then exit. Spark ends planners so (`PythonWorkerFactory.stopWorker`).
 
-    Exit with `os._exit`: nothing waits for this process, so Python's orderly exit is skipped. The handler is installed
-    only in the main thread, and only if there is no other one: other processes that use this source keep theirs.
+    Exit with `os._exit`: nothing waits for this process, so Python's orderly exit is skipped. This installs the
+    handler only in the main thread, and only if no other handler is set: other users of this source keep theirs.
     """
 
     def end(number: int, _: object) -> None:

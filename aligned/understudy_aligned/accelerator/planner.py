@@ -86,7 +86,7 @@ class PlannerCalls:
         return {}
 
     def latest(self, start: str, *, is_everything: bool, unread: str | None = None) -> Reply:
-        """Plan the next batch and return its end; null if there is no batch. `is_everything` is set for the trigger
+        """Plan the next batch and return its end, or null without a batch. `is_everything` is set for the trigger
         Once: read up to the current ends. `unread` is a spool file that has no readers any more.
         """
         before, stream = json.loads(start), self._get_stream()

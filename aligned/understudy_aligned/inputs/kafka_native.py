@@ -74,7 +74,7 @@ class RecycledMemory:
         return mmap.mmap(-1, _rounded(size), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
 
     def _collect(self) -> None:
-        """Collect the blocks that are no longer in use, and free those above the limit, the oldest first."""
+        """Collect unused blocks. If they exceed the limit, free the oldest first."""
         while self._returned:
             self._free.append(self._returned.popleft())
         while sum(map(len, self._free)) > _MOST_FREE_BYTES:

@@ -29,9 +29,9 @@ class DataLostError(UnderstudyError):
 class Fetched(NamedTuple):
     """The result of one fetch.
 
-    `lags` count the records on the server after the fetched ones, by an answer during this fetch. 0 means that there
-    are no more now. A lag is never negative; a partition without an entry has an unknown lag. If a server cannot count
-    (Redis), any number above 0 means that there are more.
+    `lags` count the records that the server has after the fetched ones, by an answer during this fetch; 0 at the end of
+    a partition. A lag is never negative. A partition without an entry has an unknown lag. Redis cannot count its
+    records: any number above 0 says that more are left.
     """
 
     chunks: Sequence[Chunk]

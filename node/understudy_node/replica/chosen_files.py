@@ -69,7 +69,7 @@ class ChangelogReader:
         self._ahead: ReadChangelog | None = None
         self._applied: tuple[str, FileStat] | None = None
         self._listed: FileStat | None = None
-        """The stat of the directory at its last listing: until it changes, there are no other files in it."""
+        """The stat of the directory at its last listing. While it is the same, the directory has no new files."""
 
     def read(self, record: CommitRecord) -> Generator[None, None, ReadChangelog | None]:
         """Read the changelog of a committed version; None when there is no such file."""

@@ -67,7 +67,7 @@ class Choice(NamedTuple):
     @property
     def asked(self) -> tuple[Candidate, ...]:
         """Every candidate that may be asked, in order."""
-        return (*self.order, *(each.candidate for each in self.doubtful)) if self.doubtful else self.order
+        return (*self.order, *(each.candidate for each in self.doubtful))
 
 
 _ASKED_LAST = frozenset(

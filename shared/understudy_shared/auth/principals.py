@@ -190,7 +190,7 @@ class Principal:
     def points(self, segment: bytes) -> Authorization | None:
         """Return the grant of single lookups in the store that a path segment names. The decision is cached.
 
-        None: there is no grant, or the name must be decoded first.
+        Return None without a grant, or if the caller must decode the name first.
         """
         try:
             return self._points[segment]

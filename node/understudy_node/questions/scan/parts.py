@@ -268,7 +268,7 @@ class FirstRanks:
         self._size_bytes = 0
 
     def wants(self, rank: bytes) -> bool:
-        """Whether a rank is after `after`, and, if there is no more room, before the last rank that is kept."""
+        """Whether to keep a rank: it comes after `after`, and, once the room is full, before the last kept rank."""
         after, kept = self._after, self._kept
         is_behind = after is None or (rank < after if self._is_reversed else rank > after)
         if not is_behind or len(kept) <= self._rows:

@@ -20,7 +20,7 @@ from understudy_shared.base.errors import UnderstudyError
 from understudy_shared.base.words import StoreKind
 from understudy_shared.http.edge import App, Scope, read_body
 from understudy_shared.http.lookup_requests import key_and_params
-from understudy_shared.http.problems import RETAINED, ProblemError, ProblemType, problem_of
+from understudy_shared.http.problems import RETAINED, ProblemError, ProblemType
 from understudy_shared.http.target import SCAN, STORES, parse_query, refuse_unroutable, split_path
 from understudy_shared.questions.lookup.batches import ambiguous_key
 from understudy_shared.questions.lookup.windows import window_key
@@ -45,12 +45,12 @@ from understudy_shared.questions.scan.requests import (
     parse_windows,
     scan_turn,
 )
-from understudy_shared.questions.service_reads import ServiceReads
+from understudy_shared.questions.service_reads import ServiceReads, counted
 from understudy_shared.reads.bounds import Bound, ReadVersion, version_of
 from understudy_shared.reads.tokens import Position
 from understudy_shared.server.app import without_framework
 from understudy_shared.server.compression import VARIES
-from understudy_shared.server.direct import AnsweringTasks, Exchange
+from understudy_shared.server.direct import AnsweringTasks, Exchange, ReaderLeftError
 from understudy_shared.settings import Compression
 from understudy_shared.telemetry.metrics import NO_STORE
 
@@ -174,51 +174,38 @@ class Scans(ABC):
                 page = await read_page(start, parts, read, limit=rows, until_s=until_s, is_confined=is_confined)
             return _body(turn, page, version)
 
-    def counted(self, operation: ScanOperation | Literal["changes"], name: str, asker: Asker) -> _Counted:
+    def counted(self, operation: ScanOperation | Literal["changes"], name: str, asker: Asker) -> _CountedRead:
         """Count a request by its outcome, and its time."""
-        return _Counted(self.service, operation, name, asker)
+        return _CountedRead(self.service, operation, name, asker)
 
 
-class _Counted:
-    """A request that is counted when it ends."""
+class _CountedRead(counted):
+    """A request that counts as cancelled if its client has left, whatever it ends with."""
 
-    __slots__ = ("_asker", "_began_s", "_name", "_operation", "_service")
+    __slots__ = ("_asker",)
 
     def __init__(self, service: ServiceReads, operation: str, name: str, asker: Asker) -> None:
-        self._service, self._operation, self._name, self._asker = service, operation, name, asker
-        self._began_s = monotonic()
+        super().__init__(service.requests, operation, name if service.has_store(name) else NO_STORE)
+        self._asker = asker
 
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
-        if self._asker.is_gone or isinstance(error, asyncio.CancelledError):
-            outcome = "cancelled"
-        elif isinstance(error, UnderstudyError):
-            outcome = problem_of(error).outcome
-        else:
-            outcome = "answered" if error is None else "internal"
-        counts = self._service.requests.of(
-            self._operation, self._name if self._service.has_store(self._name) else NO_STORE
-        )
-        counts.count(outcome)
-        counts.duration_ms.observe((monotonic() - self._began_s) * 1000)
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        super().__exit__(kind, ReaderLeftError() if self._asker.is_gone else error, trace)
 
 
 def _body(turn: ScanTurn, page: ScanPage, version: ReadVersion) -> bytes:
     store, cursor = turn.store, turn.asked.cursor
     is_count = turn.is_count
-    counted = page.found + (0 if cursor is None else cursor.counted) if is_count else 0
+    counted_rows = page.found + (0 if cursor is None else cursor.counted) if is_count else 0
     tail: dict[str, object] = {"next_cursor": None}
     if page.next is not None:
         committed_at_us = page.committed_at_us if version.committed_at_us is None else version.committed_at_us
         of = (store.application_id, store.lineage, store.name, version.number, committed_at_us)
-        tail["next_cursor"] = ScanCursor(*of, page.next.partition, page.next.after, turn.digest, counted).encode()
+        tail["next_cursor"] = ScanCursor(*of, page.next.partition, page.next.after, turn.digest, counted_rows).encode()
     if turn.asked.explain:
         tail["explain"] = page.explained(is_confined=turn.is_confined)
     head = {"store": store.name, **page.stamp, "lineage": store.lineage}
     if is_count:
-        return orjson.dumps({**head, "count": counted, **tail}, option=orjson.OPT_APPEND_NEWLINE)
+        return orjson.dumps({**head, "count": counted_rows, **tail}, option=orjson.OPT_APPEND_NEWLINE)
     windows = turn.asked.question.windows
     if windows is None:
         return page.body(head, tail)
