@@ -11,12 +11,13 @@ let next = 0;
 // Takes over what is drawn on the router: rows, title and time. The filter keeps what is typed, and the focus its place.
 async function load() {
   clearTimeout(next);
-  next = setTimeout(load, INTERVAL_MS);
   if (document.hidden) return;
   turn += 1;
   const mine = turn;
   const fresh = await drawn(location.href);
   if (mine !== turn) return;
+  // Only now: a slow answer, or none, would otherwise always be that of an older turn.
+  next = setTimeout(load, INTERVAL_MS);
   byId("live").dataset.state = fresh ? "live" : "silent";
   setText(byId("live"), fresh ? "live" : "no answer comes");
   if (fresh === null) return;

@@ -227,6 +227,18 @@ def test_the_overview_of_several_applications_has_no_barrier_and_fits_a_phone(
         assert violations(live.page, axe_source()) == []
 
 
+def test_the_overview_of_several_applications_says_that_no_answer_comes_and_goes_on_when_one_does(
+    browser: Browser,
+) -> None:
+    with fake_router() as own, shown(browser, f"{own.url}/fleet/admin/") as live:
+        said = live.page.locator("#live")
+        expect(said).to_have_text("live")
+        own.process.send_signal(signal.SIGSTOP)
+        expect(said).to_have_text("no answer comes")
+        own.process.send_signal(signal.SIGCONT)
+        expect(said).to_have_text("live")
+
+
 def test_no_text_can_become_markup(live: Shown) -> None:
     for sink in ("document.body.innerHTML = '<b>x</b>'", "document.write('<b>x</b>')"):
         with pytest.raises(Error, match="TrustedHTML"):
