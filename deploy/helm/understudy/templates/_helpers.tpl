@@ -212,7 +212,8 @@ redis://{{ include "understudy.fullname" . }}-valkey:6379/0
 {{- if or .Values.auth.existingSecret .Values.gossip.existingSecret .Values.redis.tls.existingSecret (include "understudy.hasCertificates" .) -}}yes{{- end -}}
 {{- end -}}
 
-{{/* The volume of these files: dict "root" $ "component" "node" "keys" (list "credentials.toml" ...), the keys of auth.existingSecret, if any. */}}
+{{/* The volume of these files: dict "root" $ "component" "node" "keys" (list "credentials.toml" ...), the keys of auth.existingSecret, if any.
+     A query has neither these nor certificates: who writes a job must not act as a router. */}}
 {{- define "understudy.secretVolume" -}}
 - name: secrets
   projected:
@@ -242,8 +243,10 @@ redis://{{ include "understudy.fullname" . }}-valkey:6379/0
             - {key: tls.key, path: tls.key}
             {{- end }}
       {{- end }}
+      {{- if ne .component "pipeline" }}
       {{- with include "understudy.tlsSources" (dict "root" .root "component" .component) | trim }}
       {{- . | nindent 6 }}
+      {{- end }}
       {{- end }}
 {{- end -}}
 
