@@ -107,7 +107,7 @@ class WatchedTask(SharedPart):
         before = self.view
         if view.version < before.version:
             return
-        compared: set[bytes] = set()
+        compared: set[NodeKey] = set()
         changed: list[tuple[NodeKey, bytes, bytes]] = []
         candidates = self._candidates(before, view, compared)
         step = self.reader.keys_at_once
@@ -132,16 +132,17 @@ class WatchedTask(SharedPart):
             feed.changed(news)
         return news
 
-    def _candidates(self, before: TaskView, view: TaskView, compared: set[bytes]) -> list[NodeKey]:
-        """Return the keys that may have changed and are not in `compared`, and put them there."""
+    def _candidates(self, before: TaskView, view: TaskView, compared: set[NodeKey]) -> list[NodeKey]:
+        """Return the keys that may have changed and are not in `compared`, and put them there.
+
+        A key that left and came back meanwhile is another object, read at the version before.
+        """
         keys = self.keys
         maybe = _may_have_changed(self.reader, before, view)
-        if maybe is None:
-            found = keys.keys() - compared
-        else:
-            found = set().union(*(keys.keys() & changes.keys() for changes in maybe)) - compared
-        compared |= found
-        return [keys[each] for each in found if each in keys]
+        rows = keys.keys() if maybe is None else set().union(*(keys.keys() & changes.keys() for changes in maybe))
+        found = [key for row in rows if (key := keys[row]) not in compared]
+        compared.update(found)
+        return found
 
     def _differing(self, keys: Sequence[NodeKey], view: TaskView) -> Iterator[tuple[NodeKey, bytes, bytes]]:
         """Yield the keys whose answer differs at a version, with the members of the new answer and its event."""
