@@ -307,11 +307,12 @@ class LookupsFirst(ABC):
         principal, keys = exchange.authorization
         keys = keys if keys.prefixes is None else NotingScope(keys.prefixes)
         try:
+            is_compact, has_longs_as_text = batch_form(query)
+            store = _store_of_batch(raw_path)
+            sent = await read()  # before it counts: who sends slowly takes no place from others
             self.begin()
             try:
-                is_compact, has_longs_as_text = batch_form(query)
-                store = _store_of_batch(raw_path)
-                asked, params = parse_batch(await read())
+                asked, params = parse_batch(sent)
                 body = await self.look_up_many(Batch(store, asked, params, keys, exchange, is_compact))
                 body = shown_batch(principal, body)
                 if has_longs_as_text:

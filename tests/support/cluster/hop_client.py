@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import http.client
-import socket
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import orjson
 from tests.support.cluster.served_node import Reply, ServedNode
 
-from understudy_node.questions.lookup.hop import SMALL_HOP_BYTES
 from understudy_shared.base.words import StoreName
 from understudy_shared.questions.lookup.hop import (
     CONTENT_TYPE,
@@ -116,16 +113,6 @@ def send(served: ServedNode, body: bytes, *, method: str = "POST") -> tuple[int,
         return response.status, response.headers.get_content_type(), response.read()
     finally:
         connection.close()
-
-
-@contextmanager
-def half_sent(served: ServedNode) -> Iterator[None]:
-    """A large hop whose body has not arrived yet, for as long as the block runs; the node has begun with it."""
-    with socket.create_connection(("127.0.0.1", served.node.host.port), timeout=_TIMEOUT_S) as connection:
-        connection.sendall(
-            f"POST {PATH} HTTP/1.1\r\nhost: n\r\ncontent-length: {SMALL_HOP_BYTES + 1}\r\n\r\nUSH1".encode()
-        )
-        yield
 
 
 def _whole(outcome: HopOutcome) -> dict[str, object]:

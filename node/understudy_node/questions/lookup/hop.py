@@ -343,16 +343,15 @@ class Hops:
             await send_reply(send, 200, replied, CONTENT_TYPE)
 
     async def _replied(self, method: str, receive: Receive) -> bytes | Problem:
-        problem = not_allowed(method, "POST") if method != "POST" else self._begin()
+        if method != "POST":
+            return not_allowed(method, "POST")
+        try:
+            body = await read_body(receive, max_bytes=MAX_HOP_BYTES)  # before it counts, as a batch
+        except UnderstudyError as error:
+            return problem_of(error)
+        problem = self._begin()
         if problem is not None:
             return problem
-        try:
-            body = await read_body(receive, max_bytes=MAX_HOP_BYTES)
-        except BaseException as error:
-            self._in_flight -= 1
-            if isinstance(error, UnderstudyError):
-                return problem_of(error)
-            raise
         hop = self._answered(body)
         try:
             return await _rest(hop, next(hop))

@@ -12,10 +12,9 @@ from pathlib import Path
 
 import pytest
 from tests.support.checkpoint.handmade import HandmadeCheckpoint
-from tests.support.cluster.hop_client import group_of, half_sent, hop, keys_of, refused_hop, request_of
+from tests.support.cluster.hop_client import group_of, hop, keys_of, request_of
 from tests.support.cluster.served_node import ServedNode, served_node
 from tests.support.spark.counting_query import WORDS
-from tests.support.spark.queries import wait_until
 
 from understudy_node.checkpoint.files import LocalFiles
 from understudy_node.questions.lookup.hop import SMALL_HOP_BYTES, Hops
@@ -185,16 +184,6 @@ def test_the_bound_is_measured_against_the_newest_end_that_the_router_heard_of(s
     _, (older,) = hop(served, request_of(served, group_of(served, keys), end_version=1))
     assert isinstance(older.body["lag"], dict)
     assert older.body["lag"]["offset_lag"] == 0
-
-
-def test_beyond_the_hops_that_may_be_in_flight_the_node_says_that_it_is_overloaded(tmp_path: Path) -> None:
-    checkpoint = HandmadeCheckpoint(tmp_path / "checkpoint").create().add(1)
-    with served_node(checkpoint.path, tmp_path / "data", max_in_flight=1) as served:
-        served.wait_for_version(1)
-        with half_sent(served):
-            wait_until(lambda: refused_hop(served, b"").status == 429, what="the first hop to be in flight")
-            reply = refused_hop(served, b"")
-        assert (reply.status, reply.problem) == (429, "overloaded")
 
 
 def test_a_small_hop_is_answered_without_asgi_and_a_large_one_by_it(

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Iterator, MutableMapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import orjson
 import pytest
@@ -22,6 +22,7 @@ from understudy_node.questions.lookup.hop import HOP_SLICE_KEYS, MAX_SPANS, Hops
 from understudy_node.questions.lookup.reads import Reads, find_everywhere
 from understudy_node.stores.lookup import StoreReader
 from understudy_shared.base.words import ApplicationId, Lineage, Role, StoreName
+from understudy_shared.http.edge import Send
 from understudy_shared.http.problems import Problem, refused
 from understudy_shared.questions.lookup.hop import (
     ABSENT,
@@ -44,6 +45,8 @@ from understudy_shared.reads.bounds import NO_BOUND, Bound, Refusal
 from understudy_shared.reads.tokens import Position
 from understudy_shared.spark.key_codec import ANY_PARTITION
 from understudy_shared.telemetry.spans import Attributes, Kind, Trace
+
+HOP_SCOPE = {"type": "http", "raw_path": PATH.encode(), "method": "POST"}
 
 
 async def nowhere(*_: object) -> None:
@@ -79,7 +82,7 @@ async def sent_by(hops: Hops, request: HopRequest) -> list[MutableMapping[str, A
     async def send(message: MutableMapping[str, Any]) -> None:
         sent.append(message)
 
-    await hops({"type": "http", "raw_path": PATH.encode(), "method": "POST"}, receive, send)
+    await hops(HOP_SCOPE, receive, send)
     return sent
 
 
@@ -117,6 +120,20 @@ async def test_a_long_hop_gives_the_loop_up_while_it_is_decoded_and_while_it_is_
         turns, outcomes = await turns_for(hops_of(node), one._replace(groups=[each] * MAX_HOP_KEYS))
         assert {outcome.kind for outcome in outcomes} == {kind}
         assert turns >= MAX_HOP_KEYS // HOP_SLICE_GROUPS + MAX_HOP_KEYS // HOP_SLICE_KEYS
+
+
+async def test_beyond_the_hops_that_may_be_in_flight_one_is_refused_and_a_body_that_comes_slowly_takes_no_place(
+    node: Node,
+) -> None:
+    hops = Hops(nowhere, Reads(node, StoreBounds()), order=None, max_in_flight=1)
+    slow = asyncio.ensure_future(hops(HOP_SCOPE, asyncio.Future, cast(Send, nowhere)))
+    long = asyncio.ensure_future(answered(hops, request_of(node, 10 * HOP_SLICE_KEYS)))
+    await asyncio.sleep(0)
+    sent = await sent_by(hops, request_of(node, 1))
+    assert (sent[0]["status"], orjson.loads(sent[1]["body"])["type"]) == (429, "overloaded")
+    assert len((await long).outcomes) == 10 * HOP_SLICE_KEYS
+    assert len((await answered(hops, request_of(node, 1))).outcomes) == 1
+    slow.cancel()
 
 
 async def test_a_hop_whose_deadline_passes_while_it_is_decoded_is_refused_as_a_whole(node: Node) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any, cast
 
 import orjson
@@ -15,7 +16,7 @@ from understudy.commands.reading import expanded
 from understudy_shared.auth.access import Access
 from understudy_shared.auth.principals import KeyScope
 from understudy_shared.base.words import ApplicationId, Lineage, StoreKind
-from understudy_shared.http.edge import App
+from understudy_shared.http.edge import App, Send
 from understudy_shared.http.problems import Problem, ProblemError, ProblemType
 from understudy_shared.questions.front import MAX_DIRECT_BYTES, LookupsFirst
 from understudy_shared.questions.lookup.batches import (
@@ -196,6 +197,19 @@ def test_a_batch_is_taken_from_the_protocol_or_goes_by_asgi(
     lookups = Lookups(cast(App, None), max_in_flight=1, requests=RequestCounts())
     answers = Answers(batches=lookups, access=access)
     assert (answers.batch(target, size_bytes, headers, lambda *_: None) is not None) is taken
+
+
+async def test_a_batch_whose_body_comes_slowly_takes_no_place_from_others() -> None:
+    lookups = Lookups(cast(App, None), max_in_flight=1, requests=RequestCounts())
+    scope = {"type": "http", "http_version": "1.0", "method": "POST", "raw_path": b"/v1/stores/s/lookup"}
+    scope |= {"query_string": b"", "headers": []}
+    slow = asyncio.ensure_future(lookups(scope, asyncio.Future, cast(Send, None)))
+    await asyncio.sleep(0)
+    assert not slow.done()
+    lookups.begin()
+    with pytest.raises(ProblemError, match="in flight"):
+        lookups.begin()
+    slow.cancel()
 
 
 REFUSED = Problem(ProblemType.NO_ACCEPTABLE_REPLICA, "no replica may answer", where="bounds")
