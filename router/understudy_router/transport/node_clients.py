@@ -123,7 +123,8 @@ class NodeClients:
         """Close unused clients, for ever; this is a task of its own, because closing one may take seconds."""
         while True:
             await asyncio.sleep(SWEEP_S)
-            for place, client in self._unused(self._clock.monotonic_ms()):
+            while unused := self._unused(self._clock.monotonic_ms()):  # again after each: a read may use one meanwhile
+                place, client = unused[0]
                 del self._clients[place]
                 # The node may have a newer client, at another address.
                 if self._newest.get(client.node_id) is client:

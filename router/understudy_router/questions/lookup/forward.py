@@ -325,8 +325,8 @@ class Read:
                     self._plan(again)
                 for attempt, reply in replies:
                     self._on_reply(attempt, reply)
-                self._send()
                 self._drop_answered()
+                self._send()
             return self.results
         finally:
             self._arrivals.close()
@@ -447,13 +447,13 @@ class Read:
             return
         failed = self._keep(attempt, reply)
         for partition in attempt.partitions:
-            plan, rejection = self._plans[partition], failed.get(partition)
-            plan.ended(attempt, rejection)
+            rejection = failed.get(partition)
             if rejection is not None:
+                self._plans[partition].ended(attempt, rejection)
                 self._count(partition, attempt.candidate, rejection)
                 self._try_next(partition, rejection.reason)
-            elif plan.asked and plan.is_over:  # another part of its keys, sent to the same node, failed before
-                self._try_next(partition, plan.asked[-1][1].reason)
+            else:
+                self._end_well(attempt, partition)
 
     def _keep(self, attempt: Attempt, reply: Outcomes) -> Mapping[int, Rejection]:
         """Store answers and readers' mistakes; return why the other keys have no answer, by partition."""
@@ -495,6 +495,13 @@ class Read:
         for half in (attempt.indexes[:middle], attempt.indexes[middle:]):
             self._send_to(attempt.candidate, half, alone=True)
 
+    def _end_well(self, attempt: Attempt, partition: int) -> None:
+        """Note that an attempt needs no other one for its keys of a partition."""
+        plan = self._plans[partition]
+        plan.ended(attempt)
+        if plan.asked and plan.is_over:  # other keys of the partition, in attempts of their own, failed before
+            self._try_next(partition, plan.asked[-1][1].reason)
+
     def _drop_answered(self) -> None:
         """Cancel attempts if others answered all their keys."""
         kinds = self.results.kinds
@@ -502,6 +509,8 @@ class Read:
             if not any(kinds[index] == OPEN for index in attempt.indexes):
                 attempt.client.drop(attempt.request)
                 self._attempts.discard(attempt)
+                for partition in attempt.partitions:
+                    self._end_well(attempt, partition)
 
     def _ids(self, partition: int) -> Mapping[str, object]:
         return {"store": self.route.name, "partition": partition, **ids_of(self.trace)}

@@ -186,19 +186,21 @@ class MissedChanges:
 
     async def _run(self, feed: WatchFeed, route: Callable[[], StoreRoute], after: Position) -> None:
         place = (feed, after)
+        asked: list[_Asked] = []
         try:
             while asked := self._asked.pop(place, []):
                 while asked:
-                    asked = await self._answered(
-                        feed, route(), after, [each for each in asked if not each.answer.done()]
-                    )
+                    asked = await self._answered(feed, route, after, [each for each in asked if not each.answer.done()])
+        except Exception as error:
+            _refuse([*asked, *self._asked.pop(place, ())], error)
+            raise
         finally:
             del self._running[place]
 
     async def _answered(
-        self, feed: WatchFeed, route: StoreRoute, after: Position, asked: Sequence[_Asked]
+        self, feed: WatchFeed, route: Callable[[], StoreRoute], after: Position, asked: Sequence[_Asked]
     ) -> list[_Asked]:
-        """Answer the watchers whose keys fit into a call. Return the others."""
+        """Answer the watchers whose keys fit into a call, also when their store is gone. Return the others."""
         at: dict[FeedKey, int] = {}
         mine: list[_Asked] = []
         for each in asked:
@@ -211,13 +213,10 @@ class MissedChanges:
         last, counts = heard.version, [[heard.changes_shown(key) for key in each.keys] for each in mine]
         keys = [WatchKey(partition, key.row, key.printed) for key in at]
         try:
-            reply = await self._forwarder.missed(route, MissedHop(feed.of, keys, after, last))
+            reply = await self._forwarder.missed(route(), MissedHop(feed.of, keys, after, last))
             found, reached = _read(reply)
         except UnderstudyError as error:
             _refuse(mine, error)
-        except Exception as error:
-            _refuse(mine, error)
-            raise
         else:
             for each, count in zip(mine, counts, strict=True):
                 entries = [

@@ -132,6 +132,30 @@ async def test_of_a_failure_and_a_delay_in_one_turn_the_next_candidate_gets_its_
     assert read.result().bodies == [b"A", b"B", b"C", b"D"]
 
 
+async def test_when_halves_of_a_batch_fail_after_others_were_answered_by_a_hedge_the_next_candidate_is_asked() -> None:
+    """An attempt that is not needed any more keeps no read waiting."""
+    nodes = Nodes({0: "ACD"})
+    first, hedge, last = (nodes.clients[each].requests for each in "ACD")
+    async with asyncio.timeout(30), asyncio.TaskGroup() as tasks:
+        read = tasks.create_task(forwarder(nodes).look_up_many(ROUTE, NO_BOUND, HopKeys([0, 0], [b"a", b"c"])))
+        await turns()
+        for sent in (first, hedge):
+            sent[0].finish(HopFailure(WireError.TOO_LARGE, ""))
+            await turns()
+            for half in first[1:]:
+                half.report_delay(Delay.SLOW)
+            await turns()
+        assert (nodes.asked("A"), nodes.asked("C")) == ([[b"a", b"c"], [b"a"], [b"c"]],) * 2
+        first[1].finish(outcomes([b"A"]))
+        await turns()
+        for half in (first[2], hedge[2]):
+            half.finish(HopFailure(WireError.TIMEOUT, ""))
+        await turns()
+        assert nodes.asked("D") == [[b"c"]]
+        last[0].finish(outcomes([b"C"]))
+    assert read.result().bodies == [b"A", b"C"]
+
+
 async def test_a_read_waits_a_moment_for_replicas_that_all_open_their_state_as_after_a_rewind() -> None:
     nodes = Nodes()
     client = nodes.clients["B"]

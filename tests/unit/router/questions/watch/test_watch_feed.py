@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import cast
+from unittest.mock import Mock
 
 import pytest
 from hypothesis import given, settings
@@ -22,6 +23,7 @@ from understudy_router.forwarding import context
 from understudy_router.forwarding.context import ReadContext
 from understudy_router.questions.watch import feed as watch_feed
 from understudy_router.questions.watch.feed import WatchFeed
+from understudy_router.questions.watch.service import MissedChanges
 from understudy_router.routing.choose import Choice
 from understudy_shared.auth.cluster_secret import ClusterIdentity
 from understudy_shared.base.words import ApplicationId, HostInfo, Lineage
@@ -39,7 +41,7 @@ from understudy_shared.questions.watch.hop import (
 )
 from understudy_shared.questions.watch.streams import WatchEndedError, WatchStream
 from understudy_shared.reads.bounds import EVERYTHING
-from understudy_shared.reads.tokens import Position
+from understudy_shared.reads.tokens import Position, decode_position
 
 IDENTITY = ClusterIdentity(None, "flights")
 HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\n"
@@ -466,3 +468,17 @@ async def test_what_no_node_sends_is_a_bad_reply(reply: bytes) -> None:
             await calls.begin(host, "/watch", b"{}", accept="text/event-stream", limit_s=5.0)
         await has_ended.wait()
         await calls.close()
+
+
+async def test_watchers_that_come_back_are_refused_when_their_store_goes_meanwhile() -> None:
+    gone = Problem(ProblemType.UNKNOWN_STORE, "there is no such store")
+
+    def route() -> StoreRoute:
+        raise ProblemError(gone)
+
+    feed = Mock(heard=Mock(version=4), of=Mock(partition=0))
+    missed = MissedChanges(Mock())
+    asked = [missed.since(feed, route, (), decode_position(token(3))) for _ in range(2)]
+    for refused in await asyncio.gather(*asked, return_exceptions=True):
+        assert isinstance(refused, ProblemError)
+        assert refused.problem is gone
