@@ -29,6 +29,9 @@ from understudy_shared.bus.messages import NEWEST, SeenCommit
 MAX_RECORDS = 4096
 """Number of cached versions. Spark retains 100 commits by default; a record is about 1 KiB plus its unique ids."""
 
+MAX_UNIQUE_IDS = 100_000
+"""Number of unique ids in all cached records, about 15 MB: format v2 has one for each store partition of a version."""
+
 MAX_PURGED = 4096
 """Number of versions cached as purged: readers may send any old position."""
 
@@ -54,6 +57,12 @@ class CommitRecord:
         if self.committed_at_us < 1:
             return None
         return SeenCommit(version=self.version, committed_at_us=self.committed_at_us, digest=self.digest)
+
+    @property
+    def unique_ids(self) -> int:
+        """The number of its unique ids; 0 in format v1."""
+        operators = (self.commit.unique_ids or {}).values()
+        return sum(len(stores) for partitions in operators for stores in partitions)
 
     def unique_id(self, operator_id: int, partition: int, store_index: int) -> str | None:
         """Format v2: the id of the attempt that won this version; None in format v1."""
@@ -82,6 +91,8 @@ class CommitHistory:
         self.taken_back = taken_back or {}
         self._files = files
         self._records: OrderedDict[int, CommitRecord] = OrderedDict()
+        self._unique_ids = 0
+        """Number of unique ids in the cached records."""
         self._purged: OrderedDict[int, None] = OrderedDict()
         self._times_us: dict[int, int] = {}
         """The commit times that `newest_at` has read, by version: of retained versions only."""
@@ -96,9 +107,13 @@ class CommitHistory:
         read = self._read(version)
         if read is not None:
             with self._lock:
-                self._records[version] = read
-                while len(self._records) > MAX_RECORDS:
-                    self._records.popitem(last=False)
+                if version not in self._records:  # another thread may have read it meanwhile
+                    self._records[version] = read
+                    self._unique_ids += read.unique_ids
+                while len(self._records) > 1 and (
+                    len(self._records) > MAX_RECORDS or self._unique_ids > MAX_UNIQUE_IDS
+                ):
+                    self._unique_ids -= self._records.popitem(last=False)[1].unique_ids
         return read
 
     def nearest(self, version: int) -> CommitRecord:

@@ -111,6 +111,9 @@ log = logging.getLogger(__name__)
 Steps = Generator[None, None, None]
 T = TypeVar("T")
 
+OVERLAY_WHILE_BEHIND = 4
+"""The multiple of the budget that changes in memory may take while a store is behind: each spill writes all of them."""
+
 DAMAGE = (CorruptFileError, UnsupportedError)
 """Errors of a file that is truncated, overwritten, or of a newer Spark: only another file helps."""
 
@@ -155,6 +158,11 @@ class StoreReplica:
     def over_budget(self) -> bool:
         """Whether the changes since the base take more memory than `overlay_max_bytes`."""
         return self.view is not None and self.view.overlay_bytes > self._around.overlay_max_bytes
+
+    @property
+    def far_over_budget(self) -> bool:
+        """Whether they take so much more that they cannot wait until the store has caught up."""
+        return self.view is not None and self.view.overlay_bytes > OVERLAY_WHILE_BEHIND * self._around.overlay_max_bytes
 
     @property
     def damage(self) -> CorruptFileError | None:

@@ -99,6 +99,8 @@ class TaskStores:
         for store in self._stores:
             if store.outgrown:
                 return release_tiers(store.outgrown)
+            if store.far_over_budget:
+                return store.shrink()
         last = min(self._stores, key=lambda store: store.version)
         if last.view is None:
             return last.restore(target)

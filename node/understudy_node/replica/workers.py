@@ -469,7 +469,7 @@ class WorkSchedule:
             shows_end = view is not None and view.version == end_version
             is_at_rest = is_at_rest and shows_end and not behind and replica.error is None
             if view is not None and (behind or replica.progress.is_limited):
-                history.commit_time_ns(view.version + 1)  # cached: lookups compute time lag from it
+                _learn_next(history, view.version, end_version)
             if behind:
                 if replica.error is None or retry:
                     due.append(replica)
@@ -480,6 +480,12 @@ class WorkSchedule:
         self._next_retry_ms = next_look_ms if retry else min(self._next_retry_ms, next_look_ms)
         if prefetch:
             self._next_prefetch_ms = now_ms + prefetch_interval_ms(len(replicas))
+
+
+def _learn_next(history: CommitHistory, version: int, end_version: int) -> None:
+    """Read the commit time after a version, once: lookups compute the time lag from it."""
+    if version < end_version and not history.is_commit_time_learned(version + 1):
+        history.learn_commit_time(version + 1)
 
 
 def prefetch_interval_ms(tasks: int) -> float:

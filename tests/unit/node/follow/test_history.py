@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from tests.support.checkpoint import bytes as spark
 from tests.support.spark.commits import InterruptedFiles, SparkCommits
 
 from understudy_node.checkpoint.files import LocalFiles
@@ -105,3 +106,15 @@ def test_the_cache_keeps_a_bounded_number_of_records_and_forgets_the_oldest(quer
     assert files.looks == looks
     record_of(history, 1)
     assert files.looks > looks
+
+
+def test_the_cache_keeps_a_bounded_number_of_unique_ids(query: SparkCommits, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A query with many partitions has hundreds of them in each commit."""
+    for batch in range(3):
+        ids = {"0": [["a"], ["b"]], "1": [["c", "d"], ["e", "f"]]}
+        (query.root / "commits" / str(batch)).write_bytes(spark.commit(batch, unique_ids=ids))
+    monkeypatch.setattr("understudy_node.follow.history.MAX_UNIQUE_IDS", 12)
+    history = CommitHistory(LocalFiles(query.root))
+    for version in (1, 2, 3, 3):
+        record_of(history, version)
+    assert [history.known_commit_time_ns(version) is not None for version in (1, 2, 3)] == [False, True, True]

@@ -28,6 +28,7 @@ from understudy_node.replica.local_bases import (
     restore,
     usable_again,
 )
+from understudy_node.replica.store_replica import OVERLAY_WHILE_BEHIND, Steps, StoreReplica
 from understudy_node.replica.task import TaskReplica
 from understudy_shared.base.errors import CorruptFileError, UnderstudyError, VanishedError
 from understudy_shared.base.words import ApplicationId, Lineage, ReplicaState, TaskId
@@ -241,3 +242,23 @@ def test_what_earlier_lives_of_an_application_left_is_removed(tmp_path: Path) ->
     bases.keep_lineage(application_id, Lineage("new"))
     assert not old.exists()
     assert new.exists()
+
+
+def test_changes_go_to_disk_while_a_store_catches_up_not_only_when_it_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A node that was away for a hundred versions would hold all of their changes in memory."""
+    in_memory: list[int] = []
+    advance = StoreReplica.advance
+
+    def watched(self: StoreReplica, target: int) -> Steps:
+        assert self.view is not None
+        in_memory.append(self.view.overlay_bytes)
+        return advance(self, target)
+
+    monkeypatch.setattr(StoreReplica, "advance", watched)
+    checkpoint = HandmadeCheckpoint(tmp_path / "checkpoint", partitions=1).create().add(*range(1, 7))
+    with followed_node(checkpoint.path, tmp_path / "data", overlay_max_bytes=1) as node:
+        wait_to_hold(node, "0_0", version=6)
+    assert len(in_memory) >= 6
+    assert max(in_memory) <= OVERLAY_WHILE_BEHIND

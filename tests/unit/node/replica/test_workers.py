@@ -239,10 +239,14 @@ class World:
         self.workers = SubmittedSteps()
         workers: Any = self.workers
         self.schedule = WorkSchedule(workers, retry_ms=RETRY_MS)
+        self.learned: list[int] = []
+        """The versions whose commit times were read."""
 
     def poll(self, *replicas: Replica, end: int = 1, batch: bool = False, now_ms: float = 0.0) -> None:
         found: Any = list(replicas)
-        history: Any = SimpleNamespace(commit_time_ns=lambda version: None)
+        history: Any = SimpleNamespace(
+            is_commit_time_learned=self.learned.__contains__, learn_commit_time=self.learned.append
+        )
         self.schedule.hand_out(found, history, end_version=end, batch_in_progress=batch, now_ms=now_ms)
 
 
@@ -271,6 +275,18 @@ def test_while_every_replica_shows_the_end_they_are_looked_at_more_seldom() -> N
     world.poll(one, two, now_ms=2 * LOOKS_AT_REST * RETRY_MS)
     world.poll(one, two, now_ms=2 * LOOKS_AT_REST * RETRY_MS + RETRY_MS)
     assert one.looks == 4, "one that is not at the end, whatever holds it up, is looked at as often as ever"
+
+
+def test_the_commit_time_after_a_version_that_is_shown_is_read_once_for_all_and_never_beyond_the_end() -> None:
+    """Also of one that was purged: storage would be asked for each replica again and again."""
+    world, replicas = World(), [Replica() for _ in range(3)]
+    for replica in replicas:
+        replica.is_behind, replica.view = True, SimpleNamespace(version=4)
+    world.poll(*replicas, end=4)
+    assert world.learned == []
+    world.poll(*replicas, end=7, now_ms=1)
+    world.poll(*replicas, end=8, now_ms=2)
+    assert world.learned == [5]
 
 
 def test_a_replica_that_is_behind_gets_work_and_one_that_failed_only_when_it_is_tried_again() -> None:
