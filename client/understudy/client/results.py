@@ -303,8 +303,9 @@ class WatchEvent(Found[V]):
 
     `kind` is `snapshot` (the value at the beginning), `value`, `deleted`, `coalesced` (changes that do not come one by
     one), `reset` (the query's history was created anew or rewound, so all events before mean nothing any more), or,
-    where they are asked for, `version` (all changes up to it have come). `position` is after this event and all before
-    it, so another watch can resume there; it is `None` until the server has sent one. Changes of a store are `value`,
+    where they are asked for, `version` (all changes up to it have come). `position` is after all events
+    before it, and of a single key after this one, so another watch can resume there: of several keys, this event and
+    some after it come again. It is `None` until the server has sent one. Changes of a store are `value`,
     `deleted` and `version`; their position is the previous version's.
     """
 

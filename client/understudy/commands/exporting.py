@@ -40,6 +40,7 @@ from understudy.terminal.export_files import (
 from understudy.typed.frames import CutError
 from understudy_shared.base.errors import UnderstudyError
 from understudy_shared.questions.scan.question import decode_scan_cursor
+from understudy_shared.reads.bound_parsing import LAG_PARAMETERS
 
 FORMATS: Mapping[str, tuple[str, ReadStream, Callable[[BinaryIO], Written]]] = {
     "ndjson": ("ndjson", read_ndjson, Written),
@@ -171,11 +172,11 @@ class _Export:
             return
         if self._file is None:
             raise _told(error) from None
+        self._written.restart()  # first: what it still has to write, it writes now
         self._file.seek(0)
         self._file.truncate()
-        self._written.restart()
         self._progress.restart()
-        for name in ("version", "at", "min_position", "cursor"):
+        for name in ("version", "at", "min_position", "cursor", *LAG_PARAMETERS):
             self._question.pop(name, None)
         self._question["snapshot"] = self._position
 

@@ -272,7 +272,7 @@ def _wait_until_empty(
 ) -> None:
     deadline, last, shown = time.monotonic() + within_s, "", printable(node_id)
     while True:
-        waiting = [each for each in applications if not each.look(server, node_id)]
+        waiting = _not_empty_yet(server, node_id, applications, deadline)
         line = progress_line(node_id, [each.member for each in (waiting or applications)])
         holding = [each for each in waiting if tasks_left(each.member)]
         away = next((each.bus_fault for each in holding if each.bus_fault), "")
@@ -298,6 +298,21 @@ def _wait_until_empty(
         if time.monotonic() > deadline:
             fix = "It goes on by itself; understudy lag shows who could take its tasks. Other nodes must be running"
             raise _not_drained(f"it was not drained within {within_s:g} s: {line}", fix)
+        time.sleep(LOOK_EVERY_S)
+
+
+def _not_empty_yet(
+    server: Server, node_id: str, applications: list[_Application], deadline: float
+) -> list[_Application]:
+    """Return the applications that still wait. Ask again while there is no answer: a router that restarts has one soon,
+    and the node drains meanwhile. Raises the CommandError at the deadline.
+    """
+    while True:
+        try:
+            return [each for each in applications if not each.look(server, node_id)]
+        except CommandError as refused:
+            if refused.exit_code is ExitCode.USAGE or time.monotonic() > deadline:
+                raise
         time.sleep(LOOK_EVERY_S)
 
 

@@ -20,8 +20,10 @@ from understudy.calls.credentials import FIXES, client_context
 from understudy.calls.http_client import in_flags, place_in_flags
 from understudy.calls.options import ServerOptions, given_bounds, server_options
 from understudy.client.errors import (
+    BadReplyError,
     BadRequestError,
     ServerProblemError,
+    UnknownApplicationError,
     UnknownStoreError,
     UnreachableError,
     UsageError,
@@ -295,11 +297,18 @@ def exit_codes() -> Iterator[None]:
 
 def _exit_code(error: UnderstudyError) -> ExitCode:
     match error:
+        case BadReplyError() | MemoryLimitError():
+            return ExitCode.REFUSED
         case UnreachableError():
             return ExitCode.UNREACHABLE
-        case MemoryLimitError():
-            return ExitCode.REFUSED
-        case SqlError() | UsageError() | BadRequestError() | UnknownStoreError() | BadSizeError():
+        case (
+            SqlError()
+            | UsageError()
+            | BadRequestError()
+            | UnknownApplicationError()
+            | UnknownStoreError()
+            | BadSizeError()
+        ):
             return ExitCode.USAGE
         case _:
             return ExitCode.REFUSED

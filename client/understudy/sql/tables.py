@@ -45,6 +45,7 @@ from understudy_shared.spark.types import (
     StructType,
     TimestampNtzType,
     TimestampType,
+    unique_names,
 )
 
 Path = tuple[int, ...]
@@ -194,8 +195,8 @@ class Table:
         for index in path[1:]:
             if not isinstance(spark_type, StructType):
                 return None
-            field = spark_type.fields[index]
-            names, spark_type = (*names, field.name), field.type
+            fields = spark_type.fields
+            names, spark_type = (*names, unique_names(each.name for each in fields)[index]), fields[index].type
         return Place(_full(names), names[0], spark_type, names[1:]) if self._can_name(names) else None
 
     def _can_name(self, path: Sequence[str]) -> bool:

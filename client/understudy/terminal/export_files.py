@@ -43,7 +43,8 @@ class Written:
             self._writer.close()
 
     def restart(self) -> None:
-        """Forget what was written; the file is empty."""
+        """End what was written; the file is emptied afterwards."""
+        Written.finish(self)
         self._writer = None
 
 

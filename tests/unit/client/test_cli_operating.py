@@ -18,6 +18,8 @@ from understudy.terminal.exits import ExitCode
 from understudy.terminal.lag_reports import SORTS, arranged
 from understudy.terminal.reports import explain_page
 
+STARTING = Canned(b'{"type":"not-initialised","title":"t","status":503,"detail":"nothing is known yet"}', 503, PROBLEM)
+"""The answer of a router that has just started."""
 OK: dict[str, Any] = {"symptom": "", "impact": "", "cause": "", "action": "", "runbook": None, "affected": []}
 
 
@@ -59,8 +61,7 @@ def test_a_node_that_is_safe_to_stop_ends_with_zero_and_one_that_is_not_with_wha
 
 def test_safe_to_stop_asks_again_until_it_is_yes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("understudy.commands.operating.ASK_EVERY_S", 0)
-    away = {"type": "not-initialised", "title": "t", "status": 503, "detail": "nothing is known yet"}
-    replies = (Canned(json.dumps(away).encode(), 503, PROBLEM), answer(safe=False, lost=1), answer(safe=True))
+    replies = (STARTING, answer(safe=False, lost=1), answer(safe=True))
     result, asked = run(["safe-to-stop", "n", "--within-s", "60"], *replies)
     assert (result.exit_code, result.stdout) == (ExitCode.OK, "yes: because\n")
     assert len(asked) == 3
@@ -71,8 +72,7 @@ def test_safe_to_stop_gives_the_last_answer_when_its_time_is_over(monkeypatch: p
     result, asked = run(["safe-to-stop", "n", "--within-s", "0.3"], answer(safe=False, lost=1))
     assert result.exit_code == ExitCode.REFUSED
     assert len(asked) > 1
-    away = {"type": "not-initialised", "title": "t", "status": 503, "detail": "nothing is known yet"}
-    result, _ = run(["safe-to-stop", "n", "--within-s", "0.3"], Canned(json.dumps(away).encode(), 503, PROBLEM))
+    result, _ = run(["safe-to-stop", "n", "--within-s", "0.3"], STARTING)
     assert (result.exit_code, result.stderr) == (ExitCode.REFUSED, "error: nothing is known yet\n")
 
 
@@ -157,12 +157,13 @@ DRAINING = Canned(b'{"node_id":"node-1","draining":true}', 202)
 
 
 def test_drain_asks_the_router_and_shows_the_tasks_that_are_left_until_none_is() -> None:
+    """A router that starts anew meanwhile ends no drain: who stops the node next would stop it too early."""
     empty = left("draining", active=0)
-    reports = [left("serving", active=5), left("draining", active=3, standby=2), empty, empty]
+    reports = [left("serving", active=5), STARTING, left("draining", active=3, standby=2), empty, empty]
     result, asked = run(["drain", "node-1"], DRAINING, *reports)
     assert result.exit_code == ExitCode.OK
     assert asked[0] == ("POST /admin/v1/nodes/node-1/drain", b'{"drain":true}')
-    assert [target for target, _ in asked[1:]] == ["GET /admin/v1/lag"] * 4
+    assert [target for target, _ in asked[1:]] == ["GET /admin/v1/lag"] * 5
     assert result.stdout.splitlines() == [
         "node-1 is serving: 5 active, 0 standby, 0 warmup",
         "node-1 is draining: 3 active, 2 standby, 0 warmup",

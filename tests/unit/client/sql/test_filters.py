@@ -19,6 +19,7 @@ KEY = struct(k=t.StringType(), n=t.LongType())
 VALUE = struct(
     d=t.DoubleType(), dec=t.DecimalType(10, 2), day=t.DateType(), ts=t.TimestampType(), raw=t.BinaryType(),
     low=t.StringType("UTF8_LCASE"), n=t.LongType(), w=struct(start=t.TimestampType()),
+    both=t.StructType((t.Field("id", t.LongType()), t.Field("id", t.LongType()))),
 )  # fmt: skip
 (TABLE,) = tables_of([entry_of(VALUE, KEY)]).values()
 UTC = pa.timestamp("us", tz="UTC")
@@ -34,6 +35,7 @@ SCHEMA = pa.schema(
         "low": pa.string(),
         "value.n": pa.int64(),
         "w": pa.struct([("start", UTC)]),
+        "both": pa.struct([("id", pa.int64()), ("id_2", pa.int64())]),
         "took": pa.duration("us"),
     }
 )
@@ -55,6 +57,7 @@ def access(expression: pc.Expression) -> Access:
         (F("ts") >= pa.scalar(-1, UTC), [("value.ts", ">=", "1969-12-31T23:59:59.999999Z")]),
         (F("raw") == b"\x00a", [("value.raw", "=", "AGE=")]),
         (pc.field("w", "start") < pa.scalar(0, UTC), [("value.w.start", "<", "1970-01-01T00:00:00.000000Z")]),
+        (pc.field("both", "id_2") == 5, [("value.both.id_2", "=", 5)]),
         (F("k").isin(["a", "b"]), [("key.k", "in", ["a", "b"])]),
         (
             pc.if_else(F("k").is_valid(), F("k").isin(["a", "b"]), pa.scalar(None, pa.bool_())),

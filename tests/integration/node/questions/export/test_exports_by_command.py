@@ -20,6 +20,7 @@ from tests.support.oracle.scanned import scanned
 
 from understudy.commands import exporting
 from understudy.commands.group import cli
+from understudy.terminal import export_files
 from understudy.terminal.exits import ExitCode
 from understudy_node.questions.export import service as node_exports
 
@@ -86,9 +87,25 @@ def test_an_export_goes_on_after_each_broken_connection(form: str, node: ServedN
     """Q11: connections break after more and more bytes, as those through a failing proxy do."""
     out = tmp_path / f"rows.{form}"
     with cutting(node.port, at=[500, 700, 900, 1_500, 2_500, 4_000]) as proxy:
-        result = exported(proxy.port, out)
+        result = exported(proxy.port, out, "--max-lag", "5")
         assert result.exit_code == 0, result.output
         assert proxy.connections > 1
+    assert rows_of(out) == expected(node)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_an_export_without_cursors_begins_its_file_again(
+    form: str, node: ServedNode, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nodes give none to readers who may see some keys only."""
+    asked, read, make = exporting.FORMATS[form]
+    without = (asked, lambda body: (piece._replace(cursor=None) for piece in read(body)), make)
+    monkeypatch.setitem(exporting.FORMATS, form, without)
+    monkeypatch.setattr(export_files, "GROUP_BYTES", 1)
+    out = tmp_path / f"rows.{form}"
+    with cutting(node.port, at=[500 if form == "csv" else 2_000]) as proxy:
+        result = exported(proxy.port, out)
+        assert (result.exit_code, proxy.connections) == (0, 2), result.output
     assert rows_of(out) == expected(node)
 
 
