@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from operator import itemgetter
-from typing import TypeVar, get_args
+from typing import Any, TypeVar, get_args
 
 from understudy_aligned.inputs.records import NO_TIME_MS, Cursor, TopicPartition
 from understudy_aligned.options import AlignedOptions, Undecodable, rule_texts
@@ -68,6 +68,10 @@ class SourceOffset:
     undecodable: int = 0
     """Poison records since the checkpoint began."""
 
+    begins: Mapping[TopicPartition, Cursor] | None = None
+    """The beginning of the first batch, in the end of that batch only. Spark does not log it: until that batch is
+    committed, it asks again at each restart where a new checkpoint begins."""
+
     @property
     def read_topics(self) -> frozenset[str]:
         """The topics that may have had records in a batch: those with a position, once there was a batch."""
@@ -79,18 +83,13 @@ class SourceOffset:
 
         Equal offsets give equal text, whatever the order of their cursors.
         """
-        at = _by_topic(
-            {
-                place: [cursor.offset, cursor.ordinal, None if cursor.time_ms == NO_TIME_MS else cursor.time_ms]
-                for place, cursor in self.cursors.items()
-            }
-        )
+        begins = {} if self.begins is None else {"begins": _cursors_json(self.begins)}
         records_of = {"records_of": _by_topic(self.records_of)} if self.records_of else {}
         counts = {name: getattr(self, name) for name in _COUNTS}
         reached = {} if self.stream_time_ms == NO_TIME_MS else {"stream_time_ms": self.stream_time_ms}
         ids = {"topic_ids": dict(sorted(self.topic_ids.items()))} if self.topic_ids else {}
-        begin = {"understudy": FORMAT, "fingerprint": dict(self.fingerprint), "at": at}
-        return {**begin, **counts, **records_of, **ids, **reached}
+        begin = {"understudy": FORMAT, "fingerprint": dict(self.fingerprint), "at": _cursors_json(self.cursors)}
+        return {**begin, **begins, **counts, **records_of, **ids, **reached}
 
     @classmethod
     def from_json(cls, found: object) -> SourceOffset:
@@ -104,7 +103,8 @@ class SourceOffset:
         try:
             return cls(
                 fingerprint=found["fingerprint"],
-                cursors={place: _cursor(*cursor) for place, cursor in _by_place(found["at"])},
+                cursors=_cursors(found["at"]),
+                begins=_cursors(found["begins"]) if "begins" in found else None,
                 records_of={place: int(count) for place, count in _by_place(found.get("records_of", {}))},
                 topic_ids={topic: str(each) for topic, each in found.get("topic_ids", {}).items()},
                 stream_time_ms=int(found.get("stream_time_ms", NO_TIME_MS)),
@@ -118,6 +118,15 @@ class SourceOffset:
             ) from damage
 
 
+def _cursors_json(cursors: Mapping[TopicPartition, Cursor]) -> Mapping[str, object]:
+    return _by_topic(
+        {
+            place: [cursor.offset, cursor.ordinal, None if cursor.time_ms == NO_TIME_MS else cursor.time_ms]
+            for place, cursor in cursors.items()
+        }
+    )
+
+
 def _by_topic(values: Mapping[TopicPartition, T]) -> dict[str, dict[str, T]]:
     found: dict[str, dict[str, T]] = {}
     for place, value in sorted(values.items(), key=itemgetter(0)):
@@ -129,6 +138,10 @@ def _by_place(values: Mapping[str, Mapping[str, T]]) -> Iterator[tuple[TopicPart
     for topic, partitions in values.items():
         for partition, value in partitions.items():
             yield TopicPartition(topic, int(partition)), value
+
+
+def _cursors(found: Mapping[str, Mapping[str, Iterable[Any]]]) -> dict[TopicPartition, Cursor]:
+    return {place: _cursor(*cursor) for place, cursor in _by_place(found)}
 
 
 def _cursor(offset: str, ordinal: int, time_ms: int | None) -> Cursor:

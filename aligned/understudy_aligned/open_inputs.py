@@ -13,16 +13,14 @@ from __future__ import annotations
 
 import logging
 import os
+from bisect import bisect_right
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
-import pyarrow as pa
-import pyarrow.compute as pc
-
 from understudy_aligned.inputs.protocol import DataLostError, Input, InputConfig, RangeReader
-from understudy_aligned.inputs.records import Chunk, Cursor, TopicPartition, scalar, to_numpy
+from understudy_aligned.inputs.records import Chunk, Cursor, TopicPartition
 from understudy_aligned.options import AlignedOptions
 from understudy_shared.base.errors import SettingsError
 
@@ -218,27 +216,25 @@ def _ask(
 
 
 def is_at(cursor: Cursor, end: Cursor) -> bool:
-    """Whether a reader at `cursor` has reached `end`."""
-    return end.offset in ("", cursor.offset) or cursor.ordinal >= end.ordinal > 0
+    """Whether a reader at `cursor` has surely reached `end`, without asking: seeking and fetching find what is lost."""
+    return cursor.offset == end.offset
 
 
 def up_to(chunk: Chunk, end: Cursor) -> tuple[Chunk | None, bool]:
     """Return the part of a chunk up to `end` (None if empty), and whether the chunk reaches it.
 
-    The end is found by its offset, or by its ordinal if that record no longer exists.
+    Offsets are compared, because the record at `end` may not exist any more, and ordinals continue after a loss.
     """
-    if not end.offset:
-        return None, True
-    counts = [chunk.rows.num_rows]
-    at = pc.index(chunk.rows.column("offset"), scalar(end.offset, pa.string())).as_py()
-    if at >= 0:
-        counts.append(at + 1)
-    ordinals = to_numpy(chunk.rows.column("ordinal"))
-    if end.ordinal > 0 and ordinals[-1] >= end.ordinal - 1:
-        counts.append(ordinals.searchsorted(end.ordinal))
-    count = int(min(counts))
+    offsets, last = chunk.rows.column("offset"), _place_of(end.offset)
+    count = bisect_right(range(len(offsets)), last, key=lambda index: _place_of(offsets[index].as_py()))
     kept = Chunk(chunk.partition, chunk.rows.slice(0, count), chunk.sizes[:count]) if count else None
-    return kept, len(counts) > 1
+    return kept, _place_of(offsets[-1].as_py()) >= last
+
+
+def _place_of(offset: str) -> tuple[int, int]:
+    """Return what orders offsets: numbers of Kafka, and IDs of Redis. "" and "-1" are before the first record."""
+    first, _, second = offset.partition("-")
+    return int(first or -1), int(second or 0)
 
 
 log = logging.getLogger(__name__)

@@ -216,6 +216,7 @@ def _kafka(options: GivenOptions, server: str, topics: Topics, shared: AlignedOp
         include_headers=shared.include_headers,
         fail_on_data_loss=shared.fail_on_data_loss,
         request_timeout_ms=shared.request_timeout_ms,
+        poll_timeout_ms=shared.poll_timeout_ms,
         buffer_bytes=shared.input_buffer_max_bytes,
     )
 

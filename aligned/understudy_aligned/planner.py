@@ -36,7 +36,7 @@ from understudy_aligned.batch_plan import (
     share,
 )
 from understudy_aligned.inputs.protocol import InputError, Range
-from understudy_aligned.inputs.records import NO_TIME_MS, TopicPartition
+from understudy_aligned.inputs.records import NO_TIME_MS, Cursor, TopicPartition
 from understudy_aligned.offset import SourceOffset, fingerprint, topics_at, with_topics
 from understudy_aligned.open_inputs import OpenInputs, check_even, current_ends, first_positions
 from understudy_aligned.options import AlignedOptions
@@ -96,6 +96,7 @@ def take_batch(
         start,
         fingerprint=fingerprint,
         cursors={**start.cursors, **begun, **{tp: segment.span.end for tp, segment in segments.items()}},
+        begins=None if start.batches else {**start.cursors, **begun},
         topic_ids={**start.topic_ids, **ahead.topic_ids},
         stream_time_ms=max(start.stream_time_ms, _stream_time_ms(ahead, batch)),
         ring=batch.ring,
@@ -120,6 +121,7 @@ def settled_batch(
         start,
         fingerprint=fingerprint,
         cursors={**start.cursors, **cursors},
+        begins=None,
         topic_ids={**start.topic_ids, **ahead.topic_ids},
         stream_time_ms=max(start.stream_time_ms, min(cursor.time_ms for cursor in cursors.values())),
         batches=start.batches + 1,
@@ -332,12 +334,15 @@ class Planner:
         """
         self.finish_at_current_ends(timeout_ms=timeout_ms)
         end, records, size = start, Counter[TopicPartition](), 0
+        begins: Mapping[TopicPartition, Cursor] | None = None
         while (batch := self.plan(end)) is not None:
             end = batch.end
+            begins = end.begins if begins is None else begins
             records, size = records + Counter(end.records_of), size + end.bytes
         if end is start:
             return None
-        return replace(end, batches=start.batches + 1, records=records.total(), records_of=records, bytes=size)
+        batches = start.batches + 1
+        return replace(end, begins=begins, batches=batches, records=records.total(), records_of=records, bytes=size)
 
     def settled(self) -> SettledBatch | None:
         """Return the batch after the last one if it is settled, else None. It still has to be planned."""

@@ -137,13 +137,15 @@ class DeadLetterError(UnderstudyError):
     """Poison records cannot be written. The batch fails: it must not continue without them."""
 
 
-def write_dead_letters(folder: Path, span: Range, poison: pa.RecordBatch) -> Path:
+def write_dead_letters(folder: Path, span: Range, poison: pa.RecordBatch, topic_id: str = "") -> Path:
     """Write the poison records (`ROW_SCHEMA`) of a range, whole or not at all. Raises DeadLetterError.
 
-    A replayed range replaces its own file. Ranges of a partition do not overlap, so no record is written twice. The
-    folder must exist (`load()` makes it): an executor on another machine must not make one of its own.
+    A replayed range replaces its own file. Ranges of a partition do not overlap, so no record is written twice: those
+    of a topic that was created again have another `topic_id`, if it is known. The folder must exist (`load()` makes
+    it): an executor on another machine must not make one of its own.
     """
-    path = folder / f"{_safe(span.partition.topic)}-{span.partition.partition}-{span.start.ordinal:020d}.jsonl"
+    of_topic = f"{_safe(span.partition.topic)}~{topic_id}" if topic_id else _safe(span.partition.topic)
+    path = folder / f"{of_topic}-{span.partition.partition}-{span.start.ordinal:020d}.jsonl"
     lines = b"".join(orjson.dumps(_letter(span, row)) + b"\n" for row in poison.to_pylist())
     try:
         descriptor, draft = tempfile.mkstemp(prefix=".", suffix=".draft", dir=folder)
@@ -215,6 +217,8 @@ class PlannedRange:
     bytes: int = 0
     records: int | None = None
     """Its records when the batch was planned. None: unknown."""
+    topic_id: str = ""
+    """The id of its topic, if the topic has one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,6 +245,7 @@ def planned_ranges(
     sizes: Sequence[int] | None = None,
     spool: SpoolFile | None = None,
     records_of: Mapping[TopicPartition, int] | None = None,
+    topic_ids: Mapping[str, str] = {},
 ) -> list[PlannedRange]:
     """Describe the ranges of a batch for executors. `sizes` and the parts of `spool` are in the order of `spans`.
 
@@ -252,10 +257,13 @@ def planned_ranges(
     planned = []
     for index, span in enumerate(spans):
         topic = span.partition.topic
-        size = (span.end.ordinal - span.start.ordinal) * _ASSUMED_RECORD_BYTES if sizes is None else sizes[index]
+        # A range that was planned across a loss may end before its start.
+        records = max(0, span.end.ordinal - span.start.ordinal)
+        size = records * _ASSUMED_RECORD_BYTES if sizes is None else sizes[index]
         place = None if spool is None else (spool.path, spool.parts[index])
         config = next(config for config in options.inputs if topic in config.topics)
-        planned.append(PlannedRange(span, config, ranks[topic], place, size, records_of.get(span.partition)))
+        count, topic_id = records_of.get(span.partition), topic_ids.get(topic, "")
+        planned.append(PlannedRange(span, config, ranks[topic], place, size, count, topic_id))
     return planned
 
 
@@ -327,7 +335,7 @@ def read_task(task: ReadTask) -> Iterator[pa.RecordBatch]:
     if task.options.undecodable_path is not None:
         for planned, rows in ranges:
             if (letters := rows.dead_letters) is not None:
-                write_dead_letters(task.options.undecodable_path, planned.span, letters)
+                write_dead_letters(task.options.undecodable_path, planned.span, letters, planned.topic_id)
 
 
 def _spooled(ranges: Sequence[PlannedRange]) -> Mapping[Range, Sequence[Slice]]:

@@ -19,7 +19,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -347,12 +347,22 @@ class AlignedStream:
             sizes = self._last.batch.sizes
             end_at = self._last.batch.end
             topics = topics_at(self._options, end_at)
-            self._write_dead_letters(self._last.file)
+            self._write_dead_letters(self._last.file, end_at.topic_ids)
             planned = planned_ranges(
-                self._options, spans, topics=topics, sizes=sizes, spool=self._last.file, records_of=end_at.records_of
+                self._options,
+                spans,
+                topics=topics,
+                sizes=sizes,
+                spool=self._last.file,
+                records_of=end_at.records_of,
+                topic_ids=end_at.topic_ids,
             )
             return self._pack(planned, end_at)
         before, after = self._parse_offset(start), self._parse_offset(end)
+        if not after.batches:
+            return []  # Spark runs a first batch without records
+        if after.begins is not None:
+            before = replace(before, cursors=after.begins)
         check_replay(before, after, self._fingerprint)
         spans = _between(before, after)
         lost = lost_topics(self._options, after.topic_ids, {span.partition.topic for span in spans})
@@ -360,7 +370,8 @@ class AlignedStream:
         # The counts are those of one batch. They do not fit if `start` is more than one batch before `end`.
         records_of = after.records_of if before.batches + 1 == after.batches else {}
         topics = topics_at(self._options, after)
-        return self._pack(planned_ranges(self._options, spans, topics=topics, records_of=records_of), after)
+        planned = planned_ranges(self._options, spans, topics=topics, records_of=records_of, topic_ids=after.topic_ids)
+        return self._pack(planned, after)
 
     def metrics(self) -> Json | None:
         """Return the planner's metrics for Spark's progress. None before the planner has started."""
@@ -401,12 +412,12 @@ class AlignedStream:
                 notes = self._notes.begin(end.batches)
         return pack_tasks(planned, self._options, batch=end.batches, stream_time_ms=end.stream_time_ms, notes=notes)
 
-    def _write_dead_letters(self, file: SpoolFile | None) -> None:
+    def _write_dead_letters(self, file: SpoolFile | None, topic_ids: Mapping[str, str]) -> None:
         """Write the poison records aside that a file of rows leaves out. With a file of records, executors do that."""
         folder = self._options.undecodable_path
         if file is not None and folder is not None:
             for span, poison in file.letters:
-                write_dead_letters(folder, span, poison)
+                write_dead_letters(folder, span, poison, topic_ids.get(span.partition.topic, ""))
 
     def _hold_writing(self) -> AbstractContextManager[object]:
         return nullcontext() if self._ahead is None else self._ahead.writing

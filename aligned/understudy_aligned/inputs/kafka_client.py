@@ -435,6 +435,8 @@ class KafkaConfig:
     include_headers: bool = False
     fail_on_data_loss: bool = True
     request_timeout_ms: int = 5_000
+    poll_timeout_ms: int = 120_000
+    """Longest wait for the next record of a planned range, while its broker answers."""
     buffer_bytes: int | None = None
     """The planner's memory for records. It limits the bytes of each partition in one fetch response."""
 

@@ -263,7 +263,9 @@ class KafkaInput:
         ends: dict[TopicPartition, int] = {}
         timeout_ms = min(ENDS_QUERY_TIMEOUT_MS, self._config.request_timeout_ms)
         try:
-            ends = self._client.known_ends(self._positions.keys(), timeout_ms=timeout_ms)
+            found = self._client.known_ends(self._positions.keys(), timeout_ms=timeout_ms)
+            # An end before the position is no lag of 0, but a loss: the broker will refuse the position.
+            ends = {tp: end for tp, end in found.items() if end >= self._positions[tp].ahead}
             self._silent_since_s = None
         except InputError:
             self._silent_since_s = now_s if self._silent_since_s is None else self._silent_since_s

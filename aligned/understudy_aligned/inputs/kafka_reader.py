@@ -13,6 +13,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from difflib import get_close_matches
 
@@ -29,7 +30,7 @@ from understudy_aligned.inputs.kafka_client import (
     KafkaConfig,
 )
 from understudy_aligned.inputs.kafka_rows import Event, group_messages, to_chunk
-from understudy_aligned.inputs.protocol import DataLostError, Range, UnknownTopicError
+from understudy_aligned.inputs.protocol import DataLostError, InputError, Range, UnknownTopicError
 from understudy_aligned.inputs.records import Chunk, Cursor, TopicPartition
 
 BATCH_RECORDS = 10_000
@@ -130,7 +131,10 @@ def unknown_topic(name: str, topics: Sequence[str], server: str) -> UnknownTopic
 
 
 class KafkaRangeReader:
-    """Creates its consumer with the first range. A range fails `request_timeout_ms` after its last record arrived."""
+    """Creates its consumer with the first range. A range fails `request_timeout_ms` after its last record arrived.
+
+    While its broker answers, it fails after `poll_timeout_ms` instead: aborted records take time, and are not seen.
+    """
 
     def __init__(self, config: KafkaConfig) -> None:
         self._config = config
@@ -166,9 +170,11 @@ class _Reading:
         self._partition: TopicPartition = span.partition
         self._last = int(span.end.offset)
         self._position = next_offset(span.start)
+        if self._position > self._last + 1:  # planned across a loss: the log began anew between
+            self._position = 0
         self._ended = -1
         """Offset of the highest end-of-partition event."""
-        self._deadline_s = 0.0
+        self._arrived_s = self._deadline_s = 0.0
         self._failure: KafkaException | None = None
         self.losses = 0
 
@@ -192,7 +198,8 @@ class _Reading:
         self._reset_deadline()
 
     def _reset_deadline(self) -> None:
-        self._deadline_s = time.monotonic() + self._config.request_timeout_ms / 1000
+        self._arrived_s = time.monotonic()
+        self._deadline_s = self._arrived_s + self._config.request_timeout_ms / 1000
 
     def _poll(self) -> list[Message]:
         records, events = group_messages(self._client.messages(BATCH_RECORDS, wait_s=_LOOK_S))
@@ -238,10 +245,22 @@ class _Reading:
             self._report_loss(f"the log ends at offset {self._ended}, before the planned record {self._last}")
             self._position = self._last + 1
             return
-        self._client.take_connection_error()
+        is_away = self._failure is not None or self._client.take_connection_error() is not None
+        if not is_away and self._has_more():
+            self._deadline_s = time.monotonic() + self._config.request_timeout_ms / 1000
+            return
         raise self._client.unreachable_error(
             f"{self._partition} brought no record of those up to offset {self._last}", self._failure
         )
+
+    def _has_more(self) -> bool:
+        """Whether the broker answers that the log goes on behind the range, and there is time to read it."""
+        if time.monotonic() >= self._arrived_s + self._config.poll_timeout_ms / 1000:
+            return False
+        with suppress(InputError):
+            ends = self._client.offsets([self._partition], LATEST, timeout_ms=self._config.request_timeout_ms)
+            return ends[self._partition] > self._last
+        return False
 
     def _report_loss(self, lost: str) -> None:
         report_loss(self._partition, lost, self._config.server, is_error=self._config.fail_on_data_loss)

@@ -207,6 +207,13 @@ def advance(place: StreamPosition, entries: Sequence[Entry], info: StreamInfo | 
     )
 
 
+def lag_behind(place: StreamPosition, info: StreamInfo | None) -> int:
+    """Count the entries after `place`, of which there are some; 1 if the count is unknown."""
+    if info is None or info.added is None or place.counted is None:
+        return 1
+    return max(1, info.added - place.counted)
+
+
 class EntryFields(NamedTuple):
     """The names of an entry's key and value fields, and where its timestamp comes from."""
 

@@ -32,6 +32,7 @@ from understudy_aligned.inputs.redis_rows import (
     entry_rows,
     find_loss,
     id_text,
+    lag_behind,
     position_after_loss,
     stream_info,
     with_known_counts,
@@ -331,7 +332,8 @@ class RedisInput:
             place, is_whole = self._check_loss(tp, self._places[tp], info)
             places[tp] = advance(place, entries, info) if is_whole else place
             if is_whole:  # otherwise the next read starts at the new position
-                lags[tp] = int(info is not None and len(entries) == count and entry_id(places[tp].offset) < info.last)
+                has_more = info is not None and len(entries) == count and entry_id(places[tp].offset) < info.last
+                lags[tp] = lag_behind(places[tp], info) if has_more else 0
             if is_whole and entries:
                 chunks.append(
                     chunk_of(tp, entry_rows(entries, self._config.fields_of(tp.topic), ordinal=place.ordinal))

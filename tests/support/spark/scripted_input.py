@@ -78,6 +78,7 @@ class ScriptedServer:
         self.changed = threading.Condition()
         self.logs: dict[TopicPartition, list[ScriptedRecord]] = {}
         self.first: dict[TopicPartition, int] = {}
+        self.truncated: set[TopicPartition] = set()
         self.compacted: dict[TopicPartition, set[int]] = {}
         self.ids: dict[str, str] = {}
         self.withheld: dict[TopicPartition, int] = {}
@@ -154,6 +155,12 @@ class ScriptedServer:
             self.first[TopicPartition(topic, partition)] = count
             self.changed.notify_all()
 
+    def truncate(self, topic: str, partition: int, count: int) -> None:
+        """The log ends behind so many records."""
+        with self.changed:
+            del self.logs[TopicPartition(topic, partition)][count:]
+            self.truncated.add(TopicPartition(topic, partition))
+
     def compact(self, topic: str, partition: int, *ordinals: int) -> None:
         with self.changed:
             self.compacted.setdefault(TopicPartition(topic, partition), set()).update(ordinals)
@@ -188,8 +195,9 @@ class ScriptedServer:
             raise self.error
 
     def check_lost(self, partition: TopicPartition, ordinal: int) -> None:
-        """Raises DataLostError if the record of that ordinal is gone."""
-        if ordinal < self.first.get(partition, 0):
+        """Raises DataLostError if the record of that ordinal is gone, or a log that was truncated ends before it."""
+        is_behind = partition in self.truncated and ordinal > len(self.logs[partition])
+        if is_behind or ordinal < self.first.get(partition, 0):
             raise DataLostError(f"records of {partition} are gone", where=self.name)
 
     def end(self, partition: TopicPartition) -> int:

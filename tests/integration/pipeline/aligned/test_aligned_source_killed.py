@@ -80,5 +80,28 @@ def test_a_batch_that_was_logged_and_not_committed_is_the_same_after_kill_9_by_e
     wait_until(lambda: not list(spool.iterdir()), what="the removal of every spool")
 
 
+@pytest.mark.full
+@pytest.mark.parametrize("way", ["python", "jar"])
+def test_a_query_that_was_killed_before_its_first_commit_reads_what_came_since_it_first_began(
+    request: pytest.FixtureRequest, redis: RedisServer, tmp_path: Path, way: Way
+) -> None:
+    """Spark asks again where a new checkpoint begins, which is later by then."""
+    logs, checkpoint = InputLogs(redis.url, tmp_path), tmp_path / "checkpoint"
+    for topic in TOPICS.split(","):
+        logs.add(topic, 0, [1, 2, 3])
+    options = logs_options(logs, TOPICS, starting="latest")
+    arguments = [str(checkpoint), "--options", json.dumps(options), "--hold", "0"]
+    arguments += ["--jar", str(released_jar())] if way == "jar" else []
+    with spark_job("aligned_until_killed.py", [*arguments, "--folder", str(tmp_path / "job")], tmp_path / "job") as job:
+        job.wait_for_line("batch 0 written")
+        job.kill()
+    assert committed_batches(checkpoint) == ()
+    logs.add("weather", 0, range(10, 200, 10))
+    spark: SparkSession = request.getfixturevalue("spark")
+    with settings(spark, QUICK):
+        kept = run_to_end(load(spark, options, way), checkpoint)
+    assert [row.timestamp_ms for row in kept.rows] == list(range(10, 200, 10))
+
+
 def command_of(process: int) -> str:
     return Path(f"/proc/{process}/cmdline").read_bytes().replace(b"\0", b" ").decode()

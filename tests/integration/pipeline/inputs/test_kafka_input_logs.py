@@ -314,6 +314,34 @@ def test_one_that_is_made_anew_and_is_shorter_is_read_once_and_from_its_beginnin
         assert [row["value"] for row in rows] == values, "also when it runs again"
 
 
+@pytest.mark.parametrize("fails", [True, False])
+def test_a_run_that_ends_by_itself_notices_that_a_log_is_shorter_than_its_position_also_without_ids(
+    broker: KafkaBroker, monkeypatch: pytest.MonkeyPatch, *, fails: bool
+) -> None:
+    """So does a log that an unclean election truncated: its topic keeps its id."""
+    monkeypatch.setattr(KafkaInput, "topic_ids", lambda *_, **__: {})
+    name = broker.make_topic()
+    where = TopicPartition(name, 0)
+    produce(broker.servers, where, [b"old"] * 30)
+    with planning(broker, name) as planner:
+        start = batch(planner, planner.initial(timeout_ms=5_000)).end
+    broker.delete_topic(name)
+    broker.make_topic(name=name)
+    produce(broker.servers, where, [b"new"] * 5)
+    with planning(broker, name, fail_on_data_loss=str(fails), spool="off") as planner:
+        planner.finish_at_current_ends(timeout_ms=5_000)
+        if fails:
+            with pytest.raises(DataLostError, match="the log ends at offset 5, before offset 30"):
+                planner.plan(start)
+            return
+        planned = planner.plan(start)
+        assert planned is not None
+        assert planner.plan(planned.end) is None
+        (task,) = AlignedStream(planner._options).tasks(start.to_json(), planned.end.to_json())
+    rows = [row for each in read_task(task) for row in each.to_pylist()]
+    assert [row["value"] for row in rows] == [b"new"] * 5
+
+
 @pytest.fixture(scope="module")
 def flights(broker: KafkaBroker) -> str:
     """A topic of two partitions, with ten records a millisecond apart in the first."""

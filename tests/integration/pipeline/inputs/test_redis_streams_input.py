@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from threading import Thread
 from typing import Any
 
@@ -18,6 +19,9 @@ from understudy_aligned.inputs.protocol import DataLostError, Fetched, InputErro
 from understudy_aligned.inputs.records import Cursor, TopicPartition
 from understudy_aligned.inputs.redis_streams import RedisConfig, RedisInput
 from understudy_aligned.open_inputs import open_reader
+from understudy_aligned.options import AlignedOptions
+from understudy_aligned.planner import Planner
+from understudy_shared.base.clock import SystemClock
 
 TP = TopicPartition("weather", 0)
 KEY = "weather:0"
@@ -118,12 +122,10 @@ def test_a_stream_that_does_not_exist_yet_is_empty_with_lag_0_and_then_read(
     assert offsets(fetched(reads)) == ["1-0"]
 
 
-def test_the_lag_is_0_when_nothing_lies_behind_and_more_when_something_does(
-    redis: RedisServer, reads: RedisInput
-) -> None:
+def test_the_lag_counts_what_lies_behind(redis: RedisServer, reads: RedisInput) -> None:
     add(redis, 1, 2, 3)
     started(reads)
-    assert [reads.fetch({TP: 1}, timeout_ms=0).lags[TP] > 0 for _ in range(3)] == [True, True, False]
+    assert [reads.fetch({TP: 1}, timeout_ms=0).lags[TP] for _ in range(3)] == [2, 1, 0]
     add(redis, 4)
     assert reads.fetch({TP: 9}, timeout_ms=0).lags == {TP: 0}
 
@@ -206,6 +208,30 @@ def test_entries_that_go_unread_are_a_loss_that_is_reported(
     assert offsets(fetched(lenient)) == ["10-0"]
     strict.close()
     lenient.close()
+
+
+@pytest.mark.parametrize("fails", [True, False])
+def test_a_run_that_ends_by_itself_notices_a_stream_that_is_shorter_than_what_was_read_of_it(
+    redis: RedisServer, *, fails: bool
+) -> None:
+    add(redis, 8, 9)
+    of = AlignedOptions(inputs=(config(redis, fail=fails),), topics=("weather",), fail_on_data_loss=fails)
+    read = {TP: Cursor("6-0", 1_000_000)}
+    planner = Planner(of, SystemClock())
+    planner.finish_at_current_ends(timeout_ms=PATIENT_MS)
+    start = replace(planner.initial(timeout_ms=PATIENT_MS), cursors=read)
+    add(redis, 10)
+    try:
+        if fails:
+            with pytest.raises(DataLostError, match="the stream was created again"):
+                planner.plan(start)
+            return
+        batch = planner.plan(start)
+        assert batch is not None
+        assert batch.end.cursors[TP] == Cursor("9-0", 1_000_002, 9)
+        assert planner.plan(batch.end) is None
+    finally:
+        planner.stop()
 
 
 @pytest.mark.parametrize("kind", ["trimmed", "end-deleted", "middle-deleted", "flushed"])

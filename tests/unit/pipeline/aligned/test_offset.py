@@ -51,6 +51,7 @@ offsets = st.builds(
     enforced=counts,
     undecodable=counts,
     stream_time_ms=st.just(NO_TIME_MS) | st.integers(-(2**60), 2**60),
+    begins=st.none() | st.dictionaries(places, cursors, max_size=3),
 )
 
 

@@ -403,6 +403,15 @@ class DailyRun:
         return found
 
 
+def test_a_run_that_ends_by_itself_fails_if_a_log_is_shorter_than_what_was_read_of_it(start: Start) -> None:
+    server = topics("a", "b")
+    daily = DailyRun(server, start, AlignedOptions(inputs=(), topics=()))
+    assert daily.run(a=[1, 2, 3], b=[2]) == [1, 2, 2, 3]
+    server.truncate("a", 0, 2)
+    with pytest.raises(DataLostError, match="a-0"):
+        daily.run(b=[4])
+
+
 @settings(max_examples=10, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     idle_ms=st.sampled_from([0, 60_000]),

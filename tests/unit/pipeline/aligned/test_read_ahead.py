@@ -22,7 +22,8 @@ from tests.support.spark.planned_query import PlannedQuery, Start, times
 from tests.support.spark.prefetch_bench import Bench
 from tests.support.spark.scripted_input import ScriptedRecord, ScriptedServer, chunk_of
 
-from understudy_aligned.inputs.kafka_reader import records_in_all
+from understudy_aligned.inputs import redis_rows
+from understudy_aligned.inputs.kafka_reader import end_cursor, records_in_all
 from understudy_aligned.inputs.protocol import DataLostError
 from understudy_aligned.inputs.records import (
     NO_TIME_MS,
@@ -32,6 +33,7 @@ from understudy_aligned.inputs.records import (
     TopicPartition,
     record_size,
 )
+from understudy_aligned.open_inputs import is_at, up_to
 from understudy_aligned.options import MIB, AlignedOptions
 from understudy_aligned.partition_buffer import Retained, copy_out
 from understudy_aligned.read_ahead import (
@@ -358,6 +360,34 @@ def test_partitions_that_share_columns_give_what_they_give_alone_and_keep_twice_
 
 
 A, B = TopicPartition("a", 0), TopicPartition("b", 0)
+
+
+@pytest.mark.parametrize(
+    ("end", "kept", "is_at_end"),
+    [
+        (Cursor("7-2", 3), 2, True),
+        (Cursor("7-5", 4), 2, True),
+        (Cursor("10-0", 4), 3, True),
+        (Cursor("11-0", 4), 3, False),
+        (Cursor("7-0", 1), 0, True),
+        (Cursor(), 0, True),
+    ],
+    ids=["a record", "a deleted one", "the last one", "later ones", "before them", "an empty log"],
+)
+def test_an_end_is_found_by_its_offset_whatever_ordinals_are_after_a_loss(
+    end: Cursor, kept: int, *, is_at_end: bool
+) -> None:
+    rows = chunk_of(A0, [ScriptedRecord(1)] * 3, first=1_000).rows
+    ids = pa.array(["7-1", "7-2", "10-0"], rows.schema.field("offset").type)
+    rows = rows.set_column(rows.schema.get_field_index("offset"), rows.schema.field("offset"), ids)
+    found, has_reached = up_to(redis_rows.chunk_of(A0, rows), end)
+    assert (0 if found is None else found.rows.num_rows, has_reached) == (kept, is_at_end)
+
+
+def test_an_empty_log_ends_before_its_first_record_in_kafka_too() -> None:
+    chunk = chunk_of(A0, [ScriptedRecord(1)], first=0)
+    assert up_to(chunk, end_cursor(0)) == (None, True)
+    assert is_at(end_cursor(0), end_cursor(0))
 
 
 def lags_of(records: int) -> Lags:

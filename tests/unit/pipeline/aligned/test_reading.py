@@ -333,6 +333,15 @@ def test_poison_is_set_aside_once_however_often_its_range_is_read(tmp_path: Path
     assert base64.b64decode(letters_read[0]["value"]) == b"v0"
 
 
+def test_poison_of_a_topic_that_was_created_again_replaces_none_of_the_topic_before_it(tmp_path: Path) -> None:
+    options = aside_in(tmp_path / "aside")
+    for topic_id in ("first", "second", "second"):
+        rows(replace(planned(LogConfig((None, 5))), topic_id=topic_id), options)
+    assert len(list((tmp_path / "aside").iterdir())) == 2
+    (named,) = planned_ranges(options_for(("a",)), spans(("a",), 1), topic_ids={"a": "first"})
+    assert named.topic_id == "first"
+
+
 def test_poison_that_cannot_be_set_aside_is_not_dropped(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(DeadLetterError, match="1 records"):
@@ -387,6 +396,13 @@ def test_neighbours_among_many_small_ranges_stay_together(sizes: list[int], task
     sums = [sum(each.bytes for each in task.ranges) for task in packed]
     assert len(sums) == tasks
     assert max(sums) - min(sums) <= 2 * max(sizes)
+
+
+def test_a_range_that_was_planned_across_a_loss_and_ends_before_its_start_is_read_by_one_task() -> None:
+    options = options_for(("a",), reader_tasks=2)
+    backwards = Range(TopicPartition("a", 0), Cursor("9999999", 10_000_000), Cursor("4", 5))
+    (task,) = pack_tasks(planned_ranges(options, [backwards]), options, batch=1)
+    assert [each.span for each in task.ranges] == [backwards]
 
 
 def test_a_small_batch_is_one_task() -> None:

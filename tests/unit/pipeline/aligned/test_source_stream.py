@@ -160,6 +160,31 @@ def test_where_a_new_checkpoint_begins_is_decided_once(server: ScriptedServer, o
     stream.stop()
 
 
+@pytest.mark.parametrize("plan", [AlignedStream.latest_offset, AlignedStream.latest_offset_of_all])
+@pytest.mark.parametrize("later", [(), (80, 90, 95)])
+def test_a_first_batch_that_was_logged_is_the_same_wherever_a_new_checkpoint_would_begin_by_now(
+    server: ScriptedServer,
+    options: AlignedOptions,
+    plan: Callable[[AlignedStream, Json], Json],
+    later: tuple[int, ...],
+) -> None:
+    """Spark asks again for the beginning: it logs that with the commit of the first batch only."""
+    options = replace(options, starting="latest")
+    stream = AlignedStream(options)
+    start = logged(stream.initial_offset())
+    server.put("weather", 0, 60, 70)
+    end = logged(plan(stream, start))
+    stream.stop()
+    server.put("weather", 0, *later)
+    again = AlignedStream(options)
+    beginning = logged(again.initial_offset())
+    assert beginning != start
+    assert values(again, beginning, end) == [("weather", "3", 60), ("weather", "4", 70)]
+    assert again.tasks(beginning, start) == [], "a first batch without records"
+    assert not later or "begins" not in plan(again, end), "a later batch needs no other beginning"
+    again.stop()
+
+
 @pytest.mark.parametrize("place", ["latest", "start", "end"])
 def test_a_checkpoint_of_other_options_is_refused_wherever_it_shows(
     stream: AlignedStream, options: AlignedOptions, place: str

@@ -21,6 +21,7 @@ from understudy_aligned.inputs.redis_rows import (
     entry_id,
     entry_rows,
     find_loss,
+    lag_behind,
     position_after_loss,
     stream_info,
     with_known_counts,
@@ -131,6 +132,17 @@ def test_an_entry_that_its_owner_deleted_is_no_loss_and_the_count_is_right_again
     stream.add(1)
     del stream.ids[:-1]
     assert find_loss(place, stream.info) is None
+
+
+@pytest.mark.parametrize(
+    ("counted", "added", "lag"),
+    [(5, 9, 4), (5, 5, 1), (None, 9, 1), (5, None, 1)],
+    ids=["counted", "made anew", "unknown position", "a server before 7.0"],
+)
+def test_the_lag_counts_entries_where_they_are_counted_and_else_says_that_there_are_some(
+    counted: int | None, added: int | None, lag: int
+) -> None:
+    assert lag_behind(StreamPosition("5-0", 5, counted), StreamInfo((9, 0), (1, 0), 9, added)) == lag
 
 
 def test_a_server_that_does_not_count_is_believed_when_the_end_was_read_and_not_otherwise() -> None:
