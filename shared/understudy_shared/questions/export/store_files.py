@@ -493,7 +493,8 @@ def _require_pyarrow() -> None:
 
 
 class _Ending(StringConvertor):
-    regex = "|".join(FILE_ENDINGS)
+    # The framework's `$` also matches before a last line break, and permissions take such a path for a store's name.
+    regex = rf"(?:{'|'.join(FILE_ENDINGS)})\Z"
 
 
 register_url_convertor("ending", _Ending())

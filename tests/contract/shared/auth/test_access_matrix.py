@@ -203,6 +203,16 @@ def test_nobody_can_tell_a_hidden_store_from_one_that_is_not_there(world: World,
             assert WORD.encode() not in answers[0][2]
 
 
+@pytest.mark.parametrize("service", ["serve", "node", "router"])
+def test_no_spelling_of_a_file_reads_a_store_without_the_right_to_export_it(world: World, service: str) -> None:
+    """A regular expression's `$` takes a line break for the end of a path, where a table of rights does not."""
+    for who in ("monitor", "admin", "watcher", "of-one-word"):
+        for ending in ("csv", "csv%0A", "csv%0a", "ndjson%0A", "csv%0A%0A", "csv%0D", "csv%00", "csv%20", "CSV"):
+            status, _, body = world.ask(service, "GET", f"/v1/stores/op0.{ending}", world.keys[who])
+            assert status in {400, 403, 404}, (who, ending, body)
+            assert WORD.encode() not in body
+
+
 @pytest.mark.parametrize("service", ["serve", "router"])
 def test_a_key_prefix_holds_however_the_key_is_written(world: World, service: str) -> None:
     other, key = WORDS[1], world.keys["of-one-word"]
