@@ -23,7 +23,7 @@ from understudy_shared.auth.audit import APPLICATION, AuditedRequest, AuditLog, 
 from understudy_shared.auth.authentication import KnownCredentials, Refused
 from understudy_shared.auth.cluster_secret import ClusterIdentity
 from understudy_shared.auth.credentials import Credentials
-from understudy_shared.auth.permissions import Need, NeedKind, granted, need_of, no_peer, rate_limited
+from understudy_shared.auth.permissions import Need, NeedKind, granted, need_of, no_peer, rate_limited, shown_problem
 from understudy_shared.auth.presented import (
     Granted,
     Presented,
@@ -311,7 +311,8 @@ class Access:
             signed_in = self._known.known(presented) if isinstance(presented, Session) else None
             name = None if signed_in is None else signed_in.name
             return asking(decided, has_sessions=bool(self.identity.session_keys), name=name)
-        return _answering(decided)
+        known = None if presented is None else self._known.known(presented)
+        return _answering(decided if known is None else shown_problem(known, decided))
 
     def _is_known(self, presented: Presented) -> bool:
         return self._known.known(presented) is not None

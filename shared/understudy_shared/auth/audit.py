@@ -34,7 +34,7 @@ from understudy_shared.http.target import (
 MAX_SHOWN_CHARS = 200
 """Limit on the characters of a path or a name, so that lines have a bounded length."""
 
-_CALLS = frozenset(("keys", "lookup", "history", "metadata", "scan", "count", "export", "watch"))
+_CALLS = frozenset(("keys", "lookup", "history", "metadata", "scan", "count", "windows", "export", "changes", "watch"))
 _FIXED = frozenset(("livez", "healthz", "readyz", "metrics", "openapi.json", "docs"))
 UNKNOWN_ROUTE = "unknown"
 
@@ -60,6 +60,8 @@ def asked_of(raw_path: bytes, query: bytes = b"") -> Asked:
         match split_path(raw_path):
             case ["v1", "stores" | "read" as call]:
                 return Asked(f"/v1/{call}")
+            case ["v1", "snapshots", *_]:
+                return Asked("/v1/snapshots")
             case ["v1", "stores", store]:
                 return Asked("/v1/stores/{store}", shown(store))
             case ["v1", "stores", store, call, *key] if call in _CALLS:
@@ -101,7 +103,8 @@ def name_of(principal: Principal) -> str:
 
 log = logging.getLogger(__name__)
 
-PREFIX = b"/admin/v1/"
+_OPERATORS, _ADMIN = b"/admin/v1/", b"/admin/"
+_SESSIONS = (b"/admin/login", b"/admin/logout")
 APPLICATION = "understudy.application"
 """Key in the scope of a request: the application in which it was granted, or None if it concerns no single one."""
 
@@ -142,6 +145,16 @@ class AuditedRequest(NamedTuple):
     asked: Asked
 
 
+def is_of_operators(scope: Scope) -> bool:
+    """Whether a request is a call of operators, or a form of the page that changes something. Sessions have lines of
+    their own.
+    """
+    raw_path: bytes = scope["raw_path"]
+    if raw_path.startswith(_OPERATORS):
+        return True
+    return raw_path.startswith(_ADMIN) and scope["method"] not in READING and not raw_path.startswith(_SESSIONS)
+
+
 class AuditLog:
     """The audit log of one service. `secret` makes the marks of keys comparable between services and starts."""
 
@@ -177,7 +190,7 @@ class AuditLog:
 
     async def watch(self, app: App, scope: Scope, receive: Receive, send: Send, principal: Principal) -> None:
         """Let `app` answer a request. If it is for operators, or ends with 403, log it with its outcome."""
-        is_admin = scope["raw_path"].startswith(PREFIX)
+        is_admin = is_of_operators(scope)
         notes: dict[str, object] = {}
         scope[NOTES] = notes
         is_told = False
@@ -203,7 +216,7 @@ class AuditLog:
         asked = asked._replace(application=asked.application or shown(scope.get(APPLICATION) or ""))
         event = AuditedRequest(principal, peer_of(scope), scope["method"], asked)
         outcome = "unanswered" if status is None else str(status)
-        if event.method not in READING and scope["raw_path"].startswith(PREFIX):
+        if event.method not in READING and is_of_operators(scope):
             is_done = status is None or status < 400
             self._write(Audited.CHANGE, event, outcome, notes, same=None if is_done else outcome)
         elif status == 403:
@@ -220,11 +233,11 @@ class AuditLog:
         *,
         same: str | None = None,
     ) -> None:
-        """Write a line, unless it repeats one with the same peer, principal, route and `same`."""
+        """Write a line, unless it repeats one with the same peer, principal, route, store and `same`."""
         principal, peer, method, asked = event
         left_out: dict[str, int] | None = {}
         if same is not None:
-            alike = (peer, principal.name, asked.route, same)
+            alike = (peer, principal.name, asked.route, asked.application, asked.store, same)
             left_out = self._throttles[kind].admit(alike, self._clock.monotonic_ms())
         if left_out is None or not self._is_granted(kind):
             return

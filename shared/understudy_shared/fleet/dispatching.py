@@ -17,8 +17,8 @@ from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from understudy_shared.auth.access import AUTHORIZATION, Access, authorization_of
 from understudy_shared.auth.audit import APPLICATION as CHOSEN
-from understudy_shared.auth.audit import PREFIX as AUDITED
-from understudy_shared.auth.permissions import hidden_store
+from understudy_shared.auth.audit import is_of_operators
+from understudy_shared.auth.permissions import hidden_store, shown_problem
 from understudy_shared.auth.principals import ANYBODY, Principal
 from understudy_shared.base.errors import UnderstudyError
 from understudy_shared.base.texts import clipped
@@ -257,7 +257,7 @@ class Fleet(Generic[AnyServed]):
         try:
             found = self._chosen(target, exchange.authorization.principal)
         except UnderstudyError as error:
-            reply_problem(exchange, problem_of(error))
+            reply_problem(exchange, shown_problem(exchange.authorization.principal, problem_of(error)))
             return True
         if found is None:
             return False
@@ -296,7 +296,8 @@ class Fleet(Generic[AnyServed]):
         try:
             application_id = None if scope["type"] != "http" else self._entered(scope)
         except UnderstudyError as error:
-            await send_problem(without_body(send) if scope["method"] == "HEAD" else send, problem_of(error))
+            problem = shown_problem(authorization_of(scope).principal, problem_of(error))
+            await send_problem(without_body(send) if scope["method"] == "HEAD" else send, problem)
             return
         if application_id is None:
             await self._answer_itself(scope, receive, send)
@@ -308,7 +309,7 @@ class Fleet(Generic[AnyServed]):
             APPLICATION.reset(before)
 
     async def _answer_itself(self, scope: Scope, receive: Receive, send: Send) -> None:
-        is_audited = scope["type"] == "http" and (self.access.is_on or scope["raw_path"].startswith(AUDITED))
+        is_audited = scope["type"] == "http" and (self.access.is_on or is_of_operators(scope))
         if is_audited:  # an application has an audit of its own
             await self.access.audit.watch(self._own, scope, receive, send, authorization_of(scope).principal)
         else:

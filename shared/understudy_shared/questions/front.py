@@ -14,8 +14,7 @@ from functools import partial
 from urllib.parse import quote
 
 from understudy_shared.auth.access import AUTHORIZATION, Access, authorization_of
-from understudy_shared.auth.audit import PREFIX as AUDITED
-from understudy_shared.auth.audit import peer_of
+from understudy_shared.auth.audit import is_of_operators, peer_of
 from understudy_shared.auth.permissions import shown_batch, shown_problem
 from understudy_shared.auth.principals import NotingScope
 from understudy_shared.base.errors import UnderstudyError
@@ -209,7 +208,7 @@ class LookupsFirst(ABC):
             # Understudy's protocol has authorized the request already; another ASGI server has not.
             await self.access.admitted(scope, self)(scope, receive, send)
             return
-        if scope["type"] == "http" and (self.access.is_on or scope["raw_path"].startswith(AUDITED)):
+        if scope["type"] == "http" and (self.access.is_on or is_of_operators(scope)):
             principal = authorization_of(scope).principal
             await self.access.audit.watch(self._routed, scope, receive, send, principal)
         else:

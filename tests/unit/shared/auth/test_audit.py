@@ -68,6 +68,7 @@ def _routes(http: FastAPI) -> None:
     async def read() -> Response:
         return json_response({})
 
+    @http.post("/admin/nodes/{node_id}/drain")
     @http.post("/admin/v1/nodes/{node_id}/drain")
     async def drain(request: Request) -> Response:
         note(request.scope, drain=False)
@@ -105,14 +106,22 @@ def lines(caplog: pytest.LogCaptureFixture) -> list[dict[str, Any]]:
     return [vars(record) for record in caplog.records if str(vars(record).get("action", "")).startswith("audit-")]
 
 
+@pytest.mark.parametrize(
+    ("path", "route"),
+    [
+        ("/admin/v1/nodes/n%0A1/drain", "/admin/v1/nodes/n\\u000a1/drain"),
+        ("/admin/nodes/n1/drain", "/admin/nodes/n1/drain"),
+    ],
+    ids=["a call", "the form of the page"],
+)
 async def test_a_change_has_a_line_with_who_asked_what_came_of_it_and_that_it_was_taken_back(
-    guarded: World, keys: Keys, caplog: pytest.LogCaptureFixture
+    path: str, route: str, guarded: World, keys: Keys, caplog: pytest.LogCaptureFixture
 ) -> None:
     for _ in range(2):
-        assert await guarded.ask("POST", "/admin/v1/nodes/n%0A1/drain", keys["op"], content=b"{}") == 202
+        assert await guarded.ask("POST", path, keys["op"], content=b"{}") == 202
     line, _ = lines(caplog)
     assert (line["action"], line["principal"], line["peer"]) == ("audit-change", "op", "192.0.2.7")
-    assert (line["method"], line["route"]) == ("POST", "/admin/v1/nodes/n\\u000a1/drain")
+    assert (line["method"], line["route"]) == ("POST", route)
     assert (line["outcome"], line["drain"], line["levelname"]) == ("202", False, "WARNING")
 
 
@@ -125,6 +134,17 @@ async def test_a_change_that_is_refused_or_fails_has_its_outcome(
     assert [(line["principal"], line["outcome"]) for line in lines(caplog)] == [
         ("anonymous", "415"),
         ("anonymous", "202"),
+    ]
+
+
+async def test_refusals_of_two_stores_have_a_line_each(
+    guarded: World, keys: Keys, caplog: pytest.LogCaptureFixture
+) -> None:
+    for store in ("words", "salaries", "words"):
+        assert await guarded.ask("GET", f"/v1/stores/{store}/windows/a", keys["op"]) == 403
+    assert [(line["route"], line["store"]) for line in lines(caplog)] == [
+        ("/v1/stores/{store}/windows/{key}", "words"),
+        ("/v1/stores/{store}/windows/{key}", "salaries"),
     ]
 
 
