@@ -67,10 +67,12 @@ class NodeEvents:
         self._events.append(NodeEvent(self._clock.wall_us(), what, detail))
         log.log(logging.INFO if what in _GOOD_NEWS else logging.WARNING, "%s: %s", what, detail, extra={"action": what})
 
-    def polled(self) -> None:
-        """Note that a poll worked. An unsupported checkpoint stays unsupported."""
+    def polled(self, *, must_read: bool) -> None:
+        """Note that a poll worked. Schemas that are not supported stay so while they must be read: polls between two
+        commits do not read them.
+        """
         self.has_polled = True
-        if not isinstance(self.error, UnsupportedError):
+        if not (must_read and isinstance(self.error, UnsupportedError)):
             self.error = None
 
     def failed(self, error: UnderstudyError) -> None:

@@ -264,7 +264,7 @@ class Node(HttpService):
         try:
             poll = self._poller.poll()
             self._handle(poll)
-            self.events.polled()
+            self.events.polled(must_read=self._schemas.must_read)
         except UnderstudyError as error:  # the storage failed: this poll does not confirm the end
             self.measures.storage_errors[During.FOLLOW] += 1
             self.events.failed(error)

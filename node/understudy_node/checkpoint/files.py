@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import shutil
 import stat
 import uuid
@@ -107,12 +108,45 @@ class CheckpointFiles(ABC):
         """Bring the file to `destination` on local disk, whole or not at all; return the method."""
 
 
+LOCAL_FILE_SYSTEMS = frozenset({"btrfs", "ext2", "ext3", "ext4", "f2fs", "overlay", "tmpfs", "xfs", "zfs"})
+"""File systems that report writes of all processes of this machine. Network file systems do not report writes of other
+machines.
+"""
+
+_ESCAPE = re.compile(r"\\([0-7]{3})")
+
+
+def is_on_this_machine(root: Path) -> bool:
+    """Whether the file system that holds a folder is local: it tells of all writes, and knows at once what is there."""
+    return file_system_of(root.resolve(), Path("/proc/self/mountinfo").read_text()) in LOCAL_FILE_SYSTEMS
+
+
+def file_system_of(path: Path, mountinfo: str) -> str | None:
+    """Return the type of the file system that holds `path`, by the text of `/proc/self/mountinfo` (proc(5)), last mount
+    first where several are on one place.
+    """
+    found: tuple[int, str] | None = None
+    for line in mountinfo.splitlines():
+        fields, _, rest = line.partition(" - ")
+        place = Path(_ESCAPE.sub(lambda each: chr(int(each[1], 8)), fields.split(" ")[4]))
+        depth = len(place.parts)
+        if path.is_relative_to(place) and (found is None or depth >= found[0]):
+            found = depth, rest.split(" ")[0]
+    return None if found is None else found[1]
+
+
 class LocalFiles(CheckpointFiles):
-    """A checkpoint on a mounted file system, by plain system calls (a stat costs about 2 us)."""
+    """A checkpoint on a mounted file system, by plain system calls (a stat costs about 2 us).
+
+    A network file system may answer from the kernel's cache that a file is absent, for as long as the attributes of its
+    folder are cached (`acdirmax`, 60 s, in nfs(5)). Opening the folder makes it ask the server.
+    """
 
     def __init__(self, root: str | Path) -> None:
         self.url = str(Path(root).expanduser().absolute())
         self._prefix = self.url.rstrip("/") + "/"
+        self._is_local: dict[int, bool] = {}
+        """By the device of the root, which may be mounted later."""
 
     def __repr__(self) -> str:
         return f"LocalFiles({self.url!r})"
@@ -122,10 +156,29 @@ class LocalFiles(CheckpointFiles):
         try:
             found = os.stat(full)  # noqa: PTH116 -- Path.stat costs four times as much, on every poll
         except (FileNotFoundError, NotADirectoryError):
+            return None if self._knows_absence() else self._stat_by_server(full)
+        except OSError as error:
+            raise storage_error("Cannot stat", full, error) from error
+        return _stat_of(found)
+
+    def _knows_absence(self) -> bool:
+        try:
+            device = os.stat(self.url).st_dev  # noqa: PTH116 -- as in `stat`
+            if device not in self._is_local:
+                self._is_local[device] = is_on_this_machine(Path(self.url))
+        except OSError:
+            return True
+        return self._is_local[device]
+
+    def _stat_by_server(self, full: str) -> FileStat | None:
+        """Stat a file after its folder was asked for anew."""
+        try:
+            os.close(os.open(os.path.dirname(full), os.O_RDONLY | os.O_DIRECTORY))  # noqa: PTH120 -- as in `stat`
+            return _stat_of(os.stat(full))  # noqa: PTH116
+        except (FileNotFoundError, NotADirectoryError):
             return None
         except OSError as error:
             raise storage_error("Cannot stat", full, error) from error
-        return FileStat(found.st_mtime_ns, found.st_size, found.st_ino)
 
     def list(self, path: str) -> list[str] | None:
         full = self.full_path(path)
@@ -168,6 +221,10 @@ class LocalFiles(CheckpointFiles):
         """Return where the file is on this machine. Every access asks this first."""
         refuse_escape(path)
         return self._prefix + path
+
+
+def _stat_of(found: os.stat_result) -> FileStat:
+    return FileStat(found.st_mtime_ns, found.st_size, found.st_ino)
 
 
 def _read_unchanged(files: CheckpointFiles, path: str, max_bytes: int) -> Content:

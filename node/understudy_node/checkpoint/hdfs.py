@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import os
 import re
+import weakref
 from collections.abc import AsyncIterator, Coroutine, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -264,6 +265,8 @@ class Hdfs:
         self._environ = os.environ if environ is None else environ
         self._read_file = read_file
         self._client: AsyncClient | None = None
+        self._end: weakref.finalize[[object], Hdfs] | None = None
+        """The call that lets the client rest once this object is gone."""
         self._opened = 0
         self._away = ""
 
@@ -289,7 +292,10 @@ class Hdfs:
                 fix="Check dfs.ha.namenodes and dfs.namenode.rpc-address there (docs/object-stores.md)",
             ) from None
         KEPT.keep(client, instead_of=self._client, now_s=monotonic())
-        self._client = client
+        if self._end is not None:
+            self._end.detach()
+        self._client, self._end = client, weakref.finalize(self, KEPT.rest, client)
+        self._end.atexit = False
         return HadoopClient(client, limits.stalled_ms / 1000)
 
     def failure_of(self, error: Exception) -> Failure:
@@ -339,7 +345,11 @@ class KeptClients:
             self._resting_s[id(instead_of)] = instead_of, now_s
         for key, (_, since_s) in list(self._resting_s.items()):
             if since_s is not None and now_s - since_s > REST_S:
-                del self._resting_s[key]
+                self._resting_s.pop(key, None)  # another thread may do the same
+
+    def rest(self, client: object) -> None:
+        """Note that a client makes no more calls. It is closed by a later `keep`."""
+        self._resting_s[id(client)] = client, monotonic()
 
 
 KEPT = KeptClients()

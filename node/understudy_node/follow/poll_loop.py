@@ -11,7 +11,6 @@ from __future__ import annotations
 import ctypes
 import logging
 import os
-import re
 import select
 import struct
 import sys
@@ -23,7 +22,7 @@ from pathlib import Path
 from typing import Final
 
 from understudy_node.checkpoint.description import CheckpointDescription
-from understudy_node.checkpoint.files import CheckpointFiles, FileStat, LocalFiles
+from understudy_node.checkpoint.files import CheckpointFiles, FileStat, LocalFiles, is_on_this_machine
 from understudy_node.checkpoint.logs import MAX_LOG_BYTES, batch_ids, parse_query_id
 from understudy_node.checkpoint.state_variables import TRANSFORM
 from understudy_node.follow.end import End, Next, Probe, Verdict, advance, observe, settle
@@ -56,10 +55,15 @@ class NewSchemas:
         """
         if self._looked_at is None or batch_id <= self._looked_at:
             return False
-        batches, self._looked_at = range(self._looked_at + 1, batch_id + 1), batch_id
-        paths = metadata_paths(description, batches)
+        paths = metadata_paths(description, range(self._looked_at + 1, batch_id + 1))
         if not self._must_read and paths:
             self._must_read = len(paths) > MAX_STATS or any(self._files.stats(paths))
+        self._looked_at = batch_id  # not before: where the storage failed, the same batches are checked again
+        return self._must_read
+
+    @property
+    def must_read(self) -> bool:
+        """Whether other schemas were found, and not read yet."""
         return self._must_read
 
 
@@ -259,18 +263,12 @@ def _read_query_id(files: CheckpointFiles) -> tuple[Lineage, FileStat]:
 
 FOLDERS = ("commits", "offsets")
 
-LOCAL_FILE_SYSTEMS = frozenset({"btrfs", "ext2", "ext3", "ext4", "f2fs", "overlay", "tmpfs", "xfs", "zfs"})
-"""File systems that report writes of all processes of this machine. Network file systems do not report writes of other
-machines.
-"""
-
 _CREATED, _MOVED_TO, _DELETED_SELF, _MOVED_SELF, _IGNORED = 0x100, 0x80, 0x400, 0x800, 0x8000
 _ONLY_FOLDERS = 0x1000000
 _MASK = _CREATED | _MOVED_TO | _DELETED_SELF | _MOVED_SELF | _ONLY_FOLDERS
 _GONE = _DELETED_SELF | _MOVED_SELF | _IGNORED
 _EVENT = struct.Struct("iIII")
 _READ_BYTES = 65_536
-_ESCAPE = re.compile(r"\\([0-7]{3})")
 
 
 class LogWatch:
@@ -374,24 +372,10 @@ def log_watch(files: CheckpointFiles, changed: Callable[[], None]) -> LogWatch |
         return None
     root = Path(files.url)
     try:
-        kind = file_system_of(root.resolve(), Path("/proc/self/mountinfo").read_text())
+        is_local = is_on_this_machine(root)
     except OSError:
         return None
-    return LogWatch(root, changed) if kind in LOCAL_FILE_SYSTEMS else None
-
-
-def file_system_of(path: Path, mountinfo: str) -> str | None:
-    """Return the type of the file system that holds `path`, by the text of `/proc/self/mountinfo` (proc(5)), last mount
-    first where several are on one place.
-    """
-    found: tuple[int, str] | None = None
-    for line in mountinfo.splitlines():
-        fields, _, rest = line.partition(" - ")
-        place = Path(_ESCAPE.sub(lambda each: chr(int(each[1], 8)), fields.split(" ")[4]))
-        depth = len(place.parts)
-        if path.is_relative_to(place) and (found is None or depth >= found[0]):
-            found = depth, rest.split(" ")[0]
-    return None if found is None else found[1]
+    return LogWatch(root, changed) if is_local else None
 
 
 log = logging.getLogger(__name__)

@@ -12,9 +12,11 @@ import stat
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from understudy_node.checkpoint import files as checkpoint_files
 from understudy_node.checkpoint.files import CheckpointFiles, FileStat, LocalFiles
 from understudy_node.checkpoint.opening import open_checkpoint_files
 from understudy_shared.base.errors import CheckpointError, NotACheckpointError, UnderstudyError, VanishedError
@@ -67,6 +69,33 @@ def test_a_file_that_appears_after_a_poll_is_seen_at_once(files: CheckpointFiles
     (folder / "commits/3").unlink()
     assert files.stat("commits/3") is None
     assert files.list("commits") == ["4"]
+
+
+def test_absence_in_a_network_file_system_is_asked_of_its_server(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The kernel caches that a name is absent until its folder is opened, as nfs(5) says; a fake, as root is needed."""
+    cached, look, open_folder = set[str](), os.stat, os.open
+
+    def stat(path: str, **more: object) -> os.stat_result:
+        if path in cached or not Path(path).exists():
+            cached.add(path)
+            raise FileNotFoundError(path)
+        return look(path)
+
+    def opened(path: str, flags: int) -> int:
+        cached.clear()
+        return open_folder(path, flags)
+
+    put(tmp_path / "commits/3", b"x")
+    for is_local, is_seen in ((True, False), (False, True)):
+        monkeypatch.setattr(checkpoint_files, "is_on_this_machine", lambda _, is_local=is_local: is_local)
+        files = LocalFiles(tmp_path)
+        with monkeypatch.context() as patch:
+            patch.setattr(checkpoint_files, "os", SimpleNamespace(**{**vars(os), "stat": stat, "open": opened}))
+            cached.add(str(tmp_path / "commits/3"))
+            assert (files.stat("commits/3") is not None) is is_seen
+            assert files.stat("commits/4") is None
 
 
 def test_a_listing_has_names_of_files_and_directories_alone(files: CheckpointFiles, folder: Path) -> None:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from time import monotonic
 
 import pytest
 
+from understudy_node.checkpoint import hdfs
 from understudy_node.checkpoint.hdfs import (
     REST_S,
     HadoopError,
@@ -143,3 +145,14 @@ def test_a_client_ends_only_when_it_has_rested() -> None:
     assert len(kept) == 3
     kept.keep(object(), instead_of=None, now_s=1e6 + REST_S + 1)
     assert len(kept) == 3, "the first is gone; the second rests, and two are in use"
+
+
+def test_the_client_of_a_checkpoint_that_nobody_has_any_more_rests_and_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process opens an application again and again until its query has started."""
+    kept = KeptClients()
+    monkeypatch.setattr(hdfs, "KEPT", kept)
+    monkeypatch.setattr(hdfs, "AsyncClient", lambda *_: object())
+    for _ in range(3):
+        Hdfs("hdfs://namenode:8020/a", {}).open(StoreLimits())
+    kept.keep(object(), instead_of=None, now_s=monotonic() + REST_S + 1)
+    assert len(kept) == 1

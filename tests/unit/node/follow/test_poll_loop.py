@@ -15,9 +15,10 @@ from tests.support.spark.queries import wait_until
 from tests.unit.node.checkpoint.test_state_variables import KINDS, checkpoint
 
 from understudy_node.checkpoint.description import CheckpointDescription
-from understudy_node.checkpoint.files import FileStat, LocalFiles
+from understudy_node.checkpoint.files import FileStat, LocalFiles, file_system_of
 from understudy_node.follow.end import End
-from understudy_node.follow.poll_loop import IDLE_AFTER_MS, Cadence, LogWatch, NewSchemas, file_system_of, log_watch
+from understudy_node.follow.poll_loop import IDLE_AFTER_MS, Cadence, LogWatch, NewSchemas, log_watch
+from understudy_shared.base.errors import CheckpointError
 from understudy_shared.bus.messages import QueryProgress
 
 MOUNTS = """\
@@ -177,8 +178,11 @@ class Counted(LocalFiles):
     def __init__(self, root: Path) -> None:
         super().__init__(root)
         self.looks = 0
+        self.is_away = False
 
     def stats(self, paths: Sequence[str]) -> list[FileStat | None]:
+        if self.is_away:
+            raise CheckpointError("the storage is away")
         self.looks += len(paths)
         return super().stats(paths)
 
@@ -217,3 +221,19 @@ def test_what_could_not_be_read_is_tried_again_at_the_next_commit_and_not_before
     assert found.last_commit is not None
     schemas.were_read(replace(found, last_commit=replace(found.last_commit, batch_id=2)))
     assert not schemas.to_read(found, 3)
+
+
+def test_batches_that_the_storage_did_not_tell_of_are_checked_again(
+    found: CheckpointDescription, tmp_path: Path
+) -> None:
+    """A schema comes with the first batch of a run and with no other."""
+    files = Counted(tmp_path)
+    schemas = NewSchemas(files)
+    schemas.were_read(found)
+    _write(tmp_path, 1)
+    files.is_away = True
+    with pytest.raises(CheckpointError):
+        schemas.to_read(found, 1)
+    files.is_away = False
+    assert schemas.to_read(found, 1)
+    assert schemas.must_read
