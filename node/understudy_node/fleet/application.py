@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import logging
 import threading
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from prometheus_client.core import Metric
@@ -315,11 +315,8 @@ class NodeApplication:
         if standing.state is not self._shown[0].state:
             self._shown = (standing, self._shared.clock.wall_us())
         generation = None if self.node is None else self.node.generation
-        views = (
-            [] if generation is None else [each.progress.lag_of(each.view) for each in generation.replicas if each.view]
-        )
-        offsets = [lag.offset_lag for lag in views if lag.offset_lag is not None]
-        times_ms = [lag.time_lag_ms for lag in views if lag.time_lag_ms is not None]
+        replicas = [] if generation is None else generation.replicas
+        lags = [None if each.view is None else each.progress.lag_of(each.view) for each in replicas]
         return ApplicationReport(
             application_id=self.settings.application,
             checkpoint=masked_location(self.settings.checkpoint),
@@ -329,8 +326,8 @@ class NodeApplication:
             source=self._source.name,
             stores=() if generation is None else tuple(sorted(generation.readers)),
             end_offset_position=self.version,
-            max_offset_lag=max(offsets, default=None),
-            max_time_lag_ms=max(times_ms, default=None),
+            max_offset_lag=_greatest([None if lag is None else lag.offset_lag for lag in lags]),
+            max_time_lag_ms=_greatest([None if lag is None else lag.time_lag_ms for lag in lags]),
         )
 
     def _standing(self) -> Standing:
@@ -397,3 +394,9 @@ class NodeApplication:
             node.discard()
             self._refused = str(error)
             raise
+
+
+def _greatest(lags: Sequence[int | None]) -> int | None:
+    """Return the greatest lag; None without any, and where one is unknown."""
+    known = [lag for lag in lags if lag is not None]
+    return max(known, default=None) if len(known) == len(lags) else None

@@ -52,7 +52,8 @@ class RouterScans(Scans):
         return await self._forwarder.version(self._reads.route(turn.store.name), turn.partitions, bound, _kind(turn))
 
     async def estimate(self, turn: ScanTurn) -> int:
-        return await self._forwarder.estimate(self._reads.route(turn.store.name), turn.partitions, turn.bound)
+        bound = await self._moments.resolved(turn.bound)
+        return await self._forwarder.estimate(self._reads.route(turn.store.name), turn.partitions, bound)
 
     def part_reader(self, turn: ScanTurn, version: ReadVersion, asker: Asker) -> ReadPart:
         route = self._reads.route(turn.store.name)

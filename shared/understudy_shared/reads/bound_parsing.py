@@ -270,12 +270,12 @@ class StoreBounds:
         """
 
     def bound(self, store: str, params: Mapping[str, object]) -> Bound:
-        """Return the bound for a read of an existing store. If the read names a version, defaults about lag do not
-        apply. Raises BadBoundError.
+        """Return the bound for a read of an existing store. Defaults about lag do not apply to a read that names a
+        version, as a cursor does. Raises BadBoundError.
         """
         if params:
             defaults = self.of(store)
-            if any(name in params for name in VERSION_PARAMETERS):
+            if any(name in params for name in (*VERSION_PARAMETERS, "cursor")):
                 defaults = {name: value for name, value in defaults.items() if name not in LAG_PARAMETERS}
             given = {name: None if value == "none" else value for name, value in params.items()}
             return parse_bound({**defaults, **given})

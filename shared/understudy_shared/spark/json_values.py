@@ -363,6 +363,9 @@ def _decimal_parser(spark_type: t.DecimalType) -> Callable[[object], Decimal]:
 
     def parse(value: object) -> Decimal:
         number = _as_decimal(value)
+        # A longer number may have been sent, of which JSON's parser kept the nearest double only.
+        if type(value) is float and math.ulp(value) >= 10.0**-scale:
+            raise ValueError(f"a JSON number does not hold {scale} digits after the point, send a string")
         if number and number.adjusted() + 1 + scale > precision:
             raise ValueError(f"it has more than {precision - scale} digits before the point")
         _, digits, exponent = number.as_tuple()

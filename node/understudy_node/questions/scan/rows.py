@@ -371,7 +371,7 @@ def _starts(reader: StoreReader, prefix: KeyPrefix | None) -> tuple[bytes, ...] 
 
 def _printed_parser(column: Column) -> Parse:
     """Return a parser of the printed values of a column."""
-    if not is_scalar(column.type):
+    if not is_scalar(column.type) and compile_order(column.type) is None:
         return lambda printed: printed  # a question can only ask whether it is null
     parse = compile_json_parser(StructType((Field("column", column.type),)))
     return lambda printed: parse([printed])[0]

@@ -165,7 +165,8 @@ class NodeScans(Scans):
         return read
 
     async def estimate(self, turn: ScanTurn) -> int:
-        return await _estimate(self._reads.reader(turn.store.name), turn.partitions, turn.bound)
+        bound = await self._reads.resolved(turn.bound)
+        return await _estimate(self._reads.reader(turn.store.name), turn.partitions, bound)
 
     async def estimate_for_router(self, hop: VersionHop) -> int:
         """Return about how many keys these partitions have. Raises its problem."""

@@ -228,7 +228,7 @@ def _as_it_is(value: object) -> object:
 MAX_CHARS: Final = 8 * 1024
 _TOKEN: Final = re.compile(
     r"""\s*(?:(?P<text>'(?:[^']|'')*'|"(?:[^"]|"")*")|(?P<quoted>`(?:[^`]|``)+`)
-    |(?P<number>[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?(?![\w.]))|(?P<name>[^\W\d]\w*(?:\.\w+)*)
+    |(?P<number>[-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?(?![\w.]))|(?P<name>[^\W\d]\w*(?:\.\w+)*)
     |(?P<op><=|>=|<>|!=|==|=|<|>)|(?P<mark>[(),])|(?P<end>$))""",
     re.VERBOSE,
 )
@@ -332,8 +332,12 @@ class _Parser:
             quote = self._take().text[0]
             return text[1:-1].replace(quote * 2, quote)
         if kind == "number":
+            try:
+                found = _number(text)
+            except ValueError:
+                raise self._error("JSON has no such number") from None
             self._take()
-            return _number(text)
+            return found
         if self._next.word in _BOOLEANS:
             return _BOOLEANS[self._take().word]
         if self._next.word == "null":

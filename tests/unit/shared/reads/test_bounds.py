@@ -13,7 +13,7 @@ from understudy_shared.base.errors import SettingsError, UnderstudyError
 from understudy_shared.base.words import ApplicationId, LagInfo, Lineage, Role
 from understudy_shared.reads.bound_parsing import StoreBounds, parse_bound, read_store_bounds
 from understudy_shared.reads.bounds import NO_BOUND, Bound, ReadVersion, Refusal, UnknownLag, refusal
-from understudy_shared.reads.tokens import Position
+from understudy_shared.reads.tokens import PageCursor, Position
 
 SEEN_AT_US = 1_000_000
 SEEN = Position(ApplicationId("a"), Lineage("life-1"), 10, SEEN_AT_US)
@@ -252,6 +252,13 @@ def test_each_parameter_of_a_reader_counts_instead_of_the_files(tmp_path: Path) 
     bounds = read(tmp_path, FILE)
     assert bounds.bound("airports", {"max_lag": "3"}) == Bound(max_lag=3)
     assert bounds.bound("airports", {"require_active": "true"}) == Bound(max_lag=10, require_active=True)
+
+
+def test_what_a_file_says_of_lag_is_not_meant_for_a_version_that_was_named_also_by_a_cursor(tmp_path: Path) -> None:
+    cursor = PageCursor("aircraft", "life-1", "digest", 7, 1_000, 20).encode()
+    for named in ({"version": "7"}, {"cursor": cursor}):
+        found = read(tmp_path, FILE).bound("aircraft", named)
+        assert (found.max_lag, found.max_staleness_ms, found.unknown_lag) == (None, None, NO_BOUND.unknown_lag)
 
 
 @pytest.mark.parametrize("nothing", ["none", None])

@@ -102,6 +102,7 @@ def test_other_forms_of_a_value_are_read(spark_type: t.SparkType, given_value: o
         (t.DecimalType(10, 2), 123456789),
         (t.DecimalType(10, 2), "NaN"),
         (t.DecimalType(10, 2), 10**400),
+        (t.DecimalType(38, 18), float("0.300000000000000001")),
         (t.StringType(), 5),
         (t.StringType(), "\ud800"),
         (t.BinaryType(), "a*b"),

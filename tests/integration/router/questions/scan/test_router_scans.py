@@ -60,6 +60,8 @@ def test_the_pages_of_a_router_are_those_of_the_nodes(
         assert asked(router, "count").body["count"] == len(whole["rows"])
         assert asked(router, "count", estimate=True).body["count"] == len(whole["rows"])
         for service in (node, router):
+            assert asked(service, "count", estimate=True, at="2020-01-01T00:00:00Z").status == 410
+        for service in (node, router):
             for query, estimated in (("", {}), ("?estimate=true", {"estimated_keys": len(whole["rows"])})):
                 listed: Any = service.get(f"/v1/stores{query}").body
                 one = {name: said for name, said in service.get("/v1/stores/op0").body.items() if name != "schemas"}

@@ -10,7 +10,7 @@ from decimal import Decimal
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from understudy.calls.options import question_of
@@ -231,7 +231,9 @@ def test_the_command_line_shows_the_place_of_what_is_wrong(capsys: pytest.Captur
     }
 
 
-@given(st.text(alphabet="ab1.'\"`=<>() ,andinotul\n-é"))
+@given(st.text(alphabet="ab1.'\"`=<>() ,andinotul\n-é") | st.from_regex(r"a = [-+.e0-9٣]{1,5}", fullmatch=True))
+@example("a > ٣")
+@example("a > 1e999")
 def test_any_text_is_comparisons_or_refused(text: str) -> None:
     with suppress(BadBoundError):
         assert parse_scan("scan", {"where": parse_where_text(text)}).question.where
