@@ -258,12 +258,13 @@ def test_a_long_list_that_duckdb_does_not_count_is_refused_too(node: ServedNode)
 def test_the_prompt_answers_completes_and_keeps_its_history(node: ServedNode, tmp_path: Path) -> None:
     variables = environment({"UNDERSTUDY_URL": f"http://127.0.0.1:{node.port}", "XDG_STATE_HOME": str(tmp_path)})
     terminal, theirs = pty.openpty()
-    said = b""
+    news, said = select.poll(), b""
+    news.register(terminal, select.POLLIN)
 
     def until(text: bytes) -> None:
         nonlocal said
         while text not in said:
-            assert select.select([terminal], [], [], 60)[0], f"{text!r} does not come behind {said!r}"
+            assert news.poll(60_000), f"{text!r} does not come behind {said!r}"
             said += os.read(terminal, 65536)
         said = said.partition(text)[2]  # the next prompt may have come with it
 
