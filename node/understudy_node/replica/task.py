@@ -371,7 +371,7 @@ class TaskReplica:
         if not self._stores.are_open:
             # CREATED -> RESTORING; stores restore one after another, each at its own call.
             self.origin.enter(ReplicaState.RESTORING)
-        job = self._stores.next_job(target)
+        job = self._stores.next_job(target, can_write=self.unwritten is None)
         if job is None and self._wants_prefetch:
             self._wants_prefetch = False
             return self._stores.prefetch()

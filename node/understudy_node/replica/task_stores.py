@@ -94,12 +94,14 @@ class TaskStores:
             if store.damage is not None:
                 store.disown()
 
-    def next_job(self, target: int) -> Job | None:
-        """Return the most urgent job on the way to version `target`; None when there is no job."""
+    def next_job(self, target: int, *, can_write: bool = True) -> Job | None:
+        """Return the most urgent job on the way to version `target`; None when there is no job. A disk that cannot be
+        written holds up no version.
+        """
         for store in self._stores:
             if store.outgrown:
                 return release_tiers(store.outgrown)
-            if store.far_over_budget:
+            if can_write and store.far_over_budget:
                 return store.shrink()
         last = min(self._stores, key=lambda store: store.version)
         if last.view is None:
