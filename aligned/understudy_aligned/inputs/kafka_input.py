@@ -264,7 +264,7 @@ class KafkaInput:
         timeout_ms = min(ENDS_QUERY_TIMEOUT_MS, self._config.request_timeout_ms)
         try:
             found = self._client.known_ends(self._positions.keys(), timeout_ms=timeout_ms)
-            # An end before the position is no lag of 0, but a loss: the broker will refuse the position.
+            # An end before the position is a loss, not a lag of 0: the broker refuses that position.
             ends = {tp: end for tp, end in found.items() if end >= self._positions[tp].ahead}
             self._silent_since_s = None
         except InputError:

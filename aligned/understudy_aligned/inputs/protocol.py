@@ -30,8 +30,8 @@ class Fetched(NamedTuple):
     """The result of one fetch.
 
     `lags` count the records that the server has after the fetched ones, by an answer during this fetch; 0 at the end of
-    a partition. A lag is never negative. A partition without an entry has an unknown lag. Where
-    Redis cannot count its records, 1 says that more are left.
+    a partition. A lag is never negative. A partition without an entry has an unknown lag. Where Redis cannot
+    count its records, 1 says that more are left.
     """
 
     chunks: Sequence[Chunk]

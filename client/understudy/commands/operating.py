@@ -304,8 +304,8 @@ def _wait_until_empty(
 def _not_empty_yet(
     server: Server, node_id: str, applications: list[_Application], deadline: float
 ) -> list[_Application]:
-    """Return the applications that still wait. Ask again while there is no answer: a router that restarts has one soon,
-    and the node drains meanwhile. Raises the CommandError at the deadline.
+    """Return the applications in which the node still has tasks. Without an answer, ask again: a router may restart,
+    and the drain continues. Raises the CommandError at the deadline.
     """
     while True:
         try:

@@ -95,8 +95,8 @@ class TaskStores:
                 store.disown()
 
     def next_job(self, target: int, *, can_write: bool = True) -> Job | None:
-        """Return the most urgent job on the way to version `target`; None when there is no job. A disk that cannot be
-        written holds up no version.
+        """Return the most urgent job on the way to version `target`; None when there is no job. Without
+        `can_write`, changes stay in memory until the store has caught up.
         """
         for store in self._stores:
             if store.outgrown:

@@ -158,7 +158,11 @@ def _may_go(state: ConnectionState, now_s: float) -> bool:
 
 
 def goes_under_pressure(state: ConnectionState, now_s: float) -> bool:
-    """Whether a connection is closed when memory is short: it is idle, or its peer does not read the answers."""
+    """Whether a connection is closed when memory is short: it is idle, its peer does not read the answers, or its
+    request takes long to arrive.
+    """
+    if state.phase is Phase.BODY:  # bodies that wait to be whole hold memory, and take no place in flight
+        return now_s - state.began_s > MIN_EVICTION_AGE_S
     idle = state.phase in (Phase.SILENT, Phase.LINGERING, Phase.UNREAD, Phase.IDLE)
     return idle and now_s - state.since_s > MIN_EVICTION_AGE_S
 

@@ -147,7 +147,7 @@ def test_a_client_ends_only_when_it_has_rested() -> None:
     assert len(kept) == 3, "the first is gone; the second rests, and two are in use"
 
 
-def test_the_client_of_a_checkpoint_that_nobody_has_any_more_rests_and_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_client_of_an_unused_checkpoint_rests_and_then_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     """A process opens an application again and again until its query has started."""
     kept = KeptClients()
     monkeypatch.setattr(hdfs, "KEPT", kept)

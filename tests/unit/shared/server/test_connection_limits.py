@@ -14,6 +14,7 @@ from understudy_shared.server.connection_limits import (
     ConnectionState,
     Pressure,
     connections_allowed,
+    goes_under_pressure,
     is_overdue,
     is_reserved,
     pressure,
@@ -74,6 +75,13 @@ def test_nothing_busy_is_evicted_and_nothing_more_needed_than_what_stays(
 def test_memory_is_shed_at_95_percent_and_refused_at_98(used: int, expected: Pressure) -> None:
     assert pressure(used, 100) is expected
     assert pressure(used, 0) is Pressure.NONE
+
+
+def test_a_request_that_arrives_slowly_is_closed_when_memory_is_short_and_one_that_has_just_begun_is_not() -> None:
+    """However often a part of it comes: those who send slowly would keep all that they have sent in memory."""
+    assert goes_under_pressure(ConnectionState(Phase.BODY, since_s=10, began_s=5, body_bytes=1 << 20), 10)
+    assert not goes_under_pressure(ConnectionState(Phase.BODY, since_s=10, began_s=9.5, body_bytes=1 << 20), 10)
+    assert not goes_under_pressure(ConnectionState(Phase.BUSY, since_s=0), 10)
 
 
 @given(st.integers(1, 1 << 20), st.integers(1, 1 << 30))

@@ -1,4 +1,4 @@
-"""What a node compares with what is watched, while watchers come and go."""
+"""Watched keys are compared with each new version, while watchers come and go."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from understudy_shared.base.words import StoreName
 from understudy_shared.reads.bounds import EVERYTHING
 
 
-def test_a_key_that_nobody_watches_for_a_moment_while_versions_are_compared_is_compared_again(tmp_path: Path) -> None:
+def test_a_key_that_leaves_and_comes_back_during_a_comparison_is_compared_again(tmp_path: Path) -> None:
     checkpoint = HandmadeCheckpoint(tmp_path / "checkpoint", partitions=1).create().add(1)
     with followed_node(checkpoint.path, tmp_path / "data") as node:
         wait_to_hold(node, "0_0")

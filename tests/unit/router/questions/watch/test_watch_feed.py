@@ -471,7 +471,7 @@ async def test_what_no_node_sends_is_a_bad_reply(reply: bytes) -> None:
 
 
 async def test_watchers_that_come_back_are_refused_when_their_store_goes_meanwhile() -> None:
-    gone = Problem(ProblemType.UNKNOWN_STORE, "there is no such store")
+    gone = Problem(ProblemType.UNKNOWN_STORE, "the store is unknown")
 
     def route() -> StoreRoute:
         raise ProblemError(gone)
