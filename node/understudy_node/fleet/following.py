@@ -67,17 +67,19 @@ class Announcements:
         self._reminder = Reminder()
         self._refused: dict[str, str] = {}
         self.memory = Memory(remembered)
-        self._saved = 0
+        self._saved = -1
 
     async def run(self) -> None:
         while True:
             try:
                 await self.look()
+                if not self.is_read:
+                    await self._recall(is_away=False)
             except BusError as error:
                 self.lost_why = str(error)
                 self._list_due_ms = self._read_due_ms = float("-inf")
                 if not self.is_read:
-                    await self._recall()
+                    await self._recall(is_away=True)
                     self.is_read = True
                 if self._reminder.is_due(self._clock.monotonic_ms()):
                     log.warning("announcements cannot be read: %s", error, extra={"action": "bus-lost"})
@@ -137,31 +139,36 @@ class Announcements:
         await let_go(self._bus, auth, found or Announcement(application_id=application_id, query_id="none", stores=[]))
         self._forget(application_id)
 
-    async def _recall(self) -> None:
-        """Take what this process knew before: Redis is away."""
+    async def _recall(self, *, is_away: bool) -> None:
+        """Take what this process knew before and Redis does not tell: it is away, or lost its keys. Raises BusError."""
         found = await self.memory.load(AnnouncedLocations)
         for application_id, location in ({} if found is None else found.locations).items():
+            if application_id in self.queries or (not is_away and await self._read(application_id, is_news=False)):
+                continue
             self.queries.read(application_id, location, now_ms=self._clock.monotonic_ms())
         self.news.set()
 
-    async def _read(self, application_id: str, *, is_news: bool) -> None:
-        """Read one announcement. Without a location it removes the query; an unusable one changes nothing."""
+    async def _read(self, application_id: str, *, is_news: bool) -> bool:
+        """Read one announcement. Without a location it removes the query; an unusable one changes nothing. Return
+        whether there is a usable one.
+        """
         try:
             found = await announcement_on(self._bus, self._auth.within(application_id), application_id)
         except BusError:
             raise
         except UnderstudyError as error:
             self._refuse(application_id, str(error))
-            return
+            return False
         self._refused.pop(application_id, None)
         if found is None:  # a process without the key can delete it, too: that removes nothing
-            return
+            return False
         if found.checkpoint is None:
             self._forget(application_id)
-            return
+            return True
         note = self.queries.hear if is_news else self.queries.read
         note(application_id, found.checkpoint, now_ms=self._clock.monotonic_ms())
         self.news.set()
+        return True
 
     def _forget(self, application_id: str) -> None:
         self.queries.forget([application_id])

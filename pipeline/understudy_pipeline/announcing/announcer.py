@@ -40,7 +40,7 @@ RETRY_MS = 1000
 """Pause before the next try after Redis failed, and between polls for a plan while no commit arrives."""
 
 REPEAT_MS = 60_000
-"""Interval of resending the names, so that a Redis that was emptied gets them back."""
+"""Interval of resending the names, or the location, so that a Redis that was emptied gets them back."""
 
 MAX_PLANS = 20
 """Number of plans that are searched for stateful aggregations: a query without one by then has no aggregation."""
@@ -110,7 +110,7 @@ class Announced:
         self._announcement: Announcement | None = None
         self._location: Announcement | None = None
         """The announcement of its location, without names."""
-        self._is_introduced = False
+        self._introduce_due_ms = clock.monotonic_ms()
         self._plans_left = MAX_PLANS
         self._due_ms = clock.monotonic_ms()
         self._is_listening = listen
@@ -210,11 +210,12 @@ class Announced:
             self.is_announced = True
 
     def _introduce(self) -> None:
-        """Send the location alone, once: nodes open the checkpoint while the first batch runs, after which the names
-        are known.
+        """Send the location alone: nodes open the checkpoint while the first batch runs, after which the names are
+        known. A query that gets no input repeats it, as it would its names.
         """
-        if self._location is not None and not self._is_introduced:
-            self._is_introduced = self._sent(self._location, if_absent=True)
+        if self._location is not None and self._clock.monotonic_ms() >= self._introduce_due_ms:
+            is_sent = self._sent(self._location, if_absent=True)
+            self._introduce_due_ms = self._clock.monotonic_ms() + (REPEAT_MS if is_sent else RETRY_MS)
 
     def _sent(self, announcement: Announcement, *, if_absent: bool = False) -> bool:
         try:

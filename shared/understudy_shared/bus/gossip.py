@@ -422,11 +422,13 @@ async def applications_on(bus: Bus, *, limit: int | None = None) -> Applications
 
 async def announcement_on(bus: Bus, auth: MessageAuth, application_id: str) -> Announcement | None:
     """Return the announcement of any application. Raises BusError, BadMessageError or UnauthenticError."""
-    key = Names(application_id).announcement
-    stored = await bus.get(key)
-    if stored is None:
-        return None
-    found = auth.opened(stored.payload)
+    stored = await bus.get(Names(application_id).announcement)
+    return None if stored is None else read_announcement(auth, application_id, stored.payload)
+
+
+def read_announcement(auth: MessageAuth, application_id: str, payload: bytes) -> Announcement:
+    """Verify and decode a stored announcement. Raises BadMessageError or UnauthenticError."""
+    key, found = Names(application_id).announcement, auth.opened(payload)
     if found.kind != _KIND_OF[Announcement]:
         raise BadMessageError("it is not an announcement", where=key)
     try:

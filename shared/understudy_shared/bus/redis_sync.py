@@ -10,6 +10,7 @@ import logging
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
+from contextlib import suppress
 from queue import Full, Queue
 
 import redis
@@ -17,12 +18,12 @@ from redis.exceptions import RedisError
 
 from understudy_shared.base.masking import masked
 from understudy_shared.bus.base import BusError
-from understudy_shared.bus.gossip import ANNOUNCED, Names, sealed
-from understudy_shared.bus.message_auth import MessageAuth
-from understudy_shared.bus.messages import Announcement, CommitHint
+from understudy_shared.bus.gossip import ANNOUNCED, Names, read_announcement, sealed
+from understudy_shared.bus.message_auth import MessageAuth, UnauthenticError
+from understudy_shared.bus.messages import Announcement, BadMessageError, CommitHint
 from understudy_shared.bus.redis_connection import bus_error, checked, leaves
 from understudy_shared.bus.redis_pools import leave_replica, thread_pool
-from understudy_shared.bus.redis_scripts import PUT
+from understudy_shared.bus.redis_scripts import PUT, opened
 
 log = logging.getLogger(__name__)
 
@@ -65,17 +66,30 @@ class SyncPublisher:
     def announce(self, announcement: Announcement, *, if_absent: bool = False) -> None:
         """Write and publish the pipeline's announcement of its query. Raises BusError.
 
-        With `if_absent`, a stored announcement is not replaced: the query does not know its names yet.
+        With `if_absent`, stored names stay: the query does not know them yet. If it was let go, its location returns.
         """
         spoken = sealed(self._auth, announcement)
 
         def write() -> None:
-            self._client.set(self._names.announcement, PUT + spoken, nx=if_absent)
+            is_written = self._client.set(self._names.announcement, PUT + spoken, nx=if_absent)
             if not if_absent:
                 self._publish(spoken)
+            elif not is_written:
+                self._return_location(announcement)
             self._client.publish(ANNOUNCED, self._application_id.encode())
 
         self._do("announcing", write)
+
+    def _return_location(self, announcement: Announcement) -> None:
+        """Write the location into the stored announcement if it was taken out (`gossip.let_go`). Names stay."""
+        stored = opened(bytes(self._client.get(self._names.announcement) or b""))  # type: ignore[arg-type]  # not async
+        if stored is None:
+            return
+        with suppress(UnauthenticError, BadMessageError):  # nodes refuse it, too, until the names are sent
+            found = read_announcement(self._auth, self._application_id, stored.payload)
+            if found.checkpoint is None:
+                again = found.model_copy(update={"checkpoint": announcement.checkpoint})
+                self._client.set(self._names.announcement, PUT + sealed(self._auth, again))
 
     def close(self) -> None:
         """Close the connection after the current call, if there is one. May be called again."""

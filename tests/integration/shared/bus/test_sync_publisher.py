@@ -12,7 +12,8 @@ from tests.support.bus.redis_server import RedisServer, redis_server
 from tests.support.spark.queries import wait_until
 
 from understudy_shared.bus.base import BusError
-from understudy_shared.bus.gossip import Gossip
+from understudy_shared.bus.gossip import Gossip, let_go
+from understudy_shared.bus.message_auth import MessageAuth
 from understudy_shared.bus.messages import AnnouncedStore, Announcement, CommitHint
 from understudy_shared.bus.redis_bus import RedisBus
 from understudy_shared.bus.redis_sync import SyncPublisher
@@ -44,8 +45,13 @@ async def test_hints_and_announcements_arrive_as_if_a_node_had_sent_them(
         publisher.announce(ANNOUNCED)
         assert await ear.next() == CommitHint(application_id=APPLICATION, version=8)
         assert await ear.next() == ANNOUNCED
-    publisher.announce(ANNOUNCED.model_copy(update={"stores": [], "checkpoint": "file:/q"}), if_absent=True)
-    assert await gossip.announcement() == ANNOUNCED, "names that are there stay"
+    located = ANNOUNCED.model_copy(update={"checkpoint": "file:/q"})
+    publisher.announce(located)
+    publisher.announce(located.model_copy(update={"stores": [], "checkpoint": "file:/r"}), if_absent=True)
+    assert await gossip.announcement() == located, "names that are there stay"
+    await let_go(bus, MessageAuth(APPLICATION), located)
+    publisher.announce(located.model_copy(update={"stores": []}), if_absent=True)
+    assert await gossip.announcement() == located, "it was let go, and starts again without new data"
     assert publisher.failures == 0
     await bus.close()
 

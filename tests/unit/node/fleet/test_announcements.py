@@ -37,8 +37,16 @@ def look_often(monkeypatch: pytest.MonkeyPatch) -> None:
 class World:
     """A process without its applications, a bus, and queries that announce themselves there."""
 
-    def __init__(self, folder: Path, *, keys: Keyring | None = None, away: bool = False, removes: bool = False) -> None:
-        self.bus = FragileBus(away=away)
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        keys: Keyring | None = None,
+        away: bool = False,
+        removes: bool = False,
+        bus: FragileBus | None = None,
+    ) -> None:
+        self.bus = bus or FragileBus(away=away)
         self.clock = ManualClock(monotonic_ms=1_000_000, wall_us=1_000_000_000)
         self.version: int | None = None
         auth = MessageAuth(FLEET, keys, clock=self.clock)
@@ -130,13 +138,19 @@ async def test_a_process_without_the_key_can_neither_add_a_query_nor_move_one_no
     assert refused == {"'unsigned'", "'forged'", "'copied'", "'orders'"}
 
 
-async def test_what_was_announced_is_known_again_without_the_bus(tmp_path: Path) -> None:
+async def test_what_was_announced_is_known_again_without_the_bus_and_after_it_came_back_empty(tmp_path: Path) -> None:
     async with world(tmp_path, keys=KEY) as made:
         await made.announce("orders", "/data/orders", keys=KEY)
         await until((tmp_path / "announcedlocations.remembered").exists, what="the file")
     async with world(tmp_path, keys=KEY, away=True) as made:
         await until(lambda: made.served == ("listed", "orders"))
         assert "announcements" in made.following.causes()
+    async with world(tmp_path, keys=KEY) as made:
+        await until(lambda: made.served == ("listed", "orders"), what="a bus that came back empty is not a removal")
+    before = World(tmp_path, keys=KEY)
+    await before.announce("orders", None, keys=KEY)
+    async with world(tmp_path, keys=KEY, bus=before.bus) as made:
+        assert made.served == ("listed",), "it was let go while this process was down"
     async with world(tmp_path, keys=OTHER, away=True) as made:
         await until(lambda: made.announcements.lost_why is not None)
         assert made.served == ("listed",), "a file that is signed with another key is not used"

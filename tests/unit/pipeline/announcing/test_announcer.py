@@ -181,14 +181,18 @@ def test_a_location_with_a_secret_stays_in_the_driver() -> None:
     assert [each.checkpoint for each in publisher.announced] == [None]
 
 
-def test_a_plan_that_cannot_be_read_costs_the_names_and_not_the_hints() -> None:
-    query, publisher = FakeQuery(), FakePublisher()
+def test_a_plan_that_cannot_be_read_costs_the_names_and_not_the_hints_or_the_location() -> None:
+    query, publisher, clock = FakeQuery(), FakePublisher(), ManualClock()
     query.next_plan = RuntimeError("a plan of Spark 5")
-    with announcing(query, publisher) as announced:
+    with announcing(query, publisher, clock=clock) as announced:
         for version in range(1, 4):
             query.commit(version)
             until(lambda version=version: publisher.hints[-1:] == [version], "the hint")  # type: ignore[misc]
         assert not announced.is_announced
+        assert len(publisher.introduced) == 1
+        clock.advance(REPEAT_MS)
+        query.commit(4)
+        until(lambda: len(publisher.introduced) == 2, "the location again, which Redis may have lost")
 
 
 def test_names_that_redis_refused_are_sent_later_and_again_every_minute() -> None:
