@@ -30,7 +30,7 @@ log = logging.getLogger(__name__)
 
 MAX_EVENTS = 256
 
-_GOOD_NEWS = frozenset({"ready", "resumed", "layout", "named", "unnamed", "schemas"})
+_GOOD_NEWS = frozenset({"ready", "resumed", "layout", "named", "unnamed", "schemas", "removed"})
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,6 +29,7 @@ from understudy_node.stores.stores import named_operators, read_aliases, served_
 from understudy_shared.base.clock import Clock
 from understudy_shared.base.errors import NotACheckpointError, UnderstudyError
 from understudy_shared.base.masking import masked_location
+from understudy_shared.base.texts import named
 from understudy_shared.base.words import HostInfo, Lineage, Role
 from understudy_shared.bus.messages import Announcement, QueryProgress
 from understudy_shared.server.settings import HttpService
@@ -44,6 +45,12 @@ WATCHED_POLL_MS = 100
 """The interval of polls while log events wake the poll loop: the polls find changes that cause no event."""
 
 STOP_TIMEOUT_S = 10.0
+
+CLEANUP_EVERY_MS = 60_000
+"""Interval to look for local files of tasks that are not held."""
+
+MAX_NAMED = 10
+"""Number of tasks that an event names."""
 
 
 class Node(HttpService):
@@ -87,6 +94,7 @@ class Node(HttpService):
         self._schemas = NewSchemas(files)
         self._ceiling: int | None = None
         self._disk_is_full = False
+        self._cleanup_due_ms = float("-inf")
         self._around = Surroundings(
             files=files,
             history=CommitHistory(files),
@@ -284,6 +292,7 @@ class Node(HttpService):
         self.events.note_damaged(self.measures.damaged_copies)
         self.leases.expire(now_ms)
         self._around.pinned.expire(now_ms)
+        self._remove_unheld_files(now_ms)
         if self._cadence.turned_idle(now_ms):
             self.events.note("idle", "no commit for a while: the query is stopped, or has no input")
         return next_poll_ms(
@@ -291,6 +300,16 @@ class Node(HttpService):
             lag_refresh_ms=self.settings.lag_refresh_ms,
             floor_ms=self._poll_floor_ms(),
         )
+
+    def _remove_unheld_files(self, now_ms: float) -> None:
+        """Remove local files of tasks that it has not held for long. A node without tasks waits for its assignment."""
+        held = [replica.task for replica in self._generations.replicas()]
+        if not held or now_ms < self._cleanup_due_ms:
+            return
+        self._cleanup_due_ms = now_ms + CLEANUP_EVERY_MS
+        removed = self._around.disk.remove_unheld(held[0].application_id, self.lineage, held, now_ms=now_ms)
+        if removed:
+            self.events.note("removed", f"the local files of tasks that it does not hold: {named(removed, MAX_NAMED)}")
 
     def _poll_floor_ms(self) -> float:
         """Return the least time until the next poll, if no event wakes the loop."""

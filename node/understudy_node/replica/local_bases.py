@@ -57,6 +57,11 @@ REOPEN_VERSIONS = 50
 """A snapshot this many versions newer than a local base replaces it: replaying would cost more than opening."""
 
 
+STATE_CLEANUP_DELAY_MS = 600_000
+"""Time for which the files of a task that is not held are kept: it may come back (Kafka Streams'
+`state.cleanup.delay.ms`).
+"""
+
 FULL_BYTES = 1 << 16
 """A disk with less space counts as full: the next base or spill would not fit."""
 
@@ -105,6 +110,7 @@ class LocalBases:
         self.fetched: Counter[FetchMethod] = Counter()
         """Number of tables fetched, by method."""
         self._serials = count(1)
+        self._unheld_since_ms: dict[Path, float] = {}
         try:
             root.mkdir(mode=PRIVATE_FOLDER, parents=True, exist_ok=True)
             self._lock = os.open(root / "lock", os.O_RDWR | os.O_CREAT, 0o600)
@@ -141,14 +147,26 @@ class LocalBases:
             if directory.name != _plain(lineage):
                 shutil.rmtree(directory, ignore_errors=True)
 
+    def remove_unheld(
+        self, application_id: ApplicationId, lineage: Lineage, held: Iterable[TaskId], *, now_ms: float
+    ) -> list[str]:
+        """Remove the files of tasks that were not held for STATE_CLEANUP_DELAY_MS, and return the tasks' names.
+
+        An earlier process held them, or an earlier layout had them: no replica removes them when it leaves.
+        """
+        kept = {_task_name(task) for task in held}
+        found = [each for each in self._lineage_directory(application_id, lineage).glob("*_*") if each.name not in kept]
+        self._unheld_since_ms = {each: self._unheld_since_ms.get(each, now_ms) for each in found}
+        due = [each for each, since_ms in self._unheld_since_ms.items() if now_ms - since_ms >= STATE_CLEANUP_DELAY_MS]
+        for directory in due:
+            shutil.rmtree(directory, ignore_errors=True)
+        return sorted(each.name for each in due)
+
     def store_directory(self, task: TaskId, lineage: Lineage, store_name: str) -> Path:
-        return (
-            self.root
-            / _plain(task.application_id)
-            / _plain(lineage)
-            / f"{task.operator_id}_{task.partition}"
-            / store_name
-        )
+        return self._lineage_directory(task.application_id, lineage) / _task_name(task) / store_name
+
+    def _lineage_directory(self, application_id: ApplicationId, lineage: Lineage) -> Path:
+        return self.root / _plain(application_id) / _plain(lineage)
 
     def new_directory(self, store: Path, version: int) -> Path:
         """Make a directory for a base at `version`, under an unused name: an existing one may be open."""
@@ -215,6 +233,10 @@ def writing(directory: Path) -> Iterator[None]:
             fix=f"{'Free space' if full else 'Make it writable'} there, or give the node another --data-dir; the "
             "replica continues by itself",
         ) from error
+
+
+def _task_name(task: TaskId) -> str:
+    return f"{task.operator_id}_{task.partition}"
 
 
 def _plain(name: str) -> str:

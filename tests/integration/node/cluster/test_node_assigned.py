@@ -122,6 +122,23 @@ def test_a_task_is_not_held_anew_while_a_step_of_its_former_replica_still_runs(t
         assert held(node)["0_1"] is not former
 
 
+def test_a_node_that_is_started_with_fewer_tasks_gives_their_disk_space_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checkpoint = HandmadeCheckpoint(tmp_path / "checkpoint").create().add(1)
+    checkpoint.write(checkpoint.snapshot_path(1, 1), checkpoint.snapshot(1, 1))
+    with followed_node(checkpoint.path, tmp_path / "data", duties={"0_0": ACTIVE, "0_1": ACTIVE}) as node:
+        wait_to_hold(node, "0_0", "0_1", version=1)
+        assert local_bases(tmp_path / "data", "0_1")
+    monkeypatch.setattr("understudy_node.node.CLEANUP_EVERY_MS", 0)
+    monkeypatch.setattr("understudy_node.replica.local_bases.STATE_CLEANUP_DELAY_MS", 0)
+    with followed_node(checkpoint.path, tmp_path / "data", duties={}) as node:
+        wait_until(lambda: node.end.confirmed_ms is not None, what="the first look")
+        assert local_bases(tmp_path / "data", "0_1"), "it may get its tasks in a moment"
+        node.assign({"0_0": ACTIVE})
+        wait_until(lambda: not local_bases(tmp_path / "data", "0_1"), what="disk space given back")
+
+
 def test_duties_about_another_layout_wait_for_it_while_the_one_that_is_served_goes_on(tmp_path: Path) -> None:
     checkpoint = HandmadeCheckpoint(tmp_path / "checkpoint").create().add(1)
     four = HandmadeCheckpoint(tmp_path / "checkpoint", partitions=4)

@@ -20,6 +20,7 @@ from understudy_node.replica.local_bases import (
     FETCHING,
     OPENING,
     REPLAYING,
+    STATE_CLEANUP_DELAY_MS,
     BaseRecord,
     ChosenSnapshot,
     LocalBases,
@@ -262,3 +263,20 @@ def test_changes_go_to_disk_while_a_store_catches_up_not_only_when_it_has(
         wait_to_hold(node, "0_0", version=6)
     assert len(in_memory) >= 6
     assert max(in_memory) <= OVERLAY_WHILE_BEHIND
+
+
+def test_files_of_tasks_that_are_not_held_are_removed_after_a_while_unless_they_come_back(tmp_path: Path) -> None:
+    bases = LocalBases(tmp_path)
+    tasks = [TaskId(ApplicationId("flights"), 0, partition) for partition in range(3)]
+    lineage, stores = Lineage("l"), [bases.store_directory(task, Lineage("l"), "default") for task in tasks]
+    for store in stores:
+        bases.new_directory(store, 1)
+
+    def removed(*held: int, at_ms: float) -> list[str]:
+        return bases.remove_unheld(tasks[0].application_id, lineage, [tasks[each] for each in held], now_ms=at_ms)
+
+    assert removed(0, at_ms=0) == []
+    assert removed(0, 2, at_ms=1) == []
+    assert removed(0, at_ms=STATE_CLEANUP_DELAY_MS - 1) == [], "the last one was away for a moment"
+    assert removed(0, at_ms=STATE_CLEANUP_DELAY_MS) == ["0_1"]
+    assert [store.exists() for store in stores] == [True, False, True]
