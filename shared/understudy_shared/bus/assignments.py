@@ -32,12 +32,16 @@ MAX_SHARE = 0.5
 
 
 class AssignmentChange(Message):
-    """The assignment of (term, epoch), by what differs from that of (base_term, base_epoch)."""
+    """The assignment of (term, epoch), by what differs from that of (base_term, base_epoch) by `base_written_by`.
+
+    After a fail-over of Redis that lost writes, two nodes may have written the same term and epoch.
+    """
 
     term: Count
     epoch: Count
     base_term: Count
     base_epoch: Count
+    base_written_by: Name
     written_by: Name
     lineage: Name
     tasks: dict[TaskKey, AssignedTask] = Field(max_length=MAX_TASKS)
@@ -77,6 +81,7 @@ def change_between(before: Assignment, after: Assignment) -> AssignmentChange | 
         epoch=after.epoch,
         base_term=before.term,
         base_epoch=before.epoch,
+        base_written_by=before.written_by,
         written_by=after.written_by,
         lineage=after.lineage,
         tasks=tasks,
@@ -90,6 +95,8 @@ def change_between(before: Assignment, after: Assignment) -> AssignmentChange | 
 def apply_change(change: AssignmentChange, known: Assignment | None) -> Assignment | None:
     """Apply a change to the known assignment; return None if the change is not based on it."""
     if known is None or known.order != (change.base_term, change.base_epoch) or known.lineage != change.lineage:
+        return None
+    if known.written_by != change.base_written_by:
         return None
     if not change.tasks.keys() <= known.tasks.keys():
         return None

@@ -246,9 +246,11 @@ def test_a_change_names_what_a_death_touches_and_nothing_else() -> None:
 def test_a_change_of_tasks_that_are_not_known_is_not_applied() -> None:
     known = assigned({"0_0": AssignedTask(active="a")})
     change = AssignmentChange(
-        application_id="flights", term=1, epoch=2, base_term=1, base_epoch=1, written_by="a", lineage="l1",
-        tasks={"0_1": AssignedTask(active="a")},
+        application_id="flights", term=1, epoch=2, base_term=1, base_epoch=1, base_written_by="a", written_by="a",
+        lineage="l1", tasks={"0_1": AssignedTask(active="a")},
     )  # fmt: skip
     assert apply_change(change, known) is None
     assert apply_change(change.model_copy(update={"tasks": {}, "base_epoch": 2}), known) is None
+    of_another = change.model_copy(update={"tasks": {}, "base_written_by": "b"})
+    assert apply_change(of_another, known) is None, "an old primary of Redis and the new one had this term and epoch"
     assert apply_change(change.model_copy(update={"tasks": {}}), known) is not None
