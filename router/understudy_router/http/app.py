@@ -51,6 +51,7 @@ from understudy_shared.questions.watch.service import watch_routes
 from understudy_shared.questions.watch.streams import WatchStreams
 from understudy_shared.reads.bound_parsing import read_store_bounds
 from understudy_shared.server.app import (
+    KEY_PATH,
     Framework,
     ProcessReport,
     answer_with_problems,
@@ -166,7 +167,7 @@ def read_routes(router: Router, reads: Reads, scans: Scans) -> APIRouter:
         response.headers.update(tag)
         return response
 
-    @routes.get("/v1/stores/{store}/metadata/{key:path}")
+    @routes.get("/v1/stores/{store}/metadata/" + KEY_PATH)
     async def key_metadata(store: str, key: str, request: Request) -> Response:
         """Return the nodes that this router would ask for a key, and the others with reasons."""
         _, _, _, _, *segments = split_path(request.scope["raw_path"])

@@ -17,6 +17,7 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.registry import Collector
+from starlette.convertors import PathConvertor, register_url_convertor
 from starlette.exceptions import HTTPException
 from starlette.responses import StreamingResponse
 
@@ -34,6 +35,16 @@ from understudy_shared.http.problems import CONTENT_TYPE, Problem, ProblemError,
 from understudy_shared.http.target import refuse_unroutable
 from understudy_shared.server.connection_guard import MEMORY
 from understudy_shared.tls.service_tls import TLS
+
+
+class _KeyConvertor(PathConvertor):
+    regex = "(?s:.*)"  # `path` ends at a line break, which a key may contain
+
+
+register_url_convertor("key", _KeyConvertor())
+
+KEY_PATH: Final = "{key:key}"
+"""The end of the path of a question about a key, of which each column is a segment."""
 
 
 def service_app(title: str, lifespan: Callable[[FastAPI], AbstractAsyncContextManager[None]]) -> FastAPI:

@@ -30,6 +30,7 @@ from understudy_shared.questions.service_reads import counted_of_store
 from understudy_shared.reads.bound_parsing import parse_whole
 from understudy_shared.reads.bounds import BadBoundError
 from understudy_shared.reads.hop_fields import BadHopError, StoreOfHop, object_of, store_of_hop, text, whole
+from understudy_shared.server.app import KEY_PATH
 
 PATH: Final = "/internal/v1/history"
 MAX_HISTORY_BYTES: Final = 16 * 1024 * 1024
@@ -176,7 +177,7 @@ def history_routes(histories: Histories) -> APIRouter:
         """Return the versions of a key, which is JSON in `?key=`."""
         return await answered(store, ["lookup"], request)
 
-    @routes.get("/v1/stores/{store}/history/{key:path}")
+    @routes.get("/v1/stores/{store}/history/" + KEY_PATH)
     async def by_path(store: str, key: str, request: Request) -> Response:
         """Return the versions of a key, of which each column is a segment of the path."""
         _, _, _, _, *segments = split_path(request.scope["raw_path"])

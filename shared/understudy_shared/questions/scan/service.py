@@ -48,7 +48,7 @@ from understudy_shared.questions.scan.requests import (
 from understudy_shared.questions.service_reads import ServiceReads, counted
 from understudy_shared.reads.bounds import Bound, ReadVersion, version_of
 from understudy_shared.reads.tokens import Position
-from understudy_shared.server.app import without_framework
+from understudy_shared.server.app import KEY_PATH, without_framework
 from understudy_shared.server.compression import VARIES
 from understudy_shared.server.direct import AnsweringTasks, Exchange, ReaderLeftError
 from understudy_shared.settings import Compression
@@ -246,7 +246,7 @@ def scan_routes(scans: Scans) -> APIRouter:
         """Return the windows of a key, which is JSON in `?key=`."""
         return await _answered_windows(scans, store, ["lookup"], request)
 
-    @routes.get("/v1/stores/{store}/windows/{key:path}")
+    @routes.get("/v1/stores/{store}/windows/" + KEY_PATH)
     async def windows_by_path(store: str, key: str, request: Request) -> Response:
         """Return the windows of a key, of which each column is a segment of the path."""
         _, _, _, _, *segments = split_path(request.scope["raw_path"])

@@ -54,6 +54,7 @@ from understudy_shared.questions.watch.streams import (
 from understudy_shared.reads.bound_parsing import parse_moment
 from understudy_shared.reads.bounds import BadBoundError, Refusal, Selection
 from understudy_shared.reads.tokens import POSITION_PREFIX, BadPositionError, Position, decode_position
+from understudy_shared.server.app import KEY_PATH
 from understudy_shared.spark.key_codec import KeyCodec, Row
 
 SELECTION_PARAMETERS = ("limit", "include_expired")
@@ -357,7 +358,7 @@ def watch_routes(watches: Watches, watch_prefix: WatchPrefix) -> APIRouter:
         """Send the value of a key, which is JSON in `?key=`, and each change of it."""
         return one(store, ["lookup"], request)
 
-    @routes.get("/v1/stores/{store}/watch/{key:path}", response_class=WatchResponse)
+    @routes.get("/v1/stores/{store}/watch/" + KEY_PATH, response_class=WatchResponse)
     async def by_path(store: str, key: str, request: Request) -> Response:
         """Send the value of a key, of which each column is a segment of the path, and each change of it."""
         _, _, _, _, *segments = split_path(request.scope["raw_path"])

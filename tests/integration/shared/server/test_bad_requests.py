@@ -82,6 +82,11 @@ def test_a_bad_request_is_answered_with_its_reason_and_the_way_out(
     assert reply.body["fix"]
 
 
+@pytest.mark.parametrize("question", ["keys", "history", "windows"])
+def test_a_line_break_in_a_path_belongs_to_the_key(served: ServedNode, question: str) -> None:
+    assert "unknown-path" not in served.get(f"{STORE}/{question}/a%0Ab").text
+
+
 @pytest.mark.parametrize(
     ("key", "says"),
     [
