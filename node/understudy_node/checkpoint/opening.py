@@ -41,6 +41,9 @@ _CONTAINS = (
 _TABLE_MARKS = ("_delta_log", "_spark_metadata", "_SUCCESS", "_hudi", ".hoodie")
 _TABLE_SUFFIXES = (".parquet", ".orc", ".avro", ".csv", ".json")
 _INSIDE = frozenset({"commits", "offsets", "state", "sources"})
+FIRST_PAUSE_S, MAX_PAUSE_S = 0.25, 5.0
+"""Least and greatest time between two looks for a checkpoint that does not exist yet."""
+
 _MAX_CHILDREN = 50
 _MAX_NAMED = 3
 
@@ -125,7 +128,12 @@ def wait_for_checkpoint(
                 "waiting: there is no checkpoint at %s yet. Start the query, or check the path", files.url,
                 extra={"action": "no-checkpoint"},
             )  # fmt: skip
-        sleep(0.25)
+        sleep(pause_s(now_ms - began_ms, is_local=isinstance(files, LocalFiles)))
+
+
+def pause_s(waited_ms: float, *, is_local: bool) -> float:
+    """Return the time until the next look. Remote storage is paid by the request, so there it grows with the wait."""
+    return FIRST_PAUSE_S if is_local else min(MAX_PAUSE_S, max(FIRST_PAUSE_S, waited_ms / 100_000))
 
 
 def what_is_there(files: CheckpointFiles) -> str:

@@ -10,7 +10,7 @@ import pytest
 from tests.support.clock import ManualClock
 
 from understudy_node.checkpoint.files import LocalFiles, RootedFiles
-from understudy_node.checkpoint.opening import wait_for_checkpoint
+from understudy_node.checkpoint.opening import pause_s, wait_for_checkpoint
 from understudy_shared.base.errors import CheckpointError, NotACheckpointError
 
 
@@ -37,6 +37,12 @@ def test_a_checkpoint_that_comes_later_is_waited_for_with_words_that_come_less_a
     said = [record.getMessage() for record in caplog.records]
     assert 5 < len(said) < 15
     assert all(str(folder) in each for each in said)
+
+
+def test_remote_storage_is_asked_less_and_less_often() -> None:
+    waits = [pause_s(1000.0 * waited_s, is_local=False) for waited_s in (0, 10, 100, 400, 3600)]
+    assert waits == [0.25, 0.25, 1, 4, 5]
+    assert pause_s(3_600_000, is_local=True) == 0.25
 
 
 @pytest.mark.parametrize("limit_ms", [0, 5_000])
