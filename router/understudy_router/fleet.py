@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -34,7 +34,7 @@ from understudy_shared.base.texts import clipped, named
 from understudy_shared.base.throttles import Reminder
 from understudy_shared.base.words import HostInfo
 from understudy_shared.bus.base import Bus, BusError
-from understudy_shared.bus.gossip import ANNOUNCED, applications_on
+from understudy_shared.bus.gossip import ANNOUNCED, Names, applications_on
 from understudy_shared.cluster.node_calls import NodeCallError
 from understudy_shared.cluster.without_bus import Remembered
 from understudy_shared.fleet.applications_file import require_id
@@ -200,11 +200,18 @@ class FleetReports:
     """The reports of the applications in `held`, which changes while the process runs."""
 
     def __init__(
-        self, held: Mapping[str, HeldApplication], clock: Clock, unknown_why: Callable[[], str | None]
+        self,
+        held: Mapping[str, HeldApplication],
+        clock: Clock,
+        unknown_why: Callable[[], str | None],
+        elsewhere: Callable[[str], Awaitable[Sequence[str]]],
     ) -> None:
-        """Set the parts. `unknown_why` returns why not all applications are known here; None once they are."""
+        """Set the parts. `unknown_why` returns why not all applications are known here; None once they are.
+        `elsewhere` returns those that may have a node and are not served here.
+        """
         self._held = held
         self._unknown_why = unknown_why
+        self._elsewhere = elsewhere
         self._clock = clock
         self._rows: Sequence[Document] = ()
         self._made_ms = float("-inf")
@@ -230,6 +237,10 @@ class FleetReports:
         for name, held in self._held.items():
             if sees(name) and name not in each and held.may_hold_unseen:
                 each[name] = held.app.admin.unknown_safety(node_id)
+        for name in await self._elsewhere(node_id):
+            unknown = next(iter(knowing.values())).app.admin.unknown_safety(node_id)
+            why_unknown = "this router does not serve it: ask one that does"
+            each[name if sees(name) else "(another)"] = {**unknown, "safe": None, "why": why_unknown}
         unsafe = {name: document for name, document in each.items() if not document["safe"]}
         why = [f"{clipped(name)}: {document['why']}" for name, document in (unsafe or each).items()]
         verdicts = [document["safe"] for document in each.values()]
@@ -415,6 +426,8 @@ class RouterFleet(FleetService[HeldApplication]):
         self._reminder = Reminder()
         self._left_out: str | None = None
         """The reason why some applications are not served; None: all are."""
+        self._unserved: Sequence[str] = ()
+        """The applications with nodes that are not served here: no pattern matches, or there is no room."""
         self._starting = asyncio.Semaphore(MAX_STARTING)
 
     def __repr__(self) -> str:
@@ -423,7 +436,7 @@ class RouterFleet(FleetService[HeldApplication]):
     # ---- the life of the process
 
     def routes(self) -> Iterator[APIRouter]:
-        yield fleet_routes(FleetReports(self.applications, self._shared.clock, self.unknown_why))
+        yield fleet_routes(FleetReports(self.applications, self._shared.clock, self.unknown_why, self.elsewhere))
 
     async def start(self) -> None:
         await self.look()
@@ -450,6 +463,16 @@ class RouterFleet(FleetService[HeldApplication]):
         self._reminder.reset()
         await self._found({name for name, nodes in listed.nodes.items() if nodes}, is_all=listed.is_all)
         self._is_listed = True
+
+    async def elsewhere(self, node_id: str) -> Sequence[str]:
+        """Return the applications that have this node, or may have it, and are not served here."""
+        return [name for name in self._unserved if await self._may_have(name, node_id)]
+
+    async def _may_have(self, application_id: str, node_id: str) -> bool:
+        try:
+            return await self._shared.bus.get(Names(application_id).node(node_id)) is not None
+        except BusError:
+            return True
 
     async def _look_for_ever(self) -> None:
         """Search every few seconds, and more often after an announcement."""
@@ -479,6 +502,7 @@ class RouterFleet(FleetService[HeldApplication]):
         opening = (self._opening(application_id) for application_id in new)
         opened = [each async for few in sliced(opening) for each in few]  # each takes some ms of the loop
         await asyncio.gather(*[self._start(each) for each in opened if each is not None])
+        self._unserved = sorted(name for name in heard if name not in self.applications and _is_usable(name))
         for application_id, held in list(self.applications.items()) if is_all else ():
             if held.silent_ms > LET_GO_AFTER_MS:
                 log.info("%s is let go: it has no nodes", application_id, extra={"action": "application-idle"})

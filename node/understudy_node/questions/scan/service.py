@@ -178,11 +178,11 @@ class NodeScans(Scans):
         reader = require_reader(self._reads, hop)
         selection = Selection(hop.elements, include_expired=hop.question.include_expired)
         maker = part_maker(reader, hop.question, selection, longs_as_text=hop.longs_as_text)
-        until_s = monotonic() + hop.budget_ms / 1000
-        room = Room(hop.rows, hop.room_bytes, until_s, hop.is_empty, hop.is_confined)
+        asked_s, place = monotonic(), Place(hop.partition, hop.after)
+        room = Room(hop.rows, hop.room_bytes, asked_s + hop.budget_ms / 1000, hop.is_empty, hop.is_confined)
+        reading = await _reading_of(maker, place, hop.version, ROUTER_WAIT_S)  # one that waits for it takes no place
         with self.long_reads.begun():
-            place = Place(hop.partition, hop.after)
-            part = await self._read(maker, place, room, hop.version, Asker(), wait_s=ROUTER_WAIT_S)
+            part = await self._part(maker, reading, place, room, Asker(), asked_s)
         if not part.is_end:
             pin_ahead(reader, [each for each in sorted(reader.replicas) if each >= hop.partition], hop.version)
         return part
@@ -196,21 +196,15 @@ class NodeScans(Scans):
         pin_ahead(reader, hop.wanted, version)
         return version
 
-    async def _read(
-        self,
-        maker: PartMaker,
-        place: Place,
-        room: Room,
-        version: ReadVersion,
-        asker: Asker,
-        *,
-        wait_s: float = OPEN_WAIT_S,
-    ) -> PartPage:
-        reader = maker.reader
+    async def _read(self, maker: PartMaker, place: Place, room: Room, version: ReadVersion, asker: Asker) -> PartPage:
         asked_s = monotonic()
-        bound = bound_at(reader.application_id, reader.lineage, version)
-        reading = await reading_at(reader, place.partition, bound, wait_s)
-        state = reading.view.stores[reader.store.store_name]
+        reading = await _reading_of(maker, place, version, OPEN_WAIT_S)
+        return await self._part(maker, reading, place, room, asker, asked_s)
+
+    async def _part(  # noqa: PLR0917  # what is read, where, and since when
+        self, maker: PartMaker, reading: Reading, place: Place, room: Room, asker: Asker, asked_s: float
+    ) -> PartPage:
+        state = reading.view.stores[maker.reader.store.store_name]
         if not (maker.is_sought or state.is_prepared):
             await asyncio.to_thread(state.prepare_scan)
         # The time for opening an older version, and for sorting the keys of a base, does not count as the page's.
@@ -218,6 +212,11 @@ class NodeScans(Scans):
         part = await self.long_reads.in_turns(maker.part(reading, place, room, asker))
         self.long_reads.count(part)
         return part
+
+
+async def _reading_of(maker: PartMaker, place: Place, version: ReadVersion, wait_s: float) -> Reading:
+    reader = maker.reader
+    return await reading_at(reader, place.partition, bound_at(reader.application_id, reader.lineage, version), wait_s)
 
 
 async def _estimate(reader: StoreReader, partitions: Sequence[int], bound: Bound) -> int:

@@ -213,8 +213,8 @@ class CatchingUp:
         except UnderstudyError as error:
             self._refuse(asked, error)
             return
-        except Exception as error:
-            self._refuse(asked, error)
+        except Exception as error:  # a bug ends this task: those that asked meanwhile have no other
+            self._refuse([*asked, *self._asked.pop(task, [])], error)
             raise
         of = _by_asker(list(wanted.values()), entries)
         for each, count in zip(asked, counts, strict=True):

@@ -283,8 +283,9 @@ class ExportResponse(BulkResponse):
             store, asked = self._scans.store(self._store), parse_export(self._given, self._accept)
             bound = self._scans.service.bound_of(store.name, asked.scan.bounds)
             turn = scan_turn(store, asked.scan, bound, authorization)
+            begin = await self._scans.waited(turn)
             with self._scans.long_reads.begun_export(asked.format):
-                version, start = await self._scans.begins(turn)
+                version, start = begin or await self._scans.begins(turn)
                 read = patient(self._exports.part_reader(turn, version, asked.format, asker))
                 stream = ExportStream(self._exports, turn, asked, version, PartsAhead(start, turn.partitions, read))
                 self._stream = stream

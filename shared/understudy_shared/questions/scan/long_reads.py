@@ -31,6 +31,9 @@ MAX_WAITING_PARTS = 64
 TURN_S = 30.0
 """Longest time for which one of them waits."""
 
+MAX_WAITING = 8
+"""Limit on the reads that wait for a version before they take a place. Each may ask nodes all the time."""
+
 
 class LongReads:
     """The long reads of a process. By access, `read` counts the keys read and `found` the rows found. By format of the
@@ -39,6 +42,7 @@ class LongReads:
 
     def __init__(self, max_in_flight: int = 4, max_exports: int = 2) -> None:
         self.in_flight = 0
+        self.waiting_for_versions = 0
         self.exports_in_flight = 0
         self.exports_begun: Counter[ExportFormat] = Counter()
         self.exported: Counter[ExportFormat] = Counter()
@@ -58,6 +62,20 @@ class LongReads:
         limit.
         """
         return _Begun(self)
+
+    @contextmanager
+    def waiting(self) -> Iterator[None]:
+        """Count one more read that waits as its bound says (`wait_ms`). It takes no place of those that read, so nobody
+        else waits. Raises an overloaded problem above MAX_WAITING.
+        """
+        if self.waiting_for_versions >= MAX_WAITING:
+            detail = f"{self.waiting_for_versions} scans and exports wait for a version"
+            raise ProblemError(Problem(ProblemType.OVERLOADED, detail, where="wait_ms", fix="Retry after a second"))
+        self.waiting_for_versions += 1
+        try:
+            yield
+        finally:
+            self.waiting_for_versions -= 1
 
     @contextmanager
     def begun_export(self, form: ExportFormat) -> Iterator[None]:

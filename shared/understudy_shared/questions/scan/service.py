@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
 from time import monotonic
 from typing import Literal
 
@@ -136,6 +137,7 @@ class Scans(ABC):
         return self._estimated(turn) if turn.asked.is_estimate else self._page(turn, asker)
 
     async def _estimated(self, turn: ScanTurn) -> bytes:
+        await self.waited(turn)
         with self.long_reads.begun():
             count = await self.estimate(turn)
         found = {"store": turn.store.name, "lineage": turn.store.lineage, "count": count, "is_estimate": True}
@@ -148,9 +150,25 @@ class Scans(ABC):
             return await self.first_version(turn), Place(turn.partitions[0])
         return version_of(cursor.version, cursor.committed_at_us), Place(cursor.partition, cursor.after)
 
+    async def waited(self, turn: ScanTurn) -> tuple[ReadVersion, Place] | None:
+        """Return what `begins` does, after a wait as the bound says, before the read takes a place. None: it need not
+        wait.
+        """
+        if not turn.bound.wait_ms:
+            return None
+        try:
+            return await self.begins(replace(turn, bound=replace(turn.bound, wait_ms=0)))
+        except ProblemError as error:
+            refusal = error.problem.refusal
+            if refusal is None or not refusal.may_pass:
+                raise
+        with self.long_reads.waiting():
+            return await self.begins(turn)
+
     async def _page(self, turn: ScanTurn, asker: Asker) -> bytes:
+        begin = await self.waited(turn) if turn.bound.wait_ms else None
         with self.long_reads.begun():
-            version, start = await self.begins(turn)
+            version, start = begin or await self.begins(turn)
             is_count, is_ordered = turn.is_count, turn.is_ordered
             question, limit = turn.asked.question, turn.asked.limit
             is_confined, parts = turn.is_confined, turn.partitions

@@ -139,9 +139,10 @@ async def test_a_process_without_the_key_can_neither_add_a_query_nor_move_one_no
 
 
 async def test_what_was_announced_is_known_again_without_the_bus_and_after_it_came_back_empty(tmp_path: Path) -> None:
+    file = tmp_path / "announcedlocations.remembered"
     async with world(tmp_path, keys=KEY) as made:
         await made.announce("orders", "/data/orders", keys=KEY)
-        await until((tmp_path / "announcedlocations.remembered").exists, what="the file")
+        await until(lambda: file.exists() and b"/data/orders" in file.read_bytes(), what="the file")
     async with world(tmp_path, keys=KEY, away=True) as made:
         await until(lambda: made.served == ("listed", "orders"))
         assert "announcements" in made.following.causes()

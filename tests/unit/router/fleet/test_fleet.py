@@ -101,6 +101,23 @@ async def test_a_node_is_not_safe_to_stop_while_an_application_may_have_replicas
         assert "'b': this router does not know yet which node holds what" in found["why"]
 
 
+async def test_a_node_of_an_application_that_this_router_does_not_serve_is_not_known_to_be_safe(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def safe_to_stop(self: Admin, node_id: str) -> dict[str, object]:
+        return {"safe": True, "why": "all is held twice"}
+
+    monkeypatch.setattr(Admin, "safe_to_stop", safe_to_stop)
+    async with fleet_of({"orders": ["words"]}, patterns="orders") as world:
+        await ready(world)
+        assert (await world.get(SAFE)).json()["safe"] is True
+        await world.add("flights", "delays")
+        await world.fleet.look()
+        found = (await world.get(SAFE)).json()
+        assert (found["safe"], found["applications"]["flights"]["safe"]) == (None, None)
+        assert found["why"] == "'flights': this router does not serve it: ask one that does"
+
+
 async def test_an_application_that_is_announced_is_served_when_it_has_nodes_and_those_of_no_pattern_never() -> None:
     async with fleet_of({"orders-eu": ["eu"]}, patterns="orders-*") as world:
         await world.add("orders-us", "us")

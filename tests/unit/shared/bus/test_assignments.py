@@ -246,7 +246,7 @@ def test_a_change_names_what_a_death_touches_and_nothing_else() -> None:
 def test_a_change_of_tasks_that_are_not_known_is_not_applied() -> None:
     known = assigned({"0_0": AssignedTask(active="a")})
     change = AssignmentChange(
-        application_id="flights", term=1, epoch=2, base_term=1, base_epoch=1, base_written_by="a", written_by="a",
+        application_id="flights", term=1, epoch=2, base_term=1, base_epoch=1, base_written_by="n1", written_by="a",
         lineage="l1", tasks={"0_1": AssignedTask(active="a")},
     )  # fmt: skip
     assert apply_change(change, known) is None

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
@@ -16,6 +16,7 @@ from tests.support.checkpoint import bytes as spark
 from tests.support.checkpoint.handmade import HandmadeCheckpoint
 from tests.support.cluster.served_node import Reply, ServedNode, served_node
 from tests.support.oracle.scanned import pages, scan_target, scanned
+from tests.support.spark.queries import wait_until
 
 from understudy_node.engine import scans as record_scans
 from understudy_node.questions.scan import parts
@@ -25,7 +26,7 @@ from understudy_node.replica.read_views import Reading
 from understudy_shared.base.background import in_slices
 from understudy_shared.base.words import StoreName
 from understudy_shared.questions.scan import service as scans
-from understudy_shared.questions.scan.long_reads import Asker
+from understudy_shared.questions.scan.long_reads import MAX_WAITING, Asker
 from understudy_shared.questions.scan.page import Place, Room
 from understudy_shared.questions.scan.question import ScanQuestion, decode_scan_cursor
 from understudy_shared.reads.bounds import NO_BOUND
@@ -74,26 +75,17 @@ def test_all_pages_are_of_one_version_while_many_batches_commit(provider: str, t
         assert counted(scanned(served, "op0")) == counts.counts(served.partitions()[0]["current_offset_position"])  # type: ignore[arg-type]
 
 
-def test_a_page_says_what_it_is_of_and_the_last_one_has_no_cursor(counts: HandmadeCheckpoint, tmp_path: Path) -> None:
-    with serving(counts, tmp_path / "data") as served:
-        words = len(counts.counts(1))
-        whole = asked(served, explain=True).body
-        assert whole.keys() == {
-            "store", "version", "committed_at", "watermark", "position", "lineage", "rows", "next_cursor", "explain",
-        }  # fmt: skip
-        assert (whole["store"], whole["version"], whole["next_cursor"]) == ("op0", 1, None)
-        assert whole["explain"] == {
-            "access": "pass", "looked_at": words, "returned": words, "partitions": [0, 1, 2],
-        }  # fmt: skip
-        assert asked(served, limit=words).body["next_cursor"] is None, "a full page at the end is the last"
-        row = whole["rows"][0]  # type: ignore[index]
-        answer = served.look_up([row["key"]["word"]])
-        assert (row["value"], row["key"]) == (answer.body["value"], answer.body["key"])
-        assert whole["position"] == answer.body["position"]
-        by_partition = [scanned(served, "op0", partition=partition) for partition in range(3)]
-        assert [row for rows in by_partition for row in rows] == whole["rows"]
-        posted = served.post("/v1/stores/op0/scan", json.dumps({"limit": 3, "longs": "string"}).encode()).body
-        assert [row["value"]["count"] for row in posted["rows"]] == ["1"] * 3  # type: ignore[attr-defined]
+def test_readers_that_wait_for_a_version_take_no_place_of_those_that_read(
+    counts: HandmadeCheckpoint, tmp_path: Path
+) -> None:
+    to_come = "/v1/stores/op0/scan?version=2&wait_ms="
+    with serving(counts, tmp_path) as served, ThreadPoolExecutor(MAX_WAITING) as readers:
+        waiting = [readers.submit(served.get, f"{to_come}20000") for _ in range(MAX_WAITING)]
+        wait_until(lambda: served.get(f"{to_come}1").status == 429, what="all of them to wait")
+        assert served.get("/v1/stores/op0/scan").status == 200
+        assert served.get("/v1/stores/op0/count").status == 200
+        counts.add(2)
+        assert {each.result().status for each in waiting} == {200}
 
 
 def test_a_filtered_pass_hands_back_its_progress_when_its_time_is_over(
@@ -186,26 +178,6 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedNode]:
     folder = tmp_path_factory.mktemp("questions")
     with serving(HandmadeCheckpoint(folder / "counts", partitions=3).create().add(1), folder / "data") as served:
         yield served
-
-
-def test_what_cannot_start_is_a_problem_and_never_a_broken_answer(node: ServedNode) -> None:
-    for target, status in (
-        ("/v1/stores/nowhere/scan", 404),
-        ("/v1/stores/op0/scan?max_lag=0&require_active=x", 400),
-        ("/v1/stores/op0/count?limit=1", 400),
-        ("/v1/stores/op0/count?order=key", 400),
-        ("/v1/stores/op0/scan/more", 404),
-    ):
-        reply = node.get(target)
-        assert (reply.status, bool(reply.problem)) == (status, True)
-    assert node.post("/v1/stores/op0/scan", b"[1]").problem == "bad-request"
-    assert node.post("/v1/stores/op0/scan", b"{").problem == "bad-request"
-    assert node.post("/v1/stores/op0/scan", b'{"from": [[1]]}').body["where"] == "from"
-    assert node.post("/v1/stores/op0/scan", b'{"order": 1}').body["where"] == "order"
-    assert node.post("/v1/stores/op0/scan", b'{"to": 5}').body["where"] == "to"
-    assert node.post("/v1/stores/op0/scan", b'{"colour": null}').body["where"] == "bounds"
-    status, headers, body = node.head("HEAD", "/v1/stores/op0/scan")
-    assert (status, body, headers["content-type"]) == (200, b"", "application/json")
 
 
 def test_a_page_ends_at_the_next_key_when_its_reader_has_left(node: ServedNode) -> None:
