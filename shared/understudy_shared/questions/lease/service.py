@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from time import monotonic
@@ -87,10 +88,10 @@ def _bad(what: str, where: str, fix: str = _FORM) -> ProblemError:
 
 
 MAX_GRANTING: Final = 8
-"""Number of leases that are granted concurrently."""
+"""Number of leases that are granted concurrently, and as many of those that may wait long for a version."""
 
 MAX_WAITING: Final = 128
-"""Limit on the requests that are being granted or wait for their turn."""
+"""Limit on the requests of each kind that are being granted or wait for their turn."""
 
 GRANT_S: Final = 40.0
 """Time limit of one request: a little more than the longest wait for a version."""
@@ -116,8 +117,9 @@ class Snapshots(ABC):
 
     def __init__(self, service: ServiceReads) -> None:
         self._service = service
-        self._waiting = 0
-        self._granting = asyncio.Semaphore(MAX_GRANTING)
+        self._waiting = Counter[bool]()
+        self._granting = {waits_long: asyncio.Semaphore(MAX_GRANTING) for waits_long in (False, True)}
+        """Turns of their own, so that those that wait for a version to come hold up nobody else."""
 
     @abstractmethod
     def stores(self) -> Collection[str]:
@@ -157,18 +159,22 @@ class Snapshots(ABC):
             return await self._granted_in_time(body, principal)
 
     async def _granted_in_time(self, body: bytes, principal: Principal) -> dict[str, object]:
-        if self._waiting >= MAX_WAITING:
-            what = f"{self._waiting} snapshot leases are being granted"
+        asked = parse_snapshot_request(body)
+        stores = _allowed(asked.stores, self.stores(), principal)
+        bound, *_ = [self._service.bound_of(store, asked.params) for store in stores]
+        waits_long = bound.wait_ms > WAIT_WITH_POSITION_MS
+        if self._waiting[waits_long] >= MAX_WAITING:
+            what = f"{self._waiting[waits_long]} snapshot leases are being granted"
             raise ProblemError(Problem(ProblemType.OVERLOADED, what, fix="Retry after a second"))
-        self._waiting += 1
+        self._waiting[waits_long] += 1
         try:
-            async with asyncio.timeout(GRANT_S), self._granting:
-                return await self._granted(parse_snapshot_request(body), principal)
+            async with asyncio.timeout(GRANT_S), self._granting[waits_long]:
+                return await self._granted(stores, bound, asked.ttl_s)
         except TimeoutError:
             what = f"no version was found within {GRANT_S:g} s"
             raise ProblemError(Problem(ProblemType.DEADLINE, what, fix="Retry after a second")) from None
         finally:
-            self._waiting -= 1
+            self._waiting[waits_long] -= 1
 
     async def end(self, token: str, principal: Principal) -> None:
         """End a lease; a plain position ends nothing. Raises a problem for a bad token or a missing right."""
@@ -178,16 +184,13 @@ class Snapshots(ABC):
             if lease is not None:
                 await self.release(lease)
 
-    async def _granted(self, asked: SnapshotRequest, principal: Principal) -> dict[str, object]:
-        stores = _allowed(asked.stores, self.stores(), principal)
-        bounds = [self._service.bound_of(store, asked.params) for store in stores]
-        bound = bounds[0]
+    async def _granted(self, stores: Sequence[str], bound: Bound, ttl_s: int) -> dict[str, object]:
         if bound.read_version is None and bound.at_us is None:
             chosen = await self.newest(stores, bound)
         else:
             position = await self.position(stores[0], bound)
             chosen = Chosen(position, position.version)
-        lease = new_lease(chosen.position, asked.ttl_s)
+        lease = new_lease(chosen.position, ttl_s)
         await self.hold(lease, stores)
         return self._answer(lease, chosen, stores)
 

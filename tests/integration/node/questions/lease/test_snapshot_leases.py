@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -19,6 +20,7 @@ from tests.support.spark.counting_query import WORDS
 from tests.support.spark.queries import wait_until
 
 from understudy_node.replica import past_versions, pinned_versions
+from understudy_shared.questions.lease import service
 from understudy_shared.reads.tokens import LEASE_PREFIX
 
 STORE = "/v1/stores/op0"
@@ -61,6 +63,18 @@ def assert_reads(served: Served, token: str, version: int) -> None:
 def listed(served: Served) -> list[dict[str, Any]]:
     found: Any = served.get("/admin/v1/snapshots").body["snapshots"]
     return list(found)
+
+
+def test_leases_that_wait_for_a_version_hold_up_no_other(
+    node: ServedNode, checkpoint: HandmadeCheckpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(service, "MAX_WAITING", service.MAX_GRANTING)
+    with ThreadPoolExecutor(service.MAX_GRANTING) as readers:
+        waiting = [readers.submit(asked, node, version=LAST + 1, wait_ms=20_000) for _ in range(service.MAX_GRANTING)]
+        wait_until(lambda: asked(node, version=LAST + 1, wait_ms=300).status == 429, what="all of them to wait")
+        assert lease(node)["version"] == LAST
+        checkpoint.add(LAST + 1)
+        assert {each.result().status for each in waiting} == {201}
 
 
 def test_a_lease_is_of_the_newest_version_and_every_read_goes_on_at_it_while_batches_commit(
@@ -189,44 +203,6 @@ def test_the_listing_says_what_a_lease_holds_beyond_what_is_shown(
     assert "understudy_snapshot_leases 1.0" in metrics
     assert f"understudy_snapshot_lease_extra_bytes {float(entry['extra_bytes'])}" in metrics
     assert 'understudy_snapshot_lease_changes_total{change="granted"} 1.0' in metrics
-
-
-def test_a_lease_of_a_query_that_was_created_anew_is_refused_and_mixes_nothing(
-    checkpoint: HandmadeCheckpoint, tmp_path: Path
-) -> None:
-    with served_node(checkpoint.path, tmp_path / "data") as node:
-        node.wait_for_version(LAST)
-        held = lease(node, ttl_s=900)
-        checkpoint.write("metadata", b'{"id":"99999999-2222-4333-8444-555555555555"}')
-        wait_until(lambda: node.node.lineage.startswith("9999"), what="the node to see the other query")
-        node.wait_for_version(LAST)
-        reply = look_up(node, held["snapshot"])
-        assert (reply.status, reply.problem) == (409, "lineage-changed"), reply
-        assert listed(node) == []
-        again = asked(node, snapshot=held["snapshot"])
-        assert (again.status, again.problem) == (409, "lineage-changed"), again
-        later = asked(node, min_position=held["position"])
-        assert (later.status, later.problem) == (409, "lineage-changed"), later
-
-
-@pytest.mark.parametrize(
-    ("members", "status", "problem", "says"),
-    [
-        ({"version": LAST + 1, "wait_ms": 0}, 503, "no-acceptable-replica", "version-not-yet"),
-        ({"version": 0}, 410, "version-gone", "version-gone"),
-        ({"ttl_s": 901}, 400, "bad-request", "1 to 900"),
-        ({"stores": ["elsewhere"]}, 404, "unknown-store", "elsewhere"),
-        ({"snapshot": "ul1.x"}, 400, "bad-bound", "not a snapshot"),
-    ],
-    ids=str,
-)
-def test_a_request_that_cannot_be_met_says_why(
-    node: ServedNode, members: dict[str, object], status: int, problem: str, says: str
-) -> None:
-    reply = asked(node, **members)
-    assert (reply.status, reply.problem) == (status, problem), reply
-    assert says in reply.text.replace('"', "'"), reply
-    assert listed(node) == []
 
 
 def test_a_body_that_is_no_object_is_refused_and_an_empty_one_asks_for_the_newest(node: ServedNode) -> None:
