@@ -21,7 +21,6 @@ from typing import Final, Literal, NamedTuple
 from understudy_node.engine.base import Base
 from understudy_node.engine.view import Spill, Tier
 from understudy_node.replica.task_view import TaskView
-from understudy_shared.base.words import TaskId
 from understudy_shared.http.problems import Problem, ProblemError, ProblemType
 from understudy_shared.questions.lease.calls import RETRY_AFTER
 from understudy_shared.reads.bounds import ReadVersion
@@ -183,7 +182,7 @@ MAX_PINNED_DISK_BYTES: Final = 4 * 1024 * 1024 * 1024
 
 @dataclass(slots=True, eq=False)
 class _Pin:
-    task: TaskId
+    replica: object
     view: TaskView
     until_ms: float
     extra_bytes: int = 0
@@ -228,8 +227,10 @@ class PinnedViews:
         self._max_disk_bytes = max_disk_bytes
         self._max_views = max_views
         self._lock = threading.Lock()
-        self._pins: OrderedDict[tuple[TaskId, int], _Pin] = OrderedDict()
-        """Pins in order of their last read, the newest last."""
+        self._pins: OrderedDict[tuple[object, int], _Pin] = OrderedDict()
+        """Pins in order of their last read, the newest last, by the replica that showed the version. A replica of the
+        same task in another layout has other keys.
+        """
         self._dropped: list[_Pin] = []
         """Pins that were dropped, until `expire`: closing their files takes too long for the serving loop."""
 
@@ -250,14 +251,14 @@ class PinnedViews:
                 found[pin.version] = found.get(pin.version, Pinned()).and_also(pin)
         return found
 
-    def pin(self, task: TaskId, view: TaskView, now_ms: float, *, extra_bytes: int = 0, disk_bytes: int = 0) -> None:
+    def pin(self, replica: object, view: TaskView, now_ms: float, *, extra_bytes: int = 0, disk_bytes: int = 0) -> None:
         """Pin a version from now on. `extra_bytes` of memory and `disk_bytes` of files are held by it alone."""
         with self._lock:
-            self._pin(task, view, now_ms, extra_bytes, disk_bytes)
+            self._pin(replica, view, now_ms, extra_bytes, disk_bytes)
 
-    def find(self, task: TaskId, wanted: ReadVersion, now_ms: float) -> TaskView | None:
-        """Return a pinned version of a task, and hold it from now on."""
-        place = task, wanted.number
+    def find(self, replica: object, wanted: ReadVersion, now_ms: float) -> TaskView | None:
+        """Return a pinned version of a replica, and hold it from now on."""
+        place = replica, wanted.number
         if place not in self._pins:
             return None
         with self._lock:
@@ -271,17 +272,17 @@ class PinnedViews:
             self._pins.move_to_end(place)
             return pin.view
 
-    def published(self, task: TaskId, current: TaskView, now_ms: float) -> None:
-        """Measure the memory of a task's pinned versions after it shows another one, and apply the limits. Pin that one
-        where it is leased: this replica is behind those whose version was chosen.
+    def published(self, replica: object, current: TaskView, now_ms: float) -> None:
+        """Measure the memory of a replica's pinned versions after it shows another one, and apply the limits. Pin that
+        one where it is leased: this replica is behind those whose version was chosen.
         """
         leased = self.leases.until_ms
         if not self._pins and not leased:  # nearly always; a pin that comes now is measured at the next version
             return
         with self._lock:
-            _measure([pin for pin in self._pins.values() if pin.task == task], current)
+            _measure([pin for pin in self._pins.values() if pin.replica == replica], current)
             if ReadVersion(current.version, current.committed_at_us) in leased:
-                self._pin(task, current, now_ms, 0, 0)
+                self._pin(replica, current, now_ms, 0, 0)
             else:
                 self._drop(now_ms)
 
@@ -293,14 +294,14 @@ class PinnedViews:
                 dropped, self._dropped = self._dropped, []
             dropped.clear()
 
-    def release(self, task: TaskId) -> None:
-        """Drop all pins of a task: it begins again, or leaves."""
+    def release(self, replica: object) -> None:
+        """Drop all pins of a replica: it begins again, or leaves."""
         with self._lock:
-            for place in [place for place in self._pins if place[0] == task]:
+            for place in [place for place in self._pins if place[0] == replica]:
                 del self._pins[place]
 
-    def _pin(self, task: TaskId, view: TaskView, now_ms: float, extra_bytes: int, disk_bytes: int) -> None:
-        place = task, view.version
+    def _pin(self, replica: object, view: TaskView, now_ms: float, extra_bytes: int, disk_bytes: int) -> None:
+        place = replica, view.version
         known = self._pins.get(place)
         if known is not None and known.view is view:
             known.until_ms = now_ms + HOLD_MS
@@ -308,7 +309,7 @@ class PinnedViews:
             return
         if known is not None:
             self._dropped.append(known)
-        self._pins[place] = _Pin(task, view, now_ms + HOLD_MS, extra_bytes, disk_bytes)
+        self._pins[place] = _Pin(replica, view, now_ms + HOLD_MS, extra_bytes, disk_bytes)
         self._pins.move_to_end(place)
         self._drop(now_ms)
 
@@ -349,7 +350,7 @@ def extra_bytes(old: TaskView, current: TaskView) -> int:
 
 
 def _measure(pins: Sequence[_Pin], current: TaskView) -> None:
-    """Measure a task's pins. What several of them share counts as the newest's, which goes last."""
+    """Measure a replica's pins. What several of them share counts as the newest's, which goes last."""
     seen = set(_parts_of(current))
     for pin in reversed(pins):
         pin.extra_bytes = _unshared_bytes(pin.view, seen)

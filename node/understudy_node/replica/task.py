@@ -238,7 +238,7 @@ class TaskReplica:
         view = self.view
         if view is not None and wanted.is_of(view.version, view.committed_at_us):
             return view
-        return self._pinned.find(self.task, wanted, self.progress.now_ms())
+        return self._pinned.find(self, wanted, self.progress.now_ms())
 
     def open_past(self, wanted: ReadVersion) -> PastRefusal:
         """Begin to open an older version for `view_at`, or return why it cannot be opened."""
@@ -282,9 +282,9 @@ class TaskReplica:
         if self._closed:
             return
         now_ms = self.progress.now_ms()
-        self._pinned.pin(self.task, view, now_ms, extra_bytes=extra, disk_bytes=disk_bytes)
+        self._pinned.pin(self, view, now_ms, extra_bytes=extra, disk_bytes=disk_bytes)
         if self._closed:  # meanwhile, by another thread
-            self._pinned.release(self.task)
+            self._pinned.release(self)
 
     def step(self) -> bool:
         """Do one bounded piece of work; True when there is more to do right now."""
@@ -318,7 +318,7 @@ class TaskReplica:
         layout.
         """
         self._closed = True
-        self._pinned.release(self.task)
+        self._pinned.release(self)
         self.origin.enter(ReplicaState.CLOSED)
 
     def leave(self) -> None:
@@ -331,7 +331,7 @@ class TaskReplica:
             self._job.close()
             self._job = None
         self._stores.leave()
-        self._pinned.release(self.task)
+        self._pinned.release(self)
         self.view = None
         # Again: a step in flight during `close` may have entered another state.
         self.origin.enter(ReplicaState.CLOSED)
@@ -387,7 +387,7 @@ class TaskReplica:
         self._note_visible(view.version)
         self.view = view
         self.damage = None
-        self._pinned.published(self.task, view, self.progress.now_ms())
+        self._pinned.published(self, view, self.progress.now_ms())
         if self.restoring and self._is_near_end(view):
             self.origin.enter(ReplicaState.RUNNING)  # RESTORING -> RUNNING
         for follow in self.followers:
@@ -409,7 +409,7 @@ class TaskReplica:
         self._job = None
         self._in_step_from = None
         self._stores.start_over()
-        self._pinned.release(self.task)  # Pinned versions may be of a history that was rewound.
+        self._pinned.release(self)  # Pinned versions may be of a history that was rewound.
         self.origin.enter(ReplicaState.RESTORING)  # RUNNING -> RESTORING: the base is opened again
         if self.view is not None:
             self.view = self._stores.marked(self.view)
