@@ -268,7 +268,8 @@ class BaseChoice:
         """Return format v1's modification times of snapshots and of the deltas or changelogs of the same versions.
 
         A snapshot with other column families than the one before it is left out: every attempt writes it before its
-        changelog, so it is older without being a dead attempt's.
+        changelog, so it is older without being a dead attempt's. One that is older than the commit before it stays in:
+        a rewind has taken it back, and other code may have run since.
         """
         names = {file.name for file in listed}
         pairs = [(file, changes) for file in found if (changes := file.changes_beside) in names]
@@ -277,9 +278,15 @@ class BaseChoice:
         times = {name: stat.mtime_ns for name, stat in zip(wanted, stats, strict=True) if stat is not None}
         if self.place.has_families:
             for file, changes in pairs:
-                if _is_older(times, file.name, changes) and self._changes_families(file, listed):
+                is_forced = _is_older(times, file.name, changes) and self._changes_families(file, listed)
+                if is_forced and times[file.name] >= self._begun_ns(file.version):
                     del times[file.name]
         return times
+
+    def _begun_ns(self, version: int) -> int:
+        """Return when the batch before a version was committed: the version was begun after that. 0 if it is purged."""
+        before = self.history.record(version - 1)
+        return 0 if before is None else before.committed_at_ns
 
     def _changes_families(self, file: StateFile, listed: list[StateFile]) -> bool:
         """Whether a snapshot has other column families than the one before it, if any is left."""

@@ -22,8 +22,9 @@ from understudy_shared.base.words import ApplicationId, Lineage, TaskId
 DIRECTORY = "state/0/0"
 
 
-def record(version: int) -> CommitRecord:
-    return CommitRecord(version, parse_commit(spark.commit(0), version - 1), parse_offsets(spark.offsets(), 0), 0)
+def record(version: int, committed_at_ns: int = 0) -> CommitRecord:
+    commit, offsets = parse_commit(spark.commit(0), version - 1), parse_offsets(spark.offsets(), 0)
+    return CommitRecord(version, commit, offsets, committed_at_ns)
 
 
 Families = dict[str, int]
@@ -39,11 +40,15 @@ def write(folder: Path, version: int, families: Families, *, times_ns: tuple[int
         os.utime(folder / name, ns=(at_ns, at_ns))
 
 
-def search(folder: Path, target: int, *, above: int = 0, has_families: bool = True) -> tuple[int | None, bool]:
-    """The version of the snapshot that is chosen, and whether a stale one was met."""
+def search(
+    folder: Path, target: int, *, above: int = 0, has_families: bool = True, committed_at_ns: int = 0
+) -> tuple[int | None, bool]:
+    """The version of the snapshot that is chosen, and whether a stale one was met; each commit is of that time."""
     task = TaskId(ApplicationId("a"), 0, 0)
     place = StorePlace(task, Lineage("l"), "default", DIRECTORY, 0, lambda record: True, has_families=has_families)
-    history: Any = SimpleNamespace(record=record, nearest=record)
+    history: Any = SimpleNamespace(
+        record=lambda version: record(version, committed_at_ns) if version else None, nearest=record
+    )
     found = BaseChoice(place, LocalFiles(folder), history).snapshot(target, above=above)
     return None if found.chosen is None else found.chosen.version, found.met_stale
 
@@ -75,6 +80,8 @@ def test_a_snapshot_that_brings_or_drops_a_family_is_used_though_spark_wrote_it_
     write(folder, 5, new, times_ns=BEFORE)
     assert search(tmp_path, 5) == (5, False)
     assert search(tmp_path, 5, above=4) == (5, False), "compared with one below the range that is searched"
+    assert search(tmp_path, 5, committed_at_ns=1_000) == (5, False), "the batch may begin in the same tick"
+    assert search(tmp_path, 5, committed_at_ns=1_001) == (1, True), "a rewind took it back: the batch before is newer"
 
 
 def test_a_damaged_snapshot_older_than_its_changelog_stays_out(tmp_path: Path, folder: Path) -> None:
