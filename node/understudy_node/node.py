@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from pathlib import Path
 
 from understudy_node.checkpoint.description import CheckpointDescription, describe
 from understudy_node.checkpoint.files import CheckpointFiles, LocalFiles
@@ -18,7 +19,7 @@ from understudy_node.follow.end import End, Verdict, next_poll_ms
 from understudy_node.follow.history import CommitHistory
 from understudy_node.follow.poll_loop import Cadence, NewSchemas, Poll, Poller, PollLoop
 from understudy_node.generations import Duties, Generation, Generations, Wiring, layout_of
-from understudy_node.replica.local_bases import LocalBases
+from understudy_node.replica.local_bases import LocalBases, require_apart
 from understudy_node.replica.past_versions import PAST_FOLDER, PastVersions
 from understudy_node.replica.pinned_versions import LeaseTable, PinnedViews
 from understudy_node.replica.replica_context import Surroundings
@@ -30,7 +31,7 @@ from understudy_shared.base.clock import Clock
 from understudy_shared.base.errors import NotACheckpointError, UnderstudyError
 from understudy_shared.base.masking import masked_location
 from understudy_shared.base.texts import named
-from understudy_shared.base.words import HostInfo, Lineage, Role
+from understudy_shared.base.words import ApplicationId, HostInfo, Lineage, Role
 from understudy_shared.bus.messages import Announcement, QueryProgress
 from understudy_shared.server.settings import HttpService
 from understudy_shared.spark.temporal import utc_text
@@ -74,6 +75,8 @@ class Node(HttpService):
 
         Raises UnderstudyError, before anything is started, for an unusable checkpoint.
         """
+        if isinstance(files, LocalFiles):
+            require_apart(Path(files.url), settings.data_directory, ApplicationId(settings.application))
         self.settings = settings
         self.host = host
         self.node_id: str | None = None

@@ -15,6 +15,7 @@ import errno
 import fcntl
 import logging
 import os
+import re
 import shutil
 from collections import Counter
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Sequence
@@ -43,12 +44,20 @@ from understudy_node.engine.arena_files import MAX_RECORDS_BYTES
 from understudy_node.engine.base import Base, CachedBase, WrappingBase
 from understudy_node.engine.rocksdb_base import BlockCache, RocksBase
 from understudy_node.engine.scans import ScanOrder
-from understudy_shared.base.errors import CorruptFileError, LocalDiskError, UnderstudyError, VanishedError
+from understudy_shared.base.errors import (
+    CorruptFileError,
+    LocalDiskError,
+    SettingsError,
+    UnderstudyError,
+    VanishedError,
+)
 from understudy_shared.base.files import PRIVATE_FOLDER, private_folder
 from understudy_shared.base.words import ApplicationId, Lineage, TaskId
 from understudy_shared.bus.messages import Restore
 
 log = logging.getLogger(__name__)
+
+_TASK_NAME = re.compile(r"\d+_\d+")
 
 RECORD = "base.json"
 """The file with the sum of a base's record, and the record."""
@@ -142,9 +151,10 @@ class LocalBases:
         return blocks * found.f_frsize < FULL_BYTES
 
     def keep_lineage(self, application_id: ApplicationId, lineage: Lineage) -> None:
-        """Remove files of earlier lineages of the application."""
+        """Remove files of earlier lineages of the application, and nothing that is not ours."""
         for directory in (self.root / _plain(application_id)).glob("*"):
-            if directory.name != _plain(lineage):
+            names = [each.name for each in directory.iterdir()] if directory.is_dir() else []
+            if names and all(map(_TASK_NAME.fullmatch, names)) and directory.name != _plain(lineage):
                 shutil.rmtree(directory, ignore_errors=True)
 
     def remove_unheld(
@@ -155,7 +165,8 @@ class LocalBases:
         An earlier process held them, or an earlier layout had them: no replica removes them when it leaves.
         """
         kept = {_task_name(task) for task in held}
-        found = [each for each in self._lineage_directory(application_id, lineage).glob("*_*") if each.name not in kept]
+        every = self._lineage_directory(application_id, lineage).glob("*_*")
+        found = [each for each in every if each.name not in kept and _TASK_NAME.fullmatch(each.name)]
         self._unheld_since_ms = {each: self._unheld_since_ms.get(each, now_ms) for each in found}
         due = [each for each, since_ms in self._unheld_since_ms.items() if now_ms - since_ms >= STATE_CLEANUP_DELAY_MS]
         for directory in due:
@@ -200,6 +211,19 @@ class LocalBases:
         for directory in store.iterdir() if store.is_dir() else ():
             if directory != keep:
                 shutil.rmtree(directory, ignore_errors=True)
+
+
+def require_apart(checkpoint: Path, root: Path, application_id: ApplicationId) -> None:
+    """Raise SettingsError if local copies would lie in the checkpoint, or the checkpoint among them: they are removed
+    when they are not needed any more.
+    """
+    checkpoint, root = checkpoint.resolve(), root.resolve()
+    if root.is_relative_to(checkpoint) or checkpoint.is_relative_to(root / _plain(application_id)):
+        raise SettingsError(
+            f"the local copies would lie in the same folder as the checkpoint {checkpoint}",
+            where=f"data_dir {root}",
+            fix="Give a folder of its own with --data-dir, or leave it out",
+        )
 
 
 def read_base(directory: Path) -> LocalBase | None:

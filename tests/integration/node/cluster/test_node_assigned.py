@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from pathlib import Path
 
@@ -87,7 +88,8 @@ def test_half_of_the_tasks_then_other_roles_then_all_of_them_without_restoring_a
 
 def local_bases(data: Path, *tasks: str) -> list[Path]:
     """What is left of these tasks on local disk."""
-    return [path for path in data.rglob("*") if path.is_file() and set(tasks) & set(path.parts)]
+    found = [Path(folder, name) for folder, _, names in os.walk(data) for name in names]  # they may vanish meanwhile
+    return [path for path in found if set(tasks) & set(path.parts)]
 
 
 class GatedFiles(LocalFiles):
@@ -159,34 +161,6 @@ def test_duties_about_another_layout_wait_for_it_while_the_one_that_is_served_go
         wait_until(lambda: heartbeat(node).partitions == 4, what="the new layout to be served")
         wait_to_hold(node, "0_1", "0_3", version=3)
         assert {task: replica.role for task, replica in held(node).items()} == {"0_1": STANDBY, "0_3": ACTIVE}
-
-
-def test_a_node_that_is_held_back_says_truly_how_far_it_is_behind(tmp_path: Path) -> None:
-    checkpoint = HandmadeCheckpoint(tmp_path / "checkpoint").create().add(1)
-    with served_node(checkpoint.path, tmp_path / "data") as served:
-        served.wait_for_version(1)
-        # A node cannot say how long ago commits were made that were there at its first look.
-        wait_until(lambda: heartbeat(served.node).applied.time_lag_ms is not None, what="a confirmed end")
-        served.node.hold_at(2)
-        checkpoint.add(2, 3, 4)
-        wait_until(
-            lambda: (
-                [(part["current_offset_position"], part["offset_lag"]) for part in served.partitions()]
-                == [(2, 2), (2, 2)]
-            ),
-            what="lag of two versions",
-        )
-        wait_until(lambda: heartbeat(served.node).applied.time_lag_ms is not None, what="the times of those commits")
-        report = heartbeat(served.node)
-        assert (report.applied.version, report.end_version, report.applied.state) == (2, 4, "RUNNING")
-        refused = served.look_up([WORDS[0]], bounds="max_lag=1")
-        assert refused.problem == "no-acceptable-replica"
-        answer = served.look_up([WORDS[0]], bounds="max_lag=2").body
-        assert isinstance(answer["lag"], dict)
-        assert (answer["version"], answer["lag"]["offset_lag"]) == (2, 2)
-        assert served.get("/readyz").status == 200
-        served.node.hold_at(None)
-        served.wait_for_version(4)
 
 
 def test_a_commit_hint_is_followed_long_before_the_next_look_is_due(tmp_path: Path) -> None:

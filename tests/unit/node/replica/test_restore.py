@@ -29,9 +29,8 @@ from understudy_node.replica.local_bases import (
     restore,
     usable_again,
 )
-from understudy_node.replica.store_replica import OVERLAY_WHILE_BEHIND, Steps, StoreReplica
 from understudy_node.replica.task import TaskReplica
-from understudy_shared.base.errors import CorruptFileError, UnderstudyError, VanishedError
+from understudy_shared.base.errors import CorruptFileError, SettingsError, UnderstudyError, VanishedError
 from understudy_shared.base.words import ApplicationId, Lineage, ReplicaState, TaskId
 from understudy_shared.bus.messages import Restore
 
@@ -232,7 +231,7 @@ def test_a_directory_that_is_there_is_never_used_again_even_by_another_process_o
     assert opened.is_dir()
 
 
-def test_what_earlier_lives_of_an_application_left_is_removed(tmp_path: Path) -> None:
+def test_what_earlier_lives_of_an_application_left_is_removed_and_nothing_else(tmp_path: Path) -> None:
     bases = LocalBases(tmp_path)
     application_id = ApplicationId("flights")
     old, new = (
@@ -240,29 +239,23 @@ def test_what_earlier_lives_of_an_application_left_is_removed(tmp_path: Path) ->
     )
     for store in (old, new):
         bases.new_directory(store, 1)
+    foreign = [tmp_path / "flights" / name for name in ("metadata", "commits/0", "state/0/0/1.delta", "sources/0")]
+    for file in foreign:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.touch()
     bases.keep_lineage(application_id, Lineage("new"))
     assert not old.exists()
     assert new.exists()
+    assert all(file.exists() for file in foreign), "somebody keeps a checkpoint there"
 
 
-def test_changes_go_to_disk_while_a_store_catches_up_not_only_when_it_has(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A node that was away for a hundred versions would hold all of their changes in memory."""
-    in_memory: list[int] = []
-    advance = StoreReplica.advance
-
-    def watched(self: StoreReplica, target: int) -> Steps:
-        assert self.view is not None
-        in_memory.append(self.view.overlay_bytes)
-        return advance(self, target)
-
-    monkeypatch.setattr(StoreReplica, "advance", watched)
-    checkpoint = HandmadeCheckpoint(tmp_path / "checkpoint", partitions=1).create().add(*range(1, 7))
-    with followed_node(checkpoint.path, tmp_path / "data", overlay_max_bytes=1) as node:
-        wait_to_hold(node, "0_0", version=6)
-    assert len(in_memory) >= 6
-    assert max(in_memory) <= OVERLAY_WHILE_BEHIND
+def test_a_checkpoint_among_the_local_copies_is_refused_and_stays_whole(tmp_path: Path) -> None:
+    checkpoint = HandmadeCheckpoint(tmp_path / "orders").create().add(1)
+    before = sorted(tmp_path.rglob("*"))
+    for data in (tmp_path, checkpoint.path, checkpoint.path / "state"):
+        with pytest.raises(SettingsError, match="same folder as the checkpoint"), followed_node(checkpoint.path, data):
+            pass
+        assert sorted(tmp_path.rglob("*")) == before
 
 
 def test_files_of_tasks_that_are_not_held_are_removed_after_a_while_unless_they_come_back(tmp_path: Path) -> None:
