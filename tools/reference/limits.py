@@ -34,12 +34,6 @@ from understudy_shared.http.target import MAX_TARGET_BYTES
 from understudy_shared.page.feed import MAX_VIEWERS
 from understudy_shared.page.series import MAX_SERIES
 from understudy_shared.questions.changes.service import MAX_VERSIONS
-from understudy_shared.questions.export.store_files import (
-    MAX_FILE_BYTES,
-    MAX_HELD_BYTES,
-    MAX_HELD_FILES,
-    MAX_LIVING_BYTES,
-)
 from understudy_shared.questions.scan.question import MAX_SCAN_BYTES, MAX_SCAN_ROWS
 from understudy_shared.questions.scan.where import MAX_TERMS, MAX_WHERE_BYTES
 from understudy_shared.questions.several import MAX_READS
@@ -54,6 +48,14 @@ from understudy_shared.questions.watch.streams import MAX_WATCHED_KEYS
 from understudy_shared.reads.bounds import MAX_BATCH_KEYS, MAX_PAGE_ELEMENTS, MAX_WAIT_MS
 from understudy_shared.reads.tokens import MAX_TTL_S
 from understudy_shared.server.connection_limits import MAX_HEADER_BYTES
+from understudy_shared.server.made_files import (
+    HELD_SHARE,
+    LIVING_SHARE,
+    MAX_FILE_BYTES,
+    MAX_HELD_BYTES,
+    MAX_HELD_FILES,
+    MAX_LIVING_BYTES,
+)
 
 Row = tuple[str, str, str]
 """A limit: of what, how much, and what is beyond it."""
@@ -117,8 +119,9 @@ _AT_ONCE: Sequence[Row] = (
     (
         "[files of stores](../api.md#a-store-is-a-url) that are made before they are sent",
         (
-            f"{MAX_FILE_BYTES >> 20} MiB each; of an application {MAX_HELD_FILES} files and {MAX_HELD_BYTES >> 20} MiB "
-            f"are kept, {MAX_LIVING_BYTES >> 20} MiB with those that readers take"
+            f"{MAX_FILE_BYTES >> 20} MiB each; of a process {MAX_HELD_FILES} files and {MAX_HELD_BYTES >> 20} MiB, or "
+            f"1/{HELD_SHARE} of `memory_limit_bytes`, are kept; {MAX_LIVING_BYTES >> 20} MiB with those that readers "
+            f"take, or 1/{LIVING_SHARE}, but two files always"
         ),
         f"{_TOO_LARGE}; those not used for long are made anew; {_OVERLOADED}",
     ),

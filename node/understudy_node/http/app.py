@@ -113,12 +113,13 @@ def create_app(
     app.report = report = _report(node, member, app, guard)
     scans = NodeScans(reads, app.long_reads)
     framework.in_front, hops.calls = scans_in_front(scans), scan_hops(scans)
-    watches = NodeWatches(reads, streams, hub, scans)
+    exports, watches = NodeExports(scans, reads, bulk), NodeWatches(reads, streams, hub, scans)
     page = NodePage(node, health := NodeHealth(node, report.status), reads)
     app.when_ending.append(page.end)
     for router in (
         call_routes(hops.calls),
-        *_reading_routes(node, reads, app, scans, NodeExports(scans, reads, bulk), watches),
+        store_file_routes(exports, guard.files),
+        *_reading_routes(node, reads, app, scans, exports, watches),
         *(() if member is None else (cluster_routes(member),)),
         admin_routes(node, reads, health),
         probe_routes(report),
@@ -136,7 +137,6 @@ def _reading_routes(  # noqa: PLR0917  # the parts of an application, in the ord
     node: Node, reads: Reads, app: NodeLookups, scans: NodeScans, exports: NodeExports, watches: NodeWatches
 ) -> Iterator[APIRouter]:
     """Yield the calls that read, besides lookups and hops."""
-    yield store_file_routes(exports)
     yield read_routes(node, reads, scans)
     yield internal_routes(reads)
     yield scan_routes(scans)

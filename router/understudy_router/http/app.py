@@ -276,7 +276,7 @@ def create_app(
     snapshots = RouterSnapshots(reads, forwarder, router.leases, router.moments, router.clock)
     has_explore = not router.settings.disable_explore
     for routes in (
-        store_file_routes(exports),
+        store_file_routes(exports, guard.files),
         read_routes(router, reads, scans),
         scan_routes(scans),
         export_routes(exports),

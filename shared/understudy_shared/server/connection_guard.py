@@ -33,6 +33,7 @@ from understudy_shared.server.connection_limits import (
     pressure,
     to_evict,
 )
+from understudy_shared.server.made_files import MadeFiles
 
 SHARE_OF_RAM_PERCENT = 80
 """Share of the machine's memory for a process whose control group has no limit."""
@@ -133,10 +134,13 @@ class GuardedConnection(Protocol):
 
 
 class ConnectionGuard:
-    """The guard over the connections of one service. `refused` counts refusals by reason, for the metrics."""
+    """The guard over the connections of one service. `refused` counts refusals by reason, for the metrics. `files` are
+    those that all applications of the service make for readers: memory that it measures, too.
+    """
 
     def __init__(self, limits: ConnectionLimits | None = None) -> None:
         self.limits = limits or ConnectionLimits()
+        self.files = MadeFiles(self.limits.memory_limit_bytes)
         self.refused: Counter[ConnectionRefusal] = Counter()
         self.connections: set[GuardedConnection] = set()
         self.pressure = Pressure.NONE
@@ -244,10 +248,12 @@ class ConnectionGuard:
     def _measure(self, now_s: float) -> None:
         if self._meter is None:
             return
-        self.used_bytes, before = self._meter.used_bytes(), self.pressure
+        # The files are no resident memory of this process, but its control group pays for them.
+        self.used_bytes, before = self._meter.used_bytes() + self.files.used_bytes(), self.pressure
         self.pressure = pressure(self.used_bytes, self.limits.memory_limit_bytes)
         if self.pressure and now_s - self._given_back_s > GIVE_BACK_EVERY_S:
             self._given_back_s = now_s
+            self.files.give_back()
             give_back()
         if self.pressure > before:
             log.error("%s", self.causes()[MEMORY], extra={"action": "memory-short"})

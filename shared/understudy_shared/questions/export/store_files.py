@@ -6,9 +6,7 @@ get two versions. Any other request gets the whole file. The bytes of a file dep
 in which they arrived: two servers of one release make the same file of one version, so a client may fetch ranges of it
 from either.
 
-Files that are served by ranges are made once for all clients, and cached in bounded memory. A file lives while the
-cache holds it or a client downloads it. A file that is being made counts with the largest size of a file, so a crowd of
-slow clients, each with a question of its own, is refused before memory is full.
+Files that are served by ranges are made once for all clients, and cached in bounded memory (`server/made_files.py`).
 """
 
 from __future__ import annotations
@@ -17,13 +15,11 @@ import asyncio
 import os
 import re
 import threading
-import weakref
-from collections.abc import Awaitable, Callable, Hashable
+from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from hashlib import blake2b
-from time import monotonic
 from typing import Any, Final, NamedTuple
 
 import orjson
@@ -58,6 +54,7 @@ from understudy_shared.reads.bounds import BadBoundError, ReadVersion
 from understudy_shared.reads.export_format import MEDIA_TYPES, ExportFormat
 from understudy_shared.reads.tokens import Position
 from understudy_shared.server.app import is_head
+from understudy_shared.server.made_files import MAX_FILE_BYTES, MadeFile, MadeFiles
 
 GROUP_ROWS: Final = 65_536
 """Number of rows of a row group, and of a record batch."""
@@ -161,103 +158,6 @@ class TableFile(BytesFile):
         self._held, self._rows = table.slice(rows).to_batches(), self._rows - rows
 
 
-MAX_FILE_BYTES: Final = 64 * 1024 * 1024
-"""Limit on a file. Larger answers are streams, which need no memory."""
-
-MAX_HELD_BYTES: Final = 128 * 1024 * 1024
-"""Limit on the bytes of all cached files of an application. The least recently used one is evicted first."""
-
-MAX_HELD_FILES: Final = 64
-"""Limit on the number of cached files: each has a file descriptor, however small it is."""
-
-MAX_HELD_S: Final = 300.0
-"""Time for which a file is cached after its last use."""
-
-MAX_LIVING_BYTES: Final = 512 * 1024 * 1024
-"""Limit on the bytes of all files of an application: cached, being made, or being downloaded."""
-
-
-class MadeFile:
-    """A file without a name. Its memory is freed with its last user."""
-
-    def __init__(self, name: str) -> None:
-        self.descriptor = os.memfd_create(name)
-        self.size_bytes = 0
-        weakref.finalize(self, os.close, self.descriptor)
-
-
-@dataclass(slots=True)
-class _Making:
-    """A file that is being made, and the number of readers that wait for it."""
-
-    task: asyncio.Future[MadeFile]
-    waiting: int = 0
-
-
-class MadeFiles:
-    """The cached files of an application, by their content."""
-
-    def __init__(self) -> None:
-        self._held: dict[Hashable, tuple[MadeFile, float]] = {}
-        """Each file with the time of its last use, in the order of use."""
-        self._living: weakref.WeakSet[MadeFile] = weakref.WeakSet()
-        self._making: dict[Hashable, _Making] = {}
-        self._sweep: asyncio.TimerHandle | None = None
-
-    async def get(self, key: Hashable, make: Callable[[], Awaitable[MadeFile]]) -> MadeFile:
-        """Return a cached file, or make it, once for all concurrent requests. Raises the problem of `make`, and an
-        overloaded problem if files take too much memory.
-        """
-        found = self._held.pop(key, None)
-        made = await self._made(key, make) if found is None else found[0]
-        self._held.pop(key, None)
-        self._held[key] = (made, monotonic())
-        self._living.add(made)
-        self._release()
-        if self._sweep is None:
-            self._sweep_later()
-        return made
-
-    async def _made(self, key: Hashable, make: Callable[[], Awaitable[MadeFile]]) -> MadeFile:
-        making = self._making.get(key)
-        if making is None:
-            living_bytes = sum(each.size_bytes for each in self._living) + len(self._making) * MAX_FILE_BYTES
-            if living_bytes + MAX_FILE_BYTES > MAX_LIVING_BYTES:
-                detail = f"readers take {len(self._living)} files, and {len(self._making)} are being made"
-                raise ProblemError(Problem(ProblemType.OVERLOADED, detail, fix="Retry after a second"))
-            making = self._making[key] = _Making(asyncio.ensure_future(make()))
-        making.waiting += 1
-        try:
-            return await asyncio.shield(making.task)
-        finally:
-            making.waiting -= 1
-            if (making.task.done() or not making.waiting) and self._making.get(key) is making:
-                del self._making[key]
-            if not making.waiting:
-                making.task.cancel()  # without effect on one that is done
-
-    def _release(self) -> None:
-        """Evict files that were not used for long, and the least recently used ones while the cache is too large."""
-        oldest_s = monotonic() - MAX_HELD_S
-        held_bytes = sum(made.size_bytes for made, _ in self._held.values())
-        for key, (made, used_s) in list(self._held.items()):
-            if used_s >= oldest_s and held_bytes <= MAX_HELD_BYTES and len(self._held) <= MAX_HELD_FILES:
-                break
-            del self._held[key]
-            held_bytes -= made.size_bytes
-
-    def _sweep_later(self) -> None:
-        """Schedule the next eviction, by one timer for all files; it repeats while any file is cached."""
-
-        def sweep() -> None:
-            self._release()
-            self._sweep = None
-            if self._held:
-                self._sweep_later()
-
-        self._sweep = asyncio.get_running_loop().call_later(MAX_HELD_S + 1, sweep)
-
-
 _TABLES: Final = {"parquet": "application/vnd.apache.parquet", "arrow": "application/vnd.apache.arrow.file"}
 """The media types of files that are read from their end, so they are made before they are sent."""
 
@@ -319,7 +219,7 @@ class StoreFileResponse(BulkResponse):
         asked, is_asked_for_head = self._request.headers, is_head(self._request)
         with self._scans.counted("export", self._store, asker):
             turn = self._turn(authorization)
-            version, _ = await self._scans.begins(turn)
+            version, _ = await self._scans.waited(turn) or await self._scans.begins(turn)
             tag = self._tag(turn, version)
             head = self._head(turn, version, tag)
             names_tag = tag in (asked.get("if-range"), asked.get("if-match"))
@@ -418,11 +318,10 @@ class StoreFileResponse(BulkResponse):
 
     # ---- a file that is made before it is sent
 
-    async def _make(self, turn: ScanTurn, version: ReadVersion) -> MadeFile:
+    async def _make(self, turn: ScanTurn, version: ReadVersion, made: MadeFile) -> None:
         """Make a file. Raises a problem if rows cannot be read, are too many, or have columns that the format lacks."""
         if self._is_table:
             await asyncio.to_thread(_require_pyarrow)
-        made = MadeFile(self._ending)
         file = TableFile(made.descriptor, self._ending) if self._is_table else BytesFile(made.descriptor)
         try:
             with self._scans.long_reads.begun_export(self._format):
@@ -430,7 +329,6 @@ class StoreFileResponse(BulkResponse):
         finally:
             await asyncio.to_thread(file.close)
         made.size_bytes = file.size_bytes
-        return made
 
     async def _write(self, file: BytesFile, stream: ExportStream) -> None:
         try:
@@ -500,9 +398,9 @@ class _Ending(StringConvertor):
 register_url_convertor("ending", _Ending())
 
 
-def store_file_routes(exports: Exports) -> APIRouter:
+def store_file_routes(exports: Exports, files: MadeFiles) -> APIRouter:
     """Make `/v1/stores/{store}.{ending}`. It stands before the route that describes a store."""
-    routes, files = APIRouter(), MadeFiles()
+    routes = APIRouter()
 
     @routes.get("/v1/stores/{store}.{ending:ending}", response_class=StoreFileResponse)
     async def store_file(store: str, ending: str, request: Request) -> Response:

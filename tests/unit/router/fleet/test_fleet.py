@@ -6,6 +6,7 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 import pytest
+from fastapi import APIRouter
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.bus.documents import heartbeat
@@ -23,6 +24,9 @@ from understudy_router.settings import RouterSettings
 from understudy_shared.base.errors import UnderstudyError
 from understudy_shared.bus.gossip import ANNOUNCED, Gossip
 from understudy_shared.bus.messages import Farewell
+from understudy_shared.questions.export.service import Exports
+from understudy_shared.questions.export.store_files import store_file_routes
+from understudy_shared.server.made_files import MadeFiles
 
 NAMES = st.text("ab-", min_size=1, max_size=6)
 
@@ -65,6 +69,20 @@ async def test_the_overview_has_the_worst_application_first(monkeypatch: pytest.
         rows = (await world.get("/admin/v1/applications")).json()["applications"]
         assert [row["application"] for row in rows] == ["b", "c", "a"]
         assert {"health", "freshness", "lag", "reads", "state"} <= rows[0].keys()
+
+
+async def test_all_applications_share_the_files_that_the_process_makes_for_readers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    shared = list[MadeFiles]()
+
+    def routes(exports: Exports, files: MadeFiles) -> APIRouter:
+        shared.append(files)
+        return store_file_routes(exports, files)
+
+    monkeypatch.setattr(app, "store_file_routes", routes)
+    async with fleet_of({"a": ["words"], "b": ["more"]}) as world:
+        assert shared == [world.fleet.guard.files] * 2
 
 
 async def test_a_node_is_safe_to_stop_only_if_each_of_its_applications_says_so(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,36 +4,37 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import os
 import threading
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
 from understudy_shared.http.problems import ProblemError, ProblemType
-from understudy_shared.questions.export import store_files
-from understudy_shared.questions.export.store_files import (
+from understudy_shared.questions.export.store_files import BytesFile, TableFile
+from understudy_shared.server import made_files
+from understudy_shared.server.connection_guard import ConnectionGuard
+from understudy_shared.server.connection_limits import ConnectionLimits, Pressure
+from understudy_shared.server.made_files import (
     MAX_FILE_BYTES,
     MAX_HELD_BYTES,
     MAX_HELD_FILES,
     MAX_LIVING_BYTES,
-    BytesFile,
     MadeFile,
     MadeFiles,
-    TableFile,
 )
 
+MIB = 1024 * 1024
 
-async def small() -> MadeFile:
-    made = MadeFile("small")
+
+async def small(made: MadeFile) -> None:
     made.size_bytes = 10
-    return made
 
 
-async def large() -> MadeFile:
-    made = MadeFile("large")
+async def large(made: MadeFile) -> None:
     made.size_bytes = MAX_FILE_BYTES
-    return made
 
 
 def descriptors() -> int:
@@ -45,14 +46,14 @@ def descriptors() -> int:
 async def test_a_file_is_made_once_for_all_who_ask_and_given_up_when_all_have_left() -> None:
     files, begun, may_end = MadeFiles(), list[str](), asyncio.Event()
 
-    async def make() -> MadeFile:
+    async def make(made: MadeFile) -> None:
         begun.append("begun")
         try:
             await may_end.wait()
         except asyncio.CancelledError:
             begun.append("given up")
             raise
-        return await small()
+        await small(made)
 
     readers = [asyncio.ensure_future(files.get("a", make)) for _ in range(3)]
     await asyncio.sleep(0)
@@ -91,11 +92,11 @@ async def test_however_many_questions_a_reader_has_few_files_and_one_timer_are_k
 
 
 async def test_files_that_were_not_used_for_long_are_released(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(store_files, "MAX_HELD_S", -1.0)
+    monkeypatch.setattr(made_files, "MAX_HELD_S", -1.0)
     files = MadeFiles()
     first, second = await files.get("a", small), await files.get("a", small)
     assert first is not second
-    monkeypatch.setattr(store_files, "MAX_HELD_S", 300.0)
+    monkeypatch.setattr(made_files, "MAX_HELD_S", 300.0)
     assert await files.get("a", small) is await files.get("a", small)
 
 
@@ -110,9 +111,64 @@ async def test_readers_that_do_not_end_are_refused_before_memory_is_full() -> No
     assert await files.get("later", large), "there is room again once they have left"
 
 
+async def test_a_process_with_little_memory_keeps_less_and_refuses_sooner_but_makes_one_file_beside_another() -> None:
+    files = MadeFiles(512 * MIB)
+    taken = [await files.get(number, large) for number in range(2)]
+    assert [made.size_bytes for made, _ in files._held.values()] == [64 * MIB]
+    with pytest.raises(ProblemError):
+        await files.get("third", large)
+    taken.pop(0)
+    assert await files.get("third", large)
+    tiny = MadeFiles(MIB)
+    assert await tiny.get("a", large)
+    assert not tiny._held
+
+
+@pytest.fixture
+async def guard() -> AsyncIterator[ConnectionGuard]:
+    found = ConnectionGuard(ConnectionLimits(memory_limit_bytes=1 << 40))
+    found.start()
+    yield found
+    found.stop()
+
+
+async def test_the_bytes_of_files_count_as_memory_while_they_are_written_and_until_their_last_reader_has_left(
+    guard: ConnectionGuard,
+) -> None:
+    seen = list[int]()
+
+    def look() -> None:
+        guard.look(0)
+        seen.append(guard.used_bytes)
+
+    async def make(made: MadeFile) -> None:
+        for _ in range(2):
+            for _ in range(32):
+                os.write(made.descriptor, bytes(MIB))
+            look()
+        made.size_bytes = 64 * MIB
+
+    look()
+    made = await guard.files.get("a", make)
+    guard.files.give_back()
+    look()
+    del made
+    await asyncio.sleep(0)
+    look()
+    assert [round((used - seen[0]) / (32 * MIB)) for used in seen] == [0, 1, 2, 2, 0]
+
+
+async def test_cached_files_go_first_when_memory_is_short(guard: ConnectionGuard) -> None:
+    await guard.files.get("a", small)
+    guard.limits = ConnectionLimits(memory_limit_bytes=1)
+    guard.look(1000)
+    assert guard.pressure is Pressure.REFUSE
+    assert not guard.files._held
+
+
 @pytest.mark.parametrize("ending", ["parquet", "csv"])
 def test_a_file_is_closed_after_the_thread_that_writes_it(ending: str) -> None:
-    made = MadeFile("written")
+    made = MadeFile()
     file = TableFile(made.descriptor, ending) if ending == "parquet" else BytesFile(made.descriptor)
     ended = threading.Thread(target=file.close)
     with file._lock:  # a thread writes
