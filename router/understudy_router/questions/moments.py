@@ -13,8 +13,10 @@ import logging
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from itertools import chain
+from time import monotonic
 from typing import Any, Final, NamedTuple, TypeVar
 
+from understudy_router.cluster.health import RANK
 from understudy_router.cluster.tables import Tables
 from understudy_shared.base.clock import Clock, wall_ms
 from understudy_shared.base.errors import UnderstudyError
@@ -225,6 +227,9 @@ def _passed_on(kind: ProblemType, said: NodeSaid) -> Problem:
 MAX_ASKED = 3
 """Number of nodes that are asked until a moment is refused."""
 
+AVOIDED_S: Final = 10.0
+"""Time for which a node that did not answer is asked after the others. Then one read at a time tries it again."""
+
 
 class Moments:
     """The versions at moments, as the nodes of `tables` know them."""
@@ -235,6 +240,8 @@ class Moments:
         self._tables = tables
         self._nodes = nodes
         self._deadline_s = deadline_ms / 1000
+        self._avoided: dict[str, float] = {}
+        """Until when each node that did not answer is avoided."""
 
     async def resolved(self, bound: Bound) -> Bound:
         """Return the bound with the version of the moment that it names. Renew its lease.
@@ -258,20 +265,29 @@ class Moments:
             self.leases.used(bound.lease)
 
     async def _position_at(self, at_us: int) -> Position:
-        # A node that is further knows at least as many commits as the others.
-        nodes = sorted(self._tables.nodes.values(), key=lambda node: -(node.heartbeat.applied.version or 0))
-        said = "no node is known"
-        for node in nodes[:MAX_ASKED]:
+        until_s, nodes, said = monotonic() + self._deadline_s, self._in_order(), "no node is known"
+        for left, node in zip(range(len(nodes), 0, -1), nodes, strict=True):
+            node_id = node.heartbeat.node_id
+            if node_id in self._avoided:
+                self._avoid(node_id)  # the reads that come meanwhile do not try it, too
             try:
-                status, reply = await self._nodes.position_at(node.heartbeat.endpoint.host_info(), at_us)
-                if status == 200:
+                # A share of the time, also for its place among the calls to that node; all that is left for the last.
+                async with asyncio.timeout((until_s - monotonic()) / left if left > 1 else None):
+                    status, reply = await self._nodes.position_at(node.heartbeat.endpoint.host_info(), at_us)
+            except (TimeoutError, NodeCallError) as error:
+                self._avoid(node_id)
+                said = error.what if isinstance(error, NodeCallError) else f"{node_id} did not answer in its time"
+                continue
+            self._avoided.pop(node_id, None)
+            if status == 200:
+                try:
                     position = decode_position(str(reply.get("position")))
-                    if self._is_current(position):
-                        return position
-                    said = f"{node.heartbeat.node_id} follows another history"
+                except BadPositionError as error:
+                    said = error.what
                     continue
-            except (NodeCallError, BadPositionError) as error:
-                said = error.what
+                if self._is_current(position):
+                    return position
+                said = f"{node_id} follows another history"
                 continue
             said = str(reply.get("detail", status))
             if reply.get("type") == ProblemType.VERSION_GONE.slug:
@@ -280,6 +296,25 @@ class Moments:
         raise ProblemError(
             Problem(ProblemType.NO_ACCEPTABLE_REPLICA, f"no node says which version was the newest then: {said:.200}")
         )
+
+    def _in_order(self) -> Sequence[NodeReport]:
+        """Return the nodes to ask. Those that answer come first, then those that know more commits: a node that is
+        further knows at least as many as the others.
+        """
+        now_s, health = monotonic(), self._tables.health
+
+        def place(node: NodeReport) -> tuple[object, ...]:
+            beat = node.heartbeat
+            is_avoided = self._avoided.get(beat.node_id, 0.0) > now_s
+            rank = RANK[health.of(beat.node_id).health]
+            return is_avoided, rank, beat.is_asked_last, -(beat.applied.version or 0)
+
+        return sorted(self._tables.nodes.values(), key=place)[:MAX_ASKED]
+
+    def _avoid(self, node_id: str) -> None:
+        # The health table stays as it is: an object store that lists slowly makes no node a bad one for lookups.
+        self._avoided[node_id] = monotonic() + AVOIDED_S
+        self._avoided = {each: until_s for each, until_s in self._avoided.items() if each in self._tables.nodes}
 
     def _is_current(self, position: Position) -> bool:
         """Whether a position is of the history in use: a node may not have noticed a new one yet."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from typing import cast
+from typing import Any, cast
 
 import orjson
 import pytest
@@ -171,9 +171,9 @@ class MomentNodes:
         return said
 
 
-def moments(nodes: MomentNodes, *, deadline_ms: int = 10_000) -> Moments:
-    """The first node is the furthest, so it is asked first."""
-    tables = tables_of(task("a", "b"), beat("a", version=9), beat("b", version=8))
+def moments(nodes: MomentNodes, *, deadline_ms: int = 10_000, **first: Any) -> Moments:
+    """The first node is the furthest, so it is asked first. `first`: what else its heartbeat says."""
+    tables = tables_of(task("a", "b"), beat("a", version=9, **first), beat("b", version=8))
     calls = cast(NodeCalls, nodes)
     leases = SnapshotLeases(APPLICATION, tables, calls, clock=SystemClock())
     return Moments(tables, calls, leases, deadline_ms=deadline_ms)
@@ -211,3 +211,40 @@ async def test_a_moment_before_all_versions_is_gone_and_a_silent_node_ends_at_th
     with pytest.raises(ProblemError) as late:
         await moments(MomentNodes({"a": None, "b": None}), deadline_ms=1).resolved(MOMENT)
     assert late.value.problem.status == 504
+
+
+async def test_a_node_that_lookups_do_not_reach_or_that_leaves_is_asked_after_the_others() -> None:
+    nodes = MomentNodes({"a": says(position(7)), "b": says(position(6))})
+    suspect = moments(nodes)
+    suspect._tables.hop_failed("a", 0, "timeout")
+    for each in (suspect, moments(nodes, state="draining")):
+        assert (await each.resolved(MOMENT)).snapshot == position(6)
+    assert nodes.asked == [port_of("b")] * 2
+
+
+async def test_a_crowd_passes_by_a_node_that_never_answers_and_later_reads_do_not_ask_it() -> None:
+    nodes = MomentNodes({"a": None, "b": says(position(6))})
+    found = moments(nodes, deadline_ms=1000)
+    crowd = await asyncio.gather(*(found.resolved(MOMENT) for _ in range(100)))
+    assert {bound.snapshot for bound in crowd} == {position(6)}
+    nodes.asked.clear()
+    assert (await found.resolved(MOMENT)).snapshot == position(6)
+    assert nodes.asked == [port_of("b")]
+
+
+async def test_one_read_at_a_time_tries_a_node_again_and_its_answer_makes_it_the_first(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    nodes = MomentNodes({"a": NodeCallError("down"), "b": says(position(6))})
+    found = moments(nodes, deadline_ms=1000)
+    with monkeypatch.context() as patch:
+        patch.setattr("understudy_router.questions.moments.AVOIDED_S", 0.0)
+        await found.resolved(MOMENT)
+    nodes.asked.clear()
+    nodes.said[port_of("a")] = None
+    await asyncio.gather(*(found.resolved(MOMENT) for _ in range(3)))
+    assert nodes.asked.count(port_of("a")) == 1
+    nodes.said[port_of("a")] = says(position(7))
+    found._avoided["a"] = 0.0
+    assert [(await found.resolved(MOMENT)).snapshot for _ in range(2)] == [position(7)] * 2
+    assert not found._avoided
