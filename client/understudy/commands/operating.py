@@ -206,6 +206,16 @@ def tasks_left(member: Mapping[str, Any] | None) -> int | None:
     return None if None in counts else sum(counts)
 
 
+def has_left(node_id: str, report: Mapping[str, Any]) -> bool:
+    """Whether a node that is not live in the report is gone. A router that has just started does not know that: while
+    Redis is away, only the nodes are gone that it heard before they died.
+    """
+    members = report.get("nodes", [])
+    if _bus_fault(report):
+        return any(each["node_id"] == node_id and each["state"] == "dead" for each in members)
+    return report.get("assignment") is not None or any(each["live"] for each in members)
+
+
 def can_be_taken(node_id: str, members: Sequence[Mapping[str, Any]]) -> bool:
     """Whether any other node of the report may get tasks."""
     return any(
@@ -214,9 +224,11 @@ def can_be_taken(node_id: str, members: Sequence[Mapping[str, Any]]) -> bool:
     )
 
 
-def progress_line(node_id: str, members: Collection[Mapping[str, Any] | None]) -> str:
+def progress_line(node_id: str, applications: Collection[_Application]) -> str:
     """Say how far the draining is, summed over the applications that still drain."""
-    known = [member for member in members if member is not None]
+    if any(each.is_unheard for each in applications):
+        return f"the router does not know yet what {printable(node_id)} holds"
+    known = [each.member for each in applications if each.member is not None]
     if not known:
         return f"{printable(node_id)} has left the cluster"
     if not any(tasks_left(member) != 0 for member in known):
@@ -236,7 +248,9 @@ class _Application:
     path: str
     """The path of its lag report."""
     member: Mapping[str, Any] | None = None
-    """The node, by the last report; None: it has left."""
+    """The live node, by the last report; None: it has left, or the router has not heard it yet."""
+    is_unheard: bool = False
+    """Whether the router does not know what has become of the node."""
     has_heirs: bool = True
     bus_fault: str = ""
     empty_since: float | None = None
@@ -246,9 +260,10 @@ class _Application:
         report = orjson.loads(server.get(self.path))
         members: Sequence[Mapping[str, Any]] = report.get("nodes", [])
         self.member = next((each for each in members if each["node_id"] == node_id and each["live"]), None)
-        self.has_heirs, self.bus_fault = can_be_taken(node_id, members), _bus_fault(report)
+        self.is_unheard = self.member is None and not has_left(node_id, report)
+        self.has_heirs, self.bus_fault = self.is_unheard or can_be_taken(node_id, members), _bus_fault(report)
         if self.member is None:
-            return True
+            return not self.is_unheard
         # Until the router has heard that it drains, an empty node is one that has nothing yet.
         if tasks_left(self.member) != 0 or self.member["state"] not in {"draining", "leaving"}:
             self.empty_since = None
@@ -273,8 +288,8 @@ def _wait_until_empty(
     deadline, last, shown = time.monotonic() + within_s, "", printable(node_id)
     while True:
         waiting = _not_empty_yet(server, node_id, applications, deadline)
-        line = progress_line(node_id, [each.member for each in (waiting or applications)])
-        holding = [each for each in waiting if tasks_left(each.member)]
+        line = progress_line(node_id, waiting or applications)
+        holding = [each for each in waiting if each.is_unheard or tasks_left(each.member)]
         away = next((each.bus_fault for each in holding if each.bus_fault), "")
         if away:
             if not last:

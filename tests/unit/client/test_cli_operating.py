@@ -215,6 +215,51 @@ def test_drain_while_redis_is_away_says_so_at_once() -> None:
     assert "node-1 is draining; no task moves until Redis is back" in result.stdout
 
 
+UNREACHED = {"state": "degraded", "why": "Redis was not reached yet"}
+UNHEARD = member("node-1", state="unheard", live=False)
+"""A node that the router knows from its remembered assignment alone."""
+
+
+@pytest.mark.parametrize(
+    ("ignorant", "line"),
+    [
+        (router_report(nodes=[], assignment=None), "the router does not know yet what node-1 holds"),
+        (
+            router_report(nodes=[], assignment=None, bus=UNREACHED),
+            "the router does not know yet what node-1 holds; no task moves until Redis is back",
+        ),
+        (
+            router_report(nodes=[UNHEARD, member("node-2")], bus=UNREACHED),
+            "the router does not know yet what node-1 holds; no task moves until Redis is back",
+        ),
+    ],
+    ids=["Redis was flushed", "nothing is known", "another node was asked"],
+)
+def test_a_router_that_has_not_heard_the_node_yet_ends_no_drain(ignorant: dict[str, Any], line: str) -> None:
+    empty = left("draining", active=0)
+    result, _ = run(["drain", "node-1"], DRAINING, left("draining", active=3), ignorant, empty, empty)
+    assert result.exit_code == ExitCode.OK
+    assert result.stdout.splitlines() == [
+        "node-1 is draining: 3 active, 0 standby, 0 warmup",
+        line,
+        "node-1 holds nothing",
+        "node-1 can be stopped",
+    ]
+
+
+def test_drain_at_a_router_that_knows_nothing_while_redis_is_away_says_so_at_once() -> None:
+    result, asked = run(["drain", "node-1"], DRAINING, router_report(nodes=[], assignment=None, bus=AWAY))
+    assert (result.exit_code, len(asked) - 1) == (ExitCode.REFUSED, 1)
+    assert "no task moves until Redis is back" in result.stderr
+    assert "the router does not know yet what node-1 holds" in result.stderr
+
+
+def test_a_node_that_the_router_saw_die_has_left_while_redis_is_away_too() -> None:
+    gone = {**left("dead", active=0, live=False), "bus": AWAY}
+    result, _ = run(["drain", "node-1"], DRAINING, left("draining", active=3), gone)
+    assert (result.exit_code, result.stdout.splitlines()[-1]) == (ExitCode.OK, "node-1 has left the cluster")
+
+
 def test_drain_at_a_fleet_waits_for_each_application_and_shows_the_sum() -> None:
     taken = {"node_id": "node-1", "drain": True, "applications": {"a/b": {}, "c": {}}}
     empty = left("draining", active=0)

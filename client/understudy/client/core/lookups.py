@@ -25,7 +25,14 @@ from understudy.client.core.values import (
     query_of,
     wait_s,
 )
-from understudy.client.errors import UsageError, problem_error
+from understudy.client.errors import (
+    OverloadedError,
+    UnavailableError,
+    UnreachableError,
+    UsageError,
+    WrongKeyError,
+    problem_error,
+)
 from understudy.client.pages import Reads
 from understudy.client.results import Binding, Result, StoreInfo, Stores, errors_of
 
@@ -76,7 +83,9 @@ def get(store: StoreReader, parts: Sequence[Any], bounds: Mapping[str, Any], dea
 def get_many(
     store: StoreReader, keys: Sequence[Any], bounds: Mapping[str, Any], deadline_s: float
 ) -> Steps[list[Result[Any]]]:
-    """Look many keys up, a thousand per request. Keys that a server could not read are asked for once more."""
+    """Look many keys up, a thousand per request. Keys that a server could not read are asked for once more; they keep
+    their errors if no server answers that request.
+    """
     if "cursor" in bounds:
         raise UsageError(
             "a batch takes no cursor", where="cursor", fix="Ask for the rest of a key by get(..., cursor=)"
@@ -90,7 +99,12 @@ def get_many(
         results = yield from _many(store, part, given, deadline_s, binding)
         failed = [at for at, error in errors_of(results) if error.status in _RETRYABLE]
         if failed and state.settings.retries and state.budget.try_spend(1, state.now_s() * 1000):
-            again = yield from _batch(store, [part[at] for at in failed], given, deadline_s, binding)
+            try:
+                again = yield from _batch(store, [part[at] for at in failed], given, deadline_s, binding)
+            except WrongKeyError:
+                raise
+            except (OverloadedError, UnavailableError, UnreachableError):
+                again = [results[at] for at in failed]  # with the errors of the first request
             for at, result in zip(failed, again, strict=True):
                 results[at] = result
         found += results

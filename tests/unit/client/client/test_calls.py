@@ -8,10 +8,12 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.support.clients.steps import World, answer, problem, scripted
+from tests.support.clients.steps import World, answer, found, problem, scripted
 
 from understudy.client.core.call import call
 from understudy.client.core.exchange import Failure, FailureKind, Outcome, Reply, Request, Send
+from understudy.client.core.lookups import get_many
+from understudy.client.core.reader import Reader, StoreReader
 from understudy.client.credentials import Credential
 from understudy.client.errors import (
     BadReplyError,
@@ -22,7 +24,9 @@ from understudy.client.errors import (
     UnauthenticatedError,
     UnavailableError,
     UnreachableError,
+    WrongKeyError,
 )
+from understudy.client.results import Result
 from understudy_shared.base.errors import UnderstudyError
 
 GET = Request("GET", "/v1/stores/words/keys/a")
@@ -211,3 +215,36 @@ def test_calls_of_an_application_name_it_in_every_path_and_share_all_but_its_pos
     ]
     assert (inner.servers, inner.budget, inner.credential) == (state.servers, state.budget, state.credential)
     assert inner.position is not state.position
+
+
+def batch(*items: dict[str, object]) -> Reply:
+    return answer({"store": "words", "reads": [found("a")], "results": items})
+
+
+READ_A: dict[str, object] = {"key": {"word": "a"}, "found": True, "value": {"count": 7}, "read": 0}
+UNREAD: dict[str, object] = {"type": "deadline", "title": "t", "status": 504, "detail": "no replica answered in time"}
+
+
+def get_two(world: World) -> list[Result[object]]:
+    store = StoreReader(Reader(world.state()), "words")
+    return world.run(get_many(store, ["a", "b"], {}, world.now_s + 5))
+
+
+@pytest.mark.parametrize("outcome", [LATE, REFUSED, PAGE, BUSY, BEHIND, BROKEN, batch(READ_A, READ_A)])
+def test_a_second_request_for_failed_keys_that_fails_itself_loses_no_result_of_the_first(outcome: Outcome) -> None:
+    assert outcome is not None
+    world = scripted(batch(READ_A, UNREAD), outcome)
+    first, second = get_two(world)
+    assert first.value == {"count": 7}
+    assert isinstance(second.error, UnavailableError)
+    assert (second.error.type, second.error.status) == ("deadline", 504)
+    assert len(world.sent) > 1
+
+
+def test_a_second_request_that_is_refused_or_answers_another_key_is_still_an_error() -> None:
+    with pytest.raises(ForbiddenError):
+        get_two(scripted(batch(READ_A, UNREAD), problem("forbidden", 403)))
+    columns = [{"name": "word", "type": "string"}]
+    schema = answer({"store": "words", "kind": "value", "key": columns, "value": []})
+    with pytest.raises(WrongKeyError):
+        get_two(scripted(batch(READ_A, UNREAD), batch(READ_A), schema))
