@@ -99,6 +99,9 @@ Parse = Callable[[object], object]
 class RowOrder(NamedTuple):
     """An order. A rank is the bytes of the columns, then those with which the key is stored: no two rows have the same.
 
+    Two partitions of a scattered store may have the same key. With `ends_with_partition` a rank ends with the
+    partition, so that a page can end between the two rows.
+
     `of_key` by columns of the key, else `of_member` by a column of the printed value or result. `parse` is
     the parser of its printed values.
     """
@@ -106,6 +109,7 @@ class RowOrder(NamedTuple):
     of_key: tuple[tuple[Column, OrderBytes], ...]
     of_member: tuple[Column, OrderBytes, Parse] | None
     is_reversed: bool
+    ends_with_partition: bool = False
 
     def key_bytes(self, row: Row) -> bytes | None:
         """Return the bytes by which a key is ordered; None where it is ordered by something else."""
@@ -210,7 +214,8 @@ class RowMaker:
         key_row = self.reader.key_row(key.kept)
         row = self.reader.store.codec.decode(key_row)
         by_key = self.order.key_bytes(row)
-        rank = None if by_key is None else by_key + key.own
+        ending = key.own + partition.to_bytes(4) if self.order.ends_with_partition else key.own
+        rank = None if by_key is None else by_key + ending
         if not self.has_key(row) or (rank is not None and not is_wanted(rank)):
             return None
         if rank is not None and not self.of_members and self.selection.include_expired:
@@ -223,7 +228,7 @@ class RowMaker:
             printed = orjson.loads(b"{%b}" % cast(bytes, said)[len(_FOUND) : -1])
             if not self._matches(printed):
                 return None
-        rank = self.order.member_bytes(printed) + key.own if rank is None else rank
+        rank = self.order.member_bytes(printed) + ending if rank is None else rank
         return rank if is_wanted(rank) else None
 
     def found(self, key_row: bytes, said: Said) -> bytes | None:
@@ -333,7 +338,9 @@ def row_maker(
         starts,
         None
         if question.order is None
-        else row_order(question.order, columns, keys, _printed_parser, is_reversed=question.reverse),
+        else row_order(question.order, columns, keys, _printed_parser, is_reversed=question.reverse)._replace(
+            ends_with_partition=store.codec.is_scattered
+        ),
     )
 
 

@@ -119,7 +119,7 @@ class Snapshots(ABC):
         self._service = service
         self._waiting = Counter[bool]()
         self._granting = {waits_long: asyncio.Semaphore(MAX_GRANTING) for waits_long in (False, True)}
-        """Turns of their own, so that those that wait for a version to come hold up nobody else."""
+        """The turns, of two kinds: a request that waits long for its version delays only requests of its kind."""
 
     @abstractmethod
     def stores(self) -> Collection[str]:

@@ -65,8 +65,8 @@ class LongReads:
 
     @contextmanager
     def waiting(self) -> Iterator[None]:
-        """Count one more read that waits as its bound says (`wait_ms`). It takes no place of those that read, so nobody
-        else waits. Raises an overloaded problem above MAX_WAITING.
+        """Count one more read that waits as its bound says (`wait_ms`). It takes no place from those that read. Raises
+        an overloaded problem above MAX_WAITING.
         """
         if self.waiting_for_versions >= MAX_WAITING:
             detail = f"{self.waiting_for_versions} scans and exports wait for a version"

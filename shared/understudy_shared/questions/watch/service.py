@@ -152,8 +152,8 @@ class ScatteredWatch:
 
     def __init__(self, store: str, partitions: int) -> None:
         self._store, self._partitions = store, partitions
-        self._told: dict[bytes, list[tuple[Data, bytes]]] = {}
-        """The first values of keys, as far as partitions have reported them."""
+        self._told: dict[bytes, dict[int, tuple[Data, bytes]]] = {}
+        """The newest report of each partition about a key, until all partitions have reported the key."""
         self.there: dict[bytes, set[int]] = {}
         """The partitions that hold each key, for keys that all partitions have reported."""
         self._unsettled: dict[bytes, Data] = {}
@@ -197,10 +197,14 @@ class ScatteredWatch:
             self.there.clear()
         if event.kind not in {KeyEvent.SNAPSHOT, KeyEvent.VALUE, KeyEvent.DELETED}:
             return event.text
-        data = orjson.loads(event.text.partition(b"data: ")[2])
+        printed = event.text.partition(b"data: ")[2].rstrip(b"\n")
+        data = orjson.loads(printed)
         key, partition = orjson.dumps(data["key"]), data["partition"]
         if event.kind == KeyEvent.SNAPSHOT:
             return self._first(key, data, event.text)
+        if partition in self._told.get(key, ()):  # no first value was sent yet: it will have this change
+            self._told[key][partition] = data, key_event(KeyEvent.SNAPSHOT, printed)
+            return b""
         there = self.there.setdefault(key, set())
         if event.kind == KeyEvent.DELETED:
             there.discard(partition)
@@ -212,17 +216,18 @@ class ScatteredWatch:
         return b"" if key in self._unsettled else event.text
 
     def _first(self, key: bytes, data: Data, text: bytes) -> bytes:
-        told = self._told.setdefault(key, [])
-        told.append((data, text))
+        told = self._told.setdefault(key, {})
+        told[data["partition"]] = data, text
         if len(told) < self._partitions:
             return b""
         del self._told[key]
-        having = {data["partition"]: text for data, text in told if data["found"] or "expired" in data}
+        # A key that is there and cannot be read has a problem in place of "found".
+        having = {at: text for at, (data, text) in told.items() if data.get("found", True) or "expired" in data}
         self.there[key] = set(having)
         self._require_one(self.there[key])
         if having:
             return having.popitem()[1]
-        versions = {data["version"]: data for data, _ in told}
+        versions = {data["version"]: data for data, _ in told.values()}
         newest = versions[max(versions)]
         if len(versions) == 1:
             return _nowhere(newest)

@@ -82,20 +82,6 @@ def test_an_export_has_the_rows_of_a_scan_in_every_form(provider: str, tmp_path:
         )
 
 
-def test_exports_by_partition_are_disjoint_and_together_complete(node: ServedNode) -> None:
-    whole = export(node).rows
-    parts = [export(node, partition=partition).rows for partition in range(PARTITIONS)]
-    assert [row for rows in parts for row in rows] == whole
-    assert all(export(node, partition=partition).end["partitions"] == 1 for partition in range(PARTITIONS))
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(node_exports, "PART_ROWS", 1)
-        patched.setattr(node_exports, "PLAIN_ARROW", (1, 1 << 20))
-        slow = export(node)
-        assert slow.rows == whole, "parts of one row each"
-        assert len(slow.cursors) == len(whole) - 1
-        assert export(node, format="arrow").arrow()[0].num_rows == len(whole)
-
-
 def test_an_export_goes_on_behind_each_of_its_cursors_at_the_same_version(
     counts: HandmadeCheckpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

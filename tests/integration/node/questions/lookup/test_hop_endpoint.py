@@ -17,13 +17,11 @@ from tests.support.cluster.served_node import ServedNode, served_node
 from tests.support.spark.counting_query import WORDS
 
 from understudy_node.checkpoint.files import LocalFiles
-from understudy_node.questions.lookup.hop import SMALL_HOP_BYTES, Hops
 from understudy_shared.base.words import StoreName
 from understudy_shared.questions.lookup.hop import ABSENT, FOUND, PROBLEM, HopKey
 from understudy_shared.questions.scan.hop import PATH as SCAN_PATH
 from understudy_shared.reads.bounds import Bound, UnknownLag
 from understudy_shared.reads.tokens import decode_position
-from understudy_shared.server.direct import Exchange
 from understudy_shared.spark.key_codec import KeyCodec
 from understudy_shared.spark.types import Field, LongType, StructType
 
@@ -184,27 +182,6 @@ def test_the_bound_is_measured_against_the_newest_end_that_the_router_heard_of(s
     _, (older,) = hop(served, request_of(served, group_of(served, keys), end_version=1))
     assert isinstance(older.body["lag"], dict)
     assert older.body["lag"]["offset_lag"] == 0
-
-
-def test_a_small_hop_is_answered_without_asgi_and_a_large_one_by_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    direct: list[int] = []
-    answer_body = Hops.answer_body
-
-    def watched(self: Hops, target: bytes, body: bytes, exchange: Exchange) -> None:
-        direct.append(len(body))
-        answer_body(self, target, body, exchange)
-
-    monkeypatch.setattr(Hops, "answer_body", watched)
-    checkpoint = HandmadeCheckpoint(tmp_path / "checkpoint").create().add(1)
-    with served_node(checkpoint.path, tmp_path / "data") as served:
-        served.wait_for_version(1)
-        for count in (1, 1000):
-            _, outcomes = hop(served, request_of(served, group_of(served, keys_of(served, [[WORDS[0]]] * count))))
-            assert [outcome.kind for outcome in outcomes] == [FOUND] * count
-    assert len(direct) == 1
-    assert direct[0] <= SMALL_HOP_BYTES
 
 
 def test_a_part_of_a_page_refuses_other_sites_and_other_methods_though_it_is_answered_without_asgi(

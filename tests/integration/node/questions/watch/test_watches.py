@@ -5,7 +5,6 @@ The checkpoint is made by hand: at version V each word was counted V times, and 
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -134,33 +133,6 @@ def test_a_position_that_was_taken_back_begins_anew_and_says_so(
         assert watcher.take().version == FIRST_VERSION
 
 
-def test_a_watch_of_many_keys_tells_each_change_of_each_and_positions_come_last(
-    node: ServedNode, checkpoint: HandmadeCheckpoint
-) -> None:
-    """Q24."""
-    words = [*WORDS[:4], "born-0", "born-1"]
-    with Watcher(node.port, "op0/watch", {"keys": [[word] for word in words]}) as watcher:
-        first = [watcher.take() for _ in words]
-        assert sorted(event.data["key"]["word"] for event in first) == sorted(words)
-        checkpoint.add(*range(FIRST_VERSION + 1, FIRST_VERSION + 6))
-        told: dict[str, list[int]] = {word: [] for word in words}
-        position = 0
-        while min(map(len, told.values())) < 5:
-            event = watcher.next()
-            assert event is not None
-            if event.kind == "value":
-                assert event.version > position, "no event comes behind the position that covers it"
-                told[event.data["key"]["word"]].append(event.version)
-            if event.position is not None:
-                position = decode_position(event.position).version
-        assert all(versions == list(range(FIRST_VERSION + 1, FIRST_VERSION + 6)) for versions in told.values()), told
-        seen = watcher.last_event_id
-    checkpoint.add(FIRST_VERSION + 6)
-    with Watcher(node.port, "op0/watch", {"keys": [[word] for word in words]}, last_event_id=seen) as watcher:
-        again = [watcher.take() for _ in words]
-        assert {(event.kind, event.version) for event in again} == {("value", FIRST_VERSION + 6)}
-
-
 def test_many_watchers_of_a_key_cost_one_read_for_each_version(
     node: ServedNode, checkpoint: HandmadeCheckpoint
 ) -> None:
@@ -244,27 +216,6 @@ def test_a_watcher_that_never_reads_is_closed_and_counted(checkpoint: HandmadeCh
             wait_until(lambda: _metric(node, unread) == 1, what="the one that does not read to be closed")
             checkpoint.add(FIRST_VERSION + 1)
             assert other.until(FIRST_VERSION + 1)[-1].counted == FIRST_VERSION + 1, "others go on"
-
-
-def test_a_service_that_stops_ends_each_watch_with_a_last_event(checkpoint: HandmadeCheckpoint, tmp_path: Path) -> None:
-    """Q32."""
-    ended: list[object] = []
-    with served_node(checkpoint.path, tmp_path / "data") as node:
-        node.wait_for_version(FIRST_VERSION)
-        watchers = [Watcher(node.port, WATCH) for _ in range(20)]
-
-        def read(watcher: Watcher) -> None:
-            events = list(iter(watcher.next, None))
-            ended.append((events[-1].kind, events[-1].data["reason"], watcher.retry_ms is not None))
-
-        readers = [threading.Thread(target=read, args=(watcher,)) for watcher in watchers]
-        for reader in readers:
-            reader.start()
-    for reader in readers:
-        reader.join(20)
-    assert ended == [("end", "stopping", True)] * 20
-    for watcher in watchers:
-        watcher.close()
 
 
 def test_a_watch_ends_when_its_key_is_revoked_or_its_role_loses_a_key(tmp_path: Path) -> None:

@@ -324,6 +324,51 @@ def test_a_watcher_is_told_that_a_key_is_absent_when_all_partitions_have_told_on
     assert events(told) == [("snapshot", 1, token(7))], "what comes meanwhile is the first value"
 
 
+@pytest.mark.parametrize(
+    ("first", "change", "last_version", "told"),
+    [
+        ((KeyEvent.SNAPSHOT, True), (KeyEvent.VALUE, True), 11, ("snapshot", True, 0, 11)),
+        ((KeyEvent.SNAPSHOT, True), (KeyEvent.DELETED, False), 11, ("snapshot", False, None, 11)),
+        ((KeyEvent.SNAPSHOT, False), (KeyEvent.VALUE, True), 12, ("snapshot", True, 0, 11)),
+    ],
+    ids=["changed", "deleted", "created"],
+)
+def test_a_change_of_a_key_before_all_partitions_have_told_theirs_is_its_first_value(
+    first: tuple[KeyEvent, bool], change: tuple[KeyEvent, bool], last_version: int, told: tuple[object, ...]
+) -> None:
+    """The oldest changes come first, so that a change in one partition may come before the first value of another."""
+    watch = ScatteredWatch("op0", 2)
+    early = event(first[0], 0, 10, is_found=first[1]) + event(change[0], 0, 11, is_found=change[1])
+    assert watch.passed(early) == b""
+    assert not watch.there, "the key is not known in all partitions yet"
+    sent = watch.passed(event(KeyEvent.SNAPSHOT, 1, last_version, is_found=False, position=True))
+    (only,) = [read for block in sent.split(b"\n\n") if block and (read := read_event(block)) is not None]
+    data = orjson.loads(only.text.partition(b"data: ")[2])
+    assert (only.kind, data["found"], data["partition"], data["version"]) == told
+    assert only.position == token(last_version)
+    assert watch.there == {orjson.dumps({"k": 1}): {0} if data["found"] else set()}
+    later = watch.passed(event(KeyEvent.VALUE, 0, 13, is_found=True))
+    assert events(later) == [("value", 0, None)]
+
+
+def test_a_change_that_makes_a_key_ambiguous_before_all_partitions_have_told_theirs_is_a_problem() -> None:
+    watch = ScatteredWatch("op0", 3)
+    watch.passed(event(KeyEvent.SNAPSHOT, 0, 10, is_found=True) + event(KeyEvent.SNAPSHOT, 1, 10, is_found=False))
+    with pytest.raises(ProblemError) as raised:
+        watch.passed(
+            event(KeyEvent.VALUE, 1, 11, is_found=True) + event(KeyEvent.SNAPSHOT, 2, 11, is_found=False, position=True)
+        )
+    assert raised.value.problem.extra == {"partitions": [0, 1]}
+
+
+def test_a_key_that_cannot_be_read_is_there_for_its_watchers() -> None:
+    data = {"store": "op0", "key": {"k": 1}, "problem": {"type": "store-error"}, "partition": 0, "version": 7}
+    watch = ScatteredWatch("op0", 2)
+    watch.passed(with_id(key_event(KeyEvent.SNAPSHOT, orjson.dumps(data)), None))
+    told = watch.passed(event(KeyEvent.SNAPSHOT, 1, 7, is_found=False, position=True))
+    assert events(told) == [("snapshot", 0, token(7))]
+
+
 def test_a_second_partition_that_gets_a_key_ends_its_watch_unless_the_first_has_lost_it() -> None:
     watch = ScatteredWatch("op0", 2)
     watch.passed(event(KeyEvent.SNAPSHOT, 0, 7, is_found=True) + event(KeyEvent.SNAPSHOT, 1, 7, is_found=False))

@@ -103,15 +103,6 @@ def test_a_tail_travels_once_however_many_keys_have_it() -> None:
     assert encode_reply(reply).count(TAIL) == 1
 
 
-def test_a_selection_stands_beside_the_bound() -> None:
-    bound = Bound(max_lag=1, selection=Selection(1, CURSOR, include_expired=False))
-    sent = HopRequest("flights", 7, 1, 2, 900, [HopGroup("a", "l1", 8, bound, [HopKey(0, b"k")], "x")])
-    header: Any = header_of(encode_request(sent))
-    (group,) = header["groups"]
-    assert group["bound"] == {"max_lag": 1}
-    assert group["select"] == {"limit": 1, "cursor": CURSOR.encode(), "include_expired": False}
-
-
 def test_every_truncation_and_every_longer_body_is_refused() -> None:
     request, reply = encode_request(REQUEST), encode_reply(REPLY)
     for cut in range(len(request)):
