@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 LOOK_S = 0.05
 STALL_MS = 500.0
@@ -19,15 +19,10 @@ class Stalls:
     """
 
     longest_ms: float = 0.0
-    _done: threading.Event = field(default_factory=threading.Event)
 
     def start(self) -> None:
-        """Watch until the process ends, or until `stop`."""
+        """Watch until the process ends."""
         threading.Thread(target=self._watch, name="stalls", daemon=True).start()
-
-    def stop(self) -> None:
-        """Watch no longer."""
-        self._done.set()
 
     def begin(self) -> None:
         """A test begins: what was before it says nothing of it."""
@@ -38,9 +33,10 @@ class Stalls:
         return self.longest_ms >= STALL_MS
 
     def _watch(self) -> None:
-        monotonic = time.monotonic
+        monotonic, sleep = time.monotonic, time.sleep  # a test may replace them
         before_s = monotonic()
-        while not self._done.wait(LOOK_S):
+        while True:
+            sleep(LOOK_S)
             now_s = monotonic()
             self.longest_ms = max(self.longest_ms, (now_s - before_s - LOOK_S) * 1000)
             before_s = now_s

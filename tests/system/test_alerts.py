@@ -1,7 +1,6 @@
 """A real Prometheus watches a real cluster: each alert fires when its fault is caused, and clears after the repair.
 
-The rules are those of deploy/prometheus, with every duration divided (tests/support/services/quick_rules.py). `make
-verify` runs all; test_prometheus_scrapes.py has two of them in every run.
+The rules are those of deploy/prometheus, with every duration divided (tests/support/services/quick_rules.py).
 """
 
 from __future__ import annotations

@@ -33,12 +33,3 @@ def test_a_key_is_found_at_every_router_and_explained(demo: DemoProcess) -> None
         explained = json.loads(ask("explain", "aircraft", "N14228", "--json", "--url", router.url).stdout)
         assert explained["partition"] == answer["partition"]
         assert len(explained["choice"]) >= 2, "an active and a standby"
-
-
-def test_every_replica_is_in_the_routers_table(demo: DemoProcess) -> None:
-    router = demo.parts("router")[0]
-    report = json.loads(ask("lag", "--json", "--url", router.url).stdout)
-    assert {store["store"] for store in report["stores"]} == {"aircraft"}
-    table = ask("lag", "--url", router.url)
-    assert table.returncode == 0
-    assert all(f"node-{number}" in table.stdout for number in (1, 2, 3))

@@ -173,7 +173,7 @@ async def _within_a_second(measure: Callable[[], Awaitable[LoadResult]]) -> None
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("fault", in_full(FAULTS, if_in=("cut-off", "answering-500", "dead", "slow")))
+@pytest.mark.parametrize("fault", FAULTS)
 async def test_with_all_replicas_but_one_bad_every_read_is_answered_within_a_second(trio: Trio, fault: str) -> None:
     inject, heal = FAULTS[fault]
 

@@ -54,7 +54,7 @@ FAULTS_OF_THE_LONG_RUN = {
     "checkpoint-gone",
     "hostile-connections",
 }
-"""Each is much like another of the menu, or like what test_rolling_restart.py, test_failover.py, test_degraded.py,
+"""Each is much like another of the menu, or like what test_rolling_restart.py, test_failover.py,
 test_absurd_messages.py, test_redis_refuses_writes.py, test_forked_checkpoint.py, test_bad_state_files.py and
 test_hostile_connections.py do in every run. Thousands of forged messages take most of a core, as does a second Spark,
 and two tests at a time leave none.

@@ -40,27 +40,3 @@ def test_what_a_release_wrote_is_read_as_it_was_meant(release: str) -> None:
             f"\n{name!r} as release {release} wrote it is not read as it was meant.\nRead the old form beside the new "
             f"one for as long as docs/compatibility.md says. The value itself never changes: add another.\n{text}"
         )
-
-
-# ---- The comparison itself
-
-
-OLD = form_of("GET /a: 200\nGET /a: query x integer\nA.b: string\ndemands GET /a: query x\n")
-
-
-@pytest.mark.parametrize(
-    ("text", "found"),
-    [
-        ("GET /a: 200\nGET /a: query x integer\nA.b: string\nA.c: string\ndemands GET /a: query x\n", []),
-        ("GET /a: 200\nGET /a: query x integer\nA.b: string\n", []),
-        ("GET /a: 200\nGET /a: query x integer\n", ["gone or changed: A.b: string"]),
-        (
-            "GET /a: 200\nGET /a: query x integer\nA.b: integer\ndemands GET /a: query y\n",
-            ["gone or changed: A.b: string", "newly demanded: GET /a: query y"],
-        ),
-        ("GET /a: 200\nGET /a: query x integer\nA.b: string\nGET /z: 200\ndemands GET /z: query y\n", []),
-    ],
-    ids=["more", "less demanded", "gone", "changed", "new with its demand"],
-)
-def test_what_is_gone_changed_or_newly_demanded_breaks_and_what_is_new_does_not(text: str, found: list[str]) -> None:
-    assert broken(OLD, form_of(text)) == found

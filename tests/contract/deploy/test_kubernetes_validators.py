@@ -44,22 +44,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return made
 
 
-@pytest.fixture
-def bad(folder: Path, tmp_path: Path) -> Path:
-    """The default, but what it may do is more, and a key is there twice."""
-    text = (folder / "default.yaml").read_text()
-    assert "allowPrivilegeEscalation: false" in text
-    text = text.replace(
-        "allowPrivilegeEscalation: false", "allowPrivilegeEscalation: true\n            privileged: true"
-    )
-    text = text.replace("minReadySeconds:", "minReadySecond:").replace(
-        "kind: Service\n", "kind: Service\nkind: Service\n"
-    )
-    (tmp_path / "bad").mkdir()
-    (tmp_path / "bad" / "bad.yaml").write_text(text)
-    return tmp_path / "bad"
-
-
 def schemas(version: str, place: Path) -> str:
     """Where kubeconform finds the strict schemas of a version: kubernetes-validate's, without their addresses."""
     strict = f"kubernetes_validate/*/v{version}.0-local-strict"
@@ -84,12 +68,6 @@ def test_kubeconform_finds_nothing_wrong(folder: Path, version: str, tmp_path: P
     assert conforms(folder, version, tmp_path) == []
 
 
-def test_kubeconform_does_refuse_a_key_that_is_there_twice_and_one_that_is_unknown(bad: Path, tmp_path: Path) -> None:
-    wrong = conforms(bad, NEWEST, tmp_path)
-    assert any("already set" in each for each in wrong)
-    assert any("not allowed" in each for each in wrong)
-
-
 def checkov(place: Path) -> set[str]:
     """Checks of checkov, by number, that something does not pass."""
     options = ("--framework", "kubernetes", "--compact", "--quiet", "--skip-download", "--output", "json")
@@ -100,7 +78,3 @@ def checkov(place: Path) -> set[str]:
 def test_checkov_finds_what_is_meant_and_nothing_else(folder: Path) -> None:
     meant = read_yaml(ROOT / "deploy" / "checkov.yaml")["skip-check"]
     assert checkov(folder) == set(meant)
-
-
-def test_checkov_does_find_a_privilege(bad: Path) -> None:
-    assert {"CKV_K8S_16", "CKV_K8S_20"} <= checkov(bad)

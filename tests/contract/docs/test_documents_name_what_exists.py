@@ -104,9 +104,3 @@ def test_every_test_that_a_document_names_exists() -> None:
     named = {name for document in CURRENT for name in TEST.findall(document.read_text())}
     assert named
     assert named - there == set()
-
-
-def test_a_name_that_is_nowhere_is_noticed() -> None:
-    text = "`shared/understudy_shared/reads/{bounds,lane}.py`, `gone/`\n```\nhttp/lane.py  sends\nhttp/routes.py\n```"
-    missing = [name for name in names_in(text) if not exists(name)]
-    assert missing == ["shared/understudy_shared/reads/lane.py", "gone/", "http/lane.py"]

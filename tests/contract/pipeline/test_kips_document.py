@@ -37,11 +37,3 @@ def test_every_number_of_the_five_proposals_has_a_row() -> None:
             first, _, last = part.partition("-")
             listed |= set(range(int(first), int(last or first) + 1))
     assert listed == set(range(1, 16)) | set(range(23, 64))
-
-
-def test_a_row_without_a_test_says_why() -> None:
-    """A row of an interface proves something, or says why there is nothing to prove."""
-    reasons = ("not offered", "upstream", "nothing corresponds", "never existed")
-    for row in re.findall(r"(?m)^\| .*$", DOCUMENT.partition("### Interfaces")[2].partition("### Statements")[0]):
-        if not row.startswith("| theirs"):
-            assert "`test_" in row or any(reason in row for reason in reasons), row

@@ -10,20 +10,13 @@ from pathlib import Path
 
 import pytest
 import redis
+from tests.support.services.process_table import is_there
 from tests.support.spark.queries import wait_until
 
 from understudy.demo import local_redis as module
 from understudy.demo.local_redis import PROGRAM_VARIABLE, find_server, local_redis
 from understudy_shared.base.errors import UnderstudyError
 from understudy_shared.base.sockets import private_socket_dir
-
-
-def is_running(pid: int) -> bool:
-    """Whether a process lives; one that only waits to be collected does not."""
-    try:
-        return "\nState:\tZ" not in Path(f"/proc/{pid}/status").read_text()
-    except FileNotFoundError:
-        return False
 
 
 @pytest.mark.parametrize("port", [None, 0])
@@ -33,7 +26,7 @@ def test_it_answers_keeps_nothing_and_ends_with_its_block(port: int | None) -> N
         assert client.config_get("save") == {"save": ""}
         assert client.config_get("appendonly") == {"appendonly": "no"}
         pid = server.pid
-    assert not is_running(pid)
+    assert not is_there(pid)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux kills a process with its parent")
@@ -50,9 +43,9 @@ def test_it_dies_with_a_parent_that_is_killed() -> None:
     ):
         assert parent.stdout is not None
         pid = int(parent.stdout.readline())
-        assert is_running(pid)
+        assert is_there(pid)
         os.kill(parent.pid, signal.SIGKILL)
-        wait_until(lambda: not is_running(pid), what="the end of the server")
+        wait_until(lambda: not is_there(pid), what="the end of the server")
 
 
 def test_a_program_that_never_answers_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""The parts of the proof that act, each alone: proxy, readers, truth, commit watch, a node's way to the checkpoint."""
+"""The parts of the proof that act, each alone: the proxy, and a node's way to the checkpoint."""
 
 from __future__ import annotations
 
@@ -14,20 +14,13 @@ from pyspark.sql import SparkSession
 from tests.support.matrix import in_full
 from tests.support.spark.formats import HDFS_V1, ROCKSDB_CHANGELOG_V2, StateFormat
 from tests.support.spark.queries import state_stores_unloaded, wait_until
-from tests.system.proof.client_ways import BARE
 from tests.system.proof.commit_watch import CommitWatch
-from tests.system.proof.history import Commit, History, Watched
-from tests.system.proof.history_file import load as load_history
-from tests.system.proof.processes import Proxies, Talking
+from tests.system.proof.history import Commit, Watched
+from tests.system.proof.processes import Proxies
 from tests.system.proof.proxy import CUT, Toxics
 from tests.system.proof.query import start
-from tests.system.proof.run import RunOptions, recording
-from tests.system.proof.schedule import Schedule
 from tests.system.proof.storage import FolderStorage
 from tests.system.proof.views import View, damaged, missing
-
-from understudy_shared.base.words import ApplicationId, Lineage
-from understudy_shared.reads.tokens import Position
 
 SILENCE_S = 0.3
 
@@ -122,58 +115,6 @@ def test_what_is_cut_off_vanishes_while_the_connection_stays_and_healing_resets_
         client.sock.recv(1)
     client.close()
     assert get(client) == 200
-
-
-def position_of(version: int) -> str:
-    return Position(ApplicationId("proof"), Lineage("life"), version, 1000 * version).encode()
-
-
-def an_answer(version: int) -> dict[str, object]:
-    """An answer in the form that routers give."""
-    return {
-        "found": True, "value": {"count": 1}, "partition": 0, "version": version,
-        "committed_at": "2026-01-01T00:00:00.000001Z", "position": position_of(version),
-        "lag": {"offset_lag": 0, "time_lag_ms": 3},
-        "served_by": {"node_id": "node-1", "role": "active"},
-    }  # fmt: skip
-
-
-def read_at(routers: dict[str, int], folder: Path, *, until: Callable[[], bool]) -> History:
-    """Read from some routers until something is so; what was recorded."""
-    with recording(folder, Schedule("none", 1, (), 0.0), RunOptions(rate=400)):
-        load = Talking(
-            "load",
-            "tests.system.proof.load",
-            ["counts", json.dumps(routers), str(folder / "load"), "400", "1", "", BARE],
-            folder / "log",
-        )
-        wait_until(lambda: until() or load.order("counts") == "", what="enough reads", limit_s=60)
-        load.end()
-    return load_history(folder)
-
-
-def test_readers_carry_their_positions_and_record_what_each_answer_stated(tmp_path: Path) -> None:
-    version = iter(range(1, 1_000_000))
-    served = Server(lambda _: (200, an_answer(next(version))))
-    history = read_at({"router-1": served.server_port}, tmp_path, until=lambda: len(served.heard) > 300)
-    served.end()
-    assert len(history.reads) == len(served.heard)
-    assert {read.outcome for read in history.reads} == {"found"}
-    carried = [read for read in history.reads if read.bounds.min_version is not None]
-    assert carried
-    newest: dict[int, int] = {}
-    for read in sorted(history.reads, key=lambda read: (read.session, read.seq)):
-        if read.bounds.min_version is not None:
-            assert read.bounds.min_version == newest[read.session]
-        assert read.position_version is not None
-        newest[read.session] = max(read.position_version, newest.get(read.session, 0))
-    first = history.reads[0]
-    assert (first.node, first.role, first.committed_at_us, first.time_lag_ms) == (
-        "node-1",
-        "active",
-        1767225600000001,
-        3,
-    )
 
 
 FORMATS = (ROCKSDB_CHANGELOG_V2, HDFS_V1)

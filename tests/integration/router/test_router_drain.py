@@ -20,22 +20,6 @@ async def test_drain_is_forwarded_to_the_node_that_it_is_about() -> None:
 
 
 @pytest.mark.parametrize(
-    ("target", "body", "code", "kind"),
-    [
-        ("/admin/v1/nodes/z/drain", {"drain": True}, 404, "unknown-path"),
-        ("/admin/v1/nodes/a/drain", {"drain": "perhaps"}, 400, "bad-request"),
-        ("/admin/v1/nodes/a/drain", [], 400, "bad-request"),
-        ("/admin/v1/nodes/a/drain", {"drian": False}, 400, "bad-request"),
-    ],
-)
-async def test_a_drain_of_nobody_or_of_nonsense_is_refused(target: str, body: object, code: int, kind: str) -> None:
-    async with cluster(A) as known:
-        reply = await known.http.post(target, json=body)
-        assert (reply.status_code, reply.json()["type"]) == (code, kind)
-        assert known.nodes[0].requests == []
-
-
-@pytest.mark.parametrize(
     "headers",
     [
         {},

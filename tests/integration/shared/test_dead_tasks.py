@@ -133,61 +133,27 @@ def test_a_task_of_a_node_that_dies_makes_it_unready_and_is_reported_while_reads
             )
 
 
-def _listening(router: ClusterRouter, patch: pytest.MonkeyPatch, _: RedisServer) -> None:
+def _listening(router: ClusterRouter, patch: pytest.MonkeyPatch) -> None:
     patch.setattr(router.router.gossip, "handle", raises)
 
 
-def _keeping(router: ClusterRouter, patch: pytest.MonkeyPatch, _: RedisServer) -> None:
-    patch.setattr(router.router.tables, "expire", raises)
-
-
-def _reading(router: ClusterRouter, patch: pytest.MonkeyPatch, _: RedisServer) -> None:
-    patch.setattr(router.router.gossip, "nodes", raises_async)
-    router.router.watcher.refresh()
-
-
-def _following(router: ClusterRouter, patch: pytest.MonkeyPatch, _: RedisServer) -> None:
-    patch.setattr(router.router.watcher.catalogue, "read", raises_async)
-    router.router.watcher.catalogue.doubt()
-
-
-def _polling(router: ClusterRouter, patch: pytest.MonkeyPatch, redis: RedisServer) -> None:
-    patch.setattr(router.router.nodes, "heartbeat", raises_async)
-    redis.restart()
-
-
-def _timing(router: ClusterRouter, patch: pytest.MonkeyPatch, _: RedisServer) -> None:
+def _timing(router: ClusterRouter, patch: pytest.MonkeyPatch) -> None:
     # It rests while no request is in flight, as it does now or will within a tick: a read wakes it.
     wait_until(lambda: router.router.clients.is_resting, what="the hops' time to rest", limit_s=LIMIT_S)
     patch.setattr(router.router.clients, "tick", raises)
     router.look_up([WORDS[0]])
 
 
-def _closing(router: ClusterRouter, patch: pytest.MonkeyPatch, _: RedisServer) -> None:
-    patch.setattr(router.router.clients, "_unused", raises)
+KILLS = {"listen to the bus": _listening, "keep the hops' time": _timing}
 
 
-KILLS = {
-    "listen to the bus": _listening,
-    "keep the tables": _keeping,
-    "read the keys again": _reading,
-    "follow the catalogue": _following,
-    "ask nodes for their lag": _polling,
-    "keep the hops' time": _timing,
-    "close unused clients": _closing,
-}
-
-
-@pytest.mark.parametrize(
-    ("task", "kill"),
-    in_full(KILLS.items(), if_in=KILLS.keys() - {"listen to the bus", "keep the hops' time"}, names=KILLS),
-)
+@pytest.mark.parametrize(("task", "kill"), KILLS.items(), ids=KILLS)
 def test_a_task_of_a_router_that_dies_makes_it_unready(
     checkpoint: HandmadeCheckpoint,
     redis: RedisServer,
     monkeypatch: pytest.MonkeyPatch,
     task: str,
-    kill: Callable[[ClusterRouter, pytest.MonkeyPatch, RedisServer], None],
+    kill: Callable[[ClusterRouter, pytest.MonkeyPatch], None],
 ) -> None:
     with (
         cluster(checkpoint.path, checkpoint.path.parent, redis.url, nodes=1, routers=0) as known,
@@ -196,7 +162,7 @@ def test_a_task_of_a_router_that_dies_makes_it_unready(
         known.routers.append(router)
         known.wait_to_rest(copies=1, version=VERSION)
         assert router.look_up([WORDS[0]]).status == 200
-        kill(router, monkeypatch, redis)
+        kill(router, monkeypatch)
         wait_until(lambda: router.get("/livez").status == 503, what="its death", limit_s=LIMIT_S)
         assert task in router.not_ready()
         monkeypatch.undo()

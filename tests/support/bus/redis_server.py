@@ -37,11 +37,6 @@ class RedisServer(LocalRedis):
     def resume(self) -> None:
         os.kill(self.pid, signal.SIGCONT)
 
-    def restart(self) -> None:
-        """Kill it and start an empty one."""
-        self.kill()
-        self.start()
-
     def flush(self) -> None:
         self.command("FLUSHALL")
 

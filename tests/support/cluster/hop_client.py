@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import orjson
-from tests.support.cluster.served_node import Reply, ServedNode
+from tests.support.cluster.served_node import ServedNode
 
 from understudy_shared.base.words import StoreName
 from understudy_shared.questions.lookup.hop import (
@@ -98,17 +98,11 @@ def hop(served: ServedNode, request: HopRequest) -> tuple[HopReply, list[Outcome
     return reply, [Outcome(outcome.kind, _whole(outcome)) for outcome in reply.outcomes]
 
 
-def refused_hop(served: ServedNode, body: bytes, *, method: str = "POST") -> Reply:
-    """Send bytes; they must be refused as a whole."""
-    status, content_type, answer = send(served, body, method=method)
-    return Reply(status, content_type, orjson.loads(answer))
-
-
-def send(served: ServedNode, body: bytes, *, method: str = "POST") -> tuple[int, str, bytes]:
+def send(served: ServedNode, body: bytes) -> tuple[int, str, bytes]:
     """Status, content type and body of the answer to these bytes."""
     connection = http.client.HTTPConnection("127.0.0.1", served.node.host.port, timeout=_TIMEOUT_S)
     try:
-        connection.request(method, PATH, body)
+        connection.request("POST", PATH, body)
         response = connection.getresponse()
         return response.status, response.headers.get_content_type(), response.read()
     finally:

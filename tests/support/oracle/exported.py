@@ -79,11 +79,11 @@ class Exported:
         return list(csv.DictReader(io.StringIO("".join(lines), newline=""))), last
 
 
-def export(served: Served, store: str = "op0", *, method: str = "GET", **members: object) -> Exported:
+def export(served: Served, store: str = "op0", **members: object) -> Exported:
     """The stream of an export. `prefix` and `where` are given as they are in JSON."""
     connection = served._connection()
     try:
-        connection.request(method, scan_target(store, "export", **members), headers=served._shown())
+        connection.request("GET", scan_target(store, "export", **members), headers=served._shown())
         return received(connection.getresponse())
     finally:
         connection.close()

@@ -153,10 +153,6 @@ def canonical(value: Value) -> object:
             return type(value).__name__, value
 
 
-def same_value(left: Value, right: Value) -> bool:
-    return canonical(left) == canonical(right)
-
-
 def canonical_rows(rows: Iterable[OracleRow]) -> dict[tuple[int, object], object]:
     """`{(partition, key): value}` in canonical form: compares two stores in any order."""
     listed = list(rows)

@@ -126,11 +126,11 @@ def assignments(draw: st.DrawFn, *, partitions: int, operators: Sequence[int]) -
 
 
 @st.composite
-def worlds(draw: st.DrawFn, *, max_partitions: int = 3) -> tuple[Tables, Stores, float]:
+def worlds(draw: st.DrawFn) -> tuple[Tables, Stores, float]:
     """Tables in every condition, the stores, and the time: nodes in step and not, dead, silent, unheard, of another
     history, behind an epoch; with exceptions, and with lists of what they hold.
     """
-    partitions = draw(st.integers(1, max_partitions))
+    partitions = draw(st.integers(1, 3))
     stores = stores_named({"one": 0, "two": 0, "three": 3}, partitions=partitions)
     every = [f"{operator_id}_{partition}" for operator_id in (0, 3) for partition in range(partitions)]
     tables = Tables(end_expiry_ms=END_EXPIRY_MS)

@@ -75,7 +75,7 @@ class Prometheus:
 
 @contextmanager
 def prometheus(
-    folder: Path, targets: Mapping[str, Sequence[int]], rules: str, *, every_ms: int = 200
+    folder: Path, targets: Mapping[str, Sequence[int]], rules: str, *, every_ms: int
 ) -> Iterator[Prometheus]:
     """Scrape these ports of loopback, by application, and evaluate `rules` as often."""
     binary = program("prometheus")

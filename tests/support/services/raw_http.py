@@ -33,9 +33,9 @@ class RawClient:
     def send(self, data: bytes) -> None:
         self.socket.sendall(data)
 
-    def push(self, data: bytes, *, patience_s: float = 0.3) -> int:
+    def push(self, data: bytes) -> int:
         """Send as much as the other side takes; returns how many bytes that were. Its leaving ends it, too."""
-        self.socket.settimeout(patience_s)
+        self.socket.settimeout(0.3)
         sent = 0
         try:
             while sent < len(data):

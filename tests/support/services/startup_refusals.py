@@ -17,19 +17,18 @@ def _must_not_start(node: Node) -> None:
     raise AssertionError(f"{node.settings.checkpoint} was not refused")
 
 
-def refusal_to_serve(checkpoint: str | Path, data_dir: Path, *, port: int | None = None) -> UnderstudyError:
+def refusal_to_serve(checkpoint: str | Path, data_dir: Path) -> UnderstudyError:
     """The error that ends `serve` before it serves; it must say what, where, and what to do."""
-    chosen = port or free_port()
+    port = free_port()
     with pytest.raises(UnderstudyError) as caught:
         serve(
-            {"checkpoint": str(checkpoint), "data_dir": data_dir, "port": chosen, "checkpoint_wait_ms": 0},
+            {"checkpoint": str(checkpoint), "data_dir": data_dir, "port": port, "checkpoint_wait_ms": 0},
             started=_must_not_start,
         )
     error = caught.value
     assert error.what, error
     assert error.where, error
     assert error.fix, error
-    if port is None:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", chosen))
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", port))
     return error

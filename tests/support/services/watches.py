@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import http.client
 import socket
-import ssl
 from collections.abc import Mapping
 from typing import Any, NamedTuple, Self
 
@@ -41,13 +40,9 @@ class Watcher:
         *,
         last_event_id: str | None = None,
         key: str | None = None,
-        tls: ssl.SSLContext | None = None,
         receives_bytes: int | None = None,
     ) -> None:
-        if tls is None:
-            self._connection = http.client.HTTPConnection("127.0.0.1", port, timeout=LIMIT_S)
-        else:
-            self._connection = http.client.HTTPSConnection("127.0.0.1", port, timeout=LIMIT_S, context=tls)
+        self._connection = http.client.HTTPConnection("127.0.0.1", port, timeout=LIMIT_S)
         if receives_bytes is not None:  # the kernel holds less for a client that does not read
             self._connection.sock = socket.socket()
             self._connection.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receives_bytes)

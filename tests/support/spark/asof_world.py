@@ -38,8 +38,6 @@ WEEK_S = 7 * 24 * HOUR_S
 FIRST_S = 1_356_998_400
 """2013-01-01T00:00:00Z."""
 
-FEBRUARY_S = FIRST_S + 31 * 24 * HOUR_S
-
 FlightId = tuple[str, int, str]
 """Carrier, number, event time: no two of the 336,776 flights have the same."""
 

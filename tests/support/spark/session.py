@@ -86,7 +86,7 @@ def java_environment() -> dict[str, str]:
 
 
 @contextmanager
-def spark_session(folder: Path, *, cores: int = 2, extra: Mapping[str, str] | None = None) -> Iterator[SparkSession]:
+def spark_session(folder: Path, *, extra: Mapping[str, str] | None = None) -> Iterator[SparkSession]:
     """A session whose files are all below `folder`; its JVM has ended when the block has.
 
     Raises RuntimeError within another one: a process has one JVM, and the other would end with this one.
@@ -97,7 +97,7 @@ def spark_session(folder: Path, *, cores: int = 2, extra: Mapping[str, str] | No
     folder.mkdir(parents=True, exist_ok=True)
     with private_socket_dir(SOCKET_NAME) as sockets:
         conf = {**spark_conf(folder, sockets), **(extra or {})}
-        builder = SparkSession.builder.appName("understudy-tests").master(f"local[{cores}]")
+        builder = SparkSession.builder.appName("understudy-tests").master("local[2]")
         for key, value in conf.items():
             builder = builder.config(key, value)
         session = builder.getOrCreate()

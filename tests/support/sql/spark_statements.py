@@ -10,8 +10,8 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # PySpark's own convention
 from pyspark.sql.types import StructField, StructType
+from tests.support.sql.statements import sorted_rows
 
-from understudy.sql.output import json_of
 from understudy.sql.session import SqlSession
 from understudy.sql.tables import Table, identifier
 from understudy_shared.spark import types as t
@@ -164,13 +164,8 @@ def differences(session: SqlSession, spark: SparkSession, asked: Iterable[str]) 
     found = []
     for statement in asked:
         with session.run(re.sub(r"`(.+?)`", lambda each: identifier(each[1], ("s", each[1])), statement)) as answer:
-            ours = _sorted(answer.table())
-        theirs = _sorted(spark.sql(statement).toArrow())
+            ours = sorted_rows(answer.table())
+        theirs = sorted_rows(spark.sql(statement).toArrow())
         if ours != theirs:
             found.append(f"{statement}: {len(ours)} rows, not {len(theirs)}; {sorted({*ours} ^ {*theirs})[:2]}")
     return found
-
-
-def _sorted(table: Any) -> list[str]:
-    columns = [[json_of(each) for each in column] for column in table.columns]
-    return sorted(map(repr, zip(*columns, strict=True)))

@@ -45,8 +45,8 @@ def differences(session: SqlSession, exported: duckdb.DuckDBPyConnection, asked:
     found = []
     for statement in asked:
         with session.run(statement) as answer:
-            ours = _sorted(answer.table())
-        theirs = _sorted(exported.sql(statement).to_arrow_table())
+            ours = sorted_rows(answer.table())
+        theirs = sorted_rows(exported.sql(statement).to_arrow_table())
         if ours != theirs:
             found.append(f"{statement}: {len(ours)} rows, not {len(theirs)}")
     return found
@@ -60,7 +60,7 @@ def seen(session: SqlSession, exported: duckdb.DuckDBPyConnection, asked: Sequen
         return True
 
 
-def _sorted(table: Any) -> list[str]:
+def sorted_rows(table: Any) -> list[str]:
     columns = [[json_of(each) for each in column] for column in table.columns]
     return sorted(map(repr, zip(*columns, strict=True)))
 

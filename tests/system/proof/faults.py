@@ -394,5 +394,3 @@ _MAKERS: dict[str, Maker] = {
     "forked-checkpoint": _forked_checkpoint,
     "unsigned-lease": _unsigned_lease,
 }
-
-FAULTS = tuple(_MAKERS)

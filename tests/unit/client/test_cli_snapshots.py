@@ -6,9 +6,7 @@ import json
 
 from tests.support.page.overviews import lease
 from tests.support.services.canned_server import Canned
-from tests.support.services.reading_commands import problem, run
-
-from understudy.terminal.exits import ExitCode
+from tests.support.services.reading_commands import run
 
 GRANTED = Canned(json.dumps({"snapshot": "ul1.abc", "version": 418}).encode(), 201)
 
@@ -24,12 +22,6 @@ def test_create_prints_the_token_alone_and_sends_what_was_given() -> None:
     result, asked = run(["snapshot", "create", *arguments], [GRANTED])
     assert json.loads(result.stdout)["version"] == 418
     assert json.loads(asked[0][1]) == {"version": 0, "ttl_s": 300, "stores": ["a", "b"]}
-
-
-def test_a_refusal_is_told_and_ends_the_command() -> None:
-    result, _ = run(["snapshot", "create"], [problem("overloaded", 429)])
-    assert result.exit_code == ExitCode.REFUSED
-    assert "a overloaded" in result.stderr
 
 
 def test_the_list_says_what_leases_hold_and_which_nodes_did_not_answer() -> None:

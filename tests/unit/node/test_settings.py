@@ -17,18 +17,6 @@ def test_statement_60_the_cache_is_10_mib_in_total_by_default() -> None:
     assert NodeSettings(checkpoint="/c").statestore_cache_max_bytes == 10 * 1024 * 1024
 
 
-def test_statement_61_the_deprecated_name_counts_alone_and_warns() -> None:
-    with pytest.warns(DeprecationWarning, match="use statestore_cache_max_bytes"):
-        settings = NodeSettings(checkpoint="/c", cache_max_bytes_buffering=5)
-    assert settings.statestore_cache_max_bytes == 5
-
-
-def test_statement_61_the_new_name_wins_and_a_difference_is_a_warning() -> None:
-    with pytest.warns(DeprecationWarning, match="both set and differ"):
-        settings = NodeSettings(checkpoint="/c", statestore_cache_max_bytes=7, cache_max_bytes_buffering=5)
-    assert settings.statestore_cache_max_bytes == 7
-
-
 def test_statement_61_two_equal_values_are_no_reason_to_warn() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")

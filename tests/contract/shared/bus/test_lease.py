@@ -27,7 +27,6 @@ RUBBISH = [
     pytest.param(["SET", LEASE, "us1 lease 4 a\n"], id="a lease that lost its expiry"),
     pytest.param(["SET", LEASE, "by hand", "EX", 86400], id="text for a day"),
     pytest.param(["RPUSH", LEASE, "x"], id="a list"),
-    pytest.param(["HSET", LEASE, "f", "v"], id="a hash"),
 ]
 
 

@@ -9,7 +9,6 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # PySpark's own convention
 from tests.support.checkpoint.handmade import HandmadeCheckpoint
 from tests.support.cluster.served_node import served_node
-from tests.support.services.startup_refusals import refusal_to_serve
 from tests.support.spark.counting_query import WORDS
 from tests.support.spark.formats import ROCKSDB_CHANGELOG_V2, StateFormat
 from tests.support.spark.queries import (
@@ -20,8 +19,6 @@ from tests.support.spark.queries import (
     settings,
     state_stores_unloaded,
 )
-
-from understudy_shared.base.errors import UnsupportedError
 
 ROWS = [{"word": f"word-{n}", "at": f"2024-03-01T00:00:0{n}Z"} for n in range(9)]
 
@@ -64,17 +61,6 @@ def run(
         writer = build(read_folder(spark, feed, "word string, at timestamp")).writeStream.format("noop")
         writer = writer.outputMode(output_mode).trigger(availableNow=True)
         writer.option("checkpointLocation", str(checkpoint)).start().awaitTermination()
-
-
-def test_a_query_of_which_nothing_can_be_served_is_refused_by_its_operator(spark: SparkSession, tmp_path: Path) -> None:
-    checkpoint = tmp_path / "checkpoint"
-    run(spark, checkpoint, joined, ROCKSDB_CHANGELOG_V2, output_mode="append", conf={FORMAT: "3"})
-    say_another_format(checkpoint)
-    error = refusal_to_serve(checkpoint, tmp_path / "data")
-    assert isinstance(error, UnsupportedError)
-    assert "Operator 0 (symmetricHashJoin" in error.what
-    assert error.where == f"{checkpoint}/state/0"
-    assert "Supported: " in error.fix
 
 
 def test_a_node_that_starts_in_the_first_batch_of_a_query_of_spark_3_waits_for_its_schema(tmp_path: Path) -> None:

@@ -25,21 +25,12 @@ def flipped(data: bytes) -> bytes:
     return data[:at] + bytes([data[at] ^ 0x01]) + data[at + 1 :]
 
 
-def of_the_future(data: bytes) -> bytes:
-    return spark.lz4(b"\x00\x02v9" + data)
-
-
 HARM = pytest.mark.parametrize(
     "harm",
     [
         pytest.param(lambda data: data[: len(data) // 2], id="cut-in-half"),
-        pytest.param(lambda data: data[:-1], id="a-byte-short", marks=pytest.mark.full),
-        pytest.param(lambda _: b"", id="empty", marks=pytest.mark.full),
         pytest.param(flipped, id="a-flipped-bit"),
-        pytest.param(
-            lambda _: spark.lz4(spark.plain([(b"key", b"value")])[:-4]), id="no-end-mark", marks=pytest.mark.full
-        ),
-        pytest.param(lambda _: b"<html>502 Bad Gateway</html>", id="something-else", marks=pytest.mark.full),
+        pytest.param(lambda _: b"", id="empty", marks=pytest.mark.full),
     ],
 )
 PROVIDERS = pytest.mark.parametrize("provider", [spark.HDFS, spark.ROCKSDB], ids=["hdfs", "rocksdb-changelog"])
@@ -105,19 +96,6 @@ def test_the_next_snapshot_heals_a_damaged_changelog(tmp_path: Path) -> None:
         checkpoint.write(checkpoint.snapshot_path(4, DAMAGED), checkpoint.snapshot(4, DAMAGED))
         served.wait_for_version(5)
         assert error_of(served, DAMAGED) == ""
-
-
-def test_a_changelog_of_a_newer_spark_is_refused_by_its_version(tmp_path: Path) -> None:
-    checkpoint = HandmadeCheckpoint(tmp_path / "checkpoint", spark.ROCKSDB).create().add(1, 2)
-    with served_node(checkpoint.path, tmp_path / "data") as served, watched(served):
-        served.wait_for_version(2)
-        checkpoint.write_state(3)
-        checkpoint.write(checkpoint.changelog_path(3, DAMAGED), of_the_future(checkpoint.changes(3, DAMAGED)))
-        checkpoint.commit(3)
-        error = wait_for_error(served)
-        assert "v9" in error
-        assert "use a newer Understudy" in error
-        assert version_of(served, DAMAGED) == 2
 
 
 @HARM

@@ -9,7 +9,6 @@ from pyspark.sql import SparkSession
 from tests.support.cluster.served_node import served_node
 from tests.support.spark.counting_query import WORDS, assert_as_spark_reads, run_counting, watched
 from tests.support.spark.formats import (
-    HDFS_V1,
     ROCKSDB_CHANGELOG_V1,
     ROCKSDB_CHANGELOG_V2,
     ROCKSDB_V1,
@@ -73,17 +72,4 @@ def test_a_node_that_starts_after_a_repartition_uses_no_local_base_of_the_old_la
     repartition(spark, checkpoint, ROCKSDB_V1, 5)
     with served_node(checkpoint, data_dir) as served:
         served.wait_for_version(4, partitions=5)
-        assert_as_spark_reads(served, spark, checkpoint)
-
-
-@pytest.mark.full
-def test_spark_does_not_repartition_what_its_hdfs_backed_provider_wrote(spark: SparkSession, tmp_path: Path) -> None:
-    checkpoint = tmp_path / "checkpoint"
-    run_counting(spark, checkpoint, HDFS_V1, 3)
-    with served_node(checkpoint, tmp_path / "data") as served:
-        served.wait_for_version(3, partitions=3)
-        with watched(served), pytest.raises(Exception, match="UNSUPPORTED_PROVIDER"):
-            repartition(spark, checkpoint, HDFS_V1, 5)
-        assert served.shows(3, partitions=3)
-        assert served.changes() == []
         assert_as_spark_reads(served, spark, checkpoint)

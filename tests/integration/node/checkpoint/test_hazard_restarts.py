@@ -52,15 +52,12 @@ def test_a_query_may_stop_writing_changelogs_and_begin_again(
     ("before", "after"),
     [
         pytest.param(HDFS_V1, ROCKSDB_CHANGELOG_V1, id="provider"),
-        pytest.param(ROCKSDB_V1, HDFS_V1, id="provider-back", marks=pytest.mark.full),
         pytest.param(
             ROCKSDB_CHANGELOG_V1, replace(ROCKSDB_CHANGELOG_V1, codec="zstd"), id="codec", marks=pytest.mark.full
         ),
-        pytest.param(HDFS_V1, replace(HDFS_V1, codec="snappy"), id="codec-hdfs", marks=pytest.mark.full),
         pytest.param(HDFS_V1, replace(HDFS_V1, row_checksum=True), id="row-checksum", marks=pytest.mark.full),
         pytest.param(replace(ROCKSDB_V1, row_checksum=True), ROCKSDB_V1, id="checksum-off", marks=pytest.mark.full),
         pytest.param(ROCKSDB_CHANGELOG_V1, ROCKSDB_CHANGELOG_V2, id="format-2", marks=pytest.mark.full),
-        pytest.param(ROCKSDB_CHANGELOG_V2, ROCKSDB_CHANGELOG_V1, id="format-1", marks=pytest.mark.full),
     ],
 )
 def test_what_spark_keeps_from_the_first_start_has_no_effect_at_a_restart(
@@ -73,28 +70,4 @@ def test_what_spark_keeps_from_the_first_start_has_no_effect_at_a_restart(
         run_counting(spark, checkpoint, after, 4, options=QueryOptions(partitions=7))
         assert_as_spark_reads(served, spark, checkpoint)
         assert len(served.partitions()) == 3
-        assert served.changes() == []
-
-
-@pytest.mark.parametrize(
-    "state_format",
-    [
-        pytest.param(HDFS_V1, id=HDFS_V1.id, marks=pytest.mark.full),
-        pytest.param(ROCKSDB_CHANGELOG_V2, id=ROCKSDB_CHANGELOG_V2.id),
-    ],
-)
-def test_a_restart_without_changes_is_nothing_to_a_node(
-    spark: SparkSession, tmp_path: Path, state_format: StateFormat
-) -> None:
-    checkpoint = tmp_path / "checkpoint"
-    run_counting(spark, checkpoint, state_format, 2)
-    with served_node(checkpoint, tmp_path / "data") as served:
-        served.wait_for_version(2)
-        seen = served.look_up(["word-3"]).body["position"]
-        with watched(served) as watch:
-            for batches in (3, 4):
-                run_counting(spark, checkpoint, state_format, batches)
-                assert_as_spark_reads(served, spark, checkpoint)
-        assert served.look_up(["word-3"], bounds=f"min_position={seen}").status == 200
-        assert len(watch.lineages) == 1
         assert served.changes() == []

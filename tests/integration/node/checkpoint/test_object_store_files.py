@@ -252,25 +252,6 @@ def test_a_file_that_was_replaced_while_its_download_was_cut_is_not_made_of_two(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_file_purged_while_its_download_was_cut_is_gone(
-    files: CheckpointFiles, bucket: Bucket, proxy: FaultyProxy, tmp_path: Path
-) -> None:
-    put(bucket, "8.sst", LARGE)
-    asked: list[Asked] = []
-
-    def purged(each: Asked) -> Cut | None:
-        asked.append(each)
-        if len(asked) == 1:
-            return Cut(300_000)
-        bucket.delete(f"{PREFIX}/8.sst")
-        return None
-
-    proxy.fault = purged
-    with pytest.raises(VanishedError):  # a store may say that the condition fails
-        files.fetch("8.sst", tmp_path / "8.local")
-    assert list(tmp_path.iterdir()) == []
-
-
 @of_s3
 @pytest.mark.parametrize("after", [-1, 300_000], ids=["before the reply", "within the body"])
 def test_a_connection_that_says_nothing_ends_at_its_deadline(  # noqa: PLR0917  # fixtures

@@ -7,13 +7,10 @@ not one started while they lay there uncommitted, with their snapshots; not one 
 from __future__ import annotations
 
 import json
-from contextlib import closing
 from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
-from tests.support.checkpoint.reader import CheckpointReader
-from tests.support.oracle.checkpoint import read_rows
 from tests.support.oracle.crash import LAST_VERSION, SNAPSHOTS, CrashStory, tell_crash_story
 from tests.support.oracle.follower import Answered
 from tests.support.oracle.spark_reader import OracleRow, canonical, canonical_rows
@@ -26,8 +23,6 @@ from tests.support.spark.formats import (
     ROCKSDB_V2,
     StateFormat,
 )
-
-from understudy_shared.base.words import StoreName
 
 pytestmark = pytest.mark.full
 """Ordinary runs have test_uncommitted_rewrites.py, and the killed Spark of the proof."""
@@ -103,18 +98,6 @@ def test_a_stale_snapshot_is_marked_in_answers_and_in_the_lag_report(story: Cras
     assert after.lag_marks == expected
     marked = {(partition, mark) for partition, version, mark in after.seen.marks if version == LAST_VERSION}
     assert marked == {(partition, mark) for partition in range(PARTITIONS) for mark in expected}
-
-
-def test_the_reading_library_reads_committed_content_while_the_dead_attempt_lies_there_and_after(
-    story: CrashStory, tmp_path: Path
-) -> None:
-    for checkpoint, last in ((story.run.as_left, DEAD_BATCH), (story.run.checkpoint, LAST_VERSION)):
-        for version in range(1, last + 1):
-            # Each with a directory of its own: a local copy from an earlier version would hide what is chosen now.
-            with closing(CheckpointReader(checkpoint, tmp_path / f"{last}-{version}")) as reader:
-                assert reader.versions() == list(range(1, last + 1))
-                found = read_rows(reader, reader.stores[StoreName("op0")], version)
-            assert canonical_rows(found) == canonical_rows(story.committed[version]), f"version {version} of {last}"
 
 
 def changes_of(run: CrashedRun, *, of: Path) -> dict[str, bytes]:

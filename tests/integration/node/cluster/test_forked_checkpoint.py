@@ -84,21 +84,6 @@ def test_a_node_on_a_copy_that_went_on_gets_no_task_and_is_named_while_the_right
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("kind", in_full(FORKS, if_in=("at the same version", "ahead")))
-def test_a_node_of_the_cluster_that_comes_back_on_a_copy_answers_nothing(
-    kind: str, tmp_path: Path, checkpoint: HandmadeCheckpoint, redis: RedisServer
-) -> None:
-    fork, last = forked(kind, checkpoint, tmp_path)
-    with cluster(checkpoint.path, tmp_path, redis.url, nodes=2, rebalance_delay_ms=60_000) as known:
-        known.wait_to_rest(copies=2, version=last)
-        with reading(known.router) as reader:
-            known.end("n2")
-            with node_on(fork, tmp_path, redis, node_id="n2", rebalance_delay_ms=60_000) as copy:
-                wait_until(lambda: is_refused(copy) and names_it(known, "n2"), what="its refusal", limit_s=LIMIT_S)
-                reader.wait_for_answers()
-
-
-@pytest.mark.full
 @pytest.mark.parametrize("kind", in_full(("at the same version", "behind"), if_in=("behind",)))
 def test_a_node_that_comes_back_on_a_copy_answers_nothing_while_the_other_cannot_read_its_checkpoint(
     kind: str, tmp_path: Path, checkpoint: HandmadeCheckpoint, redis: RedisServer

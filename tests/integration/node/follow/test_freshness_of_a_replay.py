@@ -67,15 +67,3 @@ def test_versions_that_a_new_replica_replays_are_no_late_commits(
     _, served = replayed
     assert measured(served) == 0
     assert served.node.measures.visible.freshness(served.node.now_ms()) is None
-
-
-def test_commits_after_a_replica_reached_the_end_are_measured(
-    replayed: tuple[HandmadeCheckpoint, ServedNode],
-) -> None:
-    checkpoint, served = replayed
-    checkpoint.add(OLD + 1)
-    served.wait_for_version(OLD + 1)
-    wait_until(lambda: measured(served) == checkpoint.partitions, what="a delay for each replica")
-    freshness = served.node.measures.visible.freshness(served.node.now_ms())
-    assert freshness is not None
-    assert freshness.p99_ms < GAP_S * 1000

@@ -1,19 +1,17 @@
-"""A node beside a running query: a damaged base, bounded memory, waiting for a position, one shared cache."""
+"""A node beside a running query: a damaged base, bounded memory, one shared cache."""
 
 from __future__ import annotations
 
-import threading
 from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
 from tests.support.cluster.served_node import ServedNode, served_node
-from tests.support.spark.counting_query import WORDS, assert_as_spark_reads, counting_feeder, rows, run_counting
+from tests.support.spark.counting_query import assert_as_spark_reads, counting_feeder, rows, run_counting
 from tests.support.spark.formats import HDFS_V1, ROCKSDB_CHANGELOG_V2, StateFormat
-from tests.support.spark.queries import QueryOptions, wait_until
+from tests.support.spark.queries import QueryOptions
 
 from understudy_node.engine.view import View
-from understudy_shared.reads.tokens import decode_position
 
 SNAPSHOTS = QueryOptions(min_deltas_for_snapshot=2, maintenance_interval_ms=50)
 
@@ -40,23 +38,6 @@ def test_a_local_base_that_does_not_open_any_more_is_restored_from_the_checkpoin
             assert_as_spark_reads(served, spark, checkpoint)
 
 
-def test_changes_above_the_budget_are_spilled_to_disk_while_spark_writes_no_snapshot(
-    spark: SparkSession, tmp_path: Path
-) -> None:
-    checkpoint = tmp_path / "counting"
-    with counting_feeder(spark, checkpoint, ROCKSDB_CHANGELOG_V2) as feeder:
-        feeder.add(rows(0))
-        with served_node(checkpoint, tmp_path / "data", overlay_max_bytes=1) as served:
-            for batch in range(1, 8):
-                feeder.add(rows(batch))
-                served.wait_for_version(batch + 1)
-                answer = served.look_up([WORDS[0]]).body
-                assert answer["value"] == {"count": batch + 1, "sum": sum(1_000_000 + b for b in range(batch + 1))}
-            wait_until(lambda: all(store.spill is not None for store in _views(served)), what="a spill in every store")
-            wait_until(lambda: all(store.overlay_bytes <= 1 for store in _views(served)), what="an empty overlay")
-            assert_as_spark_reads(served, spark, checkpoint)
-
-
 def test_changes_above_the_budget_go_to_a_newer_snapshot_when_spark_writes_one(
     spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -79,33 +60,6 @@ def _views(served: ServedNode) -> list[View]:
     generation = served.node.generation
     assert generation is not None
     return [replica.view.stores["default"] for replica in generation.replicas if replica.view is not None]
-
-
-def test_a_reader_that_names_a_position_waits_for_it_and_is_refused_when_it_does_not(
-    spark: SparkSession, tmp_path: Path
-) -> None:
-    checkpoint = tmp_path / "counting"
-    with (
-        counting_feeder(spark, checkpoint, ROCKSDB_CHANGELOG_V2) as feeder,
-        served_node(checkpoint, tmp_path / "data") as served,
-    ):
-        feeder.add(rows(0))
-        served.wait_for_version(1)
-        seen = decode_position(str(served.look_up([WORDS[0]]).body["position"]))
-        future = type(seen)(seen.application_id, seen.lineage, seen.version + 1, None).encode()
-        refused = served.look_up([WORDS[0]], bounds=f"min_position={future}&wait_ms=0")
-        assert (refused.status, refused.problem) == (503, "no-acceptable-replica")
-        candidates = refused.body["candidates"]
-        assert isinstance(candidates, list)
-        assert [candidate["reason"] for candidate in candidates] == ["below-min-position"]
-        answers = []
-        reader = threading.Thread(
-            target=lambda: answers.append(served.look_up([WORDS[0]], bounds=f"min_position={future}&wait_ms=30000"))
-        )
-        reader.start()
-        feeder.add(rows(1))
-        reader.join(30)
-        assert [(answer.status, answer.body["version"]) for answer in answers] == [(200, 2)]
 
 
 @pytest.mark.parametrize("capacity_bytes", [0, 64 * 1024])

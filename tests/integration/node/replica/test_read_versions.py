@@ -63,21 +63,6 @@ def commit_at(checkpoint: HandmadeCheckpoint, times_s: dict[int, float]) -> None
         os.utime(checkpoint.path / "commits" / str(version - 1), ns=(time_ns, time_ns))
 
 
-def test_every_version_is_read_by_its_number_and_by_the_position_of_an_answer(node: ServedNode) -> None:
-    for version in range(1, LAST + 1):
-        reply = look_up(node, f"version={version}")
-        assert_is_version(reply, version)
-        lag = reply.body["lag"]
-        assert isinstance(lag, dict)
-        assert lag["offset_lag"] == LAST - version, "an older version says that it is older"
-        assert_is_version(look_up(node, f"snapshot={reply.body['position']}"), version)
-    keys = [[word] for word in WORDS]
-    for answer in node.look_up_all(keys, version=3):
-        value = answer["value"]
-        assert isinstance(value, dict)
-        assert (answer["version"], value["count"]) == (3, 3)
-
-
 def test_a_moment_is_the_newest_version_committed_by_then_in_order_of_versions(
     checkpoint: HandmadeCheckpoint, tmp_path: Path
 ) -> None:
@@ -235,22 +220,6 @@ def test_the_history_of_a_key_is_what_each_version_changed_and_begins_with_what_
     texts: Any = node.get(f"{STORE}/history?key={quote(json.dumps([WORDS[0]]))}&from={LAST}&longs=string").body
     assert [each["value"]["count"] for each in texts["versions"]] == [str(LAST)]
     assert not list((node.node._around.disk.root / past_versions.PAST_FOLDER).iterdir()), "it leaves no files"
-
-
-@pytest.mark.parametrize(
-    ("query", "status", "says"),
-    [
-        ("from=9&to=4", 400, "from=9 is after to=4"),
-        ("from=x", 400, "from='x'"),
-        ("limit=3", 400, "limit"),
-        ("include_expired=perhaps", 400, "include_expired"),
-        (f"to={LAST + 1}", 503, "version-not-yet"),
-        ("from=0", 410, "version-gone"),
-    ],
-)
-def test_a_history_that_cannot_be_read_says_why(node: ServedNode, query: str, status: int, says: str) -> None:
-    reply = node.get(f"{STORE}/history/{quote(WORDS[0])}?{query}")
-    assert (reply.status, says in reply.text.replace('"', "'")) == (status, True), reply
 
 
 def test_a_version_from_before_a_repartition_is_gone_though_it_was_open(tmp_path: Path) -> None:

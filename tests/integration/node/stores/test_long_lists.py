@@ -65,15 +65,6 @@ def pages(served: Served, visitor: str = VISITORS[0], **selection: object) -> li
     return found
 
 
-def test_pages_hold_all_elements_in_order_and_only_the_last_has_no_cursor(node: ServedNode) -> None:
-    for limit in (1, 2, SESSIONS - 1, SESSIONS, 1000):
-        found = pages(node, limit=limit)
-        assert [number for each in found for number in numbers_of(each)] == NUMBERS
-        assert len(found) == -(-SESSIONS // limit)
-    assert numbers_of(page(node).body) == NUMBERS
-    assert page(node).body["next_cursor"] is None
-
-
 def test_all_pages_are_of_the_version_of_the_first_while_newer_ones_are_shown(
     node: ServedNode, checkpoint: HandmadeSessions
 ) -> None:
@@ -186,19 +177,6 @@ def _assert_all_refused(served: Served, node: ServedNode) -> None:
 
 def test_a_bad_selection_is_refused_with_what_is_wrong(node: ServedNode) -> None:
     _assert_all_refused(node, node)
-
-
-def test_what_the_watermark_has_outlived_says_so_and_is_left_out_when_that_is_asked(node: ServedNode) -> None:
-    """The watermark is at three seconds, so three sessions have ended."""
-    expired = [each["expired"] for each in page(node).body["sessions"]]  # type: ignore[attr-defined]
-    assert expired == [True, True, True, False, False]
-    for limit in (1, 2, 5):
-        found = pages(node, limit=limit, include_expired="false")
-        assert [number for each in found for number in numbers_of(each)] == [3, 4]
-
-
-def test_a_batch_pages_each_key_and_is_continued_key_by_key(node: ServedNode) -> None:
-    _assert_batches(node, "false")
 
 
 def _assert_batches(served: Served, compact: str) -> None:

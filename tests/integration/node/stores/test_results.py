@@ -10,7 +10,6 @@ from tests.support.checkpoint.handmade import HandmadeCheckpoint
 from tests.support.cluster.followed_node import held
 from tests.support.cluster.served_node import ServedNode, served_node
 from tests.support.spark.counting_query import WORDS
-from tests.support.spark.queries import wait_until
 
 from understudy_node.cluster.heartbeat import catalogue_of
 from understudy_shared.base.words import Role
@@ -68,12 +67,7 @@ def test_an_announcement_names_stores_and_results_while_they_are_served(served: 
     ("store", "says"),
     [
         (AnnouncedStore(operator_id=3, name="words"), "no operator 3"),
-        (AnnouncedStore(operator_id=0, key=["a", "b"]), "2 key names (a, b) for 1 columns"),
         (AnnouncedStore(operator_id=0, value=["a"]), "1 value names (a) for 2 columns"),
-        (
-            AnnouncedStore(operator_id=0, result=[ResultColumn(name="n", function="count", buffers=[2], type="long")]),
-            "no value column 2",
-        ),
         (
             AnnouncedStore(
                 operator_id=0, result=[ResultColumn(name="n", function="avg", buffers=[0, 1], type="double")]
@@ -81,7 +75,7 @@ def test_an_announcement_names_stores_and_results_while_they_are_served(served: 
             "avg cannot be computed exactly",
         ),
     ],
-    ids=["operator", "key names", "value names", "buffer", "function"],
+    ids=["operator", "value names", "function"],
 )
 def test_what_does_not_fit_is_left_out_with_an_event_and_serving_goes_on(
     served: ServedNode, store: AnnouncedStore, says: str
@@ -111,16 +105,3 @@ def test_an_announcement_of_another_query_says_nothing_of_this_one(served: Serve
     served.wait_for_version(2, partitions=1)
     assert "named" not in served.events()
     assert served.get("/v1/stores/op0").status == 200
-
-
-def test_the_alias_file_wins_over_the_announcement_part_by_part(tmp_path: Path) -> None:
-    checkpoint = HandmadeCheckpoint(tmp_path / "counting").create().add(1)
-    aliases = tmp_path / "aliases.toml"
-    aliases.write_text('[op0]\nname = "mine"\n')
-    with served_node(checkpoint.path, tmp_path / "data", aliases=aliases) as served:
-        wait_until(lambda: served.get("/readyz").status == 200, what="the store to be open")
-        served.node.announce(announced(NAMED))
-        served.wait_for_event("named")
-        answer = served.look_up([WORDS[0]], store="mine").body
-        assert answer["value"] == {"seen": 1, "added": 1_000_000}
-        assert answer["result"] == {"times": 1, "all": 1_000_000}

@@ -8,7 +8,7 @@ import json
 import logging
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -248,24 +248,6 @@ def batch(planner: Planner, start: SourceOffset) -> PlannedBatch:
 
     wait_until(has_come, what="a batch", limit_s=60)
     return found[0]
-
-
-def test_a_topic_that_was_made_anew_has_another_id(broker: KafkaBroker) -> None:
-    name, other = broker.make_topic(), broker.make_topic()
-    with closing(KafkaInput(KafkaConfig(broker.servers, (name, other)))) as reads:
-        before = reads.topic_ids((name, other), timeout_ms=20_000)
-        assert before.keys() == {name, other}
-        broker.delete_topic(name)
-        broker.make_topic(name=name)
-        found: dict[str, str] = {}
-
-        def are_known() -> bool:
-            found.update(reads.topic_ids((name, other), timeout_ms=20_000))
-            return found.keys() == {name, other}
-
-        wait_until(are_known, what="the ids")
-        assert found[other] == before[other]
-        assert found[name] != before[name]
 
 
 @pytest.mark.parametrize("fails", [True, False])

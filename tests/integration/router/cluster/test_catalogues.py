@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 
 import pytest
-from tests.support.bus.documents import enveloped, eventually
+from tests.support.bus.documents import enveloped
 from tests.support.bus.local_bus import LocalBus
+from tests.support.cluster.fake_cluster import until
 from tests.support.router.tables import APPLICATION, TASK, assigned, beat, task
 
 from understudy_router.cluster import catalogue as module
@@ -27,13 +27,6 @@ def catalogue(schema: str, *names: str) -> Catalogue:
         store="s", operator_id=0, operator="o", key_schema=schema, key_names=list(names), partitions=1, value=[]
     )
     return Catalogue(application_id=APPLICATION, lineage="l1", partitions=1, stores=[store])
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async def holds() -> bool:
-        return condition()
-
-    await eventually(holds, what="it")
 
 
 async def test_a_bad_catalogue_leaves_the_last_good_one_in_use_and_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:

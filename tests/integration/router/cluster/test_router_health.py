@@ -9,7 +9,7 @@ from typing import Any
 
 from tests.support.bus.local_bus import LocalBus
 from tests.support.cluster.fake_cluster import STORE, UNHURRIED, Cluster, cluster, until
-from tests.support.cluster.fake_node import RESET, A, B, FakeNode, Hang
+from tests.support.cluster.fake_node import RESET, A, B, FakeNode
 
 from understudy_router.cluster.health import Health
 from understudy_shared.base.background import Supervisor
@@ -87,17 +87,6 @@ async def test_a_suspect_that_answers_its_probe_is_asked_first_again_without_any
         assert await by(known) == "a"
         events = [event["event"] for event in (await report(known))["events"]]
         assert events[-2:] == ["suspect", "recovered"]
-
-
-async def test_a_node_that_hangs_is_suspect_long_before_its_hop_is_over_and_probed_once_at_a_time() -> None:
-    async with cluster(Hang(), B, hop_timeout_ms=20_000, deadline_ms=40_000) as known, beating(known):
-        assert await by(known) == "b"
-        await until(lambda: health(known) is Health.SUSPECT, what="its silence to be noticed")
-        assert "silent" in known.router.tables.health.of("a").why
-        await until(lambda: known.nodes[0].probes == 1, what="a probe")
-        sequence = known.sequence
-        await until(lambda: known.sequence > sequence + 50, what="several heartbeats")
-        assert known.nodes[0].probes == 1
 
 
 async def test_a_router_that_slept_buries_only_those_who_died_meanwhile() -> None:

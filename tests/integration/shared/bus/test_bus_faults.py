@@ -209,13 +209,6 @@ async def test_what_others_wrote_under_our_keys_is_left_out_and_overwritten(serv
     assert await gossip.assignment() == assignment(term=4, epoch=1)
 
 
-async def test_a_lease_that_cannot_be_read_is_somebodys(server: RedisServer, bus: RedisBus) -> None:
-    gossip = Gossip(bus, APPLICATION)
-    server.command("SET", gossip.names.lease, "us2 lease of a later release")
-    assert await gossip.take_lease("n1", above=0, expiry_ms=600_000) is None
-    assert await gossip.lease_holder() is None
-
-
 async def test_one_connection_carries_all_listeners_and_each_learns_of_its_loss(
     server: RedisServer, bus: RedisBus
 ) -> None:

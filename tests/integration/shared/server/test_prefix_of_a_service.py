@@ -19,13 +19,6 @@ def test_a_request_is_answered_with_the_prefix_and_without(prefix: str, path: st
         assert service.app.direct == ([path] * 3 if path.startswith(DIRECT) else [])
 
 
-def test_the_prefix_itself_is_the_root_and_what_only_begins_like_it_is_another_path() -> None:
-    with serving(root_path=PREFIX) as service, RawClient(service.port) as client:
-        for asked, path in ((PREFIX, "/"), (f"{PREFIX}?a=b", "/"), (f"{PREFIX}x", f"{PREFIX}x")):
-            client.send(get(asked))
-            assert client.reply()[2] == f"GET {path} 0".encode()
-
-
 def test_calls_between_services_are_answered_without_the_prefix_alone() -> None:
     body = b"content-length: 3\r\n\r\nabc"
     with serving(root_path=PREFIX) as service, RawClient(service.port) as client:

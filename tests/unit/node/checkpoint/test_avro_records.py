@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.checkpoint import avro
 
-from understudy_node.checkpoint.avro import NoSuchKeyError, compile_avro_decoder, compile_avro_encoder, is_written_alike
+from understudy_node.checkpoint.avro import NoSuchKeyError, compile_avro_decoder, compile_avro_encoder
 from understudy_shared.base.errors import CorruptFileError, UnsupportedError
 from understudy_shared.spark.types import (
     ArrayType,
@@ -228,13 +228,6 @@ def test_a_null_among_the_scalars_of_an_array_is_no_key() -> None:
     encode = compile_avro_encoder(StructType((Field("k", ArrayType(LongType())),)))
     with pytest.raises(NoSuchKeyError):
         encode(([1, None],))
-
-
-def test_names_and_nulls_do_not_change_the_bytes_of_a_key_and_types_do() -> None:
-    key = StructType((Field("a", ArrayType(LongType())), Field("b", LongType())))
-    renamed = StructType((Field("x", ArrayType(LongType())), Field("y", LongType(), nullable=False)))
-    assert is_written_alike(key, renamed)
-    assert not is_written_alike(key, StructType((Field("a", ArrayType(LongType())), Field("b", IntType()))))
 
 
 def test_a_column_without_nulls_has_a_branch_as_every_column_has() -> None:

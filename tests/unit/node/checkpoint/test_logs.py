@@ -24,19 +24,10 @@ from understudy_shared.base.errors import CorruptFileError
 IDS = {"0": [["a", "b"], ["c", "d"]], "1": [["e"]]}
 
 
-def test_the_query_id_is_read() -> None:
-    assert parse_query_id(b'{"id":"5611247e"}\n') == "5611247e"
-
-
 @pytest.mark.parametrize("data", [b"", b"{}", b'{"id":7}', b'{"id":""}', b'{"id":"5611', b"[]", b"\xff"])
 def test_metadata_without_an_id_is_refused(data: bytes) -> None:
     with pytest.raises(CorruptFileError, match="metadata"):
         parse_query_id(data)
-
-
-def test_a_v1_commit_has_no_unique_ids() -> None:
-    commit = parse_commit(spark.commit(42), 3)
-    assert (commit.batch_id, commit.next_watermark_ms, commit.unique_ids) == (3, 42, None)
 
 
 @pytest.mark.parametrize("tag", ["v2", "v3"])
@@ -180,19 +171,6 @@ def test_a_damaged_commit_is_refused_by_its_path(data: bytes) -> None:
 def test_bytes_after_a_schema_are_refused(version: str) -> None:
     with pytest.raises(CorruptFileError, match="after the end"):
         parse_schema_file(FILES[version] + b"\0", name="schema")
-
-
-def test_operator_metadata_v1_names_operator_and_stores() -> None:
-    metadata = parse_operator_metadata(spark.operator_metadata(3), name="metadata")
-    assert (metadata.operator_id, metadata.operator_name) == (3, "stateStoreSave")
-    assert [(store.name, store.schema_file_names) for store in metadata.stores] == [("default", ())]
-
-
-def test_absolute_schema_paths_of_the_writer_are_reduced_to_file_names() -> None:
-    paths = ["hdfs://nn:8020/ckpt/state/0/_stateSchema/default/0_x", "file:/a/b/4_y"]
-    metadata = parse_operator_metadata(spark.operator_metadata(0, schema_paths=paths, tag="v2"), name="0")
-    assert metadata.stores[0].schema_file_names == ("0_x", "4_y")
-    assert metadata.properties == {"useVirtualColumnFamilies": True}
 
 
 @pytest.mark.parametrize("path", ["file:/a/..", "file:/a/", ""])

@@ -22,7 +22,6 @@ from understudy_node.engine.view import (
     Tier,
     View,
     with_newest,
-    without_settled,
     write_spill,
 )
 
@@ -179,15 +178,3 @@ def test_no_merge_makes_a_tier_of_more_than_the_largest_size() -> None:
     lengths = [len(tier.changes) for tier in tiers]
     assert max(lengths) <= TIER_ENTRIES_MAX
     assert len(lengths) <= 10, "tiers that would fit together were left apart"
-
-
-def test_only_tiers_wholly_settled_are_dropped() -> None:
-    tiers = (
-        Tier({b"a": b""}, first_version=6, last_version=8),
-        Tier({b"a": b""}, first_version=4, last_version=5),
-        Tier({b"a": b""}, first_version=1, last_version=3),
-    )
-    assert without_settled(tiers, 3) == tiers[:2]
-    assert without_settled(tiers, 4) == tiers[:2]
-    assert without_settled(tiers, 7) == tiers[:1]
-    assert without_settled(tiers, 8) == ()

@@ -74,7 +74,6 @@ def result_of(printed: dict[str, object], function: str, *buffers: str | int, ki
 @pytest.mark.parametrize(
     ("printed", "function", "buffers", "kind", "expected"),
     [
-        ({"n": 7}, "count", ("n",), None, 7),
         ({"n": 7}, "count", (0,), "bigint", 7),
         ({"total": -3}, "sum", ("total",), "long", -3),
         ({"total": None}, "sum", ("total",), None, None),
@@ -93,7 +92,6 @@ def result_of(printed: dict[str, object], function: str, *buffers: str | int, ki
         ({"money": "0.00", "n": 0}, "avg", ("money", "n"), None, None),
         ({"wide": "1.00", "n": 4}, "avg", ("wide", "n"), "decimal(36,6)", "0.250000"),
         ({"text": "a"}, "min", ("text",), "string", "a"),
-        ({"text": None}, "max", ("text",), None, None),
         ({"text": "a"}, "max", ("text",), "struct<a:int>", "a"),
         ({"total": 7, "is_empty": False}, "try_sum", ("total", "is_empty"), "bigint", 7),
         ({"total": 0, "is_empty": True}, "try_sum", ("total", "is_empty"), None, None),
@@ -178,9 +176,7 @@ def test_a_result_is_what_spark_makes_of_its_buffers(
         ("max_by", ("text",), None, "max_by cannot be computed exactly"),
         ("product", ("n",), None, "product cannot be computed exactly from (n long)"),
         ("var_pop", ("real", "avg"), None, "var_pop cannot be computed exactly"),
-        ("kurtosis", MOMENTS, None, "kurtosis cannot be computed exactly"),
         ("corr", (*MOMENTS[:5], "n"), None, "corr cannot be computed exactly"),
-        ("approx_count_distinct", ("n",), None, "approx_count_distinct cannot be computed exactly from (n long)"),
         ("approx_count_distinct", ("n",) * 53, None, "n long, ...)"),
         ("approx_count_distinct", ("real",) * 52, None, "approx_count_distinct cannot be computed exactly"),
         ("collect_list", ("text",), "array<int>", "collect_list cannot be computed exactly from (text string)"),

@@ -228,18 +228,6 @@ def inputs(server: ScriptedServer) -> OpenInputs:
     return OpenInputs([server.config])
 
 
-def test_an_input_is_opened_once_however_often_it_is_asked_before_it_reads(
-    server: ScriptedServer, inputs: OpenInputs
-) -> None:
-    assert server.opened == 0
-    with inputs.lend(0) as first:
-        pass
-    with inputs.lend(0) as again:
-        assert again is first
-    assert inputs.take(0) is first
-    assert (server.opened, server.open_inputs) == (1, 1)
-
-
 def test_an_input_that_failed_is_closed_and_the_next_caller_gets_a_new_one(
     server: ScriptedServer, inputs: OpenInputs
 ) -> None:

@@ -26,7 +26,7 @@ from understudy_aligned.inputs.kafka_reader import (
     unknown_topic,
 )
 from understudy_aligned.inputs.kafka_topics import TopicsPattern
-from understudy_aligned.inputs.records import ROW_SCHEMA, Chunk, Cursor, TopicPartition
+from understudy_aligned.inputs.records import ROW_SCHEMA, Chunk, TopicPartition
 from understudy_aligned.open_inputs import open_input, open_reader
 from understudy_shared.base.errors import SettingsError
 
@@ -251,10 +251,6 @@ def test_a_fetch_brings_about_the_sum_of_what_is_wanted_and_one_record_where_the
 def test_a_reader_of_what_comes_next_begins_at_the_end(end: int) -> None:
     cursor = end_cursor(end)
     assert next_offset(cursor) == cursor.ordinal == end
-
-
-def test_the_beginning_is_the_first_record_that_there_ever_was() -> None:
-    assert next_offset(Cursor()) == 0
 
 
 @given(low=st.integers(0, 50), length=st.integers(0, 50), position=st.integers(0, 150))

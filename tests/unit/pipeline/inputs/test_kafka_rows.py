@@ -53,12 +53,6 @@ def test_keys_values_headers_and_nulls_arrive_as_they_were() -> None:
     ]
 
 
-def test_headers_that_nobody_asked_for_are_null_but_count_in_the_size() -> None:
-    chunk = to_chunk(WHERE, [message(0, headers=[("ab", b"123")])], TimestampRule(), include_headers=False)
-    assert chunk.rows["headers"].to_pylist() == [None]
-    assert chunk.sizes.tolist() == [record_size(WHERE.topic, None, b"v", 5)]
-
-
 @given(
     st.lists(
         st.tuples(

@@ -45,14 +45,6 @@ def test_heartbeats_in_any_order_end_in_what_the_last_of_them_said(sequences: li
     assert tables.nodes["a"].heartbeat == beat(sequence=7, version=7)
 
 
-def test_an_older_heartbeat_of_the_same_process_changes_nothing() -> None:
-    tables = tables_of(task("a"), beat(sequence=5))
-    before = tables.version
-    assert not tables.heard(beat(sequence=5), age_ms=0, now_ms=10)
-    assert not tables.heard(beat(sequence=4), age_ms=0, now_ms=10)
-    assert tables.version == before
-
-
 @given(st.lists(ORDERS))
 def test_the_assignment_never_goes_back(orders: list[tuple[int, int]]) -> None:
     tables = Tables()

@@ -27,16 +27,6 @@ async def died(supervisor: Supervisor) -> None:
     await eventually(is_dead, what="a failure")
 
 
-async def test_all_is_well_while_every_task_runs() -> None:
-    supervisor = Supervisor()
-    supervisor.start("one", forever())
-    supervisor.start("two", forever())
-    await asyncio.sleep(0)
-    assert (supervisor.failure, supervisor.dead) == (None, None)
-    await supervisor.stop()
-    assert (supervisor.failure, supervisor.dead) == (None, None), "to be stopped is no failure"
-
-
 async def ends() -> None: ...
 
 

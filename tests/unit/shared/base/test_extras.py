@@ -23,7 +23,6 @@ def come_from(monkeypatch: pytest.MonkeyPatch, origin: str | None) -> None:
     ("origin", "extras", "fix"),
     [
         (None, "node", "pip install 'understudy-spark[node]'"),
-        (None, "pipeline", "pip install 'understudy-spark[pipeline]'"),
         ("file:///clone", "all", "pip install 'understudy-spark[all] @ file:///clone'"),
         (WHEEL, "node,s3", f"pip install 'understudy-spark[node,s3] @ {WHEEL}'"),
         (WHEEL, "pipeline", f"pip install --find-links '/my dist' 'understudy-spark[pipeline] @ {WHEEL}'"),

@@ -14,11 +14,8 @@ VALUES = st.none() | st.integers(0, 3)
 @pytest.mark.parametrize(
     ("new", "old", "value", "warns_of"),
     [
-        pytest.param(None, None, None, None, id="neither: the default"),
-        pytest.param(7, None, 7, None, id="the new name alone"),
         pytest.param(None, 5, 5, "cache is deprecated: use store_cache", id="the old name alone"),
         pytest.param(7, 5, 7, "both set and differ; store_cache is used", id="two that differ"),
-        pytest.param(7, 7, 7, None, id="two that agree"),
     ],
 )
 def test_statement_61_of_two_names_the_new_one_counts_and_the_warning_says_so(

@@ -97,7 +97,6 @@ def test_a_bus_is_made_without_an_event_loop(url: str) -> None:
     [
         ("", ""),
         ("host", ""),
-        ("http://host", ""),
         ("redis://host:port", ""),
         ("redis://[broken", ""),
         ("unix://", ""),

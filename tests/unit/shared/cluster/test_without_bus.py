@@ -24,7 +24,6 @@ from understudy_shared.cluster.without_bus import Memory, Remembered, parse_seed
     ("text", "found"),
     [
         ("", []),
-        (" , ", []),
         ("n1:7101", [HostInfo("n1", 7101)]),
         (" n1:7101 ,10.0.0.1:1,", [HostInfo("n1", 7101), HostInfo("10.0.0.1", 1)]),
         ("[::1]:7101,[2001:db8::2]:2", [HostInfo("::1", 7101), HostInfo("2001:db8::2", 2)]),

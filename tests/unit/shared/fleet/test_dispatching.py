@@ -189,13 +189,6 @@ def always(_: str) -> bool:
     return True
 
 
-def test_a_store_of_several_applications_is_refused_with_their_names() -> None:
-    with pytest.raises(ProblemError) as refused:
-        chosen(b"/v1/stores/op0/keys/7", FLEET, always)
-    assert refused.value.problem.type is ProblemType.AMBIGUOUS_STORE
-    assert refused.value.problem.extra["applications"] == ["a", "b"]
-
-
 def test_a_store_that_an_application_may_have_later_is_not_called_unknown() -> None:
     with pytest.raises(ProblemError) as refused:
         chosen(b"/v1/stores/late/keys/7", FLEET, lambda each: each != "späte")

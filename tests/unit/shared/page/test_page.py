@@ -55,7 +55,6 @@ WELL, ATTENTION, HURT, MOVING, UNKNOWN, OFF = "well", "attention", "hurt", "movi
     ("shown", "text", "state", "words"),
     [
         (cell(), "A 0", WELL, "active, running, 0 batches behind, < 2 s, reported < 2 s ago"),
-        (cell("S", lag=1), "S 1", WELL, "standby, running, 1 batch behind"),
         (cell("S", lag=1234), "S 1,234 ▲", ATTENTION, "running, lagging, 1,234 batches behind"),
         (cell(lag=None, lag_ms=None), "A ?", UNKNOWN, "running, lag unknown, ? batches behind, ?"),
         (cell("W", state="RESTORING", percent=62.9), "R 62 %", MOVING, "warm-up, restoring, 62 % done"),
@@ -66,7 +65,7 @@ WELL, ATTENTION, HURT, MOVING, UNKNOWN, OFF = "well", "attention", "hurt", "movi
         (cell(state=None, lag=None, age_ms=None), "A ?", UNKNOWN, "not heard of"),
         (cell(error="damaged"), "A 0 !", ATTENTION, "running, with an error: damaged"),
     ],
-    ids=["running", "one-behind", "lagging", "unknown", "restoring", "restoring-unknown", "opening", "closed", "dead",
+    ids=["running", "lagging", "unknown", "restoring", "restoring-unknown", "opening", "closed", "dead",
          "unheard", "error"],
 )  # fmt: skip
 def test_a_replica_has_a_letter_or_shape_a_colour_and_words(

@@ -50,8 +50,6 @@ SERVE, REFUSE = UnknownLag.SERVE, UnknownLag.REFUSE
         pytest.param(Bound(max_staleness_ms=50), lag(0, 51), Refusal.LAG_EXCEEDED, id="staleness exceeded at the end"),
         pytest.param(Bound(max_staleness_ms=50), UNKNOWN, Refusal.LAG_UNKNOWN, id="staleness, unknown"),
         pytest.param(Bound(max_staleness_ms=50), TIMELESS_LAG, Refusal.LAG_UNKNOWN, id="staleness, time unknown"),
-        pytest.param(Bound(max_lag=1, max_staleness_ms=50), lag(1, 51), Refusal.LAG_EXCEEDED, id="both, time exceeded"),
-        pytest.param(Bound(max_lag=1, max_staleness_ms=50), lag(2, 50), Refusal.LAG_EXCEEDED, id="both, lag exceeded"),
         pytest.param(Bound(unknown_lag=REFUSE), UNKNOWN, Refusal.LAG_UNKNOWN, id="refuse unknown without a bound"),
         pytest.param(Bound(unknown_lag=REFUSE), TIMELESS_LAG, None, id="refuse unknown, lag known, time not asked for"),
         pytest.param(Bound(max_lag=0, unknown_lag=SERVE), UNKNOWN, None, id="serve unknown under max_lag"),
@@ -59,14 +57,7 @@ SERVE, REFUSE = UnknownLag.SERVE, UnknownLag.REFUSE
         pytest.param(
             Bound(max_lag=0, unknown_lag=SERVE), lag(1), Refusal.LAG_EXCEEDED, id="serve excuses nothing known"
         ),
-        pytest.param(
-            Bound(max_lag=1, max_staleness_ms=50, unknown_lag=SERVE),
-            TIMELESS_LAG,
-            Refusal.LAG_EXCEEDED,
-            id="serve unknown time excuses no known lag",
-        ),
         pytest.param(Bound(min_position=SEEN), UNKNOWN, None, id="unknown lag does not block a position"),
-        pytest.param(Bound(min_position=SEEN, max_lag=1), UNKNOWN, Refusal.LAG_UNKNOWN, id="position and max_lag"),
         pytest.param(Bound(min_position=SEEN), lag(5, version=9), Refusal.BELOW_MIN_POSITION, id="one version below"),
         pytest.param(
             Bound(min_position=SEEN, max_lag=0), lag(9, version=9), Refusal.BELOW_MIN_POSITION, id="position first"

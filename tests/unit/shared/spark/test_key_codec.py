@@ -248,11 +248,6 @@ def test_both_forms_are_in_the_partition_of_the_grouping_key(
         assert map_codec.to_json(encoded) == shown
 
 
-@given(word=TEXTS, d=DOUBLES, day=DAYS)
-def test_no_two_keys_have_the_same_bytes(word: str | None, d: object, day: int | None) -> None:
-    assert map_codec.encode(map_codec.parse_json([word, d])) != map_codec.encode(map_codec.parse_json([word, d, day]))
-
-
 def test_a_path_has_a_segment_for_each_column_of_either_form() -> None:
     assert map_codec.parse_segments(["a", "1.5"]) == ("a", 1.5)
     assert map_codec.parse_segments(["a", "1.5", "7"]) == ("a", 1.5, 7)

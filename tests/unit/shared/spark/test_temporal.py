@@ -110,7 +110,6 @@ def test_moments_are_printed_in_utc_with_microseconds(moment: datetime) -> None:
     ("moment_us", "text"),
     [
         (None, None),
-        (0, "1970-01-01T00:00:00.000000Z"),
         (253_402_300_799_999_999, "9999-12-31T23:59:59.999999Z"),
         (2**63 - 1, "+294247-01-10T04:00:54.775807Z"),
     ],

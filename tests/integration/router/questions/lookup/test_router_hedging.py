@@ -1,4 +1,4 @@
-"""A router whose nodes hang or are slow: rescues, hedges, late answers, readers that leave, a router that is full."""
+"""A router whose nodes hang or are slow: rescues, hedges, late answers, readers that leave."""
 
 from __future__ import annotations
 
@@ -9,11 +9,10 @@ from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any
 
-import httpx
 import pytest
 import uvicorn
 from tests.support.cluster.fake_cluster import LARGE_BUDGET, NO_BUDGET, STORE, Cluster, cluster, until
-from tests.support.cluster.fake_node import Answer, Hang, found, problem, refusal
+from tests.support.cluster.fake_node import A, Answer, B, C, Hang, problem, refusal, says
 
 from understudy_router.forwarding.fallback import Step
 from understudy_router.http.app import create_app
@@ -22,7 +21,6 @@ from understudy_router.transport.node_requests import NodeRequest
 from understudy_shared.base.words import ApplicationId, Lineage
 from understudy_shared.bus.messages import Applied, AssignedTask
 from understudy_shared.http.problems import ProblemType
-from understudy_shared.questions.lookup.hop import HopOutcome
 from understudy_shared.reads.bounds import Refusal
 from understudy_shared.reads.tokens import Position
 from understudy_shared.server.answers import Answers
@@ -34,12 +32,6 @@ LONG: dict[str, Any] = {"hop_timeout_ms": 60_000, "deadline_ms": 600_000}
 NO_SILENCE: dict[str, Any] = {"suspect_after_ms": 60_000}
 
 
-def says(outcome: HopOutcome) -> Answer:
-    """A node that answers every key so."""
-    return lambda _group, _key: outcome
-
-
-A, B, C = says(found("a")), says(found("b")), says(found("c"))
 BELOW = says(refusal(Refusal.BELOW_MIN_POSITION))
 
 
@@ -252,23 +244,3 @@ async def test_when_a_reader_leaves_the_router_stops_to_work_for_it(
         assert app.requests.outcomes == {(operation, "words", "cancelled"): 4}
         clients = known.router.clients._clients.values()
         await until(lambda: not any(client._waiting.keys for client in clients), what="what waited to be dropped")
-
-
-async def test_while_a_router_is_full_of_reads_that_hang_it_refuses_more_at_once_and_says_when_to_come_back() -> None:
-    async with (
-        cluster(Hang(), Hang(), max_in_flight=5, **LONG) as known,
-        served(known) as (app, port),
-        httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=20) as client,
-    ):
-        writers = []
-        for number in range(5):
-            _, writer = await asyncio.open_connection("127.0.0.1", port)
-            writer.write(get(f"{STORE}/keys/{number}"))
-            writers.append(writer)
-        await until(lambda: app.in_flight == 5)
-        for reply in (await client.get(f"{STORE}/keys/x"), await client.post(f"{STORE}/lookup", content=KEYS)):
-            assert (reply.status_code, reply.headers["retry-after"]) == (429, "1")
-            assert app.in_flight == 5
-        for writer in writers:
-            writer.close()
-        await until(lambda: app.in_flight == 0)
