@@ -143,7 +143,7 @@ def test_every_route_of_every_service_has_a_line_in_the_table_of_needs(world: Wo
     found = set(routes_of(world.apps[service]))
     assert len(found) > 8
     for method, path in found:
-        filled = path.replace("{key:path}", "a").replace("{path:path}", "a")
+        filled = path.replace("{key:key}", "a").replace("{path:path}", "a")
         filled = filled.replace("{ending:ending}", "csv")
         for name in ("store", "node_id", "name", "snapshot"):
             filled = filled.replace(f"{{{name}}}", "a")
