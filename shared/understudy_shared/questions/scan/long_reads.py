@@ -31,9 +31,6 @@ MAX_WAITING_PARTS = 64
 TURN_S = 30.0
 """Longest time for which one of them waits."""
 
-MAX_WAITING = 8
-"""Limit on the reads that wait for a version before they take a place. Each may ask nodes all the time."""
-
 
 class LongReads:
     """The long reads of a process. By access, `read` counts the keys read and `found` the rows found. By format of the
@@ -65,10 +62,10 @@ class LongReads:
 
     @contextmanager
     def waiting(self) -> Iterator[None]:
-        """Count one more read that waits as its bound says (`wait_ms`). It takes no place from those that read. Raises
-        an overloaded problem above MAX_WAITING.
+        """Count one more read that waits as its bound says (`wait_ms`). It takes no place from those that read; as many
+        may wait. Raises an overloaded problem above the limit.
         """
-        if self.waiting_for_versions >= MAX_WAITING:
+        if self.waiting_for_versions >= self.max_in_flight:
             detail = f"{self.waiting_for_versions} scans and exports wait for a version"
             raise ProblemError(Problem(ProblemType.OVERLOADED, detail, where="wait_ms", fix="Retry after a second"))
         self.waiting_for_versions += 1

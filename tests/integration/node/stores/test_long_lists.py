@@ -135,7 +135,7 @@ def drop_pins(node: ServedNode) -> None:
     generation = node.node.generation
     assert generation is not None
     for replica in generation.replicas:
-        replica._pinned.release(replica.task)
+        replica._pinned.release(replica)
     node.node.history._records.clear()
 
 
