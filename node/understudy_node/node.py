@@ -306,8 +306,10 @@ class Node(HttpService):
 
     def _remove_unheld_files(self, now_ms: float) -> None:
         """Remove local files of tasks that it has not held for long. A node without tasks waits for its assignment."""
+        if now_ms < self._cleanup_due_ms:
+            return
         held = [replica.task for replica in self._generations.replicas()]
-        if not held or now_ms < self._cleanup_due_ms:
+        if not held:
             return
         self._cleanup_due_ms = now_ms + CLEANUP_EVERY_MS
         removed = self._around.disk.remove_unheld(held[0].application_id, self.lineage, held, now_ms=now_ms)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -34,7 +34,7 @@ from understudy_shared.base.texts import clipped, named
 from understudy_shared.base.throttles import Reminder
 from understudy_shared.base.words import HostInfo
 from understudy_shared.bus.base import Bus, BusError
-from understudy_shared.bus.gossip import ANNOUNCED, Names, applications_on
+from understudy_shared.bus.gossip import ANNOUNCED, applications_on
 from understudy_shared.cluster.node_calls import NodeCallError
 from understudy_shared.cluster.without_bus import Remembered
 from understudy_shared.fleet.applications_file import require_id
@@ -204,10 +204,10 @@ class FleetReports:
         held: Mapping[str, HeldApplication],
         clock: Clock,
         unknown_why: Callable[[], str | None],
-        elsewhere: Callable[[str], Awaitable[Sequence[str]]],
+        elsewhere: Callable[[str], Sequence[str]],
     ) -> None:
         """Set the parts. `unknown_why` returns why not all applications are known here; None once they are.
-        `elsewhere` returns those that may have a node and are not served here.
+        `elsewhere` returns those that have a node and are not served here.
         """
         self._held = held
         self._unknown_why = unknown_why
@@ -237,7 +237,7 @@ class FleetReports:
         for name, held in self._held.items():
             if sees(name) and name not in each and held.may_hold_unseen:
                 each[name] = held.app.admin.unknown_safety(node_id)
-        for name in await self._elsewhere(node_id):
+        for name in self._elsewhere(node_id):
             unknown = next(iter(knowing.values())).app.admin.unknown_safety(node_id)
             why_unknown = "this router does not serve it: ask one that does"
             each[name if sees(name) else "(another)"] = {**unknown, "safe": None, "why": why_unknown}
@@ -426,8 +426,8 @@ class RouterFleet(FleetService[HeldApplication]):
         self._reminder = Reminder()
         self._left_out: str | None = None
         """The reason why some applications are not served; None: all are."""
-        self._unserved: Sequence[str] = ()
-        """The applications with nodes that are not served here: no pattern matches, or there is no room."""
+        self._unserved: Mapping[str, Collection[str]] = {}
+        """The nodes of each application that is not served here: no pattern matches, or there is no room."""
         self._starting = asyncio.Semaphore(MAX_STARTING)
 
     def __repr__(self) -> str:
@@ -461,18 +461,12 @@ class RouterFleet(FleetService[HeldApplication]):
             return
         self._lost_why = None
         self._reminder.reset()
-        await self._found({name for name, nodes in listed.nodes.items() if nodes}, is_all=listed.is_all)
+        await self._found(listed.node_ids, is_all=listed.is_all)
         self._is_listed = True
 
-    async def elsewhere(self, node_id: str) -> Sequence[str]:
-        """Return the applications that have this node, or may have it, and are not served here."""
-        return [name for name in self._unserved if await self._may_have(name, node_id)]
-
-    async def _may_have(self, application_id: str, node_id: str) -> bool:
-        try:
-            return await self._shared.bus.get(Names(application_id).node(node_id)) is not None
-        except BusError:
-            return True
+    def elsewhere(self, node_id: str) -> Sequence[str]:
+        """Return the applications that have this node, by the last search, and are not served here."""
+        return [name for name, node_ids in self._unserved.items() if node_id in node_ids]
 
     async def _look_for_ever(self) -> None:
         """Search every few seconds, and more often after an announcement."""
@@ -492,7 +486,7 @@ class RouterFleet(FleetService[HeldApplication]):
                 self._news_until_ms = self._shared.clock.monotonic_ms() + NEWS_LAST_MS
                 self._announced.set()
 
-    async def _found(self, heard: Collection[str], *, is_all: bool) -> None:
+    async def _found(self, heard: Mapping[str, Collection[str]], *, is_all: bool) -> None:
         """Open what is new, and close what has had no nodes for long: only a complete search shows that."""
         for application_id in heard:
             if application_id in self.applications:
@@ -502,7 +496,7 @@ class RouterFleet(FleetService[HeldApplication]):
         opening = (self._opening(application_id) for application_id in new)
         opened = [each async for few in sliced(opening) for each in few]  # each takes some ms of the loop
         await asyncio.gather(*[self._start(each) for each in opened if each is not None])
-        self._unserved = sorted(name for name in heard if name not in self.applications and _is_usable(name))
+        self._unserved = {name: heard[name] for name in sorted(heard.keys() - self.applications.keys())}
         for application_id, held in list(self.applications.items()) if is_all else ():
             if held.silent_ms > LET_GO_AFTER_MS:
                 log.info("%s is let go: it has no nodes", application_id, extra={"action": "application-idle"})

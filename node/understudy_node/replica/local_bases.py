@@ -153,8 +153,7 @@ class LocalBases:
     def keep_lineage(self, application_id: ApplicationId, lineage: Lineage) -> None:
         """Remove files of earlier lineages of the application, and nothing that is not ours."""
         for directory in (self.root / _plain(application_id)).glob("*"):
-            names = [each.name for each in directory.iterdir()] if directory.is_dir() else []
-            if names and all(map(_TASK_NAME.fullmatch, names)) and directory.name != _plain(lineage):
+            if directory.name != _plain(lineage) and _is_of_a_lineage(directory):
                 shutil.rmtree(directory, ignore_errors=True)
 
     def remove_unheld(
@@ -261,6 +260,15 @@ def writing(directory: Path) -> Iterator[None]:
 
 def _task_name(task: TaskId) -> str:
     return f"{task.operator_id}_{task.partition}"
+
+
+def _is_of_a_lineage(directory: Path) -> bool:
+    """Whether a folder has folders of tasks and nothing else."""
+    try:
+        names = [each.name for each in directory.iterdir()]
+    except OSError:  # a file, or not ours
+        return False
+    return bool(names) and all(map(_TASK_NAME.fullmatch, names))
 
 
 def _plain(name: str) -> str:

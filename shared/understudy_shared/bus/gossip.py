@@ -12,8 +12,8 @@ import hashlib
 import logging
 import time
 from collections import Counter
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Iterable
-from dataclasses import dataclass
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import NamedTuple, TypeVar
 from urllib.parse import quote, unquote
 
@@ -61,20 +61,25 @@ class Applications:
     """Whether these are all applications: False if the bus has more keys than were read."""
     announced: frozenset[str] = frozenset()
     """The applications that a pipeline has announced."""
+    node_ids: Mapping[str, Collection[str]] = field(default_factory=dict)
+    """The ids of the nodes of each application that has some."""
 
     @classmethod
     def of_keys(cls, keys: Iterable[str], *, is_all: bool) -> Applications:
         """Count the nodes in keys such as `us:{flights}:node:n1`."""
         nodes: Counter[str] = Counter()
+        node_ids: dict[str, set[str]] = {}
         announced = set()
         for key in keys:
             name, _, rest = key.removeprefix(KEY_PREFIX).partition("}:")
             application_id = unquote(name)
             if 0 < len(application_id) <= MAX_ID_CHARS and key.startswith(key_root(application_id)):
                 nodes[application_id] += rest.startswith(NODE)
+                if rest.startswith(NODE):
+                    node_ids.setdefault(application_id, set()).add(unquote(rest.removeprefix(NODE)))
                 if rest == ANNOUNCEMENT:
                     announced.add(application_id)
-        return cls(dict(sorted(nodes.items())), is_all, frozenset(announced))
+        return cls(dict(sorted(nodes.items())), is_all, frozenset(announced), node_ids)
 
     def others(self, application_id: str) -> list[str]:
         """List the other applications that have nodes."""

@@ -31,6 +31,9 @@ MAX_WAITING_PARTS = 64
 TURN_S = 30.0
 """Longest time for which one of them waits."""
 
+MAX_LOOKING = 64
+"""Limit on the reads that look for a version: one that has to be opened takes a moment."""
+
 
 class LongReads:
     """The long reads of a process. By access, `read` counts the keys read and `found` the rows found. By format of the
@@ -39,7 +42,7 @@ class LongReads:
 
     def __init__(self, max_in_flight: int = 4, max_exports: int = 2) -> None:
         self.in_flight = 0
-        self.waiting_for_versions = 0
+        self._waiting = Counter[bool]()
         self.exports_in_flight = 0
         self.exports_begun: Counter[ExportFormat] = Counter()
         self.exported: Counter[ExportFormat] = Counter()
@@ -61,18 +64,18 @@ class LongReads:
         return _Begun(self)
 
     @contextmanager
-    def waiting(self) -> Iterator[None]:
-        """Count one more read that waits as its bound says (`wait_ms`). It takes no place from those that read; as many
-        may wait. Raises an overloaded problem above the limit.
+    def waiting(self, *, is_long: bool) -> Iterator[None]:
+        """Count one more read that looks for its version, or waits long for it (`wait_ms`). It takes no place from
+        those that read. As many may wait long as may read. Raises an overloaded problem above the limits.
         """
-        if self.waiting_for_versions >= self.max_in_flight:
-            detail = f"{self.waiting_for_versions} scans and exports wait for a version"
+        if self._waiting[is_long] >= (self.max_in_flight if is_long else MAX_LOOKING):
+            detail = f"{self._waiting[is_long]} scans and exports wait for a version"
             raise ProblemError(Problem(ProblemType.OVERLOADED, detail, where="wait_ms", fix="Retry after a second"))
-        self.waiting_for_versions += 1
+        self._waiting[is_long] += 1
         try:
             yield
         finally:
-            self.waiting_for_versions -= 1
+            self._waiting[is_long] -= 1
 
     @contextmanager
     def begun_export(self, form: ExportFormat) -> Iterator[None]:

@@ -157,16 +157,17 @@ class Scans(ABC):
         if not turn.bound.wait_ms:
             return None
         try:
-            return await self.begins(replace(turn, bound=replace(turn.bound, wait_ms=0)))
+            with self.long_reads.waiting(is_long=False):
+                return await self.begins(replace(turn, bound=replace(turn.bound, wait_ms=0)))
         except ProblemError as error:
             refusal = error.problem.refusal
             if refusal is None or not refusal.may_pass:
                 raise
-        with self.long_reads.waiting():
+        with self.long_reads.waiting(is_long=True):
             return await self.begins(turn)
 
     async def _page(self, turn: ScanTurn, asker: Asker) -> bytes:
-        begin = await self.waited(turn) if turn.bound.wait_ms else None
+        begin = await self.waited(turn) if turn.bound.wait_ms else None  # most pages save the call
         with self.long_reads.begun():
             version, start = begin or await self.begins(turn)
             is_count, is_ordered = turn.is_count, turn.is_ordered
