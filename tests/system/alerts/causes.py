@@ -117,9 +117,9 @@ def nothing_runs(watched: WatchedWorld) -> Iterator[None]:
 
 @contextmanager
 def router_is_cut_off(watched: WatchedWorld) -> Iterator[None]:
-    """A router reaches neither Redis nor a node; meanwhile a node dies, so that its tasks are assigned anew."""
-    refused = Toxics(refuse=True)
-    with watched.toxic(refused, redis_proxy(ROUTER), *NODES), dead(watched.world.nodes[VICTIM]):
+    """A router reaches neither Redis nor a node; meanwhile an active dies, so that a standby is promoted at once."""
+    refused, active = Toxics(refuse=True), watched.world.nodes[active_node(watched.world, VICTIM)]
+    with watched.toxic(refused, redis_proxy(ROUTER), *NODES), dead(active):
         yield
 
 
