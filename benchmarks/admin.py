@@ -30,8 +30,8 @@ from understudy_router.admin.overview import Overview, overview_of
 from understudy_router.admin.rates import Rates
 from understudy_router.admin.safe_to_stop import losses_of, losses_of_all
 from understudy_router.admin.sampling import points_of
-from understudy_router.admin.snapshot import About, Observed, Snapshot, gather
-from understudy_router.cluster.catalogue import Stores, stores_of
+from understudy_router.admin.snapshot import About, ClusterSnapshot, Observed, gather
+from understudy_router.cluster.catalogue import CatalogueStores, stores_of
 from understudy_router.http.app import create_app
 from understudy_router.questions.lookup.service import RouterLookups
 from understudy_router.router import Router
@@ -108,7 +108,7 @@ class World:
         tables.bus_back(now_ms)
         tables.assigned(cluster.assignment(1), now_ms)
         self.hear()
-        self.stores: Stores = stores_of(catalogue, digest)
+        self.stores: CatalogueStores = stores_of(catalogue, digest)
         self.router.watcher.catalogue.stores = self.stores
         self.router.watcher.bus_lost_why = None
 
@@ -148,7 +148,7 @@ def costs(world: World) -> Iterator[Cost]:
     seen = Observed(snapshot, health=drained(health_of(Observed(snapshot)))[0])
     cost, first = least("the overview, the first time", lambda: overview_of(seen, losses, {}, None))
     yield cost
-    later: Snapshot = drained(gather(tables, stores, world.about(2), index))[0]
+    later: ClusterSnapshot = drained(gather(tables, stores, world.about(2), index))[0]
     again = Observed(later, health=drained(health_of(Observed(later)))[0])
     cost, second = least("the overview, a tick later", lambda: overview_of(again, losses, {}, first))
     yield cost
@@ -156,7 +156,7 @@ def costs(world: World) -> Iterator[Cost]:
     yield least("the whole overview, as text", lambda: written(second))[0]
 
 
-def tree(snapshot: Snapshot) -> Generator[None, None, int]:
+def tree(snapshot: ClusterSnapshot) -> Generator[None, None, int]:
     """Make the tree, and return its size."""
     size_bytes = 0
     for piece in lag_tree(snapshot):

@@ -1,6 +1,6 @@
 """The two replica engines that were candidates, side by side on one RocksDB snapshot (docs/decisions/0002).
 
-(a) `View`: a read-only base under dicts of changes, the engine that was built.
+(a) `StateView`: a read-only base under dicts of changes, the engine that was built.
 (b) `WritableEngine`, below: a private writable RocksDB over hard links to the same tables, WAL off, one write batch and
     stored version per task version, a snapshot per published version, automatic compaction off.
 
@@ -34,7 +34,7 @@ from tests.support.checkpoint.engine_stores import built_arena
 
 from understudy_node.engine.arena_base import ArenaBase
 from understudy_node.engine.rocksdb_base import BlockCache, RocksBase
-from understudy_node.engine.view import Spill, View, release_tiers, write_spill
+from understudy_node.engine.view import Spill, StateView, release_tiers, write_spill
 
 Changes = dict[bytes, bytes | None]
 VALUE_BYTES = 56
@@ -61,10 +61,10 @@ class OverlayEngine:
         self._cache = BlockCache()
         self._spill = directory.with_suffix(".spill")
         base = RocksBase.open(directory, cache=self._cache, expected_keys=None)
-        self.view = View.of(base, 0)
+        self.view = StateView.of(base, 0)
         if (self._spill / "versions.json").exists():
             spill = Spill.open(self._spill, cache=self._cache)
-            self.view = View(base, version=spill.last_version, base_version=0, spill=spill)
+            self.view = StateView(base, version=spill.last_version, base_version=0, spill=spill)
 
     def get(self, key: bytes) -> bytes | None:
         return self.view.get(key)

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from understudy_node.cluster.assignor import Assignor, Member, Replica
-from understudy_shared.bus.messages import AssignedTask, Assignment, Endpoint
+from understudy_shared.bus.messages import AssignedTask, Assignment, NodeEndpoint
 
 RUNS = 3
 Tasks = Sequence[str]
@@ -84,7 +84,7 @@ def _document(tasks: Assigned, members: Sequence[Member]) -> Assignment:
         lineage="7f3b7c5e-2f7c-4f0e-9d59-0f0d0c1f7a51",
         partitions=32,
         tasks=dict(tasks),
-        members={each.node_id: Endpoint(host="10.0.0.1", port=7101) for each in members},
+        members={each.node_id: NodeEndpoint(host="10.0.0.1", port=7101) for each in members},
     )
 
 

@@ -22,7 +22,7 @@ from understudy_router.cluster.tables import Tables
 from understudy_router.routing.choose import choose, key_hash
 from understudy_shared.bus.assignments import decode_slices
 from understudy_shared.bus.message_auth import Keyring, MessageAuth
-from understudy_shared.bus.messages import AssignedTask, Assignment, Endpoint, Heartbeat
+from understudy_shared.bus.messages import AssignedTask, Assignment, Heartbeat, NodeEndpoint
 from understudy_shared.reads.bounds import NO_BOUND
 
 RUNS = 3
@@ -99,7 +99,7 @@ def assigned(
 
 def assignment_of(nodes: list[SimulatedNode], tasks: dict[str, AssignedTask], epoch: int) -> Assignment:
     """Make the document of an assignment."""
-    members = {each.node_id: Endpoint(host=each.host.host, port=each.host.port) for each in nodes}
+    members = {each.node_id: NodeEndpoint(host=each.host.host, port=each.host.port) for each in nodes}
     return Assignment(
         application_id=APPLICATION,
         term=1,

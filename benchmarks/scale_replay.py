@@ -29,7 +29,7 @@ from benchmarks.simulated import APPLICATION, CHECKPOINT, HEARTBEAT_MS, LINEAGE,
 from understudy.demo.local_redis import local_redis
 from understudy_node.cluster.assignor import members_of
 from understudy_node.cluster.context import MemberId
-from understudy_node.cluster.leader import Placement, TaskSet
+from understudy_node.cluster.leader import Leadership, TaskSet
 from understudy_node.settings import ClusterNodeSettings
 from understudy_shared.base.clock import SystemClock
 from understudy_shared.base.sockets import free_port
@@ -80,7 +80,7 @@ def measured(nodes: int, seconds: int, dying: int) -> Figures:
 
 def judged(cluster: Cluster, before: Assignment, dying: int) -> tuple[Figures, Assignment]:
     """Measure what the node with the lease does, in CPU time. Return the assignment after one death, too."""
-    placement = Placement(
+    placement = Leadership(
         Gossip(RedisBus("redis://127.0.0.1:1"), APPLICATION),
         ClusterNodeSettings(
             checkpoint=CHECKPOINT, redis="redis://127.0.0.1:1", application_id=APPLICATION, data_dir=Path("unused")

@@ -1,4 +1,4 @@
-"""Check of the prose in code: docstrings, comments and error texts that a stranger understands.
+"""Check of the prose in code: docstrings, comments, error texts and class names that a stranger understands.
 
     python -m tools.check_prose [PATH...]
 
@@ -13,7 +13,7 @@ import io
 import re
 import sys
 import tokenize
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,6 +26,9 @@ def _words(text: str) -> frozenset[str]:
 
 CHECKED = ("aligned", "benchmarks", "client", "node", "pipeline", "router", "shared", "tools")
 """The folders whose modules are checked; tests are not."""
+
+PACKAGES = frozenset(CHECKED) - {"benchmarks", "tools"}
+"""The folders in which a class name has one meaning."""
 
 QUESTIONS = _words("How Of That What When Where Which Who Whoever Whom Whose Why")
 """Openings of a clause that needs the name beside it to be understood."""
@@ -93,7 +96,7 @@ def main(arguments: list[str]) -> int:
     """Print the findings in the files and folders that are named, else in CHECKED; return 1 if there are any."""
     named = [Path(each) for each in arguments] or [ROOT / each for each in CHECKED]
     files = [file for each in named for file in ([each] if each.is_file() else sorted(each.rglob("*.py")))]
-    findings = [finding for file in files for finding in check(file)]
+    findings = [finding for file in files for finding in check(file)] + shared_names(files)
     for finding in findings:
         print(finding)  # noqa: T201  # a tool for people
     return 1 if findings else 0
@@ -102,6 +105,21 @@ def main(arguments: list[str]) -> int:
 def check(file: Path) -> list[Finding]:
     """Find what breaks a rule in a file."""
     return check_source(file.read_text(), str(file.relative_to(ROOT) if file.is_relative_to(ROOT) else file))
+
+
+def shared_names(files: Sequence[Path]) -> list[Finding]:
+    """Find the classes of the packages that have the name of a class in an earlier file."""
+    places: dict[str, str] = {}
+    findings = []
+    for file in files:
+        path = file.relative_to(ROOT) if file.is_relative_to(ROOT) else file
+        if path.parts[0] not in PACKAGES:
+            continue
+        for node in ast.parse(file.read_text()).body:
+            if isinstance(node, ast.ClassDef) and (other := places.setdefault(node.name, str(path))) != str(path):
+                mend = f"{other} has a class of this name: a class name has one meaning in all packages"
+                findings.append(Finding(str(path), node.lineno, node.name, mend))
+    return findings
 
 
 def check_source(source: str, path: str) -> list[Finding]:

@@ -359,7 +359,7 @@ def share(available: Mapping[int, int], *, budget: int, first: int) -> Shares:
     return Shares(allowed, ring[(ring.index(last) + 1) % len(ring)])
 
 
-class Batch(NamedTuple):
+class BatchTake(NamedTuple):
     """A batch: how much it takes of each queue. It is empty if `taken` is."""
 
     taken: Mapping[TopicPartition, int]
@@ -391,7 +391,7 @@ def plan_batch(
     finished: Set[TopicPartition],
     ring: int,
     now_ms: float,
-) -> Batch:
+) -> BatchTake:
     """Plan the next batch from the queues. It has no side effects: the caller may drop the batch.
 
     `lags` are the records on the servers after each queue; a lag that is missing or None is unknown. With an idle time
@@ -425,7 +425,7 @@ def plan_batch(
         passed = taken.keys()
     passed = {tp for tp in passed if topic_idle_ms.get(tp.topic, max_task_idle_ms) != NEVER_WAIT}
     after = decide(before.deadlines, taken)
-    return Batch(
+    return BatchTake(
         taken={partition: count for partition, count in taken.items() if count},
         enforced={task: count_enforced(queues, taken, passed) for task, queues in tasks.items()},
         ring=next_first,

@@ -84,7 +84,7 @@ class Retained:
         self._undecodable = undecodable
         self._newest_ms = cursor.time_ms
         self.pieces: deque[Piece] = deque()
-        self._columns = _Columns()
+        self._columns = _NumberQueues()
 
     def __len__(self) -> int:
         return self.records
@@ -206,7 +206,7 @@ def copy_out(held: Iterable[Retained]) -> None:
                 begin += rows.num_rows
 
 
-class _Columns:
+class _NumberQueues:
     """Queues of integers, all of the same length: appended at the end, taken from the front, without moving the others.
 
     Views that were handed out stay valid: when the array is full, its values are copied into a new one.

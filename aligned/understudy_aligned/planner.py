@@ -24,7 +24,7 @@ import pyarrow as pa
 
 from understudy_aligned.batch_plan import (
     UNBOUNDED,
-    Batch,
+    BatchTake,
     PutOff,
     Queue,
     counts_until,
@@ -50,7 +50,7 @@ from understudy_aligned.planner_metrics import (
     measure,
     record_lateness,
 )
-from understudy_aligned.read_ahead import Lag, ReadAhead
+from understudy_aligned.read_ahead import FetchLag, ReadAhead
 from understudy_aligned.rows import UndecodableError
 from understudy_aligned.shared_read_ahead import Prefetch, SharedReadAhead
 from understudy_shared.base.clock import Clock
@@ -79,7 +79,7 @@ class SettledBatch:
 
 
 def take_batch(
-    ahead: ReadAhead, start: SourceOffset, batch: Batch, *, fingerprint: Mapping[str, object]
+    ahead: ReadAhead, start: SourceOffset, batch: BatchTake, *, fingerprint: Mapping[str, object]
 ) -> tuple[PlannedBatch, Lateness, Mapping[TopicPartition, int]]:
     """Move the records of a batch out of the buffers. Return it, how late its records are, and its poison records."""
     before_ms: dict[TopicPartition, int] = {}
@@ -129,7 +129,7 @@ def settled_batch(
     return SettledBatch([(segment.span, segment.rows) for segment in segments.values()], end)
 
 
-def _stream_time_ms(ahead: ReadAhead, batch: Batch) -> int:
+def _stream_time_ms(ahead: ReadAhead, batch: BatchTake) -> int:
     """Return the least partition time of the inputs that count after the batch. Without one, return the greatest.
 
     An empty input does not count if the planner no longer waits for it, or if it ended and never had a record.
@@ -143,8 +143,8 @@ def _stream_time_ms(ahead: ReadAhead, batch: Batch) -> int:
 
 
 def before_poison(
-    batch: Batch, tasks: Mapping[int, Sequence[Queue]], retained: Mapping[TopicPartition, Retained]
-) -> Batch:
+    batch: BatchTake, tasks: Mapping[int, Sequence[Queue]], retained: Mapping[TopicPartition, Retained]
+) -> BatchTake:
     """Cut each task's part of the batch before its first poison record, in merge order.
 
     Raises UndecodableError if that leaves a task no record: all those before the poison record are in earlier batches.
@@ -370,7 +370,7 @@ class Planner:
         """Return a context manager that stops the prefetch threads, as they compete for the interpreter."""
         return self._shared.changed
 
-    def current_lag(self, topic: str, partition: int) -> Lag | None:
+    def current_lag(self, topic: str, partition: int) -> FetchLag | None:
         """Return how many records of the partition are not fetched yet (KIP-695). None if unknown. Does no I/O.
 
         Raises UnderstudyError for a partition that this source does not read.
@@ -502,7 +502,7 @@ class Planner:
             return None
         return self._take_batch(start, before_poison(batch, queues, ahead.retained), now_ms)
 
-    def _batch(self, start: SourceOffset, queues: Mapping[int, Sequence[Queue]], now_ms: float) -> Batch:
+    def _batch(self, start: SourceOffset, queues: Mapping[int, Sequence[Queue]], now_ms: float) -> BatchTake:
         """Plan a batch of these tasks only, and store the ends of the waits for their empty inputs."""
         ahead, held = self._shared.ahead, self._held()
         batch = plan_batch(
@@ -539,7 +539,7 @@ class Planner:
             return None
         return taken
 
-    def _take_batch(self, start: SourceOffset, batch: Batch, now_ms: float) -> PlannedBatch:
+    def _take_batch(self, start: SourceOffset, batch: BatchTake, now_ms: float) -> PlannedBatch:
         ahead = self._shared.ahead
         order = with_topics(self._fingerprint, self._options, ahead.ranks)
         planned, lateness, poison = take_batch(ahead, start, batch, fingerprint=order)

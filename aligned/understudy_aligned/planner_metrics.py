@@ -24,7 +24,7 @@ from understudy_aligned.inputs.protocol import ClientQueue
 from understudy_aligned.inputs.records import NO_TIME_MS, TopicPartition
 from understudy_aligned.offset import SourceOffset
 from understudy_aligned.options import AlignedOptions
-from understudy_aligned.read_ahead import Lag, ReadAhead
+from understudy_aligned.read_ahead import FetchLag, ReadAhead
 from understudy_aligned.shared_read_ahead import Outage, SharedReadAhead
 
 WINDOW_MS = 30_000
@@ -152,7 +152,7 @@ class PlannerMetrics:
     partitions: Sequence[TopicPartition]
     """The partitions that are read. Empty until the partitions of every topic are known."""
 
-    lags: Mapping[TopicPartition, Lag]
+    lags: Mapping[TopicPartition, FetchLag]
     """Only partitions whose lag is known."""
 
     paused: Sequence[TopicPartition]

@@ -40,7 +40,7 @@ FETCHES_PER_BOUND = 4
 """One fetch brings about a quarter of the bound. The bound may be exceeded by that much."""
 
 
-class Lag(NamedTuple):
+class FetchLag(NamedTuple):
     """`records` were not fetched yet, by an answer that is at most `age_ms` old."""
 
     records: int
@@ -70,12 +70,12 @@ class Lags:
         for partition in partitions:
             self._answers.pop(partition, None)
 
-    def current(self, partition: TopicPartition, now_ms: float) -> Lag | None:
+    def current(self, partition: TopicPartition, now_ms: float) -> FetchLag | None:
         """Return the last known lag, None if unknown. Does no I/O."""
         records, asked_ms = self._answers.get(partition, (0, None))
         if asked_ms is None or now_ms - asked_ms > self._max_age_ms:
             return None
-        return Lag(records, now_ms - asked_ms)
+        return FetchLag(records, now_ms - asked_ms)
 
     def known(self, now_ms: float) -> dict[TopicPartition, int]:
         """Return the last lags of all partitions whose lag is known."""

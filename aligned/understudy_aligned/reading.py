@@ -34,7 +34,7 @@ from understudy_aligned.inputs.records import NO_TIME_MS, Cursor, TopicPartition
 from understudy_aligned.open_inputs import open_reader
 from understudy_aligned.options import AlignedOptions
 from understudy_aligned.rows import RangeRows, RowOptions, Slice, joined_rows
-from understudy_aligned.spool import Place, SpoolFile, read_spool
+from understudy_aligned.spool import SpoolFile, SpoolPlace, read_spool
 from understudy_shared.base.errors import UnderstudyError
 
 log = logging.getLogger(__name__)
@@ -213,7 +213,7 @@ class PlannedRange:
     span: Range
     config: InputConfig
     rank: int
-    spooled: tuple[str, Sequence[Place]] | None = None
+    spooled: tuple[str, Sequence[SpoolPlace]] | None = None
     bytes: int = 0
     records: int | None = None
     """Its records when the batch was planned. None: unknown."""
@@ -340,7 +340,7 @@ def read_task(task: ReadTask) -> Iterator[pa.RecordBatch]:
 
 def _spooled(ranges: Sequence[PlannedRange]) -> Mapping[Range, Sequence[Slice]]:
     """Map the spooled ranges, opening each file once: a large batch has hundreds of ranges."""
-    parts: dict[str, list[tuple[Range, Sequence[Place]]]] = {}
+    parts: dict[str, list[tuple[Range, Sequence[SpoolPlace]]]] = {}
     for each in ranges:
         if each.spooled is not None:
             path, places = each.spooled

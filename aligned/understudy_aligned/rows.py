@@ -104,7 +104,7 @@ def arrow_schema(options: RowOptions) -> pa.Schema:
     return pa.schema([*fields, *ours, ("merge_order", _MERGE_ORDER)])
 
 
-class Source(NamedTuple):
+class RecordSource(NamedTuple):
     """The partition from which the next `records` records come. `rank` is that of its topic."""
 
     place: TopicPartition
@@ -112,16 +112,16 @@ class Source(NamedTuple):
     records: int
 
 
-class Part(NamedTuple):
+class TimedRecords(NamedTuple):
     """Records (`ROW_SCHEMA`) with their effective times, source by source."""
 
-    sources: Sequence[Source]
+    sources: Sequence[RecordSource]
     records: pa.RecordBatch
     effective_ms: NDArray[np.int64]
 
 
 def output_rows(
-    parts: Sequence[Part], options: RowOptions, *, batch: int, stream_time_ms: int = NO_TIME_MS
+    parts: Sequence[TimedRecords], options: RowOptions, *, batch: int, stream_time_ms: int = NO_TIME_MS
 ) -> pa.RecordBatch:
     """Convert at least one part to one batch of rows, part by part. `stream_time` is null without a time."""
     rows = concat([part.records for part in parts])
@@ -227,7 +227,7 @@ class RangeRows:
         """The times at the last record so far."""
         self._aside: list[pa.RecordBatch] = []
 
-    def part(self, records: pa.RecordBatch) -> Part | None:
+    def part(self, records: pa.RecordBatch) -> TimedRecords | None:
         """Return records (`ROW_SCHEMA`) without their poison records; None if no record is left.
 
         Raises UndecodableError for a poison record that ends the query.
@@ -240,11 +240,11 @@ class RangeRows:
                 raise _undecodable_error(self.span, poison)
             if self._undecodable == "aside":
                 self._aside.append(poison)
-        return Part([self.source(rows.num_rows)], rows, effective_ms) if rows.num_rows else None
+        return TimedRecords([self.source(rows.num_rows)], rows, effective_ms) if rows.num_rows else None
 
-    def source(self, count: int) -> Source:
+    def source(self, count: int) -> RecordSource:
         """Return the source of the next `count` records: this range's partition."""
-        return Source(self.span.partition, self._rank, count)
+        return RecordSource(self.span.partition, self._rank, count)
 
     @property
     def dead_letters(self) -> pa.RecordBatch | None:
@@ -327,7 +327,7 @@ def _run(pieces: list[Piece], rows: int) -> _Run:
     return _Run(pieces, begin._replace(rows=rows).records)
 
 
-def _parts(runs: Sequence[_Run], options: RowOptions) -> Sequence[Part]:
+def _parts(runs: Sequence[_Run], options: RowOptions) -> Sequence[TimedRecords]:
     """Compute effective times: for all pieces at once if no record is poison and no timestamp is held back."""
     records = concat([run.records for run in runs])
     pieces = [piece for run in runs for piece in run.pieces]
@@ -341,7 +341,7 @@ def _parts(runs: Sequence[_Run], options: RowOptions) -> Sequence[Part]:
         begins_ms.append(effective_ms)
         rows.times = Times(max(partition_ms, last_ms), max(effective_ms, last_ms))
     sources = [rows.source(count) for (rows, _), count in zip(pieces, counts, strict=True)]
-    return [Part(sources, records, np.maximum(reached_ms, np.repeat(begins_ms, counts)))]
+    return [TimedRecords(sources, records, np.maximum(reached_ms, np.repeat(begins_ms, counts)))]
 
 
 def large_bytes(records: pa.RecordBatch) -> int:

@@ -64,7 +64,7 @@ class Outage(NamedTuple):
 
 
 @dataclass(slots=True)
-class _Server:
+class _BrokerState:
     name: str
     topics: Container[str]
     count_due_ms: float = float("-inf")
@@ -93,7 +93,7 @@ class SharedReadAhead:
         self._clock = clock
         self._options = options
         self._fetch_wait_ms = max(1, min(FETCH_WAIT_MS, options.lag_max_age_ms // 4))
-        self._servers = [_Server(config.server, config.topics) for config in options.inputs]
+        self._servers = [_BrokerState(config.server, config.topics) for config in options.inputs]
 
     def next_request(self, index: int) -> InputRequest | None:
         """Return the next request to server number `index`. None: there is nothing to do now."""
@@ -253,13 +253,13 @@ class SharedReadAhead:
             for lag in [ahead.lags.current(tp, now_ms)]
         }
 
-    def _is_starting(self, server: _Server) -> bool:
+    def _is_starting(self, server: _BrokerState) -> bool:
         ahead = self.ahead
         if not ahead.is_counted or server.has_answered:
             return not ahead.is_counted
         return any(tp.topic in server.topics and tp not in ahead.finished for tp in ahead.retained)
 
-    def _mark_reachable(self, server: _Server) -> None:
+    def _mark_reachable(self, server: _BrokerState) -> None:
         if server.away_since_ms is not None:
             server.away_since_ms = server.waits_since_ms = None
             log.info("an input is read again", extra={"action": "back", "server": server.name})

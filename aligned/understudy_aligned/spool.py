@@ -103,7 +103,7 @@ _REUSED = "reused"
 _WRITE_BYTES = 64 << 10
 
 
-class Place(NamedTuple):
+class SpoolPlace(NamedTuple):
     """Rows of a record batch in a file: the index of the batch, the first row, and how many they are."""
 
     batch: int
@@ -116,7 +116,7 @@ class SpoolFile:
     """A batch on disk: its path, the places of each part, and the poison records to write aside."""
 
     path: str
-    parts: tuple[tuple[Place, ...], ...]
+    parts: tuple[tuple[SpoolPlace, ...], ...]
     letters: tuple[DeadLetters, ...] = ()
 
 
@@ -238,11 +238,11 @@ class _Joined:
         self._held: list[pa.RecordBatch] = []
         self._rows = self._bytes = self._written = 0
 
-    def add(self, batch: pa.RecordBatch) -> Place:
+    def add(self, batch: pa.RecordBatch) -> SpoolPlace:
         size = large_bytes(batch) if self._most_rows else 0
         if self._rows + batch.num_rows > self._most_rows or self._bytes + size > COALESCE_BYTES:
             self.write()
-        place = Place(self._written, self._rows, batch.num_rows)
+        place = SpoolPlace(self._written, self._rows, batch.num_rows)
         self._held.append(batch)
         self._rows, self._bytes = self._rows + batch.num_rows, self._bytes + size
         return place
@@ -253,7 +253,7 @@ class _Joined:
             self._held, self._rows, self._bytes, self._written = [], 0, 0, self._written + 1
 
 
-def read_spool(path: str, parts: Sequence[Sequence[Place]]) -> list[list[Slice]]:
+def read_spool(path: str, parts: Sequence[Sequence[SpoolPlace]]) -> list[list[Slice]]:
     """Map the records of parts. Raises OSError or ArrowException if the file is gone or incomplete."""
     with pa.memory_map(path) as file, pa.ipc.open_file(file) as reader:
         found = {number: reader.get_batch(number) for number in {place.batch for places in parts for place in places}}

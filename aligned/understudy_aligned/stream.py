@@ -97,7 +97,7 @@ _STOP_S = 3.0
 
 
 @dataclass(frozen=True, slots=True)
-class _Ahead:
+class _FileAhead:
     """A file that was written ahead: its ranges, and the offset at which its batch ends."""
 
     ranges: Sequence[Range]
@@ -131,7 +131,7 @@ class SpoolAhead:
         self._stopping = threading.Event()
         self._current: SpoolFile | None = None
         """The file of the batch that Spark runs."""
-        self._next: _Ahead | None = None
+        self._next: _FileAhead | None = None
         self._thread: threading.Thread | None = None
 
     def file_of(self, batch: PlannedBatch) -> SpoolFile | None:
@@ -170,7 +170,7 @@ class SpoolAhead:
                 log.info("the next batch is not written ahead: %s", refusal, extra={"action": "spool-ahead"})
                 self._is_ahead = False
                 return
-            self._next = _Ahead([span for span, _ in settled.ranges], settled.end, file)
+            self._next = _FileAhead([span for span, _ in settled.ranges], settled.end, file)
 
     def stop(self) -> None:
         """End the thread. The spool stays. May be called again."""

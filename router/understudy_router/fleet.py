@@ -39,7 +39,7 @@ from understudy_shared.cluster.node_calls import NodeCallError
 from understudy_shared.cluster.without_bus import Remembered
 from understudy_shared.fleet.applications_file import require_id
 from understudy_shared.fleet.dispatching import Lifespan, not_known
-from understudy_shared.fleet.service import ApplicationReport, FleetService, State
+from understudy_shared.fleet.service import ApplicationReport, ApplicationState, FleetService
 from understudy_shared.http.edge import read_flag
 from understudy_shared.http.health import Status
 from understudy_shared.http.problems import Problem, ProblemError, ProblemType, problem_of
@@ -60,7 +60,7 @@ IDLE_AFTER_MS = 60_000
 
 
 @dataclass(slots=True)
-class Shared:
+class RouterProcess:
     """The parts of a process that all its applications share, also if there is only one."""
 
     settings: RouterSettings
@@ -80,7 +80,7 @@ class Shared:
 class HeldApplication:
     """A router and its routes. `heard` notes that it has nodes."""
 
-    def __init__(self, settings: RouterSettings, shared: Shared) -> None:
+    def __init__(self, settings: RouterSettings, shared: RouterProcess) -> None:
         """Make the parts; nothing is started. Raises UnderstudyError for unusable settings."""
         self.application_id = settings.application_id
         auth = settings.message_auth(self.application_id, sender=f"router {shared.host.host}:{shared.host.port}")
@@ -100,7 +100,7 @@ class HeldApplication:
         self._began_ms = self._heard_ms = self.router.now_ms()
         self.was_ready = False
         """Whether it was ready once."""
-        self._state = State.OPENING
+        self._state = ApplicationState.OPENING
         self._since_us = self._wall_us()
 
     def __repr__(self) -> str:
@@ -152,10 +152,10 @@ class HeldApplication:
         status, stores, lag = self.status(), self.router.watcher.catalogue.stores, self.app.admin.last_lag()
         reason = "; ".join([*status.reasons, *status.causes.values()]) or None
         is_new = not self.was_ready and self.router.now_ms() - self._began_ms <= HOLDS_UP_MS
-        waits = State.OPENING if is_new else State.WAITING
-        state = waits if status.reasons else State.SERVING
+        waits = ApplicationState.OPENING if is_new else ApplicationState.WAITING
+        state = waits if status.reasons else ApplicationState.SERVING
         if self.silent_ms > IDLE_AFTER_MS:
-            state, reason = State.IDLE, "no node of it is heard"
+            state, reason = ApplicationState.IDLE, "no node of it is heard"
         if state is not self._state:
             self._state, self._since_us = state, self._wall_us()
         return ApplicationReport(
@@ -412,7 +412,7 @@ class RouterFleet(FleetService[HeldApplication]):
 
     settings: RouterSettings
 
-    def __init__(self, settings: RouterSettings, shared: Shared) -> None:
+    def __init__(self, settings: RouterSettings, shared: RouterProcess) -> None:
         """Make the parts of the process. Raises SettingsError for unusable patterns."""
         self._shared = shared
         super().__init__("router", settings, shared.host, shared.access, shared.guard)

@@ -11,7 +11,7 @@ import contextlib
 import logging
 from collections.abc import Callable, Mapping
 
-from understudy_router.cluster.catalogue import Stores
+from understudy_router.cluster.catalogue import CatalogueStores
 from understudy_router.cluster.readiness import NeighbourApplications, bus_document, causes_of
 from understudy_router.cluster.tables import Tables
 from understudy_router.cluster.watching import ClusterWatcher, RouterMemory
@@ -32,7 +32,7 @@ from understudy_shared.base.words import HostInfo
 from understudy_shared.bus.base import Bus
 from understudy_shared.bus.gossip import Gossip
 from understudy_shared.bus.message_auth import MessageAuth
-from understudy_shared.cluster.node_calls import BadReplyError, NodeCallError, NodeCalls
+from understudy_shared.cluster.node_calls import BadNodeReplyError, NodeCallError, NodeCalls
 from understudy_shared.cluster.without_bus import Remembered, parse_seeds
 from understudy_shared.http.problems import Problem, ProblemError, ProblemType
 from understudy_shared.server.settings import HttpService
@@ -201,7 +201,7 @@ class Router(HttpService):
             reasons.append("no assignment is known yet")
         return reasons
 
-    def stores(self) -> Stores:
+    def stores(self) -> CatalogueStores:
         """Return the stores that can be read. Raises a not-initialised ProblemError while they are unknown."""
         stores = self.watcher.catalogue.stores
         if stores is None or self.tables.assignment is None:
@@ -224,7 +224,7 @@ class Router(HttpService):
         log.warning("asking %s to drain: %s", node_id, drain, extra={"action": "drain", "node": node_id})
         try:
             status, document = await self.nodes.drain(node.heartbeat.endpoint.host_info(), drain=drain)
-        except BadReplyError as error:
+        except BadNodeReplyError as error:
             fix = "Look at that node: it may be another service, or of another release"
             raise ProblemError(Problem(ProblemType.BAD_REPLY, error.what, error.where, fix)) from None
         except NodeCallError as error:

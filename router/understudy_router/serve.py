@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-from understudy_router.fleet import HeldApplication, RouterFleet, Shared, parse_patterns
+from understudy_router.fleet import HeldApplication, RouterFleet, RouterProcess, parse_patterns
 from understudy_router.router import Router
 from understudy_router.settings import RouterSettings
 from understudy_shared.base.clock import SystemClock
@@ -49,7 +49,7 @@ def main(settings: dict[str, object], started: Callable[[StartedRouter], None] |
     listener = bound_socket(parsed.host, parsed.port)
     host, guard = HostInfo(parsed.host, listener.getsockname()[1]), parsed.connection_guard()
     bus = RedisBus(parsed.redis_url)
-    shared = Shared(parsed, bus, access, guard, host, clock=SystemClock(), learns_within_ms=LEARNS_WITHIN_MS)
+    shared = RouterProcess(parsed, bus, access, guard, host, clock=SystemClock(), learns_within_ms=LEARNS_WITHIN_MS)
     app: App
     served: StartedRouter
     if parsed.applications:

@@ -14,9 +14,9 @@ from understudy_shared.bus.messages import (
     Assignment,
     Catalogue,
     CommitHint,
-    Endpoint,
     Farewell,
     Message,
+    NodeEndpoint,
     ResultColumn,
 )
 
@@ -46,7 +46,7 @@ ASSIGNMENT = Assignment(
     lineage="l1",
     partitions=2,
     tasks={"0_0": AssignedTask(active="n1", standbys=("n2",)), "0_1": AssignedTask(active="n2", warmups=("n1",))},
-    members={"n1": Endpoint(host="127.0.0.1", port=7101), "n2": Endpoint(host="::1", port=7102)},
+    members={"n1": NodeEndpoint(host="127.0.0.1", port=7101), "n2": NodeEndpoint(host="::1", port=7102)},
     draining=["n2"],
 )
 HEARTBEAT = heartbeat(

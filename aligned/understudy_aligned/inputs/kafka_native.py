@@ -25,7 +25,7 @@ import pyarrow as pa
 from confluent_kafka import KafkaError
 from numpy.typing import NDArray
 
-from understudy_aligned.inputs.kafka_rows import MOST_COLUMN_BYTES, Columns, Event
+from understudy_aligned.inputs.kafka_rows import MOST_COLUMN_BYTES, Event, RecordColumns
 from understudy_aligned.inputs.records import TopicPartition
 
 log = logging.getLogger(__name__)
@@ -100,7 +100,7 @@ def _rounded(size: int) -> int:
     return -(-size // step) * step
 
 
-Taken = tuple[Sequence[Columns], Sequence[Event], int]
+Taken = tuple[Sequence[RecordColumns], Sequence[Event], int]
 """The result of one call: records, events, and the number of both."""
 
 
@@ -130,7 +130,7 @@ class _Event(ctypes.Structure):
     )
 
 
-class _Columns(ctypes.Structure):
+class _NativeColumns(ctypes.Structure):
     _fields_ = tuple(
         (name, ctypes.c_void_p)
         for name in (
@@ -167,7 +167,7 @@ def native_library() -> ctypes.CDLL | None:
         "take": (number, [reader, number, number, ctypes.c_int64]),
         "groups": (number, [reader, ctypes.POINTER(ctypes.POINTER(_Group))]),
         "events": (number, [reader, ctypes.POINTER(ctypes.POINTER(_Event))]),
-        "fill": (number, [reader, number, number, ctypes.POINTER(_Columns)]),
+        "fill": (number, [reader, number, number, ctypes.POINTER(_NativeColumns)]),
     }
     for name, (result, arguments) in signatures.items():
         function = getattr(library, f"understudy_{name}")
@@ -228,7 +228,7 @@ class NativeRecords:
             partition = TopicPartition((each.topic or b"").decode(), max(0, each.partition))
             yield Event(partition, KafkaError(each.error, text), each.offset if each.offset >= 0 else None)
 
-    def _columns(self, groups: Sequence[_Group]) -> Iterator[Columns]:
+    def _columns(self, groups: Sequence[_Group]) -> Iterator[RecordColumns]:
         """Copy all groups into the same columns, unless they are too large for that."""
         first, size = 0, 0
         for number, group in enumerate(groups):
@@ -240,7 +240,7 @@ class NativeRecords:
         if groups:
             yield self._joined(groups[first:], first)
 
-    def _joined(self, groups: Sequence[_Group], first: int) -> Columns:
+    def _joined(self, groups: Sequence[_Group], first: int) -> RecordColumns:
         parts = [(TopicPartition(group.topic.decode(), group.partition), group.count) for group in groups]
         count = sum(group.count for group in groups)
         offsets, timestamps = np.empty((2, count), np.int64)
@@ -253,7 +253,7 @@ class NativeRecords:
                 ([group.null_values for group in groups], [group.value_bytes for group in groups]),
             )
         )
-        target = _Columns(
+        target = _NativeColumns(
             offsets.ctypes.data,
             timestamps.ctypes.data,
             None if headers_bytes is None else headers_bytes.ctypes.data,
@@ -268,7 +268,7 @@ class NativeRecords:
         filled = self._library.understudy_fill(self._reader, first, first + len(groups), ctypes.byref(target))
         if filled != count:
             raise RuntimeError(f"{filled} of {count} records were copied")
-        return Columns(parts, offsets, timestamps, types, keys.array(), values.array(), headers_bytes)
+        return RecordColumns(parts, offsets, timestamps, types, keys.array(), values.array(), headers_bytes)
 
 
 class _Binaries:

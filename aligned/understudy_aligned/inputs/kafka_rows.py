@@ -44,7 +44,7 @@ class Event(NamedTuple):
         return self.error.code()
 
 
-class Columns(NamedTuple):
+class RecordColumns(NamedTuple):
     """Records as columns: one partition after the other, each in log order. `headers_bytes` is None if there are no
     headers.
     """
@@ -105,7 +105,7 @@ def to_chunks(
     headers: list[Any] = list(map(Message.headers, messages))
     any_headers = headers.count(None) < len(headers)
     types, times = _timestamps(messages)
-    columns = Columns(
+    columns = RecordColumns(
         [(partition, len(some)) for partition, some in found.items()],
         np.fromiter(map(Message.offset, messages), np.int64, len(messages)),
         times,
@@ -121,12 +121,12 @@ def to_chunks(
     )
 
 
-def chunks_of(columns: Columns) -> Sequence[Chunk]:
+def chunks_of(columns: RecordColumns) -> Sequence[Chunk]:
     """Make chunks whose timestamps are the records' own, and which have no headers."""
     return _chunks(columns, _record_times_ms(columns.timestamps), None)
 
 
-def _chunks(columns: Columns, times_ms: pa.Int64Array, headers: pa.ListArray | None) -> Sequence[Chunk]:
+def _chunks(columns: RecordColumns, times_ms: pa.Int64Array, headers: pa.ListArray | None) -> Sequence[Chunk]:
     """Make a chunk for each partition: a view of its part of the columns."""
     offsets = numbers(columns.offsets)
     arrays = [
@@ -169,7 +169,9 @@ def _timestamps(messages: Sequence[Message]) -> tuple[NDArray[np.int32], NDArray
     return found[::2].astype(np.int32) - 1, found[1::2]
 
 
-def _times_ms(columns: Columns, headers: list[Any], values: list[bytes | None], rules: TimestampRules) -> pa.Int64Array:
+def _times_ms(
+    columns: RecordColumns, headers: list[Any], values: list[bytes | None], rules: TimestampRules
+) -> pa.Int64Array:
     found, end = [], 0
     for rule, parts in groupby(columns.parts, lambda part: rules.of(part[0].topic)):
         begin, end = end, end + sum(count for _, count in parts)

@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 
 import orjson
 
-from understudy.calls.http_client import ServerProblemError
+from understudy.calls.http_client import ReportedProblemError
 from understudy.typed.frames import CutError, arrow_records, require_rows, said_by
 from understudy_shared.base.errors import UnderstudyError
 
@@ -28,12 +28,12 @@ _MAY_PASS: Final = (HTTPStatus.TOO_MANY_REQUESTS, *range(HTTPStatus.BAD_GATEWAY,
 
 def may_pass(error: UnderstudyError) -> bool:
     """Whether a stream that ended by an error may be resumed: it was cut, or its server says so."""
-    if isinstance(error, ServerProblemError):
+    if isinstance(error, ReportedProblemError):
         return orjson.loads(error.body).get("status") in _MAY_PASS
     return isinstance(error, CutError)
 
 
-class Piece(NamedTuple):
+class ExportPiece(NamedTuple):
     """Some rows. `cursor` is the place after them; None if it is unknown."""
 
     content: Any
@@ -42,11 +42,11 @@ class Piece(NamedTuple):
     cursor: str | None
 
 
-ReadStream = Callable[[BufferedIOBase], Iterator[Piece]]
+ReadStream = Callable[[BufferedIOBase], Iterator[ExportPiece]]
 """A function that yields the pieces of a stream. Raises CutError, and ServerProblemError where the server says why."""
 
 
-def read_ndjson(body: BufferedIOBase) -> Iterator[Piece]:
+def read_ndjson(body: BufferedIOBase) -> Iterator[ExportPiece]:
     """Yield lines with the JSON of a row each."""
     held: list[bytes] = []
     rows, size_bytes, total = 0, 0, 0
@@ -61,27 +61,27 @@ def read_ndjson(body: BufferedIOBase) -> Iterator[Piece]:
         else:
             said = said_by(line)
         if "error" in said:
-            raise ServerProblemError(said["error"], orjson.dumps(said["error"]))
+            raise ReportedProblemError(said["error"], orjson.dumps(said["error"]))
         total += rows
         if "end" in said:
             require_rows(total, said["end"])
-        yield Piece(b"".join([row + b"\n" for row in held]), rows, size_bytes, said.get("cursor"))
+        yield ExportPiece(b"".join([row + b"\n" for row in held]), rows, size_bytes, said.get("cursor"))
         held, rows, size_bytes = [], 0, 0
         if "end" in said:
             return
     raise CutError("the stream has no end record")
 
 
-def read_csv(body: BufferedIOBase) -> Iterator[Piece]:
+def read_csv(body: BufferedIOBase) -> Iterator[ExportPiece]:
     """Yield lines of CSV, the names first, without the comment at the end."""
-    tail, counting = b"", _Lines()
+    tail, counting = b"", _CsvLines()
     cut: CutError | None = None
     try:
         for data in _pieces(body):
             tail += data
             if len(tail) > MAX_TAIL_BYTES:
                 done, tail = tail[:-MAX_TAIL_BYTES], tail[-MAX_TAIL_BYTES:]
-                yield Piece(done, counting.add(done), len(done), None)
+                yield ExportPiece(done, counting.add(done), len(done), None)
     except CutError as error:
         cut = error
     at = tail.rfind(b"\n", 0, -1) + 1
@@ -90,13 +90,13 @@ def read_csv(body: BufferedIOBase) -> Iterator[Piece]:
         raise cut or CutError("the stream has no end record")
     kind, _, json = last[2:].partition(b" ")
     if kind == b"error":
-        raise ServerProblemError(said_by(json), json)
+        raise ReportedProblemError(said_by(json), json)
     rows = counting.add(rest)
     require_rows(counting.lines - 1, said_by(json))
-    yield Piece(rest, rows, len(rest), None)
+    yield ExportPiece(rest, rows, len(rest), None)
 
 
-def read_arrow(body: BufferedIOBase) -> Iterator[Piece]:
+def read_arrow(body: BufferedIOBase) -> Iterator[ExportPiece]:
     """Yield lists of record batches."""
     import pyarrow as pa  # noqa: PLC0415
 
@@ -104,7 +104,7 @@ def read_arrow(body: BufferedIOBase) -> Iterator[Piece]:
     rows, total = 0, 0
     for batch, said in arrow_records(pa.PythonFile(body, "r")):
         if "error" in said:
-            raise ServerProblemError(said["error"], orjson.dumps(said["error"]))
+            raise ReportedProblemError(said["error"], orjson.dumps(said["error"]))
         held.append(batch)
         rows += batch.num_rows
         size_bytes = sum(each.nbytes for each in held)
@@ -113,11 +113,11 @@ def read_arrow(body: BufferedIOBase) -> Iterator[Piece]:
         total += rows
         if "end" in said:
             require_rows(total, said["end"])
-        yield Piece(held, rows, size_bytes, said.get("cursor"))
+        yield ExportPiece(held, rows, size_bytes, said.get("cursor"))
         held, rows = [], 0
 
 
-class _Lines:
+class _CsvLines:
     """The number of lines of CSV: a line break in quotes is in a line."""
 
     def __init__(self) -> None:

@@ -110,7 +110,7 @@ _NOT_THE_CALLERS_FAULT = {401, 403, 409, 410, 421, 429}
 """Statuses below 500 that do not blame the request: the same request may work later or at another server."""
 
 
-class ServerProblemError(CommandError):
+class ReportedProblemError(CommandError):
     """A problem that the server sent; `body` is its JSON as it came, `slug` its type."""
 
     def __init__(self, problem: Mapping[str, Any], body: bytes) -> None:
@@ -132,7 +132,7 @@ class Streamed(NamedTuple):
     body: io.BufferedIOBase
 
 
-class Server:
+class RemoteServer:
     """The nodes or routers at `url`, with commas between several; `http://` may be left out. Calls show the key of the
     environment. Each server is asked once in a call: scripts that try again decide so themselves.
     """
@@ -152,7 +152,7 @@ class Server:
         self.state = state if application is None else _within(state, application)
         self.driver = Driver(self.state, _transport(endpoints, is_own=is_own))
 
-    def __enter__(self) -> Server:
+    def __enter__(self) -> RemoteServer:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -166,7 +166,7 @@ class Server:
         """Return the report of one application; the overview of all where a router of a fleet is asked for it."""
         try:
             return self.get(path)
-        except ServerProblemError as problem:
+        except ReportedProblemError as problem:
             if problem.slug != "unknown-path":
                 raise
             try:
@@ -269,7 +269,7 @@ def command_error(error: UnderstudyError, url: str, limit_s: float) -> CommandEr
     """Return the error of a command for an error of the client, which was asked at `url` within a time."""
     match error:
         case errors.ServerProblemError():
-            return ServerProblemError(error.problem, error.body)
+            return ReportedProblemError(error.problem, error.body)
         case errors.DeadlineError():
             what, fix = f"there was no answer within {limit_s:g} s", "Try again, or wait longer with --timeout-s"
         case errors.UnreachableError() if not isinstance(error, errors.WrongKeyError):

@@ -7,8 +7,8 @@ from typing import Any
 
 import orjson
 
-from understudy.calls.http_client import Server
-from understudy.client.core.reader import Reader, StoreReader
+from understudy.calls.http_client import RemoteServer
+from understudy.client.core.reader import BoundStore, Reader
 from understudy.client.core.values import are_plain, exact_text, key_form, parts_of
 from understudy.terminal.exits import CommandError, ExitCode
 
@@ -16,10 +16,10 @@ from understudy.terminal.exits import CommandError, ExitCode
 class KeyCall:
     """The call of a command about one key of a store: `lookup`, `metadata`, `windows` or `history`."""
 
-    def __init__(self, server: Server, store: str, action: str, key: Sequence[str] | str) -> None:
+    def __init__(self, server: RemoteServer, store: str, action: str, key: Sequence[str] | str) -> None:
         """Prepare the call. `key` are words, a word for each column, or a JSON text. Raises CommandError."""
         self._server, self._action = server, action
-        self._store = StoreReader(Reader(server.state), store)
+        self._store = BoundStore(Reader(server.state), store)
         if isinstance(key, str):
             self._parts = parts_of(orjson.loads(key))
             self._path, self._named = f"{self._store.path}/{action}", {"key": exact_text(key)}
@@ -36,7 +36,7 @@ class KeyCall:
 
 
 def check_key(
-    server: Server, store: StoreReader, parts: Sequence[Any], answer: Mapping[str, Any], action: str = "lookup"
+    server: RemoteServer, store: BoundStore, parts: Sequence[Any], answer: Mapping[str, Any], action: str = "lookup"
 ) -> None:
     """Raise CommandError for the answer of another key."""
     server.take(lambda until_s: store.check_key(parts, answer.get("key"), until_s, action))

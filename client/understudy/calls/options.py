@@ -11,7 +11,7 @@ import click
 import orjson
 
 from understudy.calls.credentials import trust_options
-from understudy.calls.http_client import Server, ServerProblemError
+from understudy.calls.http_client import RemoteServer, ReportedProblemError
 from understudy.terminal.console import Page, print_json, print_report
 from understudy.terminal.exits import CommandError, ExitCode
 from understudy_shared.base.texts import printable
@@ -35,12 +35,12 @@ class ServerOptions(NamedTuple):
     """The application of a fleet; None: the server's only one, or the only one with the store."""
 
     @contextmanager
-    def server(self) -> Iterator[Server]:
+    def server(self) -> Iterator[RemoteServer]:
         """Give the server. With --json, print a problem as it came; its error goes to stderr all the same."""
-        with Server(self.url, timeout_s=self.timeout_s, application=self.application) as server:
+        with RemoteServer(self.url, timeout_s=self.timeout_s, application=self.application) as server:
             try:
                 yield server
-            except ServerProblemError as problem:
+            except ReportedProblemError as problem:
                 if self.as_json:
                     print_json(problem.body)
                 raise

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from understudy.calls.http_client import Server, path_segment
+from understudy.calls.http_client import RemoteServer, path_segment
 from understudy.typed.columns import StoreEntry, read_entry
 from understudy_shared.questions.scan.question import MAX_SCAN_ROWS
 
@@ -43,6 +43,6 @@ def pages(
         asked[place[0]] = page[place[1]]
 
 
-def entry_of(server: Server, store: str) -> StoreEntry:
+def entry_of(server: RemoteServer, store: str) -> StoreEntry:
     """Ask for the columns of a store."""
     return read_entry(orjson.loads(server.get(f"/v1/stores/{path_segment(store)}")))

@@ -25,11 +25,11 @@ from understudy.client.core.exchange import (
     Together,
     Wait,
 )
-from understudy.client.core.reader import Reader, StoreReader
-from understudy.client.core.scans import HistoryRange, Question
+from understudy.client.core.reader import BoundStore, Reader
+from understudy.client.core.scans import HistorySpan, Question
 from understudy.client.core.state import ClientState, Duration, Routing, client_state
 from understudy.client.core.streaming import Streaming
-from understudy.client.core.values import Bounds, CountQuestion, ScanQuestion, Since, SnapshotBounds, WindowQuestion
+from understudy.client.core.values import Bounds, CountQuestion, RowsQuestion, Since, SnapshotBounds, WindowQuestion
 from understudy.client.core.watches import Watching, WatchOptions, WatchQuestion
 from understudy.client.credentials import trust
 from understudy.client.pages import Count, KeyVersion, Page, Reads, Row, Window
@@ -174,7 +174,7 @@ M = TypeVar("M")
 class AsyncStore(Generic[V]):
     """A store, and the calls that read it. `AsyncClient.store` makes it."""
 
-    def __init__(self, driver: AsyncDriver, store: StoreReader) -> None:
+    def __init__(self, driver: AsyncDriver, store: BoundStore) -> None:
         self._driver, self._store = driver, store
 
     def __repr__(self) -> str:
@@ -200,17 +200,17 @@ class AsyncStore(Generic[V]):
         """Describe the store: its columns, its kind, its lineage."""
         return await self._driver.run(lookups.info(self._store, self._driver.state.deadline_s(timeout)))
 
-    def scan(self, *, timeout: Duration | None = None, **question: Unpack[ScanQuestion]) -> AsyncScan[V]:
+    def scan(self, *, timeout: Duration | None = None, **question: Unpack[RowsQuestion]) -> AsyncScan[V]:
         """Iterate over rows, all of one version, or over the first `limit` of them; or take them as a table. `timeout`
         is for each page.
         """
         return AsyncScan(self._driver, Question(self._store, "scan", question), timeout)
 
     def top(
-        self, n: int, *, by: str, timeout: Duration | None = None, **question: Unpack[ScanQuestion]
+        self, n: int, *, by: str, timeout: Duration | None = None, **question: Unpack[RowsQuestion]
     ) -> AsyncScan[V]:
         """Iterate over the `n` rows with the greatest values of a column, the greatest first."""
-        asked: ScanQuestion = {**question, "order": by, "reverse": True, "limit": n}
+        asked: RowsQuestion = {**question, "order": by, "reverse": True, "limit": n}
         return self.scan(timeout=timeout, **asked)
 
     async def count(
@@ -236,7 +236,7 @@ class AsyncStore(Generic[V]):
         timeout: Duration | None = None,
     ) -> AsyncIterator[KeyVersion[V]]:
         """Iterate over the versions that changed a key, both ends inclusive, the oldest first."""
-        asked = HistoryRange(self._store, key, last, include_expired=include_expired)
+        asked = HistorySpan(self._store, key, last, include_expired=include_expired)
         while True:
             deadline_s = self._driver.state.deadline_s(timeout, is_scan=True)
             versions, following = await self._driver.run(asked.page(first, deadline_s))
@@ -361,7 +361,7 @@ class AsyncView:
 
     def store(self, name: str, *, key: type | None = None, value: type[Any] | None = None) -> AsyncStore[Any]:
         """Return the store of that name. `key` and `value` are models, as `understudy types` prints them."""
-        return AsyncStore(self._driver, StoreReader(self._reader, name, key=key, value=value))
+        return AsyncStore(self._driver, BoundStore(self._reader, name, key=key, value=value))
 
     async def read(
         self, keys: Mapping[str, Sequence[Any]], *, timeout: Duration | None = None, **bounds: Unpack[Bounds]

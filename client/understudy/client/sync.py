@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, Unpack, overload
 from understudy.client.core import lookups, scans
 from understudy.client.core.changes import ChangesOptions, ChangesQuestion, ReadingChanges
 from understudy.client.core.exchange import Steps
-from understudy.client.core.reader import Reader, StoreReader
-from understudy.client.core.scans import HistoryRange, Question
+from understudy.client.core.reader import BoundStore, Reader
+from understudy.client.core.scans import HistorySpan, Question
 from understudy.client.core.state import Duration, Routing, client_state
-from understudy.client.core.values import Bounds, CountQuestion, ScanQuestion, Since, SnapshotBounds, WindowQuestion
+from understudy.client.core.values import Bounds, CountQuestion, RowsQuestion, Since, SnapshotBounds, WindowQuestion
 from understudy.client.core.watches import Watching, WatchOptions, WatchQuestion
 from understudy.client.credentials import trust
 from understudy.client.driver import Changes, Driver, Watch
@@ -39,7 +39,7 @@ M = TypeVar("M")
 class Store(Generic[V]):
     """A store, and the calls that read it. `Client.store` makes it."""
 
-    def __init__(self, driver: Driver, store: StoreReader) -> None:
+    def __init__(self, driver: Driver, store: BoundStore) -> None:
         self._driver, self._store = driver, store
         self.driver, self.reader = driver, store  # for modules that add calls of their own, as SQL does
 
@@ -66,15 +66,15 @@ class Store(Generic[V]):
         """Describe the store: its columns, its kind, its lineage."""
         return self._driver.run(lookups.info(self._store, self._driver.state.deadline_s(timeout)))
 
-    def scan(self, *, timeout: Duration | None = None, **question: Unpack[ScanQuestion]) -> Scan[V]:
+    def scan(self, *, timeout: Duration | None = None, **question: Unpack[RowsQuestion]) -> Scan[V]:
         """Iterate over rows, all of one version, or over the first `limit` of them; or take them as a table. `timeout`
         is for each page.
         """
         return Scan(self._driver, Question(self._store, "scan", question), timeout)
 
-    def top(self, n: int, *, by: str, timeout: Duration | None = None, **question: Unpack[ScanQuestion]) -> Scan[V]:
+    def top(self, n: int, *, by: str, timeout: Duration | None = None, **question: Unpack[RowsQuestion]) -> Scan[V]:
         """Iterate over the `n` rows with the greatest values of a column, the greatest first."""
-        asked: ScanQuestion = {**question, "order": by, "reverse": True, "limit": n}
+        asked: RowsQuestion = {**question, "order": by, "reverse": True, "limit": n}
         return self.scan(timeout=timeout, **asked)
 
     def count(
@@ -100,7 +100,7 @@ class Store(Generic[V]):
         timeout: Duration | None = None,
     ) -> Iterator[KeyVersion[V]]:
         """Iterate over the versions that changed a key, both ends inclusive, the oldest first."""
-        asked = HistoryRange(self._store, key, last, include_expired=include_expired)
+        asked = HistorySpan(self._store, key, last, include_expired=include_expired)
         while True:
             deadline_s = self._driver.state.deadline_s(timeout, is_scan=True)
             versions, following = self._driver.run(asked.page(first, deadline_s))
@@ -223,7 +223,7 @@ class View:
 
     def store(self, name: str, *, key: type | None = None, value: type[Any] | None = None) -> Store[Any]:
         """Return the store of that name. `key` and `value` are models, as `understudy types` prints them."""
-        return Store(self._driver, StoreReader(self._reader, name, key=key, value=value))
+        return Store(self._driver, BoundStore(self._reader, name, key=key, value=value))
 
     def read(
         self, keys: Mapping[str, Sequence[Any]], *, timeout: Duration | None = None, **bounds: Unpack[Bounds]

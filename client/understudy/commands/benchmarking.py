@@ -158,7 +158,7 @@ def _short(value: float) -> str:
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
-class Load:
+class LoadRun:
     """One run against one server. `counts` may be read at any time."""
 
     def __init__(
@@ -182,8 +182,8 @@ class Load:
         self._rate = rate
         self._timeout_s = timeout_s
         self._tls = tls
-        self._open: set[_Connection] = set()
-        self._idle: deque[_Connection] = deque()
+        self._open: set[_LookupConnection] = set()
+        self._idle: deque[_LookupConnection] = deque()
         self._due_s: deque[float] = deque()
         self._reopening: set[asyncio.Task[None]] = set()
         self._ends = False
@@ -214,7 +214,7 @@ class Load:
 
     async def _connect(self) -> None:
         loop = asyncio.get_running_loop()
-        opening = loop.create_connection(lambda: _Connection(self), *self._place, ssl=self._tls)
+        opening = loop.create_connection(lambda: _LookupConnection(self), *self._place, ssl=self._tls)
         await asyncio.wait_for(opening, self._timeout_s)
 
     async def _reopen(self) -> None:
@@ -235,7 +235,7 @@ class Load:
 
     # ---- a connection's side
 
-    def ready(self, connection: _Connection, now_s: float) -> None:
+    def ready(self, connection: _LookupConnection, now_s: float) -> None:
         """Use a connection that was opened, or has its answer."""
         self._open.add(connection)
         if self._ends:
@@ -246,7 +246,7 @@ class Load:
             self._idle.append(connection)
             self._send_due()
 
-    def lost(self, connection: _Connection, why: str | None) -> None:
+    def lost(self, connection: _LookupConnection, why: str | None) -> None:
         """Count a closed connection; `why` is the outcome of its lookup, None without one in flight."""
         self._open.discard(connection)
         if self._ends:
@@ -258,10 +258,10 @@ class Load:
         task.add_done_callback(self._reopening.discard)
 
 
-class _Connection(asyncio.Protocol):
+class _LookupConnection(asyncio.Protocol):
     """A connection with one lookup at a time."""
 
-    def __init__(self, load: Load) -> None:
+    def __init__(self, load: LoadRun) -> None:
         self.is_open = False
         self._load = load
         self._read = b""
@@ -373,7 +373,7 @@ def bench(
     requests = [
         f"GET {place.prefix}{target} HTTP/1.1\r\nhost: {place.authority}\r\n{shown}\r\n".encode() for target in targets
     ]
-    load = Load(
+    load = LoadRun(
         place.host,
         place.port,
         requests,
@@ -407,7 +407,7 @@ def keys_of(lines: BinaryIO) -> Sequence[str]:
     return keys
 
 
-async def _run(load: Load, seconds: float, url: str) -> float:
+async def _run(load: LoadRun, seconds: float, url: str) -> float:
     """Drive the load; on a terminal, show how far it is."""
     shown = asyncio.get_running_loop().create_task(_show(load, seconds)) if sys.stderr.isatty() else None
     try:
@@ -422,7 +422,7 @@ async def _run(load: Load, seconds: float, url: str) -> float:
                 await shown
 
 
-async def _show(load: Load, seconds: float) -> None:
+async def _show(load: LoadRun, seconds: float) -> None:
     def so_far(_: int | None) -> str:
         return f"{load.counts.latency_ms.total:,} lookups"
 

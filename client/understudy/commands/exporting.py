@@ -11,14 +11,14 @@ import click
 import orjson
 
 from understudy.calls.export_streams import (
-    Piece,
+    ExportPiece,
     ReadStream,
     may_pass,
     read_arrow,
     read_csv,
     read_ndjson,
 )
-from understudy.calls.http_client import Server, path_segment
+from understudy.calls.http_client import RemoteServer, path_segment
 from understudy.calls.options import (
     ServerOptions,
     bound_options,
@@ -119,7 +119,7 @@ class _Export:
 
     def __init__(  # noqa: PLR0917  # what is asked, and where it goes
         self,
-        server: Server,
+        server: RemoteServer,
         store: str,
         question: dict[str, Any],
         read: ReadStream,
@@ -226,7 +226,7 @@ class ExportProgress:
     def restart(self) -> None:
         self.rows, self._size_bytes = 0, 0
 
-    def add(self, piece: Piece) -> None:
+    def add(self, piece: ExportPiece) -> None:
         """Show that some rows came."""
         self.rows += piece.rows
         self._size_bytes += piece.size_bytes

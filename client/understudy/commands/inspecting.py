@@ -7,7 +7,7 @@ from typing import Any
 import click
 import orjson
 
-from understudy.calls.http_client import Server, path_segment
+from understudy.calls.http_client import RemoteServer, path_segment
 from understudy.calls.options import ServerOptions, server_options
 from understudy.terminal.console import FieldList, Page, print_json, watch_pages
 from understudy.terminal.exits import EXIT_CODES_HELP
@@ -102,7 +102,7 @@ def lag(
         watch_pages(fetch, lambda body: page(orjson.loads(body)), every_s=every_s, as_json=options.as_json)
 
 
-def with_health(body: bytes, server: Server) -> bytes:
+def with_health(body: bytes, server: RemoteServer) -> bytes:
     """Add its health to a router's report; leave it out of a node's, and for callers who may not see it."""
     report = orjson.loads(body)
     if "nodes" not in report:

@@ -19,7 +19,7 @@ import click
 import orjson
 
 from understudy.calls.credentials import trust_options
-from understudy.calls.http_client import Server, ServerProblemError
+from understudy.calls.http_client import RemoteServer, ReportedProblemError
 from understudy.calls.options import DEFAULT_TIMEOUT_S, application_option
 from understudy.services.running import use_config_file
 from understudy.services.settings import FLAGS_OF, InForce, given_settings, in_force, setting_options, unknown_variables
@@ -247,7 +247,7 @@ def _of_server(url: str, timeout_s: float, application: str | None) -> Report:
     findings: list[dict[str, str]] = []
     if application is not None:
         report["application"] = application
-    with Server(url, timeout_s=timeout_s, application=application) as server:
+    with RemoteServer(url, timeout_s=timeout_s, application=application) as server:
         server.get("/livez")
         reasons = server.not_ready()
         report["ready"] = not reasons
@@ -322,11 +322,11 @@ def _scattered(stores: Sequence[str]) -> dict[str, str]:
     return {"state": "hint", "what": what, "fix": fix}
 
 
-def _asked(server: Server, path: str, what: str, findings: list[dict[str, str]]) -> Report | None:
+def _asked(server: RemoteServer, path: str, what: str, findings: list[dict[str, str]]) -> Report | None:
     """Fetch a document; None with a finding if the server refuses, an empty one if it lacks the path."""
     try:
         document: Report = orjson.loads(server.get(path))
-    except ServerProblemError as problem:
+    except ReportedProblemError as problem:
         if problem.slug == "unknown-path":
             return {}
         findings.append(_wrong(f"it does not show its {what}: {problem.what}", problem.fix))

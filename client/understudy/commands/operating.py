@@ -14,7 +14,7 @@ from typing import Any
 import click
 import orjson
 
-from understudy.calls.http_client import Server, path_segment
+from understudy.calls.http_client import RemoteServer, path_segment
 from understudy.calls.options import ServerOptions, server_options
 from understudy.terminal.console import Lines, print_json, print_lines
 from understudy.terminal.exits import EXIT_CODES_HELP, CommandError, ExitCode
@@ -99,7 +99,7 @@ def safe_to_stop(node_id: str, *, within_s: float, options: ServerOptions) -> No
         raise CommandError(f"{printable(node_id)} is not safe to stop", fix=fix, exit_code=ExitCode.REFUSED)
 
 
-def _asked_until_yes(server: Server, path: str, *, within_s: float) -> bytes:
+def _asked_until_yes(server: RemoteServer, path: str, *, within_s: float) -> bytes:
     """Return the first yes, else the last answer. Raises CommandError when the last request got no answer."""
     until_s = time.monotonic() + within_s
     while True:
@@ -255,7 +255,7 @@ class _Application:
     bus_fault: str = ""
     empty_since: float | None = None
 
-    def look(self, server: Server, node_id: str) -> bool:
+    def look(self, server: RemoteServer, node_id: str) -> bool:
         """Ask for a report. Return whether the node can be stopped for this application."""
         report = orjson.loads(server.get(self.path))
         members: Sequence[Mapping[str, Any]] = report.get("nodes", [])
@@ -283,7 +283,7 @@ def _reports_of(answer: Mapping[str, Any]) -> list[_Application]:
 
 
 def _wait_until_empty(
-    server: Server, node_id: str, applications: list[_Application], *, within_s: float, as_json: bool
+    server: RemoteServer, node_id: str, applications: list[_Application], *, within_s: float, as_json: bool
 ) -> None:
     deadline, last, shown = time.monotonic() + within_s, "", printable(node_id)
     while True:
@@ -317,7 +317,7 @@ def _wait_until_empty(
 
 
 def _not_empty_yet(
-    server: Server, node_id: str, applications: list[_Application], deadline: float
+    server: RemoteServer, node_id: str, applications: list[_Application], deadline: float
 ) -> list[_Application]:
     """Return the applications in which the node still has tasks. Without an answer, ask again: a router may restart,
     and the drain continues. Raises the CommandError at the deadline.

@@ -10,7 +10,7 @@ from typing import Any
 import click
 import orjson
 
-from understudy.calls.http_client import Server, ServerProblemError, problem_exit_code
+from understudy.calls.http_client import RemoteServer, ReportedProblemError, problem_exit_code
 from understudy.calls.keyed import KeyCall, check_key, checked_json
 from understudy.calls.options import (
     Command,
@@ -22,7 +22,7 @@ from understudy.calls.options import (
     server_options,
     wait_ms_of,
 )
-from understudy.client.core.reader import Reader, StoreReader
+from understudy.client.core.reader import BoundStore, Reader
 from understudy.client.core.values import parts_of
 from understudy.terminal.console import print_json, print_page
 from understudy.terminal.exits import EXIT_CODES_HELP, CommandError, ExitCode
@@ -221,7 +221,7 @@ def _look_up_many(
 ) -> None:
     worst = ExitCode.OK
     with options.server() as server:
-        reader = StoreReader(Reader(server.state), store)
+        reader = BoundStore(Reader(server.state), store)
         for chunk, error in chunks(keys, MAX_BATCH_KEYS):
             if chunk:
                 answers = _ask(server, reader, chunk, bounds, longs)
@@ -237,7 +237,7 @@ def _look_up_many(
 
 
 def _ask(
-    server: Server, store: StoreReader, chunk: Sequence[str], bounds: dict[str, Any], longs: str | None
+    server: RemoteServer, store: BoundStore, chunk: Sequence[str], bounds: dict[str, Any], longs: str | None
 ) -> list[dict[str, Any]]:
     content = b'{"keys":[%b],"bounds":%b}' % (",".join(chunk).encode(), orjson.dumps(bounds))
     parameters = as_parameters(given_bounds({"compact": True, "longs": longs}))
@@ -280,7 +280,7 @@ def explain(
         call = KeyCall(server, store, "metadata", asked)
         try:
             body = call.get(as_parameters(given_bounds(bounds)))
-        except ServerProblemError as problem:
+        except ReportedProblemError as problem:
             if problem.slug == "unknown-path":
                 raise _not_a_router(options.url) from None
             raise

@@ -8,7 +8,7 @@ from typing import Any
 import click
 import orjson
 
-from understudy.calls.http_client import Server, path_segment
+from understudy.calls.http_client import RemoteServer, path_segment
 from understudy.calls.keyed import KeyCall, words_or_json
 from understudy.calls.options import (
     ServerOptions,
@@ -104,7 +104,7 @@ def _print_pages(found: Iterable[Listed], output: RowOutput, *, as_json: bool) -
         output.finish()
 
 
-def _output(form: str, server: Server, store: str, fields: list[str] | None) -> RowOutput:
+def _output(form: str, server: RemoteServer, store: str, fields: list[str] | None) -> RowOutput:
     if form == "ndjson":
         return JsonLines()
     entry = entry_of(server, store)
@@ -138,7 +138,7 @@ def count(store: str, *, estimate: bool, options: ServerOptions, **given: Any) -
         click.echo(orjson.loads(body)["count"])
 
 
-def _counts(server: Server, store: str, question: dict[str, Any], progress: RowProgress) -> Iterator[bytes]:
+def _counts(server: RemoteServer, store: str, question: dict[str, Any], progress: RowProgress) -> Iterator[bytes]:
     """Yield what the server answers until the count is whole."""
     while True:
         asked = {

@@ -10,12 +10,12 @@ from typing import Any
 import click
 import orjson
 
-from understudy.calls.http_client import STREAM_TIMEOUT_S, Server
+from understudy.calls.http_client import STREAM_TIMEOUT_S, RemoteServer
 from understudy.calls.keyed import checked_json
 from understudy.calls.options import ServerOptions, json_list, server_options
 from understudy.calls.paging import entry_of
 from understudy.client.core.changes import ChangesQuestion, ReadingChanges
-from understudy.client.core.reader import Reader, StoreReader
+from understudy.client.core.reader import BoundStore, Reader
 from understudy.client.core.streaming import PATIENCE_S
 from understudy.client.core.watches import Watching, WatchQuestion
 from understudy.client.driver import Changes, Watch
@@ -108,7 +108,7 @@ def watch(
     limit_s = options.timeout_s if prefix is None else max(options.timeout_s, STREAM_TIMEOUT_S)
     with options.server() as server, server.failing_clearly(limit_s):
         show = _shower(form, server, store)
-        watching = Watching(StoreReader(Reader(server.state), store), asked, limit_s)
+        watching = Watching(BoundStore(Reader(server.state), store), asked, limit_s)
         with Watch[Any](server.driver.take, watching) as events:
             try:
                 for number, event in enumerate(events, 1):
@@ -128,7 +128,7 @@ def _keys(store: str, key: tuple[str, ...], json_keys: tuple[str, ...], prefix: 
     return [orjson.loads(checked_json(text, where="--key")) for text in json_keys] if json_keys else [key]
 
 
-def _shower(form: str, server: Server, store: str) -> Callable[[WatchEvent[Any]], None]:
+def _shower(form: str, server: RemoteServer, store: str) -> Callable[[WatchEvent[Any]], None]:
     if form == "table":
         print_lines([EVENT_HEADS])
         return lambda event: print_lines([event_line(event)])
@@ -212,7 +212,7 @@ def changes(
     limit_s = max(options.timeout_s, STREAM_TIMEOUT_S)
     with options.server() as server, server.failing_clearly(limit_s), RowProgress() as progress:
         output = _output(form, server, store, columns)
-        reading = ReadingChanges(StoreReader(Reader(server.state), store), asked, limit_s)
+        reading = ReadingChanges(BoundStore(Reader(server.state), store), asked, limit_s)
         with Changes[Any](server.driver.take, reading) as events:
             try:
                 _print(events, output, progress, tells_versions=versions)
@@ -237,19 +237,19 @@ def _print(events: Changes[Any], output: RowOutput, progress: RowProgress, *, te
             held = []
 
 
-class _Lines(RowOutput):
+class _ChangeLines(RowOutput):
     """A line for each change, for people."""
 
     def print_rows(self, rows: Rows) -> None:
         print_lines(event_line(WatchEvent(row["event"], row, None, None)) for row in rows)
 
 
-def _output(form: str, server: Server, store: str, fields: list[str] | None) -> RowOutput:
+def _output(form: str, server: RemoteServer, store: str, fields: list[str] | None) -> RowOutput:
     if form == "ndjson":
         return JsonLines()
     if form == "table":
         print_lines([EVENT_HEADS])
-        return _Lines()
+        return _ChangeLines()
     columns = change_columns(entry_of(server, store), fields)
     if form == "csv":
         return Columned(form, {each.name: each.path for each in columns.columns})

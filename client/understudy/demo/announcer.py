@@ -18,7 +18,7 @@ import orjson
 from rich.console import Console
 from rich.text import Text
 
-from understudy.calls.http_client import Server
+from understudy.calls.http_client import RemoteServer
 from understudy.demo.processes import APPLICATION_ID, PROGRAM, Child, DemoPart, Plan, command_of, shell_line
 from understudy.terminal.console import print_json, print_lines
 from understudy.terminal.reports import shown
@@ -53,7 +53,7 @@ def _fields(answer: Mapping[str, Any]) -> str:
 
 def not_ready(part: DemoPart) -> str:
     """Return why a part is not ready; "" when it is."""
-    with Server(part.url, timeout_s=_TIMEOUT_S) as server:
+    with RemoteServer(part.url, timeout_s=_TIMEOUT_S) as server:
         reasons = server.not_ready()
     return f"{part.name}: {'; '.join(reasons)}" if reasons else ""
 
@@ -63,7 +63,7 @@ def report_of(routers: Iterable[DemoPart]) -> dict[str, Any] | None:
     return _first_answer(routers, lambda server: orjson.loads(server.get("/admin/v1/lag")))
 
 
-def ask(server: Server) -> dict[str, Any]:
+def ask(server: RemoteServer) -> dict[str, Any]:
     """Return the answer for the key, found or absent."""
     answer: dict[str, Any] = orjson.loads(server.get(f"/v1/stores/{STORE}/keys/{KEY}"))
     return answer
@@ -71,7 +71,7 @@ def ask(server: Server) -> dict[str, Any]:
 
 def answer_and_active(router: DemoPart) -> tuple[dict[str, Any], str]:
     """Return the answer for the key, and the URL of the active node for it; "" without one."""
-    with Server(router.url, timeout_s=_TIMEOUT_S) as server:
+    with RemoteServer(router.url, timeout_s=_TIMEOUT_S) as server:
         answer = ask(server)
         host = orjson.loads(server.get(f"/v1/stores/{STORE}/metadata/{KEY}"))["active_host"]
     return answer, "" if host is None else f"http://{host['host']}:{host['port']}"
@@ -82,10 +82,12 @@ def who_answers(routers: Iterable[DemoPart]) -> dict[str, Any] | None:
     return _first_answer(routers, ask)
 
 
-def _first_answer(routers: Iterable[DemoPart], asked: Callable[[Server], dict[str, Any]]) -> dict[str, Any] | None:
+def _first_answer(
+    routers: Iterable[DemoPart], asked: Callable[[RemoteServer], dict[str, Any]]
+) -> dict[str, Any] | None:
     for router in routers:
         try:
-            with Server(router.url, timeout_s=_TIMEOUT_S) as server:
+            with RemoteServer(router.url, timeout_s=_TIMEOUT_S) as server:
                 return asked(server)
         except UnderstudyError:
             continue

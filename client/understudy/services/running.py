@@ -26,7 +26,7 @@ import orjson
 from pydantic import ValidationError
 
 from understudy.calls.credentials import FIXES, authorization
-from understudy.calls.http_client import Server, ServerProblemError, path_segment
+from understudy.calls.http_client import RemoteServer, ReportedProblemError, path_segment
 from understudy.services.settings import settings_error, unknown_variables
 from understudy.terminal.console import print_lines
 from understudy.terminal.exits import CommandError, ExitCode
@@ -196,7 +196,7 @@ class ServiceProgress:
         return max((task.versions_behind for task in self.tasks.values()), default=0)
 
 
-def observe(service: RunningService, server: Server) -> ServiceProgress:
+def observe(service: RunningService, server: RemoteServer) -> ServiceProgress:
     """Read the service once. It is ready when its /readyz says so, too: a node may wait for other nodes."""
     # First: a task that is restored after it makes the next reading ready.
     reasons = tuple(service.not_ready() or server.not_ready())
@@ -263,7 +263,9 @@ class BarDisplay:
         )
 
 
-def watch(service: RunningService, server: Server, display: LogDisplay | BarDisplay, stopping: threading.Event) -> bool:
+def watch(
+    service: RunningService, server: RemoteServer, display: LogDisplay | BarDisplay, stopping: threading.Event
+) -> bool:
     """Show the progress until the service is ready (True) or `stopping` is set (False)."""
     while True:
         progress = observe(service, server)
@@ -352,7 +354,7 @@ def find_service(name: str, *, extras: str) -> ServiceEntryPoint:
     raise MissingExtraError(f"{missing} is not installed", extras=extras)
 
 
-def add_keys(server: Server, document: Mapping[str, Any]) -> None:
+def add_keys(server: RemoteServer, document: Mapping[str, Any]) -> None:
     """Add to each store of `/v1/stores` a key that exists, as `existing_key`, if the node finds one at once."""
     for store in document["stores"][:MAX_EXAMPLES]:
         try:
@@ -388,7 +390,7 @@ class Welcome:
         is_tls = bool(getattr(service, "is_tls", False))
         url = url_of(service.host, is_tls=is_tls)
         try:
-            with Server(url, timeout_s=FIRST_REPLY_TIMEOUT_S, is_own=True) as server:
+            with RemoteServer(url, timeout_s=FIRST_REPLY_TIMEOUT_S, is_own=True) as server:
                 with BarDisplay() if self._on_terminal else nullcontext(LogDisplay()) as display:
                     is_ready = watch(service, server, display, self._stopping)
                 if is_ready:
@@ -407,7 +409,7 @@ class Welcome:
             sys.stdout.flush()
 
 
-def _shown_stores(service: RunningService, server: Server) -> dict[str, Any] | None:
+def _shown_stores(service: RunningService, server: RemoteServer) -> dict[str, Any] | None:
     """Read `/v1/stores` with the key of this command; return None when the service wants one that is missing.
 
     Without a key it does not ask: the audit log of each start would begin with a refusal.
@@ -416,7 +418,7 @@ def _shown_stores(service: RunningService, server: Server) -> dict[str, Any] | N
         return None
     try:
         document: dict[str, Any] = orjson.loads(server.get("/v1/stores"))
-    except ServerProblemError as problem:
+    except ReportedProblemError as problem:
         if problem.slug in FIXES:
             return None
         raise

@@ -26,7 +26,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
-from understudy.sql.reads import Reads, Rows
+from understudy.sql.reads import Rows, StatementReads
 from understudy.sql.tables import (
     Check,
     Combined,
@@ -321,7 +321,7 @@ def _compared(names: tuple[str, ...], arrow_type: pa.DataType, op: str, literal:
 class StoreDataset(ds.Dataset):  # type: ignore[misc]
     """A table for one statement; its rows come from the statement's reads."""
 
-    def __init__(self, table: Table, reads: Reads) -> None:
+    def __init__(self, table: Table, reads: StatementReads) -> None:
         self._table, self._reads = table, reads
         self._schema = _schema(table, table.of(table.column_names()))
         self.open: list[Iterator[pa.RecordBatch]] = []
@@ -334,7 +334,7 @@ class StoreDataset(ds.Dataset):  # type: ignore[misc]
     def schema(self) -> pa.Schema:
         return self._schema
 
-    def scanner(self, columns: Sequence[str] | None = None, filter: Any = None, **_: object) -> Scan:  # noqa: A002
+    def scanner(self, columns: Sequence[str] | None = None, filter: Any = None, **_: object) -> DatasetScan:  # noqa: A002
         """Return a scan of these columns, and of the rows that the filter matches."""
         wanted = self._schema.names if columns is None else list(columns)
         try:
@@ -344,7 +344,7 @@ class StoreDataset(ds.Dataset):  # type: ignore[misc]
             raise
         batches = self._batches(wanted, found)
         self.open.append(batches)
-        return Scan(pa.schema([self._schema.field(each) for each in wanted]), batches)
+        return DatasetScan(pa.schema([self._schema.field(each) for each in wanted]), batches)
 
     def _batches(self, wanted: Sequence[str], found: Filter | None) -> Iterator[pa.RecordBatch]:
         columns = self._table.of([*wanted, *(found.columns if found else ())])
@@ -355,7 +355,7 @@ class StoreDataset(ds.Dataset):  # type: ignore[misc]
             yield (batch if found is None else _filtered(batch, found.expression)).select(wanted)
 
 
-class Scan:
+class DatasetScan:
     """A scan that DuckDB reads."""
 
     def __init__(self, schema: pa.Schema, batches: Iterator[pa.RecordBatch]) -> None:

@@ -18,10 +18,10 @@ from queue import Empty, Full, Queue
 from time import sleep
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from understudy.calls.export_streams import Piece, may_pass, read_arrow
-from understudy.calls.http_client import STREAM_TIMEOUT_S, ServerProblemError, StreamBody
+from understudy.calls.export_streams import ExportPiece, may_pass, read_arrow
+from understudy.calls.http_client import STREAM_TIMEOUT_S, ReportedProblemError, StreamBody
 from understudy.client.core.scans import Question
-from understudy.client.core.values import ScanQuestion, SnapshotBounds
+from understudy.client.core.values import RowsQuestion, SnapshotBounds
 from understudy.client.errors import (
     BadRequestError,
     ForbiddenError,
@@ -31,7 +31,7 @@ from understudy.client.errors import (
 )
 from understudy.client.pages import Page, Row
 from understudy.client.sync import Client, Snapshot, Store
-from understudy.sql.tables import Access, Table
+from understudy.sql.tables import AccessPath, Table
 from understudy.typed.frames import CutError
 from understudy_shared.base.errors import UnderstudyError
 from understudy_shared.questions.export.columns import PROBLEM
@@ -57,7 +57,7 @@ _READ_BYTES: Final = 1024 * 1024
 _LOOK_S: Final = 0.1
 
 
-class Part(NamedTuple):
+class PartitionRead(NamedTuple):
     """A partition to read, without its first rows."""
 
     partition: int
@@ -67,7 +67,7 @@ class Part(NamedTuple):
 class NotExportedError(UnderstudyError):
     """An export could not begin: the rows of `parts` have to be read by pages."""
 
-    def __init__(self, error: UnderstudyError, parts: Iterable[Part] = ()) -> None:
+    def __init__(self, error: UnderstudyError, parts: Iterable[PartitionRead] = ()) -> None:
         super().__init__(error.what, where=error.where, fix=error.fix)
         self.cause, self.parts = error, tuple(parts)
 
@@ -76,7 +76,7 @@ class ExportedParts:
     """The rows of some partitions, in no order between them. One thread iterates; `close` may be called by any."""
 
     def __init__(
-        self, store: Store[Any], question: ScanQuestion, parts: Iterable[Part], observe: Callable[[int], None]
+        self, store: Store[Any], question: RowsQuestion, parts: Iterable[PartitionRead], observe: Callable[[int], None]
     ) -> None:
         """Prepare to read. `observe` gets the version of each export, and may refuse it."""
         self._store, self._question, self._observe = store, question, observe
@@ -161,7 +161,7 @@ class ExportedParts:
             except Full:
                 continue
 
-    def _batches(self, part: Part) -> Iterator[pa.RecordBatch]:
+    def _batches(self, part: PartitionRead) -> Iterator[pa.RecordBatch]:
         """Yield the batches of a partition, by as many exports as it takes."""
         asked = Question(self._store.reader, "export", {**self._question, "partition": part.partition})
         place = _Place(part.skipped)
@@ -172,22 +172,22 @@ class ExportedParts:
                 for piece in self._pieces(asked, place.cursor):
                     yield from place.new(piece)
                 return
-            except (CutError, ServerProblemError, NotExportedError) as error:
+            except (CutError, ReportedProblemError, NotExportedError) as error:
                 attempts = ATTEMPTS if place.taken > before else attempts - 1
                 has_begun = place.taken > part.skipped or attempts < ATTEMPTS - 1
                 is_refused = isinstance(error, NotExportedError)
                 if self._is_closed or attempts <= 0 or not _may_pass(error) or (is_refused and not has_begun):
-                    raise self._given_up(error, Part(part.partition, place.taken)) from None
+                    raise self._given_up(error, PartitionRead(part.partition, place.taken)) from None
             place.begin_again()
             sleep(FIRST_PAUSE_S * 2 ** (ATTEMPTS - attempts - 1))
 
-    def _given_up(self, error: UnderstudyError, left: Part) -> UnderstudyError:
+    def _given_up(self, error: UnderstudyError, left: PartitionRead) -> UnderstudyError:
         if isinstance(error, NotExportedError):
             return NotExportedError(error, [left])
         what = f"the rows of {self._store.name} broke off: {error.what}"
         return UnderstudyError(what, where=f"partition {left.partition}", fix=error.fix or "Run the statement again")
 
-    def _pieces(self, asked: Question, cursor: str | None) -> Iterator[Piece]:
+    def _pieces(self, asked: Question, cursor: str | None) -> Iterator[ExportPiece]:
         """Yield the batches of one export. Raises NotExportedError if it does not begin."""
         driver = self._store.driver
         try:
@@ -223,7 +223,7 @@ class _Place:
         self.cursor: str | None = None
         self._at = self._at_cursor = 0
 
-    def new(self, piece: Piece) -> Iterator[pa.RecordBatch]:
+    def new(self, piece: ExportPiece) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a piece that have not come before."""
         for batch in piece.content:
             self._at += batch.num_rows
@@ -251,10 +251,10 @@ LOOKUP_KEYS = 1_000
 Rows = Sequence[Mapping[str, Any]]
 
 
-class Read:
+class ReadStatistics:
     """Statistics of one scan of a table: how it was read, in how many requests, and what came."""
 
-    def __init__(self, table: Table, access: Access) -> None:
+    def __init__(self, table: Table, access: AccessPath) -> None:
         self.table, self.access = table, access
         self.requests = self.rows = self.exported = self.problems = self.cut_lists = 0
 
@@ -282,7 +282,7 @@ def _known(batch: pa.RecordBatch, name: str) -> int:
     return 0 if at < 0 else batch.num_rows - batch.column(at).null_count
 
 
-class Reads:
+class StatementReads:
     """The reads of one statement. The first takes a lease on the version that all of them read; `close` ends it."""
 
     def __init__(self, client: Client, stores: list[str], bounds: SnapshotBounds, unexported: set[str]) -> None:
@@ -295,18 +295,18 @@ class Reads:
         self._held: Snapshot | None = None
         self._is_closed = False
         self._exports: list[ExportedParts] = []
-        self.account: list[Read] = []
+        self.account: list[ReadStatistics] = []
         self.error: BaseException | None = None
         """The error that ended a read. DuckDB tells of it in words of its own."""
 
         self.version: int | None = None
         self.lease: Mapping[str, Any] = {}
 
-    def pages(self, table: Table, access: Access, fields: list[str] | None) -> Iterator[Rows | pa.RecordBatch]:
+    def pages(self, table: Table, access: AccessPath, fields: list[str] | None) -> Iterator[Rows | pa.RecordBatch]:
         """Yield the rows of a table in chunks: as JSON, or as the batches of an export. A failure is also kept in
         `error`.
         """
-        read = Read(table, access)
+        read = ReadStatistics(table, access)
         self.account.append(read)
         try:
             for rows in self._pages(table, self._store(table.store), access, fields):
@@ -332,7 +332,7 @@ class Reads:
             each.close()
 
     def _pages(
-        self, table: Table, store: Store[Any], access: Access, fields: list[str] | None
+        self, table: Table, store: Store[Any], access: AccessPath, fields: list[str] | None
     ) -> Iterator[Rows | pa.RecordBatch]:
         if access.keys is not None:
             for start in range(0, len(access.keys), LOOKUP_KEYS):
@@ -341,7 +341,7 @@ class Reads:
                     self._observe(each.version)
                 yield [each.raw for each in results if each.found]
             return
-        question: ScanQuestion = {**access.question(), **({} if fields is None else {"fields": fields})}
+        question: RowsQuestion = {**access.question(), **({} if fields is None else {"fields": fields})}
         if access.prefix or store.name in self._unexported:
             yield from self._scanned(store, question)
             return
@@ -351,10 +351,12 @@ class Reads:
         if first.next_cursor is not None:
             begun = decode_scan_cursor(first.next_cursor).partition
             skipped = self._of_partition(store, question, begun, rows)
-            parts = [Part(begun, skipped), *map(Part, range(begun + 1, table.partitions))]
+            parts = [PartitionRead(begun, skipped), *map(PartitionRead, range(begun + 1, table.partitions))]
             yield from self._rest(store, question, parts)
 
-    def _rest(self, store: Store[Any], question: ScanQuestion, parts: list[Part]) -> Iterator[Rows | pa.RecordBatch]:
+    def _rest(
+        self, store: Store[Any], question: RowsQuestion, parts: list[PartitionRead]
+    ) -> Iterator[Rows | pa.RecordBatch]:
         """Yield the rows of partitions by exports; by pages where those are refused."""
         exports = ExportedParts(store, question, parts, self._observe)
         self._exports.append(exports)
@@ -369,14 +371,14 @@ class Reads:
             exports.close()
             self._exports.remove(exports)
 
-    def _scanned(self, store: Store[Any], question: ScanQuestion, skipped: int = 0) -> Iterator[Rows]:
+    def _scanned(self, store: Store[Any], question: RowsQuestion, skipped: int = 0) -> Iterator[Rows]:
         """Yield the rows of a scan after the first ones."""
         for page in self._scan(store, question):
             rows = [each.raw for each in page.items[skipped:]]
             skipped = max(0, skipped - len(page.items))
             yield rows
 
-    def _of_partition(self, store: Store[Any], question: ScanQuestion, partition: int, rows: Rows) -> int:
+    def _of_partition(self, store: Store[Any], question: RowsQuestion, partition: int, rows: Rows) -> int:
         """Return how many rows of a first page are of its last partition."""
         if partition == 0 or not rows:
             return len(rows)
@@ -390,8 +392,8 @@ class Reads:
                 break
         return 0
 
-    def _scan(self, store: Store[Any], question: ScanQuestion) -> Iterator[Page[Row[Any]]]:
-        asked: ScanQuestion = {**question, "page_size": MAX_SCAN_ROWS}
+    def _scan(self, store: Store[Any], question: RowsQuestion) -> Iterator[Page[Row[Any]]]:
+        asked: RowsQuestion = {**question, "page_size": MAX_SCAN_ROWS}
         for page in store.scan(**asked).pages():
             self._observe(page.version)
             yield page

@@ -15,7 +15,7 @@ import orjson
 
 from understudy.client.core.values import SnapshotBounds
 from understudy.client.sync import Client
-from understudy.sql.reads import Read, Reads
+from understudy.sql.reads import ReadStatistics, StatementReads
 from understudy.sql.tables import Table, tables_of
 from understudy_shared.base.errors import UnderstudyError
 from understudy_shared.base.extras import PACKAGE, MissingExtraError
@@ -42,7 +42,7 @@ def imported(package: str) -> Any:
 class Answer:
     """The answer to a statement. Its rows are read as they are taken."""
 
-    def __init__(self, reader: pa.RecordBatchReader, first: Sequence[pa.RecordBatch], seen: _Seen) -> None:
+    def __init__(self, reader: pa.RecordBatchReader, first: Sequence[pa.RecordBatch], seen: _RunningStatement) -> None:
         self._first, self._seen = first, seen
         self._reader: pa.RecordBatchReader | None = reader
         self._reads = seen.reads
@@ -73,7 +73,7 @@ class Answer:
         return self._reads.lease
 
     @property
-    def account(self) -> Sequence[Read]:
+    def account(self) -> Sequence[ReadStatistics]:
         """The account of each scan of a table."""
         return self._reads.account
 
@@ -130,8 +130,8 @@ class SqlSession:
         tables = self.refresh()
         named = {each.casefold() for each in self._engine.table_names(statement)}
         used = [table for name, table in tables.items() if name in named]
-        reads = Reads(self._client, [each.store for each in used], self._bounds, self._unexported)
-        seen = _Seen(reads, used, [each.name for each in tables.values()])
+        reads = StatementReads(self._client, [each.store for each in used], self._bounds, self._unexported)
+        seen = _RunningStatement(reads, used, [each.name for each in tables.values()])
         try:
             with self._engine.cursor() as cursor:
                 answer = Answer(*self._begun(cursor, statement, parameters, seen), seen)
@@ -144,7 +144,7 @@ class SqlSession:
             reads.close()
 
     def _begun(
-        self, cursor: Any, statement: str, parameters: Parameters, seen: _Seen
+        self, cursor: Any, statement: str, parameters: Parameters, seen: _RunningStatement
     ) -> tuple[pa.RecordBatchReader, list[pa.RecordBatch]]:
         """Start a statement and read its first batch; over tables that are loaded whole, where a filter needs it."""
         from understudy.sql import engine  # noqa: PLC0415  # needs duckdb
@@ -165,10 +165,10 @@ class SqlSession:
         return seen.first(lambda: engine.run(cursor, statement, parameters))
 
 
-class _Seen:
+class _RunningStatement:
     """A running statement: its reads and tables, and the one place where exceptions of DuckDB become errors."""
 
-    def __init__(self, reads: Reads, tables: Sequence[Table], known: Sequence[str]) -> None:
+    def __init__(self, reads: StatementReads, tables: Sequence[Table], known: Sequence[str]) -> None:
         self.reads, self.tables, self._known = reads, tables, known
         self.datasets: dict[str, Any] = {}
 

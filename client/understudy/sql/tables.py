@@ -21,7 +21,7 @@ from typing import Any, Final, TypeAlias
 
 import orjson
 
-from understudy.client.core.values import ScanQuestion
+from understudy.client.core.values import RowsQuestion
 from understudy.typed.columns import StoreEntry, read_entry
 from understudy.typed.python_types import SchemaError
 from understudy_shared.base.errors import UnderstudyError
@@ -143,7 +143,7 @@ def identifier(name: str, reserved: Collection[str] = ()) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class ColumnPlace:
     """A column, or a field of one, as questions about a store name it."""
 
     name: str
@@ -188,7 +188,7 @@ class Table:
             return None
         return [_full(path) for path in chosen]
 
-    def place(self, schema: Sequence[str], path: Path) -> Place | None:
+    def place(self, schema: Sequence[str], path: Path) -> ColumnPlace | None:
         """Return the column at a path into a schema of these names; None where questions cannot name it."""
         column = next(each for each in self.columns if each.name == schema[path[0]])
         names, spark_type = column.path, column.type
@@ -197,7 +197,7 @@ class Table:
                 return None
             fields = spark_type.fields
             names, spark_type = (*names, unique_names(each.name for each in fields)[index]), fields[index].type
-        return Place(_full(names), names[0], spark_type, names[1:]) if self._can_name(names) else None
+        return ColumnPlace(_full(names), names[0], spark_type, names[1:]) if self._can_name(names) else None
 
     def _can_name(self, path: Sequence[str]) -> bool:
         """Whether questions name this column so. A column may be called `value.n`, too."""
@@ -259,15 +259,15 @@ MAX_LOOKUPS: Final = 10_000
 
 
 @dataclass(frozen=True, slots=True)
-class Access:
+class AccessPath:
     """A read of a store: these `keys`, each by its columns; or, where that is None, the rows of a scan."""
 
     keys: tuple[tuple[Any, ...], ...] | None = None
     prefix: tuple[Any, ...] = ()
     where: tuple[tuple[Any, ...], ...] = ()
 
-    def question(self) -> ScanQuestion:
-        question: ScanQuestion = {}
+    def question(self) -> RowsQuestion:
+        question: RowsQuestion = {}
         if self.prefix:
             question["prefix"] = self.prefix
         if self.where:
@@ -282,27 +282,27 @@ class Access:
         return f"scan, {', '.join(said)}" if said else "scan of all rows"
 
 
-def narrowed(predicate: Predicate | None, table: Table, schema: Sequence[str]) -> Access:
+def narrowed(predicate: Predicate | None, table: Table, schema: Sequence[str]) -> AccessPath:
     """Return what has to be read of a table. The filter's paths are indexes into the names of `schema`."""
     terms = [] if predicate is None else list(_terms(predicate, table, schema))
     fixed = {place.names[0]: values for place, values in _fixed(terms)}
     key = [each.name for each in table.entry.key]
     if key and all(name in fixed for name in key) and math.prod(len(fixed[name]) for name in key) <= MAX_LOOKUPS:
-        return Access(keys=tuple(product(*(fixed[name] for name in key))))
+        return AccessPath(keys=tuple(product(*(fixed[name] for name in key))))
     prefix: list[Any] = []
     for name in key[:-1]:
         if len(fixed.get(name, ())) != 1:
             break
         prefix += fixed[name]
     rest = [term for place, term in terms if not (_is_whole_key(place) and place.names[0] in key[: len(prefix)])]
-    return Access(prefix=tuple(prefix), where=tuple(_that_fit(rest, table)))
+    return AccessPath(prefix=tuple(prefix), where=tuple(_that_fit(rest, table)))
 
 
 Term = tuple[Any, ...]
 """A comparison as a scan's `where` takes it."""
 
 
-def _terms(predicate: Predicate, table: Table, schema: Sequence[str]) -> Iterator[tuple[Place, Term]]:
+def _terms(predicate: Predicate, table: Table, schema: Sequence[str]) -> Iterator[tuple[ColumnPlace, Term]]:
     """Yield the comparisons that follow from a filter, and that a scan takes."""
     for part in conjuncts(predicate):
         if not isinstance(part, (Comparison, OneOf, Check)):
@@ -315,7 +315,7 @@ def _terms(predicate: Predicate, table: Table, schema: Sequence[str]) -> Iterato
             yield place, term
 
 
-def _term(place: Place, part: Comparison | OneOf | Check) -> Term | None:
+def _term(place: ColumnPlace, part: Comparison | OneOf | Check) -> Term | None:
     if isinstance(part, Check):
         # What Arrow cannot hold is null in the table only, so a server would leave out rows that are null here.
         return (place.name, part.what) if part.what == "not_null" else None
@@ -329,7 +329,7 @@ def _term(place: Place, part: Comparison | OneOf | Check) -> Term | None:
     return (place.name, "in", values) if values and None not in values else None
 
 
-def _fixed(terms: Sequence[tuple[Place, Term]]) -> Iterator[tuple[Place, Sequence[Any]]]:
+def _fixed(terms: Sequence[tuple[ColumnPlace, Term]]) -> Iterator[tuple[ColumnPlace, Sequence[Any]]]:
     """Yield the key columns that are restricted to some values."""
     for place, (_, op, *literal) in terms:
         if not _is_whole_key(place) or isinstance(place.type, (FloatType, DoubleType)):
@@ -340,7 +340,7 @@ def _fixed(terms: Sequence[tuple[Place, Term]]) -> Iterator[tuple[Place, Sequenc
             yield place, list(dict.fromkeys(literal[0]))
 
 
-def _is_whole_key(place: Place) -> bool:
+def _is_whole_key(place: ColumnPlace) -> bool:
     return place.part == "key" and len(place.names) == 1
 
 

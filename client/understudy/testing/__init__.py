@@ -1,8 +1,8 @@
 """A server for tests of programs that read state: without Spark and Redis.
 
-    from understudy.testing import Server, Store
+    from understudy.testing import Server, StoreDefinition
 
-    with Server({"aircraft": Store(key={"tail": "string"}, value={"flights": "long"})}) as server:
+    with Server({"aircraft": StoreDefinition(key={"tail": "string"}, value={"flights": "long"})}) as server:
         server.commit({"aircraft": {"N14228": {"flights": 3}}})
         server.client().store("aircraft").get("N14228").value
 
@@ -10,9 +10,9 @@ It is the service of `understudy serve` over a small checkpoint that it writes, 
 `node`.
 """
 
-from understudy.testing.server import Application as Application
+from understudy.testing.server import ServedApplication as ServedApplication
 from understudy.testing.server import Server as Server
-from understudy.testing.server import Store as Store
+from understudy.testing.server import StoreDefinition as StoreDefinition
 from understudy.testing.server import Trouble as Trouble
 
-__all__ = ["Application", "Server", "Store", "Trouble"]
+__all__ = ["ServedApplication", "Server", "StoreDefinition", "Trouble"]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from understudy.client.credentials import trust
 from understudy.client.errors import UsageError
 from understudy.client.transports.sockets import SocketTransport
-from understudy.typed.columns import Column
+from understudy.typed.columns import TypedColumn
 from understudy.typed.key_writer import KeyWriter
 from understudy.typed.models import columns_of
 from understudy_shared.base.errors import SettingsError, UnsupportedError
@@ -32,7 +32,7 @@ Change = tuple[object, object]
 
 
 @dataclass(frozen=True)
-class Store:
+class StoreDefinition:
     """A store: the columns of its key and of its value, and the rows that it begins with, key and value in one.
 
     Types are Spark's, as `GET /v1/stores` prints them. `result` is what the query makes of stored values, as an alias
@@ -48,7 +48,7 @@ class Store:
 class DeclaredStore:
     """A store as it was declared, checked."""
 
-    def __init__(self, name: str, declared: Store) -> None:
+    def __init__(self, name: str, declared: StoreDefinition) -> None:
         """Check it. Raises UsageError."""
         self.name = name
         self.key, self.value = _struct(name, "key", declared.key), _struct(name, "value", declared.value)
@@ -114,8 +114,8 @@ def _type(store: str, column: str, text: str) -> Any:
         ) from None
 
 
-def _columns(struct: StructType) -> list[Column]:
-    return [Column(each.name, each.type, each.nullable) for each in struct.fields]
+def _columns(struct: StructType) -> list[TypedColumn]:
+    return [TypedColumn(each.name, each.type, each.nullable) for each in struct.fields]
 
 
 def _names(struct: StructType) -> list[str]:
@@ -143,7 +143,7 @@ class Trouble:
         self.end()
 
 
-class Application:
+class ServedApplication:
     """One query of a server: its commits, and what goes wrong with it. Others do not notice."""
 
     def __init__(self, stores: Mapping[str, DeclaredStore], query: Query | None) -> None:
@@ -251,7 +251,7 @@ class Application:
         return trouble
 
 
-class Server(Application):
+class Server(ServedApplication):
     """A server with the stores that are declared, on a port of this machine.
 
         with Server({"aircraft": Store(key={"tail": "string"}, value={"flights": "long"}, rows=[...])}) as server:
@@ -266,9 +266,9 @@ class Server(Application):
 
     def __init__(
         self,
-        stores: Mapping[str, Store] | None = None,
+        stores: Mapping[str, StoreDefinition] | None = None,
         *,
-        applications: Mapping[str, Mapping[str, Store]] | None = None,
+        applications: Mapping[str, Mapping[str, StoreDefinition]] | None = None,
         partitions: int = 2,
         port: int = 0,
     ) -> None:
@@ -292,7 +292,9 @@ class Server(Application):
         self.url = f"http://127.0.0.1:{self._service.port}"
         """Its URL, for clients of its own making, other processes and languages."""
         queries = self._service.queries
-        self._applications = {name: Application(stores, queries[name]) for name, stores in declared.items() if name}
+        self._applications = {
+            name: ServedApplication(stores, queries[name]) for name, stores in declared.items() if name
+        }
         super().__init__(declared.get("", {}), queries.get(""))
 
     def __repr__(self) -> str:
@@ -330,7 +332,7 @@ class Server(Application):
 
     # ---- its applications
 
-    def application(self, name: str) -> Application:
+    def application(self, name: str) -> ServedApplication:
         """Return the query of one application of a fleet. Raises UsageError if there is no such application."""
         if name not in self._applications:
             known = ", ".join(self._applications) or "no applications: it serves one query alone"
@@ -355,7 +357,7 @@ def _start(declared: Mapping[str, Mapping[str, DeclaredStore]], *, partitions: i
     return LocalService(declared, partitions=partitions, port=port)
 
 
-def _named(applications: Mapping[str, Mapping[str, Store]]) -> Mapping[str, Mapping[str, Store]]:
+def _named(applications: Mapping[str, Mapping[str, StoreDefinition]]) -> Mapping[str, Mapping[str, StoreDefinition]]:
     """Return the applications of a fleet. Raises UsageError for what cannot be one."""
     for name in applications:
         try:
@@ -367,7 +369,7 @@ def _named(applications: Mapping[str, Mapping[str, Store]]) -> Mapping[str, Mapp
     return applications
 
 
-def _declared(applications: Mapping[str, Mapping[str, Store]]) -> dict[str, dict[str, DeclaredStore]]:
+def _declared(applications: Mapping[str, Mapping[str, StoreDefinition]]) -> dict[str, dict[str, DeclaredStore]]:
     if not all(applications.values()):
         raise UsageError("a server needs a store", where="stores", fix='Give {"name": Store(key=..., value=...)}')
     return {

@@ -29,7 +29,7 @@ from pydantic_settings import BaseSettings, PydanticBaseSettingsSource
 from understudy.testing.server import Change, DeclaredStore
 from understudy_node.checkpoint.description import describe
 from understudy_node.checkpoint.files import LocalFiles
-from understudy_node.fleet.application import NodeApplication, Shared
+from understudy_node.fleet.application import NodeApplication, NodeProcess
 from understudy_node.fleet.process import FleetProcess
 from understudy_node.node import Node
 from understudy_node.settings import NodeSettings
@@ -305,7 +305,7 @@ class _Faults:
         return [fault for fault in self._faults if fault.meets(application, path)]
 
 
-class _Server(Service):
+class _DirectServer(Service):
     """A server that ends at once: those who ask it are in this process."""
 
     def __init__(self, app: _Faults, guard: ConnectionGuard, listening: Callable[[], None]) -> None:
@@ -359,10 +359,10 @@ class LocalService:
                 own=tuple(specs), data_dir=root / "node", lag_refresh_ms=REFRESH_MS, workers=2, port=self.port
             )
             guard = ConnectionGuard()
-            shared = Shared(settings, Access(), HostInfo("127.0.0.1", self.port), guard, clock=self.clock)
+            shared = NodeProcess(settings, Access(), HostInfo("127.0.0.1", self.port), guard, clock=self.clock)
             self.process = FleetProcess(settings, shared)
             self.faults = _Faults(self.process, ALONE if "" in declared else None)
-            self._server = _Server(self.faults, guard, self._listening)
+            self._server = _DirectServer(self.faults, guard, self._listening)
             self._thread = threading.Thread(target=self._run, args=(listener,), name="understudy testing", daemon=True)
             self._thread.start()
             if not self._begun.wait(LIMIT_S) or self._loop is None:

@@ -7,7 +7,7 @@ import typing
 from collections.abc import Callable, Iterable, Mapping, MutableMapping, MutableSequence, Sequence
 from typing import Any, Final
 
-from understudy.typed.columns import Column, StoreEntry, read_entry
+from understudy.typed.columns import StoreEntry, TypedColumn, read_entry
 from understudy.typed.key_writer import KeyWriter
 from understudy.typed.models import Model, model_of
 from understudy.typed.python_types import (
@@ -36,7 +36,7 @@ _LISTS: Final = (list, Sequence, MutableSequence, Iterable)
 _MAPPINGS: Final = (dict, Mapping, MutableMapping)
 
 
-def fit(annotation: Any, column: Column, where: str) -> Convert:
+def fit(annotation: Any, column: TypedColumn, where: str) -> Convert:
     """Return the conversion of a column's printed values, nulls among them, to what an annotation wants. Raises
     ModelError for one that cannot hold them; `where` names the field.
     """
@@ -53,7 +53,7 @@ def fit(annotation: Any, column: Column, where: str) -> Convert:
     return or_null(first) if takes_null else _never_null(first)
 
 
-def _fit_each(wanted: Sequence[Any], column: Column, where: str) -> tuple[list[Convert], list[ModelError]]:
+def _fit_each(wanted: Sequence[Any], column: TypedColumn, where: str) -> tuple[list[Convert], list[ModelError]]:
     """Return the conversions of those that fit, and the errors of what is inside the others."""
     fitting, errors = [], []
     for each in wanted:
@@ -66,7 +66,7 @@ def _fit_each(wanted: Sequence[Any], column: Column, where: str) -> tuple[list[C
     return fitting, errors
 
 
-def fit_struct(model: Model, columns: Sequence[Column], where: str) -> list[tuple[str, str, Convert, bool]]:
+def fit_struct(model: Model, columns: Sequence[TypedColumn], where: str) -> list[tuple[str, str, Convert, bool]]:
     """Return for each field of a model its argument, its column, the conversion, and whether it has no default."""
     by_name = {each.name: each for each in columns}
     found = []
@@ -98,7 +98,7 @@ def _alternatives(annotation: Any) -> list[Any]:
     return [type(None) if annotation is None else annotation]
 
 
-def _fit_one(wanted: Any, column: Column, where: str) -> Convert | None:
+def _fit_one(wanted: Any, column: TypedColumn, where: str) -> Convert | None:
     """Return the conversion of values that are not null; None where they do not fit."""
     if wanted in _ANYTHING:
         return to_plain(column.type)
@@ -115,7 +115,7 @@ def _fit_one(wanted: Any, column: Column, where: str) -> Convert | None:
 
 def _fit_of_struct(wanted: Any, struct: StructType, where: str) -> Convert | None:
     names = unique_names(each.name for each in struct.fields)
-    columns = [Column(name, each.type) for name, each in zip(names, struct.fields, strict=True)]
+    columns = [TypedColumn(name, each.type) for name, each in zip(names, struct.fields, strict=True)]
     model = model_of(wanted)
     if model is not None:
         fields = fit_struct(model, columns, where)
@@ -131,7 +131,7 @@ def _fit_of_struct(wanted: Any, struct: StructType, where: str) -> Convert | Non
 
 def _fit_of_array(wanted: Any, element: SparkType, where: str) -> Convert | None:
     origin, arguments = _generic(wanted, 1)
-    inner = Column("element", element)
+    inner = TypedColumn("element", element)
     if origin in _LISTS:
         return list_maker(fit(arguments[0], inner, f"{where}[]"))
     if origin is tuple and (wanted is tuple or arguments[1:] == (Ellipsis,)):
@@ -150,8 +150,8 @@ def _fit_of_map(wanted: Any, spark_type: MapType, where: str) -> Convert | None:
         return None
     if not is_pairs and not _is_hashable(arguments[0], spark_type.key):
         return None
-    of_key = fit(arguments[0], Column("key", spark_type.key, nullable=False), f"{where}[key]")
-    of_value = fit(arguments[1], Column("value", spark_type.value), f"{where}[value]")
+    of_key = fit(arguments[0], TypedColumn("key", spark_type.key, nullable=False), f"{where}[key]")
+    of_value = fit(arguments[1], TypedColumn("value", spark_type.value), f"{where}[value]")
 
     def convert(value: Any) -> Any:
         found = [(of_key(key), of_value(each)) for key, each in pairs_of(value)]
@@ -200,7 +200,7 @@ def _is_hashable(annotation: Any, spark_type: SparkType) -> bool:
     return all(getattr(typing.get_origin(each) or each, "__hash__", None) for each in _alternatives(annotation))
 
 
-def _misfit(annotation: Any, column: Column, where: str, also: str = "") -> ModelError:
+def _misfit(annotation: Any, column: TypedColumn, where: str, also: str = "") -> ModelError:
     shown = annotation.__name__ if isinstance(annotation, type) else str(annotation)
     null = " | None" if column.nullable else ""
     fix = " or ".join(each + null for each in fitting_names(column.type)) + " would fit"
@@ -210,7 +210,7 @@ def _misfit(annotation: Any, column: Column, where: str, also: str = "") -> Mode
     return ModelError(f"{said}, which {shown} cannot hold", where=where, fix=fix)
 
 
-class Binding:
+class ModelBinding:
     """The conversions of one store, both ways. Columns that the store did not have when it was bound are left out."""
 
     def __init__(self, entry: StoreEntry, *, key: Any, value: Any, result: Any) -> None:
@@ -238,14 +238,14 @@ class Binding:
 
 def bind(
     schema: Mapping[str, Any], *, key: type | None = None, value: type | None = None, result: type | None = None
-) -> Binding:
+) -> ModelBinding:
     """Bind a store, by its entry in `GET /v1/stores`, to the types of its key, its value and its result.
 
     Each is a dataclass, a pydantic model or a TypedDict with fields named as columns (or less of the value's and the
     result's); the type of the only column; or None, for a dict of plain Python types. Raises ModelError for a type that
     does not fit.
     """
-    return Binding(read_entry(schema), key=key, value=value, result=result)
+    return ModelBinding(read_entry(schema), key=key, value=value, result=result)
 
 
 def _key_reader(entry: StoreEntry, wanted: Any) -> Read:
@@ -279,7 +279,7 @@ def _value_reader(entry: StoreEntry, wanted: Any) -> Read:
     return _modelled(wanted, entry.value, "value", {"result": entry.result})
 
 
-def _plain(columns: Sequence[Column]) -> Read:
+def _plain(columns: Sequence[TypedColumn]) -> Read:
     """Return the reader of columns into a dict of plain types. It leaves out what an answer does not have."""
     converts = {each.name: or_null(to_plain(each.type)) for each in columns}
 
@@ -292,7 +292,9 @@ def _plain(columns: Sequence[Column]) -> Read:
     return read
 
 
-def _modelled(wanted: Any, columns: Sequence[Column], part: str, elsewhere: Mapping[str, Sequence[Column]]) -> Read:
+def _modelled(
+    wanted: Any, columns: Sequence[TypedColumn], part: str, elsewhere: Mapping[str, Sequence[TypedColumn]]
+) -> Read:
     """Return the reader of columns into a model, or into the type of the only column. `elsewhere` are other columns of
     the store, which the model may have been made for.
     """
@@ -323,7 +325,7 @@ def _model_reader(model: Model, fields: Sequence[tuple[str, str, Convert, bool]]
     return read
 
 
-def _single(wanted: Any, columns: Sequence[Column], part: str) -> Read:
+def _single(wanted: Any, columns: Sequence[TypedColumn], part: str) -> Read:
     if len(columns) != 1:
         names = ", ".join(f"{each.name} {each.type.name}" for each in columns) or "none"
         raise ModelError(
@@ -374,7 +376,7 @@ def _unfit(
     return UnfitValueError(otherwise)
 
 
-def _with_hint(error: ModelError, model: Model, elsewhere: Mapping[str, Sequence[Column]]) -> ModelError:
+def _with_hint(error: ModelError, model: Model, elsewhere: Mapping[str, Sequence[TypedColumn]]) -> ModelError:
     """Add that the model was made for other columns of the store, if all of its fields are there."""
     for part, columns in elsewhere.items():
         if {each.column for each in model.members} <= {each.name for each in columns}:

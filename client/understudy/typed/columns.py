@@ -21,7 +21,7 @@ _TRANSFORM: Final = "transformWithState"
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
+class TypedColumn:
     """A column. `nullable` is None if the server does not say: for results, and for nested fields."""
 
     name: str
@@ -36,11 +36,11 @@ class StoreEntry:
     store: str
     kind: StoreKind
     operator: str
-    key: tuple[Column, ...]
-    user_key: tuple[Column, ...]
-    value: tuple[Column, ...]
-    result: tuple[Column, ...]
-    stored: tuple[Column, ...]
+    key: tuple[TypedColumn, ...]
+    user_key: tuple[TypedColumn, ...]
+    value: tuple[TypedColumn, ...]
+    result: tuple[TypedColumn, ...]
+    stored: tuple[TypedColumn, ...]
     """The value columns by Spark's own names, where the entry has them."""
 
     def named(self) -> Columns:
@@ -97,24 +97,24 @@ def _read(entry: Mapping[str, Any]) -> StoreEntry:
     )
 
 
-def _columns(said: Sequence[Mapping[str, Any]]) -> tuple[Column, ...]:
+def _columns(said: Sequence[Mapping[str, Any]]) -> tuple[TypedColumn, ...]:
     found = _stored(said)
     if len({each.name for each in found}) != len(found):
         raise ValueError("two columns have one name")
     return found
 
 
-def _stored(said: Sequence[Mapping[str, Any]]) -> tuple[Column, ...]:
+def _stored(said: Sequence[Mapping[str, Any]]) -> tuple[TypedColumn, ...]:
     """Return columns by Spark's own names: two counts of one aggregation are both called `count`."""
-    return tuple(Column(each["name"], parse_type_name(each["type"]), each.get("nullable")) for each in said)
+    return tuple(TypedColumn(each["name"], parse_type_name(each["type"]), each.get("nullable")) for each in said)
 
 
-def _with_nullability(key: tuple[Column, ...], stored: Sequence[Mapping[str, Any]]) -> tuple[Column, ...]:
+def _with_nullability(key: tuple[TypedColumn, ...], stored: Sequence[Mapping[str, Any]]) -> tuple[TypedColumn, ...]:
     """Return the key columns with their nullability from the history of schemas, if it has the same columns."""
     if [each.type.name for each in key] != [each["type"] for each in stored]:
         return key
-    return tuple(Column(each.name, each.type, said["nullable"]) for each, said in zip(key, stored, strict=True))
+    return tuple(TypedColumn(each.name, each.type, said["nullable"]) for each, said in zip(key, stored, strict=True))
 
 
-def _fields(columns: tuple[Column, ...]) -> tuple[Field, ...]:
+def _fields(columns: tuple[TypedColumn, ...]) -> tuple[Field, ...]:
     return tuple(Field(each.name, each.type) for each in columns)

@@ -11,7 +11,7 @@ from enum import Enum
 from typing import Any, Final
 from uuid import UUID
 
-from understudy.typed.columns import Column
+from understudy.typed.columns import TypedColumn
 from understudy.typed.models import columns_of
 from understudy.typed.python_types import MISMATCHES, CalendarInterval, YearMonthInterval
 from understudy_shared.base.errors import BadKeyError
@@ -175,7 +175,7 @@ _SCALARS: Final[Mapping[type[t.SparkType], ToJson]] = {
 class KeyWriter:
     """A writer of keys with these columns."""
 
-    def __init__(self, columns: Sequence[Column]) -> None:
+    def __init__(self, columns: Sequence[TypedColumn]) -> None:
         self._columns = {each.name: to_json(each.type) for each in columns}
         self._types = {each.name: each.type for each in columns}
         self._parse = compile_json_parser(

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, Final
 
-from understudy.typed.columns import Column, StoreEntry
+from understudy.typed.columns import StoreEntry, TypedColumn
 from understudy.typed.python_types import SCALARS, CalendarInterval, ModelError, YearMonthInterval
 from understudy_shared.base.texts import printable
 from understudy_shared.base.words import StoreKind
@@ -34,7 +34,7 @@ COLUMN: Final = "column"
 
 
 @dataclass(frozen=True, slots=True)
-class Member:
+class ModelField:
     """A field of a model. `argument` is its name for `Model.make`, `attribute` its name in an instance."""
 
     attribute: str
@@ -49,7 +49,7 @@ class Model:
     """A class that holds columns. `make` takes values by the arguments of the members."""
 
     name: str
-    members: tuple[Member, ...]
+    members: tuple[ModelField, ...]
     make: Callable[[dict[str, Any]], Any]
 
 
@@ -82,20 +82,20 @@ def columns_of(instance: object) -> Mapping[str, Any] | None:
     return None if model is None else {each.column: getattr(instance, each.attribute) for each in model.members}
 
 
-def _typed_dict(cls: Any) -> tuple[Member, ...]:
+def _typed_dict(cls: Any) -> tuple[ModelField, ...]:
     marked = _hints(cls, include_extras=True)  # `__required_keys__` overlooks marks in annotations that are texts
     found = []
     for name, hint in _hints(cls).items():
         mark = typing.get_origin(marked[name])
         is_required = mark is typing.Required or (name in cls.__required_keys__ and mark is not typing.NotRequired)
-        found.append(Member(name, name, name, hint, is_required))
+        found.append(ModelField(name, name, name, hint, is_required))
     return tuple(found)
 
 
-def _dataclass(cls: Any) -> tuple[Member, ...]:
+def _dataclass(cls: Any) -> tuple[ModelField, ...]:
     hints = _hints(cls)
     return tuple(
-        Member(each.name, each.name, each.metadata.get(COLUMN, each.name), hints[each.name], _is_required(each))
+        ModelField(each.name, each.name, each.metadata.get(COLUMN, each.name), hints[each.name], _is_required(each))
         for each in dataclasses.fields(cls)
         if each.init
     )
@@ -105,7 +105,7 @@ def _is_required(field: dataclasses.Field[Any]) -> bool:
     return field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
 
 
-def _pydantic(cls: Any) -> tuple[Member, ...]:
+def _pydantic(cls: Any) -> tuple[ModelField, ...]:
     found = []
     for name, info in cls.model_fields.items():
         alias = info.validation_alias or info.alias or name
@@ -115,7 +115,7 @@ def _pydantic(cls: Any) -> tuple[Member, ...]:
                 where=f"{cls.__name__}.{name}",
                 fix="Give it the name of its column: Field(alias='...')",
             )
-        found.append(Member(name, alias, alias, info.annotation, info.is_required()))
+        found.append(ModelField(name, alias, alias, info.annotation, info.is_required()))
     return tuple(found)
 
 
@@ -147,7 +147,7 @@ class _Source:
     taken: set[str]
     classes: list[str] = field(default_factory=list)
 
-    def add(self, name: str, columns: Sequence[Column]) -> str:
+    def add(self, name: str, columns: Sequence[TypedColumn]) -> str:
         """Add a class with these columns, and return its name."""
         name = _unused(name, self.taken)
         self.taken.add(name)
@@ -182,7 +182,7 @@ class _Source:
             case StructType(fields):
                 unique = unique_names(each.name for each in fields)
                 nullable = False if _is_window(spark_type) else None
-                columns = [Column(each, of.type, nullable) for each, of in zip(unique, fields, strict=True)]
+                columns = [TypedColumn(each, of.type, nullable) for each, of in zip(unique, fields, strict=True)]
                 return self.add(name, columns)
             case ArrayType(element):
                 return f"list[{self._or_none(element, name)}]"

@@ -123,7 +123,7 @@ def _read(text: str, path: Path) -> Mapping[str, Any]:
     )
 
 
-class IdentityError(Exception):
+class IdentityTokenError(Exception):
     """A provider of identities gave no token. The text has a status at most, never the reply."""
 
 
@@ -167,7 +167,7 @@ class GoogleToken:
             self._credentials.refresh(self._ask)
         except (GoogleAuthError, OSError, ValueError):  # the text may be the provider's
             if is_needed:
-                raise IdentityError(self._said) from None
+                raise IdentityTokenError(self._said) from None
 
     def _ask(self, *place: Any, **options: Any) -> Any:
         """Make a request of google-auth, and note what became of it."""

@@ -25,10 +25,10 @@ from hdfs_native import AsyncClient
 
 from understudy_node.checkpoint.files import FileStat, refuse_escape, rewritten, too_large_to_read, vanished
 from understudy_node.checkpoint.store_files import (
+    Consequence,
     Download,
-    Failure,
-    Meaning,
     ReadFile,
+    StorageFailure,
     StoreFiles,
     StoreLimits,
     text_of,
@@ -87,7 +87,7 @@ class HadoopFiles(StoreFiles["HadoopClient"]):
     def _open(self) -> HadoopClient:
         return self._store.open(self._limits)
 
-    def _failure_of(self, error: Exception) -> Failure:
+    def _failure_of(self, error: Exception) -> StorageFailure:
         return self._store.failure_of(error)
 
     def stat(self, path: str) -> FileStat | None:
@@ -107,7 +107,7 @@ class HadoopFiles(StoreFiles["HadoopClient"]):
             return None
 
     def _download(self, path: str, file: BinaryIO, max_bytes: int | None) -> FileStat:
-        download = _Download(self._full(path), file, max_bytes, self._where(path))
+        download = _HdfsDownload(self._full(path), file, max_bytes, self._where(path))
         try:
             return self._call("Cannot read", path, download.go_on, download)
         except FileNotFoundError:
@@ -119,7 +119,7 @@ class HadoopFiles(StoreFiles["HadoopClient"]):
 
 
 @dataclass(slots=True)
-class _Download(Download):
+class _HdfsDownload(Download):
     found: FileStat | None = None
     """The stat of the file when the download began."""
 
@@ -162,18 +162,18 @@ class HadoopError(Exception):
         return self.kind in {"FileNotFoundException", "ParentNotDirectoryException"}
 
 
-def hadoop_failure(error: Exception, looked_in: str, away: str = "") -> Failure:
+def hadoop_failure(error: Exception, looked_in: str, away: str = "") -> StorageFailure:
     """Decide what an exception of a client means.
 
     `looked_in`: the places where credentials were looked for. `away`: more advice when there is no connection.
     """
     if isinstance(error, TimeoutError):
-        return Failure(Meaning.OPEN_AGAIN, "HDFS did not answer in time", _NAMENODE)
+        return StorageFailure(Consequence.OPEN_AGAIN, "HDFS did not answer in time", _NAMENODE)
     if not isinstance(error, HadoopError):
         if any(each in str(error) for each in _NO_ADDRESS):
-            return Failure(Meaning.TRY_AGAIN, f"the NameNode's host has no address{away}", _NAMENODE)
+            return StorageFailure(Consequence.TRY_AGAIN, f"the NameNode's host has no address{away}", _NAMENODE)
         reason = "no connection to HDFS" if "refused" in str(error).lower() else "the connection to HDFS broke"
-        return Failure(Meaning.OPEN_AGAIN, f"{reason}{away}", _NAMENODE)
+        return StorageFailure(Consequence.OPEN_AGAIN, f"{reason}{away}", _NAMENODE)
     if error.kind in _REFUSALS or "authentication is not enabled" in error.text:
         return _refusal(error, looked_in)
     if "safe mode" in error.text.lower():
@@ -181,33 +181,33 @@ def hadoop_failure(error: Exception, looked_in: str, away: str = "") -> Failure:
             "The NameNode leaves it when enough blocks are reported: see `hdfs dfsadmin -safemode get` and the "
             "DataNodes; the node asks again by itself"
         )
-        return Failure(Meaning.TRY_AGAIN, "the file system is in safe mode", fix)
+        return StorageFailure(Consequence.TRY_AGAIN, "the file system is in safe mode", fix)
     if error.kind in _BLOCKS:
         fix = (
             "See `hdfs dfsadmin -report`, and that the node can reach the DataNodes at the addresses that they "
             f"registered with (dfs.client.use.datanode.hostname, {_DOCUMENT}); it asks again by itself"
         )
-        return Failure(Meaning.TRY_AGAIN, f"no DataNode gives the file's blocks ({error.kind})", fix)
+        return StorageFailure(Consequence.TRY_AGAIN, f"no DataNode gives the file's blocks ({error.kind})", fix)
     if error.kind == "StandbyException":
         fix = f"Write the name service in place of a NameNode's host, with HADOOP_CONF_DIR ({_DOCUMENT})"
-        return Failure(Meaning.OPEN_AGAIN, "the NameNode is on standby", fix)
+        return StorageFailure(Consequence.OPEN_AGAIN, "the NameNode is on standby", fix)
     if error.kind == "UnsupportedFeature":
         fix = f"Keep the checkpoint outside encryption zones ({_DOCUMENT})"
-        return Failure(Meaning.FINAL, "the library cannot read such a file: it is encrypted", fix)
-    return Failure(Meaning.TRY_AGAIN, f"HDFS failed ({error.kind or 'no reason given'})", _NAMENODE)
+        return StorageFailure(Consequence.FINAL, "the library cannot read such a file: it is encrypted", fix)
+    return StorageFailure(Consequence.TRY_AGAIN, f"HDFS failed ({error.kind or 'no reason given'})", _NAMENODE)
 
 
-def _refusal(error: HadoopError, looked_in: str) -> Failure:
+def _refusal(error: HadoopError, looked_in: str) -> StorageFailure:
     if found := _REFUSED.search(error.text):
         reason = f"permission denied: the user {found[1]} has no right to {found[2]}"
         fix = f"Give the user the right to read the checkpoint and to enter each folder above it ({_DOCUMENT})"
-        return Failure(Meaning.REFUSED, reason, fix)
+        return StorageFailure(Consequence.REFUSED, reason, fix)
     if "libgssapi" in error.text:
         fix = "Install libgssapi-krb5-2 (Debian) or krb5-libs (Red Hat)"
-        return Failure(Meaning.FINAL, "the library of Kerberos is not installed", fix)
+        return StorageFailure(Consequence.FINAL, "the library of Kerberos is not installed", fix)
     if error.kind in _TICKETS or "authentication is not enabled" in error.text:
-        return Failure(Meaning.REFUSED, f"there is no valid Kerberos ticket or token: {looked_in}", _TICKET)
-    return Failure(Meaning.REFUSED, f"the credentials are refused, or have expired ({error.kind})", _TICKET)
+        return StorageFailure(Consequence.REFUSED, f"there is no valid Kerberos ticket or token: {looked_in}", _TICKET)
+    return StorageFailure(Consequence.REFUSED, f"the credentials are refused, or have expired ({error.kind})", _TICKET)
 
 
 def places_of(environ: Mapping[str, str]) -> str:
@@ -298,7 +298,7 @@ class Hdfs:
         self._end.atexit = False
         return HadoopClient(client, limits.stalled_ms / 1000)
 
-    def failure_of(self, error: Exception) -> Failure:
+    def failure_of(self, error: Exception) -> StorageFailure:
         return hadoop_failure(error, places_of(self._environ), self._away)
 
     def _authority(self, conf: Mapping[str, str]) -> tuple[str, str]:

@@ -26,10 +26,10 @@ from understudy_node.checkpoint.files import (
     vanished,
 )
 from understudy_node.checkpoint.store_files import (
+    Consequence,
     Download,
-    Failure,
-    Meaning,
     RepeatBudget,
+    StorageFailure,
     StoreFiles,
     StoreLimits,
 )
@@ -91,7 +91,7 @@ class StoreTerms:
     """The attribute of an object that only marks a folder, where its name does not say so."""
 
 
-def failure_of(error: Exception, terms: StoreTerms, looked_in: str) -> Failure:
+def failure_of(error: Exception, terms: StoreTerms, looked_in: str) -> StorageFailure:
     """Decide what an exception of the library means. `looked_in`: the places where credentials were looked for."""
     # The branches are in order of precedence: the library tells failures apart by text, and one text may fit several.
     text = str(error)
@@ -103,47 +103,53 @@ def failure_of(error: Exception, terms: StoreTerms, looked_in: str) -> Failure:
         return of_provider
     if status in _TRANSIENT:
         if status not in (429, 503):
-            return Failure(Meaning.TRY_AGAIN, f"the store failed ({said})", _FIX_CONNECTION)
+            return StorageFailure(Consequence.TRY_AGAIN, f"the store failed ({said})", _FIX_CONNECTION)
         fix = "The node asks again by itself, more slowly; if it persists, raise the store's limits or use fewer nodes"
-        return Failure(Meaning.TRY_AGAIN, f"the store asks for fewer requests ({said})", fix)
+        return StorageFailure(Consequence.TRY_AGAIN, f"the store asks for fewer requests ({said})", fix)
     if status in (401, 403) or isinstance(error, (PermissionDeniedError, UnauthenticatedError)):
         reason = f"the store refuses the credentials, or what they ask for ({said})"
-        return Failure(Meaning.REFUSED, reason, terms.policy)
+        return StorageFailure(Consequence.REFUSED, reason, terms.policy)
     # A reply to HEAD has no body, so 400 has no code there: an expired token is what it usually says.
     if status == 400 and terms.expired and (code is None or code[1] in terms.expired):
-        return Failure(Meaning.REFUSED, f"the store says that the credentials have expired ({said})", _FIX_CREDENTIALS)
+        return StorageFailure(
+            Consequence.REFUSED, f"the store says that the credentials have expired ({said})", _FIX_CREDENTIALS
+        )
     if status == 404:
         reason, fix = f"there is no such {terms.bucket} ({said})", f"Check the {terms.bucket}'s name and the endpoint"
-        return Failure(Meaning.FINAL, reason, fix)
+        return StorageFailure(Consequence.FINAL, reason, fix)
     if status:
-        return Failure(Meaning.FINAL, f"the store answered {said}", terms.settings)
+        return StorageFailure(Consequence.FINAL, f"the store answered {said}", terms.settings)
     if "BareRedirect" in text:
-        return Failure(Meaning.FINAL, "the store says that the bucket is elsewhere, in another region", terms.settings)
+        return StorageFailure(
+            Consequence.FINAL, "the store says that the bucket is elsewhere, in another region", terms.settings
+        )
     if "BadScheme" in text:
-        return Failure(Meaning.FINAL, "the endpoint is not an https:// URL", terms.not_https)
+        return StorageFailure(Consequence.FINAL, "the endpoint is not an https:// URL", terms.not_https)
     kind = _KIND.search(text)
     what = kind[1] if kind else said
     fix = terms.away if what == "Connect" else _FIX_CONNECTION
-    return Failure(Meaning.TRY_AGAIN, _BREAKS.get(what, f"the connection to the store broke ({what})"), fix)
+    return StorageFailure(Consequence.TRY_AGAIN, _BREAKS.get(what, f"the connection to the store broke ({what})"), fix)
 
 
-def _of_provider(text: str, status: int, said: str, terms: StoreTerms, looked_in: str) -> Failure | None:
+def _of_provider(text: str, status: int, said: str, terms: StoreTerms, looked_in: str) -> StorageFailure | None:
     """Decide what the failure of a request for credentials means; None if the store itself was asked."""
     is_machine = terms.identity.search(text) is not None
     is_other = _TOKEN.search(text) or (terms.provider is not None and terms.provider.search(text))
     if not (is_machine or is_other) or "BadScheme" in text:
         return None
     if status in _TRANSIENT:
-        return Failure(Meaning.TRY_AGAIN, f"{_PROVIDER} failed ({said})", _FIX_PROVIDER)
+        return StorageFailure(Consequence.TRY_AGAIN, f"{_PROVIDER} failed ({said})", _FIX_PROVIDER)
     if is_machine:
         reason = f"no credentials were found, looked in {looked_in}"
-        return Failure(Meaning.REFUSED, reason, terms.no_credentials)
+        return StorageFailure(Consequence.REFUSED, reason, terms.no_credentials)
     if 400 <= status < 500:
-        return Failure(Meaning.REFUSED, f"{_PROVIDER} refuses the credentials ({said})", _FIX_CREDENTIALS)
+        return StorageFailure(Consequence.REFUSED, f"{_PROVIDER} refuses the credentials ({said})", _FIX_CREDENTIALS)
     kind = _KIND.search(text)
     what = kind[1] if kind else said
-    return Failure(
-        Meaning.TRY_AGAIN, _PROVIDER_BREAKS.get(what, f"the connection to {_PROVIDER} broke ({what})"), _FIX_PROVIDER
+    return StorageFailure(
+        Consequence.TRY_AGAIN,
+        _PROVIDER_BREAKS.get(what, f"the connection to {_PROVIDER} broke ({what})"),
+        _FIX_PROVIDER,
     )
 
 
@@ -251,7 +257,7 @@ class ObjectStoreFiles(StoreFiles[Any]):
     def _download(self, path: str, file: BinaryIO, max_bytes: int | None) -> FileStat:
         refuse_escape(path)
         where = self._where(path)
-        download = _Download(path, file, max_bytes, where, terms=self._terms)
+        download = _ObjectDownload(path, file, max_bytes, where, terms=self._terms)
         error = vanished(where)
         try:
             return self._stat_of(self._call("Cannot read", path, download.go_on, download))
@@ -278,7 +284,7 @@ class ObjectStoreFiles(StoreFiles[Any]):
                 fix=self._terms.settings,
             ) from None
 
-    def _failure_of(self, error: Exception) -> Failure:
+    def _failure_of(self, error: Exception) -> StorageFailure:
         return failure_of(error, self._terms, self._store.looked_in)
 
     def _stat_of(self, meta: Mapping[str, Any]) -> FileStat:
@@ -287,7 +293,7 @@ class ObjectStoreFiles(StoreFiles[Any]):
 
 
 @dataclass(slots=True)
-class _Download(Download):
+class _ObjectDownload(Download):
     """The same from an object store. `meta` is the object's metadata, as the download began."""
 
     terms: StoreTerms = field(kw_only=True)

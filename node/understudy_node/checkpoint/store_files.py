@@ -42,7 +42,7 @@ PARALLEL = 8
 """Requests of one call that are under way at once; a commit needs four."""
 
 
-class Meaning(Enum):
+class Consequence(Enum):
     """The consequence of a failure."""
 
     TRY_AGAIN = "try-again"
@@ -54,10 +54,10 @@ class Meaning(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Failure:
+class StorageFailure:
     """One failed request. `reason` and `fix` are fit for messages."""
 
-    meaning: Meaning
+    meaning: Consequence
     reason: str
     fix: str
 
@@ -152,7 +152,7 @@ class StoreFiles(CheckpointFiles, Generic[Client]):
         """Open a client with the present credentials."""
 
     @abstractmethod
-    def _failure_of(self, error: Exception) -> Failure:
+    def _failure_of(self, error: Exception) -> StorageFailure:
         """Decide what an exception of the client means."""
 
     @abstractmethod
@@ -194,13 +194,13 @@ class StoreFiles(CheckpointFiles, Generic[Client]):
             now_ms = _now_ms()
             if download is not None and download.done - before >= MIN_PROGRESS_BYTES:
                 tries, began_ms = 1, now_ms
-            if failure.meaning is Meaning.REFUSED and not is_renewed and self._renew(client, now_ms):
+            if failure.meaning is Consequence.REFUSED and not is_renewed and self._renew(client, now_ms):
                 is_renewed = True
                 continue
-            if failure.meaning is Meaning.OPEN_AGAIN:
+            if failure.meaning is Consequence.OPEN_AGAIN:
                 self._renew(client, now_ms)
             if (
-                failure.meaning not in (Meaning.TRY_AGAIN, Meaning.OPEN_AGAIN)
+                failure.meaning not in (Consequence.TRY_AGAIN, Consequence.OPEN_AGAIN)
                 or tries >= limits.max_tries
                 or now_ms - began_ms >= limits.call_ms
                 or not self._budget.take(now_ms)

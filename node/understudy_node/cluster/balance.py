@@ -26,7 +26,7 @@ from functools import partial
 from hashlib import blake2b
 from typing import NamedTuple
 
-from understudy_node.cluster.weights import EVEN, UNWEIGHED, Exchange, Weighed, Weights
+from understudy_node.cluster.weights import EVEN, UNWEIGHED, ReplicaSwap, Weighed, Weights
 
 
 @dataclass(frozen=True, slots=True)
@@ -321,7 +321,7 @@ class Balance:
         if any(before.get(node, zone) != zone for node, zone in placed.zones.items()):
             self._unjudged = set(placed.nodes_of)
 
-    def _exchange(self, exchange: Exchange) -> None:
+    def _exchange(self, exchange: ReplicaSwap) -> None:
         """Move the replicas that did not move yet."""
         placed = self._placed
         for task, giver, taker in exchange.moves():
@@ -333,7 +333,7 @@ class Balance:
             if len(nodes) > self._copies:
                 placed.take(task, giver)
 
-    def _pass_role(self, exchange: Exchange) -> None:
+    def _pass_role(self, exchange: ReplicaSwap) -> None:
         placed, task = self._placed, exchange.given
         if placed.active[task] == exchange.giver and exchange.taker in placed.nodes_of[task] - placed.away:
             placed.pass_role(task, exchange.giver, exchange.taker)

@@ -16,7 +16,7 @@ from understudy_shared.base.plausible import is_far_ahead
 from understudy_shared.base.words import WRITES_REFUSED
 from understudy_shared.bus.base import BusError, BusRefusedError
 from understudy_shared.bus.gossip import AgedHeartbeat, Gossip
-from understudy_shared.bus.messages import Endpoint, Heartbeat
+from understudy_shared.bus.messages import Heartbeat, NodeEndpoint
 from understudy_shared.cluster.node_calls import NodeCalls
 from understudy_shared.cluster.view import PROVEN_BEATS, ClusterView, orders
 
@@ -46,7 +46,7 @@ class Neighbours(ClusterView):
         super().__init__(refuse, history)
         self._own_id = own_id
 
-    def members(self) -> Mapping[str, Endpoint]:
+    def members(self) -> Mapping[str, NodeEndpoint]:
         """Return the other nodes that have tasks in the assignment."""
         members = {} if self.assignment is None else self.assignment.members
         return {node_id: endpoint for node_id, endpoint in members.items() if node_id != self._own_id}

@@ -26,7 +26,7 @@ from understudy_node.cluster.assignor import duties_of
 from understudy_node.cluster.context import MemberContext, outvoted
 from understudy_node.cluster.heartbeat import OwnMessages
 from understudy_node.cluster.history_check import HistoryCheck
-from understudy_node.cluster.leader import Placement, TaskSet
+from understudy_node.cluster.leader import Leadership, TaskSet
 from understudy_shared.bus.base import BusError, BusRefusedError
 from understudy_shared.bus.gossip import EXPIRY_HEARTBEATS, AgedHeartbeat
 from understudy_shared.bus.messages import Assignment, Heartbeat
@@ -175,7 +175,7 @@ class Beat:
         check: HistoryCheck,
         own: OwnMessages,
         cluster: ClusterFollower,
-        placement: Placement,
+        placement: Leadership,
         heartbeat: Callable[[], Heartbeat],
     ) -> None:
         """Set the parts of the beat.

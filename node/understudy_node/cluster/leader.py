@@ -142,7 +142,7 @@ class Away:
         ]
 
 
-class Placement:
+class Leadership:
     """One node's part in assigning. Only the node's beat calls it, never two tasks at once."""
 
     def __init__(self, gossip: Gossip, settings: ClusterNodeSettings, member_id: MemberId, *, clock: Clock) -> None:

@@ -18,7 +18,7 @@ from understudy_node.cluster.context import BusState, MemberContext, MemberId, N
 from understudy_node.cluster.heartbeat import LoadMeter, MemberStatus, OwnMessages, ProcessLoad, State, least_heartbeat
 from understudy_node.cluster.heartbeat_loop import AssignmentFollower, Beat
 from understudy_node.cluster.history_check import HistoryCheck
-from understudy_node.cluster.leader import Placement
+from understudy_node.cluster.leader import Leadership
 from understudy_node.node import Node
 from understudy_node.settings import ClusterNodeSettings, NodeSettings
 from understudy_shared.auth.cluster_secret import ClusterIdentity
@@ -170,7 +170,7 @@ class ClusterMember:
             heartbeat_ms=settings.lag_refresh_ms,
             clock=clock,
         )
-        self._placement = Placement(gossip, settings, member_id, clock=clock)
+        self._placement = Leadership(gossip, settings, member_id, clock=clock)
         self._check = HistoryCheck(context)
         self._memory = Memory(remembered)
         self._follower = AssignmentFollower(context, self._memory, check=self._check)

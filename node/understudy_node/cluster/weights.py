@@ -88,7 +88,7 @@ MAX_TRIED = 4
 """Number of the heaviest nodes that may give, and of the lightest that may take: not all pairs of a large cluster."""
 
 
-class Exchange(NamedTuple):
+class ReplicaSwap(NamedTuple):
     """A replica that one node passes to another, and one that it gets in return, if any. If only a role is passed, the
     taker is a standby already.
     """
@@ -115,21 +115,21 @@ class Weighed(NamedTuple):
 
     look: int = 0
     weights: Weights = EVEN
-    exchange: Exchange | None = None
+    exchange: ReplicaSwap | None = None
 
 
 UNWEIGHED: Final = Weighed()
 
 
-_Gain = tuple[float, bool, Exchange]
+_Gain = tuple[float, bool, ReplicaSwap]
 """By how much the heavier node becomes lighter, whether only one replica moves, and the exchange. So of equal gains the
 one that moves less is greater.
 """
 
 
-def next_exchange(tasks: Mapping[str, AssignedTask], zones: Mapping[str, str], weights: Weights) -> Exchange | None:
+def next_exchange(tasks: Mapping[str, AssignedTask], zones: Mapping[str, str], weights: Weights) -> ReplicaSwap | None:
     """Return the next exchange of an assignment at rest over the nodes of `zones`; None if there is nothing to gain."""
-    held = _Held(tasks, zones)
+    held = _HeldTasks(tasks, zones)
     loads: dict[str, float] = {
         node: weights.others_bytes.get(node, 0) + sum(map(weights.bytes_of, held.tasks[node])) for node in zones
     }
@@ -140,7 +140,7 @@ def next_exchange(tasks: Mapping[str, AssignedTask], zones: Mapping[str, str], w
     return _next_role(held, weights)
 
 
-class _Held:
+class _HeldTasks:
     """The tasks and actives of each node."""
 
     def __init__(self, tasks: Mapping[str, AssignedTask], zones: Mapping[str, str]) -> None:
@@ -177,7 +177,7 @@ def _pairs(loads: Mapping[str, float], gap: float) -> Iterator[tuple[str, str]]:
                 yield giver, taker
 
 
-def _exchanges(held: _Held, weights: Weights, giver: str, taker: str, gap: float) -> Iterator[_Gain]:
+def _exchanges(held: _HeldTasks, weights: Weights, giver: str, taker: str, gap: float) -> Iterator[_Gain]:
     """Yield the exchanges that make the heavier of two nodes lighter, one for each role and weight."""
     for is_active in (False, True):
         given = _movable(held, weights, giver, taker, is_active)
@@ -186,13 +186,13 @@ def _exchanges(held: _Held, weights: Weights, giver: str, taker: str, gap: float
             for back, task_back in returned.items():
                 gain = min(weight - back, gap - weight + back)
                 if gain >= max(MIN_STEP_BYTES, (weight + back) / 2):
-                    yield (gain, False, Exchange(giver, taker, task, task_back))
+                    yield (gain, False, ReplicaSwap(giver, taker, task, task_back))
             gain = min(weight, gap - weight)
             if gain >= max(MIN_STEP_BYTES, weight / 2) and held.has_one_more(giver, taker, is_active):
-                yield (gain, True, Exchange(giver, taker, task))
+                yield (gain, True, ReplicaSwap(giver, taker, task))
 
 
-def _movable(held: _Held, weights: Weights, giver: str, taker: str, is_active: bool) -> dict[int, str]:
+def _movable(held: _HeldTasks, weights: Weights, giver: str, taker: str, is_active: bool) -> dict[int, str]:
     return {
         weights.bytes_of(task): task
         for task in sorted(held.of_role(giver, is_active) - held.tasks[taker], reverse=True)
@@ -200,7 +200,7 @@ def _movable(held: _Held, weights: Weights, giver: str, taker: str, is_active: b
     }
 
 
-def _next_role(held: _Held, weights: Weights) -> Exchange | None:
+def _next_role(held: _HeldTasks, weights: Weights) -> ReplicaSwap | None:
     """Return a role to pass from a node with one active more to a standby at a node that is read less."""
     loads = {node: weights.others_reads.get(node, 0) + weights.reads * len(held.actives[node]) for node in held.zones}
     least = step(loads.values(), MIN_STEP_READS)
@@ -210,5 +210,5 @@ def _next_role(held: _Held, weights: Weights) -> Exchange | None:
         )
         common = held.actives[giver] & held.tasks[taker]
         if is_even and common and min(weights.reads, loads[giver] - loads[taker] - weights.reads) >= least:
-            return Exchange(giver, taker, min(common), is_role=True)
+            return ReplicaSwap(giver, taker, min(common), is_role=True)
     return None

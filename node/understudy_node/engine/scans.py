@@ -20,7 +20,7 @@ from typing import Final
 
 from understudy_node.engine.base import CachedBase
 from understudy_node.engine.rocksdb_base import RocksBase
-from understudy_node.engine.view import View, newer_over_older
+from understudy_node.engine.view import StateView, newer_over_older
 from understudy_shared.base.errors import CorruptFileError
 
 SLOT_BYTES: Final = 8
@@ -119,7 +119,7 @@ Change = tuple[bytes, bytes | None]
 
 
 def slices(
-    view: View, start: bytes | None, end: bytes | None = None, *, slice_bytes: int = SLICE_BYTES
+    view: StateView, start: bytes | None, end: bytes | None = None, *, slice_bytes: int = SLICE_BYTES
 ) -> Iterator[list[bytes]]:
     """Yield the records of a view from `start` to `end`, in slices of about `slice_bytes` that are not empty."""
     slice_bytes = min(slice_bytes, SLICE_BYTES)
@@ -132,7 +132,7 @@ def slices(
     return _merged(base, _Ahead(reduce(newer_over_older, layers), slice_bytes))
 
 
-def _base_slices(view: View, start: bytes | None, end: bytes | None, slice_bytes: int) -> Iterator[list[bytes]]:
+def _base_slices(view: StateView, start: bytes | None, end: bytes | None, slice_bytes: int) -> Iterator[list[bytes]]:
     count = 2 * FIRST_RECORDS
 
     def next_slice(flat: Iterator[bytes]) -> list[bytes]:

@@ -238,7 +238,7 @@ def write_spill(tiers: Sequence[Tier], directory: Path, *, below: Spill | None) 
     """Write `tiers` (newest first) over what `below` holds into the new `directory`, in bounded steps.
 
     Yields the records written so far; only when it is exhausted can `Spill.open` open the directory. Views go on
-    publishing meanwhile: `View.with_spill` drops exactly the tiers that are in it.
+    publishing meanwhile: `StateView.with_spill` drops exactly the tiers that are in it.
     """
     assert tiers, "a spill needs tiers"
     shutil.rmtree(directory, ignore_errors=True)
@@ -295,7 +295,7 @@ def _writing_options() -> Options:
     return options
 
 
-class View:
+class StateView:
     """The state at `version`: `base` as of `base_version`, and the changes since."""
 
     __slots__ = ("_dicts", "base", "base_version", "spill", "tiers", "version")
@@ -313,7 +313,7 @@ class View:
         self._dicts = tuple(tier.changes for tier in tiers)
 
     @classmethod
-    def of(cls, base: Base, version: int) -> View:
+    def of(cls, base: Base, version: int) -> StateView:
         return cls(base, version=version, base_version=version)
 
     def __repr__(self) -> str:
@@ -404,24 +404,24 @@ class View:
             tier.prepare_scan()
         self.base.prepare_scan()
 
-    def with_changes(self, changes: Mapping[bytes, bytes | None], version: int) -> View:
+    def with_changes(self, changes: Mapping[bytes, bytes | None], version: int) -> StateView:
         """Return the view after one or several more versions. `changes` is given away: never change it again."""
         assert version > self.version, f"version {version} is not newer than {self.version}"
         tiers = self.tiers
         if changes:
             tiers = with_newest(tiers, Tier(changes, first_version=self.version + 1, last_version=version))
-        return View(self.base, version=version, base_version=self.base_version, tiers=tiers, spill=self.spill)
+        return StateView(self.base, version=version, base_version=self.base_version, tiers=tiers, spill=self.spill)
 
-    def with_base(self, base: Base, base_version: int) -> View:
+    def with_base(self, base: Base, base_version: int) -> StateView:
         """Return the same version on a newer base; layers that the base already contains are dropped."""
         assert self.base_version <= base_version <= self.version, (
             f"a base at {base_version} does not fit between {self.base_version} and {self.version}"
         )
         spill = self.spill if self.spill is not None and self.spill.last_version > base_version else None
         tiers = without_settled(self.tiers, base_version)
-        return View(base, version=self.version, base_version=base_version, tiers=tiers, spill=spill)
+        return StateView(base, version=self.version, base_version=base_version, tiers=tiers, spill=spill)
 
-    def with_spill(self, spill: Spill) -> View:
+    def with_spill(self, spill: Spill) -> StateView:
         """Return the same version with `spill`, written from an earlier version of this view, in place of the tiers it
         holds.
 
@@ -432,7 +432,7 @@ class View:
         if spill.last_version <= max(held, self.base_version):
             return self
         tiers = without_settled(self.tiers, spill.last_version)
-        return View(self.base, version=self.version, base_version=self.base_version, tiers=tiers, spill=spill)
+        return StateView(self.base, version=self.version, base_version=self.base_version, tiers=tiers, spill=spill)
 
 
 _FAMILY: Final = struct.Struct("<h")
@@ -440,7 +440,7 @@ FAMILY_BYTES: Final = _FAMILY.size
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class StateTable:
     """A store of its own, or a column family of one."""
 
     store: str
@@ -449,13 +449,13 @@ class Table:
     def __str__(self) -> str:
         return self.family or self.store
 
-    def is_in(self, view: View) -> bool:
+    def is_in(self, view: StateView) -> bool:
         """Whether there is such a table. Spark makes the families of state variables with a partition's first row, and
         a version that brings one is not shown before its snapshot was read: so a missing one is empty.
         """
         return self.family is None or self.family in view.base.families
 
-    def first_bytes(self, view: View) -> bytes:
+    def first_bytes(self, view: StateView) -> bytes:
         """Return the prefix of its keys: the id of the family, which only a snapshot has."""
         if self.family is None:
             return b""

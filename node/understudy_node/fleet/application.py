@@ -30,12 +30,12 @@ from understudy_shared.base.errors import UnderstudyError
 from understudy_shared.base.masking import masked_location
 from understudy_shared.base.words import HostInfo
 from understudy_shared.fleet.dispatching import Lifespan
-from understudy_shared.fleet.service import ApplicationReport, State
+from understudy_shared.fleet.service import ApplicationReport, ApplicationState
 from understudy_shared.http.edge import Receive, Scope, Send, send_problem, without_body
 from understudy_shared.http.health import Status
 from understudy_shared.http.problems import Problem, ProblemError, ProblemType
 from understudy_shared.questions.front import LookupsFirst
-from understudy_shared.questions.lookup.batches import Batch
+from understudy_shared.questions.lookup.batches import KeyBatch
 from understudy_shared.server.app import ProcessReport
 from understudy_shared.server.connection_guard import ConnectionGuard
 from understudy_shared.server.direct import Exchange, reply_problem
@@ -57,10 +57,10 @@ HANGS_AFTER_MS = 10_000
 """Time after which storage without an answer counts as a failure."""
 
 
-class Standing(NamedTuple):
+class ApplicationStanding(NamedTuple):
     """The state of an application, and the reason in words if it is not served."""
 
-    state: State
+    state: ApplicationState
     reason: str | None = None
 
 
@@ -79,7 +79,7 @@ class Opening:
         self._build = build
         self._clock = clock
         self._closing = threading.Event()
-        self._standing = Standing(State.OPENING, "it is being opened")
+        self._standing = ApplicationStanding(ApplicationState.OPENING, "it is being opened")
         self._asks_since_ms: float | None = None
         """The time since which the storage is asked; None during a pause."""
 
@@ -93,11 +93,11 @@ class Opening:
         self._closing.set()
 
     @property
-    def standing(self) -> Standing:
+    def standing(self) -> ApplicationStanding:
         since_ms = self._asks_since_ms
         if since_ms is not None and (waited_ms := self._clock.monotonic_ms() - since_ms) > HANGS_AFTER_MS:
-            return Standing(
-                State.FAILED, f"the storage of its checkpoint has not answered for {waited_ms / 1000:.0f} s"
+            return ApplicationStanding(
+                ApplicationState.FAILED, f"the storage of its checkpoint has not answered for {waited_ms / 1000:.0f} s"
             )
         return self._standing
 
@@ -112,7 +112,7 @@ class Opening:
                     node.discard()
                 return
             self._closing.wait(pause_s)
-            longest_s = AWAITED_PAUSE_S if self._standing.state is State.WAITING else FAILED_PAUSE_S
+            longest_s = AWAITED_PAUSE_S if self._standing.state is ApplicationState.WAITING else FAILED_PAUSE_S
             pause_s = min(pause_s * 2, longest_s)
 
     def _tried(self) -> Node | None:
@@ -121,18 +121,19 @@ class Opening:
             if not is_awaited(files):
                 return self._build(files)
             self._stand(
-                Standing(
-                    State.WAITING, f"there is no checkpoint at {masked_location(files.url)}: {what_is_there(files)}"
+                ApplicationStanding(
+                    ApplicationState.WAITING,
+                    f"there is no checkpoint at {masked_location(files.url)}: {what_is_there(files)}",
                 )
             )
         except UnderstudyError as error:
-            self._stand(Standing(State.FAILED, str(error)))
+            self._stand(ApplicationStanding(ApplicationState.FAILED, str(error)))
         except Exception as error:
             log.exception("a checkpoint was not opened", extra={"action": "application-failed"})
-            self._stand(Standing(State.FAILED, f"{type(error).__name__}: {error}"))
+            self._stand(ApplicationStanding(ApplicationState.FAILED, f"{type(error).__name__}: {error}"))
         return None
 
-    def _stand(self, standing: Standing) -> None:
+    def _stand(self, standing: ApplicationStanding) -> None:
         if standing != self._standing:
             log.warning(
                 "application %s is %s: %s", self._application_id, standing.state, standing.reason,
@@ -152,7 +153,7 @@ class NotOpen(LookupsFirst):
     def answer(self, target: bytes, exchange: Exchange) -> None:
         self.reply_problem(exchange, self._problem())
 
-    async def look_up_many(self, batch: Batch) -> NoReturn:
+    async def look_up_many(self, batch: KeyBatch) -> NoReturn:
         raise ProblemError(self._problem())
 
     def has_store(self, store: str) -> bool:
@@ -174,7 +175,7 @@ class NotOpen(LookupsFirst):
         return Problem(ProblemType.NOT_INITIALISED, self._why(), "path", fix)
 
 
-class Shared:
+class NodeProcess:
     """The parts of a process that all its applications share, also if there is only one."""
 
     def __init__(
@@ -200,7 +201,7 @@ class Shared:
         self.workers = Workers(count=settings.workers)
 
 
-class Source(NamedTuple):
+class ApplicationSource(NamedTuple):
     """The source of an application's entry, and why it counts as idle; None while it does not. No symbolic link of its
     checkpoint may leave the folder `root`, if it is set.
     """
@@ -217,7 +218,7 @@ class NodeApplication:
     `open_files`, `build` and `make_app`.
     """
 
-    def __init__(self, settings: NodeSettings, shared: Shared, source: Source) -> None:
+    def __init__(self, settings: NodeSettings, shared: NodeProcess, source: ApplicationSource) -> None:
         """Set the parts. Nothing is opened."""
         self.settings = settings
         self.app: LookupsFirst = NotOpen(settings.application, self._why_not, shared.access)
@@ -233,7 +234,7 @@ class NodeApplication:
         self._refused: str | None = None
         """The reason why it was opened and could not start."""
         self._opening = Opening(settings.application, self.open_files, self.build, shared.clock)
-        self._shown: tuple[Standing, int] = (self._opening.standing, shared.clock.wall_us())
+        self._shown: tuple[ApplicationStanding, int] = (self._opening.standing, shared.clock.wall_us())
 
     def open_files(self) -> CheckpointFiles:
         """Open the files of the checkpoint. Raises UnderstudyError."""
@@ -311,7 +312,7 @@ class NodeApplication:
         standing, idle = self._standing(), self._source.idle()
         if idle is not None:
             found = standing.state if standing.reason is None else f"{standing.state}, {standing.reason}"
-            standing = Standing(State.IDLE, f"{idle}; it is {found}")
+            standing = ApplicationStanding(ApplicationState.IDLE, f"{idle}; it is {found}")
         if standing.state is not self._shown[0].state:
             self._shown = (standing, self._shared.clock.wall_us())
         generation = None if self.node is None else self.node.generation
@@ -330,22 +331,30 @@ class NodeApplication:
             max_time_lag_ms=_greatest([None if lag is None else lag.time_lag_ms for lag in lags]),
         )
 
-    def _standing(self) -> Standing:
+    def _standing(self) -> ApplicationStanding:
         node, status = self.node, self.status()
         if node is None:
-            return self._opening.standing if self._refused is None else Standing(State.FAILED, self._refused)
+            return (
+                self._opening.standing
+                if self._refused is None
+                else ApplicationStanding(ApplicationState.FAILED, self._refused)
+            )
         why = "; ".join(status.reasons) or None
         if self.dead is not None:
-            return Standing(State.FAILED, self.dead)
+            return ApplicationStanding(ApplicationState.FAILED, self.dead)
         if why is None:
-            return Standing(State.SERVING, "; ".join(status.causes.values()) or None)
+            return ApplicationStanding(ApplicationState.SERVING, "; ".join(status.causes.values()) or None)
         if node.waits_for is not None:
-            return Standing(State.WAITING, f"it waits for {node.waits_for}")
+            return ApplicationStanding(ApplicationState.WAITING, f"it waits for {node.waits_for}")
         has_failed = (node.generation is None and node.error is not None) or node.stalled()
-        return Standing(State.FAILED if has_failed else State.RESTORING, why)
+        return ApplicationStanding(ApplicationState.FAILED if has_failed else ApplicationState.RESTORING, why)
 
     def _why_not(self) -> str:
-        standing = self._opening.standing if self._refused is None else Standing(State.FAILED, self._refused)
+        standing = (
+            self._opening.standing
+            if self._refused is None
+            else ApplicationStanding(ApplicationState.FAILED, self._refused)
+        )
         return f"application {self.settings.application} is {standing.state}: {standing.reason}"
 
     async def _opened(self, ended: asyncio.Event) -> Node | None:

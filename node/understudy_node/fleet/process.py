@@ -20,7 +20,7 @@ from fastapi import APIRouter, Request, Response
 from prometheus_client.core import Metric
 
 from understudy_node.cluster.member import ClusterMember
-from understudy_node.fleet.application import NodeApplication, Shared, Source
+from understudy_node.fleet.application import ApplicationSource, NodeApplication, NodeProcess
 from understudy_node.fleet.following import ACTION, CAUSES, Following, announcing_of
 from understudy_node.http.metrics import process_metrics
 from understudy_node.settings import ClusterNodeSettings, NodeSettings
@@ -33,7 +33,7 @@ from understudy_shared.base.texts import clipped
 from understudy_shared.fleet.announced_applications import AnnouncedSpec
 from understudy_shared.fleet.applications_file import ApplicationSpec, parse_applications
 from understudy_shared.fleet.dispatching import Fleet, SharedThreads
-from understudy_shared.fleet.service import ApplicationReport, FleetService, Reported, State
+from understudy_shared.fleet.service import ApplicationReport, ApplicationState, FleetService, Reported
 from understudy_shared.http.edge import read_flag
 from understudy_shared.http.openapi.document import Service
 from understudy_shared.http.problems import Problem, ProblemError, ProblemType
@@ -61,7 +61,7 @@ class FleetProcess(FleetService[NodeApplication]):
 
     settings: NodeSettings
 
-    def __init__(self, settings: NodeSettings, shared: Shared) -> None:
+    def __init__(self, settings: NodeSettings, shared: NodeProcess) -> None:
         """Read the file of applications, and open nothing. Raises SettingsError if the file cannot be used."""
         service: Service = "node" if isinstance(settings, ClusterNodeSettings) else "serve"
         super().__init__(service, settings, shared.host, shared.access, shared.guard)
@@ -106,9 +106,9 @@ class FleetProcess(FleetService[NodeApplication]):
         return None if application is None else application.version
 
     def _built(self, spec: ApplicationSpec) -> NodeApplication:
-        source = Source("command" if spec in self._named else "file")
+        source = ApplicationSource("command" if spec in self._named else "file")
         if isinstance(spec, AnnouncedSpec):
-            source = Source("announced", lambda: self.following.idle(spec.id), spec.root)
+            source = ApplicationSource("announced", lambda: self.following.idle(spec.id), spec.root)
         return NodeApplication(self.settings.within(spec), self.shared, source)
 
     def dead(self) -> str | None:
@@ -253,8 +253,15 @@ async def let_go(following: Following, application_id: str) -> None:
     log.warning("application %s is removed: an operator asked for it", clipped(application_id), extra=ACTION)
 
 
-_WORST_FIRST = (State.FAILED, State.WAITING, State.OPENING, State.RESTORING, State.IDLE, State.SERVING)
-_HEALTH = {State.FAILED: "hurt", State.SERVING: "ok"}
+_WORST_FIRST = (
+    ApplicationState.FAILED,
+    ApplicationState.WAITING,
+    ApplicationState.OPENING,
+    ApplicationState.RESTORING,
+    ApplicationState.IDLE,
+    ApplicationState.SERVING,
+)
+_HEALTH = {ApplicationState.FAILED: "hurt", ApplicationState.SERVING: "ok"}
 
 
 async def fleet_overview(request: Request, applications: Mapping[str, Reported]) -> dict[str, Any]:

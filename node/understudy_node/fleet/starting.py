@@ -22,7 +22,7 @@ from fastapi import FastAPI, Request, Response
 
 from understudy_node.checkpoint.files import CheckpointFiles
 from understudy_node.checkpoint.opening import is_awaited, wait_for_checkpoint, what_is_there
-from understudy_node.fleet.application import NodeApplication, Shared, Source
+from understudy_node.fleet.application import ApplicationSource, NodeApplication, NodeProcess
 from understudy_node.node import Node
 from understudy_node.settings import ClusterNodeSettings, NodeSettings
 from understudy_shared.auth.access import Access
@@ -74,7 +74,7 @@ def _serve(settings: NodeSettings, started: Started | None) -> None:
     app: App
     served: Any
     try:
-        shared = Shared(settings, access, settings.address(port), settings.connection_guard(), clusters)
+        shared = NodeProcess(settings, access, settings.address(port), settings.connection_guard(), clusters)
         if settings.is_fleet:
             with without_collections():
                 from understudy_node.fleet.process import FleetProcess  # noqa: PLC0415  # one application does without it
@@ -82,7 +82,7 @@ def _serve(settings: NodeSettings, started: Started | None) -> None:
             process = FleetProcess(settings, shared)
             app, served, leave = process.app, process, process.leave
         else:
-            application = NodeApplication(settings, shared, Source("command"))
+            application = NodeApplication(settings, shared, ApplicationSource("command"))
             node = _opened(application, access, listener)
             app, served, leave = application.make_app(node), node, application.leave
         try:

@@ -26,7 +26,7 @@ from understudy_node.questions.export.bulk.process import BulkProcess
 from understudy_node.questions.export.service import NodeExports, export_hop_routes
 from understudy_node.questions.lease import NodeSnapshots, snapshot_call_routes
 from understudy_node.questions.lookup.hop import Hops
-from understudy_node.questions.lookup.reads import Reads
+from understudy_node.questions.lookup.reads import NodeReads
 from understudy_node.questions.lookup.service import NodeLookups, Visibility
 from understudy_node.questions.scan.service import NodeScans, call_routes, scan_hops
 from understudy_node.questions.watch.hub import WatchHub
@@ -41,7 +41,7 @@ from understudy_shared.questions.export.store_files import store_file_routes
 from understudy_shared.questions.front import LookupsFirst
 from understudy_shared.questions.lease.service import snapshot_routes
 from understudy_shared.questions.scan.long_reads import LongReads
-from understudy_shared.questions.scan.service import Pages, scan_routes, scans_in_front
+from understudy_shared.questions.scan.service import DirectPages, scan_routes, scans_in_front
 from understudy_shared.questions.several import SeveralStores, several_routes
 from understudy_shared.questions.watch.prefix_watches import PrefixWatches
 from understudy_shared.questions.watch.service import watch_routes
@@ -66,7 +66,7 @@ def create_app(
     `guard` watches over its connections, `access` decides who may ask what.
     """
     guard = guard or ConnectionGuard()
-    reads = Reads(node, read_store_bounds(node.settings.store_bounds))
+    reads = NodeReads(node, read_store_bounds(node.settings.store_bounds))
     if member is not None:
         node.node_id = member.node_id
 
@@ -134,13 +134,13 @@ def create_app(
 
 
 def _reading_routes(  # noqa: PLR0917  # the parts of an application, in the order of their creation
-    node: Node, reads: Reads, app: NodeLookups, scans: NodeScans, exports: NodeExports, watches: NodeWatches
+    node: Node, reads: NodeReads, app: NodeLookups, scans: NodeScans, exports: NodeExports, watches: NodeWatches
 ) -> Iterator[APIRouter]:
     """Yield the calls that read, besides lookups and hops."""
     yield read_routes(node, reads, scans)
     yield internal_routes(reads)
     yield scan_routes(scans)
-    app.pages = Pages(scans, node.settings.compression)
+    app.pages = DirectPages(scans, node.settings.compression)
     yield export_routes(exports)
     yield export_hop_routes(exports)
     changes = NodeChanges(reads, scans)

@@ -34,7 +34,7 @@ if TYPE_CHECKING:  # a node without a cluster does without these modules
     from understudy_node.cluster.member import ClusterMember
 
 
-class _Held(NamedTuple):
+class _ShownReplica(NamedTuple):
     """A store's partition and its replica, with version and lag of the shown version; None if it shows no version."""
 
     store: str
@@ -46,7 +46,7 @@ class _Held(NamedTuple):
 def replica_metrics(readers: Mapping[StoreName, StoreReader], max_partitions: int) -> Iterator[Metric]:
     lags: dict[TaskReplica, LagInfo | None] = {}
     held = [
-        _Held(name, partition, replica, _lag_of(replica, lags))
+        _ShownReplica(name, partition, replica, _lag_of(replica, lags))
         for name, reader in sorted(readers.items())
         for partition, replica in sorted(reader.replicas.items())
     ]
@@ -67,7 +67,7 @@ def _lag_of(replica: TaskReplica, known: dict[TaskReplica, LagInfo | None]) -> L
     return known[replica]
 
 
-def _by_store(readers: Mapping[StoreName, StoreReader], held: list[_Held]) -> Iterator[Metric]:
+def _by_store(readers: Mapping[StoreName, StoreReader], held: list[_ShownReplica]) -> Iterator[Metric]:
     labels = ("store",)
     partitions = Gauge("understudy_store_partitions", "Partitions, held here or not", labels=labels)
     counts = Gauge(
@@ -90,7 +90,7 @@ def _by_store(readers: Mapping[StoreName, StoreReader], held: list[_Held]) -> It
     yield from _lags_by_store(readers, held)
 
 
-def _lags_by_store(stores: Iterable[StoreName], held: list[_Held]) -> Iterator[Metric]:
+def _lags_by_store(stores: Iterable[StoreName], held: list[_ShownReplica]) -> Iterator[Metric]:
     labels = ("store",)
     unknown = Gauge("understudy_store_lag_unknown", "Replicas that show a version, of unknown lag", labels=labels)
     batches = Gauge(
@@ -115,7 +115,7 @@ def _lags_by_store(stores: Iterable[StoreName], held: list[_Held]) -> Iterator[M
     yield from (unknown, batches, seconds)
 
 
-def _by_partition(held: list[_Held]) -> Iterator[Metric]:
+def _by_partition(held: list[_ShownReplica]) -> Iterator[Metric]:
     labels = ("store", "partition")
     info = Gauge("understudy_replica_info", "1: role and state of the replica", labels=(*labels, "role", "state"))
     position = Gauge("understudy_replica_position", "Version on show", labels=labels)

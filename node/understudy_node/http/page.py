@@ -19,7 +19,7 @@ import orjson
 from fastapi import APIRouter
 
 from understudy_node.node import Node
-from understudy_node.questions.lookup.reads import Reads
+from understudy_node.questions.lookup.reads import NodeReads
 from understudy_node.replica.task import TaskReplica
 from understudy_node.stores.lookup import StoreReader
 from understudy_shared.base.background import Supervisor, in_slices
@@ -27,9 +27,9 @@ from understudy_shared.base.clock import SystemClock
 from understudy_shared.base.extras import PACKAGE
 from understudy_shared.base.words import LagInfo, ReplicaState
 from understudy_shared.bus.messages import Restore
-from understudy_shared.http.health import HealthReport, Indicator, State, Status
+from understudy_shared.http.health import HealthReport, HealthState, Indicator, Status
 from understudy_shared.http.problems import ProblemType
-from understudy_shared.page.feed import Feed
+from understudy_shared.page.feed import OverviewFeed
 from understudy_shared.page.routes import history_routes, page_routes
 from understudy_shared.page.series import (
     FRESHNESS,
@@ -89,7 +89,7 @@ def indicators(status: Status, query: Mapping[str, Any]) -> tuple[Indicator, ...
     if status.reasons:
         found["reads"] = Indicator(
             "reads",
-            State.HURT,
+            HealthState.HURT,
             f"Not ready: {status.reasons[0]}",
             "some keys are not answered here",
             "; ".join(status.reasons[1:]),
@@ -99,7 +99,7 @@ def indicators(status: Status, query: Mapping[str, Any]) -> tuple[Indicator, ...
         first, *others = status.causes.values()
         found["degraded"] = Indicator(
             "degraded",
-            State.ATTENTION,
+            HealthState.ATTENTION,
             first,
             "lookups go on",
             "; ".join(others),
@@ -109,7 +109,7 @@ def indicators(status: Status, query: Mapping[str, Any]) -> tuple[Indicator, ...
     if query["state"] == "unknown":
         found["checkpoint"] = Indicator(
             "checkpoint",
-            State.ATTENTION,
+            HealthState.ATTENTION,
             "The end of the query is not confirmed",
             "no lag is known: readers with a bound on it are refused",
             "the storage of the checkpoint does not answer, or was not asked yet",
@@ -118,7 +118,7 @@ def indicators(status: Status, query: Mapping[str, Any]) -> tuple[Indicator, ...
     if query["state"] == "idle":
         found["query"] = Indicator(
             "query",
-            State.ATTENTION,
+            HealthState.ATTENTION,
             "The query has not committed for longer than it usually takes",
             "answers stay what they are",
             "it was stopped, waits for its trigger, or has no input",
@@ -400,14 +400,14 @@ def _settled_ms(ms: float) -> int:
 class NodePage:
     """The data of the page. Without viewers it only notes a point of the last hour every ten seconds."""
 
-    def __init__(self, node: Node, health: NodeHealth, reads: Reads) -> None:
+    def __init__(self, node: Node, health: NodeHealth, reads: NodeReads) -> None:
         self._node = node
         self._health = health
         self._reads = reads
         self._kept = History()
         self._rates = NodeRates(reads.requests)
         self._clock = SystemClock()
-        self._feed = Feed(self._look, self._clock)
+        self._feed = OverviewFeed(self._look, self._clock)
         self._tasks = Supervisor()
 
     def routes(self) -> Iterator[APIRouter]:

@@ -13,10 +13,10 @@ from understudy_node.doctor import restart_report
 from understudy_node.engine.arena_base import ArenaBase
 from understudy_node.engine.base import Base, innermost
 from understudy_node.engine.scans import after_prefix
-from understudy_node.engine.view import View
+from understudy_node.engine.view import StateView
 from understudy_node.http.page import NodeHealth
 from understudy_node.node import Node
-from understudy_node.questions.lookup.reads import Reads
+from understudy_node.questions.lookup.reads import NodeReads
 from understudy_node.replica.task import TaskReplica
 from understudy_node.stores.lookup import StoreReader
 from understudy_shared.auth.audit import note
@@ -49,7 +49,7 @@ def some_key(reader: StoreReader) -> dict[str, object] | None:
     return None
 
 
-def _first_key(view: View, first: bytes) -> bytes | None:
+def _first_key(view: StateView, first: bytes) -> bytes | None:
     """Find a key among records of the base and the newest changes, without sorting. Keys begin with `first`."""
     changed = chain.from_iterable(islice(tier.changes, MAX_LOOKS) for tier in view.tiers)
     keys = (key for key in chain(_some_keys(view.base, first), changed) if key.startswith(first))
@@ -125,7 +125,7 @@ def _partition(replica: TaskReplica) -> dict[str, object]:
     }
 
 
-def read_routes(node: Node, reads: Reads, scans: Scans) -> APIRouter:
+def read_routes(node: Node, reads: NodeReads, scans: Scans) -> APIRouter:
     """Make `/v1/stores` and one store's schema."""
     router = APIRouter()
 
@@ -146,7 +146,7 @@ def read_routes(node: Node, reads: Reads, scans: Scans) -> APIRouter:
     return router
 
 
-def internal_routes(reads: Reads) -> APIRouter:
+def internal_routes(reads: NodeReads) -> APIRouter:
     """Make `/internal/v1/position` for routers, and `/internal/v1/stores/{store}/key` for the welcome of `understudy
     serve`.
     """
@@ -164,7 +164,7 @@ def internal_routes(reads: Reads) -> APIRouter:
     return router
 
 
-def admin_routes(node: Node, reads: Reads, health: NodeHealth) -> APIRouter:
+def admin_routes(node: Node, reads: NodeReads, health: NodeHealth) -> APIRouter:
     """Make `/admin/v1/lag`, `/admin/v1/health` and `/admin/v1/checkpoint`."""
     router = APIRouter()
     one_at_a_time = asyncio.Lock()
@@ -191,7 +191,7 @@ def admin_routes(node: Node, reads: Reads, health: NodeHealth) -> APIRouter:
     return router
 
 
-def _described(reader: StoreReader, reads: Reads, node: Node) -> dict[str, object]:
+def _described(reader: StoreReader, reads: NodeReads, node: Node) -> dict[str, object]:
     return {
         **reader.store.described(),
         "bounds": reads.store_bounds.of(reader.store.name),

@@ -20,7 +20,7 @@ from fastapi import APIRouter, Request, Response
 
 from understudy_node.questions.export.service import PiecesResponse
 from understudy_node.questions.lookup.hop import MISPLACED, read_hop, require_reader
-from understudy_node.questions.lookup.reads import Reads
+from understudy_node.questions.lookup.reads import NodeReads
 from understudy_node.questions.scan.rows import RowMaker, row_maker, said_of_record
 from understudy_node.questions.watch.hub import are_equal, members_of, said_of
 from understudy_node.replica.local_bases import LocalBases
@@ -41,9 +41,9 @@ from understudy_shared.questions.changes.histories import (
 )
 from understudy_shared.questions.changes.service import PATH as CHANGES_PATH
 from understudy_shared.questions.changes.service import (
-    Changes,
     ChangesHop,
     ChangesPlace,
+    ChangesService,
     ChangesTurn,
     FetchChanges,
     VersionLines,
@@ -137,7 +137,7 @@ HISTORY_S = 2.0
 class NodeHistories(Histories):
     """The histories of the keys of this node's replicas."""
 
-    def __init__(self, reads: Reads, scans: Scans) -> None:
+    def __init__(self, reads: NodeReads, scans: Scans) -> None:
         super().__init__(scans)
         self._reads = reads
 
@@ -209,7 +209,7 @@ SLICE_S: Final = 0.0005
 """Time of work between two pauses: a thread that works holds the interpreter, and lookups wait for it."""
 
 
-class ChangesQuestion(NamedTuple):
+class PartitionChangesQuestion(NamedTuple):
     """The changes of a partition from a place on, up to version `last`. `ahead_bytes` is the room for the versions
     after the first one; in a part that `is_short` the same limit holds for the first one, too.
     """
@@ -243,7 +243,7 @@ def _no_changelogs(reader: StoreReader) -> BadBoundError:
     return BadBoundError(what, where="store", fix=fix)
 
 
-def read_part(replica: TaskReplica, asked: ChangesQuestion, disk: LocalBases) -> tuple[VersionLines, ...]:
+def read_part(replica: TaskReplica, asked: PartitionChangesQuestion, disk: LocalBases) -> tuple[VersionLines, ...]:
     """Read a part: at least one key of its first version, and the following versions as far as there is room for each
     as a whole. Raises MissingVersionError and VanishedError for a version that the checkpoint lacks.
     """
@@ -263,7 +263,12 @@ def read_part(replica: TaskReplica, asked: ChangesQuestion, disk: LocalBases) ->
 
 
 def _lines_of(  # noqa: PLR0917  # which version, from where on, and within which room
-    asked: ChangesQuestion, view: TaskView, keys: Iterator[ChangedKey], behind: int, room_bytes: int, until_s: float
+    asked: PartitionChangesQuestion,
+    view: TaskView,
+    keys: Iterator[ChangedKey],
+    behind: int,
+    room_bytes: int,
+    until_s: float,
 ) -> VersionLines:
     """Return the lines of a version for the keys after the first `behind` ones, for one key at least."""
     maker, lines = asked.maker, list[bytes]()
@@ -296,7 +301,7 @@ def _row_of(maker: RowMaker, key: ChangedKey) -> bytes | None:
 
 
 def _versions(
-    replica: TaskReplica, asked: ChangesQuestion, disk: LocalBases
+    replica: TaskReplica, asked: PartitionChangesQuestion, disk: LocalBases
 ) -> Iterator[tuple[TaskView, Iterator[ChangedKey]]]:
     """Yield each version from the place on with its changed keys; in the first version, those after the place."""
     reader, first = asked.maker.reader, asked.place.version
@@ -329,7 +334,7 @@ def _stored(reader: StoreReader, changed: VersionChanges, skip: int) -> Iterator
         yield reader.key_row(kept), None if value is None else said_of_record(reader, value)
 
 
-def _found(asked: ChangesQuestion, changed: VersionChanges, view: TaskView, skip: int) -> Iterator[ChangedKey]:
+def _found(asked: PartitionChangesQuestion, changed: VersionChanges, view: TaskView, skip: int) -> Iterator[ChangedKey]:
     """Yield each key with changed records once, with the result of a lookup of it in the version."""
     maker, reader = asked.maker, asked.maker.reader
     first = reader.first_bytes(view)
@@ -367,10 +372,10 @@ class _Pause:
             self._until_s = perf_counter() + SLICE_S
 
 
-class NodeChanges(Changes):
+class NodeChanges(ChangesService):
     """The changes of the stores of this node's replicas."""
 
-    def __init__(self, reads: Reads, scans: Scans) -> None:
+    def __init__(self, reads: NodeReads, scans: Scans) -> None:
         super().__init__(scans)
         self._reads = reads
 
@@ -381,7 +386,9 @@ class NodeChanges(Changes):
         room_bytes = ahead_bytes(len(asked.turn.partitions))
 
         async def read(number: int, place: ChangesPlace, is_short: bool) -> tuple[VersionLines, ...]:
-            return await self._part(reader, ChangesQuestion(maker, number, place, asked.last, room_bytes, is_short))
+            return await self._part(
+                reader, PartitionChangesQuestion(maker, number, place, asked.last, room_bytes, is_short)
+            )
 
         return read
 
@@ -392,10 +399,10 @@ class NodeChanges(Changes):
         selection = Selection(scan.elements, include_expired=scan.question.include_expired)
         maker = row_maker(reader, scan.question, selection, longs_as_text=scan.longs_as_text)
         place = ChangesPlace(scan.version.number, hop.skip)
-        asked = ChangesQuestion(maker, scan.partition, place, hop.last, scan.room_bytes, hop.is_short)
+        asked = PartitionChangesQuestion(maker, scan.partition, place, hop.last, scan.room_bytes, hop.is_short)
         return await self._part(reader, asked)
 
-    async def _part(self, reader: StoreReader, asked: ChangesQuestion) -> tuple[VersionLines, ...]:
+    async def _part(self, reader: StoreReader, asked: PartitionChangesQuestion) -> tuple[VersionLines, ...]:
         shown = reader.read_from(asked.partition, NO_BOUND)
         if isinstance(shown, Problem):
             raise ProblemError(shown)

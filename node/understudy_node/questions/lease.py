@@ -8,7 +8,7 @@ from fastapi import APIRouter, Request, Response
 
 from understudy_node.node import Node
 from understudy_node.questions.lookup.hop import read_hop
-from understudy_node.questions.lookup.reads import Reads
+from understudy_node.questions.lookup.reads import NodeReads
 from understudy_node.questions.scan.service import first_version
 from understudy_node.replica.pinned_versions import HeldLease, Pinned, leased_version
 from understudy_node.replica.read_views import Reading
@@ -27,7 +27,7 @@ from understudy_shared.questions.lease.calls import (
     decode_shown_call,
     encode_shown,
 )
-from understudy_shared.questions.lease.service import Chosen, Snapshots, choose
+from understudy_shared.questions.lease.service import ChosenVersion, Snapshots, choose
 from understudy_shared.reads.bounds import NO_BOUND, Bound, Refusal
 from understudy_shared.reads.tokens import Position, SnapshotLease
 from understudy_shared.server.app import json_response
@@ -37,7 +37,7 @@ from understudy_shared.spark.temporal import utc_text
 class NodeSnapshots(Snapshots):
     """The leases of the replicas of this node."""
 
-    def __init__(self, node: Node, reads: Reads) -> None:
+    def __init__(self, node: Node, reads: NodeReads) -> None:
         super().__init__(reads)
         self._node = node
         self._reads = reads
@@ -55,7 +55,7 @@ class NodeSnapshots(Snapshots):
         version = await first_version(reader, sorted(reader.replicas), bound)
         return Position(reader.application_id, reader.lineage, version.number, version.committed_at_us)
 
-    async def newest(self, stores: Sequence[str], bound: Bound) -> Chosen:
+    async def newest(self, stores: Sequence[str], bound: Bound) -> ChosenVersion:
         async def look() -> Sequence[ReplicaVersion]:
             _require_all_shown([self._reads.reader(store) for store in stores])
             return await self.shown(stores, bound.min_position)

@@ -24,12 +24,12 @@ from typing import Final, NamedTuple, Protocol, TypeVar
 
 from understudy_node.checkpoint.changelog import ChangelogOperation
 from understudy_node.replica.local_bases import LocalBases
-from understudy_node.replica.task_view import Retained, TaskView
+from understudy_node.replica.task_view import RetainedVersions, TaskView
 from understudy_shared.base.errors import MissingVersionError, UnderstudyError, VanishedError
 from understudy_shared.base.words import TaskId
 from understudy_shared.http.problems import Problem, ProblemError, ProblemType
 from understudy_shared.reads.bounds import ReadVersion, Refusal
-from understudy_shared.reads.tokens import LineageChangedError
+from understudy_shared.reads.tokens import OtherLineageError
 
 T = TypeVar("T")
 
@@ -79,7 +79,7 @@ class PastTask(Protocol):
     def keep_past(self, view: TaskView, disk_bytes: int) -> None:
         """Keep a version that was read, for its readers. `disk_bytes` is the size of its files."""
 
-    def retained(self) -> Retained | None:
+    def retained(self) -> RetainedVersions | None:
         """Return the versions that can be read."""
 
 
@@ -88,7 +88,7 @@ class PastRefusal(NamedTuple):
 
     refusal: Refusal | None
     error: UnderstudyError | None = None
-    retained: Retained | None = None
+    retained: RetainedVersions | None = None
     """For a version that is gone: those that can be read."""
 
 
@@ -96,7 +96,7 @@ OPENING: Final = PastRefusal(Refusal.VERSION_OPENING)
 _Key = tuple[TaskId, ReadVersion]
 
 
-class Changelog(NamedTuple):
+class StoreChanges(NamedTuple):
     """The changes of a version of a store, as its changelog says them."""
 
     changes: Mapping[bytes, bytes | None]
@@ -116,10 +116,10 @@ class KeptChangelogs:
     def __init__(self, max_bytes: int = MAX_KEPT_BYTES) -> None:
         self._max_bytes = max_bytes
         self._bytes = 0
-        self._kept: OrderedDict[tuple[str, int], tuple[Changelog, int]] = OrderedDict()
+        self._kept: OrderedDict[tuple[str, int], tuple[StoreChanges, int]] = OrderedDict()
         self._lock = threading.Lock()
 
-    def find(self, path: str, committed_at_ns: int) -> Changelog | None:
+    def find(self, path: str, committed_at_ns: int) -> StoreChanges | None:
         """Return a changelog that is kept."""
         with self._lock:
             found = self._kept.get((path, committed_at_ns))
@@ -128,7 +128,7 @@ class KeptChangelogs:
             self._kept.move_to_end((path, committed_at_ns))
             return found[0]
 
-    def keep(self, path: str, committed_at_ns: int, changelog: Changelog) -> None:
+    def keep(self, path: str, committed_at_ns: int, changelog: StoreChanges) -> None:
         """Keep a changelog, in place of those that were not read for longest."""
         size = changelog.size_bytes
         if size > self._max_bytes:
@@ -249,7 +249,7 @@ class PastVersions:
             task.keep_past(*self._read(partial(task.read_past, wanted)))
         except UnderstudyError as error:
             log.info("%s", error, extra={"action": "past-version-not-opened", "task": str(task.task)})
-            if isinstance(error, LineageChangedError):
+            if isinstance(error, OtherLineageError):
                 return PastRefusal(Refusal.LINEAGE_CHANGED)
             if not isinstance(error, _GONE):
                 return PastRefusal(None, error)

@@ -18,7 +18,7 @@ from typing import Literal, Protocol, TypeVar
 
 from understudy_node.checkpoint.snapshots import StateFile, parse_state_files, why_not_next
 from understudy_node.engine.base import Base, EmptyBase
-from understudy_node.engine.view import Spill, Tier, View, brings_families, write_spill
+from understudy_node.engine.view import Spill, StateView, Tier, brings_families, write_spill
 from understudy_node.follow.history import CommitRecord
 from understudy_node.replica.chosen_files import (
     BaseChoice,
@@ -31,7 +31,7 @@ from understudy_node.replica.chosen_files import (
     missing_version,
 )
 from understudy_node.replica.local_bases import ChosenSnapshot, LocalBase, RestoreProgress, open_base, restore, writing
-from understudy_node.replica.past_versions import Changelog
+from understudy_node.replica.past_versions import StoreChanges
 from understudy_node.replica.replica_context import StorePlace, Surroundings
 from understudy_node.replica.task_view import Mark
 from understudy_shared.base.errors import (
@@ -57,7 +57,7 @@ class Operation(Protocol):
 
 
 def resolve_operations(
-    view: View,
+    view: StateView,
     operations: Iterable[Operation],
     delimiter: bytes,
     changes: dict[bytes, bytes | None] | None = None,
@@ -98,7 +98,7 @@ def _join(changes: dict[bytes, bytes | None], pieces: dict[bytes, list[bytes]], 
     pieces.clear()
 
 
-def _delete_range(view: View, changes: dict[bytes, bytes | None], begin: bytes, end: bytes | None) -> None:
+def _delete_range(view: StateView, changes: dict[bytes, bytes | None], begin: bytes, end: bytes | None) -> None:
     for key in changes:
         if begin <= key and (end is None or key < end):
             changes[key] = None
@@ -133,7 +133,7 @@ class StoreReplica:
 
     def __init__(self, place: StorePlace, around: Surroundings) -> None:
         self.place = place
-        self.view: View | None = None
+        self.view: StateView | None = None
         self.marks: set[Mark] = set()
         self.outgrown: list[Tier] = []
         """Tiers that `shrink` replaced; the task drops them in steps (`release_tiers`) once the new view is out."""
@@ -196,7 +196,7 @@ class StoreReplica:
                 raise missing_snapshot(self.place, self._around.files.url)
             version, unique_id = (snapshot.version, snapshot.unique_id) if snapshot else (0, None)
             base = (yield from self._open(snapshot)) if snapshot else EmptyBase()
-        self.view = View.of(base, version)
+        self.view = StateView.of(base, version)
         self._forget_changelogs(unique_id)
         yield
 
@@ -241,7 +241,7 @@ class StoreReplica:
         if unique_id is None:  # in format v2 a name is given once: its file is never rewritten
             self._changelogs.applied(read)
 
-    def changelog_of(self, record: CommitRecord) -> Changelog | None:
+    def changelog_of(self, record: CommitRecord) -> StoreChanges | None:
         """Return what a committed version changed, without the state; None if no file says that. Storage is asked
         unless it was just read.
         """
@@ -256,7 +256,7 @@ class StoreReplica:
         read = _result(self._continuation(record))
         if read is None:
             return None
-        found = Changelog(read.changes, read.operations)
+        found = StoreChanges(read.changes, read.operations)
         kept.keep(path, record.committed_at_ns, found)
         return found
 
@@ -367,7 +367,7 @@ class StoreReplica:
             missing = missing_version(self.place, self.view.version + 1, self._around.files.url)
             raise damage or self._choice.damage or missing
         base = yield from self._open(newer)
-        self._replace(View.of(base, newer.version))
+        self._replace(StateView.of(base, newer.version))
         self._forget_changelogs(newer.unique_id)
 
     def _open(self, file: StateFile) -> Generator[None, None, Base]:
@@ -412,7 +412,7 @@ class StoreReplica:
         self._attempts = {self.version: unique_id} if unique_id else {}
         self._changelogs.forget()
 
-    def _replace(self, view: View) -> None:
+    def _replace(self, view: StateView) -> None:
         """Switch to `view` and release what it does not use: files with their last reader, tiers in steps."""
         before, self.view = self.view, view
         assert before is not None, "there was a view to replace"

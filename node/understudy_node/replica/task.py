@@ -28,7 +28,7 @@ from understudy_node.replica.pinned_versions import extra_bytes
 from understudy_node.replica.read_views import Progress, Readings
 from understudy_node.replica.replica_context import StorePlace, Surroundings
 from understudy_node.replica.task_stores import Job, TaskStores, VersionChanges
-from understudy_node.replica.task_view import Origin, Retained, TaskView
+from understudy_node.replica.task_view import Origin, RetainedVersions, TaskView
 from understudy_shared.base.errors import LocalDiskError, UnderstudyError, VanishedError
 from understudy_shared.base.throttles import LogThrottle
 from understudy_shared.base.words import ReplicaState, Role
@@ -256,18 +256,18 @@ class TaskReplica:
         """Yield what each version from `first` to `last` changed in a store, read from its changelogs."""
         return self._stores.read_changes(name, first, last)
 
-    def changelogs(self, name: str) -> Retained | None:
+    def changelogs(self, name: str) -> RetainedVersions | None:
         """Return the versions with readable changes; None for a store without changelogs."""
         found, retained = self._stores.changelogs(name), self.retained()
         if found is None or retained is None:
-            return found and Retained(*found)
-        return Retained(max(found[0], retained.first), found[1], retained.is_layout)
+            return found and RetainedVersions(*found)
+        return RetainedVersions(max(found[0], retained.first), found[1], retained.is_layout)
 
     def in_thread(self, work: Callable[[LocalBases], T]) -> Future[T]:
         """Run a function in a thread for older versions, with a folder of its own. Raises an overloaded problem."""
         return self._past.run(work)
 
-    def retained(self) -> Retained | None:
+    def retained(self) -> RetainedVersions | None:
         """See `PastTask`."""
         return self._stores.retained()
 

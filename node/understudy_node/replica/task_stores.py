@@ -17,11 +17,11 @@ from understudy_node.follow.history import CommitRecord
 from understudy_node.replica.local_bases import LocalBases, of_all
 from understudy_node.replica.replica_context import StorePlace, Surroundings
 from understudy_node.replica.store_replica import StoreReplica
-from understudy_node.replica.task_view import Mark, Retained, TaskView, task_view
+from understudy_node.replica.task_view import Mark, RetainedVersions, TaskView, task_view
 from understudy_shared.base.errors import CorruptFileError, MissingVersionError
 from understudy_shared.bus.messages import Restore
 from understudy_shared.reads.bounds import ReadVersion
-from understudy_shared.reads.tokens import LineageChangedError
+from understudy_shared.reads.tokens import OtherLineageError
 
 Job = Generator[None, None, None]
 
@@ -178,7 +178,7 @@ class TaskStores:
     def _new_store(self, name: str) -> StoreReplica:
         return StoreReplica(next(each for each in self._places if each.name == name), self._around)
 
-    def retained(self) -> Retained | None:
+    def retained(self) -> RetainedVersions | None:
         """Return the versions that the checkpoint retains in this layout. Reads the log."""
         history, fits = self._around.history, self._places[0].fits
         found = history.retained()
@@ -191,7 +191,7 @@ class TaskStores:
             return record is None or fits(record)
 
         since = first if is_readable(first) else first + bisect_left(range(first, last), True, key=is_readable)
-        return Retained(since, last, since > first)
+        return RetainedVersions(since, last, since > first)
 
     def _require_readable(self, wanted: ReadVersion) -> CommitRecord:
         record = self._around.history.record(wanted.number)
@@ -242,8 +242,8 @@ class TaskStores:
         return [StoreReplica(place, self._around) for place in self._places]
 
 
-def _rewound(version: int) -> LineageChangedError:
-    return LineageChangedError(f"version {version} was committed anew: the query was rewound")
+def _rewound(version: int) -> OtherLineageError:
+    return OtherLineageError(f"version {version} was committed anew: the query was rewound")
 
 
 def _gone(version: int, why: str) -> MissingVersionError:

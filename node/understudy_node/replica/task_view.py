@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import orjson
 
-from understudy_node.engine.view import View
+from understudy_node.engine.view import StateView
 from understudy_node.follow.history import CommitRecord
 from understudy_shared.base.words import HostInfo, LagInfo, Lineage, ReplicaState, Role, TaskId
 from understudy_shared.http.problems import LAYOUT_SINCE, RETAINED, Problem, refused
@@ -23,7 +23,7 @@ from understudy_shared.reads.tokens import Position
 from understudy_shared.spark.temporal import utc_text
 
 
-class Retained(NamedTuple):
+class RetainedVersions(NamedTuple):
     """The versions that can be read. `is_layout`: the checkpoint retains older ones in another layout."""
 
     first: int
@@ -54,7 +54,7 @@ class Origin:
             self.role = role
             self._encode()
 
-    def as_gone(self, retained: Retained | None) -> Problem:
+    def as_gone(self, retained: RetainedVersions | None) -> Problem:
         """Return the problem of a version that is gone. Its candidate says what can be read: routers pass it on."""
         candidate = self.as_candidate(None, Refusal.VERSION_GONE)
         if retained is not None:
@@ -98,7 +98,7 @@ class TaskView:
     """
 
     version: int
-    stores: Mapping[str, View]
+    stores: Mapping[str, StateView]
     committed_at_us: int | None
     watermark_ms: int | None
     next_watermark_ms: int | None
@@ -112,7 +112,7 @@ def task_view(
     lineage: Lineage,
     *,
     version: int,
-    stores: Mapping[str, View],
+    stores: Mapping[str, StateView],
     record: CommitRecord | None,
     marks: frozenset[Mark],
 ) -> TaskView:

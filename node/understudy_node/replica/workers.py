@@ -53,7 +53,7 @@ TAILING_TURNS = 8
 """Number of tailing steps in a row while background waits: background delays tailing by an eighth, and never stalls."""
 
 
-class Place(NamedTuple):
+class QueuePlace(NamedTuple):
     """The place of a task: in the queue of background or of tailing, in its group."""
 
     background: bool
@@ -126,8 +126,8 @@ class FairQueue(Generic[T]):
         self._background_limit = workers - 1
         self._tailing: _Line[T] = _Line(workers)
         self._background: _Line[T] = _Line(self._background_limit)
-        self._queued: dict[T, Place] = {}
-        self._running: dict[T, Place] = {}
+        self._queued: dict[T, QueuePlace] = {}
+        self._running: dict[T, QueuePlace] = {}
         self._hanging: set[T] = set()
         self._again: set[T] = set()
         self._discarded: set[T] = set()
@@ -170,7 +170,7 @@ class FairQueue(Generic[T]):
             self._again.add(task)
         elif (place := self._queued.get(task)) is None or place.background is not background:
             self._leave_line(task)
-            self._queued[task] = Place(background, group)
+            self._queued[task] = QueuePlace(background, group)
             self._line(background).append(task, group)
 
     def take(self) -> T | None:

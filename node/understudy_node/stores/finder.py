@@ -63,7 +63,7 @@ def may_stand_behind_join(operator_id: int, operators: Iterable[tuple[int, str]]
     return any(name == JOIN and other > operator_id for other, name in operators)
 
 
-class Found(NamedTuple):
+class FoundMembers(NamedTuple):
     """The members of an answer for a stored key. `members` end with a comma.
 
     `is_hidden`: all of it has expired, and the reader asked not to see expired elements; the members say so. A page of
@@ -112,7 +112,7 @@ class Finder(KeyRecords, ABC):
         self.row_prefix = row_prefix
 
     @abstractmethod
-    def find(self, view: TaskView, stored: bytes, selection: Selection) -> Found | None:
+    def find(self, view: TaskView, stored: bytes, selection: Selection) -> FoundMembers | None:
         """Find a key, with the elements that `selection` asks for; None for an absent key.
 
         `stored` is the key as the provider would store it: its prefix, then the row.
@@ -130,7 +130,7 @@ class ByVersion(Finder):
         self._newest = newest
         self._earlier = earlier
 
-    def find(self, view: TaskView, stored: bytes, selection: Selection) -> Found | None:
+    def find(self, view: TaskView, stored: bytes, selection: Selection) -> FoundMembers | None:
         of_version = (finder for last_version, finder in self._earlier if view.version <= last_version)
         return next(of_version, self._newest).find(view, stored, selection)
 
@@ -169,7 +169,7 @@ MAX_LEFT_OUT: Final = 2_000
 MAX_PASSED_OVER: Final = 5_000
 """Number of elements before its first that a page skips: about 10 ms, on top of those that it shows."""
 
-HIDDEN: Final = Found(b'"found":false,"expired":true,', is_hidden=True)
+HIDDEN: Final = FoundMembers(b'"found":false,"expired":true,', is_hidden=True)
 """The answer when all elements have expired, and the reader asked not to see expired ones."""
 
 
@@ -180,7 +180,7 @@ def found_page(
     selection: Selection,
     *,
     first: int,
-) -> Found | None:
+) -> FoundMembers | None:
     """Make a page of the elements from `selection.offset` on; None if a key has no elements.
 
     `elements` begin with number `first`, each with the bytes to find it again; without bytes if its number finds it.
@@ -214,7 +214,7 @@ def found_page(
     if not shown and selection.offset == 0 and next_at is None:
         return HIDDEN if left_out else None
     members = b'"found":true,"%b":[%b],' % (member.encode(), b",".join(shown))
-    return Found(members, is_page=True, next=next_at, place=place)
+    return FoundMembers(members, is_page=True, next=next_at, place=place)
 
 
 def by_number(elements: Iterable[Element]) -> Iterator[tuple[bytes, Element]]:
@@ -244,7 +244,7 @@ _BETWEEN: Final = ","
 """Separator of places: not among the characters of base 85."""
 
 
-class Places:
+class PlaceSealer:
     """The sealer of the places where next pages begin. It recognises its own in a cursor.
 
     A cursor is untrusted. Bytes that point into a list or a range of keys could be forged to point between two
@@ -292,5 +292,5 @@ def _parts(cursor: PageCursor) -> list[str]:
     return cursor.place.split(_BETWEEN)[:MAX_ISSUERS] if cursor.place else []
 
 
-OWN_PLACES: Final = Places(secrets.token_bytes(32))
+OWN_PLACES: Final = PlaceSealer(secrets.token_bytes(32))
 """The places of this process."""

@@ -18,8 +18,8 @@ from understudy_node.checkpoint.state_variables import BY_PANDAS
 from understudy_node.engine.base import RowCache
 from understudy_node.replica.read_views import Reading
 from understudy_node.replica.task import TaskReplica
-from understudy_node.replica.task_view import Retained, TaskView
-from understudy_node.stores.finder import OWN_PLACES, Finder, Found, KeyRecords
+from understudy_node.replica.task_view import RetainedVersions, TaskView
+from understudy_node.stores.finder import OWN_PLACES, Finder, FoundMembers, KeyRecords
 from understudy_node.stores.stores import ServedStore, StoreAlias, served_stores
 from understudy_shared.base.errors import UnderstudyError
 from understudy_shared.base.words import ApplicationId, Lineage, ReplicaState, StoreName
@@ -187,7 +187,7 @@ class StoreReader(KeyRecords):
         return self._unread(replica, bound, unread.refusal, retained=unread.retained)
 
     def _unread(
-        self, replica: TaskReplica, bound: Bound, refusal: Refusal, *, retained: Retained | None = None
+        self, replica: TaskReplica, bound: Bound, refusal: Refusal, *, retained: RetainedVersions | None = None
     ) -> Problem:
         if refusal is Refusal.LINEAGE_CHANGED and bound.snapshot is None:
             refusal = Refusal.VERSION_GONE  # the reader sent a cursor, or a number: no position to drop
@@ -305,7 +305,7 @@ class FindingReader(StoreReader):
             said.append(None if found is None else Hidden(found.members) if found.is_hidden else found.members)
         return said
 
-    def _find_null(self, stored: bytes, view: TaskView, partition: int, selection: Selection) -> Found | None:
+    def _find_null(self, stored: bytes, view: TaskView, partition: int, selection: Selection) -> FoundMembers | None:
         """Look up a key with nulls under the key that pandas made of it, in the partition of the null."""
         codec, prefix = self.store.codec, self.row_prefix
         for encoded, row in as_pandas_keeps(codec, stored[len(prefix) :]):
@@ -321,7 +321,7 @@ class FindingReader(StoreReader):
                 return found
         return None
 
-    def _find(self, stored: bytes, view: TaskView, partition: int, selection: Selection) -> Found | None:
+    def _find(self, stored: bytes, view: TaskView, partition: int, selection: Selection) -> FoundMembers | None:
         """Find a key, or the page of it that its cursor names."""
         if selection.cursor is not None:
             selection.cursor.require_key(stored[len(self.row_prefix) :])

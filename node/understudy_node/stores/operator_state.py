@@ -16,13 +16,13 @@ import orjson
 
 from understudy_node.checkpoint.operators import SESSION_WINDOW, TIMEOUT
 from understudy_node.engine.scans import SLOT_BYTES, ScanOrder, after_prefix
-from understudy_node.engine.view import FAMILY_BYTES, Table, View
+from understudy_node.engine.view import FAMILY_BYTES, StateTable, StateView
 from understudy_node.replica.task_view import TaskView
 from understudy_node.stores.finder import (
     MAX_SORTED,
     Expiry,
     Finder,
-    Found,
+    FoundMembers,
     MakeFinder,
     by_number,
     found_page,
@@ -56,7 +56,7 @@ class ExpiringSet(Finder):
         self._expiry = expiry
         self._decode = compile_row_decoder(value)
 
-    def find(self, view: TaskView, stored: bytes, selection: Selection) -> Found | None:
+    def find(self, view: TaskView, stored: bytes, selection: Selection) -> FoundMembers | None:
         kept = view.stores[self._store_name].get(stored)
         if kept is None:
             return None
@@ -70,7 +70,7 @@ class ExpiringSet(Finder):
             timestamp_text(expires_us).encode(),
             orjson.dumps(expired),
         )
-        return Found(members, is_hidden)
+        return FoundMembers(members, is_hidden)
 
 
 class SeenSet(Finder):
@@ -80,8 +80,8 @@ class SeenSet(Finder):
         super().__init__(row_prefix)
         self._store_name = store_name
 
-    def find(self, view: TaskView, stored: bytes, selection: Selection) -> Found | None:
-        return None if view.stores[self._store_name].get(stored) is None else Found(SEEN)
+    def find(self, view: TaskView, stored: bytes, selection: Selection) -> FoundMembers | None:
+        return None if view.stores[self._store_name].get(stored) is None else FoundMembers(SEEN)
 
 
 class EitherZero(Finder):
@@ -96,7 +96,7 @@ class EitherZero(Finder):
         self._finder = make_finder(row_prefix)
         self._decode, self._encode, self._normalise = compile_row_decoder(key), compile_row_encoder(key), normalise
 
-    def find(self, view: TaskView, stored: bytes, selection: Selection) -> Found | None:
+    def find(self, view: TaskView, stored: bytes, selection: Selection) -> FoundMembers | None:
         found = self._finder.find(view, stored, selection)
         if found is not None:
             return found
@@ -172,7 +172,7 @@ class Sessions(Finder):
         self._rest_bytes = _START_ROW_BYTES if row_prefix else SLOT_BYTES
         self._has_same_bitmap = bitmap_words(len(prefix_type.fields)) == bitmap_words(len(key.fields))
 
-    def find(self, view: TaskView, stored: bytes, selection: Selection) -> Found | None:
+    def find(self, view: TaskView, stored: bytes, selection: Selection) -> FoundMembers | None:
         found = self.records(view, stored)
         rows = by_number(value for _, value in found[selection.offset :])
 
@@ -249,8 +249,8 @@ PrintRow = Callable[[bytes], dict[str, object]]
 class SideTables:
     """The tables of a side. `indexed` are the key columns of `rows`, `count` the value of `counts`."""
 
-    counts: Table
-    rows: Table
+    counts: StateTable
+    rows: StateTable
     key: StructType
     indexed: StructType
     count: StructType
@@ -293,7 +293,7 @@ class JoinSide(Finder):
         self._decode_count = compile_row_decoder(tables.count)
         self._slot = len(row_prefix) + fixed_bytes(tables.indexed) - SLOT_BYTES
 
-    def find(self, view: TaskView, stored: bytes, selection: Selection) -> Found | None:
+    def find(self, view: TaskView, stored: bytes, selection: Selection) -> FoundMembers | None:
         tables, skip = self._tables, len(self.row_prefix)
         counts, rows = view.stores[tables.counts.store], view.stores[tables.rows.store]
         kept = counts.get(tables.counts.first_bytes(counts) + stored)
@@ -314,7 +314,7 @@ class JoinSide(Finder):
     def _printed(self, row: bytes) -> bytes:
         return orjson.dumps({**self._print(row), "expired": self._tables.expired})
 
-    def _from(self, rows: View, stored: bytes, indexes: range) -> Iterator[bytes]:
+    def _from(self, rows: StateView, stored: bytes, indexes: range) -> Iterator[bytes]:
         """Yield the rows of a key from an index on, read as they are asked for."""
         key_of, skip = self._keys(self._tables.rows.first_bytes(rows), stored), len(self.row_prefix)
         for start in range(0, len(indexes), _ROWS_AT_ONCE):
@@ -340,13 +340,13 @@ class TimedJoinSide(Finder):
     `expired` is a member of every row: see `SideTables`.
     """
 
-    def __init__(self, table: Table, expired: bool | None, print_row: PrintRow, row_prefix: bytes) -> None:
+    def __init__(self, table: StateTable, expired: bool | None, print_row: PrintRow, row_prefix: bytes) -> None:
         super().__init__(row_prefix)
         self._table = table
         self._expired = expired
         self._print = print_row
 
-    def find(self, view: TaskView, stored: bytes, selection: Selection) -> Found | None:
+    def find(self, view: TaskView, stored: bytes, selection: Selection) -> FoundMembers | None:
         rows, first = self._rows(view, stored, selection.place.start), selection.place.number
         return found_page("rows", rows, self._printed, selection, first=first)
 

@@ -32,7 +32,7 @@ from understudy_node.checkpoint.operators import (
 from understudy_node.checkpoint.schemas import ColumnFamilySchema
 from understudy_node.checkpoint.state_variables import TRANSFORM, StateVariable
 from understudy_node.engine.scans import ScanOrder
-from understudy_node.engine.view import Table
+from understudy_node.engine.view import StateTable
 from understudy_node.stores.finder import ByVersion, Expiry, MakeFinder, is_watermarked
 from understudy_node.stores.operator_state import (
     SEEN,
@@ -153,7 +153,7 @@ MakeWay = Callable[[tuple[str, ...], tuple[str, ...], ResultPrinter | None], Way
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class OperatorPart:
     """A part of an operator that readers can ask for. `value` are the columns that an answer shows.
 
     `way` is called with the column names of key and value, and the function that computes results of a printed value.
@@ -175,7 +175,7 @@ class Part:
     """The expiry of a window in the key."""
 
 
-def parts_of(operator: OperatorDescription, *, may_lag: bool = False) -> Iterator[Part]:
+def parts_of(operator: OperatorDescription, *, may_lag: bool = False) -> Iterator[OperatorPart]:
     """Yield the parts of an operator, in stores that this release reads. `may_lag`: see `Expiry`."""
     support = SUPPORTED_OPERATORS.get(operator.operator_name)
     if support is None:
@@ -209,7 +209,7 @@ def has_families(operator: OperatorDescription) -> bool:
     return operator.operator_name == JOIN and operator.state_format in FAMILIES_FORMATS
 
 
-def _part(operator: OperatorDescription, store: StoreDescription, *, may_lag: bool) -> Part:
+def _part(operator: OperatorDescription, store: StoreDescription, *, may_lag: bool) -> OperatorPart:
     support, name = SUPPORTED_OPERATORS[operator.operator_name], operator.operator_name
     (family,) = store.column_families
     key, stored = parse_schema(family.key_schema), parse_schema(family.value_schema)
@@ -233,7 +233,7 @@ def _part(operator: OperatorDescription, store: StoreDescription, *, may_lag: bo
         print_found = _found_printer(value, names, print_result)
         return Way(with_timeout(value, print_found) if name in _GROUPS and has_timeout(value) else print_found)
 
-    return Part(
+    return OperatorPart(
         default_name=operator.default_name(store),
         kind=support.kind,
         is_normalised=support.is_normalised,
@@ -261,7 +261,7 @@ def _found_printer(stored: StructType, names: tuple[str, ...], print_result: Res
     return print_found if print_result is None else with_result
 
 
-def _timed_side(operator: OperatorDescription, side: str) -> Part:
+def _timed_side(operator: OperatorDescription, side: str) -> OperatorPart:
     """Describe one side of a join that stores rows by their event time."""
     support = SUPPORTED_OPERATORS[operator.operator_name]
     (store,) = operator.served
@@ -273,9 +273,9 @@ def _timed_side(operator: OperatorDescription, side: str) -> Part:
 
     def way(keys: tuple[str, ...], names: tuple[str, ...], print_result: ResultPrinter | None) -> Way:
         print_row = row_printer(stored, names, print_result)
-        return Way(make_finder=partial(TimedJoinSide, Table(store.name, table), expired, print_row))
+        return Way(make_finder=partial(TimedJoinSide, StateTable(store.name, table), expired, print_row))
 
-    return Part(
+    return OperatorPart(
         default_name=f"op{operator.operator_id}.{side}",
         kind=support.kind,
         is_normalised=support.is_normalised,
@@ -287,15 +287,15 @@ def _timed_side(operator: OperatorDescription, side: str) -> Part:
     )
 
 
-def _indexed_side(operator: OperatorDescription, side: str) -> Part:
+def _indexed_side(operator: OperatorDescription, side: str) -> OperatorPart:
     """Describe one side of a join that counts and indexes its rows, by its two tables."""
     support = SUPPORTED_OPERATORS[operator.operator_name]
     described = {store.name: store for store in operator.served}
     if has_families(operator):
         (store,) = operator.served
-        known = {family.name: (Table(store.name, family.name), family) for family in store.column_families}
+        known = {family.name: (StateTable(store.name, family.name), family) for family in store.column_families}
     else:
-        known = {store.name: (Table(store.name), store.column_families[0]) for store in operator.served}
+        known = {store.name: (StateTable(store.name), store.column_families[0]) for store in operator.served}
     (counts_table, counts), (rows_table, rows) = (known[side_table(side, table)] for table in (COUNTS, ROWS))
     every_row = [known[side_table(each, ROWS)][1].value_schema for each in JOIN_SIDES]
     stored = parse_schema(rows.value_schema)
@@ -313,7 +313,7 @@ def _indexed_side(operator: OperatorDescription, side: str) -> Part:
         print_row = row_printer(stored, names, print_result, has_matched=has_matched)
         return Way(make_finder=partial(JoinSide, tables, print_row))
 
-    return Part(
+    return OperatorPart(
         default_name=f"op{operator.operator_id}.{side}",
         kind=support.kind,
         is_normalised=support.is_normalised,
@@ -325,9 +325,9 @@ def _indexed_side(operator: OperatorDescription, side: str) -> Part:
     )
 
 
-def _variable(operator: OperatorDescription, store: StoreDescription, variable: StateVariable) -> Part:
+def _variable(operator: OperatorDescription, store: StoreDescription, variable: StateVariable) -> OperatorPart:
     """Describe a state variable, or the timers of an operator."""
-    table, is_timers = Table(store.name, variable.name), variable.kind is StoreKind.TIMERS
+    table, is_timers = StateTable(store.name, variable.name), variable.kind is StoreKind.TIMERS
 
     def way(keys: tuple[str, ...], names: tuple[str, ...], print_result: ResultPrinter | None) -> Way:
         if is_timers:
@@ -346,7 +346,7 @@ def _variable(operator: OperatorDescription, store: StoreDescription, variable: 
             make_finder=lambda prefix: ByVersion(make(prefix), [(last, of_then(prefix)) for last, of_then in before])
         )
 
-    return Part(
+    return OperatorPart(
         default_name=operator.variable_name(variable),
         kind=variable.kind,
         is_normalised=SUPPORTED_OPERATORS[operator.operator_name].is_normalised,
@@ -360,17 +360,17 @@ def _variable(operator: OperatorDescription, store: StoreDescription, variable: 
     )
 
 
-def _times_of(store: StoreDescription, variable: StateVariable) -> Table | None:
+def _times_of(store: StoreDescription, variable: StateVariable) -> StateTable | None:
     """Return the table of the same timers by time; None if its bytes do not sort by time, as in Avro."""
     name = variable.name.replace("keyToTimestamp", "timestampToKey")
     family = next((each for each in store.column_families if each.name == name), None)
     if variable.avro is not None or family is None:
         return None
-    return Table(store.name, name) if json.loads(family.key_encoder or "{}") == _TIME_FIRST else None
+    return StateTable(store.name, name) if json.loads(family.key_encoder or "{}") == _TIME_FIRST else None
 
 
 def _variable_finder(
-    table: Table,
+    table: StateTable,
     variable: StateVariable,
     keys: tuple[str, ...],
     names: tuple[str, ...],

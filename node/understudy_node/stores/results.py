@@ -52,7 +52,7 @@ class ResultAlias(BaseModel):
 
 
 @dataclass(frozen=True, slots=True)
-class Results:
+class StoreResults:
     """The results of a store: name and type of each, the printer of all, and the value columns without a result, which
     the announcement or the alias file could not name.
     """
@@ -64,7 +64,7 @@ class Results:
 
 def compile_results(
     results: Mapping[str, ResultAlias], value_schema: StructType, value_names: Sequence[str]
-) -> Results:
+) -> StoreResults:
     """Compile the results of a value. Raises ResultError for the first that does not fit."""
     made: dict[str, Made] = {}
     used: set[str] = set()
@@ -76,7 +76,7 @@ def compile_results(
     def print_results(printed: Printed) -> dict[str, object]:
         return {name: compute(printed) for name, (_, compute) in made.items()}
 
-    return Results(
+    return StoreResults(
         tuple((name, result_type) for name, (result_type, _) in made.items()),
         print_results,
         tuple(name for name in value_names if name not in used),

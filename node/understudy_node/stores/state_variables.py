@@ -21,13 +21,13 @@ import orjson
 
 from understudy_node.checkpoint.state_variables import StateVariable
 from understudy_node.engine.scans import after_prefix
-from understudy_node.engine.view import FAMILY_BYTES, Table
+from understudy_node.engine.view import FAMILY_BYTES, StateTable
 from understudy_node.replica.task_view import TaskView
 from understudy_node.stores.finder import (
     MAX_SORTED,
     MAX_START_BYTES,
     Finder,
-    Found,
+    FoundMembers,
     by_number,
     found_page,
     require_sortable,
@@ -65,7 +65,7 @@ class TimesTable(NamedTuple):
     with the greatest byte first. `grouping` reads the grouping key after the time.
     """
 
-    table: Table
+    table: StateTable
     row_prefix: bytes
     grouping: Callable[[bytes], Columns]
 
@@ -133,7 +133,7 @@ def value_printer(
 class _Variable(Finder):
     """A finder of a variable's records, in its own table."""
 
-    def __init__(self, table: Table, form: RowForm) -> None:
+    def __init__(self, table: StateTable, form: RowForm) -> None:
         super().__init__(form.prefix)
         self._table = table
         self._form = form
@@ -146,11 +146,11 @@ class _Variable(Finder):
 class ValueVariable(_Variable):
     """A finder of a key's value."""
 
-    def __init__(self, table: Table, print_value: PrintValue, form: RowForm) -> None:
+    def __init__(self, table: StateTable, print_value: PrintValue, form: RowForm) -> None:
         super().__init__(table, form)
         self._print = print_value
 
-    def find(self, view: TaskView, stored: bytes, selection: Selection) -> Found | None:
+    def find(self, view: TaskView, stored: bytes, selection: Selection) -> FoundMembers | None:
         kept = self._kept(view, stored)
         return None if kept is None else _found(self._print(self._form.value_row(kept)), selection)
 
@@ -168,7 +168,7 @@ class ValueVariable(_Variable):
 class ListVariable(ValueVariable):
     """A finder of a key's values, in the order that the query put them there."""
 
-    def find(self, view: TaskView, stored: bytes, selection: Selection) -> Found | None:
+    def find(self, view: TaskView, stored: bytes, selection: Selection) -> FoundMembers | None:
         kept = self._kept(view, stored)
         if kept is None:
             return None
@@ -185,7 +185,7 @@ class ListVariable(ValueVariable):
 class _ByPrefix(_Variable):
     """A finder of a grouping key's records, which have keys with a second part."""
 
-    def __init__(self, table: Table, key: StructType, form: RowForm) -> None:
+    def __init__(self, table: StateTable, key: StructType, form: RowForm) -> None:
         super().__init__(table, form)
         self._decode, self._encode = compile_row_decoder(key), compile_row_encoder(key)
 
@@ -224,7 +224,12 @@ class MapVariable(_ByPrefix):
     """A finder of the map of a grouping key, in the order of its keys' bytes, or of one entry."""
 
     def __init__(
-        self, table: Table, variable: StateVariable, user_names: tuple[str, ...], print_value: PrintValue, form: RowForm
+        self,
+        table: StateTable,
+        variable: StateVariable,
+        user_names: tuple[str, ...],
+        print_value: PrintValue,
+        form: RowForm,
     ) -> None:
         super().__init__(table, variable.key, form)
         user_key = variable.user_key
@@ -236,7 +241,7 @@ class MapVariable(_ByPrefix):
         self._print_user = compile_json_printer(StructType((Field("userKey", named, nullable=True),)))
         self._print = print_value
 
-    def find(self, view: TaskView, stored: bytes, selection: Selection) -> Found | None:
+    def find(self, view: TaskView, stored: bytes, selection: Selection) -> FoundMembers | None:
         row = stored[len(self.row_prefix) :]
         if not is_of_whole_map(row):
             return self._entry(view, self._decode_entry(row), selection)
@@ -254,7 +259,7 @@ class MapVariable(_ByPrefix):
     def key_row(self, kept: bytes) -> bytes:
         return self._encode(self._grouping(kept)) + WHOLE_MAP
 
-    def _entry(self, view: TaskView, key: tuple[object, ...], selection: Selection) -> Found | None:
+    def _entry(self, view: TaskView, key: tuple[object, ...], selection: Selection) -> FoundMembers | None:
         prefix, rest = self._prefix(view, key[: self._columns]), self._form.rest((key[self._columns :],))
         if prefix is None or rest is None:
             return None
@@ -265,12 +270,12 @@ class MapVariable(_ByPrefix):
 class Timers(_ByPrefix):
     """A finder of the times when the query is called for a key."""
 
-    def __init__(self, table: Table, key: StructType, form: RowForm, by_time: Table | None = None) -> None:
+    def __init__(self, table: StateTable, key: StructType, form: RowForm, by_time: StateTable | None = None) -> None:
         super().__init__(table, key, form)
         self.times = None if by_time is None else TimesTable(by_time, form.prefix, form.grouping)
         """The table of the same timers by time, where it can be read."""
 
-    def find(self, view: TaskView, stored: bytes, selection: Selection) -> Found | None:
+    def find(self, view: TaskView, stored: bytes, selection: Selection) -> FoundMembers | None:
         records = self._records(view, self._decode(stored[len(self.row_prefix) :]))
         found = [self._form.rest_row(rest) for rest, _ in islice(records, MAX_SORTED + 1)]
         require_sortable("timers", len(found))
@@ -302,11 +307,11 @@ def _with_result(printed: dict[str, object], print_result: ResultPrinter | None)
     return {"value": printed} if print_result is None else {"value": printed, "result": print_result(printed)}
 
 
-def _found(members: dict[str, object], selection: Selection) -> Found:
+def _found(members: dict[str, object], selection: Selection) -> FoundMembers:
     if not _is_hidden(members, selection):
-        return Found(b'"found":true,%b,' % orjson.dumps(members)[1:-1])
+        return FoundMembers(b'"found":true,%b,' % orjson.dumps(members)[1:-1])
     told = {"expires_at": members["expires_at"], "expired": True}
-    return Found(b'"found":false,%b,' % orjson.dumps(told)[1:-1], is_hidden=True)
+    return FoundMembers(b'"found":false,%b,' % orjson.dumps(told)[1:-1], is_hidden=True)
 
 
 def _element(members: dict[str, object], selection: Selection) -> bytes | None:

@@ -33,7 +33,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from understudy_node.checkpoint.description import CheckpointDescription, OperatorDescription
 from understudy_node.stores.finder import Expiry, MakeFinder, may_stand_behind_join
-from understudy_node.stores.parts import Part, PrintFound, StoreSchema, parts_of
+from understudy_node.stores.parts import OperatorPart, PrintFound, StoreSchema, parts_of
 from understudy_node.stores.result_functions import ResultError
 from understudy_node.stores.results import ResultAlias, compile_results
 from understudy_shared.base.errors import SettingsError
@@ -175,7 +175,7 @@ def served_stores(
 
 
 def _serve(
-    operator: OperatorDescription, part: Part, own_name: str, alias: StoreAlias, placement: KeyPlacement
+    operator: OperatorDescription, part: OperatorPart, own_name: str, alias: StoreAlias, placement: KeyPlacement
 ) -> ServedStore:
     """Return a part under the name of its alias, else under its own. In one partition there is one place for a key."""
     default, key_schema, value_schema = part.default_name, parse_schema(part.key_json), part.value
@@ -214,7 +214,7 @@ def _serve(
     )
 
 
-def _key_names(part: Part, key_schema: StructType, alias: tuple[str, ...] | None) -> tuple[str, ...]:
+def _key_names(part: OperatorPart, key_schema: StructType, alias: tuple[str, ...] | None) -> tuple[str, ...]:
     """Return the names of a key's columns. For a map, an alias may name only the grouping key's."""
     if alias is not None and len(alias) == part.num_group_columns:
         own = unique_names([*alias, *(field.name for field in key_schema.fields[len(alias) :])])

@@ -23,8 +23,8 @@ from understudy_router.admin.lag_report import (
     SORTS,
     STATES,
     BadLagCursorError,
+    LagPage,
     LagQuery,
-    Page,
     csv_text,
     decoded,
     every_row,
@@ -36,7 +36,7 @@ from understudy_router.admin.node_reports import node_document
 from understudy_router.admin.overview import Overview, RecentSnapshots, overview_of, worst_lag
 from understudy_router.admin.safe_to_stop import Losses, losses_of, losses_of_all, nodes_to_ask
 from understudy_router.admin.sampling import TICK_MS, Looking, Observer
-from understudy_router.admin.snapshot import About, Document, Observed, Snapshot
+from understudy_router.admin.snapshot import About, ClusterSnapshot, Document, Observed
 from understudy_router.cluster.readiness import bus_document
 from understudy_router.router import Router
 from understudy_shared.auth.access import Exposure
@@ -44,7 +44,7 @@ from understudy_shared.base.background import Supervisor, in_slices, sliced
 from understudy_shared.http.edge import is_known
 from understudy_shared.http.health import HealthReport
 from understudy_shared.http.problems import Problem, ProblemError, ProblemType
-from understudy_shared.page.feed import EventStream, Feed
+from understudy_shared.page.feed import EventStream, OverviewFeed
 from understudy_shared.page.routes import history_routes
 from understudy_shared.page.series import (
     HISTORY_MINUTES,
@@ -81,13 +81,13 @@ class Admin:
         exposure: Exposure | None = None,
     ) -> None:
         self.looking = Looking(router, causes, exposure)
-        self.feed = Feed(self._overview, router.clock)
+        self.feed = OverviewFeed(self._overview, router.clock)
         self._observer = Observer(router.served, router.nodes.counts, requests)
         self._router = router
         self._bounds = bounds
         self._shown: tuple[object, Mapping[str, list[Number]]] = (None, {})
         """The last computed histories of stores, and what they were computed from."""
-        self._last_losses: tuple[Snapshot | None, Mapping[str, Losses]] = (None, {})
+        self._last_losses: tuple[ClusterSnapshot | None, Mapping[str, Losses]] = (None, {})
         self._losing = asyncio.Lock()
         self._snapshots = RecentSnapshots(router.leases, router.clock)
         router.when_leaving(self.feed.end)
@@ -105,14 +105,14 @@ class Admin:
         """Return what is known now, and what was seen until now."""
         return await self._observer.see(await self.looking.snapshot(max_age_ms=max_age_ms))
 
-    async def lag_page(self, snapshot: Snapshot, query: LagQuery) -> Page:
+    async def lag_page(self, snapshot: ClusterSnapshot, query: LagQuery) -> LagPage:
         """Return a page of the lag report. Raises BadLagCursorError for a cursor of another list."""
         page = await in_slices(page_of(snapshot, query))
         if page.next is not None and query.is_by_value:
             self.looking.keep(snapshot)
         return page
 
-    async def snapshot_for(self, query: LagQuery) -> Snapshot:
+    async def snapshot_for(self, query: LagQuery) -> ClusterSnapshot:
         """Return the snapshot to answer a query from: the cursor's, else a new one. Raises BadLagCursorError if the
         cursor's is gone, UnknownStoreError for a store that does not exist.
         """
@@ -180,14 +180,14 @@ class Admin:
         losses, histories = await self._losses(seen.snapshot), await self._store_history(seen.snapshot)
         return await in_slices(overview_of(seen, losses, histories, before))
 
-    async def _losses(self, snapshot: Snapshot) -> Mapping[str, Losses]:
+    async def _losses(self, snapshot: ClusterSnapshot) -> Mapping[str, Losses]:
         """Return the cost of a stop of each node, computed once for each snapshot."""
         async with self._losing:
             if self._last_losses[0] is not snapshot:
                 self._last_losses = snapshot, await in_slices(losses_of_all(snapshot, self._bound))
             return self._last_losses[1]
 
-    async def _store_history(self, snapshot: Snapshot) -> Mapping[str, list[Number]]:
+    async def _store_history(self, snapshot: ClusterSnapshot) -> Mapping[str, list[Number]]:
         """Return the last hour as the overview shows it, computed once for each point."""
         now_ms, kept = snapshot.about.now_ms, self._observer.history
         made_of = (step_of(now_ms), snapshot.index.stores)
@@ -331,13 +331,13 @@ def lag_routes(admin: Admin) -> APIRouter:
     return routes
 
 
-async def _every_row(snapshot: Snapshot, query: LagQuery) -> AsyncIterator[bytes]:
+async def _every_row(snapshot: ClusterSnapshot, query: LagQuery) -> AsyncIterator[bytes]:
     """Yield all rows as CSV, slice by slice."""
     async for lines in sliced(csv_text(every_row(snapshot, query))):
         yield b"".join(lines)
 
 
-def _tag(request: Request, snapshot: Snapshot, *, is_csv: bool) -> str:
+def _tag(request: Request, snapshot: ClusterSnapshot, *, is_csv: bool) -> str:
     """Return a weak tag, made of the tick of the snapshot and of the request."""
     query: bytes = request.scope["query_string"]
     return f'W/"{snapshot.tick}-{crc32(query):08x}-{"csv" if is_csv else "json"}"'

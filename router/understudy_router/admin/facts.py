@@ -15,8 +15,8 @@ from functools import partial
 from typing import NamedTuple
 
 from understudy_router.cluster.candidates import NOTHING_OPEN, lags_of
-from understudy_router.cluster.catalogue import StoreRoute, Stores
-from understudy_router.cluster.health import Change, Health
+from understudy_router.cluster.catalogue import CatalogueStores, StoreRoute
+from understudy_router.cluster.health import Health, HealthChange
 from understudy_router.cluster.tables import Tables
 from understudy_shared.base.words import HostInfo
 from understudy_shared.bus.messages import Applied, AssignedTask, Assignment, Heartbeat, Restore
@@ -31,7 +31,7 @@ ACTIVE, STANDBY, WARMUP = range(3)
 class ReplicaIndex:
     """The numbered replicas of an `assignment` and its `stores`; each is `None` while it is unknown."""
 
-    def __init__(self, assignment: Assignment | None, stores: Stores | None) -> None:
+    def __init__(self, assignment: Assignment | None, stores: CatalogueStores | None) -> None:
         self.assignment = assignment
         self.stores = stores
         routes = () if stores is None else stores.by_name.values()
@@ -130,7 +130,9 @@ class ReplicaIndex:
         self.starts.append(len(self.node))
 
 
-def index_replicas(assignment: Assignment | None, stores: Stores | None) -> Generator[None, None, ReplicaIndex]:
+def index_replicas(
+    assignment: Assignment | None, stores: CatalogueStores | None
+) -> Generator[None, None, ReplicaIndex]:
     """Number the replicas, in slices."""
     index = ReplicaIndex(assignment, stores)
     for duty in () if assignment is None else assignment.tasks.values():
@@ -209,7 +211,7 @@ class NodeView(NamedTuple):
     report: NodeReport | None = None
     """The last report of the node; `None` when the node does not live, or was never heard."""
     dead: DeadNode | None = None
-    health: Change | None = None
+    health: HealthChange | None = None
     age_ms: int | None = None
     """Milliseconds since its last heartbeat, or since its death."""
     is_silent: bool = False

@@ -14,14 +14,14 @@ from itertools import islice
 from typing import TypeVar
 
 from understudy_router.admin.facts import NodeView
-from understudy_router.admin.snapshot import Observed, Snapshot
+from understudy_router.admin.snapshot import ClusterSnapshot, Observed
 from understudy_router.cluster.health import Health
 from understudy_router.cluster.readiness import Cause
 from understudy_shared.auth.access import Exposure
 from understudy_shared.base.texts import duration_text, named
 from understudy_shared.bus.messages import QueryProgress
 from understudy_shared.cluster.node_calls import CallKind
-from understudy_shared.http.health import MAX_AFFECTED, HealthReport, Indicator, State
+from understudy_shared.http.health import MAX_AFFECTED, HealthReport, HealthState, Indicator
 
 CHECKPOINT_UNREADABLE = "checkpoint-unreadable"
 """The cause of degradation of a node that cannot follow its checkpoint."""
@@ -30,7 +30,7 @@ T = TypeVar("T")
 
 
 def fault(  # noqa: PLR0917  # the members of an indicator, in their order
-    state: State, symptom: str, impact: str = "", cause: str = "", action: str = "", affected: Iterable[str] = ()
+    state: HealthState, symptom: str, impact: str = "", cause: str = "", action: str = "", affected: Iterable[str] = ()
 ) -> Indicator:
     """Return the indicator that shows one fault: what is seen of it, whom it hurts, why it is so, what to do, and
     where. It gets its name from the table of indicators.
@@ -38,16 +38,16 @@ def fault(  # noqa: PLR0917  # the members of an indicator, in their order
     return Indicator("", state, symptom, impact, cause, action, tuple(affected))
 
 
-attention = partial(fault, State.ATTENTION)
+attention = partial(fault, HealthState.ATTENTION)
 """The constructor of a fault that takes away a reserve."""
 
-hurt = partial(fault, State.HURT)
+hurt = partial(fault, HealthState.HURT)
 """The constructor of a fault that readers notice."""
 
 
 def unknown(symptom: str, cause: str, action: str) -> Indicator:
     """Return the fault of an indicator that cannot be judged."""
-    return fault(State.UNKNOWN, symptom, cause=cause, action=action)
+    return fault(HealthState.UNKNOWN, symptom, cause=cause, action=action)
 
 
 def first(found: Mapping[str, T]) -> T:
@@ -59,7 +59,7 @@ def be(names: Collection[object], one: str = "is", many: str = "are") -> str:
     return one if len(names) == 1 else many
 
 
-def store_partitions(snapshot: Snapshot, tasks: Iterable[int]) -> tuple[str, ...]:
+def store_partitions(snapshot: ClusterSnapshot, tasks: Iterable[int]) -> tuple[str, ...]:
     """Return the store partitions of the first tasks, as `store/partition`."""
     index = snapshot.index
     found: list[str] = []
@@ -68,21 +68,21 @@ def store_partitions(snapshot: Snapshot, tasks: Iterable[int]) -> tuple[str, ...
     return tuple(found)
 
 
-def count_of(snapshot: Snapshot, tasks: Mapping[int, int]) -> int:
+def count_of(snapshot: ClusterSnapshot, tasks: Mapping[int, int]) -> int:
     """Return the number of the store partitions of so many tasks of each operator."""
     return sum(count * len(snapshot.index.stores_of[operator_id]) for operator_id, count in tasks.items())
 
 
-def store_partitions_in_all(snapshot: Snapshot) -> int:
+def store_partitions_in_all(snapshot: ClusterSnapshot) -> int:
     return sum(route.partitions for route in snapshot.index.routes)
 
 
-def waiting_nodes(snapshot: Snapshot) -> dict[str, str]:
+def waiting_nodes(snapshot: ClusterSnapshot) -> dict[str, str]:
     """Return the live nodes that wait for their checkpoint, and the part of it that they wait for."""
     return {beat.node_id: beat.waits_for for beat in snapshot.heartbeats if beat.waits_for is not None}
 
 
-def blind_nodes(snapshot: Snapshot) -> list[str]:
+def blind_nodes(snapshot: ClusterSnapshot) -> list[str]:
     return [beat.node_id for beat in snapshot.heartbeats if CHECKPOINT_UNREADABLE in beat.degraded]
 
 
@@ -127,7 +127,7 @@ def reads(seen: Observed) -> Iterator[Indicator]:
     percent = rates.error_percent or 0.0
     if percent >= SOME_ERRORS_PERCENT:
         yield fault(
-            State.HURT if percent >= MANY_ERRORS_PERCENT else State.ATTENTION,
+            HealthState.HURT if percent >= MANY_ERRORS_PERCENT else HealthState.ATTENTION,
             f"{percent:g} % of the reads of the last minute failed",
             f"{rates.errors_per_s:g} readers a second get an error",
             action="see understudy_router_fallbacks_total: it counts them by reason; then the nodes below",
@@ -141,7 +141,7 @@ def calls(seen: Observed) -> Iterator[Indicator]:
         percent, kind = max((percent, kind) for kind, percent in refused.items())
         if percent >= SOME_ERRORS_PERCENT:
             yield fault(
-                State.HURT if percent >= MANY_ERRORS_PERCENT else State.ATTENTION,
+                HealthState.HURT if percent >= MANY_ERRORS_PERCENT else HealthState.ATTENTION,
                 f"{percent:g} % of the {_CALLS[kind]} of the last minute failed",
                 f"readers get an error for {', '.join(_CALLS[each] for each in sorted(refused))}",
                 "nodes refuse or do not answer, or more are asked for than limits allow",
@@ -154,7 +154,7 @@ def calls(seen: Observed) -> Iterator[Indicator]:
     percent, kind = max((percent, kind) for kind, percent in failed.items())
     if percent >= SOME_CALLS_PERCENT:
         yield fault(
-            State.HURT if percent >= MANY_CALLS_PERCENT else State.ATTENTION,
+            HealthState.HURT if percent >= MANY_CALLS_PERCENT else HealthState.ATTENTION,
             f"{percent:g} % of the calls to nodes for {_CALLS[kind]} failed in the last minute",
             f"{', '.join(_CALLS[each] for each in sorted(failed))} are slow, or get 503 or 504",
             "nodes do not answer, or others of their kind have all places",
@@ -163,7 +163,7 @@ def calls(seen: Observed) -> Iterator[Indicator]:
         )
 
 
-def _not_ready(snapshot: Snapshot, why: str) -> Indicator:
+def _not_ready(snapshot: ClusterSnapshot, why: str) -> Indicator:
     """Return the fault of a router that does not answer readers yet, or stops."""
     if "stopping" in why:
         return attention("This router stops", cause=why, action="ask another router")
@@ -235,7 +235,7 @@ def quiet_query(seen: Observed) -> Indicator | None:
     )
 
 
-def _progress(snapshot: Snapshot) -> list[tuple[NodeView, QueryProgress]]:
+def _progress(snapshot: ClusterSnapshot) -> list[tuple[NodeView, QueryProgress]]:
     """Return the reports about the query by the nodes that know the newest end of the history in use."""
     return [
         (view, beat.query)
@@ -247,7 +247,7 @@ def _progress(snapshot: Snapshot) -> list[tuple[NodeView, QueryProgress]]:
     ]
 
 
-def _why_quiet(snapshot: Snapshot, said: list[tuple[NodeView, QueryProgress]]) -> tuple[str, str]:
+def _why_quiet(snapshot: ClusterSnapshot, said: list[tuple[NodeView, QueryProgress]]) -> tuple[str, str]:
     """Return the cause by what the files show, and where to look.
 
     A query that was stopped leaves the same files as one without input. But a batch writes its offsets when it begins
@@ -302,7 +302,10 @@ def nodes(seen: Observed) -> Iterator[Indicator]:
     gone = [view for view in snapshot.holders if not view.is_live]
     lost = {**dead, **{view.node_id: unheard if view.dead is None else view.dead.why for view in gone}}
     if not live:
-        state, why = State.HURT if lost else State.UNKNOWN, next(iter(dead.values()), "none was heard on Redis")
+        state, why = (
+            HealthState.HURT if lost else HealthState.UNKNOWN,
+            next(iter(dead.values()), "none was heard on Redis"),
+        )
         yield fault(state, "No node lives", "no reader is answered", why, "start the nodes", dead)
     if lost:
         yield attention(

@@ -28,7 +28,7 @@ import orjson
 
 from understudy_router.admin.facts import ROLES, UNKNOWN, Facts
 from understudy_router.admin.node_reports import node_row
-from understudy_router.admin.snapshot import Snapshot
+from understudy_router.admin.snapshot import ClusterSnapshot
 from understudy_router.cluster.catalogue import StoreRoute
 from understudy_router.cluster.readiness import bus_document
 from understudy_shared.http.problems import Problem, ProblemError, ProblemType
@@ -111,7 +111,7 @@ class LagQuery:
         return crc32(repr(asked).encode(errors="surrogatepass"))
 
 
-class Page(NamedTuple):
+class LagPage(NamedTuple):
     """A page of the list. `total` counts the rows of all pages; `next` is `None` on the last one."""
 
     rows: list[Row]
@@ -119,17 +119,17 @@ class Page(NamedTuple):
     next: LagCursor | None
 
 
-def page_of(snapshot: Snapshot, query: LagQuery) -> Generator[None, None, Page]:
+def page_of(snapshot: ClusterSnapshot, query: LagQuery) -> Generator[None, None, LagPage]:
     """Return one page. Raises BadLagCursorError for a cursor of another list."""
     after = None if query.cursor is None else _after(snapshot, query, query.cursor)
     best, total = yield from first_of(snapshot, query, after)
     rows = _rows(snapshot, best[: query.limit])
     has_more = len(best) > query.limit
-    return Page(rows, total, _cursor(snapshot, query, best[query.limit - 1]) if has_more else None)
+    return LagPage(rows, total, _cursor(snapshot, query, best[query.limit - 1]) if has_more else None)
 
 
 def first_of(
-    snapshot: Snapshot, query: LagQuery, after: tuple[float, float] | None = None
+    snapshot: ClusterSnapshot, query: LagQuery, after: tuple[float, float] | None = None
 ) -> Generator[None, None, tuple[list[Entry], int]]:
     """Return the first entries of a list after a place, one more than its limit, and how many the whole list has."""
     best: list[Entry] = []
@@ -142,7 +142,7 @@ def first_of(
     return best, total
 
 
-def every_row(snapshot: Snapshot, query: LagQuery) -> Iterator[Sequence[Row]]:
+def every_row(snapshot: ClusterSnapshot, query: LagQuery) -> Iterator[Sequence[Row]]:
     """Yield all rows in order, in slices; the slices are empty while the rows are sorted."""
     runs = []
     for few in _matching(snapshot, query):
@@ -154,7 +154,7 @@ def every_row(snapshot: Snapshot, query: LagQuery) -> Iterator[Sequence[Row]]:
         yield _rows(snapshot, few)
 
 
-def _rows(snapshot: Snapshot, entries: Sequence[Entry]) -> list[Row]:
+def _rows(snapshot: ClusterSnapshot, entries: Sequence[Entry]) -> list[Row]:
     routes = snapshot.index.routes
     return [
         {"store": routes[which].name, "operator_id": routes[which].operator_id, **replica_row(snapshot, replica)}
@@ -162,7 +162,7 @@ def _rows(snapshot: Snapshot, entries: Sequence[Entry]) -> list[Row]:
     ]
 
 
-def replica_row(snapshot: Snapshot, replica: int) -> Row:
+def replica_row(snapshot: ClusterSnapshot, replica: int) -> Row:
     """Return a replica, without its store. Unknown values are `None`."""
     index = snapshot.index
     view, facts = snapshot.holders[index.node[replica]], snapshot.facts(replica)
@@ -182,7 +182,7 @@ def replica_row(snapshot: Snapshot, replica: int) -> Row:
     }
 
 
-def selected(snapshot: Snapshot, query: LagQuery, route: StoreRoute) -> Iterator[Sequence[int]]:
+def selected(snapshot: ClusterSnapshot, query: LagQuery, route: StoreRoute) -> Iterator[Sequence[int]]:
     """Yield the replicas of a store that pass the query's filters, in slices; a task's are in one slice."""
     index, state = snapshot.index, query.state
     role = None if query.role is None else ROLES.index(query.role)
@@ -196,7 +196,7 @@ def selected(snapshot: Snapshot, query: LagQuery, route: StoreRoute) -> Iterator
         yield few
 
 
-def _matching(snapshot: Snapshot, query: LagQuery) -> Iterator[list[Entry]]:
+def _matching(snapshot: ClusterSnapshot, query: LagQuery) -> Iterator[list[Entry]]:
     """Yield the entries of the replicas that pass the query's filters, in slices."""
     index, value_of = snapshot.index, _value(snapshot, query)
     sign = query.sign if query.key == "store" else 1.0
@@ -207,7 +207,7 @@ def _matching(snapshot: Snapshot, query: LagQuery) -> Iterator[list[Entry]]:
                 yield [(value_of(replica), sign * (base + replica), which, replica) for replica in few]
 
 
-def _of_node(snapshot: Snapshot, node_id: str | None, within: range) -> Sequence[int]:
+def _of_node(snapshot: ClusterSnapshot, node_id: str | None, within: range) -> Sequence[int]:
     """Return the replicas within a range, all or those of one node."""
     if node_id is None:
         return within
@@ -216,7 +216,7 @@ def _of_node(snapshot: Snapshot, node_id: str | None, within: range) -> Sequence
     return replicas[bisect_left(replicas, within.start) : bisect_left(replicas, within.stop)]
 
 
-def _value(snapshot: Snapshot, query: LagQuery) -> Callable[[int], float]:
+def _value(snapshot: ClusterSnapshot, query: LagQuery) -> Callable[[int], float]:
     """Return a function that gives a replica's sort value: lower comes first."""
     index, sign, key = snapshot.index, query.sign, query.key
     if key == "store":
@@ -237,13 +237,13 @@ def _value(snapshot: Snapshot, query: LagQuery) -> Callable[[int], float]:
     return of
 
 
-def _cursor(snapshot: Snapshot, query: LagQuery, last: Entry) -> LagCursor:
+def _cursor(snapshot: ClusterSnapshot, query: LagQuery, last: Entry) -> LagCursor:
     index, (_, _, which, replica) = snapshot.index, last
     tick = snapshot.tick if query.is_by_value else 0
     return LagCursor(query.digest, tick, index.routes[which].name, *index.name(replica))
 
 
-def _after(snapshot: Snapshot, query: LagQuery, cursor: LagCursor) -> tuple[float, float]:
+def _after(snapshot: ClusterSnapshot, query: LagQuery, cursor: LagCursor) -> tuple[float, float]:
     """Return the sort key after which this page begins: between two others if the row of the cursor is gone."""
     if cursor.digest != query.digest:
         raise BadLagCursorError("the cursor belongs to a list with other filters, or in another order")
@@ -288,7 +288,7 @@ EVERY = LagQuery()
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 
-def lag_tree(snapshot: Snapshot, query: LagQuery = EVERY) -> Iterator[bytes]:
+def lag_tree(snapshot: ClusterSnapshot, query: LagQuery = EVERY) -> Iterator[bytes]:
     """Yield the tree, or its part about one store or certain replicas. Pieces may be empty.
 
     Raises UnknownStoreError with the first piece.
@@ -309,7 +309,7 @@ def lag_tree(snapshot: Snapshot, query: LagQuery = EVERY) -> Iterator[bytes]:
     yield b'],"events":' + orjson.dumps(events) + b"}"
 
 
-def page_document(snapshot: Snapshot, page: Page) -> dict[str, object]:
+def page_document(snapshot: ClusterSnapshot, page: LagPage) -> dict[str, object]:
     return {
         **_head(snapshot, snapshot.about.bus_lost_why),
         "replicas": page.rows,
@@ -325,7 +325,7 @@ def csv_text(slices: Iterable[Sequence[Row]]) -> Iterator[bytes]:
         yield _lines([[_cell(row[column]) for column in COLUMNS] for row in rows])
 
 
-def _head(snapshot: Snapshot, bus_lost_why: str | None) -> dict[str, object]:
+def _head(snapshot: ClusterSnapshot, bus_lost_why: str | None) -> dict[str, object]:
     """Return the first members of the tree and of a page."""
     about, assignment = snapshot.about, snapshot.assignment
     return {
@@ -342,7 +342,7 @@ def _head(snapshot: Snapshot, bus_lost_why: str | None) -> dict[str, object]:
     }
 
 
-def _store(snapshot: Snapshot, route: StoreRoute, query: LagQuery) -> Iterator[bytes]:
+def _store(snapshot: ClusterSnapshot, route: StoreRoute, query: LagQuery) -> Iterator[bytes]:
     yield orjson.dumps({"store": route.name, "operator_id": route.operator_id})[:-1] + b',"partitions":['
     comma = b""
     for replicas in selected(snapshot, query, route):
@@ -353,7 +353,7 @@ def _store(snapshot: Snapshot, route: StoreRoute, query: LagQuery) -> Iterator[b
     yield b"]}"
 
 
-def _in_order_of_choice(snapshot: Snapshot, replicas: Sequence[int]) -> Iterator[int]:
+def _in_order_of_choice(snapshot: ClusterSnapshot, replicas: Sequence[int]) -> Iterator[int]:
     """Yield the replicas of some tasks in the order of the assignment, the active first."""
     assignment, index = snapshot.assignment, snapshot.index
     for task, few in groupby(replicas, key=index.task.__getitem__):

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from understudy_router.admin.facts import ROLES, NodeView
 from understudy_router.admin.safe_to_stop import Losses
-from understudy_router.admin.snapshot import Document, Snapshot
+from understudy_router.admin.snapshot import ClusterSnapshot, Document
 from understudy_router.cluster.health import Health
 from understudy_shared.bus.gossip import EXPIRY_HEARTBEATS
 from understudy_shared.bus.messages import Heartbeat
@@ -20,7 +20,7 @@ from understudy_shared.bus.messages import Heartbeat
 NO_TASKS = [0] * len(ROLES)
 
 
-def node_document(snapshot: Snapshot, view: NodeView, losses: Losses) -> Document:
+def node_document(snapshot: ClusterSnapshot, view: NodeView, losses: Losses) -> Document:
     """Return one node. Unknown values are `None`."""
     beat = view.heartbeat
     return {
@@ -33,7 +33,7 @@ def node_document(snapshot: Snapshot, view: NodeView, losses: Losses) -> Documen
     }
 
 
-def node_row(snapshot: Snapshot, view: NodeView) -> Document:
+def node_row(snapshot: ClusterSnapshot, view: NodeView) -> Document:
     """Return the members of one node that every report begins with. A dead node has no tasks."""
     beat = view.heartbeat
     tasks = NO_TASKS if beat is None else snapshot.index.counts.get(view.node_id, NO_TASKS)
@@ -52,7 +52,7 @@ def node_row(snapshot: Snapshot, view: NodeView) -> Document:
     }
 
 
-def _restoring(snapshot: Snapshot, view: NodeView) -> int:
+def _restoring(snapshot: ClusterSnapshot, view: NodeView) -> int:
     """Return how many replicas of a node restore."""
     number = snapshot.index.number_of.get(view.node_id)
     if number is None or not view.is_live:
@@ -69,7 +69,7 @@ Key = tuple[str, str]
 """A node and its task."""
 
 
-class _Seen(NamedTuple):
+class _RestoreProgress(NamedTuple):
     """The bytes that were done at a moment, and the rate then."""
 
     at_ms: float
@@ -81,9 +81,9 @@ class RestoreTracker:
     """The memory of the progress of each restore."""
 
     def __init__(self) -> None:
-        self._seen: dict[Key, _Seen] = {}
+        self._seen: dict[Key, _RestoreProgress] = {}
 
-    def see(self, snapshot: Snapshot) -> Generator[None, None, list[Document]]:
+    def see(self, snapshot: ClusterSnapshot) -> Generator[None, None, list[Document]]:
         """Return the first MAX_RESTORES restores."""
         before, self._seen = self._seen, {}
         index, found = snapshot.index, list[Document]()
@@ -99,7 +99,9 @@ class RestoreTracker:
                     return found
         return found
 
-    def _shown(self, snapshot: Snapshot, node_id: str, replica: int, before: Mapping[Key, _Seen]) -> Document:
+    def _shown(
+        self, snapshot: ClusterSnapshot, node_id: str, replica: int, before: Mapping[Key, _RestoreProgress]
+    ) -> Document:
         index, restore, rate = snapshot.index, snapshot.facts(replica).restore, None
         task = index.task[replica]
         key = (node_id, index.key(task))
@@ -117,13 +119,13 @@ class RestoreTracker:
         }
 
 
-def _seen(before: _Seen | None, now_ms: float, done_bytes: int) -> _Seen:
+def _seen(before: _RestoreProgress | None, now_ms: float, done_bytes: int) -> _RestoreProgress:
     if before is None or done_bytes < before.done_bytes:
-        return _Seen(now_ms, done_bytes, None)
+        return _RestoreProgress(now_ms, done_bytes, None)
     took_ms = now_ms - before.at_ms
     if took_ms < MIN_MS:
         return before
-    return _Seen(now_ms, done_bytes, round((done_bytes - before.done_bytes) * 1000 / took_ms, 1))
+    return _RestoreProgress(now_ms, done_bytes, round((done_bytes - before.done_bytes) * 1000 / took_ms, 1))
 
 
 Difference = tuple[str, str, str]
@@ -138,7 +140,7 @@ class Disagreements:
     def __init__(self) -> None:
         self._since_ms: dict[tuple[str, str], float] = {}
 
-    def see(self, snapshot: Snapshot) -> list[Document]:
+    def see(self, snapshot: ClusterSnapshot) -> list[Document]:
         """Return the present differences that count, by node id."""
         now_ms, before = snapshot.about.now_ms, self._since_ms
         self._since_ms = {}
@@ -156,7 +158,7 @@ class Disagreements:
         return found
 
 
-def differences(snapshot: Snapshot, view: NodeView, beat: Heartbeat) -> Iterator[Difference]:
+def differences(snapshot: ClusterSnapshot, view: NodeView, beat: Heartbeat) -> Iterator[Difference]:
     """Yield the present differences between the router and a live node."""
     says = f"{beat.standing}, heartbeat {view.age_ms} ms ago"
     if view.health is not None and view.health.health is not Health.OK:

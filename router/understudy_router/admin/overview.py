@@ -25,7 +25,7 @@ from understudy_router.admin.lag_report import LagQuery, first_of
 from understudy_router.admin.node_reports import node_document
 from understudy_router.admin.rates import NO_TREND, NOTHING_SERVED
 from understudy_router.admin.safe_to_stop import Losses
-from understudy_router.admin.snapshot import Document, Observed, Snapshot
+from understudy_router.admin.snapshot import ClusterSnapshot, Document, Observed
 from understudy_router.cluster.catalogue import StoreRoute
 from understudy_router.cluster.readiness import bus_document
 from understudy_router.questions.moments import SnapshotLeases, listing_document
@@ -178,7 +178,7 @@ class Grid:
 NO_GRID = Grid({}, {}, {}, 0)
 
 
-def grid_of(snapshot: Snapshot, before: Grid, now: Now) -> Generator[None, None, Grid]:
+def grid_of(snapshot: ClusterSnapshot, before: Grid, now: Now) -> Generator[None, None, Grid]:
     """Make the grid of now."""
     # Many branches, because a grid is whole or cut, and each case is spared the work that only the other one needs.
     index = snapshot.index
@@ -208,20 +208,20 @@ def grid_of(snapshot: Snapshot, before: Grid, now: Now) -> Generator[None, None,
     return Grid(members, rows, gone, max(ticks), basis)
 
 
-def _basis(snapshot: Snapshot) -> object:
+def _basis(snapshot: ClusterSnapshot) -> object:
     """Return the input of all rows, while no replica differs from the others of its node; else `None`."""
     if any(view.own for view in snapshot.holders):
         return None
     return snapshot.index, tuple(_cell_shape(view.facts) for view in snapshot.holders)
 
 
-def _every_row(snapshot: Snapshot) -> Iterator[tuple[StoreRoute, int]]:
+def _every_row(snapshot: ClusterSnapshot) -> Iterator[tuple[StoreRoute, int]]:
     for route in snapshot.index.routes:
         for task in snapshot.index.tasks_of_store(route):
             yield route, task
 
 
-def _worst_rows(snapshot: Snapshot) -> Generator[None, None, Sequence[tuple[StoreRoute, int]]]:
+def _worst_rows(snapshot: ClusterSnapshot) -> Generator[None, None, Sequence[tuple[StoreRoute, int]]]:
     """Return the partitions of the worst replicas, the worst first: those without an open replica."""
     index = snapshot.index
     found: dict[RowKey, tuple[StoreRoute, int]] = {}
@@ -236,7 +236,7 @@ def _worst_rows(snapshot: Snapshot) -> Generator[None, None, Sequence[tuple[Stor
     return list(found.values())[:WORST_ROWS]
 
 
-def _row(snapshot: Snapshot, key: RowKey, task: int, before: DocumentPart | None, now: Now) -> DocumentPart:
+def _row(snapshot: ClusterSnapshot, key: RowKey, task: int, before: DocumentPart | None, now: Now) -> DocumentPart:
     index = snapshot.index
     replicas = [
         (index.node_ids[index.node[replica]], _LETTERS[index.role[replica]], snapshot.facts(replica))
@@ -402,7 +402,7 @@ def _section_shape(name: str, value: Any) -> object:
     return value
 
 
-def worst_lag(snapshot: Snapshot) -> Document:
+def worst_lag(snapshot: ClusterSnapshot) -> Document:
     """Return the worst lag that is known of all replicas, in versions and in time, and how many are unknown."""
     summaries, index = list(snapshot.totals.summaries.values()), snapshot.index
     known = [each for each in summaries if each.worst_lag is not None]
@@ -419,7 +419,7 @@ def worst_lag(snapshot: Snapshot) -> Document:
     }
 
 
-def _counts(snapshot: Snapshot) -> Document:
+def _counts(snapshot: ClusterSnapshot) -> Document:
     summaries = snapshot.totals.summaries.values()
     return {
         "nodes_live": sum(view.is_live for view in snapshot.nodes.values()),

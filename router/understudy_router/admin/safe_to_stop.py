@@ -16,7 +16,7 @@ from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from understudy_router.admin.facts import ACTIVE, Facts, Standing
-from understudy_router.admin.snapshot import Document, Snapshot
+from understudy_router.admin.snapshot import ClusterSnapshot, Document
 from understudy_shared.base.plausible import is_later
 from understudy_shared.base.texts import named
 from understudy_shared.base.words import HostInfo, LagInfo, Role
@@ -95,7 +95,7 @@ class Losses:
         return "every partition stays within its bound, and no active role moves"
 
 
-def nodes_to_ask(snapshot: Snapshot, node_id: str) -> Generator[None, None, Mapping[str, HostInfo]]:
+def nodes_to_ask(snapshot: ClusterSnapshot, node_id: str) -> Generator[None, None, Mapping[str, HostInfo]]:
     """Return the nodes, with their addresses, that take over when this node stops."""
     index = snapshot.index
     number, found = index.number_of.get(node_id), set[int]()
@@ -107,7 +107,7 @@ def nodes_to_ask(snapshot: Snapshot, node_id: str) -> Generator[None, None, Mapp
 
 
 def losses_of(
-    snapshot: Snapshot, node_id: str, bound_of: BoundOf, *, since_ms: float | None = None
+    snapshot: ClusterSnapshot, node_id: str, bound_of: BoundOf, *, since_ms: float | None = None
 ) -> Generator[None, None, Losses]:
     """Return the cost of a stop of this node now; a node that holds no task costs nothing.
 
@@ -138,7 +138,7 @@ def losses_of(
     return found
 
 
-def losses_of_all(snapshot: Snapshot, bound_of: BoundOf) -> Generator[None, None, Mapping[str, Losses]]:
+def losses_of_all(snapshot: ClusterSnapshot, bound_of: BoundOf) -> Generator[None, None, Mapping[str, Losses]]:
     """Return the cost of a stop of each node. The tasks of nodes that are not at risk are not examined one by one."""
     at_risk = yield from _nodes_at_risk(snapshot, bound_of)
     found: dict[str, Losses] = {}
@@ -152,20 +152,20 @@ def losses_of_all(snapshot: Snapshot, bound_of: BoundOf) -> Generator[None, None
     return found
 
 
-def _is_known(snapshot: Snapshot, node_id: str) -> bool:
+def _is_known(snapshot: ClusterSnapshot, node_id: str) -> bool:
     """Whether the assignment and the catalogue are known here; a node that waits for its checkpoint has nothing."""
     view = snapshot.nodes.get(node_id)
     waits = view is not None and view.heartbeat is not None and view.heartbeat.standing == "waiting"
     return waits or (snapshot.assignment is not None and snapshot.index.stores is not None)
 
 
-def _is_outdated(snapshot: Snapshot) -> bool:
+def _is_outdated(snapshot: ClusterSnapshot) -> bool:
     """Whether a node follows a later assignment than the one known here: what others hold is not known then."""
     known = snapshot.assignment
     return known is not None and any(is_later((beat.term, beat.epoch), known.order) for beat in snapshot.heartbeats)
 
 
-def _nodes_at_risk(snapshot: Snapshot, bound_of: BoundOf) -> Generator[None, None, Collection[int]]:
+def _nodes_at_risk(snapshot: ClusterSnapshot, bound_of: BoundOf) -> Generator[None, None, Collection[int]]:
     """Return the numbers of the nodes that may not be free to stop; the others are safe to stop.
 
     A node is safe when it is in step and each of its tasks has two caught-up replicas, as nearly all have: so only the
@@ -185,7 +185,7 @@ def _nodes_at_risk(snapshot: Snapshot, bound_of: BoundOf) -> Generator[None, Non
     return found
 
 
-def _usual_losses(snapshot: Snapshot, node_id: str) -> Losses:
+def _usual_losses(snapshot: ClusterSnapshot, node_id: str) -> Losses:
     """Return the cost of a stop of a node that is not at risk: its active roles, which others take over."""
     index = snapshot.index
     found = Losses(is_known=_is_known(snapshot, node_id), is_reassigned=snapshot.is_reassigned)

@@ -22,8 +22,8 @@ from understudy_router.admin.facts import WARMUP, Facts, ReplicaIndex
 from understudy_router.admin.indicators import blind_nodes, health_of, quiet_query
 from understudy_router.admin.node_reports import Disagreements, RestoreTracker
 from understudy_router.admin.rates import Pace, Rates, ReadRates, Trends
-from understudy_router.admin.snapshot import About, Document, Observed, Snapshot, gather
-from understudy_router.cluster.catalogue import StoreRoute, Stores
+from understudy_router.admin.snapshot import About, ClusterSnapshot, Document, Observed, gather
+from understudy_router.cluster.catalogue import CatalogueStores, StoreRoute
 from understudy_router.cluster.readiness import Cause
 from understudy_router.cluster.tables import MAX_EVENTS, TableEvent
 from understudy_router.forwarding.answer_ages import ServedReads
@@ -38,7 +38,7 @@ from understudy_shared.telemetry.metrics import RequestCounts
 
 
 def points_of(
-    snapshot: Snapshot, rates: Rates, max_series: int = MAX_SERIES
+    snapshot: ClusterSnapshot, rates: Rates, max_series: int = MAX_SERIES
 ) -> Generator[None, None, dict[Key, Point]]:
     """Return the points of now, in slices: of the whole, of each store, and of partitions while there is room."""
     summaries = snapshot.totals.summaries
@@ -59,14 +59,14 @@ def points_of(
     return found
 
 
-def _partitions(snapshot: Snapshot) -> Iterator[tuple[Key, Point]]:
+def _partitions(snapshot: ClusterSnapshot) -> Iterator[tuple[Key, Point]]:
     index = snapshot.index
     for route in index.routes:
         for partition, task in enumerate(index.tasks_of_store(route)):
             yield Key(LAG, route.name, partition), _partition(snapshot, task)
 
 
-def _partition(snapshot: Snapshot, task: int) -> Point:
+def _partition(snapshot: ClusterSnapshot, task: int) -> Point:
     """Return the lag of the worst live replica that is not a warm-up."""
     index = snapshot.index
     live: list[Facts] = []
@@ -99,7 +99,7 @@ Line = tuple[str, str]
 """A kind of event, and its text."""
 
 
-def schema_changes(before: Stores | None, after: Stores | None) -> Iterator[Line]:
+def schema_changes(before: CatalogueStores | None, after: CatalogueStores | None) -> Iterator[Line]:
     """Yield lines for the changes. While one of the two catalogues is unknown, no change is known either."""
     if before is None or after is None or before.digest == after.digest:
         return
@@ -171,7 +171,7 @@ class EventLog:
         self._happened: deque[Document] = deque(maxlen=MAX_SHOWN)
         self._next = 1
 
-    def see(self, snapshot: Snapshot, quiet: Indicator | None = None) -> list[Document]:
+    def see(self, snapshot: ClusterSnapshot, quiet: Indicator | None = None) -> list[Document]:
         """Take in the events that the tables keep now, and the changes since the last check. Return the newest
         first.
         """
@@ -204,7 +204,7 @@ class Known:
     """The state at the last check, to compare with at the next."""
 
     draining: Mapping[str, Draining] = field(default_factory=dict)
-    stores: Stores | None = None
+    stores: CatalogueStores | None = None
     conditions: frozenset[str] = frozenset()
     """The conditions that hold, by the name of the event that began them."""
     quiet_at: tuple[str | None, int] = (None, 0)
@@ -223,7 +223,7 @@ EVENTS = ("drain", "drained", "drain-undone", *KINDS, *_ENDINGS, *(ended for end
 """Every kind of event that is found here."""
 
 
-def changes(known: Known, snapshot: Snapshot, quiet: Indicator | None) -> tuple[Known, list[Line]]:
+def changes(known: Known, snapshot: ClusterSnapshot, quiet: Indicator | None) -> tuple[Known, list[Line]]:
     """Return the present state, and the events since `known`. `quiet`: the query has stopped committing as usual."""
     end = (snapshot.lineage, snapshot.end_version)
     present = _conditions(snapshot, quiet, has_moved=end != known.quiet_at)
@@ -240,7 +240,7 @@ def changes(known: Known, snapshot: Snapshot, quiet: Indicator | None) -> tuple[
     return Known(draining, stores, frozenset(conditions), known.quiet_at if quiet is None else end), lines
 
 
-def _conditions(snapshot: Snapshot, quiet: Indicator | None, *, has_moved: bool) -> Mapping[str, str | None]:
+def _conditions(snapshot: ClusterSnapshot, quiet: Indicator | None, *, has_moved: bool) -> Mapping[str, str | None]:
     """Return why each condition holds; None for one that cannot be judged now: it counts as before."""
     about, found = snapshot.about, dict[str, str | None]()
     is_any_live = bool(snapshot.heartbeats)
@@ -261,14 +261,14 @@ def _conditions(snapshot: Snapshot, quiet: Indicator | None, *, has_moved: bool)
     return found
 
 
-def _draining(snapshot: Snapshot) -> Iterator[tuple[str, Draining]]:
+def _draining(snapshot: ClusterSnapshot) -> Iterator[tuple[str, Draining]]:
     assignment, holders = snapshot.assignment, snapshot.index.number_of
     for beat in snapshot.heartbeats:
         if beat.state == "draining":
             yield beat.node_id, Draining(beat.incarnation, assignment is None or beat.node_id in holders)
 
 
-def _drains(before: Mapping[str, Draining], now: Mapping[str, Draining], snapshot: Snapshot) -> Iterator[Line]:
+def _drains(before: Mapping[str, Draining], now: Mapping[str, Draining], snapshot: ClusterSnapshot) -> Iterator[Line]:
     """Yield lines for drains that began, ended, or were undone. A node that left or died has an event of its own."""
     # A drain belongs to a process: comparing incarnations tells an undone drain from a node that was started again.
     begun = [node_id for node_id in now if node_id not in before]
@@ -300,27 +300,27 @@ class Looking:
         self._router = router
         self._causes = causes or router.causes
         self._exposure = exposure
-        self._last: Snapshot | None = None
+        self._last: ClusterSnapshot | None = None
         self._gathering = asyncio.Lock()
-        self._walks: OrderedDict[int, tuple[Snapshot, float]] = OrderedDict()
+        self._walks: OrderedDict[int, tuple[ClusterSnapshot, float]] = OrderedDict()
         # Ticks of another process, or of this one before it started again, must never be taken for its own.
         self._tick = router.clock.wall_us() // 1_000_000 * 1_000_000 + random.randrange(1_000_000)  # noqa: S311
 
-    async def snapshot(self, *, max_age_ms: float = TICK_MS) -> Snapshot:
+    async def snapshot(self, *, max_age_ms: float = TICK_MS) -> ClusterSnapshot:
         """Return a snapshot of now, or one at most `max_age_ms` old if the cluster did not change since."""
         async with self._gathering:
             if self._last is None or not self._is_recent(self._last, max_age_ms):
                 self._last = await self._gathered()
             return self._last
 
-    def keep(self, snapshot: Snapshot) -> None:
+    def keep(self, snapshot: ClusterSnapshot) -> None:
         """Keep a snapshot for the next pages of a list."""
         self._walks[snapshot.tick] = (snapshot, self._router.now_ms())
         self._walks.move_to_end(snapshot.tick)
         while len(self._walks) > MAX_WALKS:
             self._walks.popitem(last=False)
 
-    def kept(self, tick: int) -> Snapshot | None:
+    def kept(self, tick: int) -> ClusterSnapshot | None:
         """Return the snapshot of that tick, if it is still kept."""
         now_ms = self._router.now_ms()
         for old in [tick for tick, (_, used_ms) in self._walks.items() if now_ms - used_ms > WALK_KEPT_MS]:
@@ -328,7 +328,7 @@ class Looking:
         found = self._walks.get(tick)
         return None if found is None else found[0]
 
-    def _is_recent(self, snapshot: Snapshot, max_age_ms: float) -> bool:
+    def _is_recent(self, snapshot: ClusterSnapshot, max_age_ms: float) -> bool:
         router = self._router
         is_same = snapshot.changes == router.tables.changes and snapshot.index.stores is router.watcher.catalogue.stores
         return is_same and router.now_ms() - snapshot.about.now_ms <= max_age_ms
@@ -350,7 +350,7 @@ class Looking:
             exposure=self._exposure,
         )
 
-    async def _gathered(self) -> Snapshot:
+    async def _gathered(self) -> ClusterSnapshot:
         self.gathers += 1
         self._tick += 1
         router, index = self._router, None if self._last is None else self._last.index
@@ -371,7 +371,7 @@ class Observer:
         self._recorded: ReplicaIndex | None = None
         self._seeing = asyncio.Lock()
 
-    async def see(self, snapshot: Snapshot) -> Observed:
+    async def see(self, snapshot: ClusterSnapshot) -> Observed:
         """Take a snapshot in, and return all observations until then."""
         async with self._seeing:
             last = self.last
@@ -380,7 +380,7 @@ class Observer:
                 await self._record(last)
             return last
 
-    def _observed(self, snapshot: Snapshot) -> Generator[None, None, Observed]:
+    def _observed(self, snapshot: ClusterSnapshot) -> Generator[None, None, Observed]:
         now_ms, summaries = snapshot.about.now_ms, snapshot.totals.summaries
         lags = [(route.name, summaries[route.operator_id].known_lag) for route in snapshot.index.routes]
         self._trends.see(now_ms, snapshot.end_version, lags)

@@ -27,7 +27,7 @@ from understudy_router.admin.facts import (
     index_replicas,
 )
 from understudy_router.admin.rates import Rates, StoreServed, Trend
-from understudy_router.cluster.catalogue import Stores
+from understudy_router.cluster.catalogue import CatalogueStores
 from understudy_router.cluster.tables import TableEvent, Tables
 from understudy_shared.auth.access import Exposure
 from understudy_shared.base.words import HostInfo
@@ -230,7 +230,7 @@ class About:
 
 
 @dataclass(frozen=True, slots=True)
-class Snapshot:
+class ClusterSnapshot:
     """An immutable snapshot. `nodes` are all nodes by id, `holders` the index's by number."""
 
     about: About
@@ -286,7 +286,7 @@ class Snapshot:
 class Observed:
     """A snapshot, and the observations over time until then: the input of every report."""
 
-    snapshot: Snapshot
+    snapshot: ClusterSnapshot
     rates: Rates = field(default_factory=Rates)
     staleness: Document = field(default_factory=dict)
     """The ages of the answers since the router started, as a histogram."""
@@ -306,8 +306,8 @@ class Observed:
 
 
 def gather(
-    tables: Tables, stores: Stores | None, about: About, index: ReplicaIndex | None = None
-) -> Generator[None, None, Snapshot]:
+    tables: Tables, stores: CatalogueStores | None, about: About, index: ReplicaIndex | None = None
+) -> Generator[None, None, ClusterSnapshot]:
     """Take the snapshot of now. `index` is the last one, which is used again while it fits."""
     assignment, previous, changes = tables.assignment, tables.previous, tables.changes
     if index is None or index.assignment is not assignment or index.stores is not stores:
@@ -329,7 +329,7 @@ def gather(
     holders = tuple(views.get(node_id) or reader.unheard(node_id) for node_id in index.node_ids)
     yield
     totals = yield from summed(index, holders)
-    return Snapshot(
+    return ClusterSnapshot(
         about=about,
         index=index,
         nodes=dict(sorted(views.items(), key=lambda each: (each[1].report is None, each[0]))),

@@ -15,7 +15,7 @@ import orjson
 
 from understudy_router.cluster.tables import Tables
 from understudy_shared.base.clock import Clock
-from understudy_shared.base.errors import UnderstudyError, UnknownStoreError, UnsupportedError
+from understudy_shared.base.errors import NoSuchStoreError, UnderstudyError, UnsupportedError
 from understudy_shared.base.texts import did_you_mean
 from understudy_shared.base.words import KeyPlacement
 from understudy_shared.bus.gossip import Gossip, digest_of
@@ -60,7 +60,7 @@ class StoreRoute:
 
 
 @dataclass(frozen=True, slots=True)
-class Stores:
+class CatalogueStores:
     """The stores of one catalogue; `digest` names it."""
 
     application_id: str
@@ -85,14 +85,14 @@ class Stores:
             f"{each.get('store') or 'op' + str(each['operator_id'])}: {each['reason']}" for each in self.not_served
         )
         hint = f" Not served: {refused}." if refused else ""
-        raise UnknownStoreError(
+        raise NoSuchStoreError(
             f"there is no store {name!r}",
             where="path",
             fix=f"{did_you_mean(name, self.by_name)}Stores here: {known}.{hint}",
         )
 
 
-def stores_of(catalogue: Catalogue, digest: str) -> Stores:
+def stores_of(catalogue: Catalogue, digest: str) -> CatalogueStores:
     """Compile the stores of a catalogue, which takes up to 2 s. Raises UnsupportedError for a catalogue that is too
     large, or has keys that this release cannot encode.
     """
@@ -111,7 +111,7 @@ def stores_of(catalogue: Catalogue, digest: str) -> Stores:
     except NOT_ENCODABLE as error:
         what = f"the catalogue does not let keys be encoded: {type(error).__name__}: {error!s:.200}"
         raise UnsupportedError(what, where="catalogue", fix="Find out what writes to that Redis") from None
-    return Stores(catalogue.application_id, catalogue.lineage, digest, routes, tuple(catalogue.not_served))
+    return CatalogueStores(catalogue.application_id, catalogue.lineage, digest, routes, tuple(catalogue.not_served))
 
 
 def _route(store: CatalogueStore, catalogue: Catalogue) -> StoreRoute:
@@ -180,7 +180,7 @@ class CatalogueFollower:
         clock: Clock,
     ) -> None:
         """Set the sources; while there is a `bus_lost_why`, the bus is not asked."""
-        self.stores: Stores | None = None
+        self.stores: CatalogueStores | None = None
         self.last_error: str | None = None
         self.has_learned = asyncio.Event()
         """An event that is set once the catalogue, the assignment and a heartbeat are known: from then on reads can be
@@ -237,7 +237,7 @@ class CatalogueFollower:
                 await asyncio.sleep(jittered_s(RETRY_MS))
                 self.news.set()
 
-    async def read(self, digest: str, *, from_bus: bool = True) -> tuple[Catalogue, Stores] | None:
+    async def read(self, digest: str, *, from_bus: bool = True) -> tuple[Catalogue, CatalogueStores] | None:
         """Read the catalogue from the bus, else from a node; None when no usable one can be read now."""
         if digest in self._unusable:
             return None
@@ -274,7 +274,7 @@ class CatalogueFollower:
             log.warning("no catalogue %s: %s", digest, why, extra={"action": "no-catalogue"})
         self.last_error = why
 
-    async def _compiled(self, catalogue: Catalogue, digest: str) -> Stores:
+    async def _compiled(self, catalogue: Catalogue, digest: str) -> CatalogueStores:
         """Compile the stores of a catalogue. Raises UnderstudyError; the same bytes are not tried again."""
         try:
             return await asyncio.to_thread(stores_of, catalogue, digest)

@@ -116,7 +116,7 @@ RANK = {health: place for place, health in enumerate(Health)}
 """The place of each health in the order of candidates: a node with a higher rank is asked later."""
 
 
-class Change(NamedTuple):
+class HealthChange(NamedTuple):
     """The new health of a node, and the reason."""
 
     health: Health
@@ -165,12 +165,12 @@ class HealthTable:
     def __len__(self) -> int:
         return len(self._records)
 
-    def of(self, node_id: str) -> Change:
+    def of(self, node_id: str) -> HealthChange:
         """Return a node's health and its reason, which is empty for a node that is ok."""
         record = self._doubted.get(node_id)
-        return _FINE if record is None else Change(record.health, record.why)
+        return _FINE if record is None else HealthChange(record.health, record.why)
 
-    def answered(self, node_id: str, now_ms: float, took_ms: float) -> Change | None:
+    def answered(self, node_id: str, now_ms: float, took_ms: float) -> HealthChange | None:
         """Take in an answer, as each hop does: the usual case first. Return the change of health, if any."""
         record = self._records.get(node_id)
         if record is None:
@@ -186,11 +186,11 @@ class HealthTable:
             return self._bad(node_id, record, now_ms, f"slow: {took_ms:.0f} ms")
         return self._good(node_id, record, now_ms, took_ms)
 
-    def failed(self, node_id: str, now_ms: float, why: str) -> Change | None:
+    def failed(self, node_id: str, now_ms: float, why: str) -> HealthChange | None:
         """Take in a failed request. Return the change of health, if any."""
         return self._bad(node_id, self._records.setdefault(node_id, _Record()), now_ms, why)
 
-    def silent(self, node_id: str, now_ms: float, for_ms: float) -> Change | None:
+    def silent(self, node_id: str, now_ms: float, for_ms: float) -> HealthChange | None:
         """Take in that a node is silent while others answer. That is not a result: it may still answer."""
         record = self._records.setdefault(node_id, _Record())
         if record.health is not Health.OK:
@@ -215,7 +215,7 @@ class HealthTable:
             gap_ms = heartbeat_ms * 2 ** min(record.misses, 16)
             record.probe_ms = now_ms + max(heartbeat_ms, min(gap_ms, MAX_PROBE_GAP_MS)) * jitter
 
-    def _slow_while_ok(self, node_id: str, record: _Record, now_ms: float, took_ms: float) -> Change | None:
+    def _slow_while_ok(self, node_id: str, record: _Record, now_ms: float, took_ms: float) -> HealthChange | None:
         """Judge a slow answer of an ok node: it may be slow by itself, or make the node's median an outlier."""
         if took_ms > self.suspect_after_ms:
             return self._bad(node_id, record, now_ms, f"slow: {took_ms:.0f} ms")
@@ -226,7 +226,7 @@ class HealthTable:
         why = f"slow: {median_ms:.0f} ms in the median, above the {limit_ms:.0f} ms that the other nodes allow"
         return self._bad(node_id, record, now_ms, why)
 
-    def _bad(self, node_id: str, record: _Record, now_ms: float, why: str) -> Change | None:
+    def _bad(self, node_id: str, record: _Record, now_ms: float, why: str) -> HealthChange | None:
         if record.health is not Health.OK and now_ms - record.counted_ms < RESULT_GAP_MS and not record.good:
             return None
         record.counted_ms = now_ms
@@ -241,7 +241,7 @@ class HealthTable:
             return None
         return self._quarantine(node_id, record, now_ms, f"{record.bad} bad results in a row, the last: {why}")
 
-    def _good(self, node_id: str, record: _Record, now_ms: float, took_ms: float) -> Change | None:
+    def _good(self, node_id: str, record: _Record, now_ms: float, took_ms: float) -> HealthChange | None:
         """Judge an answer in time. If its request was sent before the doubt began, it does not count."""
         if now_ms - took_ms < record.since_ms:
             return None
@@ -259,7 +259,7 @@ class HealthTable:
         del self._doubted[node_id]
         return self._change(record, now_ms, Health.OK, "")
 
-    def _suspect(self, node_id: str, record: _Record, now_ms: float, why: str) -> Change:
+    def _suspect(self, node_id: str, record: _Record, now_ms: float, why: str) -> HealthChange:
         record.suspicions.append(now_ms)
         record.probe_ms = now_ms
         self._doubted[node_id] = record
@@ -269,7 +269,7 @@ class HealthTable:
             )
         return self._change(record, now_ms, Health.SUSPECT, why)
 
-    def _quarantine(self, node_id: str, record: _Record, now_ms: float, why: str) -> Change:
+    def _quarantine(self, node_id: str, record: _Record, now_ms: float, why: str) -> HealthChange:
         if record.left_ms > float("-inf"):
             record.relapses = max(0, record.relapses + 1 - int((now_ms - record.left_ms) // FORGIVEN_MS))
         record.hold_until_ms = record.probe_ms = now_ms + min(MAX_HOLD_MS, HOLD_MS * 2 ** min(record.relapses, 16))
@@ -277,11 +277,11 @@ class HealthTable:
         self._doubted[node_id] = record
         return self._change(record, now_ms, Health.QUARANTINED, why)
 
-    def _change(self, record: _Record, now_ms: float, health: Health, why: str) -> Change:
+    def _change(self, record: _Record, now_ms: float, health: Health, why: str) -> HealthChange:
         record.health, record.why, record.since_ms = health, why, now_ms
         self.entered[health] += 1
         self._medians.forget()
-        return Change(health, why)
+        return HealthChange(health, why)
 
     def _good_ms(self, node_id: str, now_ms: float) -> float:
         """Return the longest latency, in ms, that counts as good for a node in doubt."""
@@ -300,4 +300,4 @@ class HealthTable:
         return self._medians.limit_ms(node_id)
 
 
-_FINE = Change(Health.OK, "")
+_FINE = HealthChange(Health.OK, "")

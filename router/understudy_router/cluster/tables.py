@@ -18,7 +18,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from itertools import islice
 from typing import NamedTuple
 
-from understudy_router.cluster.health import Change, Health, HealthTable
+from understudy_router.cluster.health import Health, HealthChange, HealthTable
 from understudy_shared.base.plausible import is_later, is_plausible
 from understudy_shared.base.texts import named
 from understudy_shared.base.words import FORKED
@@ -420,7 +420,7 @@ class Tables(ClusterView):
         known, claimed = self.assignment.order, (term, epoch)
         return claimed > known and is_later(claimed, known)
 
-    def _health_changed(self, node_id: str, now_ms: float, change: Change | None) -> None:
+    def _health_changed(self, node_id: str, now_ms: float, change: HealthChange | None) -> None:
         """Record a change of health, and have choices made again."""
         if change is not None:
             event = "recovered" if change.health is Health.OK else str(change.health)

@@ -20,14 +20,14 @@ from collections.abc import Collection, Iterable, Mapping
 
 from pydantic import Field
 
-from understudy_router.cluster.catalogue import CatalogueFollower, Stores, stores_of
+from understudy_router.cluster.catalogue import CatalogueFollower, CatalogueStores, stores_of
 from understudy_router.cluster.tables import Tables
 from understudy_shared.base.background import Supervisor
 from understudy_shared.base.clock import Clock
 from understudy_shared.base.plausible import highest_plausible
 from understudy_shared.base.words import HostInfo
 from understudy_shared.bus.gossip import EXPIRY_HEARTBEATS, AgedHeartbeat, Gossip, Spoken, digest_of
-from understudy_shared.bus.messages import Assignment, Catalogue, Endpoint, Farewell, Heartbeat, Message
+from understudy_shared.bus.messages import Assignment, Catalogue, Farewell, Heartbeat, Message, NodeEndpoint
 from understudy_shared.cluster.follower import ClusterFollower, Polls, SilentNodes, jittered_s
 from understudy_shared.cluster.node_calls import NodeCalls
 from understudy_shared.cluster.without_bus import Memory, Remembered
@@ -41,7 +41,7 @@ MAX_NODES = 10_000
 class KnownNodes(Message):
     """The addresses of an application's nodes, by node id."""
 
-    nodes: dict[str, Endpoint] = Field(max_length=MAX_NODES)
+    nodes: dict[str, NodeEndpoint] = Field(max_length=MAX_NODES)
 
 
 class RouterMemory(Memory):
@@ -50,7 +50,7 @@ class RouterMemory(Memory):
     def __init__(self, remembered: Remembered | None, seeds: Collection[HostInfo] = ()) -> None:
         super().__init__(remembered)
         self.hosts = self._seeds = frozenset(seeds)
-        self._nodes: dict[str, Endpoint] = {}
+        self._nodes: dict[str, NodeEndpoint] = {}
         self._is_recalled = False
 
     def note_nodes(self, tables: Tables, application_id: str) -> None:
@@ -62,7 +62,7 @@ class RouterMemory(Memory):
         newest = dict(strangers_first[-MAX_NODES:])
         self.note(KnownNodes(application_id=application_id, nodes=newest))
 
-    async def recall(self) -> tuple[Assignment | None, Stores | None]:
+    async def recall(self) -> tuple[Assignment | None, CatalogueStores | None]:
         """Read the remembered documents that can be used, once, unless the bus was there: it has newer ones. A
         catalogue of another lineage than the assignment's is dropped.
         """
@@ -101,7 +101,7 @@ def is_from_previous_cluster(remembered: Assignment, heartbeats: Iterable[Heartb
     return (0, 0) < highest_plausible(orders, remembered.order) < remembered.order
 
 
-def _stores(catalogue: Catalogue) -> Stores | None:
+def _stores(catalogue: Catalogue) -> CatalogueStores | None:
     try:
         return stores_of(catalogue, digest_of(catalogue))
     except Exception as error:  # written by a later release, or altered

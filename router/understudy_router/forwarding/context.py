@@ -32,7 +32,7 @@ LOOK_S: Final = 0.5
 """Time between two checks whether a node that a long call waits for is still heard of."""
 
 
-class ReadLog:
+class ForwardingLog:
     """The log lines of one router. `ids` are the store, the partition, and the trace if there is one."""
 
     def __init__(self) -> None:
@@ -85,7 +85,7 @@ class ReadContext:
         self.hop_timeout_ms = settings.hop_timeout_ms
         self.deadline_ms = settings.deadline_ms
         self.clock = clock
-        self.log = ReadLog()
+        self.log = ForwardingLog()
         self._hedges = settings.hedge_after_ms > 0
 
     def rejected(self, reason: str) -> None:

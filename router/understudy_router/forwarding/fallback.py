@@ -198,7 +198,7 @@ def readers_mistake(rejection: Rejection) -> Problem:
 
 
 @dataclass(slots=True)
-class _Pending:
+class _AttemptInFlight:
     """An attempt in flight; `delay` is the last delay reported for it."""
 
     candidate: Candidate
@@ -216,7 +216,7 @@ class ReplicaPlan:
         self._in_bound = len(choice.order)
         self._exclusions: Sequence[Exclusion] = choice.exclusions
         self.asked: list[tuple[Candidate, Rejection]] = []
-        self._pending: dict[Hashable, _Pending] = {}
+        self._pending: dict[Hashable, _AttemptInFlight] = {}
         self._next = 0
         self._is_rescued = False
         self._not_paid: str | None = None
@@ -273,7 +273,7 @@ class ReplicaPlan:
 
     def begin(self, attempt: Hashable, candidate: Candidate) -> None:
         """Note that an attempt at `candidate` begins."""
-        self._pending[attempt] = _Pending(candidate)
+        self._pending[attempt] = _AttemptInFlight(candidate)
 
     def waits(self, attempt: Hashable, delay: Delay) -> None:
         """Note that an attempt is delayed."""

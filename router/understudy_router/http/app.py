@@ -19,7 +19,7 @@ from understudy_router.cluster.tables import Tables
 from understudy_router.http.metrics import RouterMetrics
 from understudy_router.questions.changes import RouterChanges, RouterHistories
 from understudy_router.questions.lease import RouterSnapshots
-from understudy_router.questions.lookup.service import Reads, RouterLookups
+from understudy_router.questions.lookup.service import RouterLookups, RouterReads
 from understudy_router.questions.scan import RouterExports, RouterScans
 from understudy_router.questions.scan_forwarder import ScanForwarder
 from understudy_router.questions.watch.service import RouterWatches
@@ -43,7 +43,7 @@ from understudy_shared.questions.export.service import export_routes
 from understudy_shared.questions.export.store_files import store_file_routes
 from understudy_shared.questions.lease.service import snapshot_routes
 from understudy_shared.questions.scan.long_reads import LongReads
-from understudy_shared.questions.scan.service import Pages, Scans, scan_routes, scans_in_front
+from understudy_shared.questions.scan.service import DirectPages, Scans, scan_routes, scans_in_front
 from understudy_shared.questions.several import SeveralStores, several_routes
 from understudy_shared.questions.store_lists import listed_stores
 from understudy_shared.questions.watch.prefix_watches import PrefixWatches
@@ -64,7 +64,7 @@ from understudy_shared.server.connection_guard import ConnectionGuard
 from understudy_shared.telemetry.span_export import close_spans, open_spans
 
 
-class StoreMetadata:
+class MetadataCall:
     """`GET /v1/stores/{store}/metadata`: every partition's hosts (KIP-535's `allMetadataForStore`), and what a client
     needs to ask them itself: how keys are placed, the store's default bounds, and the hosts not to ask.
     """
@@ -129,7 +129,7 @@ def _excluded_hosts(tables: Tables, assignment: Assignment) -> Iterator[dict[str
             yield {"host": beat.endpoint.host, "port": beat.endpoint.port, "reason": reason}
 
 
-def read_routes(router: Router, reads: Reads, scans: Scans) -> APIRouter:
+def read_routes(router: Router, reads: RouterReads, scans: Scans) -> APIRouter:
     """Make `/v1/stores`, one store's schema, and the metadata of a store and of a key."""
     routes = APIRouter()
 
@@ -159,7 +159,7 @@ def read_routes(router: Router, reads: Reads, scans: Scans) -> APIRouter:
         route = reads.route(store)
         pop_longs(parameters)
         reads.bound(route, parameters)  # Bounds count for a key only; a misspelt one is refused all the same.
-        metadata = StoreMetadata(router.tables, route, reads.store_bounds.of(route.name))
+        metadata = MetadataCall(router.tables, route, reads.store_bounds.of(route.name))
         tag = {"etag": metadata.etag()}
         if is_known(request.headers.get("if-none-match", ""), tag["etag"]):
             return Response(status_code=304, headers=tag)
@@ -201,7 +201,7 @@ def drain_route(router: Router) -> APIRouter:
     return routes
 
 
-def _described(router: Router, reads: Reads, route: StoreRoute) -> dict[str, object]:
+def _described(router: Router, reads: RouterReads, route: StoreRoute) -> dict[str, object]:
     end_version, bounds = router.tables.end_version, reads.store_bounds.of(route.name)
     return {**route.described(), "bounds": bounds, "end_offset_position": end_version or None}
 
@@ -225,7 +225,7 @@ def create_app(
     """
     guard = guard or ConnectionGuard()
     bounds = read_store_bounds(router.settings.store_bounds)
-    reads = Reads(router.stores, bounds, router.served, max_key_bytes=router.settings.max_key_bytes)
+    reads = RouterReads(router.stores, bounds, router.served, max_key_bytes=router.settings.max_key_bytes)
     exposure = None if access is None else access.exposure
 
     def causes() -> Mapping[str, str]:
@@ -261,7 +261,7 @@ def create_app(
     forwarder = ScanForwarder(router.forwarder.context, router.nodes)
     scans = RouterScans(reads, forwarder, router.moments, app.long_reads)
     framework.in_front = scans_in_front(scans)
-    app.pages = Pages(scans, router.settings.compression)
+    app.pages = DirectPages(scans, router.settings.compression)
     app.watch_streams = WatchStreams(router.settings.max_watchers)
     watches = RouterWatches(reads, app.watch_streams, scans, forwarder)
     metrics = RouterMetrics(router, app, guard, causes, admin.last_health)

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from time import monotonic
 
-from understudy_router.questions.lookup.service import Reads
+from understudy_router.questions.lookup.service import RouterReads
 from understudy_router.questions.scan import scan_hop
 from understudy_router.questions.scan_forwarder import EXPORT_PART_S, ScanForwarder
 from understudy_shared.cluster.node_calls import CallKind
 from understudy_shared.questions.changes.histories import Histories, HistoryHop, HistoryRange
 from understudy_shared.questions.changes.service import (
-    Changes,
     ChangesHop,
     ChangesPlace,
+    ChangesService,
     ChangesTurn,
     FetchChanges,
     VersionLines,
@@ -23,10 +23,10 @@ from understudy_shared.questions.scan.service import Scans
 from understudy_shared.reads.bounds import ReadVersion
 
 
-class RouterChanges(Changes):
+class RouterChanges(ChangesService):
     """The changes of the stores of the application, by asking its nodes."""
 
-    def __init__(self, reads: Reads, scans: Scans, forwarder: ScanForwarder) -> None:
+    def __init__(self, reads: RouterReads, scans: Scans, forwarder: ScanForwarder) -> None:
         super().__init__(scans)
         self._reads = reads
         self._forwarder = forwarder
@@ -48,7 +48,7 @@ class RouterChanges(Changes):
 class RouterHistories(Histories):
     """The histories of the keys of the application, by asking its nodes."""
 
-    def __init__(self, reads: Reads, scans: Scans, forwarder: ScanForwarder) -> None:
+    def __init__(self, reads: RouterReads, scans: Scans, forwarder: ScanForwarder) -> None:
         super().__init__(scans)
         self._reads = reads
         self._forwarder = forwarder

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from understudy_router.questions.lookup.service import Reads
+from understudy_router.questions.lookup.service import RouterReads
 from understudy_router.questions.moments import Moments, SnapshotLeases, listing_document
 from understudy_router.questions.scan_forwarder import ScanForwarder
 from understudy_shared.base.clock import Clock
 from understudy_shared.base.words import ApplicationId, Lineage
 from understudy_shared.http.problems import Problem, ProblemError, ProblemType
 from understudy_shared.questions.lease.calls import ReplicaVersion
-from understudy_shared.questions.lease.service import Chosen, Snapshots, choose
+from understudy_shared.questions.lease.service import ChosenVersion, Snapshots, choose
 from understudy_shared.reads.bounds import Bound
 from understudy_shared.reads.tokens import Position, SnapshotLease
 
@@ -20,7 +20,7 @@ class RouterSnapshots(Snapshots):
     """The leases of the application, by asking its nodes."""
 
     def __init__(
-        self, reads: Reads, forwarder: ScanForwarder, leases: SnapshotLeases, moments: Moments, clock: Clock
+        self, reads: RouterReads, forwarder: ScanForwarder, leases: SnapshotLeases, moments: Moments, clock: Clock
     ) -> None:
         super().__init__(reads)
         self._reads = reads
@@ -42,7 +42,7 @@ class RouterSnapshots(Snapshots):
         of = ApplicationId(route.application_id), Lineage(route.lineage)
         return Position(*of, version.number, version.committed_at_us)
 
-    async def newest(self, stores: Sequence[str], bound: Bound) -> Chosen:
+    async def newest(self, stores: Sequence[str], bound: Bound) -> ChosenVersion:
         routes = [self._reads.route(store) for store in stores]
         lineage = routes[0].lineage
         tasks = {(route.name, partition) for route in routes for partition in range(route.partitions)}

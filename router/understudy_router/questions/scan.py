@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from time import monotonic
 
 from understudy_router.cluster.catalogue import StoreRoute
-from understudy_router.questions.lookup.service import Reads
+from understudy_router.questions.lookup.service import RouterReads
 from understudy_router.questions.moments import Moments
 from understudy_router.questions.scan_forwarder import ScanForwarder
 from understudy_shared.cluster.node_calls import CallKind
@@ -32,7 +32,7 @@ from understudy_shared.reads.export_format import ExportFormat
 class RouterScans(Scans):
     """The scans of the stores of the application, by asking its nodes."""
 
-    def __init__(self, reads: Reads, forwarder: ScanForwarder, moments: Moments, long_reads: LongReads) -> None:
+    def __init__(self, reads: RouterReads, forwarder: ScanForwarder, moments: Moments, long_reads: LongReads) -> None:
         super().__init__(reads, long_reads)
         self._reads = reads
         self._forwarder = forwarder
@@ -97,7 +97,7 @@ def scan_hop(route: StoreRoute, turn: ScanTurn, version: ReadVersion, place: Pla
 class RouterExports(Exports):
     """The exports of the stores of the application, by asking its nodes."""
 
-    def __init__(self, scans: Scans, reads: Reads, forwarder: ScanForwarder) -> None:
+    def __init__(self, scans: Scans, reads: RouterReads, forwarder: ScanForwarder) -> None:
         super().__init__(scans)
         self._reads = reads
         self._forwarder = forwarder

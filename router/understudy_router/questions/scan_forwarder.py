@@ -86,7 +86,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class Call(Generic[T]):
+class NodeCall(Generic[T]):
     """A call to a node, and how its reply is read."""
 
     kind: CallKind
@@ -139,22 +139,24 @@ class ScanForwarder:
         cannot be read.
         """
         bound = bound_at(hop.application, hop.lineage, hop.version)
-        call = Call(kind, PATH, hop.encode(), MAX_PART_BYTES, decode_part)
+        call = NodeCall(kind, PATH, hop.encode(), MAX_PART_BYTES, decode_part)
         return await self._of_replica(route, hop.partition, bound, call, until_s)
 
     async def export_part(self, route: StoreRoute, hop: ExportHop) -> ExportPart:
         """Return a part of an export, by the first replica that has its version. Raises the problem of a partition that
         cannot be read.
         """
-        call = Call(CallKind.EXPORT, EXPORT_PATH, hop.encode(), MAX_EXPORT_PART_BYTES, decode_export_part, PART_TYPE)
+        call = NodeCall(
+            CallKind.EXPORT, EXPORT_PATH, hop.encode(), MAX_EXPORT_PART_BYTES, decode_export_part, PART_TYPE
+        )
         return await self._of_export(route, hop.scan, call)
 
     async def arrow_last(self, route: StoreRoute, hop: EndHop) -> bytes:
         """Return the last record batch of an Arrow stream. Raises the problem of a partition that cannot be read."""
-        call = Call(CallKind.EXPORT, END_PATH, hop.encode(), MAX_SMALL_BYTES, bytes, PART_TYPE)
+        call = NodeCall(CallKind.EXPORT, END_PATH, hop.encode(), MAX_SMALL_BYTES, bytes, PART_TYPE)
         return await self._of_export(route, hop.scan, call)
 
-    async def _of_export(self, route: StoreRoute, scan: ScanHop, call: Call[T]) -> T:
+    async def _of_export(self, route: StoreRoute, scan: ScanHop, call: NodeCall[T]) -> T:
         bound = bound_at(scan.application, scan.lineage, scan.version)
         return await self._of_replica(route, scan.partition, bound, call, monotonic() + EXPORT_PART_S)
 
@@ -162,14 +164,14 @@ class ScanForwarder:
         """Return a page of the history of a key, as the JSON after the key, from the first replica that can read it.
         Raises the problem of a history that cannot be read.
         """
-        call = Call(CallKind.SCAN, HISTORY_PATH, hop.encode(), MAX_HISTORY_BYTES, decode_history)
+        call = NodeCall(CallKind.SCAN, HISTORY_PATH, hop.encode(), MAX_HISTORY_BYTES, decode_history)
         return await self._of_replica(route, hop.partition, NO_BOUND, call, monotonic())
 
     async def missed(self, route: StoreRoute, hop: MissedHop) -> bytes:
         """Return the events that watchers missed, by the first replica that can read them. Raises the problem of
         versions that cannot be read.
         """
-        call = Call(CallKind.WATCH, MISSED_PATH, hop.encode(), MAX_MISSED_BYTES, bytes, MEDIA_TYPE)
+        call = NodeCall(CallKind.WATCH, MISSED_PATH, hop.encode(), MAX_MISSED_BYTES, bytes, MEDIA_TYPE)
         bound = Bound(min_position=hop.after)
         return await self._of_replica(route, hop.of.partition, bound, call, monotonic() + EXPORT_PART_S)
 
@@ -184,10 +186,12 @@ class ScanForwarder:
         def decode(body: bytes) -> tuple[VersionLines, ...]:
             return decode_changes(body, first)
 
-        call = Call(kind, CHANGES_PATH, hop.encode(), MAX_CHANGES_PART_BYTES, decode, PART_TYPE)
+        call = NodeCall(kind, CHANGES_PATH, hop.encode(), MAX_CHANGES_PART_BYTES, decode, PART_TYPE)
         return await self._of_replica(route, hop.scan.partition, NO_BOUND, call, monotonic() + EXPORT_PART_S)
 
-    async def _of_replica(self, route: StoreRoute, partition: int, bound: Bound, call: Call[T], until_s: float) -> T:
+    async def _of_replica(
+        self, route: StoreRoute, partition: int, bound: Bound, call: NodeCall[T], until_s: float
+    ) -> T:
         """Ask the replicas of a partition, one after another, until one answers."""
         context, began_s = self.context, monotonic()
         # NO_BOUND, because choices are cached by the bound object, and `bound` is new each time. The node checks it.
@@ -227,7 +231,7 @@ class ScanForwarder:
             asked = _by_node(next_of)
             asks = []
             for candidate, wanted in asked:
-                call = Call(kind, path, _body(route, bound, wanted), MAX_SMALL_BYTES, decode)
+                call = NodeCall(kind, path, _body(route, bound, wanted), MAX_SMALL_BYTES, decode)
                 is_last = max([len(plans[each].rest) for each in wanted]) <= 1
                 asks.append((candidate, call, _attempt_until_s(began_s, deadline_s, is_last=is_last)))
             if len(asks) == 1:
@@ -245,7 +249,7 @@ class ScanForwarder:
                         del next_of[each]
         return found
 
-    async def _asked_while_heard_of(self, candidate: Candidate, call: Call[T], deadline_s: float) -> T | Rejection:
+    async def _asked_while_heard_of(self, candidate: Candidate, call: NodeCall[T], deadline_s: float) -> T | Rejection:
         """Do what `_asked` does, but give a node up once it is silent: it is not the last that could answer."""
         try:
             async with while_heard_of(candidate, self.context.watcher):
@@ -253,7 +257,7 @@ class ScanForwarder:
         except NodeCallError as error:
             return rejection_by_error(error)
 
-    async def _asked(self, candidate: Candidate, call: Call[T], deadline_s: float) -> T | Rejection:
+    async def _asked(self, candidate: Candidate, call: NodeCall[T], deadline_s: float) -> T | Rejection:
         """Return the answer of a node, or the reason for which it gave no answer."""
         left_s = deadline_s - monotonic()
         if left_s <= 0:

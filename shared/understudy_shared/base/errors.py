@@ -57,7 +57,7 @@ class BadKeyError(UnderstudyError):
     """A key that does not fit its store's key schema; `where` names the column and its type."""
 
 
-class UnknownStoreError(UnderstudyError):
+class NoSuchStoreError(UnderstudyError):
     """No store has that name; `fix` lists the names that exist."""
 
 

@@ -21,9 +21,9 @@ from understudy_shared.bus.messages import (
     Assignment,
     BadMessageError,
     Count,
-    Endpoint,
     Message,
     Name,
+    NodeEndpoint,
     TaskKey,
 )
 
@@ -46,7 +46,7 @@ class AssignmentChange(Message):
     lineage: Name
     tasks: dict[TaskKey, AssignedTask] = Field(max_length=MAX_TASKS)
     """The tasks that are assigned otherwise."""
-    members: dict[str, Endpoint] = Field(default_factory=dict)
+    members: dict[str, NodeEndpoint] = Field(default_factory=dict)
     """The members that are new or have another address."""
     gone: list[str] = Field(default_factory=list)
     """The nodes that are members no more."""

@@ -26,13 +26,13 @@ MAX_TIME_US: Final = 2**62
 _GRAINS_US: Final = (1_000_000, 1_000)
 
 
-class Part(BaseModel):
+class MessagePart(BaseModel):
     """A part of a message: unknown fields are ignored, and nothing is converted."""
 
     model_config = ConfigDict(frozen=True, extra="ignore", strict=True)
 
 
-class SeenCommit(Part):
+class SeenCommit(MessagePart):
     """A version, the modification time of its commit file, and a digest of that file's content ("" if not known)."""
 
     version: Annotated[int, Field(ge=1, le=CEILING)]
@@ -110,7 +110,7 @@ class BadMessageError(UnderstudyError):
     """A document from the bus is malformed, oversized, foreign or of a later format. Nothing of it was used."""
 
 
-class Message(Part):
+class Message(MessagePart):
     """A document. `format` is its major format."""
 
     format: Literal[1] = FORMAT
@@ -160,7 +160,7 @@ class Message(Part):
                 raise BadMessageError(f"the {kind} lacks the field {name}", where=where)
 
 
-class Endpoint(Part):
+class NodeEndpoint(MessagePart):
     """The address at which a node listens for other processes."""
 
     host: Name
@@ -170,7 +170,7 @@ class Endpoint(Part):
         return HostInfo(self.host, self.port)
 
 
-class Restore(Part):
+class Restore(MessagePart):
     """The progress of a restore. `total_bytes` is None while that is not known."""
 
     stage: str = Field(max_length=64)
@@ -178,14 +178,14 @@ class Restore(Part):
     total_bytes: Count | None = None
 
 
-class Freshness(Part):
+class Freshness(MessagePart):
     """Time from commits to the moment when a node could serve them, over the last minute; rounded up."""
 
     p50_ms: Count
     p99_ms: Count
 
 
-class QueryProgress(Part):
+class QueryProgress(MessagePart):
     """The progress of the query itself, by what a node saw of the checkpoint's files."""
 
     since_commit_ms: Count | None = None
@@ -196,7 +196,7 @@ class QueryProgress(Part):
     """Time since it first saw that the batch after the end has begun; None: that batch has not begun."""
 
 
-class Applied(Part):
+class Applied(MessagePart):
     """The progress of a replica. `version` is None while nothing of it is open; `time_lag_ms` None while unknown."""
 
     version: Count | None
@@ -207,7 +207,7 @@ class Applied(Part):
     """Set while the replica restores."""
 
 
-class Load(Part):
+class Load(MessagePart):
     """The work of a node, for the assignor to balance: for this application, and for the others of its process."""
 
     operator_bytes: dict[Annotated[str, StringConstraints(max_length=9)], Count] = Field(
@@ -229,7 +229,7 @@ class Heartbeat(Message):
     """The id of the process: another process with the same node id has another incarnation."""
     sequence: Count
     """The number of this heartbeat within its incarnation; an older one that arrives later is dropped."""
-    endpoint: Endpoint
+    endpoint: NodeEndpoint
     zone: str | None = Field(default=None, max_length=256)
     state: Literal["starting", "serving", "draining", "failed"]
     leaving: bool = False
@@ -290,7 +290,7 @@ class Farewell(Message):
     incarnation: Name
 
 
-class CatalogueSchema(Part):
+class CatalogueSchema(MessagePart):
     """A schema that a store was written by, only shown. Columns have name, type, nullable."""
 
     schema_id: Count
@@ -299,7 +299,7 @@ class CatalogueSchema(Part):
     value: list[dict[str, str | bool]] = Field(max_length=MAX_COLUMNS)
 
 
-class CatalogueStore(Part):
+class CatalogueStore(MessagePart):
     """One store: all that is needed to encode, place and print its keys, and to describe it."""
 
     store: Name
@@ -363,7 +363,7 @@ class Assignment(Message):
     partitions: Partitions
     """Shuffle partitions of the layout that these tasks belong to."""
     tasks: dict[TaskKey, AssignedTask] = Field(max_length=MAX_TASKS)
-    members: dict[str, Endpoint] = Field(default_factory=dict)
+    members: dict[str, NodeEndpoint] = Field(default_factory=dict)
     """Addresses of its nodes, as of its writing; nodes that are away, with a reserved place only, are left out."""
     draining: list[str] = Field(default_factory=list)
 
@@ -423,7 +423,7 @@ MAX_ANNOUNCED = 256
 MAX_LOCATION_CHARACTERS = 4096
 
 
-class ResultColumn(Part):
+class ResultColumn(MessagePart):
     """One output column that can be computed exactly from the stored buffers of an aggregate."""
 
     name: Name
@@ -435,7 +435,7 @@ class ResultColumn(Part):
     """Spark's name of the output type; for an array its JSON."""
 
 
-class AnnouncedStore(Part):
+class AnnouncedStore(MessagePart):
     """Names that the job's author chose for one store, by its operator."""
 
     operator_id: Count

@@ -54,7 +54,7 @@ SCAN_COUNT = 1000
 SCAN_DEADLINES = 5
 """A scan may take this many deadlines: it needs several round trips, and more if applications share the database."""
 
-_Found = dict[str, tuple[scripts.Opened | None, int | None]]
+_Found = dict[str, tuple[scripts.OpenedValue | None, int | None]]
 """Values by key (None: another program wrote the value), with their remaining expiry in ms."""
 
 

@@ -26,7 +26,7 @@ PUT = b"us1 put\n"
 _KINDS = frozenset((b"put", b"owned", b"fenced", b"lease"))
 
 
-class Opened(NamedTuple):
+class OpenedValue(NamedTuple):
     """A value of the bus: its kind, the rest of its header line, and its payload."""
 
     kind: bytes
@@ -44,15 +44,15 @@ def lease(owner: str, term: int) -> bytes:
     return _line(f"us1 lease {term} {quote(owner, safe='')}")
 
 
-def opened(value: bytes) -> Opened | None:
+def opened(value: bytes) -> OpenedValue | None:
     """Split a value into its parts; return None if another program wrote it."""
     end = value.find(b"\n", 0, MAX_HEADER_BYTES)
     mark, _, rest = value[: max(end, 0)].partition(b" ")
     kind, _, fields = rest.partition(b" ")
-    return Opened(kind, fields, value[end + 1 :]) if mark == b"us1" and kind in _KINDS else None
+    return OpenedValue(kind, fields, value[end + 1 :]) if mark == b"us1" and kind in _KINDS else None
 
 
-def holder_of(found: Opened) -> str | None:
+def holder_of(found: OpenedValue) -> str | None:
     """Return the owner that a lease's value names."""
     if found.kind != b"lease":
         return None

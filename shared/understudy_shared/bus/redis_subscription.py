@@ -65,7 +65,7 @@ class ReadingTurns:
         return 0.0 if self._replies % MESSAGES_AT_ONCE == 0 else None
 
 
-class _Asked(NamedTuple):
+class _SentCommand(NamedTuple):
     """A command without its answer yet. Answers come in the order of the commands."""
 
     command: str
@@ -91,10 +91,10 @@ class Subscription:
         """The same inboxes, only for channels whose subscription Redis has confirmed."""
         self._channels: dict[Inbox, tuple[bytes, ...]] = {}
         """The channels of each listener."""
-        self._asked: deque[_Asked] = deque()
+        self._asked: deque[_SentCommand] = deque()
         self._refusals: dict[str, int] = {}
         """The number of refusals in a row, by channel."""
-        self._unsent: deque[_Asked] = deque()
+        self._unsent: deque[_SentCommand] = deque()
         self._sendable = asyncio.Event()
         self._again: str | None = None
         """The reason to close the connection and open another."""
@@ -279,7 +279,7 @@ class Subscription:
         """Send a command if there is a connection. Does not wait: commands are short, and the reader notices a loss."""
         if self._connection is None:
             return
-        asked = _Asked(command, channel, asyncio.get_running_loop().time())
+        asked = _SentCommand(command, channel, asyncio.get_running_loop().time())
         self._asked.append(asked)
         self._unsent.append(asked)
         self._sendable.set()
@@ -303,7 +303,7 @@ class Subscription:
         return first if len(self._inboxes) <= 1 else f"{first} and {len(self._inboxes) - 1} more channels"
 
 
-def _is(asked: _Asked | None, command: str, name: bytes) -> bool:
+def _is(asked: _SentCommand | None, command: str, name: bytes) -> bool:
     return asked is not None and asked.command == command and asked.channel.encode() == name
 
 

@@ -118,7 +118,7 @@ class NoPlaceError(NodeTimeoutError):
     outcome = CallOutcome.NO_PLACE
 
 
-class BadReplyError(NodeCallError):
+class BadNodeReplyError(NodeCallError):
     """A node answered with something that no Understudy node sends, or too much of it. The reply was not used."""
 
     reason = WireError.BAD_REPLY
@@ -347,7 +347,7 @@ class NodeCalls:
                     self.counts[CallKind.WATCH, CallOutcome.ANSWERED] += 1
                     return head.status, body
                 if _kind_of(head) != accept:
-                    raise BadReplyError(f"the node's reply is {_kind_of(head)[:100]!r}, not {accept}", where=where)
+                    raise BadNodeReplyError(f"the node's reply is {_kind_of(head)[:100]!r}, not {accept}", where=where)
                 self.counts[CallKind.WATCH, CallOutcome.ANSWERED] += 1
                 stream, connection = connection, None
                 return stream
@@ -383,9 +383,9 @@ class NodeCalls:
         try:
             document = orjson.loads(body)
         except orjson.JSONDecodeError as error:
-            raise BadReplyError(f"the node's reply is not JSON: {error}", where=url) from None
+            raise BadNodeReplyError(f"the node's reply is not JSON: {error}", where=url) from None
         if not isinstance(document, dict):
-            raise BadReplyError("the node's reply is not a JSON object", where=url)
+            raise BadNodeReplyError("the node's reply is not a JSON object", where=url)
         return status, document
 
     async def _connected(self, host: HostInfo, where: str) -> WireConnection:
@@ -412,7 +412,7 @@ _JSON_LINES = _head_lines("application/json")
 
 
 def _error_of(failure: HopFailure, where: str) -> NodeCallError:
-    kind = {WireError.TIMEOUT: NodeTimeoutError, WireError.BAD_REPLY: BadReplyError}.get(
+    kind = {WireError.TIMEOUT: NodeTimeoutError, WireError.BAD_REPLY: BadNodeReplyError}.get(
         WireError(failure.reason), NodeCallError
     )
     return kind(f"the node does not answer: {failure.detail}", where=where)
@@ -439,12 +439,12 @@ async def _body(
     """Return the bytes as they came over the wire; a compressed body may grow a thousandfold, and is refused."""
     kind = _kind_of(head)
     if not (200 <= head.status < 300 or 400 <= head.status < 600):
-        raise BadReplyError(f"the node answers {head.status}, neither an answer nor a problem", where=url)
+        raise BadNodeReplyError(f"the node answers {head.status}, neither an answer nor a problem", where=url)
     is_wanted = bool(accept) and kind == accept and head.status == 200
     if kind not in _JSON_TYPES and not is_wanted:
-        raise BadReplyError(f"the node's reply is {kind[:100] or 'of no named type'}, not JSON", where=url)
+        raise BadNodeReplyError(f"the node's reply is {kind[:100] or 'of no named type'}, not JSON", where=url)
     if head.headers.get(b"content-encoding", b"identity").strip().lower() != b"identity":
-        raise BadReplyError("the node's reply is compressed, which was not asked for", where=url)
+        raise BadNodeReplyError("the node's reply is compressed, which was not asked for", where=url)
     parts: list[bytes] = []
     size_bytes = 0
     while True:
@@ -455,5 +455,5 @@ async def _body(
             return b"".join(parts)
         size_bytes += len(part)
         if size_bytes > max_bytes:
-            raise BadReplyError(f"the node's reply has more than {max_bytes} bytes", where=url)
+            raise BadNodeReplyError(f"the node's reply has more than {max_bytes} bytes", where=url)
         parts.append(part)

@@ -34,7 +34,7 @@ from understudy_shared.base.plausible import (
 )
 from understudy_shared.base.words import FORKED, HostInfo
 from understudy_shared.bus.gossip import EXPIRY_HEARTBEATS
-from understudy_shared.bus.messages import Assignment, Endpoint, Farewell, Heartbeat
+from understudy_shared.bus.messages import Assignment, Farewell, Heartbeat, NodeEndpoint
 
 ASK_AFTER_HEARTBEATS = 1.5
 """The silence after which a node is asked: half of the expiry, so its answer arrives before the node counts as dead."""
@@ -79,7 +79,7 @@ class LastWord(NamedTuple):
 
 
 @dataclass(slots=True)
-class _Asked:
+class _NodeRequests:
     """The state of the requests to one node."""
 
     asked_ms: float
@@ -91,7 +91,7 @@ class Silence:
     """The silent nodes, as one process that listens to the bus sees them."""
 
     def __init__(self) -> None:
-        self._asked: dict[str, _Asked] = {}
+        self._asked: dict[str, _NodeRequests] = {}
 
     def keep(self, is_known: Callable[[str], bool]) -> None:
         """Forget all nodes but the known ones, so that their number bounds the memory."""
@@ -107,14 +107,14 @@ class Silence:
         return sorted(due, key=lambda node_id: (self.is_unanswered(node_id), last[node_id], node_id))
 
     def asked(self, node_id: str, now_ms: float) -> None:
-        known = self._asked.setdefault(node_id, _Asked(now_ms))
+        known = self._asked.setdefault(node_id, _NodeRequests(now_ms))
         known.asked_ms = now_ms
 
     def answered(self, node_id: str) -> None:
         self._asked.pop(node_id, None)
 
     def did_not_answer(self, node_id: str, now_ms: float) -> None:
-        known = self._asked.setdefault(node_id, _Asked(now_ms))
+        known = self._asked.setdefault(node_id, _NodeRequests(now_ms))
         if known.unanswered_since_ms is None:
             known.unanswered_since_ms = now_ms
 
@@ -383,7 +383,7 @@ class ClusterView:
         is left out: it comes back by itself. There may be thousands of forged nodes that no assignment names.
         """
         never = float("-inf")
-        endpoints: dict[str, Endpoint] = {}
+        endpoints: dict[str, NodeEndpoint] = {}
         words: dict[str, LastWord] = {}
         members = {} if self.assignment is None else self.assignment.members
         for node_id in members.keys() - self.nodes.keys():

@@ -135,7 +135,7 @@ STEADY_MS = 180_000
 """Time for which an announcement counts. Queries repeat theirs each minute."""
 
 
-class Query(NamedTuple):
+class AnnouncedQuery(NamedTuple):
     """A query as it was announced."""
 
     application_id: str
@@ -178,7 +178,7 @@ class Wanted(NamedTuple):
 
 def merged(
     listed: Sequence[ApplicationSpec],
-    queries: Iterable[Query],
+    queries: Iterable[AnnouncedQuery],
     roots: Sequence[CheckpointRoot],
     served: Collection[str] = (),
 ) -> Wanted:
@@ -211,11 +211,11 @@ def merged(
     return Wanted(tuple(listed), tuple(specs), frozenset(idle), tuple(problems), left_out, too_many)
 
 
-def _rank(query: Query, served: Collection[str]) -> tuple[bool, bool, bool, str]:
+def _rank(query: AnnouncedQuery, served: Collection[str]) -> tuple[bool, bool, bool, str]:
     return query.is_idle, query.is_quiet, query.application_id not in served, query.application_id
 
 
-def _checked(query: Query, roots: Sequence[CheckpointRoot]) -> Below | str:
+def _checked(query: AnnouncedQuery, roots: Sequence[CheckpointRoot]) -> Below | str:
     try:
         require_id(query.application_id)
     except SettingsError as error:
@@ -228,7 +228,7 @@ def _shown(location: str) -> str:
 
 
 @dataclass(slots=True)
-class _Known:
+class _KnownQuery:
     location: str
     announced_ms: float
     version: int | None = None
@@ -249,7 +249,7 @@ class AnnouncedQueries:
         self.revision = 0
         """A number that grows with each change, except for changes of ages."""
         self._forget_after_ms = forget_after_ms
-        self._known: dict[str, _Known] = {}
+        self._known: dict[str, _KnownQuery] = {}
 
     def __len__(self) -> int:
         return len(self._known)
@@ -267,7 +267,7 @@ class AnnouncedQueries:
         if known is not None and now_ms - known.announced_ms <= STEADY_MS:
             known.rival = (location, now_ms)
         elif known is not None or len(self._known) < MAX_KNOWN:
-            self._known[application_id] = _Known(location, now_ms)
+            self._known[application_id] = _KnownQuery(location, now_ms)
 
     def read(self, application_id: str, location: str, *, now_ms: float) -> None:
         """Note the announcement that the bus stores. Its age is unknown, so it counts only if it is new here."""
@@ -294,13 +294,13 @@ class AnnouncedQueries:
         found = {application_id: known.location for application_id, known in self._known.items()}
         return AnnouncedLocations(application_id=FLEET, locations=found)
 
-    def queries(self, *, now_ms: float) -> list[Query]:
+    def queries(self, *, now_ms: float) -> list[AnnouncedQuery]:
         return [self._query(application_id, known, now_ms) for application_id, known in self._known.items()]
 
-    def _query(self, application_id: str, known: _Known, now_ms: float) -> Query:
+    def _query(self, application_id: str, known: _KnownQuery, now_ms: float) -> AnnouncedQuery:
         active_ms = max(known.announced_ms, known.committed_ms)
         is_rival_new = known.rival is not None and now_ms - known.rival[1] <= STEADY_MS
-        return Query(
+        return AnnouncedQuery(
             application_id,
             known.location,
             is_idle=now_ms - active_ms > self._forget_after_ms,

@@ -95,7 +95,7 @@ _LIMITS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Changes:
+class FileChanges:
     """The changes from one content of the file to the next."""
 
     added: tuple[ApplicationSpec, ...]
@@ -184,13 +184,13 @@ def _normal_path(path: str) -> str:
     return posixpath.normpath(f"/{path.lstrip('/')}")
 
 
-def changes(before: Sequence[ApplicationSpec], after: Sequence[ApplicationSpec]) -> Changes:
+def changes(before: Sequence[ApplicationSpec], after: Sequence[ApplicationSpec]) -> FileChanges:
     old, new = {each.id: each for each in before}, {each.id: each for each in after}
     added = tuple([each for each in after if each.id not in old])
     removed = tuple([each.id for each in before if each.id not in new])
     places = {normal_location(each.checkpoint): each.id for each in added}
     left = {each: normal_location(old[each].checkpoint) for each in removed}
-    return Changes(
+    return FileChanges(
         added=added,
         removed=removed,
         changed=tuple([each for each in after if each.id in old and each != old[each.id]]),

@@ -119,7 +119,7 @@ _OF_STORES = (STORES, b"/v1/stores", b"/v1/read", b"/v1/snapshots")
 """Beginnings of paths that one application answers, although the path names none of them."""
 
 
-class Chosen(NamedTuple):
+class ChosenApplication(NamedTuple):
     """The application of a request, by its id, and the target of the request in it."""
 
     application_id: str
@@ -137,7 +137,7 @@ def chosen(
     sees: Callable[[str, str], bool] = everything,
     *,
     are_all: bool = True,
-) -> Chosen | None:
+) -> ChosenApplication | None:
     """Choose the application of a request for `target`, a path with or without its query; None: the fleet answers.
 
     `applications` are those that the client may see; `sees` says whether it may see a store of one. Hidden ones affect
@@ -150,10 +150,10 @@ def chosen(
         name = application_name(named)
         if name not in applications:
             raise ProblemError(unknown_application(name))
-        return Chosen(name, inner)
+        return ChosenApplication(name, inner)
     path = target.partition(b"?")[0]
     if are_all and len(applications) == 1 and path.startswith(_OF_STORES):
-        return Chosen(next(iter(applications)), target)
+        return ChosenApplication(next(iter(applications)), target)
     if not path.startswith(STORES):
         return None
     _, _, store, *call = split_path(path)
@@ -161,7 +161,7 @@ def chosen(
     seen = {each: application for each, application in applications.items() if sees(each, store)}
     if not seen:
         raise ProblemError(hidden_store(store))
-    return Chosen(_only_one_with(store, seen, is_ready), target)
+    return ChosenApplication(_only_one_with(store, seen, is_ready), target)
 
 
 def _only_one_with(store: str, applications: Mapping[str, LookupsFirst], is_ready: Callable[[str], bool]) -> str:
@@ -339,7 +339,7 @@ class Fleet(Generic[AnyServed]):
         found = self._chosen(raw_path, principal)
         return None if found is None else found.application_id
 
-    def _chosen(self, target: bytes, principal: Principal) -> Chosen | None:
+    def _chosen(self, target: bytes, principal: Principal) -> ChosenApplication | None:
         seen = self._apps
         if principal.is_limited:
             seen = {each: app for each, app in seen.items() if principal.sees_application(each)}

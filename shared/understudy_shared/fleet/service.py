@@ -42,7 +42,7 @@ from understudy_shared.spark.temporal import utc_text
 LABEL = "application"
 
 
-class State(StrEnum):
+class ApplicationState(StrEnum):
     """The state of an application in a fleet."""
 
     OPENING = "opening"
@@ -64,7 +64,7 @@ class ApplicationReport:
     application_id: str
     checkpoint: str
     """Its location, without secrets; empty where it is not known, as at routers."""
-    state: State
+    state: ApplicationState
     since_us: int
     """The wall time at which it entered this state."""
     reason: str | None = None
@@ -125,7 +125,10 @@ def readiness(applications: Mapping[str, Reported]) -> Status:
     for application_id, application in applications.items():
         if statuses[application_id].http_status == 200:
             ready += 1
-        elif not application.was_ready and application.report().state in {State.OPENING, State.RESTORING}:
+        elif not application.was_ready and application.report().state in {
+            ApplicationState.OPENING,
+            ApplicationState.RESTORING,
+        }:
             waiting.append(application_id)
     reasons = [f"{clipped(each)}: {'; '.join(statuses[each].reasons)}" for each in waiting[:MAX_NAMED]]
     if len(waiting) > MAX_NAMED:

@@ -32,7 +32,7 @@ class Status(NamedTuple):
 MAX_AFFECTED = 100
 
 
-class State(IntEnum):
+class HealthState(IntEnum):
     """The state of an indicator; the higher one wins. The numbers are values of the metric `understudy_health`."""
 
     OK = 0
@@ -50,7 +50,7 @@ class Indicator:
     """One checked aspect of health. The texts are empty while it is ok."""
 
     name: str
-    state: State = State.OK
+    state: HealthState = HealthState.OK
     symptom: str = ""
     impact: str = ""
     cause: str = ""
@@ -104,7 +104,7 @@ class HealthReport:
     @property
     def headline(self) -> str:
         worst = self.worst
-        return "all well" if worst.state is State.OK else worst.sentence()
+        return "all well" if worst.state is HealthState.OK else worst.sentence()
 
     def document(self) -> dict[str, object]:
         worst = self.worst
@@ -112,7 +112,7 @@ class HealthReport:
             "state": worst.state.word,
             "since": self._since(worst),
             "headline": self.headline,
-            "runbook": None if worst.state is State.OK else worst.runbook,
+            "runbook": None if worst.state is HealthState.OK else worst.runbook,
             "indicators": [each.document(self._since(each)) for each in self.indicators],
         }
 

@@ -10,9 +10,9 @@ from enum import Enum
 
 import orjson
 
-from understudy_shared.base.errors import BadKeyError, CheckpointError, UnderstudyError, UnknownStoreError
+from understudy_shared.base.errors import BadKeyError, CheckpointError, NoSuchStoreError, UnderstudyError
 from understudy_shared.reads.bounds import BadBoundError, Refusal
-from understudy_shared.reads.tokens import BadCursorError, BadPositionError, LineageChangedError
+from understudy_shared.reads.tokens import BadCursorError, BadPositionError, OtherLineageError
 
 CONTENT_TYPE = b"application/problem+json"
 AUTHENTICATE = b'Bearer realm="understudy"'
@@ -129,8 +129,8 @@ _BY_ERROR: tuple[tuple[type[UnderstudyError], ProblemType], ...] = (
     (BadBoundError, ProblemType.BAD_BOUND),
     (BadPositionError, ProblemType.BAD_BOUND),
     (BadCursorError, ProblemType.BAD_BOUND),
-    (LineageChangedError, ProblemType.LINEAGE_CHANGED),
-    (UnknownStoreError, ProblemType.UNKNOWN_STORE),
+    (OtherLineageError, ProblemType.LINEAGE_CHANGED),
+    (NoSuchStoreError, ProblemType.UNKNOWN_STORE),
     (CheckpointError, ProblemType.STORE_ERROR),
 )
 

@@ -152,7 +152,7 @@ class Viewer:
         return b"event: page\ndata: %b\n\n" % orjson.dumps(data)
 
 
-class Feed(Generic[Shown]):
+class OverviewFeed(Generic[Shown]):
     """The stream for all viewers. `look` makes the current overview, given the previous one. It is called once per tick
     while there are viewers; `looks` counts the calls.
     """
@@ -297,7 +297,7 @@ class EventStream(StreamingResponse):
 
     media_type = "text/event-stream"
 
-    def __init__(self, messages: AsyncIterator[bytes], feed: Feed[Any]) -> None:
+    def __init__(self, messages: AsyncIterator[bytes], feed: OverviewFeed[Any]) -> None:
         headers = {"cache-control": "no-store", "x-accel-buffering": "no"}
         super().__init__(messages, headers=headers)
         self._feed = feed

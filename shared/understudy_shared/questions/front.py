@@ -42,7 +42,7 @@ from understudy_shared.http.target import (
     split_path,
     unknown_application,
 )
-from understudy_shared.questions.lookup.batches import Batch, batch_form, parse_batch
+from understudy_shared.questions.lookup.batches import KeyBatch, batch_form, parse_batch
 from understudy_shared.questions.scan.long_reads import LongReads
 from understudy_shared.questions.watch.streams import WatchStreams
 from understudy_shared.server.compression import Packer
@@ -139,7 +139,7 @@ class LookupsFirst(ABC):
         """Answer a GET of one key, now or later, with a `reply_...` method. Raises a problem only before it replies."""
 
     @abstractmethod
-    async def look_up_many(self, batch: Batch) -> bytes:
+    async def look_up_many(self, batch: KeyBatch) -> bytes:
         """Return the answer to a batch.
 
         Raises a problem that concerns the batch as a whole, and ReaderLeftError.
@@ -312,7 +312,7 @@ class LookupsFirst(ABC):
             self.begin()
             try:
                 asked, params = parse_batch(sent)
-                body = await self.look_up_many(Batch(store, asked, params, keys, exchange, is_compact))
+                body = await self.look_up_many(KeyBatch(store, asked, params, keys, exchange, is_compact))
                 body = shown_batch(principal, body)
                 if has_longs_as_text:
                     body = longs_as_text(body)

@@ -21,7 +21,7 @@ from understudy_shared.base.texts import clipped
 from understudy_shared.http.edge import Receive, Scope, read_body
 from understudy_shared.http.problems import Problem, ProblemError, ProblemType
 from understudy_shared.questions.front import LookupsFirst
-from understudy_shared.questions.lookup.batches import Batch
+from understudy_shared.questions.lookup.batches import KeyBatch
 from understudy_shared.questions.service_reads import ServiceReads, counted
 from understudy_shared.reads.bound_parsing import VERSION_PARAMETERS
 from understudy_shared.reads.bounds import MAX_BATCH_KEYS, Bound
@@ -144,7 +144,7 @@ class SeveralStores:
         for read, keys in zip(asked.reads, granted, strict=True):
             params = {**read.selection, "snapshot": token}
             results = await self._lookups.look_up_many(
-                Batch(read.store, read.keys, params, keys, AsgiExchange(receive))
+                KeyBatch(read.store, read.keys, params, keys, AsgiExchange(receive))
             )
             found.append(b'{"store":%b,%b' % (orjson.dumps(read.store), shown_batch(principal, results).rstrip()[1:]))
         if any(keys.refused for keys in granted):

@@ -22,7 +22,7 @@ MAX_LISTED = 50
 """Number of columns that an error lists."""
 
 
-class Column(NamedTuple):
+class StoreColumn(NamedTuple):
     """A column, or a field of a struct. `path` are the names from the part down to it, `indexes` its indexes in decoded
     rows.
     """
@@ -41,11 +41,11 @@ class Columns:
 
     def __init__(self, key: Named, value: Named = (), result: Named = ()) -> None:
         """Take the columns of each part. `value` and `result` are empty if a key has more than one value."""
-        self._full: dict[str, Column] = {}
+        self._full: dict[str, StoreColumn] = {}
         self._short: dict[str, list[str]] = {}
         for part, named in _parts(key, value, result):
             for index, (name, spark_type) in enumerate(named):
-                for column in _with_fields(Column(part, (name,), (index,), spark_type)):
+                for column in _with_fields(StoreColumn(part, (name,), (index,), spark_type)):
                     short = ".".join(column.path)
                     full = f"{part}.{short}"
                     if full not in self._full:
@@ -55,7 +55,7 @@ class Columns:
     def has(self, name: str) -> bool:
         return name in self._short
 
-    def find(self, name: str, where: str) -> Column:
+    def find(self, name: str, where: str) -> StoreColumn:
         """Return the column of that name. Raises BadBoundError with the existing names. `where` is the member."""
         of_short = self._short.get(name, [])
         if len(of_short) == 1:
@@ -109,11 +109,11 @@ def _parts(key: Named, value: Named, result: Named) -> tuple[tuple[Part, Named],
     return (("key", key), ("value", value), ("result", result))
 
 
-def _with_fields(column: Column) -> Iterator[Column]:
+def _with_fields(column: StoreColumn) -> Iterator[StoreColumn]:
     """Yield a column, then its fields if it is a struct."""
     yield column
     if isinstance(column.type, StructType):
         names = unique_names(field.name for field in column.type.fields)
         for index, (name, field) in enumerate(zip(names, column.type.fields, strict=True)):
-            inner = Column(column.part, (*column.path, name), (*column.indexes, index), field.type)
+            inner = StoreColumn(column.part, (*column.path, name), (*column.indexes, index), field.type)
             yield from _with_fields(inner)

@@ -77,7 +77,7 @@ class BadPositionError(UnderstudyError):
     """The project did not issue this token, or it was cut."""
 
 
-class LineageChangedError(UnderstudyError):
+class OtherLineageError(UnderstudyError):
     """The token belongs to another history of the application: its versions mean nothing here."""
 
 
@@ -95,9 +95,9 @@ class Position:
         return encode_token(POSITION_PREFIX, fields)
 
     def merge(self, other: Position) -> Position:
-        """Return the later of two positions. Raises `LineageChangedError` if they are not of one history."""
+        """Return the later of two positions. Raises `OtherLineageError` if they are not of one history."""
         if (self.application_id, self.lineage) != (other.application_id, other.lineage):
-            raise LineageChangedError(
+            raise OtherLineageError(
                 f"positions of lineage {self.lineage} and {other.lineage} cannot be merged",
                 fix="Drop the older token: the checkpoint was re-created",
             )
@@ -106,7 +106,7 @@ class Position:
         if self.committed_at_us is None or other.committed_at_us is None:
             return self if other.committed_at_us is None else other  # the one with a commit time
         if self.committed_at_us != other.committed_at_us:
-            raise LineageChangedError(
+            raise OtherLineageError(
                 f"version {self.version} was committed twice: the positions are of two histories",
                 fix="Drop the older token: the checkpoint was rewound",
             )

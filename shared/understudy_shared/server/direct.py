@@ -159,7 +159,7 @@ class DirectExchange:
             self._on_left()
 
 
-class Reply(NamedTuple):
+class AsgiReply(NamedTuple):
     """The reply to a request that came by ASGI."""
 
     status: int
@@ -175,16 +175,16 @@ class AsgiExchange:
         self.trace = trace
         self.authorization = authorization
         self._receive = receive
-        self._replied: asyncio.Future[Reply | None] = asyncio.get_running_loop().create_future()
+        self._replied: asyncio.Future[AsgiReply | None] = asyncio.get_running_loop().create_future()
         self._watch: asyncio.Task[None] | None = None
 
-    async def replied(self) -> Reply | None:
+    async def replied(self) -> AsgiReply | None:
         """Wait for the reply; return None if the client disconnected."""
         return await self._replied
 
     def reply(self, status: int, content_type: bytes, body: bytes, headers: Headers = (), /) -> None:
         if not self._replied.done():
-            self._replied.set_result(Reply(status, content_type, body, headers))
+            self._replied.set_result(AsgiReply(status, content_type, body, headers))
 
     def when_left(self, callback: Callable[[], None], /) -> None:
         self._watch = asyncio.get_running_loop().create_task(self._until_left(callback), name="watch a reader")

@@ -35,7 +35,13 @@ from understudy_shared.spark.json_values import (
     refuse_whole_path,
 )
 from understudy_shared.spark.murmur3 import SEED, compile_row_hash, hash_bytes
-from understudy_shared.spark.unsafe_row import PADDING, RowDecoder, Source, compile_row_decoder, compile_row_encoder
+from understudy_shared.spark.unsafe_row import (
+    PADDING,
+    FunctionSource,
+    RowDecoder,
+    compile_row_decoder,
+    compile_row_encoder,
+)
 
 Normaliser = Callable[[tuple[object, ...]], tuple[object, ...]]
 
@@ -218,7 +224,7 @@ def _fits(kind: t.SparkType, column: Sequence[Any]) -> bool:
 
 def _printer(names: Sequence[str]) -> Callable[[Sequence[Sequence[object]]], list[bytes]]:
     """Compile a function from rows to their JSON objects by column name."""
-    source = Source("print_rows(rows)")
+    source = FunctionSource("print_rows(rows)")
     variables = [f"c{index}" for index in range(len(names))]
     fields = ", ".join(f"{name!r}: {variable}" for name, variable in zip(names, variables, strict=True))
     source.add(f"return [{source.bind(orjson.dumps)}({{{fields}}}) for {', '.join(variables)}, in rows]")

@@ -16,7 +16,7 @@ from typing import cast
 import mmh3
 
 from understudy_shared.spark import types as t
-from understudy_shared.spark.unsafe_row import Source, fixed_code, signed_big_endian, unscaled_of
+from understudy_shared.spark.unsafe_row import FunctionSource, fixed_code, signed_big_endian, unscaled_of
 
 RowHash = Callable[[Sequence[object]], int]
 Fold = Callable[..., int]
@@ -35,7 +35,7 @@ _murmur3 = mmh3.mmh3_32_uintdigest
 
 def compile_row_hash(struct_type: t.StructType) -> RowHash:
     """Compile a function from a row to Spark's `hash(column, ...)`, a signed int32; further columns are ignored."""
-    source = Source("row_hash(row)")
+    source = FunctionSource("row_hash(row)")
     source.add(f"h = {SEED}")
     for index, field in enumerate(struct_type.fields):
         if isinstance(field.type, t.VoidType):
@@ -71,7 +71,7 @@ def hash_bytes(data: bytes, seed: int) -> int:
     return _murmur3(b"", h ^ h >> 16 ^ len(widened) ^ size)
 
 
-def _add_fold(source: Source, spark_type: t.SparkType) -> None:
+def _add_fold(source: FunctionSource, spark_type: t.SparkType) -> None:
     """Hash a column; the common types inline, to save a call per column."""
     murmur3 = source.bind(_murmur3)
     code = fixed_code(spark_type)

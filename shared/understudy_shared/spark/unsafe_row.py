@@ -99,7 +99,7 @@ def signed_big_endian(value: int) -> bytes:
     return value.to_bytes(magnitude.bit_length() // 8 + 1, "big", signed=True)
 
 
-class Source:
+class FunctionSource:
     """Python source of one function, grown line by line, with the objects that it refers to.
 
     Compiling per schema removes every per-column decision from the hot path: it is 3-5 times faster than closures.
@@ -156,7 +156,7 @@ class Flavour(Protocol):
 
 def compile_reader(struct_type: t.StructType, flavour: Flavour) -> Reader:
     """Compile a function from a row's bytes to the flavour's values."""
-    source = Source("read(buf)")
+    source = FunctionSource("read(buf)")
     refuse = source.bind(_refuse_row(struct_type))
     _add_slots(source, struct_type, refuse)
     count, words = len(struct_type.fields), bitmap_words(len(struct_type.fields))
@@ -173,7 +173,7 @@ def compile_reader(struct_type: t.StructType, flavour: Flavour) -> Reader:
     return cast(Reader, source.compile())
 
 
-def _add_slots(source: Source, struct_type: t.StructType, refuse: str) -> None:
+def _add_slots(source: FunctionSource, struct_type: t.StructType, refuse: str) -> None:
     """Check the row's size and bitmap; take its slots apart."""
     count = len(struct_type.fields)
     words, fixed = bitmap_words(count), fixed_bytes(struct_type)
@@ -206,7 +206,13 @@ def _leaf_of(spark_type: t.SparkType, flavour: Flavour) -> Leaf | None:
 
 
 def _add_columns(
-    source: Source, struct_type: t.StructType, leaves: Sequence[Leaf | None], refuse: str, *, depth: int, nulls: bool
+    source: FunctionSource,
+    struct_type: t.StructType,
+    leaves: Sequence[Leaf | None],
+    refuse: str,
+    *,
+    depth: int,
+    nulls: bool,
 ) -> None:
     """Emit the code that makes the columns' values of the raw ones. `nulls`: whether any of them may be null."""
     fixed = fixed_bytes(struct_type)
@@ -232,7 +238,7 @@ def _add_columns(
             source.add(f"c{index} = {_expression(source, leaf, f'c{index}')}", at)
 
 
-def _expression(source: Source, leaf: Leaf | None, raw: str) -> str:
+def _expression(source: FunctionSource, leaf: Leaf | None, raw: str) -> str:
     return raw if leaf is None else leaf.inline.format(f=source.bind(leaf.function), x=raw)
 
 
@@ -263,7 +269,7 @@ def _leaf_function(leaf: Leaf | None) -> Callable[..., object] | None:
     """Return the leaf as a plain function, for elements of arrays."""
     if leaf is None or leaf.inline == Leaf(_outside).inline:
         return leaf and leaf.function
-    source = Source("convert(x)")
+    source = FunctionSource("convert(x)")
     source.add(f"return {leaf.inline.format(f=source.bind(leaf.function), x='x')}")
     return source.compile()
 
@@ -362,7 +368,7 @@ def compile_row_encoder(struct_type: t.StructType) -> RowEncoder:
     """Compile a function from a row (one value per field, None for null) to its UnsafeRow bytes."""
     if not struct_type.fields:
         return _encode_nothing
-    source = Source("encode(row)")
+    source = FunctionSource("encode(row)")
     columns = [f"c{i}" for i in range(len(struct_type.fields))]
     words = bitmap_words(len(columns))
     source.add(f"{', '.join(columns)}, = row")
@@ -394,7 +400,7 @@ def compile_row_encoder(struct_type: t.StructType) -> RowEncoder:
     return cast(RowEncoder, source.compile())
 
 
-def _add_fixed(source: Source, spark_type: t.SparkType, column: str, set_null: str) -> None:
+def _add_fixed(source: FunctionSource, spark_type: t.SparkType, column: str, set_null: str) -> None:
     source.add(f"if {column} is None:")
     source.add(f"{set_null}; {column} = 0", 2)
     if isinstance(spark_type, t.DecimalType):
@@ -402,7 +408,7 @@ def _add_fixed(source: Source, spark_type: t.SparkType, column: str, set_null: s
         source.add(f"{column} = {source.bind(unscaled_of(spark_type))}({column})", 2)
 
 
-def _add_variable(source: Source, spark_type: t.SparkType, index: int, set_null: str) -> None:
+def _add_variable(source: FunctionSource, spark_type: t.SparkType, index: int, set_null: str) -> None:
     """Emit code that puts padded bytes in `d{index}`, size in `n{index}`, offset in `o{index}`, and advances `o`."""
     data, size, column = f"d{index}", f"n{index}", f"c{index}"
     reserved = is_reserved(spark_type)
@@ -427,7 +433,7 @@ def _add_variable(source: Source, spark_type: t.SparkType, index: int, set_null:
         source.add(f"{data} += {padding}[{size} & 7]", 3)
 
 
-def _inline_encoding(source: Source, spark_type: t.SparkType, column: str) -> str:
+def _inline_encoding(source: FunctionSource, spark_type: t.SparkType, column: str) -> str:
     if isinstance(spark_type, t.StringType):
         return f"{column}.encode('utf-8', 'surrogateescape')"
     if isinstance(spark_type, t.BinaryType):

@@ -17,7 +17,7 @@ from understudy_aligned.inputs.records import TopicPartition
 from understudy_aligned.metrics_server import PlannerCollector
 from understudy_aligned.offset import SourceOffset
 from understudy_aligned.planner_metrics import Lateness, PlannerMetrics, RunCounts, Sample
-from understudy_aligned.read_ahead import Lag
+from understudy_aligned.read_ahead import FetchLag
 from understudy_aligned.shared_read_ahead import Outage
 
 DOCS = ROOT / "docs"
@@ -34,7 +34,7 @@ EVERYTHING = PlannerMetrics(
     input_buffer_records=3,
     client_queue=ClientQueue(28, 29),
     partitions=[UNKNOWN, KNOWN],
-    lags={KNOWN: Lag(19, 0)},
+    lags={KNOWN: FetchLag(19, 0)},
     paused=[KNOWN],
     unread=[TopicPartition("weather", 1)],
     held_back=HeldBack({KNOWN: 23}, frozenset({UNKNOWN})),

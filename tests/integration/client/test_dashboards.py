@@ -12,7 +12,7 @@ from tests.support.documents.page_runner import PageRunner
 from tests.support.packages import NotInstalledError, installed
 from tests.support.repository import ROOT
 
-from understudy.testing import Server, Store
+from understudy.testing import Server, StoreDefinition
 
 
 @pytest.fixture
@@ -31,7 +31,7 @@ def test_every_block_of_the_page_runs(packages: Path, tmp_path: Path) -> None:
     folder.mkdir()
     shutil.copy(ROOT / "docs/examples/duckdb_state.py", folder)
     rows = [{"tailnum": tail, "flights": 1} for tail in ("N14228", "N24211", "N1")]
-    with Server({"aircraft": Store({"tailnum": "string"}, {"flights": "long"}, rows)}) as server:
+    with Server({"aircraft": StoreDefinition({"tailnum": "string"}, {"flights": "long"}, rows)}) as server:
         server.commit({"aircraft": {"N14228": {"flights": 111}, "N24211": {"flights": 2}}})
         path = [folder, packages, *(each for each in sys.path if each)]
         environment = os.environ | {

@@ -17,7 +17,7 @@ from fastapi import FastAPI
 from tests.support.repository import ROOT
 
 from understudy import Client, UnknownStoreError, UnreachableError
-from understudy.testing import Server, Store, Trouble
+from understudy.testing import Server, StoreDefinition, Trouble
 from understudy_shared.base.sockets import free_port
 
 EXAMPLES = ROOT / "docs/examples"
@@ -27,7 +27,7 @@ NOTEBOOK = EXAMPLES / "state_in_a_notebook.ipynb"
 
 @pytest.fixture
 def server() -> Iterator[Server]:
-    store = Store(
+    store = StoreDefinition(
         key={"tailnum": "string"},
         value={"flights": "long", "delay_sum": "long"},
         rows=[{"tailnum": tail, "flights": 1, "delay_sum": 0} for tail in ("N14228", "N24211", "N1")],

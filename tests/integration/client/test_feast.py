@@ -17,7 +17,7 @@ from tests.support.documents.page_runner import PageRunner
 from tests.support.packages import NotInstalledError, installed
 from tests.support.repository import ROOT
 
-from understudy.testing import Server, Store
+from understudy.testing import Server, StoreDefinition
 
 NOW = datetime.now(UTC)
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -66,8 +66,8 @@ def server() -> Iterator[Server]:
     value = {"flights": "long", "delays": "double", "known": "long", "last_seen": "timestamp", "code": "binary"}
     mean = {"dep_delay_mean": {"function": "avg", "buffers": ["delays", "known"]}}
     stores = {
-        "aircraft": Store({"tailnum": "string"}, {**value, "gates": "array<long>"}, rows, result=mean),
-        "hours": Store(
+        "aircraft": StoreDefinition({"tailnum": "string"}, {**value, "gates": "array<long>"}, rows, result=mean),
+        "hours": StoreDefinition(
             {"origin": "string", "hour": "timestamp"}, {"n": "long"}, [{"origin": "JFK", "hour": NOON, "n": 7}]
         ),
     }

@@ -11,7 +11,7 @@ from typing import Any, Generic, TypeVar, cast
 from understudy_shared.bus.base import Back, Lost
 from understudy_shared.bus.gossip import sealed
 from understudy_shared.bus.message_auth import MessageAuth
-from understudy_shared.bus.messages import Applied, AssignedTask, Assignment, Endpoint, Heartbeat, Message
+from understudy_shared.bus.messages import Applied, AssignedTask, Assignment, Heartbeat, Message, NodeEndpoint
 from understudy_shared.bus.redis_bus import RedisBus
 
 APPLICATION = "flights"
@@ -28,7 +28,7 @@ def heartbeat(node_id: str = "n1", *, incarnation: str = "i1", sequence: int = 1
         "node_id": node_id,
         "incarnation": incarnation,
         "sequence": sequence,
-        "endpoint": Endpoint(host="127.0.0.1", port=7101),
+        "endpoint": NodeEndpoint(host="127.0.0.1", port=7101),
         "state": "serving",
         "heartbeat_ms": 20_000,
         "lineage": "l1",

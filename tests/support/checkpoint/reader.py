@@ -20,7 +20,7 @@ from understudy_node.checkpoint.files import CheckpointFiles
 from understudy_node.checkpoint.logs import batch_ids
 from understudy_node.checkpoint.opening import open_checkpoint_files
 from understudy_node.engine.rocksdb_base import BlockCache
-from understudy_node.engine.view import View
+from understudy_node.engine.view import StateView
 from understudy_node.follow.history import CommitHistory, CommitRecord
 from understudy_node.generations import ROW_PREFIX, Layout, layout_of
 from understudy_node.replica.local_bases import LocalBases
@@ -108,7 +108,7 @@ class CheckpointReader:
 
         return find_all
 
-    def view(self, store: ServedStore, partition: int, version: int) -> View:
+    def view(self, store: ServedStore, partition: int, version: int) -> StateView:
         """One partition of a store at exactly `version`."""
         operator = self._operator(store)
         (found,) = (found for found in operator.served if found.name == store.store_name)
@@ -118,7 +118,7 @@ class CheckpointReader:
         (operator,) = (each for each in self.description.operators if each.operator_id == store.operator_id)
         return operator
 
-    def _view(self, operator: OperatorDescription, store: StoreDescription, partition: int, version: int) -> View:
+    def _view(self, operator: OperatorDescription, store: StoreDescription, partition: int, version: int) -> StateView:
         task = TaskId(ApplicationId("reader"), store.operator_id, partition)
         layout = layout_of(self.record(version))
         order = scan_order_of(operator, store, layout.provider)

@@ -8,9 +8,9 @@ from itertools import cycle
 from typing import Any
 
 from understudy_node.engine.base import NO_FAMILIES, EmptyBase
-from understudy_node.engine.view import View
+from understudy_node.engine.view import StateView
 from understudy_node.replica.task_view import TaskView
-from understudy_node.stores.finder import Finder, Places
+from understudy_node.stores.finder import Finder, PlaceSealer
 from understudy_shared.reads.bounds import FIRST_PLACE, Selection
 from understudy_shared.reads.tokens import PageCursor, decode_cursor
 
@@ -28,7 +28,7 @@ def shown(
     given = stores if records is None else {"default": records, **stores}
     base = EmptyBase()
     base.families = families
-    views = {name.replace("__", "-"): View.of(base, 0).with_changes(dict(each), 1) for name, each in given.items()}
+    views = {name.replace("__", "-"): StateView.of(base, 0).with_changes(dict(each), 1) for name, each in given.items()}
     return TaskView(1, views, None, None, next_watermark_ms, frozenset(), b"", b"")
 
 
@@ -43,7 +43,7 @@ def pages_of(
     processes: int = 1,
 ) -> Iterator[list[dict[str, Any]]]:
     """The pages of a key's list, each asked for with the cursor of the one before; of some processes in turn."""
-    issuers = cycle([Places(b"%d" % number) for number in range(processes)])
+    issuers = cycle([PlaceSealer(b"%d" % number) for number in range(processes)])
     before: PageCursor | None = None
     while True:
         issuer = next(issuers)

@@ -16,10 +16,10 @@ from understudy.client.core.direct import Direct
 from understudy.client.core.exchange import Outcome, Reply, Send
 from understudy.client.core.lookups import get, get_many
 from understudy.client.core.placement import NodeAddresses
-from understudy.client.core.reader import Reader, StoreReader
+from understudy.client.core.reader import BoundStore, Reader
 from understudy.client.core.state import ClientState
 from understudy_router.cluster.tables import Tables
-from understudy_router.http.app import StoreMetadata
+from understudy_router.http.app import MetadataCall
 from understudy_shared.base.words import ApplicationId, Lineage
 from understudy_shared.reads.tokens import Position
 
@@ -53,16 +53,16 @@ def assignment_of(order: tuple[int, int] = (1, 1), owns: Callable[[int], str] = 
 
 def metadata(
     order: tuple[int, int] = (1, 1), owns: Callable[[int], str] = owner, bounds: Mapping[str, object] | None = None
-) -> StoreMetadata:
+) -> MetadataCall:
     """What a router says of the store `words` by an assignment."""
     tables = Tables()
     tables.assigned(assignment_of(order, owns), 0)
     for node_id in NODES:
         tables.heard(beat(node_id, partitions=PARTITIONS), age_ms=0, now_ms=0)
-    return StoreMetadata(tables, ROUTE, bounds or {})
+    return MetadataCall(tables, ROUTE, bounds or {})
 
 
-def reply_of(found: StoreMetadata) -> Reply:
+def reply_of(found: MetadataCall) -> Reply:
     return Reply(200, "application/json", b"".join(found.pieces()), "", found.etag())
 
 
@@ -71,7 +71,7 @@ class DirectWorld(World):
 
     def __init__(self) -> None:
         super().__init__(self._served)
-        self.known: StoreMetadata | Outcome = metadata()
+        self.known: MetadataCall | Outcome = metadata()
         self.at_node: Callable[[str, Send], Outcome] = lambda node_id, send: answer(node_says(node_id, send))
         self.at_router: Callable[[Send], Outcome] = lambda send: answer(node_says("router", send))
         self.metadata_at: list[float] = []
@@ -86,9 +86,9 @@ class DirectWorld(World):
     def reader(self, state: ClientState) -> Reader:
         return Reader(state)
 
-    def warm(self, state: ClientState) -> StoreReader:
+    def warm(self, state: ClientState) -> BoundStore:
         """A store whose metadata the client has fetched; what was sent for it is forgotten."""
-        store = StoreReader(Reader(state), "words")
+        store = BoundStore(Reader(state), "words")
         assert state.direct is not None
         self.run(state.direct.get("words", ["warm"], {}, lambda _: "/warm", self.now_s + 5))
         self.now_s += 1
@@ -99,7 +99,7 @@ class DirectWorld(World):
     def _served(self, send: Send, _: World) -> Outcome:
         if send.request.target.endswith("/metadata"):
             self.metadata_at.append(self.now_s)
-            if not isinstance(self.known, StoreMetadata):
+            if not isinstance(self.known, MetadataCall):
                 return self.known
             if dict(send.headers).get("if-none-match") == self.known.etag():
                 return Reply(304, "", b"", "", self.known.etag())
@@ -151,12 +151,12 @@ def owned_by(node_id: str) -> str:
     return next(key for key in KEYS if owner(partition_of(key)) == node_id)
 
 
-def read(world: DirectWorld, store: StoreReader, *key: Any, **bounds: Any) -> str:
+def read(world: DirectWorld, store: BoundStore, *key: Any, **bounds: Any) -> str:
     """Who answered."""
     result = world.run(get(store, key, bounds, world.now_s + 5))
     return str(result.value["by"])
 
 
-def read_many(world: DirectWorld, store: StoreReader, keys: list[Any], **bounds: Any) -> list[str]:
+def read_many(world: DirectWorld, store: BoundStore, keys: list[Any], **bounds: Any) -> list[str]:
     results = world.run(get_many(store, keys, bounds, world.now_s + 5))
     return [f"error {each.error.type}" if each.error is not None else each.value["by"] for each in results]

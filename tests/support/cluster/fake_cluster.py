@@ -21,7 +21,7 @@ from understudy_shared.base.clock import Clock, SystemClock
 from understudy_shared.base.words import HostInfo
 from understudy_shared.bus.base import Bus
 from understudy_shared.bus.gossip import Gossip, digest_of
-from understudy_shared.bus.messages import Applied, AssignedTask, Assignment, Catalogue, CatalogueStore, Endpoint
+from understudy_shared.bus.messages import Applied, AssignedTask, Assignment, Catalogue, CatalogueStore, NodeEndpoint
 
 LIMIT_S = 60.0
 STORE = "/v1/stores/words"
@@ -71,7 +71,7 @@ class Cluster:
 
     def heartbeat(self, node: FakeNode, **fields: Any) -> Any:
         values = {
-            "endpoint": Endpoint(host="127.0.0.1", port=node.port),
+            "endpoint": NodeEndpoint(host="127.0.0.1", port=node.port),
             "catalogue": digest_of(self.catalogue),
             "partitions": self.catalogue.partitions,
             "lineage": self.catalogue.lineage,

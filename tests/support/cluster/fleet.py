@@ -15,7 +15,7 @@ from tests.support.bus.local_bus import LocalBus
 from tests.support.cluster.fake_cluster import PATIENT, catalogue, until
 from tests.support.cluster.fake_node import FakeNode, fake_nodes, found
 
-from understudy_router.fleet import RouterFleet, Shared
+from understudy_router.fleet import RouterFleet, RouterProcess
 from understudy_router.http.app import create_app
 from understudy_router.router import Router
 from understudy_router.settings import RouterSettings
@@ -24,7 +24,7 @@ from understudy_shared.base.clock import Clock, SystemClock
 from understudy_shared.base.words import HostInfo
 from understudy_shared.bus.base import Bus
 from understudy_shared.bus.gossip import Gossip, digest_of
-from understudy_shared.bus.messages import Applied, AssignedTask, Assignment, Endpoint
+from understudy_shared.bus.messages import Applied, AssignedTask, Assignment, NodeEndpoint
 from understudy_shared.fleet.dispatching import Lifespan
 from understudy_shared.questions.lookup.hop import HopGroup, HopKey, HopOutcome
 from understudy_shared.server.connection_guard import ConnectionGuard
@@ -61,7 +61,7 @@ async def speak(bus: Bus, application_id: str, node: FakeNode, stores: Sequence[
         node.node_id,
         sequence=sequence,
         application_id=application_id,
-        endpoint=Endpoint(host="127.0.0.1", port=node.port),
+        endpoint=NodeEndpoint(host="127.0.0.1", port=node.port),
         catalogue=digest_of(known),
         partitions=1,
         applied=Applied(version=7, time_lag_ms=0),
@@ -108,7 +108,7 @@ async def fleet_of(
         for application_id, stores in applications.items():
             await speak(own_bus, application_id, node, stores)
         clock = clock or SystemClock()
-        shared = Shared(
+        shared = RouterProcess(
             made, own_bus, Access(), ConnectionGuard(), HOST, clock=clock, learns_within_ms=learns_within_ms
         )
         fleet = RouterFleet(made, shared)

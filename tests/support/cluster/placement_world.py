@@ -6,10 +6,10 @@ from tests.support.bus.local_bus import LocalBus
 from tests.support.clock import ManualClock
 
 from understudy_node.cluster.context import MemberId
-from understudy_node.cluster.leader import Placement, TaskSet
+from understudy_node.cluster.leader import Leadership, TaskSet
 from understudy_node.settings import ClusterNodeSettings
 from understudy_shared.bus.gossip import AgedHeartbeat, Gossip
-from understudy_shared.bus.messages import Applied, Assignment, Endpoint, Heartbeat
+from understudy_shared.bus.messages import Applied, Assignment, Heartbeat, NodeEndpoint
 
 BEAT_MS = 1000
 DELAY_MS = 30_000
@@ -35,7 +35,7 @@ def beat(
             node_id=node_id,
             incarnation="1",
             sequence=1,
-            endpoint=Endpoint(host="127.0.0.1", port=7101),
+            endpoint=NodeEndpoint(host="127.0.0.1", port=7101),
             leaving=leaving,
             state=state,  # type: ignore[arg-type]  # one of the literals
             heartbeat_ms=BEAT_MS,
@@ -68,8 +68,8 @@ class World:
         self.known: dict[str, Assignment] = {}
         """What each node saw last."""
 
-    def placement(self, node_id: str = "a", gossip: Gossip | None = None, *, rebalance_delay_ms: int = 0) -> Placement:
-        return Placement(
+    def placement(self, node_id: str = "a", gossip: Gossip | None = None, *, rebalance_delay_ms: int = 0) -> Leadership:
+        return Leadership(
             gossip or self.gossip,
             assigning(lag_refresh_ms=BEAT_MS, acceptable_recovery_lag=3, rebalance_delay_ms=rebalance_delay_ms),
             MemberId(node_id, "1"),
@@ -77,7 +77,7 @@ class World:
         )
 
     async def turn(
-        self, placement: Placement, nodes: list[AgedHeartbeat], *, node: str = "a", tasks: TaskSet | None = TASKS
+        self, placement: Leadership, nodes: list[AgedHeartbeat], *, node: str = "a", tasks: TaskSet | None = TASKS
     ) -> Assignment | None:
         highest = max(((each.heartbeat.term, each.heartbeat.epoch) for each in nodes), default=(0, 0))
         written = await placement.turn(
@@ -91,12 +91,12 @@ class World:
             self.known[node] = written
         return written
 
-    async def written(self, placement: Placement, nodes: list[AgedHeartbeat], *, node: str = "a") -> Assignment:
+    async def written(self, placement: Leadership, nodes: list[AgedHeartbeat], *, node: str = "a") -> Assignment:
         written = await self.turn(placement, nodes, node=node)
         assert written is not None
         return written
 
-    async def first(self, placement: Placement, nodes: list[AgedHeartbeat]) -> Assignment:
+    async def first(self, placement: Leadership, nodes: list[AgedHeartbeat]) -> Assignment:
         """The very first assignment, by node a."""
         assert await self.turn(placement, nodes) is None
         self.clock.advance(BEAT_MS)
@@ -108,7 +108,7 @@ class World:
 
 
 async def turns_until_written(
-    world: World, placement: Placement, nodes: list[AgedHeartbeat], *, node: str = "a"
+    world: World, placement: Leadership, nodes: list[AgedHeartbeat], *, node: str = "a"
 ) -> Assignment:
     """Take turns, a heartbeat each, until something is written."""
     for _ in range(2 * DELAY_MS // BEAT_MS):

@@ -12,7 +12,7 @@ import httpx
 from tests.support.spark.queries import wait_until
 
 from understudy_node.cluster.member import Clusters
-from understudy_node.fleet.application import Shared
+from understudy_node.fleet.application import NodeProcess
 from understudy_node.fleet.process import FleetProcess
 from understudy_node.settings import ClusterNodeSettings, NodeSettings
 from understudy_shared.base.words import HostInfo
@@ -61,7 +61,7 @@ def served_fleet(settings: NodeSettings, **shared: Any) -> Iterator[ServedFleet]
     guard, departure = ConnectionGuard(), None
     settings = settings.model_copy(update={"port": port})
     clusters = Clusters(settings) if isinstance(settings, ClusterNodeSettings) else None
-    parts = Shared(settings, settings.own_access(), HostInfo("127.0.0.1", port), guard, clusters, **shared)
+    parts = NodeProcess(settings, settings.own_access(), HostInfo("127.0.0.1", port), guard, clusters, **shared)
     process = FleetProcess(settings, parts)
     if isinstance(settings, ClusterNodeSettings):
         departure = Departure(process.leave, settings.shutdown_delay_ms)

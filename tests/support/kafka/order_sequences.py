@@ -20,7 +20,7 @@ from understudy_aligned.inputs.protocol import Fetched
 from understudy_aligned.inputs.records import TopicPartition
 from understudy_aligned.options import AlignedOptions
 from understudy_aligned.planner import PlannedBatch, Planner
-from understudy_aligned.rows import Part, RowOptions, Source, Times, output_rows, with_effective_times
+from understudy_aligned.rows import RecordSource, RowOptions, TimedRecords, Times, output_rows, with_effective_times
 
 TOPICS = ("flights", "weather", "alerts")
 LAG_MAX_AGE_MS = 100
@@ -362,6 +362,8 @@ def _rows(topics: Sequence[str], batch: PlannedBatch | None) -> Iterator[Mapping
         rank = topics.index(span.partition.topic)
         number = batch.end.batches if batch is not None else 0
         made = output_rows(
-            [Part([Source(span.partition, rank, rows.num_rows)], rows, effective_ms)], RowOptions(), batch=number
+            [TimedRecords([RecordSource(span.partition, rank, rows.num_rows)], rows, effective_ms)],
+            RowOptions(),
+            batch=number,
         )
         yield from made.to_pylist()

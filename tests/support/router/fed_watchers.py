@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import orjson
 from tests.support.router.feeding_node import ROWS, Node, Truth
 
-from understudy_shared.questions.watch.choice import Missed, Watch
+from understudy_shared.questions.watch.choice import KeyWatcher, Missed
 from understudy_shared.questions.watch.events import read_event
 from understudy_shared.questions.watch.hop import FeedKey, HeardFeed
 from understudy_shared.reads.tokens import decode_position
@@ -78,7 +78,7 @@ class Client:
     indexes: list[int]
     is_quick: bool
     keys: list[FeedKey] = field(default_factory=list)
-    watch: Watch | None = None
+    watch: KeyWatcher | None = None
     known: dict[int, int] = field(default_factory=dict)
     """The version up to which it knows each key."""
     after: int | None = None
@@ -125,7 +125,7 @@ class Client:
         heard, after = self.router.heard, self.after
         if after is not None and heard.version < after:
             return False
-        self.watch = Watch([(key, heard) for key in self.keys], after)
+        self.watch = KeyWatcher([(key, heard) for key in self.keys], after)
         if after is not None:  # the history up to what is known of the keys was read, and sent
             self.known = dict.fromkeys(self.indexes, heard.version)
             self.position = after

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from tests.support.router.tables import APPLICATION, END_EXPIRY_MS, HEARTBEAT_MS, LINEAGE, assigned, beat, expire
 
 from understudy_router.admin.facts import ReplicaIndex
-from understudy_router.admin.snapshot import About, Snapshot, gather
-from understudy_router.cluster.catalogue import Stores, stores_of
+from understudy_router.admin.snapshot import About, ClusterSnapshot, gather
+from understudy_router.cluster.catalogue import CatalogueStores, stores_of
 from understudy_router.cluster.tables import Tables
 from understudy_shared.base.words import HostInfo
 from understudy_shared.bus.messages import Applied, AssignedTask, Catalogue, CatalogueStore, Heartbeat, Restore
@@ -31,7 +31,7 @@ def finished(steps: Generator[None, None, T]) -> T:
             return found
 
 
-def stores_named(names: Mapping[str, int], *, partitions: int) -> Stores:
+def stores_named(names: Mapping[str, int], *, partitions: int) -> CatalogueStores:
     """Stores by their operators."""
     stores = [
         CatalogueStore(
@@ -62,13 +62,13 @@ def about(*, now_ms: float = 0, tick: int = 1, **fields: Any) -> About:
 
 def snapshot_of(
     tables: Tables,
-    stores: Stores | None,
+    stores: CatalogueStores | None,
     *,
     now_ms: float = 0,
     tick: int = 1,
     index: ReplicaIndex | None = None,
     **fields: Any,
-) -> Snapshot:
+) -> ClusterSnapshot:
     return finished(gather(tables, stores, about(now_ms=now_ms, tick=tick, **fields), index))
 
 
@@ -126,7 +126,7 @@ def assignments(draw: st.DrawFn, *, partitions: int, operators: Sequence[int]) -
 
 
 @st.composite
-def worlds(draw: st.DrawFn) -> tuple[Tables, Stores, float]:
+def worlds(draw: st.DrawFn) -> tuple[Tables, CatalogueStores, float]:
     """Tables in every condition, the stores, and the time: nodes in step and not, dead, silent, unheard, of another
     history, behind an epoch; with exceptions, and with lists of what they hold.
     """

@@ -15,9 +15,9 @@ from understudy_shared.bus.messages import (
     Assignment,
     Catalogue,
     CatalogueStore,
-    Endpoint,
     Farewell,
     Heartbeat,
+    NodeEndpoint,
 )
 
 APPLICATION = "flights"
@@ -42,7 +42,7 @@ def beat(node_id: str = "a", *, version: int | None = 7, sequence: int = 1, **fi
         "node_id": node_id,
         "incarnation": "i1",
         "sequence": sequence,
-        "endpoint": Endpoint(host="127.0.0.1", port=port_of(node_id)),
+        "endpoint": NodeEndpoint(host="127.0.0.1", port=port_of(node_id)),
         "state": "serving",
         "heartbeat_ms": HEARTBEAT_MS,
         "lineage": LINEAGE,
@@ -71,7 +71,7 @@ def assigned(
         lineage=lineage,
         partitions=partitions,
         tasks=dict(tasks),
-        members={name: Endpoint(host="127.0.0.1", port=port_of(name)) for name in names},
+        members={name: NodeEndpoint(host="127.0.0.1", port=port_of(name)) for name in names},
     )
 
 

@@ -11,7 +11,7 @@ from tests.support.spark.scripted_input import ScriptedServer
 from understudy_aligned.inputs.records import TopicPartition
 from understudy_aligned.open_inputs import open_input
 from understudy_aligned.options import AlignedOptions
-from understudy_aligned.read_ahead import Lag
+from understudy_aligned.read_ahead import FetchLag
 from understudy_aligned.shared_read_ahead import Prefetch, SharedReadAhead
 
 
@@ -45,5 +45,5 @@ class Bench:
     def buffered(self, partition: TopicPartition) -> int:
         return len(self.shared.ahead.retained[partition])
 
-    def lag(self, partition: TopicPartition) -> Lag | None:
+    def lag(self, partition: TopicPartition) -> FetchLag | None:
         return self.shared.ahead.lags.current(partition, self.clock.monotonic_ms())

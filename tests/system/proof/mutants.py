@@ -147,10 +147,10 @@ def forget_positions() -> None:
 
 
 def _change_bounds(change: Callable[[Any], Any]) -> None:
-    from understudy_router.questions.lookup.service import Reads
+    from understudy_router.questions.lookup.service import RouterReads
 
-    bound = Reads.bound
-    Reads.bound = lambda self, route, params: change(bound(self, route, params))  # type: ignore[method-assign]
+    bound = RouterReads.bound
+    RouterReads.bound = lambda self, route, params: change(bound(self, route, params))  # type: ignore[method-assign]
 
 
 def compare_clocks() -> None:

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from tests.support.services.canned_server import Canned, canned_server
 from tests.support.services.reading_commands import ABSENT, FOUND, REFUSED, UNKNOWN_LAG, batch, problem, run
 
-from understudy.calls.http_client import Server
+from understudy.calls.http_client import RemoteServer
 from understudy.commands.group import cli
 from understudy.terminal.exits import ExitCode
 from understudy.terminal.reports import answer_rows, batch_row, quoted, shown
@@ -213,7 +213,7 @@ def test_wrong_usage_exits_2_without_asking_anybody(arguments: list[str], messag
     ids=["ready", "not-ready", "no-json", "no-object"],
 )
 def test_a_server_is_ready_only_when_it_says_so(reply: Canned, reasons: list[str]) -> None:
-    with canned_server([reply]) as served, Server(served.url, timeout_s=30) as server:
+    with canned_server([reply]) as served, RemoteServer(served.url, timeout_s=30) as server:
         assert server.not_ready() == reasons
     assert served.requests == [("GET /readyz", b"")]
 

@@ -9,8 +9,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from understudy.calls.export_streams import Piece, ReadStream, read_arrow, read_csv, read_ndjson
-from understudy.calls.http_client import ServerProblemError
+from understudy.calls.export_streams import ExportPiece, ReadStream, read_arrow, read_csv, read_ndjson
+from understudy.calls.http_client import ReportedProblemError
 from understudy.typed.frames import CutError
 from understudy_shared.questions.export.service import ARROW_BROKEN
 
@@ -66,7 +66,7 @@ class Response(io.BytesIO):
         return data
 
 
-def pieces(read: ReadStream, body: bytes, *, is_broken: bool = False) -> list[Piece]:
+def pieces(read: ReadStream, body: bytes, *, is_broken: bool = False) -> list[ExportPiece]:
     return list(read(Response(body, is_broken=is_broken)))
 
 
@@ -107,6 +107,6 @@ def test_an_error_in_a_stream_is_the_problem_that_the_server_says() -> None:
         (read_csv, b"n\n1\n# error " + json.dumps(PROBLEM).encode() + b"\n"),
         (read_arrow, arrow(last={"error": PROBLEM})[:-8] + ARROW_BROKEN),
     ):
-        with pytest.raises(ServerProblemError) as caught:
+        with pytest.raises(ReportedProblemError) as caught:
             pieces(read, body, is_broken=True)
         assert caught.value.slug == "node-unreachable"

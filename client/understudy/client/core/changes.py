@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final, TypedDict
 
 from understudy.client.core.exchange import Request, Steps, Tell
-from understudy.client.core.reader import StoreReader
+from understudy.client.core.reader import BoundStore
 from understudy.client.core.state import Duration, seconds
 from understudy.client.core.streaming import MAY_PASS, PATIENCE_S, BadStreamError, Streaming, object_of
 from understudy.client.core.values import Since, SinceTime, json_value, query_of
@@ -78,7 +78,7 @@ class ReadingChanges(Streaming):
     noun = "the reading of changes"
     silence_s = SILENCE_S
 
-    def __init__(self, store: StoreReader, asked: ChangesQuestion, timeout_s: float) -> None:
+    def __init__(self, store: BoundStore, asked: ChangesQuestion, timeout_s: float) -> None:
         """Prepare it for a store. Raises UsageError."""
         if store.reader.named:
             what = "changes are of many versions, and these reads are of one"

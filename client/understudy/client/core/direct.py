@@ -60,7 +60,7 @@ _FIRST_RETRY_S, _LAST_RETRY_S = 1.0, 60.0
 _MAX_TAG_CHARS = 200
 
 
-class StoreMetadata:
+class KnownStore:
     """The knowledge of one store. `etag` is the tag of its placement."""
 
     def __init__(self, store: str, due_s: float) -> None:
@@ -95,23 +95,23 @@ class Metadata:
         """The number of requests for metadata."""
         self._addresses, self._state = addresses, state
         self._confirmed_s = float("-inf")
-        self._stores: dict[str, StoreMetadata] = {}
+        self._stores: dict[str, KnownStore] = {}
 
-    def of(self, store: str, now_s: float) -> StoreMetadata:
+    def of(self, store: str, now_s: float) -> KnownStore:
         """Return what is known of a store; of a new one that is nothing, and it is fetched soon."""
         found = self._stores.get(store)
         if found is None:
-            found = self._stores.setdefault(store, StoreMetadata(store, now_s + self._random(0, JITTER_S)))
+            found = self._stores.setdefault(store, KnownStore(store, now_s + self._random(0, JITTER_S)))
         return found
 
-    def changed(self, entry: StoreMetadata) -> None:
+    def changed(self, entry: KnownStore) -> None:
         """Fetch soon: something moved. Further signs change nothing, and a pause after failures continues."""
         now_s, spread_s = self._state.now_s(), JITTER_S * 2.0**entry.in_vain
         if not entry.failures and entry.due_s > now_s + spread_s:
             entry.due_s = now_s + self._random(spread_s / 2 if entry.in_vain else 0, spread_s)
             entry.is_change_expected = True
 
-    def fetch(self, entry: StoreMetadata, end_s: float) -> Steps[None]:
+    def fetch(self, entry: KnownStore, end_s: float) -> Steps[None]:
         """Fetch what is known of a store, unless another call does."""
         me = object()
         if end_s - self._state.now_s() < MIN_LEFT_S or not entry.claim(me):
@@ -131,11 +131,11 @@ class Metadata:
         finally:
             entry.release()
 
-    def _headers(self, request: Request, entry: StoreMetadata) -> Headers:
+    def _headers(self, request: Request, entry: KnownStore) -> Headers:
         headers = self._state.headers(request)
         return (*headers, ("if-none-match", entry.etag)) if entry.etag else headers
 
-    def _learn(self, entry: StoreMetadata, outcome: Outcome | Results, router: Endpoint) -> None:
+    def _learn(self, entry: KnownStore, outcome: Outcome | Results, router: Endpoint) -> None:
         """Take the result of a fetch: a placement, the same one, or nothing of use."""
         found, etag = entry.placement, entry.etag
         if not isinstance(outcome, Reply):
@@ -152,7 +152,7 @@ class Metadata:
         pause_s = min(_LAST_RETRY_S, _FIRST_RETRY_S * 2.0 ** (entry.failures - 1))
         entry.due_s = self._state.now_s() + pause_s * self._random(0.5, 1.0)
 
-    def _take(self, entry: StoreMetadata, placement: Placement, etag: str) -> bool:
+    def _take(self, entry: KnownStore, placement: Placement, etag: str) -> bool:
         """Use a placement from now on. Return False for one that is older than what is known: it is ignored."""
         is_forgotten = self._state.now_s() - self._confirmed_s >= EXPIRY_S
         if placement.order < self.order and not is_forgotten:
@@ -194,7 +194,7 @@ class NodeRead(NamedTuple):
     place in the call.
     """
 
-    entry: StoreMetadata
+    entry: KnownStore
     placement: Placement
     endpoint: Endpoint
     members: Members
@@ -293,7 +293,7 @@ class Direct:
         self._state = state
         self._metadata = Metadata(addresses, state)
         self._nodes: Pauses[Endpoint] = Pauses(state.rng)
-        self._partitions: Pauses[tuple[Endpoint, StoreMetadata, int]] = Pauses(state.rng)
+        self._partitions: Pauses[tuple[Endpoint, KnownStore, int]] = Pauses(state.rng)
         self._all: Pauses[None] = Pauses(state.rng)
         # Its own, so that nodes that fail never cost a call its retries at routers.
         self._budget = RetryBudget(percent=RETRY_PERCENT, per_s=RETRY_PER_S, now_ms=state.now_s() * 1000 - FADE_MS)
@@ -375,7 +375,7 @@ class Direct:
 
     # ---- before a node is asked
 
-    def _read_of(self, entry: StoreMetadata, parts: Sequence[Any], given: Members, now_s: float) -> NodeRead | Why:
+    def _read_of(self, entry: KnownStore, parts: Sequence[Any], given: Members, now_s: float) -> NodeRead | Why:
         """Return the read of one key, or why a router is asked."""
         placement = entry.usable(now_s)
         if placement is None:
@@ -389,7 +389,7 @@ class Direct:
         node = self._node_of(entry, placement, partition, now_s)
         return node if isinstance(node, Why) else NodeRead(entry, placement, node, *bounds, {0: partition})
 
-    def _reads_of(self, entry: StoreMetadata, keys: Sequence[Any], given: Members) -> list[NodeRead]:
+    def _reads_of(self, entry: KnownStore, keys: Sequence[Any], given: Members) -> list[NodeRead]:
         """Return a read for each node that has some of the keys, and count the keys for routers."""
         now_s = self._state.now_s()
         placement = entry.usable(now_s)
@@ -416,7 +416,7 @@ class Direct:
                 reads.append(NodeRead(entry, placement, node, *bounds, partition_of))
         return reads
 
-    def _node_of(self, entry: StoreMetadata, placement: Placement, partition: int, now_s: float) -> Endpoint | Why:
+    def _node_of(self, entry: KnownStore, placement: Placement, partition: int, now_s: float) -> Endpoint | Why:
         """Return the node to ask for a partition, or why a router is asked."""
         endpoint = placement.actives[partition]
         if endpoint is None:

@@ -12,7 +12,7 @@ import orjson
 
 from understudy.client.core.call import call, require
 from understudy.client.core.exchange import Request, Steps
-from understudy.client.core.reader import Given, Reader, StoreReader
+from understudy.client.core.reader import BoundStore, Given, Reader
 from understudy.client.core.values import (
     MAX_TARGET_CHARS,
     are_plain,
@@ -43,7 +43,7 @@ _KEY = itemgetter("key")
 _RETRYABLE = (429, 502, 503, 504)
 
 
-def get(store: StoreReader, parts: Sequence[Any], bounds: Mapping[str, Any], deadline_s: float) -> Steps[Result[Any]]:
+def get(store: BoundStore, parts: Sequence[Any], bounds: Mapping[str, Any], deadline_s: float) -> Steps[Result[Any]]:
     """Look one key up."""
     binding: Binding | None = None
     if store.is_bound:
@@ -81,7 +81,7 @@ def get(store: StoreReader, parts: Sequence[Any], bounds: Mapping[str, Any], dea
 
 
 def get_many(
-    store: StoreReader, keys: Sequence[Any], bounds: Mapping[str, Any], deadline_s: float
+    store: BoundStore, keys: Sequence[Any], bounds: Mapping[str, Any], deadline_s: float
 ) -> Steps[list[Result[Any]]]:
     """Look many keys up, a thousand per request. Keys that a server could not read are asked for once more; they keep
     their errors if no server answers that request.
@@ -112,7 +112,7 @@ def get_many(
 
 
 def _many(
-    store: StoreReader, keys: Sequence[Any], given: Given, deadline_s: float, binding: Binding | None
+    store: BoundStore, keys: Sequence[Any], given: Given, deadline_s: float, binding: Binding | None
 ) -> Steps[list[Result[Any]]]:
     """Look up the keys of one request: at their nodes where routing is direct, and the others through a router."""
     direct = store.reader.state.direct
@@ -132,13 +132,13 @@ def _many(
     return [found[at] for at in range(len(keys))]
 
 
-def _request(store: StoreReader, keys: Sequence[Any], members: Mapping[str, Any], waits_s: float) -> Request:
+def _request(store: BoundStore, keys: Sequence[Any], members: Mapping[str, Any], waits_s: float) -> Request:
     body = orjson.dumps({"keys": keys, "bounds": members} if members else {"keys": keys})
     return Request("POST", f"{store.path}/lookup?compact=true", body, waits_s)
 
 
 def _batch(
-    store: StoreReader, keys: Sequence[Any], given: Given, deadline_s: float, binding: Binding | None
+    store: BoundStore, keys: Sequence[Any], given: Given, deadline_s: float, binding: Binding | None
 ) -> Steps[list[Result[Any]]]:
     request = _request(store, keys, given.members, given.wait_s)
     answer = yield from store.read(request, given.session, deadline_s)
@@ -155,7 +155,7 @@ def _batch(
     return [result_of(item, reads, binding) for item in items]
 
 
-def check_keys(store: StoreReader, keys: Sequence[Any], items: Sequence[Any], deadline_s: float) -> Steps[None]:
+def check_keys(store: BoundStore, keys: Sequence[Any], items: Sequence[Any], deadline_s: float) -> Steps[None]:
     """Raise WrongKeyError unless each result is of the key in its place. Problems name no key."""
     if _are_printed(keys, items):
         return
@@ -210,7 +210,7 @@ def read(
     require(isinstance(found, list) and [each.get("store") for each in found] == [*keys], "it has other stores")
     require(all(len(each["results"]) == len(keys[each["store"]]) for each in found), "it has other keys")
     for asked, each in zip(reads, found, strict=True):
-        yield from check_keys(StoreReader(reader, each["store"]), asked["keys"], each["results"], deadline_s)
+        yield from check_keys(BoundStore(reader, each["store"]), asked["keys"], each["results"], deadline_s)
     reader.state.position.observe(answer.get("snapshot"))
     return Reads(answer, {each["store"]: [_result(item) for item in each["results"]] for each in found})
 
@@ -257,7 +257,7 @@ def stores(reader: Reader, deadline_s: float, *, estimate: bool) -> Steps[Stores
     return Stores(answer)
 
 
-def info(store: StoreReader, deadline_s: float) -> Steps[StoreInfo]:
+def info(store: BoundStore, deadline_s: float) -> Steps[StoreInfo]:
     """Describe one store."""
     answer = yield from store.read(Request("GET", store.path), None, deadline_s)
     require(_is_store(answer), "it describes no store")

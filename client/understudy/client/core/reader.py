@@ -77,7 +77,7 @@ class Reader:
             raise
 
 
-class StoreReader:
+class BoundStore:
     """A store by its name, and the models of its keys and values."""
 
     def __init__(self, reader: Reader, name: str, *, key: type | None = None, value: type | None = None) -> None:

@@ -17,7 +17,7 @@ import orjson
 from understudy.client.core.call import call, require
 from understudy.client.core.exchange import Failure, Opened, Receive, Request, Steps, Wait
 from understudy.client.core.lookups import info
-from understudy.client.core.reader import StoreReader
+from understudy.client.core.reader import BoundStore
 from understudy.client.core.streaming import MAY_PASS
 from understudy.client.core.values import QUESTION, VERSIONS, json_value, key_form, query_of
 from understudy.client.errors import (
@@ -46,7 +46,7 @@ class Question:
     """The query of a scan, a count or windows; each page is one request."""
 
     def __init__(
-        self, store: StoreReader, action: str, given: Mapping[str, Any], parts: Sequence[Any] | None = None
+        self, store: BoundStore, action: str, given: Mapping[str, Any], parts: Sequence[Any] | None = None
     ) -> None:
         """Check what is asked. `parts` is the key whose windows are wanted. Raises UsageError."""
         self.store, self._action, self._parts = store, action, parts
@@ -137,11 +137,11 @@ def count(question: Question, deadline_s: float) -> Steps[Count]:
             return Count(answer["count"], answer.get("version"), answer.get("position"), is_estimate)
 
 
-class HistoryRange:
+class HistorySpan:
     """The wanted versions of a key, both inclusive; each page is one request."""
 
     def __init__(
-        self, store: StoreReader, parts: Sequence[Any], last: int | None, *, include_expired: bool | None
+        self, store: BoundStore, parts: Sequence[Any], last: int | None, *, include_expired: bool | None
     ) -> None:
         if store.reader.named:
             what = "a history is of many versions, and these reads are of one"

@@ -25,7 +25,7 @@ from understudy.client.credentials import Credential, credential
 from understudy.client.errors import UsageError
 from understudy_shared.base.errors import UnderstudyError
 from understudy_shared.base.throttles import FADE_MS, RetryBudget
-from understudy_shared.reads.tokens import LineageChangedError, Position, decode_position
+from understudy_shared.reads.tokens import OtherLineageError, Position, decode_position
 
 if TYPE_CHECKING:
     from understudy.client.core.direct import Direct
@@ -75,7 +75,7 @@ class SessionPosition:
         known = self._position
         try:
             merged = position if known is None else known.merge(position)
-        except LineageChangedError:
+        except OtherLineageError:
             merged = position
         if merged is not known:
             self._position, self.token = merged, token

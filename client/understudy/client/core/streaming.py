@@ -13,7 +13,7 @@ import orjson
 
 from understudy.client.core.call import OTHER_URL, Call
 from understudy.client.core.exchange import Close, Endpoint, Failure, Opened, Receive, Request, Steps, Wait
-from understudy.client.core.reader import StoreReader
+from understudy.client.core.reader import BoundStore
 from understudy.client.errors import (
     Attempt,
     BadReplyError,
@@ -50,7 +50,7 @@ class Streaming(ABC):
     silence_s: float
     """Time without a byte of news after which a stream counts as cut."""
 
-    def __init__(self, store: StoreReader, *, position: str | None, patience_s: float, timeout_s: float) -> None:
+    def __init__(self, store: BoundStore, *, position: str | None, patience_s: float, timeout_s: float) -> None:
         """Prepare it; `timeout_s` is for its beginning."""
         self.position = position
         self._store, self._state = store, store.reader.state

@@ -53,7 +53,7 @@ class CountQuestion(Bounds, total=False):
     end: Any
 
 
-class ScanQuestion(CountQuestion, total=False):
+class RowsQuestion(CountQuestion, total=False):
     """The rows of a scan, and bounds. `limit` is the number of rows, all by default; `page_size` those of a request."""
 
     page_size: int | None

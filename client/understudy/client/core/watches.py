@@ -19,7 +19,7 @@ import orjson
 
 from understudy.client.core.exchange import Request, Steps, Tell
 from understudy.client.core.lookups import MAX_BATCH_KEYS
-from understudy.client.core.reader import StoreReader
+from understudy.client.core.reader import BoundStore
 from understudy.client.core.state import Duration, seconds
 from understudy.client.core.streaming import (
     MAX_RETRY_S,
@@ -202,7 +202,7 @@ class Watching(Streaming):
     noun = "the watch"
     silence_s = SILENCE_S
 
-    def __init__(self, store: StoreReader, asked: WatchQuestion, timeout_s: float) -> None:
+    def __init__(self, store: BoundStore, asked: WatchQuestion, timeout_s: float) -> None:
         """Prepare a watch of a store. Raises UsageError."""
         if store.reader.named:
             what = "a watch begins at the newest version, and these reads are of one"

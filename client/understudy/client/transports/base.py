@@ -88,7 +88,7 @@ def _header_lines(endpoint: Endpoint, headers: Headers) -> str:
     return "".join([f"host: {endpoint.authority}\r\n", *(f"{name}: {value}\r\n" for name, value in headers)])
 
 
-class KnownHeads:
+class ReplyHeads:
     """A cache of parsed heads of replies: a reply with the same head, and a body as long, is not parsed again.
 
     Rule: only heads that nothing but their body follows, on connections that are kept. Threads share it.
@@ -126,7 +126,7 @@ class ReplyParser:
         *("failure", "heard", "reply"),
     )
 
-    def __init__(self, known: KnownHeads | None = None) -> None:
+    def __init__(self, known: ReplyHeads | None = None) -> None:
         self._known = known
         self._parser: Any = None
         self._headers: dict[bytes, bytes] = {}

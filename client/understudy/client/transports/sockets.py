@@ -20,7 +20,7 @@ from understudy.client.credentials import Trust, failure_text
 from understudy.client.transports.base import (
     CLOSED,
     LATE,
-    KnownHeads,
+    ReplyHeads,
     ReplyParser,
     StreamParser,
     request_bytes,
@@ -71,9 +71,9 @@ class SocketTransport:
 
     def __init__(self, trust: Trust) -> None:
         self._trust = trust
-        self._known = KnownHeads()
+        self._known = ReplyHeads()
         self._pid = os.getpid()
-        self._idle: dict[Endpoint, deque[_Connection]] = {}
+        self._idle: dict[Endpoint, deque[_SocketConnection]] = {}
 
     def __repr__(self) -> str:
         return f"SocketTransport({sum(map(len, self._idle.values()))} idle)"
@@ -110,7 +110,7 @@ class SocketTransport:
         for endpoint in list(self._idle):
             self._drop(endpoint)
 
-    def _take(self, endpoint: Endpoint) -> _Connection | None:
+    def _take(self, endpoint: Endpoint) -> _SocketConnection | None:
         """Return a kept connection that its server has not closed."""
         if self._pid != os.getpid():
             self._pid = os.getpid()
@@ -126,7 +126,7 @@ class SocketTransport:
             connection.close()
         return None
 
-    def _keep(self, endpoint: Endpoint, connection: _Connection) -> None:
+    def _keep(self, endpoint: Endpoint, connection: _SocketConnection) -> None:
         idle = self._idle.get(endpoint)
         if idle is None:
             idle = self._idle.setdefault(endpoint, deque())
@@ -153,7 +153,7 @@ class SocketTransport:
                 else:
                     connection.close()
 
-    def _open(self, endpoint: Endpoint, deadline_s: float) -> _Connection | Failure:
+    def _open(self, endpoint: Endpoint, deadline_s: float) -> _SocketConnection | Failure:
         """Connect to the first address of a server that answers."""
         if endpoint not in self._idle:
             self._drop_closed()  # servers come and go
@@ -181,11 +181,11 @@ class SocketTransport:
                 made.close()
                 why = f"cannot connect: {failure_text(error)}"
             else:
-                return _Connection(made)
+                return _SocketConnection(made)
         return Failure(FailureKind.NOT_SENT, why)
 
 
-class _Connection:
+class _SocketConnection:
     """A connection, with one request at a time."""
 
     __slots__ = ("_is_used", "_limit_ms", "_poll", "_socket")
@@ -224,7 +224,7 @@ class _Connection:
                 self.close()
         return outcome
 
-    def exchange(self, send: Send, known: KnownHeads) -> tuple[Reply | Failure, bool]:
+    def exchange(self, send: Send, known: ReplyHeads) -> tuple[Reply | Failure, bool]:
         """Return what came of a request, and whether the connection can carry another."""
         parser: ReplyParser | None = None
         try:

@@ -20,7 +20,7 @@ from understudy.client.credentials import Trust, failure_text
 from understudy.client.transports.base import (
     CLOSED,
     LATE,
-    KnownHeads,
+    ReplyHeads,
     ReplyParser,
     StreamParser,
     request_bytes,
@@ -141,8 +141,8 @@ class StreamTransport:
 
     def __init__(self, trust: Trust) -> None:
         self._trust = trust
-        self._known = KnownHeads()
-        self._idle: dict[Endpoint, deque[_Connection]] = {}
+        self._known = ReplyHeads()
+        self._idle: dict[Endpoint, deque[_StreamConnection]] = {}
         self._pid = os.getpid()
         self._loop: asyncio.AbstractEventLoop | None = None
 
@@ -154,7 +154,7 @@ class StreamTransport:
         loop = asyncio.get_running_loop()
         connection = self._take(send.endpoint, loop)
         if connection is None:
-            made = connection = _Connection()
+            made = connection = _StreamConnection()
             failure = await self._connect(send, lambda: made)
             if failure is not None:
                 return failure
@@ -187,7 +187,7 @@ class StreamTransport:
         for endpoint in list(self._idle):
             self._drop(endpoint)
 
-    def _take(self, endpoint: Endpoint, loop: asyncio.AbstractEventLoop) -> _Connection | None:
+    def _take(self, endpoint: Endpoint, loop: asyncio.AbstractEventLoop) -> _StreamConnection | None:
         if loop is not self._loop or self._pid != os.getpid():
             self._idle, self._loop, self._pid = {}, loop, os.getpid()
         idle = self._idle.get(endpoint)
@@ -197,7 +197,7 @@ class StreamTransport:
                 return connection
         return None
 
-    def _keep(self, endpoint: Endpoint, connection: _Connection) -> None:
+    def _keep(self, endpoint: Endpoint, connection: _StreamConnection) -> None:
         idle = self._idle.setdefault(endpoint, deque())
         if len(idle) < MAX_IDLE:
             idle.append(connection)
@@ -228,13 +228,13 @@ class StreamTransport:
         return None
 
 
-class _Connection(asyncio.Protocol):
+class _StreamConnection(asyncio.Protocol):
     """A connection, with one request at a time."""
 
     def __init__(self) -> None:
         self._transport: asyncio.Transport | None = None
         self._parser: ReplyParser | None = None
-        self._known: KnownHeads | None = None
+        self._known: ReplyHeads | None = None
         """The known heads until the first bytes of a reply come."""
         self._done: asyncio.Future[Reply | Failure] | None = None
         self._is_used = False
@@ -243,7 +243,7 @@ class _Connection(asyncio.Protocol):
     def is_open(self) -> bool:
         return self._transport is not None and not self._transport.is_closing()
 
-    async def exchange(self, send: Send, known: KnownHeads, loop: asyncio.AbstractEventLoop) -> Reply | Failure:
+    async def exchange(self, send: Send, known: ReplyHeads, loop: asyncio.AbstractEventLoop) -> Reply | Failure:
         """Return what came of a request."""
         assert self._transport is not None
         self._known, self._parser, self._done = known, ReplyParser(known), loop.create_future()

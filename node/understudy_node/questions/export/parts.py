@@ -114,7 +114,7 @@ class CsvRows(ExportRows):
         self._pieces.append(csv_row([walk(printed, path) for path in self._paths]))
 
 
-class ArrowRows(ExportRows):
+class ArrowExportRows(ExportRows):
     """The record batches of a part. See `ArrowBatches`."""
 
     def __init__(self, columns: ExportColumns, schema: Any) -> None:
@@ -167,4 +167,4 @@ def gathered_rows(asked: BulkQuestion, schema: Any) -> ExportRows:
         case ExportFormat.CSV:
             return CsvRows(asked.columns)
         case ExportFormat.ARROW:
-            return ArrowRows(asked.columns, schema)
+            return ArrowExportRows(asked.columns, schema)

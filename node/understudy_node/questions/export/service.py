@@ -19,7 +19,7 @@ from understudy_node.questions.export.parts import (
     shape_of,
 )
 from understudy_node.questions.lookup.hop import read_hop, require_reader
-from understudy_node.questions.lookup.reads import Reads
+from understudy_node.questions.lookup.reads import NodeReads
 from understudy_node.questions.scan.parts import scan_part, stamp_of
 from understudy_node.questions.scan.rows import row_maker
 from understudy_node.questions.scan.service import pin_ahead, reading_at
@@ -58,7 +58,7 @@ PLAIN_ARROW: Final = (16_384, 1024 * 1024)
 class NodeExports(Exports):
     """The exports of the replicas of this node. `bulk` makes the parts that it takes; all others are made here."""
 
-    def __init__(self, scans: Scans, reads: Reads, bulk: BulkProcess | None = None) -> None:
+    def __init__(self, scans: Scans, reads: NodeReads, bulk: BulkProcess | None = None) -> None:
         super().__init__(scans)
         self.bulk = bulk
         self._reads = reads

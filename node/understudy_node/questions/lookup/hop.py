@@ -14,7 +14,7 @@ from typing import TypeVar, cast
 
 from fastapi import Request
 
-from understudy_node.questions.lookup.reads import ReadLog, Reads, keep_for_others, outcome_text
+from understudy_node.questions.lookup.reads import NodeReads, ReadLog, keep_for_others, outcome_text
 from understudy_node.replica.read_views import Reading
 from understudy_node.stores.lookup import Hidden, Said, StoreReader
 from understudy_shared.base.errors import UnderstudyError
@@ -181,7 +181,7 @@ T = TypeVar("T")
 
 
 def find_reader(
-    reads: Reads, *, application_id: str, lineage: str, store: str, layout: str, partitions: int
+    reads: NodeReads, *, application_id: str, lineage: str, store: str, layout: str, partitions: int
 ) -> StoreReader | Problem:
     """Return the reader of a store, or why this node does not answer what a router asks of it."""
     try:
@@ -222,7 +222,7 @@ def decoded_hop(body: bytes, decode: Callable[[bytes], T]) -> T:
         raise ProblemError(Problem(ProblemType.BAD_REQUEST, error.what, error.where, error.fix)) from None
 
 
-def require_reader(reads: Reads, hop: StoreOfHop) -> StoreReader:
+def require_reader(reads: NodeReads, hop: StoreOfHop) -> StoreReader:
     """Return the reader that a router asks for. Raises the problem of one that is not exactly that."""
     reader = find_reader(
         reads,
@@ -290,7 +290,7 @@ def _asked(request: HopRequest, place: int) -> tuple[str, int]:
 class Hops:
     """The ASGI application that answers hops, and passes other requests to `app`. `order`: None without a cluster."""
 
-    def __init__(self, app: App, reads: Reads, *, order: Order | None, max_in_flight: int) -> None:
+    def __init__(self, app: App, reads: NodeReads, *, order: Order | None, max_in_flight: int) -> None:
         self.spans: Spans | None = None
         """The recorder of spans of the lookups in hops, if there is one."""
         self.calls: Mapping[bytes, Call] = {}

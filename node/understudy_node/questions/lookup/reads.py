@@ -21,7 +21,7 @@ from understudy_node.replica.task_view import TaskView
 from understudy_node.stores.lookup import Hidden, LookupAnswer, ResolvedKey, Said, StoreReader
 from understudy_shared.auth.principals import KeyScope
 from understudy_shared.base.clock import wall_ms
-from understudy_shared.base.errors import UnknownStoreError
+from understudy_shared.base.errors import NoSuchStoreError
 from understudy_shared.base.texts import did_you_mean
 from understudy_shared.base.throttles import LogThrottle
 from understudy_shared.base.words import ApplicationId, StoreName
@@ -178,7 +178,7 @@ _NO_ROOM = problem_result(
 )
 
 
-class Request(NamedTuple):
+class LookupRequest(NamedTuple):
     """A parsed single-key lookup: its store, key and bound, and the counts of its store."""
 
     reader: StoreReader
@@ -189,7 +189,7 @@ class Request(NamedTuple):
     look_up: Callable[[ResolvedKey, Bound], LookupAnswer | Problem]
 
 
-class Reads:
+class NodeReads:
     """The answers to lookups, from the generation that the node serves now. `requests` counts the requests."""
 
     def __init__(self, node: Node, store_bounds: StoreBounds) -> None:
@@ -200,9 +200,9 @@ class Reads:
         self.application_id = node.settings.application
         self.store_bounds = store_bounds
         self._generation: Generation | None = None
-        self._targets: ParsedCache[Request] = ParsedCache(max_key_bytes=MAX_TARGET_BYTES)
+        self._targets: ParsedCache[LookupRequest] = ParsedCache(max_key_bytes=MAX_TARGET_BYTES)
 
-    def parse(self, target: bytes) -> Request:
+    def parse(self, target: bytes) -> LookupRequest:
         """Parse a GET of `/v1/stores/{store}/keys/...` or `/v1/stores/{store}/lookup?key=...`.
 
         Raises the problem of a request for an unknown path or store, or with a bad key or bound.
@@ -277,7 +277,7 @@ class Reads:
         if position.version <= self.node.end.version and not history.is_commit_time_learned(position.version):
             await asyncio.to_thread(history.learn_commit_time, position.version)
 
-    def _parse(self, generation: Generation, target: bytes) -> Request:
+    def _parse(self, generation: Generation, target: bytes) -> LookupRequest:
         raw_path, _, query = target.partition(b"?")
         match split_path(raw_path):
             case ["v1", "stores", name, *form] if form and form[0] in {"keys", "lookup"}:
@@ -287,7 +287,7 @@ class Reads:
                 counts = self.requests.of("lookup", reader.store.name)
                 is_scattered = reader.store.codec.is_scattered
                 look_up = partial(look_up_everywhere, reader) if is_scattered else reader.look_up
-                return Request(reader, reader.resolve(row), self.bound(reader, params), longs, counts, look_up)
+                return LookupRequest(reader, reader.resolve(row), self.bound(reader, params), longs, counts, look_up)
             case _:
                 raise ProblemError(unknown_path(raw_path))
 
@@ -375,7 +375,7 @@ def _reader(generation: Generation, name: str) -> StoreReader:
         for store, reason in operator.refusals
     ]
     hint = f" Not served: {'; '.join(unsupported)}." if unsupported else ""
-    raise UnknownStoreError(
+    raise NoSuchStoreError(
         f"there is no store {name!r}",
         where="path",
         fix=f"{did_you_mean(name, generation.readers)}Stores here: {known}.{hint}",

@@ -1,4 +1,4 @@
-"""Lookups and batches of a node: `Reads` parses and answers, this replies.
+"""Lookups and batches of a node: `NodeReads` parses and answers, this replies.
 
 A single lookup never yields the event loop, unless it may wait for a version; a batch yields it between slices.
 """
@@ -10,7 +10,7 @@ from time import monotonic
 from typing import cast
 
 from understudy_node.questions.lookup.hop import Hops
-from understudy_node.questions.lookup.reads import ReadLog, Reads, Request, batch_slices
+from understudy_node.questions.lookup.reads import LookupRequest, NodeReads, ReadLog, batch_slices
 from understudy_node.replica.read_views import Reading
 from understudy_node.stores.lookup import LookupAnswer
 from understudy_shared.auth.access import Access
@@ -20,7 +20,7 @@ from understudy_shared.http.edge import bug
 from understudy_shared.http.lookup_requests import longs_as_text
 from understudy_shared.http.problems import Problem, problem_of
 from understudy_shared.questions.front import LookupsFirst
-from understudy_shared.questions.lookup.batches import Batch, BatchAnswer
+from understudy_shared.questions.lookup.batches import BatchAnswer, KeyBatch
 from understudy_shared.reads.bounds import NO_BOUND, Bound, Refusal
 from understudy_shared.server.app import ProcessReport
 from understudy_shared.server.direct import Exchange
@@ -71,7 +71,7 @@ class NodeLookups(LookupsFirst):
     def __init__(
         self,
         hops: Hops,
-        reads: Reads,
+        reads: NodeReads,
         *,
         max_in_flight: int,
         access: Access | None = None,
@@ -115,7 +115,7 @@ class NodeLookups(LookupsFirst):
             self._reads.lease_used(bound.lease)
         return bound.min_position is None and bound.at_us is None
 
-    async def _answer_from(self, target: bytes, request: Request, exchange: Exchange, began_s: float) -> None:
+    async def _answer_from(self, target: bytes, request: LookupRequest, exchange: Exchange, began_s: float) -> None:
         """Answer a lookup of a version that may have to be learned, opened or waited for."""
         try:
             bound = await self._resolved(request.bound)
@@ -141,7 +141,7 @@ class NodeLookups(LookupsFirst):
         finally:
             self.in_flight -= 1
 
-    def _reply(self, request: Request, outcome: LookupAnswer | Problem, exchange: Exchange) -> None:
+    def _reply(self, request: LookupRequest, outcome: LookupAnswer | Problem, exchange: Exchange) -> None:
         if isinstance(outcome, Problem):
             partition = cast(int, outcome.extra.get("partition", request.key.partition))
             self._log.unread(request.reader.store.name, partition, outcome, exchange.trace)
@@ -171,7 +171,7 @@ class NodeLookups(LookupsFirst):
     def has_store(self, store: str) -> bool:
         return self._reads.has_store(store)
 
-    async def look_up_many(self, batch: Batch) -> bytes:
+    async def look_up_many(self, batch: KeyBatch) -> bytes:
         keys = batch.keys
         reader = self._reads.reader(batch.store)
         began_s = monotonic()

@@ -32,7 +32,7 @@ from understudy_shared.questions.scan.question import ScanQuestion
 from understudy_shared.questions.scan.requests import KeyPrefix
 from understudy_shared.questions.scan.where import OrderBytes, Term, compile_order, compile_window_range
 from understudy_shared.reads.bounds import BadBoundError, Selection
-from understudy_shared.reads.columns import Column
+from understudy_shared.reads.columns import StoreColumn
 from understudy_shared.spark.json_values import compile_segment_parser
 from understudy_shared.spark.key_codec import Row
 from understudy_shared.spark.temporal import timestamp_text, utc_text
@@ -137,7 +137,9 @@ def window_maker(
     if key.at is None:
         assert isinstance(reader, FindingReader), "as sessions are read"
         sessions = cast(Sessions, reader.finder)
-        start, end = (Column("key", (name,), (at,), sessions.start_type) for at, name in enumerate(("start", "end")))
+        start, end = (
+            StoreColumn("key", (name,), (at,), sessions.start_type) for at, name in enumerate(("start", "end"))
+        )
         terms = compile_window_range(start, end, question.low, question.high, is_overlap=is_overlap)
         stored = reader.row_prefix + codec.encode(row)
         return SessionWindows(reader, sessions, stored, terms, selection, longs_as_text)

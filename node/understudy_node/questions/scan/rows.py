@@ -27,7 +27,7 @@ from understudy_shared.questions.scan.question import ScanQuestion
 from understudy_shared.questions.scan.requests import KeyPrefix, parse_prefix, row_columns
 from understudy_shared.questions.scan.where import OrderBytes, Term, compile_order, compile_range, compile_where
 from understudy_shared.reads.bounds import EVERYTHING, BadBoundError, Selection
-from understudy_shared.reads.columns import Column, Columns, walk, walk_row
+from understudy_shared.reads.columns import Columns, StoreColumn, walk, walk_row
 from understudy_shared.spark.json_values import compile_json_parser, is_scalar
 from understudy_shared.spark.key_codec import Row, is_window
 from understudy_shared.spark.types import Field, StructType
@@ -106,8 +106,8 @@ class RowOrder(NamedTuple):
     the parser of its printed values.
     """
 
-    of_key: tuple[tuple[Column, OrderBytes], ...]
-    of_member: tuple[Column, OrderBytes, Parse] | None
+    of_key: tuple[tuple[StoreColumn, OrderBytes], ...]
+    of_member: tuple[StoreColumn, OrderBytes, Parse] | None
     is_reversed: bool
     ends_with_partition: bool = False
 
@@ -130,8 +130,8 @@ class RowOrder(NamedTuple):
 def row_order(
     name: str,
     columns: Columns,
-    key_columns: tuple[Column, ...],
-    parser: Callable[[Column], Parse],
+    key_columns: tuple[StoreColumn, ...],
+    parser: Callable[[StoreColumn], Parse],
     *,
     is_reversed: bool,
 ) -> RowOrder:
@@ -344,26 +344,28 @@ def row_maker(
     )
 
 
-def _columns(store: ServedStore) -> tuple[Columns, tuple[Column, ...]]:
+def _columns(store: ServedStore) -> tuple[Columns, tuple[StoreColumn, ...]]:
     """Return the columns that questions about a store may name, those of a value only where a key has one; and those of
     the key.
     """
     codec = store.codec
     key = [(name, each.type) for name, each in zip(codec.names, codec.key.fields, strict=True)][: row_columns(codec)]
-    keys = tuple(Column("key", (name,), (at,), each) for at, (name, each) in enumerate(key))
+    keys = tuple(StoreColumn("key", (name,), (at,), each) for at, (name, each) in enumerate(key))
     if store.kind is not StoreKind.VALUE:
         return Columns(key), keys
     value = [(name, each.type) for name, each in zip(store.value_names, store.value_schema.fields, strict=True)]
     return Columns(key, value, store.result_types), keys
 
 
-def _ranged(keys: Sequence[Column]) -> Column:
+def _ranged(keys: Sequence[StoreColumn]) -> StoreColumn:
     """Return the column of a range: the first of the key, of a window its start."""
     if not keys:
         raise BadBoundError("the key of this store has no columns", where="from", fix="Leave out from and to")
     first = keys[0]
     if is_window(first.type):
-        return Column("key", (*first.path, "start"), (*first.indexes, 0), cast(StructType, first.type).fields[0].type)
+        return StoreColumn(
+            "key", (*first.path, "start"), (*first.indexes, 0), cast(StructType, first.type).fields[0].type
+        )
     return first
 
 
@@ -376,7 +378,7 @@ def _starts(reader: StoreReader, prefix: KeyPrefix | None) -> tuple[bytes, ...] 
     return None if None in starts else tuple(sorted(cast("list[bytes]", starts)))
 
 
-def _printed_parser(column: Column) -> Parse:
+def _printed_parser(column: StoreColumn) -> Parse:
     """Return a parser of the printed values of a column."""
     if not is_scalar(column.type) and compile_order(column.type) is None:
         return lambda printed: printed  # a question can only ask whether it is null

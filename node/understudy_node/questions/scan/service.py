@@ -15,9 +15,9 @@ from typing import Final
 
 from fastapi import APIRouter, Request, Response
 
-from understudy_node.engine.view import View
+from understudy_node.engine.view import StateView
 from understudy_node.questions.lookup.hop import Call, decoded_hop, require_reader
-from understudy_node.questions.lookup.reads import Reads
+from understudy_node.questions.lookup.reads import NodeReads
 from understudy_node.questions.scan.part_makers import PartMaker, part_maker
 from understudy_node.replica.read_views import Reading
 from understudy_node.replica.task_view import TaskView
@@ -106,7 +106,7 @@ def estimate_keys(reader: StoreReader, view: TaskView) -> int:
     return _estimate_of_sample(view.stores[reader.store.store_name])
 
 
-def _estimate_of_sample(state: View) -> int:
+def _estimate_of_sample(state: StateView) -> int:
     counted = state.base.count()
     changes = sum(len(tier.changes) for tier in state.tiers)
     if not changes:
@@ -120,7 +120,7 @@ def _estimate_of_sample(state: View) -> int:
 class NodeScans(Scans):
     """The scans of the replicas of this node."""
 
-    def __init__(self, reads: Reads, long_reads: LongReads) -> None:
+    def __init__(self, reads: NodeReads, long_reads: LongReads) -> None:
         super().__init__(reads, long_reads)
         self._reads = reads
 

@@ -25,7 +25,7 @@ from understudy_node.stores.lookup import FindingReader, Hidden, Said, StoreRead
 from understudy_shared.base.words import LagInfo, StoreName
 from understudy_shared.http.problems import Problem
 from understudy_shared.questions.lookup.batches import NOT_FOUND
-from understudy_shared.questions.watch.choice import Change, FeedWatch, SharedKey, SharedPart
+from understudy_shared.questions.watch.choice import FeedWatch, MissedChange, SharedKey, SharedPart
 from understudy_shared.questions.watch.events import EndReason, KeyEvent, key_event
 from understudy_shared.questions.watch.streams import WatchEndedError, WatchStream, slices_of
 from understudy_shared.reads.bounds import Selection
@@ -204,10 +204,10 @@ def changed_event(reader: StoreReader, replica: TaskReplica, printed: bytes, mem
 
 def changes_of(
     reader: StoreReader, replica: TaskReplica, printed: Sequence[bytes], entries: Sequence[KeyChange]
-) -> list[Change]:
+) -> list[MissedChange]:
     """Return changes of keys, each with its event."""
     return [
-        Change(
+        MissedChange(
             at,
             view.version,
             kind_of(members),

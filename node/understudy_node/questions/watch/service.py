@@ -20,7 +20,7 @@ from fastapi import APIRouter, Request, Response
 from prometheus_client.core import CounterMetricFamily, Metric
 
 from understudy_node.questions.lookup.hop import MISPLACED, read_hop, require_reader
-from understudy_node.questions.lookup.reads import Reads
+from understudy_node.questions.lookup.reads import NodeReads
 from understudy_node.questions.scan.service import reading_at
 from understudy_node.questions.watch.hub import (
     KeyChange,
@@ -40,7 +40,7 @@ from understudy_shared.base.errors import MissingVersionError, UnderstudyError, 
 from understudy_shared.http.edge import Scope
 from understudy_shared.http.problems import Problem, ProblemError, ProblemType, problem_of
 from understudy_shared.questions.scan.service import Scans
-from understudy_shared.questions.watch.choice import Batch, CaughtUp, FeedWatch, SharedKey, Telling
+from understudy_shared.questions.watch.choice import CaughtUp, EventBatch, FeedWatch, SharedKey, Telling
 from understudy_shared.questions.watch.events import (
     KEEP_ALIVE,
     MEDIA_TYPE,
@@ -68,9 +68,9 @@ from understudy_shared.questions.watch.hop import (
 )
 from understudy_shared.questions.watch.service import (
     Joined,
+    ParsedWatch,
     Watcher,
     Watches,
-    WatchQuestion,
     WatchSource,
     grants_of,
 )
@@ -151,7 +151,7 @@ class Passed(NamedTuple):
     counts: list[int]
 
 
-class _Asked(NamedTuple):
+class _AskedPass(NamedTuple):
     keys: Sequence[SharedKey]
     version: int
     answer: asyncio.Future[Passed]
@@ -162,14 +162,14 @@ class CatchingUp:
 
     def __init__(self) -> None:
         self.passes = 0
-        self._asked: dict[WatchedTask, list[_Asked]] = {}
+        self._asked: dict[WatchedTask, list[_AskedPass]] = {}
         self._running: dict[WatchedTask, asyncio.Task[None]] = {}
 
     async def since(self, task: WatchedTask, keys: Sequence[SharedKey], version: int) -> Passed:
         """Return the changes of some keys after a version. Raises the problem of a version that is gone."""
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[Passed] = loop.create_future()
-        self._asked.setdefault(task, []).append(_Asked(keys, version, answer))
+        self._asked.setdefault(task, []).append(_AskedPass(keys, version, answer))
         if task not in self._running:
             self._running[task] = loop.create_task(self._run(task), name="read what watchers missed")
         return await answer
@@ -199,7 +199,7 @@ class CatchingUp:
         finally:
             del self._running[task]
 
-    async def _answered(self, task: WatchedTask, asked: Sequence[_Asked]) -> None:
+    async def _answered(self, task: WatchedTask, asked: Sequence[_AskedPass]) -> None:
         """Read once for all waiting watchers, up to the version that the keys were compared with last."""
         last = task.version
         counts = [[key.changes for key in each.keys] for each in asked]
@@ -222,16 +222,16 @@ class CatchingUp:
                 passed = Passed(of.get(id(each), []), max(reached, each.version), last, count)
                 each.answer.set_result(passed)
 
-    def _refuse(self, asked: Sequence[_Asked], error: Exception) -> None:
+    def _refuse(self, asked: Sequence[_AskedPass], error: Exception) -> None:
         for each in asked:
             if not each.answer.done():
                 each.answer.set_exception(error)
 
 
-_Owner = tuple[_Asked, int]
+_Owner = tuple[_AskedPass, int]
 
 
-def _wanted_by(asked: Sequence[_Asked]) -> dict[tuple[NodeKey, int], list[_Owner]]:
+def _wanted_by(asked: Sequence[_AskedPass]) -> dict[tuple[NodeKey, int], list[_Owner]]:
     """Return each requested key and version once, with its requests and the index of the key in each of them."""
     wanted: dict[tuple[NodeKey, int], list[_Owner]] = {}
     for each in asked:
@@ -294,7 +294,7 @@ class NodeSource(WatchSource):
     def json_name(self) -> bytes:
         return self._reader.json_name
 
-    async def join(self, asked: WatchQuestion, stream: WatchStream, joined: list[Joined]) -> bool:
+    async def join(self, asked: ParsedWatch, stream: WatchStream, joined: list[Joined]) -> bool:
         is_reset = asked.after is not None and not await self._is_own(asked, asked.after)
         for partition, indexes in asked.by_partition().items():
             reading = await reading_at(self._reader, partition, NO_BOUND)
@@ -314,7 +314,7 @@ class NodeSource(WatchSource):
                 await self._shared.compared(each.part, asked.after.version)
         return is_reset
 
-    async def _is_own(self, asked: WatchQuestion, after: Position) -> bool:
+    async def _is_own(self, asked: ParsedWatch, after: Position) -> bool:
         """Whether a position is of this history. Waits for its version. Raises the problem if it does not come."""
         if after.lineage != self._reader.lineage:
             return False
@@ -344,12 +344,12 @@ KEYS_S: Final = 10.0
 NO_FEED: Final = Problem(ProblemType.BAD_REQUEST, "this node has no such feed", "name", "Open it again")
 
 
-class WatchFeeds:
+class RouterFeeds:
     """The feeds of a node, by the names that routers give them."""
 
     def __init__(self, shared: WatcherParts) -> None:
         self.shared = shared
-        self.feeds: dict[str, Feed] = {}
+        self.feeds: dict[str, RouterFeed] = {}
 
     async def begin(self, reader: StoreReader, hop: FeedHop, grants: Callable[[], EndReason | None]) -> Begun:
         """Begin a feed. Raises the problem of one that cannot begin."""
@@ -357,7 +357,7 @@ class WatchFeeds:
             raise ProblemError(Problem(ProblemType.BAD_REQUEST, "there is a feed of this name", "name", "Take another"))
         streams = self.shared.streams
         stream = streams.enter(0, grants)
-        return await begun(streams, stream, lambda: Feed(self, reader, hop, stream).events())
+        return await begun(streams, stream, lambda: RouterFeed(self, reader, hop, stream).events())
 
     async def change(self, hop: FeedKeysHop) -> None:
         """Add keys to a feed, and drop others. Raises the problem of keys that it cannot have."""
@@ -386,10 +386,10 @@ class WatchFeeds:
         return b"".join([*texts, version_event(reached, position.encode())])
 
 
-class Feed:
+class RouterFeed:
     """One feed of a router."""
 
-    def __init__(self, feeds: WatchFeeds, reader: StoreReader, hop: FeedHop, stream: WatchStream) -> None:
+    def __init__(self, feeds: RouterFeeds, reader: StoreReader, hop: FeedHop, stream: WatchStream) -> None:
         self._feeds, self._shared, self._reader, self._hop, self._stream = feeds, feeds.shared, reader, hop, stream
         self._opened: tuple[WatchedTask, FeedWatch] | None = None
         self._going_on = 0
@@ -510,7 +510,7 @@ class Feed:
                 texts.append(ended)
         return b"".join(texts) or KEEP_ALIVE
 
-    def _encoded(self, task: WatchedTask, watch: FeedWatch, batch: Batch) -> bytes:
+    def _encoded(self, task: WatchedTask, watch: FeedWatch, batch: EventBatch) -> bytes:
         texts = [self._encoded_telling(task, watch, each) for each in batch.tellings]
         if batch.position is None:
             return b"".join(with_id(text, None) for text in texts)
@@ -563,13 +563,13 @@ class NodeWatchStreams(WatchStreams):
 class NodeWatches(Watches):
     """The watches of the keys of this node's replicas."""
 
-    def __init__(self, reads: Reads, streams: NodeWatchStreams, hub: WatchHub, scans: Scans) -> None:
+    def __init__(self, reads: NodeReads, streams: NodeWatchStreams, hub: WatchHub, scans: Scans) -> None:
         super().__init__(streams, scans)
         self._reads = reads
         self._shared = WatcherParts(hub, streams, streams.catching_up, reads.learn)
-        self.feeds = WatchFeeds(self._shared)
+        self.feeds = RouterFeeds(self._shared)
 
-    def events(self, name: str, asked: WatchQuestion, stream: WatchStream) -> Events:
+    def events(self, name: str, asked: ParsedWatch, stream: WatchStream) -> Events:
         source = NodeSource(self._shared, self._reads.reader(name))
         return Watcher(source, self.streams, asked, stream).events()
 

@@ -54,7 +54,7 @@ from understudy_shared.server.direct import Exchange, ReaderLeftError
 from understudy_shared.telemetry.spans import Attributes, Kind, RecordedTrace, Span, Trace, ids_of
 
 
-class Attempt:
+class NodeAttempt:
     """Keys sent to one candidate. `indexes` are their places in the read, `partitions` the partitions they are in."""
 
     __slots__ = ("candidate", "client", "indexes", "partitions", "request")
@@ -72,17 +72,17 @@ class Arrivals:
 
     def __init__(self, reader: Exchange | None) -> None:
         self._reader = reader
-        self._replies: list[tuple[Attempt, Reply]] = []
+        self._replies: list[tuple[NodeAttempt, Reply]] = []
         self._wake: asyncio.Future[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._is_time = self._is_left = self._is_watched = False
 
-    def add(self, attempt: Attempt, reply: Reply) -> None:
+    def add(self, attempt: NodeAttempt, reply: Reply) -> None:
         """Take in a reply, and wake the read."""
         self._replies.append((attempt, reply))
         self._wake_up()
 
-    async def wait(self) -> tuple[list[tuple[Attempt, Reply]], bool]:
+    async def wait(self) -> tuple[list[tuple[NodeAttempt, Reply]], bool]:
         """Wait for replies or the timer. Return the replies, and whether the timer fired."""
         while not (self._replies or self._is_time or self._is_left):
             self._wake = asyncio.get_running_loop().create_future()
@@ -281,7 +281,7 @@ class Read:
         """The partitions that are planned again in a moment."""
         self._moves: dict[tuple[str, str, int], tuple[Candidate, dict[int, None]]] = {}
         """The next attempts by node id, host and port: the candidate, and its partitions, each once."""
-        self._attempts: set[Attempt] = set()
+        self._attempts: set[NodeAttempt] = set()
         self._arrivals = Arrivals(reader)
 
     def go_on(self, choice: Choice, client: NodeClient, request: NodeRequest, reply: Reply) -> None:
@@ -426,14 +426,16 @@ class Read:
         request.on_reply = partial(self._arrivals.add, attempt)
         client.submit(request)
 
-    def _begin(self, candidate: Candidate, client: NodeClient, request: NodeRequest, indexes: Sequence[int]) -> Attempt:
-        attempt = Attempt(candidate, client, request, indexes)
+    def _begin(
+        self, candidate: Candidate, client: NodeClient, request: NodeRequest, indexes: Sequence[int]
+    ) -> NodeAttempt:
+        attempt = NodeAttempt(candidate, client, request, indexes)
         for partition in attempt.partitions:
             self._plans[partition].begin(attempt, candidate)
         self._attempts.add(attempt)
         return attempt
 
-    def _on_reply(self, attempt: Attempt, reply: Reply) -> None:
+    def _on_reply(self, attempt: NodeAttempt, reply: Reply) -> None:
         """Handle a reply: keep answers, and try another candidate for the rest."""
         if isinstance(reply, Delay):
             self._arrivals.watch()
@@ -455,7 +457,7 @@ class Read:
             else:
                 self._end_well(attempt, partition)
 
-    def _keep(self, attempt: Attempt, reply: Outcomes) -> Mapping[int, Rejection]:
+    def _keep(self, attempt: NodeAttempt, reply: Outcomes) -> Mapping[int, Rejection]:
         """Store answers and readers' mistakes; return why the other keys have no answer, by partition."""
         failed: dict[int, Rejection] = {}
         if type(reply) is HopOutcomes and PROBLEM not in reply.kinds:  # the usual case: no problem among the answers
@@ -481,13 +483,13 @@ class Read:
         context.rejected(rejection.reason)
         context.log.rejected(self._ids(partition), candidate, rejection, context.clock.monotonic_ms())
 
-    def _is_too_large_together(self, attempt: Attempt, reply: Outcomes) -> bool:
+    def _is_too_large_together(self, attempt: NodeAttempt, reply: Outcomes) -> bool:
         """Whether the reply was too large but smaller parts may fit."""
         if not isinstance(reply, HopFailure) or reply.reason != WireError.TOO_LARGE or len(attempt.indexes) == 1:
             return False
         return self._context.clock.monotonic_ms() < self.deadline_ms
 
-    def _halve(self, attempt: Attempt) -> None:
+    def _halve(self, attempt: NodeAttempt) -> None:
         """Send each half of the keys to the same candidate again."""
         for partition in attempt.partitions:
             self._plans[partition].ended(attempt)
@@ -495,7 +497,7 @@ class Read:
         for half in (attempt.indexes[:middle], attempt.indexes[middle:]):
             self._send_to(attempt.candidate, half, alone=True)
 
-    def _end_well(self, attempt: Attempt, partition: int) -> None:
+    def _end_well(self, attempt: NodeAttempt, partition: int) -> None:
         """Note that an attempt needs no other one for its keys of a partition."""
         plan = self._plans[partition]
         plan.ended(attempt)

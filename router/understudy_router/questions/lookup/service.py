@@ -1,4 +1,4 @@
-"""Lookups and batches of a router: `Reads` parses, `Forwarder` asks the nodes, this replies.
+"""Lookups and batches of a router: `RouterReads` parses, `Forwarder` asks the nodes, this replies.
 
 Targets repeat, so parsed ones are cached, with the beginning of every answer to them, but never an answer. `Read`
 notices a reader that leaves during a long wait; it is counted here as cancelled.
@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import orjson
 
-from understudy_router.cluster.catalogue import StoreRoute, Stores
+from understudy_router.cluster.catalogue import CatalogueStores, StoreRoute
 from understudy_router.forwarding.answer_ages import ServedReads
 from understudy_router.forwarding.fallback import Result, Results
 from understudy_router.questions.lookup.forward import Done, Forwarder, KeyLookup
@@ -36,7 +36,7 @@ from understudy_shared.http.lookup_requests import (
 from understudy_shared.http.problems import Problem, ProblemError, problem_of
 from understudy_shared.http.target import split_path
 from understudy_shared.questions.front import LookupsFirst
-from understudy_shared.questions.lookup.batches import Batch, BatchAnswer, BatchKeys, problem_result, resolve_keys
+from understudy_shared.questions.lookup.batches import BatchAnswer, BatchKeys, KeyBatch, problem_result, resolve_keys
 from understudy_shared.questions.lookup.hop import FOUND, HopKey, HopKeys, HopOutcome
 from understudy_shared.reads.bound_parsing import StoreBounds
 from understudy_shared.reads.bounds import NO_BOUND, Bound
@@ -52,7 +52,7 @@ MAX_BOUNDS = 1024
 """Number of cached bounds: equal ones are one object, and travel as one group of a hop."""
 
 
-class Request(NamedTuple):
+class ForwardedLookup(NamedTuple):
     """A request for one key: `head` begins its answer; `counts` are its store's."""
 
     lookup: KeyLookup
@@ -67,14 +67,14 @@ class Request(NamedTuple):
         return found
 
 
-class Reads:
+class RouterReads:
     """The parser, by the stores that are known at that moment; `stores` raises a problem while no stores are known.
     `requests` counts the requests.
     """
 
     def __init__(
         self,
-        stores: Callable[[], Stores],
+        stores: Callable[[], CatalogueStores],
         store_bounds: StoreBounds,
         served: ServedReads,
         *,
@@ -85,11 +85,11 @@ class Reads:
         self.store_bounds = store_bounds
         self.max_key_bytes = max_key_bytes
         self.stores = stores
-        self._parsed_by: Stores | None = None
-        self._targets: ParsedCache[Request] = ParsedCache(max_key_bytes=MAX_TARGET_BYTES)
+        self._parsed_by: CatalogueStores | None = None
+        self._targets: ParsedCache[ForwardedLookup] = ParsedCache(max_key_bytes=MAX_TARGET_BYTES)
         self._bounds: dict[Bound, Bound] = {}
 
-    def parse(self, target: bytes) -> Request:
+    def parse(self, target: bytes) -> ForwardedLookup:
         """Parse a GET of `/v1/stores/{store}/keys/...` or `/v1/stores/{store}/lookup?key=...`.
 
         Raises the problem of a request for something that does not exist.
@@ -128,7 +128,7 @@ class Reads:
     def bound_of(self, store: str, params: ReadParams) -> Bound:
         return self.bound(self.route(store), params)
 
-    def _parse(self, stores: Stores, target: bytes) -> Request:
+    def _parse(self, stores: CatalogueStores, target: bytes) -> ForwardedLookup:
         raw_path, _, query = target.partition(b"?")
         match split_path(raw_path):
             case ["v1", "stores", name, *form] if form and form[0] in {"keys", "lookup"}:
@@ -138,7 +138,7 @@ class Reads:
                 key, head = keyed(route, row, self.max_key_bytes)
                 bound, counts = self.bound(route, params), self.requests.of("lookup", route.name)
                 lookup = KeyLookup(route, bound, (key,), self.served.of(route.name))
-                return Request(lookup, head, longs, counts)
+                return ForwardedLookup(lookup, head, longs, counts)
             case _:
                 raise ProblemError(unknown_path(raw_path))
 
@@ -165,7 +165,7 @@ class RouterLookups(LookupsFirst):
     def __init__(
         self,
         app: App,
-        reads: Reads,
+        reads: RouterReads,
         forwarder: Forwarder,
         moments: Moments,
         *,
@@ -219,7 +219,7 @@ class RouterLookups(LookupsFirst):
         except Exception as error:
             done(bug(error), 0.0)
 
-    def _done(self, request: Request, exchange: Exchange, result: Result | None, took_ms: float) -> None:
+    def _done(self, request: ForwardedLookup, exchange: Exchange, result: Result | None, took_ms: float) -> None:
         self.in_flight -= 1
         counts = request.counts
         counts.duration_ms.observe(took_ms)
@@ -245,7 +245,7 @@ class RouterLookups(LookupsFirst):
     def has_store(self, store: str) -> bool:
         return self._reads.has_store(store)
 
-    async def look_up_many(self, batch: Batch) -> bytes:
+    async def look_up_many(self, batch: KeyBatch) -> bytes:
         route = self._reads.route(batch.store)
         resolved = await resolved_keys(route, batch.keys, self._reads.max_key_bytes, batch.scope)
         bound = await self._moments.resolved(self._reads.bound(route, batch.params))
@@ -254,7 +254,7 @@ class RouterLookups(LookupsFirst):
         return batch_body(BatchAnswer(route.json_name, is_compact=batch.is_compact), resolved.printed, results)
 
 
-def _tell_traced(request: Request, result: Result | None, took_ms: float, trace: Trace) -> None:
+def _tell_traced(request: ForwardedLookup, result: Result | None, took_ms: float, trace: Trace) -> None:
     """Record the outcome of a traced lookup: in its span, and in the log at DEBUG."""
     if result is None:
         outcome = "cancelled"

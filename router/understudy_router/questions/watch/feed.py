@@ -54,7 +54,7 @@ MAX_EVENT_BYTES: Final = 64 * 1024 * 1024
 """Limit on one event: it holds a value, which may be as long as any."""
 
 
-class NodeEvents:
+class NodeWatch:
     """A watch that a node has begun. `next` returns its events."""
 
     def __init__(self, connection: WireConnection) -> None:
@@ -328,7 +328,7 @@ class WatchFeed:
             return rejection_by_error(error)
         if not isinstance(begun, WireConnection):
             return rejection_by_problem(begun[1])
-        events = NodeEvents(begun)
+        events = NodeWatch(begun)
         keeping = asyncio.get_running_loop().create_task(
             self._keep_keys(candidate, name, known), name="keep the keys of a feed"
         )
@@ -350,7 +350,7 @@ class WatchFeed:
         return None
 
     async def _events_of(
-        self, events: NodeEvents, candidate: Candidate, route: StoreRoute
+        self, events: NodeWatch, candidate: Candidate, route: StoreRoute
     ) -> AsyncGenerator[HopEvent, None]:
         """Yield a node's events until it ends. Raises OSError for a broken connection, ValueError for bad events."""
         looked_s = heard_s = turn_s = monotonic()

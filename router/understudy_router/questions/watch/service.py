@@ -14,17 +14,17 @@ import orjson
 
 from understudy_router.cluster.catalogue import StoreRoute
 from understudy_router.forwarding.context import ReadContext
-from understudy_router.questions.lookup.service import Reads
+from understudy_router.questions.lookup.service import RouterReads
 from understudy_router.questions.scan_forwarder import ScanForwarder
 from understudy_router.questions.watch.feed import WatchFeed
 from understudy_shared.base.errors import UnderstudyError
 from understudy_shared.cluster.node_calls import NodeCalls
 from understudy_shared.http.problems import ProblemError
 from understudy_shared.questions.scan.service import Scans
-from understudy_shared.questions.watch.choice import CaughtUp, Change, SharedPart
+from understudy_shared.questions.watch.choice import CaughtUp, MissedChange, SharedPart
 from understudy_shared.questions.watch.events import KeyEvent, read_event
 from understudy_shared.questions.watch.hop import FeedKey, MissedHop, WatchKey
-from understudy_shared.questions.watch.service import Joined, Watcher, Watches, WatchQuestion, WatchSource
+from understudy_shared.questions.watch.service import Joined, ParsedWatch, Watcher, Watches, WatchSource
 from understudy_shared.questions.watch.streams import Events, WatchStream, WatchStreams
 from understudy_shared.reads.bounds import MAX_BATCH_KEYS, Refusal, Selection
 from understudy_shared.reads.hop_fields import BadHopError
@@ -114,7 +114,7 @@ class FeedSource(WatchSource):
     def json_name(self) -> bytes:
         return orjson.dumps(self._route().name)
 
-    async def join(self, asked: WatchQuestion, stream: WatchStream, joined: list[Joined]) -> bool:
+    async def join(self, asked: ParsedWatch, stream: WatchStream, joined: list[Joined]) -> bool:
         for partition, indexes in asked.by_partition().items():
             feed = self._feeds.feed(self._route, partition, asked.selection)
             self._of[feed.heard] = feed
@@ -154,7 +154,7 @@ class FeedSource(WatchSource):
         self._of[joined.part].leave(_own(joined), stream)
 
 
-class _Asked(NamedTuple):
+class _AskedFeed(NamedTuple):
     keys: Sequence[FeedKey]
     answer: asyncio.Future[CaughtUp]
 
@@ -164,7 +164,7 @@ class MissedChanges:
 
     def __init__(self, forwarder: ScanForwarder) -> None:
         self._forwarder = forwarder
-        self._asked: dict[tuple[WatchFeed, Position], list[_Asked]] = {}
+        self._asked: dict[tuple[WatchFeed, Position], list[_AskedFeed]] = {}
         self._running: dict[tuple[WatchFeed, Position], asyncio.Task[None]] = {}
 
     def close(self) -> Sequence[asyncio.Task[None]]:
@@ -179,14 +179,14 @@ class MissedChanges:
         """Return the changes of some keys after a position. Raises the problem of a position that is gone."""
         loop, place = asyncio.get_running_loop(), (feed, after)
         answer: asyncio.Future[CaughtUp] = loop.create_future()
-        self._asked.setdefault(place, []).append(_Asked(keys, answer))
+        self._asked.setdefault(place, []).append(_AskedFeed(keys, answer))
         if place not in self._running:
             self._running[place] = loop.create_task(self._run(feed, route, after), name="ask what watchers missed")
         return await answer
 
     async def _run(self, feed: WatchFeed, route: Callable[[], StoreRoute], after: Position) -> None:
         place = (feed, after)
-        asked: list[_Asked] = []
+        asked: list[_AskedFeed] = []
         try:
             while asked := self._asked.pop(place, []):
                 while asked:
@@ -198,11 +198,11 @@ class MissedChanges:
             del self._running[place]
 
     async def _answered(
-        self, feed: WatchFeed, route: Callable[[], StoreRoute], after: Position, asked: Sequence[_Asked]
-    ) -> list[_Asked]:
+        self, feed: WatchFeed, route: Callable[[], StoreRoute], after: Position, asked: Sequence[_AskedFeed]
+    ) -> list[_AskedFeed]:
         """Answer the watchers whose keys fit into a call, also when their store is gone. Return the others."""
         at: dict[FeedKey, int] = {}
-        mine: list[_Asked] = []
+        mine: list[_AskedFeed] = []
         for each in asked:
             if mine and len(at) + len(each.keys) > MAX_BATCH_KEYS:
                 break
@@ -230,9 +230,9 @@ class MissedChanges:
         return list(asked[len(mine) :])
 
 
-def _read(reply: bytes) -> tuple[dict[int, list[Change]], int]:
+def _read(reply: bytes) -> tuple[dict[int, list[MissedChange]], int]:
     """Read the changes of each key, and the version that the reply is complete to. Raises BadHopError."""
-    found: dict[int, list[Change]] = {}
+    found: dict[int, list[MissedChange]] = {}
     reached = -1
     try:
         for block in reply.split(b"\n\n"):
@@ -240,7 +240,7 @@ def _read(reply: bytes) -> tuple[dict[int, list[Change]], int]:
             if event is None:
                 continue
             if event.at >= 0 and event.position is not None:
-                change = Change(event.at, event.version, KeyEvent(event.kind), event.text, event.position)
+                change = MissedChange(event.at, event.version, KeyEvent(event.kind), event.text, event.position)
                 found.setdefault(event.at, []).append(change)
             else:
                 reached = int(orjson.loads(event.text.partition(b"data: ")[2])["version"])
@@ -251,7 +251,7 @@ def _read(reply: bytes) -> tuple[dict[int, list[Change]], int]:
     return found, reached
 
 
-def _refuse(asked: Sequence[_Asked], error: Exception) -> None:
+def _refuse(asked: Sequence[_AskedFeed], error: Exception) -> None:
     for each in asked:
         if not each.answer.done():
             each.answer.set_exception(error)
@@ -264,10 +264,10 @@ def _own(joined: Joined) -> Sequence[FeedKey]:
 class RouterWatches(Watches):
     """The watches of the keys of the application, by asking its nodes."""
 
-    def __init__(self, reads: Reads, streams: WatchStreams, scans: Scans, forwarder: ScanForwarder) -> None:
+    def __init__(self, reads: RouterReads, streams: WatchStreams, scans: Scans, forwarder: ScanForwarder) -> None:
         super().__init__(streams, scans)
         self._reads = reads
         self.feeds = WatchFeeds(forwarder.context, forwarder.nodes)
 
-    def events(self, name: str, asked: WatchQuestion, stream: WatchStream) -> Events:
+    def events(self, name: str, asked: ParsedWatch, stream: WatchStream) -> Events:
         return Watcher(FeedSource(self.feeds, lambda: self._reads.route(name)), self.streams, asked, stream).events()

@@ -41,7 +41,7 @@ from understudy_shared.reads.bound_parsing import parse_moment
 from understudy_shared.reads.bounds import NO_BOUND, BadBoundError, Refusal
 from understudy_shared.reads.export_format import MEDIA_TYPES, ExportFormat, ndjson_line
 from understudy_shared.reads.hop_fields import BadHopError, cut, object_of, optional_whole, whole
-from understudy_shared.reads.tokens import LineageChangedError, Position
+from understudy_shared.reads.tokens import OtherLineageError, Position
 from understudy_shared.server.app import is_head
 from understudy_shared.spark.temporal import utc_text
 
@@ -266,7 +266,7 @@ class MergedChanges:
                     if piece.committed_at_us is not None:
                         committed_at_us.add(piece.committed_at_us)
                     if len(committed_at_us) > 1:
-                        raise LineageChangedError(f"version {version} was committed anew while its changes were read")
+                        raise OtherLineageError(f"version {version} was committed anew while its changes were read")
                     yield piece
 
     def _begin_from(self, at: int) -> None:
@@ -293,7 +293,7 @@ class ChangesTurn:
     last: int
 
 
-class Changes(ABC):
+class ChangesService(ABC):
     """Answers to requests for changes. `scans` has the stores, versions and limits."""
 
     def __init__(self, scans: Scans) -> None:
@@ -336,7 +336,7 @@ class ChangesResponse(BulkResponse):
     noun = "a stream of changes"
     action = "changes-cut"
 
-    def __init__(self, changes: Changes, store: str, given: Mapping[str, str]) -> None:
+    def __init__(self, changes: ChangesService, store: str, given: Mapping[str, str]) -> None:
         super().__init__()
         self._changes, self._store, self._given = changes, store, given
         self._found = 0
@@ -389,7 +389,7 @@ class ChangesResponse(BulkResponse):
         yield ndjson_line("end", {"changes": self._found, **range_, "partitions": count})
 
 
-def changes_routes(changes: Changes) -> APIRouter:
+def changes_routes(changes: ChangesService) -> APIRouter:
     """Make `/v1/stores/{store}/changes`."""
     routes = APIRouter()
 

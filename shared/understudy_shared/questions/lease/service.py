@@ -102,7 +102,7 @@ LOOK_AGAIN_S: Final = 0.02
 MAX_BODY_BYTES: Final = 64 * 1024
 
 
-class Chosen(NamedTuple):
+class ChosenVersion(NamedTuple):
     """The version of a lease. `newest` is the newest version that any task serves; if `position` is older, `behind` is
     the task that lags most.
     """
@@ -132,7 +132,7 @@ class Snapshots(ABC):
         """
 
     @abstractmethod
-    async def newest(self, stores: Sequence[str], bound: Bound) -> Chosen:
+    async def newest(self, stores: Sequence[str], bound: Bound) -> ChosenVersion:
         """Return the newest version that all tasks of some stores serve, after a wait for tasks that lag. Raises a
         problem if a task cannot be read, or lags behind the bound.
         """
@@ -189,12 +189,12 @@ class Snapshots(ABC):
             chosen = await self.newest(stores, bound)
         else:
             position = await self.position(stores[0], bound)
-            chosen = Chosen(position, position.version)
+            chosen = ChosenVersion(position, position.version)
         lease = new_lease(chosen.position, ttl_s)
         await self.hold(lease, stores)
         return self._answer(lease, chosen, stores)
 
-    def _answer(self, lease: SnapshotLease, chosen: Chosen, stores: Sequence[str]) -> dict[str, object]:
+    def _answer(self, lease: SnapshotLease, chosen: ChosenVersion, stores: Sequence[str]) -> dict[str, object]:
         at, behind = lease.position, chosen.behind
         held_back_by = None if behind is None else {name: getattr(behind, name) for name in ReplicaVersion._fields[:3]}
         return {
@@ -236,7 +236,7 @@ async def choose(
     lineage: Lineage,
     bound: Bound,
     look: Callable[[], Awaitable[Sequence[ReplicaVersion]]],
-) -> Chosen:
+) -> ChosenVersion:
     """Poll `look`, and return the newest version that all tasks serve. Wait for tasks that lag, until all serve the
     newest version of the first poll, or at least the bound's position if that is newer, but no longer than the bound
     allows. Raises a problem if a task is still behind the bound's position.
@@ -256,7 +256,7 @@ async def choose(
     if last.version < at_least:
         raise _behind(last, at_least)
     position = Position(application_id, lineage, last.version, last.committed_at_us)
-    return Chosen(position, newest.version, last if last.version < target else None)
+    return ChosenVersion(position, newest.version, last if last.version < target else None)
 
 
 def _behind(last: ReplicaVersion, least: int) -> ProblemError:

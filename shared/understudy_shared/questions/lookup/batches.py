@@ -43,7 +43,7 @@ from understudy_shared.spark.key_codec import KeyCodec
 _FORM = 'Send {"keys": [["a", 1], {"column": "b"}], "bounds": {"max_lag": 5}}; bounds may be left out'
 
 
-class Batch(NamedTuple):
+class KeyBatch(NamedTuple):
     """A batch of keys of one store. Its client may read the keys in `scope`, and gets the answer through `exchange`."""
 
     store: str

@@ -55,7 +55,7 @@ class HopOutcome(NamedTuple):
 Item = TypeVar("Item", HopKey, HopOutcome)
 
 
-class _Columns(Sequence[Item]):
+class _ItemColumns(Sequence[Item]):
     """A sequence of items that is stored as columns."""
 
     __slots__ = ()
@@ -69,7 +69,7 @@ class _Columns(Sequence[Item]):
         return f"{type(self).__name__}({list(self)!r:.200})"
 
 
-class HopKeys(_Columns[HopKey]):
+class HopKeys(_ItemColumns[HopKey]):
     """Keys as columns: the partition and the row of each."""
 
     __slots__ = ("partitions", "rows")
@@ -104,7 +104,7 @@ class HopKeys(_Columns[HopKey]):
         return keys if type(keys) is HopKeys else HopKeys([key[0] for key in keys], [key[1] for key in keys])
 
 
-class HopOutcomes(_Columns[HopOutcome]):
+class HopOutcomes(_ItemColumns[HopOutcome]):
     """Outcomes as columns: the kind, the body and the tail of each."""
 
     __slots__ = ("bodies", "kinds", "tails")

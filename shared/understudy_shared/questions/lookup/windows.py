@@ -12,7 +12,7 @@ from typing import Final, Literal, NamedTuple, cast
 from understudy_shared.base.texts import clipped
 from understudy_shared.base.words import StoreKind
 from understudy_shared.reads.bounds import BadBoundError
-from understudy_shared.reads.columns import Column
+from understudy_shared.reads.columns import StoreColumn
 from understudy_shared.spark.key_codec import KeyCodec, Row, is_window
 from understudy_shared.spark.types import StructType
 
@@ -71,8 +71,8 @@ def require_by(value: object) -> By:
     raise BadBoundError(f"by={clipped(value)} is not a choice", where="by", fix=f"Send one of: {', '.join(BYS)}")
 
 
-def window_columns(codec: KeyCodec, at: int) -> tuple[Column, Column]:
+def window_columns(codec: KeyCodec, at: int) -> tuple[StoreColumn, StoreColumn]:
     """Return the columns of start and end of a window in a key."""
     name, fields = codec.names[at], cast(StructType, codec.key.fields[at].type).fields
-    start, end = (Column("key", (name, each.name), (at, index), each.type) for index, each in enumerate(fields))
+    start, end = (StoreColumn("key", (name, each.name), (at, index), each.type) for index, each in enumerate(fields))
     return start, end

@@ -19,7 +19,7 @@ from understudy_shared.base.plausible import CEILING
 from understudy_shared.base.texts import clipped
 from understudy_shared.questions.lookup.windows import WindowsOf
 from understudy_shared.questions.scan.where import RawTerm
-from understudy_shared.reads.tokens import BadCursorError, LineageChangedError, decode_token, encode_token
+from understudy_shared.reads.tokens import BadCursorError, OtherLineageError, decode_token, encode_token
 
 PREFIX: Final = "sc1."
 
@@ -77,7 +77,7 @@ class ScanCursor:
         if self.store != store:
             raise _other(f"the cursor is of the store {clipped(self.store)}, not of {store!r}")
         if self.lineage != lineage:
-            raise LineageChangedError(
+            raise OtherLineageError(
                 f"the cursor is of lineage {clipped(self.lineage)}, and this store is of {lineage}",
                 where="cursor",
                 fix="Begin without a cursor: the checkpoint was re-created",

@@ -329,7 +329,7 @@ async def _watched(request: Request, answer: Callable[[Asker], Awaitable[bytes]]
     return Response(body, media_type="application/json")
 
 
-class Pages:
+class DirectPages:
     """Answers to pages without ASGI, as for lookups, because the framework costs more than a short page.
 
     Pages are answered here only if the service asks for no credential. Otherwise the ASGI way decides what the

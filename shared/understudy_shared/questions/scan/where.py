@@ -17,7 +17,7 @@ import orjson
 from understudy_shared.base.errors import BadKeyError
 from understudy_shared.base.texts import clipped
 from understudy_shared.reads.bounds import BadBoundError
-from understudy_shared.reads.columns import Column, Columns
+from understudy_shared.reads.columns import Columns, StoreColumn
 from understudy_shared.spark.json_values import compile_json_parser, compile_segment_parser, example_of, is_scalar
 from understudy_shared.spark.types import (
     BINARY_COLLATION,
@@ -78,7 +78,7 @@ class RawTerm(NamedTuple):
 class Term(NamedTuple):
     """A comparison of a column. `matches` takes its decoded value."""
 
-    column: Column
+    column: StoreColumn
     matches: Matches
 
 
@@ -118,7 +118,7 @@ def compile_where(terms: Sequence[RawTerm], columns: Columns) -> tuple[Term, ...
     return tuple(_term(each, columns.find(each.column, WHERE)) for each in terms)
 
 
-def compile_range(column: Column, low: str | None, high: str | None) -> tuple[Term, ...]:
+def compile_range(column: StoreColumn, low: str | None, high: str | None) -> tuple[Term, ...]:
     """Compile the range of a column from `low` to before `high`; None: without that bound. A bound is a text, as in a
     path. Raises BadBoundError.
     """
@@ -143,7 +143,7 @@ def compile_range(column: Column, low: str | None, high: str | None) -> tuple[Te
 
 
 def compile_window_range(
-    start: Column, end: Column, low: str | None, high: str | None, *, is_overlap: bool
+    start: StoreColumn, end: StoreColumn, low: str | None, high: str | None, *, is_overlap: bool
 ) -> tuple[Term, ...]:
     """Compile a range of windows, each from `start` to before `end`: the range of their starts, or with `is_overlap`
     all windows that overlap the range. Raises BadBoundError.
@@ -155,7 +155,7 @@ def compile_window_range(
     return before if low is None else (*before, _term(RawTerm(".".join(end.path), ">", low), end))
 
 
-def _parsed_bound(column: Column, name: str, bound: str) -> object:
+def _parsed_bound(column: StoreColumn, name: str, bound: str) -> object:
     if not bound and isinstance(column.type, StringType):
         return bound  # a path has no empty segment, but the empty text is a key
     try:
@@ -164,7 +164,7 @@ def _parsed_bound(column: Column, name: str, bound: str) -> object:
         raise BadBoundError(error.what, where=f"{name}, {error.where}", fix=error.fix) from None
 
 
-def _term(term: RawTerm, column: Column) -> Term:
+def _term(term: RawTerm, column: StoreColumn) -> Term:
     if term.op in _NULLS:
         return Term(column, _NULLS[term.op])
     order = order_of(column.type)
@@ -180,7 +180,7 @@ def _term(term: RawTerm, column: Column) -> Term:
     return Term(column, lambda value: value is not None and compare(order(value), literal))
 
 
-def _parsed(column: Column, term: RawTerm, literal: object) -> object:
+def _parsed(column: StoreColumn, term: RawTerm, literal: object) -> object:
     """Parse a value like that of a key."""
     if literal is None:
         raise _unfit(column, term, "null is not compared: send is_null or not_null")
@@ -191,7 +191,7 @@ def _parsed(column: Column, term: RawTerm, literal: object) -> object:
         raise BadBoundError(error.what, where=f"{WHERE}, {error.where}", fix=error.fix) from None
 
 
-def _unfit(column: Column, term: RawTerm, why: str) -> BadBoundError:
+def _unfit(column: StoreColumn, term: RawTerm, why: str) -> BadBoundError:
     example = example_of(column.type)
     fitting = [term.column, term.op, [example] if term.op == "in" else example]
     fix = f"Send for example {orjson.dumps(fitting).decode()}"

@@ -79,7 +79,7 @@ class Telling(NamedTuple):
     tells_value: bool
 
 
-class Batch(NamedTuple):
+class EventBatch(NamedTuple):
     """The events to send next. `position` is the token of the version that is complete once they are sent; None while
     more is left to send, or if that position was sent before.
     """
@@ -88,7 +88,7 @@ class Batch(NamedTuple):
     position: str | None
 
 
-class Watch:
+class KeyWatcher:
     """One watcher of `keys`, each with its partition. It starts after version `after`, or from the current values."""
 
     __slots__ = ("_changes", "_keys", "_parts", "_position_version", "_versions")
@@ -107,7 +107,7 @@ class Watch:
         """Record that all changes of a key up to a version were sent. `changes` was its count at that version."""
         self._versions[index], self._changes[index] = version, changes
 
-    def take(self, max_bytes: int, *, wants_position: bool) -> Batch:
+    def take(self, max_bytes: int, *, wants_position: bool) -> EventBatch:
         """Return what to send now, the oldest changes first: up to `max_bytes` of values, but at least one. With
         `wants_position`, also return a new position if no key has changed.
         """
@@ -116,10 +116,10 @@ class Watch:
         size = 0
         for _, index in due:
             if tellings and size + self._keys[index][0].size > max_bytes:
-                return Batch(tellings, None)
+                return EventBatch(tellings, None)
             size += self._keys[index][0].size
             tellings.append(self._tell(index))
-        return Batch(tellings, self._news() if tellings or wants_position else None)
+        return EventBatch(tellings, self._news() if tellings or wants_position else None)
 
     def _candidates(self) -> Iterable[int]:
         """Return the indexes of all keys that may have unsent changes."""
@@ -190,7 +190,7 @@ class SharedPart(WatchedPart, ABC):
         """Return the event with the current value of a key for a new watcher, without its last line."""
 
 
-class Change(NamedTuple):
+class MissedChange(NamedTuple):
     """A change that a watcher missed, of the key at index `at`. `position` is the token of its version."""
 
     at: int
@@ -205,13 +205,13 @@ class CaughtUp(NamedTuple):
     has the number of changes of each key at that version.
     """
 
-    entries: list[Change]
+    entries: list[MissedChange]
     reached: int
     last: int
     counts: list[int]
 
 
-class FeedWatch(Watch):
+class FeedWatch(KeyWatcher):
     """One feed of a partition. Its cost grows with changes, not with keys: `changed` names the keys that changed."""
 
     __slots__ = ("_has_told", "_maybe", "_numbers", "_part")
@@ -294,7 +294,7 @@ _NOT_SAID: Final = ("version", "partition")
 """Members of a change that are not about its value."""
 
 
-class _Pending(NamedTuple):
+class _UnsentChanges(NamedTuple):
     """The unsent changes of a key: the version of the first one, their number, and the last one."""
 
     first: int
@@ -315,7 +315,7 @@ class PrefixWatch:
         self._json_name = orjson.dumps(store)
         self._knows_all = knows_all
         self._digests: dict[bytes, bytes] = {}
-        self._pending: dict[bytes, _Pending] = {}
+        self._pending: dict[bytes, _UnsentChanges] = {}
 
     def present(self, row: Mapping[str, Any], partition: int, stamp: Mapping[str, object]) -> bytes:
         """Return the event for a key that exists at the beginning, without its last line."""
@@ -338,7 +338,7 @@ class PrefixWatch:
         data = {"store": self._store, **change, "committed_at": committed_at, "position": position}
         before = self._pending.get(key)
         first, count = (change["version"], 1) if before is None else (before.first, before.changes + 1)
-        self._pending[key] = _Pending(first, count, kind, data)
+        self._pending[key] = _UnsentChanges(first, count, kind, data)
 
     @property
     def pending(self) -> int:

@@ -219,7 +219,7 @@ class FeedKey(SharedKey):
         self.changes_before = 0
 
 
-class _Held(NamedTuple):
+class _HeldKey(NamedTuple):
     missed: HopEvent | None
     event: HopEvent | None
 
@@ -238,7 +238,7 @@ class HeardFeed(SharedPart):
         self._lineage = lineage
         self._numbers: dict[int, FeedKey] = {}
         self._next = 0
-        self._held: dict[FeedKey, _Held] = {}
+        self._held: dict[FeedKey, _HeldKey] = {}
         self._unready: set[FeedKey] = set()
 
     @property
@@ -293,9 +293,9 @@ class HeardFeed(SharedPart):
                 yield changed
             before = self._held.get(key)
             if event.kind == KeyEvent.COALESCED:
-                self._held[key] = _Held(event, None)
+                self._held[key] = _HeldKey(event, None)
             else:
-                self._held[key] = _Held(None if before is None else before.missed, event)
+                self._held[key] = _HeldKey(None if before is None else before.missed, event)
         if event.position is not None:
             position = decode_position(event.position)
             if position.lineage != self._lineage:

@@ -28,7 +28,7 @@ from understudy_shared.http.edge import Scope
 from understudy_shared.http.lookup_requests import pop_longs
 from understudy_shared.http.problems import Problem, ProblemError, ProblemType
 from understudy_shared.http.target import parse_query
-from understudy_shared.questions.changes.service import Changes, ChangesTurn, MergedChanges
+from understudy_shared.questions.changes.service import ChangesService, ChangesTurn, MergedChanges
 from understudy_shared.questions.export.service import patient, patiently
 from understudy_shared.questions.scan.long_reads import Asker
 from understudy_shared.questions.scan.page import PAGE_MS, Place, Room, Stamp
@@ -178,7 +178,7 @@ def _task(ask: AskVersion) -> asyncio.Task[ReadVersion]:
 class PrefixWatches:
     """The watches of prefixes of a process."""
 
-    def __init__(self, watches: Watches, changes: Changes) -> None:
+    def __init__(self, watches: Watches, changes: ChangesService) -> None:
         self._watches, self._changes = watches, changes
         self._open = self._waiting = 0
         self._beginning = asyncio.Semaphore(MAX_BEGINNING)
@@ -240,7 +240,12 @@ class _Watcher:
     """One watcher of a prefix. Everything up to the position `_seen` was sent to it."""
 
     def __init__(
-        self, changes: Changes, streams: WatchStreams, versions: _SharedVersions, turn: ScanTurn, stream: WatchStream
+        self,
+        changes: ChangesService,
+        streams: WatchStreams,
+        versions: _SharedVersions,
+        turn: ScanTurn,
+        stream: WatchStream,
     ) -> None:
         self._changes, self._streams, self._versions = changes, streams, versions
         self._turn, self._stream = turn, stream
@@ -389,7 +394,7 @@ class _Watcher:
         watch, last = self._watch, min(newest, self._seen.version + VERSIONS_AT_ONCE)
         merged = self._merged(self._seen.version + 1, last)
         left = len(self._turn.partitions)
-        events = _Held()
+        events = _HeldEvents()
         try:
             await merged.begin()
             async with aclosing(merged.pieces()) as pieces:
@@ -440,7 +445,7 @@ class _Watcher:
                 await self._stream.wait()
 
 
-class _Held:
+class _HeldEvents:
     """Events to send next. The last one is held back until it is clear whether it carries a position."""
 
     def __init__(self) -> None:

@@ -27,7 +27,7 @@ from understudy_shared.questions.lookup.batches import ambiguous_key, parse_batc
 from understudy_shared.questions.scan.requests import ScannedStore
 from understudy_shared.questions.scan.service import Scans
 from understudy_shared.questions.service_reads import counted_of_store
-from understudy_shared.questions.watch.choice import Batch, CaughtUp, SharedKey, SharedPart, Telling, Watch
+from understudy_shared.questions.watch.choice import CaughtUp, EventBatch, KeyWatcher, SharedKey, SharedPart, Telling
 from understudy_shared.questions.watch.events import (
     KEEP_ALIVE,
     EndReason,
@@ -244,7 +244,7 @@ def _nowhere(data: Data) -> bytes:
     return key_event(KeyEvent.SNAPSHOT, orjson.dumps({**data, "partition": None}))
 
 
-class WatchQuestion(NamedTuple):
+class ParsedWatch(NamedTuple):
     """The keys to watch, and the position that their watcher resumes after; None for a new one."""
 
     keys: Sequence[WatchKey]
@@ -268,7 +268,7 @@ class Watches(ABC):
         self.scans = scans
 
     @abstractmethod
-    def events(self, name: str, asked: WatchQuestion, stream: WatchStream) -> Events:
+    def events(self, name: str, asked: ParsedWatch, stream: WatchStream) -> Events:
         """Yield the events of a watch. If it cannot begin, the first step raises a problem."""
 
     async def begin(self, name: str, parse: Parse, scope: Scope) -> Begun:
@@ -279,12 +279,12 @@ class Watches(ABC):
             keys = self._keys(store, rows, authorization_of(scope))
             after = await self.position_of(store, begins)
             selection = self.scans.service.bound_of(store.name, params).selection
-            asked = WatchQuestion(keys, after, selection, longs)
+            asked = ParsedWatch(keys, after, selection, longs)
             parts = store.partitions if store.codec.is_scattered else 1
             stream = self.streams.enter(len(keys) * parts, grants_of(scope, keys))
             return await begun(self.streams, stream, lambda: self._events(store, asked, stream))
 
-    def _events(self, store: ScannedStore, asked: WatchQuestion, stream: WatchStream) -> Events:
+    def _events(self, store: ScannedStore, asked: ParsedWatch, stream: WatchStream) -> Events:
         if store.codec.is_scattered:
             return self._everywhere(store, asked, stream)
         return self.events(store.name, asked, stream)
@@ -312,7 +312,7 @@ class Watches(ABC):
             raise ProblemError(Problem(ProblemType.LINEAGE_CHANGED, what, "last-event-id", fix))
         return begins
 
-    async def _everywhere(self, store: ScannedStore, asked: WatchQuestion, stream: WatchStream) -> Events:
+    async def _everywhere(self, store: ScannedStore, asked: ParsedWatch, stream: WatchStream) -> Events:
         """Yield the events of keys that may be in any partition."""
         keys = [key._replace(partition=each) for key in asked.keys for each in range(store.partitions)]
         asked, watch = asked._replace(keys=keys), ScatteredWatch(store.name, store.partitions)
@@ -406,7 +406,7 @@ class WatchSource(ABC):
         """The JSON of the store's name."""
 
     @abstractmethod
-    async def join(self, asked: WatchQuestion, stream: WatchStream, joined: list[Joined]) -> bool:
+    async def join(self, asked: ParsedWatch, stream: WatchStream, joined: list[Joined]) -> bool:
         """Join the keys of a question, and append them to `joined`, partition after partition. Return whether its
         position belongs to another history. Raises a problem if the keys cannot be watched from that position.
         """
@@ -429,7 +429,7 @@ class Watcher:
         self,
         source: WatchSource,
         streams: WatchStreams,
-        asked: WatchQuestion,
+        asked: ParsedWatch,
         stream: WatchStream,
     ) -> None:
         self._source, self._streams, self._asked, self._stream = source, streams, asked, stream
@@ -447,7 +447,7 @@ class Watcher:
             }
             self._keys = [at[index] for index in range(len(at))]
             after = None if is_reset else self._asked.after
-            watch = Watch(self._keys, None if after is None else after.version)
+            watch = KeyWatcher(self._keys, None if after is None else after.version)
             if after is not None:
                 try:
                     async with aclosing(self._missed(watch, after)) as missed:
@@ -456,7 +456,7 @@ class Watcher:
                 except ProblemError as error:
                     if error.problem.refusal is not Refusal.LINEAGE_CHANGED:
                         raise
-                    is_reset, watch = True, Watch(self._keys)
+                    is_reset, watch = True, KeyWatcher(self._keys)
             if is_reset:
                 yield reset_event(self._source.lineage)
             is_due = True
@@ -472,7 +472,7 @@ class Watcher:
             for joined in self._joined:
                 self._source.leave(joined, self._stream)
 
-    async def _missed(self, watch: Watch, after: Position) -> Events:
+    async def _missed(self, watch: KeyWatcher, after: Position) -> Events:
         """Yield the changes after a position, up to the version that each partition shows."""
         for joined in self._joined:
             behind, last = after, joined.part.version
@@ -492,7 +492,7 @@ class Watcher:
             texts.append(with_id(self._shown(entry.event), position))
         return b"".join(texts) or KEEP_ALIVE
 
-    def _encoded(self, batch: Batch) -> bytes:
+    def _encoded(self, batch: EventBatch) -> bytes:
         if not batch.tellings:
             return KEEP_ALIVE if batch.position is None else self._version(batch.position)
         texts = [self._encoded_telling(each) for each in batch.tellings]

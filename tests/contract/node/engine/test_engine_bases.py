@@ -15,7 +15,7 @@ from tests.support.checkpoint.engine_stores import built_arena, hdfs_snapshot, w
 
 from understudy_node.engine.base import Base, CachedBase, EmptyBase, RowCache
 from understudy_node.engine.rocksdb_base import BlockCache, RocksBase
-from understudy_node.engine.view import Spill, View, write_spill
+from understudy_node.engine.view import Spill, StateView, write_spill
 from understudy_shared.base.errors import CorruptFileError, UnsupportedError
 
 Records = dict[bytes, bytes]
@@ -38,7 +38,7 @@ class _Spilled(EmptyBase):
     """A view whose every record was spilled, as a base."""
 
     def __init__(self, directory: Path, records: Records) -> None:
-        view = View.of(EmptyBase(), 0).with_changes(records, 1)
+        view = StateView.of(EmptyBase(), 0).with_changes(records, 1)
         for _ in write_spill(view.tiers, directory, below=None):
             pass
         spilled = view.with_spill(Spill.open(directory, cache=BlockCache()))
@@ -201,7 +201,7 @@ def test_a_damaged_block_makes_scans_and_gets_fail_instead_of_ending_early(store
     with pytest.raises(CorruptFileError, match="cannot read"):
         list(base.scan())
     with pytest.raises(CorruptFileError, match="cannot read"):
-        list(View.of(base, 1).with_changes({b"a": b"1", b"z": b"2"}, 2).scan())
+        list(StateView.of(base, 1).with_changes({b"a": b"1", b"z": b"2"}, 2).scan())
     with pytest.raises(CorruptFileError, match="cannot read"):
         _read_all(base)
     with pytest.raises(CorruptFileError, match="cannot read"):
@@ -249,7 +249,7 @@ def test_a_directory_is_removed_when_the_last_reader_is_gone(
     make: Callable[[Path, Records], Base], tmp_path: Path
 ) -> None:
     store = tmp_path / "store"
-    view = View.of(make(store, _records()), 1)
+    view = StateView.of(make(store, _records()), 1)
     view.base.remove_when_unused()
     scan = view.scan()
     next(scan)
@@ -276,18 +276,18 @@ def cache() -> BlockCache:
 
 
 @pytest.fixture
-def view(tmp_path: Path, cache: BlockCache) -> View:
+def view(tmp_path: Path, cache: BlockCache) -> StateView:
     base = RocksBase.open(write_rocksdb(tmp_path / "base", BASE), cache=cache, expected_keys=3)
-    return View.of(base, 10)
+    return StateView.of(base, 10)
 
 
-def _spilled(view: View, directory: Path, cache: BlockCache) -> Spill:
+def _spilled(view: StateView, directory: Path, cache: BlockCache) -> Spill:
     for _ in write_spill(view.tiers, directory, below=view.spill):
         pass
     return Spill.open(directory, cache=cache)
 
 
-def test_a_spill_empties_the_overlay_and_changes_no_answer(view: View, tmp_path: Path, cache: BlockCache) -> None:
+def test_a_spill_empties_the_overlay_and_changes_no_answer(view: StateView, tmp_path: Path, cache: BlockCache) -> None:
     view = view.with_changes({b"a": None, b"b": b"new", b"d": b""}, 11)
     after = view.with_spill(_spilled(view, tmp_path / "1", cache))
     assert (view.overlay_bytes > 0, after.overlay_bytes, after.tiers) == (True, 0, ())
@@ -297,7 +297,7 @@ def test_a_spill_empties_the_overlay_and_changes_no_answer(view: View, tmp_path:
 
 
 def test_the_next_spill_continues_the_one_before_which_readers_keep(
-    view: View, tmp_path: Path, cache: BlockCache
+    view: StateView, tmp_path: Path, cache: BlockCache
 ) -> None:
     for number in range(1, 12):  # more than are kept as files of their own
         view = view.with_changes({b"a": None, b"%03d" % number: b"x" * number, b"count": b"%d" % number}, 10 + number)
@@ -317,7 +317,7 @@ def test_the_next_spill_continues_the_one_before_which_readers_keep(
 
 
 def test_a_spill_killed_while_it_was_written_is_refused_and_a_finished_one_opens_after_a_restart(
-    view: View, tmp_path: Path, cache: BlockCache
+    view: StateView, tmp_path: Path, cache: BlockCache
 ) -> None:
     view = view.with_changes({b"%05d" % number: b"v" for number in range(2_500)}, 11)
     killed = write_spill(view.tiers, tmp_path / "1", below=None)
@@ -328,5 +328,5 @@ def test_a_spill_killed_while_it_was_written_is_refused_and_a_finished_one_opens
     finished = _spilled(view, tmp_path / "1", cache)
     finished.close()
     again = Spill.open(tmp_path / "1", cache=cache)
-    restarted = View(view.base, version=again.last_version, base_version=10, spill=again)
+    restarted = StateView(view.base, version=again.last_version, base_version=10, spill=again)
     assert dict(restarted.scan()) == dict(view.scan())

@@ -16,8 +16,8 @@ from understudy_router.admin.lag_report import SORTS, STATES
 from understudy_router.routing.choose import Reason
 from understudy_shared.base.plausible import CEILING
 from understudy_shared.base.words import ReplicaState, Role, StoreKind
-from understudy_shared.fleet.service import State as ApplicationState
-from understudy_shared.http.health import State
+from understudy_shared.fleet.service import ApplicationState
+from understudy_shared.http.health import HealthState
 from understudy_shared.http.openapi.document import Service, document, read_source
 from understudy_shared.http.problems import ProblemType
 from understudy_shared.page.series import HISTORY_MINUTES
@@ -117,8 +117,8 @@ def of_parameter(path: str, name: str) -> Json:
             ("candidate", of_member("Candidate", "role"), [*Role, "warmup"]),
             ("partition", of_member("PartitionLag", "role"), Role),
             ("partition-state", of_member("PartitionLag", "state"), ReplicaState),
-            ("health", of_member("HealthReport", "state"), [each.word for each in State]),
-            ("indicator-state", of_member("Indicator", "state"), [each.word for each in State]),
+            ("health", of_member("HealthReport", "state"), [each.word for each in HealthState]),
+            ("indicator-state", of_member("Indicator", "state"), [each.word for each in HealthState]),
             ("indicators-of-a-node", of_member("Indicator", "name"), OF_NODES),
             ("indicators-of-a-router", of_member("Indicator", "name", "router"), OF_ROUTERS),
             ("exclusion", of_member("ExcludedReplica", "reason", "router"), Reason),

@@ -16,12 +16,12 @@ from tests.support.spark.queries import wait_until
 from tests.support.sql.statements import differences, seen, statements
 
 from understudy import Client
-from understudy.calls.export_streams import Piece, read_arrow
+from understudy.calls.export_streams import ExportPiece, read_arrow
 from understudy.client.core.scans import Question
 from understudy.client.errors import OverloadedError
 from understudy.sql import dataset, reads
 from understudy.sql.session import SqlSession
-from understudy.sql.tables import Access, Combined, narrowed
+from understudy.sql.tables import AccessPath, Combined, narrowed
 from understudy.typed.frames import CutError
 
 SEED = 20261126
@@ -93,7 +93,7 @@ def test_a_source_that_ignores_filters_is_found(
 def test_a_scan_that_is_narrowed_too_much_is_found(
     session: SqlSession, exported: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def either_is_both(predicate: Any, table: Any, schema: Any) -> Access:
+    def either_is_both(predicate: Any, table: Any, schema: Any) -> AccessPath:
         match predicate:
             case Combined("or", parts):
                 predicate = Combined("and", parts)
@@ -107,7 +107,7 @@ def cut_after(rows: int, *, times: int) -> Any:
     """Return a reader of streams that cuts the first ones, in the middle of a piece."""
     left = [times]
 
-    def read(body: Any) -> Iterator[Piece]:
+    def read(body: Any) -> Iterator[ExportPiece]:
         for piece in read_arrow(body):
             if left[0] and piece.rows > rows:
                 left[0] -= 1

@@ -11,7 +11,7 @@ from tests.support.spark.counting_query import assert_as_spark_reads, counting_f
 from tests.support.spark.formats import HDFS_V1, ROCKSDB_CHANGELOG_V2, StateFormat
 from tests.support.spark.queries import QueryOptions
 
-from understudy_node.engine.view import View
+from understudy_node.engine.view import StateView
 
 SNAPSHOTS = QueryOptions(min_deltas_for_snapshot=2, maintenance_interval_ms=50)
 
@@ -56,7 +56,7 @@ def test_changes_above_the_budget_go_to_a_newer_snapshot_when_spark_writes_one(
             assert_as_spark_reads(served, spark, checkpoint)
 
 
-def _views(served: ServedNode) -> list[View]:
+def _views(served: ServedNode) -> list[StateView]:
     generation = served.node.generation
     assert generation is not None
     return [replica.view.stores["default"] for replica in generation.replicas if replica.view is not None]

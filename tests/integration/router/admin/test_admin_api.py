@@ -20,7 +20,7 @@ from tests.support.spark.queries import wait_until
 from understudy_router.admin.api import Admin
 from understudy_router.admin.indicators import INDICATORS
 from understudy_router.cluster.tables import TableEvent
-from understudy_shared.page.feed import Feed
+from understudy_shared.page.feed import OverviewFeed
 
 LAG = "/admin/v1/lag"
 
@@ -28,7 +28,7 @@ LAG = "/admin/v1/lag"
 def admin_of(router: ClusterRouter) -> Admin:
     """What the router's application looks at it by."""
     ends = [getattr(end, "__self__", None) for end in router.router._when_leaving]
-    (feed,) = [each for each in ends if isinstance(each, Feed)]
+    (feed,) = [each for each in ends if isinstance(each, OverviewFeed)]
     admin = cast(Any, feed._look).__self__
     assert isinstance(admin, Admin)
     return admin

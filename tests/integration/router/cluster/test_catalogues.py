@@ -11,7 +11,7 @@ from tests.support.cluster.fake_cluster import until
 from tests.support.router.tables import APPLICATION, TASK, assigned, beat, task
 
 from understudy_router.cluster import catalogue as module
-from understudy_router.cluster.catalogue import Stores, stores_of
+from understudy_router.cluster.catalogue import CatalogueStores, stores_of
 from understudy_router.router import Router
 from understudy_router.settings import RouterSettings
 from understudy_shared.base.clock import SystemClock
@@ -33,7 +33,7 @@ async def test_a_bad_catalogue_leaves_the_last_good_one_in_use_and_is_reported(m
     bad = catalogue(SCHEMA, "a", "b")
     compiled: list[str] = []
 
-    def counted(each: Catalogue, digest: str) -> Stores:
+    def counted(each: Catalogue, digest: str) -> CatalogueStores:
         compiled.append(digest)
         return stores_of(each, digest)
 

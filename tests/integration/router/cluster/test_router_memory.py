@@ -21,7 +21,7 @@ from understudy_shared.base.clock import SystemClock
 from understudy_shared.base.words import HostInfo
 from understudy_shared.bus.base import Bus
 from understudy_shared.bus.gossip import Gossip, digest_of
-from understudy_shared.bus.messages import Assignment, Endpoint
+from understudy_shared.bus.messages import Assignment, NodeEndpoint
 from understudy_shared.cluster.without_bus import Remembered
 
 STORE = "/v1/stores/words"
@@ -46,7 +46,7 @@ async def router_at(
 
 def assignment_of(nodes: Sequence[FakeNode], *, order: tuple[int, int]) -> Assignment:
     assignment = Cluster(None, None, None, nodes, catalogue()).assignment(term=order[0], epoch=order[1])  # type: ignore[arg-type]  # what it needs
-    members = {node.node_id: Endpoint(host="127.0.0.1", port=node.port) for node in nodes}
+    members = {node.node_id: NodeEndpoint(host="127.0.0.1", port=node.port) for node in nodes}
     return assignment.model_copy(update={"members": members})
 
 

@@ -25,7 +25,7 @@ from tests.support.services.received_spans import ACCEPTS, CLIENT, SERVER, Recei
 from tests.support.spark.counting_query import WORDS
 from tests.support.spark.queries import wait_until
 
-from understudy.calls.http_client import Server
+from understudy.calls.http_client import RemoteServer
 from understudy_shared.base.errors import SettingsError
 from understudy_shared.base.words import HostInfo
 from understudy_shared.http.problems import ProblemType
@@ -182,7 +182,7 @@ def test_a_lookup_of_the_command_line_is_one_trace_from_the_reader_through_the_r
     traced: Traced, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TRACEPARENT", SAMPLED)
-    with Server(f"127.0.0.1:{traced.cluster.router.port}", timeout_s=LIMIT_S) as server:
+    with RemoteServer(f"127.0.0.1:{traced.cluster.router.port}", timeout_s=LIMIT_S) as server:
         assert server.get(KEY)
     request = assert_is_one_trace(traced.trace(TRACE_ID, 3), traced.cluster, SPAN_ID)
     assert request.name == "GET /v1/stores/{store}/keys/{key}"

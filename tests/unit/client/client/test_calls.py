@@ -13,7 +13,7 @@ from tests.support.clients.steps import World, answer, found, problem, scripted
 from understudy.client.core.call import call
 from understudy.client.core.exchange import Failure, FailureKind, Outcome, Reply, Request, Send
 from understudy.client.core.lookups import get_many
-from understudy.client.core.reader import Reader, StoreReader
+from understudy.client.core.reader import BoundStore, Reader
 from understudy.client.credentials import Credential
 from understudy.client.errors import (
     BadReplyError,
@@ -226,7 +226,7 @@ UNREAD: dict[str, object] = {"type": "deadline", "title": "t", "status": 504, "d
 
 
 def get_two(world: World) -> list[Result[object]]:
-    store = StoreReader(Reader(world.state()), "words")
+    store = BoundStore(Reader(world.state()), "words")
     return world.run(get_many(store, ["a", "b"], {}, world.now_s + 5))
 
 

@@ -15,7 +15,7 @@ from tests.unit.client.client.test_watch_steps import token
 
 from understudy.client.core.changes import MEDIA_TYPE, ChangesQuestion, ReadingChanges
 from understudy.client.core.exchange import Failure, Opened, Outcome, Send
-from understudy.client.core.reader import Reader, StoreReader
+from understudy.client.core.reader import BoundStore, Reader
 from understudy.client.errors import BadReplyError, UsageError
 from understudy.client.results import WatchEvent
 from understudy_shared.base.errors import UnderstudyError
@@ -49,13 +49,13 @@ def answered(*parts: bytes | Failure) -> Opened:
 
 
 def reading(world: World, *urls: str, first: int = 3, last: int | None = None, **options: Any) -> ReadingChanges:
-    store = StoreReader(Reader(world.state(*urls)), "words")
+    store = BoundStore(Reader(world.state(*urls)), "words")
     return ReadingChanges(store, ChangesQuestion(first, last, options), 5.0)
 
 
 def since(world: World, ago: Any) -> list[tuple[str, int | None]]:
     """The changes that a client reads since a time."""
-    store = StoreReader(Reader(world.state()), "words")
+    store = BoundStore(Reader(world.state()), "words")
     asked = ChangesQuestion(None, None, {"versions": True}, ago)
     return shown(list(world.told(ReadingChanges(store, asked, 5.0).steps())))
 

@@ -31,13 +31,13 @@ from tests.support.clients.steps import answer, problem
 from understudy.client.core import direct as refreshing
 from understudy.client.core.exchange import Failure, FailureKind, Outcome, Reply, Send
 from understudy.client.core.lookups import get
-from understudy.client.core.reader import StoreReader
+from understudy.client.core.reader import BoundStore
 from understudy_shared.base.errors import UnderstudyError
 
 
 def test_each_key_is_asked_of_the_node_that_holds_it_as_soon_as_that_is_known() -> None:
     world = DirectWorld()
-    store = StoreReader(world.reader(world.client(key="usk_secret")), "words")
+    store = BoundStore(world.reader(world.client(key="usk_secret")), "words")
     assert read(world, store, "a") == "router", "nothing is known yet, and no call waits for it"
     world.now_s += refreshing.JITTER_S
     for key in KEYS:
@@ -341,7 +341,7 @@ def test_many_clients_spread_their_requests_for_metadata_at_the_start_and_when_s
     clients = 300
     world = DirectWorld()
     states = [world.client(seed=number) for number in range(clients)]
-    stores = [StoreReader(world.reader(state), "words") for state in states]
+    stores = [BoundStore(world.reader(state), "words") for state in states]
     key = owned_by("a")
 
     def live(ticks: int) -> list[int]:

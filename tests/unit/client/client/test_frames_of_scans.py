@@ -14,7 +14,7 @@ from tests.support.clients.steps import CUT, World
 from understudy import DeadlineError, VersionGoneError
 from understudy.client.core import scans
 from understudy.client.core.exchange import Opened, Outcome, Reply, Send
-from understudy.client.core.reader import Reader, StoreReader
+from understudy.client.core.reader import BoundStore, Reader
 from understudy.client.core.scans import Question
 
 SCHEMA = pa.schema([pa.field("n", pa.int64()), pa.field("problem", pa.string())])
@@ -54,7 +54,7 @@ def pieces(body: bytes) -> Iterator[Any]:
 
 def read(world: World, **question: Any) -> Any:
     state = world.state()
-    asked = Question(StoreReader(Reader(state), "s"), "scan", question)
+    asked = Question(BoundStore(Reader(state), "s"), "scan", question)
     return world.run(scans.table(asked, lambda: state.deadline_s(None, is_scan=True)))
 
 

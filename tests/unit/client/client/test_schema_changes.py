@@ -11,7 +11,7 @@ from tests.support.typed.entries import entry_of, struct
 
 from understudy.client.core.exchange import Outcome, Send
 from understudy.client.core.lookups import get
-from understudy.client.core.reader import Reader, StoreReader
+from understudy.client.core.reader import BoundStore, Reader
 from understudy.client.results import Result
 from understudy.typed.python_types import ModelError, UnfitValueError
 from understudy_shared.spark import types as spark
@@ -39,10 +39,10 @@ class Query:
     def becomes(self, schema: dict[str, Any], value: dict[str, Any]) -> None:
         self.schema, self.value = schema, value
 
-    def store(self, value: type) -> StoreReader:
-        return StoreReader(self.reader, "words", value=value)
+    def store(self, value: type) -> BoundStore:
+        return BoundStore(self.reader, "words", value=value)
 
-    def get(self, store: StoreReader) -> Result[Any]:
+    def get(self, store: BoundStore) -> Result[Any]:
         return self.world.run(get(store, ["a"], {}, self.world.now_s + 5))
 
     def _served(self, send: Send, _: World) -> Outcome:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tests.support.clients.steps import CUT, World, found, problem, scripted, stream
 
 from understudy.client.core.exchange import Failure, Opened
-from understudy.client.core.reader import Reader, StoreReader
+from understudy.client.core.reader import BoundStore, Reader
 from understudy.client.core.streaming import BadStreamError
 from understudy.client.core.watches import EventParser, ServerEvent, Watching, WatchQuestion
 from understudy.client.errors import (
@@ -49,7 +49,7 @@ def event(kind: str, version: int, key: str = "a", *, is_last: bool = True, line
 
 
 def watching(world: World, *urls: str, keys: list[Any] | None = None, **options: Any) -> Watching:
-    store = StoreReader(Reader(world.state(*urls)), "words")
+    store = BoundStore(Reader(world.state(*urls)), "words")
     of_one = [()] if "prefix" in options else [("a",)]
     return Watching(store, WatchQuestion(of_one if keys is None else keys, options, is_many=keys is not None), 5.0)
 

@@ -8,7 +8,7 @@ import pytest
 
 from understudy import Client
 from understudy.client.core.exchange import Failure, FailureKind, Opened, Reply, Send
-from understudy.sql.reads import MEDIA_TYPE, ExportedParts, Part
+from understudy.sql.reads import MEDIA_TYPE, ExportedParts, PartitionRead
 from understudy_shared.base.errors import UnderstudyError
 
 
@@ -46,7 +46,7 @@ class SilentServer:
 def test_who_waits_for_rows_gets_an_error_when_the_exports_are_closed() -> None:
     server = SilentServer()
     with Client("http://127.0.0.1:1", transport=server) as client:
-        exported = ExportedParts(client.store("s"), {}, [Part(0), Part(1)], print)
+        exported = ExportedParts(client.store("s"), {}, [PartitionRead(0), PartitionRead(1)], print)
         said: list[UnderstudyError] = []
 
         def take() -> None:

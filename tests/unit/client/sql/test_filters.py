@@ -12,7 +12,7 @@ import pytest
 from tests.support.typed.entries import entry_of, struct
 
 from understudy.sql.dataset import Filter, read_filter
-from understudy.sql.tables import Access, Comparison, UnreadFilterError, narrowed, tables_of
+from understudy.sql.tables import AccessPath, Comparison, UnreadFilterError, narrowed, tables_of
 from understudy_shared.spark import types as t
 
 KEY = struct(k=t.StringType(), n=t.LongType())
@@ -42,7 +42,7 @@ SCHEMA = pa.schema(
 F = pc.field
 
 
-def access(expression: pc.Expression) -> Access:
+def access(expression: pc.Expression) -> AccessPath:
     found = Filter(expression, SCHEMA)
     return narrowed(found.predicate, TABLE, found.names)
 
@@ -70,7 +70,7 @@ def access(expression: pc.Expression) -> Access:
     ],
 )
 def test_what_is_understood_of_a_filter_narrows_the_scan(expression: pc.Expression, where: list[Any]) -> None:
-    assert access(expression) == Access(where=tuple(where))
+    assert access(expression) == AccessPath(where=tuple(where))
 
 
 def test_nan_is_the_greatest_number_and_null_matches_nothing() -> None:

@@ -24,7 +24,7 @@ from understudy import (
     UnreachableError,
     UsageError,
 )
-from understudy.testing import Server, Store
+from understudy.testing import Server, StoreDefinition
 from understudy.typed import bind
 from understudy_shared.base.errors import BadKeyError
 from understudy_shared.spark.types import StructType, parse_schema, parse_type_name, schema_json
@@ -63,18 +63,18 @@ class Flights:
 
 
 STORES = {
-    "aircraft": Store(
+    "aircraft": StoreDefinition(
         key={"tail": "string"},
         value={"flights": "long", "late": "decimal(12,2)"},
         rows=[{"tail": "N1", "flights": 3, "late": Decimal("0.50")}, {"tail": "N2", "flights": 1}],
     ),
-    "hours": Store(key={"origin": "string", "window": WINDOW}, value={"flights": "long"}),
-    "every type": Store(
+    "hours": StoreDefinition(key={"origin": "string", "window": WINDOW}, value={"flights": "long"}),
+    "every type": StoreDefinition(
         key={"id": "int"},
         value={name: kind for name, (kind, _) in EVERY_TYPE.items()},
         rows=[{"id": 1, **{name: value for name, (_, value) in EVERY_TYPE.items()}}],
     ),
-    MEAN: Store(
+    MEAN: StoreDefinition(
         key={"tail": "string"},
         value={"sum": "double", "count": "long"},
         rows=[{"tail": "N1", "sum": 5.0, "count": 2}],
@@ -162,11 +162,11 @@ def test_a_change_that_does_not_fit_is_refused_and_nothing_is_committed(
     ("stores", "says"),
     [
         ({}, "needs a store"),
-        ({"a": Store(key={}, value={"n": "long"})}, "the key has no columns"),
-        ({"a": Store(key={"k": "text"}, value={"n": "long"})}, "'text' is not a type.*column k"),
-        ({"a": Store(key={"k": "string"}, value={"k": "long"})}, "in the key and in the value: k"),
-        ({"a": Store(key={"k": "string"}, value={"n": "long"}, rows=[3])}, "a row is not given by column"),
-        ({"a": Store(key={"k": "string"}, value={"n": "long"}, rows=[{"k": "x", "m": 1}])}, "no column 'm'"),
+        ({"a": StoreDefinition(key={}, value={"n": "long"})}, "the key has no columns"),
+        ({"a": StoreDefinition(key={"k": "text"}, value={"n": "long"})}, "'text' is not a type.*column k"),
+        ({"a": StoreDefinition(key={"k": "string"}, value={"k": "long"})}, "in the key and in the value: k"),
+        ({"a": StoreDefinition(key={"k": "string"}, value={"n": "long"}, rows=[3])}, "a row is not given by column"),
+        ({"a": StoreDefinition(key={"k": "string"}, value={"n": "long"}, rows=[{"k": "x", "m": 1}])}, "no column 'm'"),
     ],
 )
 def test_a_store_that_cannot_be_is_refused_with_what_to_do(stores: Any, says: str) -> None:
@@ -176,7 +176,9 @@ def test_a_store_that_cannot_be_is_refused_with_what_to_do(stores: Any, says: st
 
 
 def test_a_wrong_result_and_a_wrong_bound_are_the_servers_own_refusals(server: Server) -> None:
-    wrong = Store(key={"k": "string"}, value={"n": "long"}, result={"x": {"function": "nope", "buffers": ["n"]}})
+    wrong = StoreDefinition(
+        key={"k": "string"}, value={"n": "long"}, result={"x": {"function": "nope", "buffers": ["n"]}}
+    )
     with pytest.raises(UnderstudyError, match=r"should be 'count'.*store a\.result\.x\.function"):
         Server({"a": wrong})
     with pytest.raises(BadRequestError, match="max_lag"):
@@ -211,8 +213,8 @@ def test_a_watch_gets_each_commit_by_both_clients() -> None:
         assert asyncio.run(first()) == 4
 
 
-def totals(count: int) -> Store:
-    return Store(key={"word": "string"}, value={"count": "long"}, rows=[{"word": "a", "count": count}])
+def totals(count: int) -> StoreDefinition:
+    return StoreDefinition(key={"word": "string"}, value={"count": "long"}, rows=[{"word": "a", "count": count}])
 
 
 @pytest.fixture
@@ -258,7 +260,7 @@ def test_what_is_of_no_application_is_refused_with_what_to_do(fleet: Server) -> 
         fleet.commit({"totals": {"a": None}})
     with pytest.raises(UsageError, match="no application 'visits'"):
         fleet.application("visits")
-    wrongs: list[dict[str, dict[str, Store]]] = [{}, {"a/b": {"totals": totals(1)}}, {"orders": {}}]
+    wrongs: list[dict[str, dict[str, StoreDefinition]]] = [{}, {"a/b": {"totals": totals(1)}}, {"orders": {}}]
     for wrong in wrongs:
         with pytest.raises(UsageError):
             Server(applications=wrong)
@@ -271,7 +273,7 @@ SECONDS = timedelta(seconds=1)
 
 @pytest.fixture
 def troubled() -> Iterator[Server]:
-    store = Store(key={"tail": "string"}, value={"flights": "long"}, rows=[{"tail": "N1", "flights": 1}])
+    store = StoreDefinition(key={"tail": "string"}, value={"flights": "long"}, rows=[{"tail": "N1", "flights": 1}])
     with Server({"aircraft": store, "other": store}) as running:
         yield running
 
@@ -355,7 +357,7 @@ def test_a_connection_that_is_cut_is_no_answer(troubled: Server) -> None:
 
 
 def test_a_server_with_troubles_ends_at_once() -> None:
-    store = Store(key={"tail": "string"}, value={"flights": "long"})
+    store = StoreDefinition(key={"tail": "string"}, value={"flights": "long"})
     with Server({"aircraft": store}) as troubled:
         troubled.slow(3600 * SECONDS)
         with pytest.raises(DeadlineError):
@@ -363,7 +365,7 @@ def test_a_server_with_troubles_ends_at_once() -> None:
 
 
 def test_a_trouble_may_end_after_its_server() -> None:
-    store = Store(key={"tail": "string"}, value={"flights": "long"})
+    store = StoreDefinition(key={"tail": "string"}, value={"flights": "long"})
     with Server({"aircraft": store}) as troubled:
         lag = troubled.lag(SECONDS)
     lag.end()

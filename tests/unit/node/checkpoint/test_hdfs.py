@@ -18,7 +18,7 @@ from understudy_node.checkpoint.hdfs import (
     hadoop_failure,
     places_of,
 )
-from understudy_node.checkpoint.store_files import Meaning, StoreLimits
+from understudy_node.checkpoint.store_files import Consequence, StoreLimits
 from understudy_shared.base.errors import NotACheckpointError, SettingsError
 
 CONF = {
@@ -87,35 +87,40 @@ def test_a_configuration_that_does_not_parse_is_named() -> None:
 @pytest.mark.parametrize(
     ("kind", "text", "meaning", "reason"),
     [
-        ("org.apache.hadoop.ipc.StandbyException", "", Meaning.OPEN_AGAIN, "on standby"),
-        ("org.apache.hadoop.hdfs.server.namenode.SafeModeException", "is in safe mode", Meaning.TRY_AGAIN, "safe mode"),
-        ("org.apache.hadoop.ipc.RetriableException", "Name node is in safe mode.", Meaning.TRY_AGAIN, "safe mode"),
+        ("org.apache.hadoop.ipc.StandbyException", "", Consequence.OPEN_AGAIN, "on standby"),
+        (
+            "org.apache.hadoop.hdfs.server.namenode.SafeModeException",
+            "is in safe mode",
+            Consequence.TRY_AGAIN,
+            "safe mode",
+        ),
+        ("org.apache.hadoop.ipc.RetriableException", "Name node is in safe mode.", Consequence.TRY_AGAIN, "safe mode"),
         (
             "org.apache.hadoop.security.AccessControlException",
             'Permission denied: user=ann, access=EXECUTE, inode="/safe mode":root:root:drwx------',
-            Meaning.REFUSED,
+            Consequence.REFUSED,
             "the user ann has no right to EXECUTE",
         ),
         (
             "org.apache.hadoop.security.AccessControlException",
             "SIMPLE authentication is not enabled.  Available:[TOKEN, KERBEROS]",
-            Meaning.REFUSED,
+            Consequence.REFUSED,
             "no valid Kerberos ticket",
         ),
-        ("org.apache.hadoop.security.token.SecretManager$InvalidToken", "hush", Meaning.REFUSED, "InvalidToken"),
+        ("org.apache.hadoop.security.token.SecretManager$InvalidToken", "hush", Consequence.REFUSED, "InvalidToken"),
         (
             "GSSAPIError",
             "No Kerberos credentials available",
-            Meaning.REFUSED,
+            Consequence.REFUSED,
             "no valid Kerberos ticket or token: KRB5CCNAME is /tickets, KRB5_CLIENT_KTNAME is not set",
         ),
-        ("OperationFailed", "Failed to load libgssapi_krb5", Meaning.FINAL, "library of Kerberos is not installed"),
-        ("DataTransferError", "All DataNodes failed: []", Meaning.TRY_AGAIN, "no DataNode gives"),
-        ("UnsupportedFeature", "File encryption", Meaning.FINAL, "encrypted"),
-        ("java.io.IOException", "hush", Meaning.TRY_AGAIN, "IOException"),
+        ("OperationFailed", "Failed to load libgssapi_krb5", Consequence.FINAL, "library of Kerberos is not installed"),
+        ("DataTransferError", "All DataNodes failed: []", Consequence.TRY_AGAIN, "no DataNode gives"),
+        ("UnsupportedFeature", "File encryption", Consequence.FINAL, "encrypted"),
+        ("java.io.IOException", "hush", Consequence.TRY_AGAIN, "IOException"),
     ],
 )
-def test_the_class_of_an_exception_says_what_it_means(kind: str, text: str, meaning: Meaning, reason: str) -> None:
+def test_the_class_of_an_exception_says_what_it_means(kind: str, text: str, meaning: Consequence, reason: str) -> None:
     failure = hadoop_failure(HadoopError(kind, text), places_of({"KRB5CCNAME": "/tickets"}))
     assert failure.meaning is meaning
     assert reason in failure.reason

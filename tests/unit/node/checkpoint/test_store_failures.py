@@ -19,7 +19,7 @@ from understudy_node.checkpoint.azure import Azure
 from understudy_node.checkpoint.gcs import GCS
 from understudy_node.checkpoint.object_store import StoreTerms, failure_of
 from understudy_node.checkpoint.s3 import S3
-from understudy_node.checkpoint.store_files import Failure, Meaning, RepeatBudget, StoreLimits
+from understudy_node.checkpoint.store_files import Consequence, RepeatBudget, StorageFailure, StoreLimits
 
 SECRET = "hush"
 NOWHERE = "http://127.0.0.1:9"
@@ -125,24 +125,24 @@ def failed(request: Request, store: Any) -> Exception:
     return found.value
 
 
-def meant(error: Exception, terms: StoreTerms = S3.terms) -> Failure:
+def meant(error: Exception, terms: StoreTerms = S3.terms) -> StorageFailure:
     return failure_of(error, terms, "here and there")
 
 
-REPLIES: list[tuple[Iterable[str], Request, tuple[int, str], Meaning, str]] = [
-    (STORES, get, (503, "SlowDown"), Meaning.TRY_AGAIN, "asks for fewer requests (503 SlowDown)"),
-    (STORES, list_, (503, "ServerBusy"), Meaning.TRY_AGAIN, "asks for fewer requests (503 ServerBusy)"),
-    (STORES, head, (429, ""), Meaning.TRY_AGAIN, "asks for fewer requests (429)"),
-    (STORES, get, (500, "InternalError"), Meaning.TRY_AGAIN, "failed (500 InternalError)"),
-    (STORES, get, (403, "AccessDenied"), Meaning.REFUSED, "what they ask for (403 AccessDenied)"),
-    (STORES, list_, (403, "AuthenticationFailed"), Meaning.REFUSED, "refuses the credentials"),
-    (STORES, head, (401, ""), Meaning.REFUSED, "refuses the credentials, or what they ask for (401)"),
-    (STORES, get, (400, "InvalidArgument"), Meaning.FINAL, "answered 400 InvalidArgument"),
-    (STORES, list_, (409, "PublicAccessNotPermitted"), Meaning.FINAL, "answered 409 PublicAccessNotPermitted"),
-    (STORES, list_, (404, "NoSuchBucket"), Meaning.FINAL, "there is no such"),
-    (["s3"], list_, (400, "ExpiredToken"), Meaning.REFUSED, "have expired (400 ExpiredToken)"),
-    (["s3"], head, (400, "ExpiredToken"), Meaning.REFUSED, "have expired (400)"),
-    (["gcs", "azure"], head, (400, ""), Meaning.FINAL, "answered 400"),
+REPLIES: list[tuple[Iterable[str], Request, tuple[int, str], Consequence, str]] = [
+    (STORES, get, (503, "SlowDown"), Consequence.TRY_AGAIN, "asks for fewer requests (503 SlowDown)"),
+    (STORES, list_, (503, "ServerBusy"), Consequence.TRY_AGAIN, "asks for fewer requests (503 ServerBusy)"),
+    (STORES, head, (429, ""), Consequence.TRY_AGAIN, "asks for fewer requests (429)"),
+    (STORES, get, (500, "InternalError"), Consequence.TRY_AGAIN, "failed (500 InternalError)"),
+    (STORES, get, (403, "AccessDenied"), Consequence.REFUSED, "what they ask for (403 AccessDenied)"),
+    (STORES, list_, (403, "AuthenticationFailed"), Consequence.REFUSED, "refuses the credentials"),
+    (STORES, head, (401, ""), Consequence.REFUSED, "refuses the credentials, or what they ask for (401)"),
+    (STORES, get, (400, "InvalidArgument"), Consequence.FINAL, "answered 400 InvalidArgument"),
+    (STORES, list_, (409, "PublicAccessNotPermitted"), Consequence.FINAL, "answered 409 PublicAccessNotPermitted"),
+    (STORES, list_, (404, "NoSuchBucket"), Consequence.FINAL, "there is no such"),
+    (["s3"], list_, (400, "ExpiredToken"), Consequence.REFUSED, "have expired (400 ExpiredToken)"),
+    (["s3"], head, (400, "ExpiredToken"), Consequence.REFUSED, "have expired (400)"),
+    (["gcs", "azure"], head, (400, ""), Consequence.FINAL, "answered 400"),
 ]
 
 
@@ -150,7 +150,7 @@ REPLIES: list[tuple[Iterable[str], Request, tuple[int, str], Meaning, str]] = [
     ("kind", "request_", "reply", "meaning", "reason"), [(kind, *row) for kinds, *row in REPLIES for kind in kinds]
 )
 def test_a_reply_says_what_follows_from_it_whatever_was_asked(  # noqa: PLR0917  # one table
-    store: Store, kind: str, request_: Request, reply: tuple[int, str], meaning: Meaning, reason: str
+    store: Store, kind: str, request_: Request, reply: tuple[int, str], meaning: Consequence, reason: str
 ) -> None:
     """The library's text has the URL, and with it the shared access signature of Azure."""
     status, code = reply
@@ -168,7 +168,7 @@ def test_a_provider_of_identities_that_refuses_is_not_the_store(store: Store) ->
     principal: Any = {"client_id": "c", "client_secret": SECRET, "tenant_id": "t", "authority_host": store.url}
     opened = AzureStore("box", account_name="team", endpoint=NOWHERE, **principal, **OPTIONS)
     failure = meant(failed(head, opened), Azure.terms)
-    assert failure.meaning is Meaning.REFUSED
+    assert failure.meaning is Consequence.REFUSED
     assert failure.reason == "the provider of identities refuses the credentials (400)"
 
 
@@ -177,29 +177,29 @@ def test_a_bucket_in_another_region_is_no_broken_connection(store: Store, reques
     """S3 answers 301 and names no address, which no repetition changes."""
     store.reply = 301, ""
     failure = meant(store.failing(request_))
-    assert (failure.meaning, "in another region" in failure.reason) == (Meaning.FINAL, True)
+    assert (failure.meaning, "in another region" in failure.reason) == (Consequence.FINAL, True)
     assert "AWS_REGION" in failure.fix
 
 
 @pytest.mark.parametrize("request_", [head, get, list_])
 def test_a_connection_that_fails_is_tried_again(store: Store, request_: Request) -> None:
     away = meant(store.failing(request_, at=NOWHERE))
-    assert (away.meaning, away.reason) == (Meaning.TRY_AGAIN, "no connection to the store")
+    assert (away.meaning, away.reason) == (Consequence.TRY_AGAIN, "no connection to the store")
     store.reply = "silence"
     silent = meant(store.failing(request_, read_timeout="200ms"))
-    assert (silent.meaning, silent.reason) == (Meaning.TRY_AGAIN, "the store did not answer in time")
+    assert (silent.meaning, silent.reason) == (Consequence.TRY_AGAIN, "the store did not answer in time")
 
 
 def test_a_reply_that_ends_too_early_is_tried_again(store: Store) -> None:
     store.reply = "half"
     failure = meant(store.failing(get))
-    assert failure.meaning is Meaning.TRY_AGAIN
+    assert failure.meaning is Consequence.TRY_AGAIN
     assert "the connection to the store broke (" in failure.reason
 
 
 def test_an_endpoint_without_tls_is_refused_unless_it_is_named(store: Store) -> None:
     failure = meant(store.failing(head, allow_http=False))
-    assert (failure.meaning, failure.reason) == (Meaning.FINAL, "the endpoint is not an https:// URL")
+    assert (failure.meaning, failure.reason) == (Consequence.FINAL, "the endpoint is not an https:// URL")
 
 
 @pytest.mark.parametrize("request_", [head, list_])
@@ -212,19 +212,19 @@ def test_a_machine_without_a_role_has_no_credentials_whatever_its_metadata_servi
     store.reply = status, ""
     for service in (store.url, NOWHERE):
         failure = meant(store.failing(request_, {"metadata_endpoint": service}))
-        assert failure.meaning is Meaning.REFUSED
+        assert failure.meaning is Consequence.REFUSED
         assert failure.reason == "no credentials were found, looked in here and there"
 
 
 @pytest.mark.parametrize("kind", [PermissionDeniedError, UnauthenticatedError])
 def test_a_refusal_is_known_by_its_class_alone(kind: type[Exception]) -> None:
-    assert meant(kind("a text of another release")).meaning is Meaning.REFUSED
+    assert meant(kind("a text of another release")).meaning is Consequence.REFUSED
 
 
 @given(st.text())
 def test_any_text_has_a_meaning_and_is_not_repeated(text: str) -> None:
     failure = meant(ValueError(f"secret-{text}-secret"))
-    assert failure.meaning in Meaning
+    assert failure.meaning in Consequence
     assert f"secret-{text}-secret" not in failure.reason
 
 

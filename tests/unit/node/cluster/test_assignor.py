@@ -28,10 +28,10 @@ from tests.support.cluster.assignor_model import (
 from tests.support.cluster.placement_world import BEAT_MS, DELAY_MS, World, beat, turns_until_written
 
 from understudy_node.cluster.assignor import Holdings, Member, Replica, members_of
-from understudy_node.cluster.leader import Placement
+from understudy_node.cluster.leader import Leadership
 from understudy_node.cluster.weights import Weights
 from understudy_shared.bus.gossip import AgedHeartbeat
-from understudy_shared.bus.messages import Applied, AssignedTask, Assignment, Endpoint, Heartbeat
+from understudy_shared.bus.messages import Applied, AssignedTask, Assignment, Heartbeat, NodeEndpoint
 
 A, B, C, D = (Member(node_id) for node_id in "abcd")
 TASKS = [f"0_{partition}" for partition in range(4)]
@@ -125,7 +125,7 @@ def test_a_replica_that_was_not_assigned_serves_when_all_assigned_ones_are_away(
 
 
 def seen(node_id: str, machine: str, zone: str | None = None) -> AgedHeartbeat:
-    beat: Heartbeat = heartbeat(node_id, endpoint=Endpoint(host=machine, port=7101), zone=zone)
+    beat: Heartbeat = heartbeat(node_id, endpoint=NodeEndpoint(host=machine, port=7101), zone=zone)
     return AgedHeartbeat(beat, 0)
 
 
@@ -472,7 +472,7 @@ TestAnySequence = AnySequence.TestCase
 TestAnySequence.settings = settings(max_examples=50, stateful_step_count=40)
 
 
-async def settled(world: World, placement: Placement, *, nodes: str = "abc") -> Assignment:
+async def settled(world: World, placement: Leadership, *, nodes: str = "abc") -> Assignment:
     """The first assignment, of as many nodes as are named."""
     return await world.first(placement, [beat(node_id) for node_id in nodes])
 

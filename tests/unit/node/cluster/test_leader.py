@@ -13,7 +13,7 @@ from tests.support.cluster.assignor_model import NODES, WEIGHTS, Cluster, check_
 from tests.support.cluster.placement_world import BEAT_MS, TASKS, World, beat, turns_until_written
 
 from understudy_node.cluster.assignor import Assignor
-from understudy_node.cluster.leader import LOOK_AGAIN_HEARTBEATS, LOOK_MS, Placement, TaskSet
+from understudy_node.cluster.leader import LOOK_AGAIN_HEARTBEATS, LOOK_MS, Leadership, TaskSet
 from understudy_node.cluster.weights import Weights
 from understudy_shared.bus.base import BusError
 from understudy_shared.bus.gossip import AgedHeartbeat
@@ -26,11 +26,11 @@ def world() -> World:
 
 
 @pytest.fixture
-def placement(world: World) -> Placement:
+def placement(world: World) -> Leadership:
     return world.placement()
 
 
-async def test_nodes_that_start_together_share_from_the_beginning(world: World, placement: Placement) -> None:
+async def test_nodes_that_start_together_share_from_the_beginning(world: World, placement: Leadership) -> None:
     assert await world.turn(placement, [beat("a")]) is None
     world.clock.advance(BEAT_MS)
     written = await world.written(placement, [beat("a"), beat("b")])
@@ -41,7 +41,7 @@ async def test_nodes_that_start_together_share_from_the_beginning(world: World, 
 
 @pytest.mark.parametrize("other", [beat("b", state="starting", lineage=None), beat("b", state="starting")])
 async def test_a_node_that_is_starting_is_waited_for_but_not_for_ever(
-    world: World, placement: Placement, other: AgedHeartbeat
+    world: World, placement: Leadership, other: AgedHeartbeat
 ) -> None:
     for _ in range(3):
         assert await world.turn(placement, [beat("a"), other]) is None
@@ -51,7 +51,7 @@ async def test_a_node_that_is_starting_is_waited_for_but_not_for_ever(
 
 
 async def test_while_the_nodes_say_the_same_nobody_looks_who_is_caught_up_with_each_task(
-    world: World, placement: Placement, monkeypatch: pytest.MonkeyPatch
+    world: World, placement: Leadership, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = await world.first(placement, [beat("a"), beat("b")])
     looks: list[int] = []
@@ -132,14 +132,14 @@ async def test_a_replica_moves_where_others_have_less_however_long_its_restore_t
     assert await world.written_within(3 * LOOK_MS) is None
 
 
-async def test_a_node_that_follows_another_checkpoint_gets_nothing(world: World, placement: Placement) -> None:
+async def test_a_node_that_follows_another_checkpoint_gets_nothing(world: World, placement: Leadership) -> None:
     first = await world.first(placement, [beat("a"), beat("b")])
     written = await world.written(placement, [beat("a", at=first.order), beat("b", lineage="other")])
     assert set(written.members) == {"a"}
 
 
 async def test_a_node_that_comes_back_is_warm_up_until_its_heartbeat_says_that_it_is_caught_up(
-    world: World, placement: Placement
+    world: World, placement: Leadership
 ) -> None:
     first = await world.first(placement, [beat("a")])
     joined = await world.written(placement, [beat("a", at=first.order), beat("b", version=None)])
@@ -149,7 +149,7 @@ async def test_a_node_that_comes_back_is_warm_up_until_its_heartbeat_says_that_i
     assert (written.tasks["0_0"].warmups, written.tasks["0_1"].warmups) == ((), ("b",))
 
 
-async def test_a_heartbeat_is_read_by_the_assignment_that_its_node_follows(world: World, placement: Placement) -> None:
+async def test_a_heartbeat_is_read_by_the_assignment_that_its_node_follows(world: World, placement: Leadership) -> None:
     first = await world.first(placement, [beat("a")])
     joined = await world.written(placement, [beat("a", at=first.order), beat("b", version=None)])
     # b has not heard of it: what it holds, and how far that is, belongs to the assignment before
@@ -161,7 +161,7 @@ LIMIT_S = 20.0
 
 
 async def test_a_bus_that_came_back_empty_gets_the_known_assignment_after_one_expiry_and_no_epoch_goes_back(
-    world: World, placement: Placement
+    world: World, placement: Leadership
 ) -> None:
     first = await world.first(placement, [beat("a"), beat("b")])
     world.lose_all()
@@ -174,7 +174,7 @@ async def test_a_bus_that_came_back_empty_gets_the_known_assignment_after_one_ex
     assert written.tasks == first.tasks
 
 
-async def test_a_lease_of_a_term_that_others_are_past_is_taken_anew(world: World, placement: Placement) -> None:
+async def test_a_lease_of_a_term_that_others_are_past_is_taken_anew(world: World, placement: Leadership) -> None:
     first = await world.first(placement, [beat("a"), beat("b")])
     later = first.model_copy(update={"term": 5, "epoch": 9})  # of a Redis that was failed over to this one
     world.known["a"] = later
@@ -183,7 +183,7 @@ async def test_a_lease_of_a_term_that_others_are_past_is_taken_anew(world: World
 
 
 async def test_an_assignment_that_nobody_knows_any_more_is_replaced_by_a_later_one(
-    world: World, placement: Placement
+    world: World, placement: Leadership
 ) -> None:
     nodes = [beat("a", at=(4, 7)), beat("b", at=(4, 7))]
     for _ in range(3):
@@ -197,7 +197,7 @@ async def test_an_assignment_that_nobody_knows_any_more_is_replaced_by_a_later_o
 
 @pytest.mark.parametrize("rubbish", [b"by hand", None])
 async def test_an_assignment_that_was_deleted_or_damaged_is_written_again_though_nothing_changed(
-    world: World, placement: Placement, rubbish: bytes | None
+    world: World, placement: Leadership, rubbish: bytes | None
 ) -> None:
     first = await world.first(placement, [beat("a"), beat("b")])
     key = world.gossip.names.assignment
@@ -213,7 +213,7 @@ async def test_an_assignment_that_was_deleted_or_damaged_is_written_again_though
     assert world.clock.monotonic_ms() - began_ms <= LOOK_AGAIN_HEARTBEATS * BEAT_MS
 
 
-async def test_a_turn_that_was_held_up_on_its_way_assigns_nothing(world: World, placement: Placement) -> None:
+async def test_a_turn_that_was_held_up_on_its_way_assigns_nothing(world: World, placement: Leadership) -> None:
     first = await world.first(placement, [beat("a"), beat("b")])
     world.clock.advance(BEAT_MS)
     late = await placement.turn(
@@ -240,7 +240,7 @@ class SlowAssignor:
 
 @pytest.mark.parametrize("bus_fails", [False, True])
 async def test_an_assignor_that_works_for_longer_than_the_lease_holds_keeps_it_meanwhile(
-    world: World, placement: Placement, monkeypatch: pytest.MonkeyPatch, bus_fails: bool
+    world: World, placement: Leadership, monkeypatch: pytest.MonkeyPatch, bus_fails: bool
 ) -> None:
     monkeypatch.setattr(placement, "_heartbeat_ms", 10)
     slow = SlowAssignor()

@@ -1,8 +1,8 @@
 """Lease, term and epoch under anything that may happen to holders and to Redis, in any order.
 
-The real `Placement` of several nodes runs over the bus in this process and a clock that is moved by hand. A node may be
-held up before any of its calls, in the middle of its write as well, and wakes up later; the bus may lose an answer, all
-its keys, or every connection. At each write, and whenever all has been quiet for a while, the promises are checked.
+The real `Leadership` of several nodes runs over the bus in this process and a clock that is moved by hand. A node may
+be held up before any of its calls, in the middle of its write as well, and wakes up later; the bus may lose an answer,
+all its keys, or every connection. At each write, and whenever all has been quiet for a while, the promises are checked.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tests.support.clock import ManualClock
 from tests.support.cluster.placement_world import assigning
 
 from understudy_node.cluster.context import MemberId, Neighbours
-from understudy_node.cluster.leader import Placement, TaskSet
+from understudy_node.cluster.leader import Leadership, TaskSet
 from understudy_shared.bus.base import Bus, BusError
 from understudy_shared.bus.gossip import EXPIRY_HEARTBEATS, Gossip
 from understudy_shared.bus.messages import Assignment, Heartbeat
@@ -93,7 +93,7 @@ class Node:
         self._cluster = cluster
         self._sequence = 0
         self._gossip = Gossip(cast(Bus, self.line), "flights")
-        self.placement = Placement(
+        self.placement = Leadership(
             self._gossip,
             assigning(lag_refresh_ms=BEAT_MS, acceptable_recovery_lag=3, rebalance_delay_ms=2 * BEAT_MS),
             MemberId(node_id, "1"),

@@ -18,7 +18,7 @@ from understudy_node.cluster.heartbeat_loop import (
     HeartbeatListening,
     is_among_first,
 )
-from understudy_shared.bus.messages import AssignedTask, Assignment, Endpoint
+from understudy_shared.bus.messages import AssignedTask, Assignment, NodeEndpoint
 from understudy_shared.cluster.follower import ClusterFollower
 
 IDS = st.sets(st.text("abc-", min_size=1, max_size=5), min_size=1, max_size=12)
@@ -42,7 +42,7 @@ class World:
         self.needs_all = False
         self.neighbours = Neighbours(self.last())
         tasks = {"0_0": AssignedTask(active="a", standbys=("b", "c"))}
-        members = {each: Endpoint(host="h", port=1) for each in "abc"}
+        members = {each: NodeEndpoint(host="h", port=1) for each in "abc"}
         self.neighbours.assignment = Assignment(
             application_id="flights", term=1, epoch=1, written_by="a", lineage="l1", partitions=1, tasks=tasks,
             members=members,

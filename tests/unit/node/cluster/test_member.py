@@ -29,7 +29,7 @@ from understudy_shared.base.clock import SystemClock
 from understudy_shared.base.words import HostInfo
 from understudy_shared.bus.base import Stored
 from understudy_shared.bus.gossip import Applications, Gossip
-from understudy_shared.bus.messages import AssignedTask, Assignment, Endpoint
+from understudy_shared.bus.messages import AssignedTask, Assignment, NodeEndpoint
 from understudy_shared.cluster.follower import ClusterDelegate, ClusterFollower
 from understudy_shared.cluster.node_calls import NodeCalls
 from understudy_shared.cluster.without_bus import Memory, Remembered
@@ -145,7 +145,10 @@ async def test_without_anything_remembered_seeds_are_asked_until_one_answers(tmp
 
 async def test_the_nodes_of_what_is_remembered_may_know_of_a_later_one(tmp_path: Path) -> None:
     async with fake_nodes(reply(500, b"")) as (other,):
-        members = {"n1": Endpoint(host=OWN.host, port=OWN.port), "n2": Endpoint(host="127.0.0.1", port=other.port)}
+        members = {
+            "n1": NodeEndpoint(host=OWN.host, port=OWN.port),
+            "n2": NodeEndpoint(host="127.0.0.1", port=other.port),
+        }
         Remembered(tmp_path, APPLICATION).save(first(2, members=members))
         publish(other, first(3))
         async with remembering(tmp_path) as world:
@@ -195,7 +198,7 @@ async def others_have_everything(gossip: Gossip, node: Node) -> Assignment:
     fence = await gossip.take_lease("c", above=0, expiry_ms=60_000)
     assert fence is not None
     tasks = {task: AssignedTask(active="a", standbys=("b",)) for task in node.tasks()}
-    members = {node_id: Endpoint(host="127.0.0.1", port=1) for node_id in ("a", "b")}
+    members = {node_id: NodeEndpoint(host="127.0.0.1", port=1) for node_id in ("a", "b")}
     written = Assignment(
         application_id=STARTING, term=fence.term, epoch=1, written_by="c", lineage=node.lineage, partitions=1,
         tasks=tasks, members=members,

@@ -11,7 +11,7 @@ from tests.support.bus.documents import assignment, heartbeat
 from understudy_node.cluster.context import Neighbours, outvoted
 from understudy_shared.base.plausible import FIRST_SIGHT
 from understudy_shared.bus.gossip import AgedHeartbeat
-from understudy_shared.bus.messages import Applied, Endpoint, Heartbeat
+from understudy_shared.bus.messages import Applied, Heartbeat, NodeEndpoint
 from understudy_shared.cluster.view import limit_beside
 
 HEARTBEAT_MS = 1000
@@ -62,7 +62,7 @@ def test_at_most_one_checkpoint_has_nodes_that_may_speak_for_the_application(lin
 def knowing(*members: str) -> Neighbours:
     """A node whose assignment has these others."""
     neighbours = Neighbours("own")
-    places = {node_id: Endpoint(host="127.0.0.1", port=port) for port, node_id in enumerate(("own", *members), 1)}
+    places = {node_id: NodeEndpoint(host="127.0.0.1", port=port) for port, node_id in enumerate(("own", *members), 1)}
     neighbours.follow(assignment(term=1, epoch=1).model_copy(update={"members": places}))
     return neighbours
 

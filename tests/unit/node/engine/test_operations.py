@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from understudy_node.engine.base import EmptyBase
-from understudy_node.engine.view import View
+from understudy_node.engine.view import StateView
 from understudy_node.replica.store_replica import resolve_operations
 
 Kind = Literal["put", "delete", "merge", "delete-range"]
@@ -21,8 +21,8 @@ class Op(NamedTuple):
     value: bytes | None
 
 
-def _view(records: dict[bytes, bytes | None]) -> View:
-    return View.of(EmptyBase(), 0).with_changes(records, 1)
+def _view(records: dict[bytes, bytes | None]) -> StateView:
+    return StateView.of(EmptyBase(), 0).with_changes(records, 1)
 
 
 def _replayed(records: dict[bytes, bytes], operations: Sequence[Op], delimiter: bytes) -> dict[bytes, bytes]:

@@ -15,7 +15,7 @@ from understudy_node.engine import scans as slices_module
 from understudy_node.engine.base import Base, CachedBase, EmptyBase, RowCache
 from understudy_node.engine.rocksdb_base import BlockCache, RocksBase
 from understudy_node.engine.scans import ScanOrder, after_prefix, slices
-from understudy_node.engine.view import View
+from understudy_node.engine.view import StateView
 from understudy_shared.base.errors import CorruptFileError
 from understudy_shared.spark.types import DecimalType, Field, IntType, LongType, StringType, StructType
 from understudy_shared.spark.unsafe_row import compile_row_encoder, fixed_bytes
@@ -43,7 +43,7 @@ def base(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 def test_slices_are_the_records_of_the_view(
     base: Base, versions: list[dict[bytes, bytes | None]], size: int, start: bytes | None
 ) -> None:
-    view = View.of(base, 0)
+    view = StateView.of(base, 0)
     for version, changes in enumerate(versions, 1):
         view = view.with_changes(dict(changes), version)
     with pytest.MonkeyPatch.context() as patched:
@@ -58,7 +58,7 @@ def test_slices_are_the_records_of_the_view(
 def test_long_records_make_short_slices(tmp_path: Path) -> None:
     records = {at.to_bytes(2): bytes(100_000) for at in range(300)}
     base = RocksBase.open(write_rocksdb(tmp_path / "base", records), cache=CACHE, expected_keys=None)
-    sizes = [sum(map(len, each)) for each in slices(View.of(base, 0), None)]
+    sizes = [sum(map(len, each)) for each in slices(StateView.of(base, 0), None)]
     assert max(sizes[1:]) <= slices_module.SLICE_BYTES
 
 

@@ -19,8 +19,8 @@ from understudy_node.engine.rocksdb_base import BlockCache
 from understudy_node.engine.view import (
     TIER_ENTRIES_MAX,
     Spill,
+    StateView,
     Tier,
-    View,
     with_newest,
     write_spill,
 )
@@ -53,13 +53,13 @@ class DictBase(EmptyBase):
 class Pinned(NamedTuple):
     """What a slow reader holds: its view, what it should see, and a scan it has begun."""
 
-    view: View
+    view: StateView
     model: dict[bytes, bytes]
     begun: list[tuple[bytes, bytes]]
     scan: Iterator[tuple[bytes, bytes]]
 
 
-def assert_same(view: View, model: dict[bytes, bytes]) -> None:
+def assert_same(view: StateView, model: dict[bytes, bytes]) -> None:
     every_key = [bytes([a, b]) for a in range(4) for b in range(4)] + [bytes([a]) for a in range(4)] + [b""]
     assert {key: view.get(key) for key in every_key} == {key: model.get(key) for key in every_key}
     assert view.get_many(every_key) == [model.get(key) for key in every_key]
@@ -73,7 +73,7 @@ class ViewAgainstDicts(RuleBasedStateMachine):
         super().__init__()
         self.folder = tempfile.TemporaryDirectory()
         self.cache = BlockCache()
-        self.view = View.of(EmptyBase(), 0)
+        self.view = StateView.of(EmptyBase(), 0)
         self.models: list[dict[bytes, bytes]] = [{}]
         self.spills = 0
         self.unpublished: Spill | None = None
@@ -147,7 +147,7 @@ TestViewAgainstDicts = pytest.mark.usefixtures("small_tiers")(ViewAgainstDicts.T
 
 @pytest.mark.usefixtures("small_tiers")
 def test_a_new_base_frees_exactly_the_changes_that_it_contains() -> None:
-    view = View.of(EmptyBase(), 0)
+    view = StateView.of(EmptyBase(), 0)
     for version in range(1, 6):
         view = view.with_changes({b"%d.%d" % (version, number): b"" for number in range(10)}, version)
     swapped = view.with_base(DictBase({}), 3)

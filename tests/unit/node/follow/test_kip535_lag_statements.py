@@ -16,7 +16,7 @@ from understudy_node.checkpoint.files import FileStat, LocalFiles
 from understudy_node.follow.end import End, against_known_end, lag_of
 from understudy_node.http.routes import lag_report
 from understudy_node.node import Node
-from understudy_node.questions.lookup.reads import Reads
+from understudy_node.questions.lookup.reads import NodeReads
 from understudy_node.replica.task import TaskReplica
 from understudy_node.stores.lookup import LookupAnswer
 from understudy_shared.base.words import Role, StoreName
@@ -126,7 +126,7 @@ def test_statement_12_no_request_and_no_heartbeat_asks_the_storage_for_the_end(t
         wait_to_hold(node, "0_0", "0_1", version=2)
         assert files.asked, "to describe the checkpoint it was asked once, before the start"
         files.asked.clear()
-        reads = Reads(node, StoreBounds())
+        reads = NodeReads(node, StoreBounds())
         for word in WORDS:
             request = reads.parse(f"/v1/stores/op0/keys/{word}?max_lag=0".encode())
             assert isinstance(request.reader.look_up(request.key, request.bound), LookupAnswer)

@@ -5,19 +5,19 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from understudy_node.replica.past_versions import Changelog, KeptChangelogs
+from understudy_node.replica.past_versions import KeptChangelogs, StoreChanges
 
 ROOM = 10_000
 
 
 @given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 3 * ROOM // 2)), max_size=40))
 def test_those_that_were_read_last_are_kept_within_the_limit_each_as_it_was_read(reads: list[tuple[int, int]]) -> None:
-    kept, read = KeptChangelogs(ROOM), dict[str, Changelog]()
+    kept, read = KeptChangelogs(ROOM), dict[str, StoreChanges]()
     for number, size in reads:
         path = str(number)
         if kept.find(path, number) is None:
             read.pop(path, None)
-            read[path] = Changelog({b"key": bytes(size)}, ())
+            read[path] = StoreChanges({b"key": bytes(size)}, ())
             kept.keep(path, number, read[path])
         else:
             read[path] = read.pop(path)

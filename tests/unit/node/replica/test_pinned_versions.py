@@ -15,28 +15,28 @@ from hypothesis import strategies as st
 from tests.support.spark.queries import wait_until
 
 from understudy_node.engine.base import EmptyBase
-from understudy_node.engine.view import View
+from understudy_node.engine.view import StateView
 from understudy_node.replica import past_versions
 from understudy_node.replica.local_bases import LocalBases
 from understudy_node.replica.past_versions import OPENING, PastVersions
 from understudy_node.replica.pinned_versions import HOLD_MS, LeaseTable, PinnedViews, leased_version
-from understudy_node.replica.task_view import Retained, TaskView
+from understudy_node.replica.task_view import RetainedVersions, TaskView
 from understudy_shared.base.errors import CorruptFileError, MissingVersionError, UnderstudyError, VanishedError
 from understudy_shared.base.words import ApplicationId, Lineage, TaskId
 from understudy_shared.http.problems import ProblemError
 from understudy_shared.reads.bounds import ReadVersion, Refusal
-from understudy_shared.reads.tokens import LineageChangedError, Position, SnapshotLease
+from understudy_shared.reads.tokens import OtherLineageError, Position, SnapshotLease
 
 TASKS = [TaskId(ApplicationId("a"), 0, partition) for partition in range(3)]
 
 
-def shown(store: View, committed_at_us: int | None = None) -> TaskView:
+def shown(store: StateView, committed_at_us: int | None = None) -> TaskView:
     return TaskView(store.version, {"default": store}, committed_at_us, None, None, frozenset(), b"", b"")
 
 
-def first_version(size: int) -> View:
+def first_version(size: int) -> StateView:
     """Four keys with values of so many bytes."""
-    return View.of(EmptyBase(), 0).with_changes({b"%d" % key: bytes(size) for key in range(4)}, 1)
+    return StateView.of(EmptyBase(), 0).with_changes({b"%d" % key: bytes(size) for key in range(4)}, 1)
 
 
 def test_a_version_is_found_by_its_number_and_commit_until_it_was_not_read_for_long() -> None:
@@ -62,7 +62,7 @@ EVENTS = st.lists(
 @given(EVENTS)
 def test_the_limits_are_kept_and_what_is_found_is_what_was_pinned(events: list[tuple[TaskId, str, int]]) -> None:
     pinned = PinnedViews(max_bytes=1000, max_views=5)
-    current = {task: shown(View.of(EmptyBase(), 0).with_changes({b"0": b""}, 1)) for task in TASKS}
+    current = {task: shown(StateView.of(EmptyBase(), 0).with_changes({b"0": b""}, 1)) for task in TASKS}
     asked: list[tuple[TaskId, TaskView]] = []
     for now_ms, (task, what, size) in enumerate(events):
         if what == "pin":
@@ -70,7 +70,7 @@ def test_the_limits_are_kept_and_what_is_found_is_what_was_pinned(events: list[t
             asked.append((task, current[task]))
         else:  # on a new base, so that nothing is shared
             version = current[task].version + 1
-            store = View.of(EmptyBase(), 0).with_changes({b"0": bytes(size)}, version)
+            store = StateView.of(EmptyBase(), 0).with_changes({b"0": bytes(size)}, version)
             current[task] = shown(store)
             pinned.published(task, current[task], now_ms)
         assert len(pinned) <= 5
@@ -87,9 +87,9 @@ def test_the_limits_are_kept_and_what_is_found_is_what_was_pinned(events: list[t
 def test_a_dropped_version_is_closed_by_the_next_turn_and_not_by_the_reader_who_drops_it() -> None:
     pinned, base = PinnedViews(max_views=1), EmptyBase()
     gone = weakref.ref(base)
-    pinned.pin(TASKS[0], shown(View.of(base, 1)), 0)
+    pinned.pin(TASKS[0], shown(StateView.of(base, 1)), 0)
     del base
-    pinned.pin(TASKS[0], shown(View.of(EmptyBase(), 2)), 1)
+    pinned.pin(TASKS[0], shown(StateView.of(EmptyBase(), 2)), 1)
     assert (len(pinned), gone() is None) == (1, False)
     pinned.expire(2)
     assert gone() is None
@@ -160,7 +160,7 @@ def test_a_token_with_the_id_of_another_lease_renews_nothing() -> None:
 
 def test_a_leased_version_outlives_the_usual_time_and_goes_with_its_lease() -> None:
     leases = LeaseTable()
-    pinned, old = PinnedViews(leases), shown(View.of(EmptyBase(), 1), 7)
+    pinned, old = PinnedViews(leases), shown(StateView.of(EmptyBase(), 1), 7)
     leases.grant(lease(1), now_ms=0)
     pinned.pin(TASKS[0], old, 0)
     pinned.expire(HOLD_MS + 1)
@@ -177,7 +177,7 @@ def test_a_replica_that_shows_a_leased_version_later_keeps_it_as_it_passes() -> 
     pinned = PinnedViews(leases)
     leases.grant(lease(2), now_ms=0)
     for version in (1, 2, 3):
-        pinned.published(TASKS[0], shown(View.of(EmptyBase(), version), 7), version)
+        pinned.published(TASKS[0], shown(StateView.of(EmptyBase(), version), 7), version)
     found = pinned.find(TASKS[0], leased_version(lease(2)), HOLD_MS + 9)
     assert (len(pinned), found is not None and found.version) == (1, 2)
 
@@ -187,7 +187,7 @@ def test_above_a_limit_leased_versions_go_last() -> None:
     pinned = PinnedViews(leases, max_disk_bytes=100, max_views=2)
     leases.grant(lease(1), now_ms=0)
     for now_ms, version in enumerate((1, 2, 3, 4)):
-        pinned.pin(TASKS[0], shown(View.of(EmptyBase(), version), 7), now_ms, disk_bytes=40)
+        pinned.pin(TASKS[0], shown(StateView.of(EmptyBase(), version), 7), now_ms, disk_bytes=40)
     assert [pinned.find(TASKS[0], ReadVersion(each, 7), 5) is not None for each in (1, 2, 3, 4)] == [
         True,
         False,
@@ -205,7 +205,7 @@ def test_held_versions_cost_what_the_model_says(held: int, per_version: int, key
     """
     leases = LeaseTable()
     pinned = PinnedViews(leases, max_bytes=1 << 40)
-    store = View.of(EmptyBase(), 0).with_changes({b"%06d" % key: bytes(20) for key in range(keys)}, 1)
+    store = StateView.of(EmptyBase(), 0).with_changes({b"%06d" % key: bytes(20) for key in range(keys)}, 1)
     one_change = -(-store.overlay_bytes // keys)
     for version in range(2, 62):
         changed = {b"%06d" % (version * 31 * (each + 1) % keys): bytes(20) for each in range(per_version)}
@@ -236,14 +236,14 @@ class Task:
     def read_past(self, wanted: ReadVersion, disk: LocalBases) -> TaskView:
         self.asked.append(wanted)
         self._read(wanted)
-        store = View.of(EmptyBase(), wanted.number)
+        store = StateView.of(EmptyBase(), wanted.number)
         return TaskView(wanted.number, {"default": store}, None, None, None, frozenset(), b"", b"")
 
     def keep_past(self, view: TaskView, disk_bytes: int) -> None:
         self.kept.append(view)
 
-    def retained(self) -> Retained | None:
-        return Retained(3, 9)
+    def retained(self) -> RetainedVersions | None:
+        return RetainedVersions(3, 9)
 
 
 def test_a_version_is_opened_once_while_others_ask_for_it(tmp_path: Path) -> None:
@@ -261,7 +261,7 @@ def test_a_version_is_opened_once_while_others_ask_for_it(tmp_path: Path) -> Non
     [
         (MissingVersionError("purged"), Refusal.VERSION_GONE),
         (VanishedError("purged meanwhile"), Refusal.VERSION_GONE),
-        (LineageChangedError("rewound"), Refusal.LINEAGE_CHANGED),
+        (OtherLineageError("rewound"), Refusal.LINEAGE_CHANGED),
         (CorruptFileError("cut"), None),
     ],
 )
@@ -279,7 +279,7 @@ def test_why_a_version_cannot_be_read_is_told_until_it_is_tried_again(
         told = past.open(task, wanted)
         assert told.refusal is refusal
         assert told.error is (error if refusal is None else None)
-        assert told.retained == (Retained(3, 9) if refusal is Refusal.VERSION_GONE else None)
+        assert told.retained == (RetainedVersions(3, 9) if refusal is Refusal.VERSION_GONE else None)
         assert tries == len(task.asked) == (past_versions.MAX_VANISHED if isinstance(error, VanishedError) else 1)
         assert not list((tmp_path / "past").iterdir()), "a failure leaves no files"
         monkeypatch.setattr(past_versions, "FAILED_FOR_S", 0.0)

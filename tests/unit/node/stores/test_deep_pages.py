@@ -31,7 +31,7 @@ from tests.unit.node.stores.test_state_variables import (
 )
 from tests.unit.node.stores.test_state_variables import KEY as GROUPING_KEY
 
-from understudy_node.engine.view import Table, View
+from understudy_node.engine.view import StateTable, StateView
 from understudy_node.replica.task_view import TaskView
 from understudy_node.stores import finder as finders
 from understudy_node.stores import operator_state, row_forms
@@ -96,7 +96,7 @@ def a_timed_side(expired: list[bool]) -> Long:
         for key in (KEY, *OTHERS)
         for at in range(0, len(rows), 3)
     }
-    finder = TimedJoinSide(Table("default", JOINED), None, row_printer(ROW, ("visits",), None), PREFIX)
+    finder = TimedJoinSide(StateTable("default", JOINED), None, row_printer(ROW, ("visits",), None), PREFIX)
     return finder, shown(dict(kept), families={JOINED: 2}), PREFIX + encode_key(KEY), "rows"
 
 
@@ -174,7 +174,7 @@ class Counted:
         self.visited = 0
         for module in (operator_state, row_forms):
             patch.setattr(module, "split_values", self._counted(split_values))
-        patch.setattr(View, "scan", self._counted(View.scan))
+        patch.setattr(StateView, "scan", self._counted(StateView.scan))
 
     def _counted(self, visit: Callable[..., Iterator[Any]]) -> Callable[..., Iterator[Any]]:
         def counting(*arguments: Any, **named: Any) -> Iterator[Any]:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.checkpoint.shown import pages_of, shown
 
-from understudy_node.engine.view import Table
+from understudy_node.engine.view import StateTable
 from understudy_node.replica.task_view import TaskView
 from understudy_node.stores import finder as finders
 from understudy_node.stores.operator_state import JoinSide, SideTables, TimedJoinSide, row_printer
@@ -33,7 +33,7 @@ Rows = dict[tuple[str | None, int | None], list[tuple[int, bool]]]
 
 
 def side(prefix: bytes) -> JoinSide:
-    tables = SideTables(Table(COUNTS), Table(ROWS), KEY, INDEXED, COUNT)
+    tables = SideTables(StateTable(COUNTS), StateTable(ROWS), KEY, INDEXED, COUNT)
     return JoinSide(tables, row_printer(ROW, ("matched",), None), prefix)
 
 
@@ -109,7 +109,7 @@ def test_tables_that_are_column_families_are_told_apart_by_the_ids_that_the_snap
     counts, rows = state({("a", 1): [(5, False), (6, True)]}, b"\x00")
     together = {b"\x07\x00" + key: value for key, value in counts.items()}
     together |= {b"\x03\x00" + key: value for key, value in rows.items()}
-    tables = SideTables(Table("default", COUNTS), Table("default", ROWS), KEY, INDEXED, COUNT)
+    tables = SideTables(StateTable("default", COUNTS), StateTable("default", ROWS), KEY, INDEXED, COUNT)
     known = JoinSide(tables, row_printer(ROW, ("n",), None), b"\x00")
     view_now = shown(together, families={COUNTS: 7, ROWS: 3, "right-keyToNumValues": 4})
     key = b"\x00" + encode_key(("a", 1))
@@ -142,7 +142,7 @@ def test_rows_that_are_kept_by_their_event_time_are_given_by_it(
     rows: dict[tuple[str | None, int | None], dict[int, list[tuple[int, bool]]]], asked: tuple[str | None, int | None]
 ) -> None:
     finder = TimedJoinSide(
-        Table("default", "left-keyWithTsToValues"), None, row_printer(ROW, ("matched",), None), b"\x00"
+        StateTable("default", "left-keyWithTsToValues"), None, row_printer(ROW, ("matched",), None), b"\x00"
     )
     records = {
         timed_key(key, at): b"".join(struct.pack("<i", len(row) + 1) + b"\x00" + row for row in map(encode_row, found))
@@ -175,7 +175,9 @@ LISTED = struct.pack("<i", len(encode_row((1, True))) + 1) + b"\x00" + encode_ro
     ids=["a list that is cut", "a key without its time"],
 )
 def test_a_side_by_event_time_whose_records_are_damaged_gives_none_of_them(records: dict[bytes, bytes]) -> None:
-    finder = TimedJoinSide(Table("default", "left-keyWithTsToValues"), None, row_printer(ROW, ("n",), None), b"\x00")
+    finder = TimedJoinSide(
+        StateTable("default", "left-keyWithTsToValues"), None, row_printer(ROW, ("n",), None), b"\x00"
+    )
     with pytest.raises(CorruptFileError):
         finder.find(
             shown(dict(records), families={"left-keyWithTsToValues": 2}), b"\x00" + encode_key(("a", 1)), EVERYTHING

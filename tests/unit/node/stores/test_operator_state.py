@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.checkpoint.shown import shown
 
-from understudy_node.stores.finder import Expiry, Found, may_stand_behind_join
+from understudy_node.stores.finder import Expiry, FoundMembers, may_stand_behind_join
 from understudy_node.stores.operator_state import (
     SEEN,
     ExpiringSet,
@@ -107,7 +107,7 @@ def test_negative_zero_is_found_as_it_is_kept_and_else_as_zero(prefix: bytes) ->
     finder = make(prefix)
 
     def is_found(word: str, d: float) -> bool:
-        return finder.find(view, prefix + key((word, d)), EVERYTHING) == Found(SEEN)
+        return finder.find(view, prefix + key((word, d)), EVERYTHING) == FoundMembers(SEEN)
 
     assert all(is_found(word, d) for word, d in [("both", 0.0), ("both", -0.0), ("negative", -0.0), ("zero", 0.0)])
     assert is_found("zero", -0.0), "a row with it would be dropped by Spark 4.3"

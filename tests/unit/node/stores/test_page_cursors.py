@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from understudy_node.stores.finder import MAX_START_BYTES, Places
+from understudy_node.stores.finder import MAX_START_BYTES, PlaceSealer
 from understudy_shared.reads.bounds import FIRST_PLACE, ElementPlace
 from understudy_shared.reads.tokens import PageCursor, decode_cursor, key_digest
 
 CURSOR = PageCursor("visits", "life-1", key_digest(b"row"), 7, 1_000, 20)
-OURS, THEIRS = Places(b"ours"), Places(b"theirs")
+OURS, THEIRS = PlaceSealer(b"ours"), PlaceSealer(b"theirs")
 PLACES = st.builds(ElementPlace, st.integers(0, 20), st.binary(min_size=1, max_size=MAX_START_BYTES))
 
 

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 
-from understudy_node.stores.finder import Found
+from understudy_node.stores.finder import FoundMembers
 from understudy_node.stores.lookup import FindingReader, as_pandas_keeps
 from understudy_shared.base.errors import UnderstudyError
 from understudy_shared.reads.bounds import EVERYTHING
@@ -48,7 +48,7 @@ def test_of_a_map_the_grouping_key_alone_comes_from_pandas() -> None:
 
 
 CODEC = KeyCodec(StructType((Field("name", StringType()),)), is_normalised=False)
-FOUND, PREFIX = Found(b'"found":true,'), b"\x00"
+FOUND, PREFIX = FoundMembers(b'"found":true,'), b"\x00"
 
 
 class Kept:
@@ -57,7 +57,7 @@ class Kept:
     def __init__(self, *names: str | None) -> None:
         self._kept = {PREFIX + CODEC.encode((name,)) for name in names}
 
-    def find(self, view: object, stored: bytes, selection: object) -> Found | None:
+    def find(self, view: object, stored: bytes, selection: object) -> FoundMembers | None:
         return FOUND if stored in self._kept else None
 
 

@@ -14,9 +14,9 @@ from tests.support.checkpoint import avro
 from tests.support.checkpoint.shown import shown
 
 from understudy_node.checkpoint.state_variables import AvroRows, StateVariable
-from understudy_node.engine.view import Table
+from understudy_node.engine.view import StateTable
 from understudy_node.replica.task_view import TaskView
-from understudy_node.stores.finder import Finder, Found
+from understudy_node.stores.finder import Finder, FoundMembers
 from understudy_node.stores.row_forms import row_form, split_records, split_values
 from understudy_node.stores.state_variables import ListVariable, MapVariable, ValueVariable, value_printer
 from understudy_shared.base.errors import CorruptFileError
@@ -103,7 +103,7 @@ def test_what_spark_does_not_write_is_refused(kept: bytes) -> None:
         split(kept)
 
 
-PREFIX, FAMILY, TABLE, FAMILIES = b"\x00", b"\x07\x00", Table("default", "seen"), {"seen": 7}
+PREFIX, FAMILY, TABLE, FAMILIES = b"\x00", b"\x07\x00", StateTable("default", "seen"), {"seen": 7}
 KEY = StructType((Field("word", StringType()), Field("n", LongType(), nullable=False)))
 USER = StructType((Field("place", StringType()),))
 OLD = StructType((Field("visits", IntType()), Field("gone", StringType())))
@@ -146,7 +146,7 @@ def printer(variable: StateVariable) -> Callable[[bytes], dict[str, object]]:
 
 
 def found(finder: Finder, records: Mapping[bytes, bytes], row: bytes) -> dict[str, object] | None:
-    said: Found | None = finder.find(view(records), PREFIX + row, EVERYTHING)
+    said: FoundMembers | None = finder.find(view(records), PREFIX + row, EVERYTHING)
     return None if said is None else dict(json.loads(b"{" + said.members.removesuffix(b",") + b"}"))
 
 

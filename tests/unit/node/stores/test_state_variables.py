@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from tests.support.checkpoint.shown import pages_of, shown
 
 from understudy_node.checkpoint.state_variables import StateVariable
-from understudy_node.engine.view import Table, brings_families
+from understudy_node.engine.view import StateTable, brings_families
 from understudy_node.replica.task_view import TaskView
 from understudy_node.stores import finder as finders
 from understudy_node.stores import state_variables
-from understudy_node.stores.finder import Found
+from understudy_node.stores.finder import FoundMembers
 from understudy_node.stores.row_forms import row_form
 from understudy_node.stores.state_variables import ListVariable, MapVariable, Timers, ValueVariable, value_printer
 from understudy_shared.base.errors import CorruptFileError
@@ -34,7 +34,7 @@ VALUE = StructType((Field("visits", LongType()),))
 WITH_TTL = StructType((Field("value", VALUE), Field("ttlExpirationMs", LongType())))
 PLAIN = StateVariable("seen", StoreKind.VALUE, False, "", KEY, USER, VALUE, VALUE)
 EXPIRING = replace(PLAIN, has_ttl=True, stored=WITH_TTL)
-TABLE, FAMILIES = Table("default", "seen"), {"other": 1, "seen": 7}
+TABLE, FAMILIES = StateTable("default", "seen"), {"other": 1, "seen": 7}
 FAMILY = b"\x07\x00"
 ROWS = row_form(PLAIN, PREFIX)
 GROUPING = st.tuples(st.none() | st.text("ab,", max_size=12), st.none() | st.integers(-2, 2))
@@ -63,7 +63,7 @@ def asked(row: bytes) -> bytes:
     return PREFIX + row
 
 
-def parsed(found: Found | None) -> dict[str, object] | None:
+def parsed(found: FoundMembers | None) -> dict[str, object] | None:
     return None if found is None else dict(json.loads(b"{" + found.members.removesuffix(b",") + b"}"))
 
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.checkpoint.shown import shown
 
-from understudy_node.engine.view import Table
+from understudy_node.engine.view import StateTable
 from understudy_node.replica.task_view import TaskView
 from understudy_node.stores.row_forms import Columns
 from understudy_node.stores.state_variables import TimesTable
@@ -31,7 +31,7 @@ def table() -> TimesTable:
     def grouping(rest: bytes) -> Columns:
         return (int.from_bytes(rest),)
 
-    return TimesTable(Table("default", "times"), b"\0", grouping)
+    return TimesTable(StateTable("default", "times"), b"\0", grouping)
 
 
 def view(records: dict[bytes, bytes]) -> TaskView:

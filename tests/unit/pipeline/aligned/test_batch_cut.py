@@ -14,7 +14,7 @@ from tests.support.spark.record_at_a_time_merge import TOPICS, counted, pop_all,
 
 from understudy_aligned.batch_plan import (
     NOT_HELD_BACK,
-    Batch,
+    BatchTake,
     HeldBack,
     Queue,
     count_enforced,
@@ -169,7 +169,7 @@ def plan(
     idle_ms: int = 0,
     known: Mapping[TopicPartition, float] | None = None,
     ring: int = 0,
-) -> Batch:
+) -> BatchTake:
     return plan_batch(
         tasks,
         lags,

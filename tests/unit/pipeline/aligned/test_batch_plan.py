@@ -15,7 +15,7 @@ from tests.support.spark.record_at_a_time_merge import effective, queue, tp
 from understudy_aligned.batch_plan import (
     NEVER_WAIT,
     UNBOUNDED,
-    Batch,
+    BatchTake,
     IdleDecision,
     InputState,
     Queue,
@@ -49,7 +49,7 @@ def plan(
     records: int = -1,
     ring: int = 0,
     now_ms: float = 1000,
-) -> Batch:
+) -> BatchTake:
     """Every input is caught up, and none is waited for."""
     return plan_batch(
         tasks,
@@ -62,7 +62,7 @@ def plan(
     )
 
 
-def left(tasks: Mapping[int, Sequence[Queue]], batch: Batch) -> Tasks:
+def left(tasks: Mapping[int, Sequence[Queue]], batch: BatchTake) -> Tasks:
     """What the next plan begins with when nothing arrives."""
     return {
         task: [each._replace(times_ms=each.times_ms[batch.taken.get(each.partition, 0) :]) for each in queues]
@@ -241,7 +241,7 @@ def test_a_settled_batch_is_the_one_that_is_planned_whatever_happens_until_then(
     if settled is None:
         return
 
-    def planned(logs: Mapping[TopicPartition, list[int]]) -> Batch:
+    def planned(logs: Mapping[TopicPartition, list[int]]) -> BatchTake:
         return plan_batch(
             queues(logs),
             lags,

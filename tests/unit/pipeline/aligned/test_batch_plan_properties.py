@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.support.spark.record_at_a_time_merge import TOPICS, counted, effective, pop_all, queue, tp
 
-from understudy_aligned.batch_plan import Batch, Queue, plan_batch
+from understudy_aligned.batch_plan import BatchTake, Queue, plan_batch
 from understudy_aligned.inputs.records import NO_TIME_MS, TopicPartition
 from understudy_aligned.options import AlignedOptions
 
@@ -69,7 +69,7 @@ class Run:
         """The partition time in the offset."""
         return max(self.logs[each][: self.planned[each]], default=NO_TIME_MS)
 
-    def plan(self) -> Batch:
+    def plan(self) -> BatchTake:
         tasks = {task: self.queues(task) for task in TASKS}
         batch = plan_batch(
             tasks,
@@ -128,7 +128,7 @@ WAITS = st.sampled_from([(-1, None), (0, None), (20, None), (PATIENT, None), (0,
 """An idle time and a drift."""
 
 
-def played(run: Run, steps: Steps) -> Iterator[Batch]:
+def played(run: Run, steps: Steps) -> Iterator[BatchTake]:
     """The batches of a run, not finished yet. Time passes with each step."""
     for verb, each, records in steps:
         run.now_ms += records * 10

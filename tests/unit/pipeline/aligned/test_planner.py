@@ -23,7 +23,7 @@ from tests.support.spark.queries import wait_until
 from tests.support.spark.scripted_input import ScriptedRecord, ScriptedServer, chunk_of
 
 from understudy_aligned import planner as planner_module
-from understudy_aligned.batch_plan import Batch, Queue, plan_batch
+from understudy_aligned.batch_plan import BatchTake, Queue, plan_batch
 from understudy_aligned.inputs.protocol import DataLostError, Fetched, InputError
 from understudy_aligned.inputs.records import Cursor, TopicPartition, record_size
 from understudy_aligned.options import AlignedOptions
@@ -266,7 +266,7 @@ def test_only_tasks_that_changed_are_planned_until_one_of_them_has_records_to_gi
 ) -> None:
     planned: list[list[int]] = []
 
-    def noted(tasks: Mapping[int, Sequence[Queue]], *more: object, **named: object) -> Batch:
+    def noted(tasks: Mapping[int, Sequence[Queue]], *more: object, **named: object) -> BatchTake:
         planned.append(list(tasks))
         return plan_batch(tasks, *more, **named)  # type: ignore[arg-type]
 

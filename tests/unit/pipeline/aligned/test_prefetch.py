@@ -29,7 +29,7 @@ from understudy_aligned.inputs.protocol import DataLostError, InputError
 from understudy_aligned.inputs.records import Cursor, TopicPartition, record_size
 from understudy_aligned.open_inputs import OpenInputs
 from understudy_aligned.options import AlignedOptions
-from understudy_aligned.read_ahead import Lag
+from understudy_aligned.read_ahead import FetchLag
 from understudy_aligned.shared_read_ahead import FIRST_BACKOFF_MS, MAX_BACKOFF_MS, Prefetch
 
 A, B = TopicPartition("a", 0), TopicPartition("b", 0)
@@ -58,11 +58,11 @@ def test_statement_35_each_turn_brings_lags_of_what_it_fetched_and_a_seek_drops_
     bench.server.put("a", 0, 1, 2, 3)
     bench.server.release("a", 0, 2)
     bench.turns(1)
-    assert (bench.lag(A), bench.lag(B)) == (Lag(1, 0), Lag(0, 0))
+    assert (bench.lag(A), bench.lag(B)) == (FetchLag(1, 0), FetchLag(0, 0))
     bench.server.put("b", 0, 1, 2, 3)
     bench.server.release("b", 0, 2)
     bench.turns(1)
-    assert (bench.lag(A), bench.lag(B)) == (Lag(1, 0), Lag(1, 0))
+    assert (bench.lag(A), bench.lag(B)) == (FetchLag(1, 0), FetchLag(1, 0))
     bench.shared.ahead.seek_to({})
     assert (bench.lag(A), bench.lag(B)) == (None, None)
 
@@ -89,12 +89,12 @@ def test_statement_43_and_45_what_was_handed_over_is_no_lag_and_everything_behin
     bench.shared.ahead.seek_to({A: Cursor("49", 50, 49)})
     bench.server.withhold("a", 0)
     bench.turns(2)
-    assert bench.lag(A) == Lag(40, 0)
+    assert bench.lag(A) == FetchLag(40, 0)
     bench.server.put("a", 0, *range(90, 100))
     bench.server.release("a", 0, 5)
     bench.turns(1)
     assert bench.buffered(A) == 5, "and what is held is no lag"
-    assert bench.lag(A) == Lag(45, 0)
+    assert bench.lag(A) == FetchLag(45, 0)
 
 
 def test_statement_44_a_partition_that_is_not_fetched_has_a_lag_that_grows_old() -> None:
@@ -106,7 +106,7 @@ def test_statement_44_a_partition_that_is_not_fetched_has_a_lag_that_grows_old()
     bench.turns(1)
     bench.clock.advance(5_000)
     assert bench.shared.next_request(0) is None, "it holds enough"
-    assert bench.lag(A) == Lag(1, 5_000)
+    assert bench.lag(A) == FetchLag(1, 5_000)
     bench.clock.advance(1)
     assert bench.lag(A) is None
 

@@ -38,7 +38,7 @@ from understudy_aligned.options import MIB, AlignedOptions
 from understudy_aligned.partition_buffer import Retained, copy_out
 from understudy_aligned.read_ahead import (
     FETCHES_PER_BOUND,
-    Lag,
+    FetchLag,
     Lags,
     fetch_bytes,
     fetch_records,
@@ -397,24 +397,24 @@ def lags_of(records: int) -> Lags:
 
 
 def test_statement_38_a_lag_is_never_below_0_and_unknown_is_no_number() -> None:
-    assert lags_of(-1).current(A, 1_000) == Lag(0, 0)
-    assert lags_of(-7).current(A, 1_000) == Lag(0, 0)
+    assert lags_of(-1).current(A, 1_000) == FetchLag(0, 0)
+    assert lags_of(-7).current(A, 1_000) == FetchLag(0, 0)
     assert lags_of(0).current(B, 1_000) is None
 
 
 def test_statement_44_an_answer_has_an_age_and_too_old_a_one_is_unknown() -> None:
     lags = lags_of(3)
-    assert lags.current(A, 1_000) == Lag(3, 0)
-    assert lags.current(A, 6_000) == Lag(3, 5_000)
+    assert lags.current(A, 1_000) == FetchLag(3, 0)
+    assert lags.current(A, 6_000) == FetchLag(3, 5_000)
     assert lags.current(A, 6_001) is None
 
 
 def test_what_was_fetched_since_is_taken_off_an_answer() -> None:
     lags = lags_of(5)
     lags.subtract_fetched(A, 3)
-    assert lags.current(A, 2_000) == Lag(2, 1_000)
+    assert lags.current(A, 2_000) == FetchLag(2, 1_000)
     lags.subtract_fetched(A, 2)
-    assert lags.current(A, 2_000) == Lag(0, 1_000), "all that it knew of"
+    assert lags.current(A, 2_000) == FetchLag(0, 1_000), "all that it knew of"
 
 
 def test_an_answer_that_knew_of_fewer_than_were_fetched_since_is_out_of_date() -> None:

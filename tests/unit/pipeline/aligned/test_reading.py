@@ -32,12 +32,12 @@ from understudy_aligned.reading import (
     read_task,
 )
 from understudy_aligned.rows import (
-    Part,
     Piece,
     RangeRows,
+    RecordSource,
     RowOptions,
     Slice,
-    Source,
+    TimedRecords,
     Times,
     UndecodableError,
     joined_rows,
@@ -212,7 +212,7 @@ def test_rows_of_many_ranges_at_once_are_those_of_each_range(
                 pieces[-1][1], times, max_jump_ms=jump, undecodable="skip"
             )
             if kept.num_rows:
-                part = Part([Source(span.partition, number % 2, kept.num_rows)], kept, effective_ms)
+                part = TimedRecords([RecordSource(span.partition, number % 2, kept.num_rows)], kept, effective_ms)
                 expected += output_rows([part], options, batch=7).to_pylist()
             ordinal += len(found)
     with pytest.MonkeyPatch.context() as patch:

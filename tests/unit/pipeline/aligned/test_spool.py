@@ -28,7 +28,7 @@ from understudy_aligned.inputs.records import TopicPartition
 from understudy_aligned.options import AlignedOptions
 from understudy_aligned.planner import PlannedBatch
 from understudy_aligned.shared_read_ahead import COUNT_INTERVAL_MS
-from understudy_aligned.spool import Place, RecordsForm, RowsForm, Spool, SpoolFile, read_spool
+from understudy_aligned.spool import RecordsForm, RowsForm, Spool, SpoolFile, SpoolPlace, read_spool
 from understudy_aligned.stream import CheckpointInUseError, CheckpointLock, SpoolAhead
 
 FIRST = rows_of([ScriptedRecord(1, b"a"), ScriptedRecord(None, b"b")], 0)
@@ -43,7 +43,7 @@ def spool(tmp_path: Path) -> Iterator[Spool]:
     made.close()
 
 
-def records_in(path: str, parts: Sequence[Sequence[Place]]) -> list[list[pa.RecordBatch]]:
+def records_in(path: str, parts: Sequence[Sequence[SpoolPlace]]) -> list[list[pa.RecordBatch]]:
     return [[piece.records for piece in part] for part in read_spool(path, parts)]
 
 

@@ -24,8 +24,8 @@ from understudy_router.admin.sampling import (
     changes,
     schema_changes,
 )
-from understudy_router.admin.snapshot import Snapshot
-from understudy_router.cluster.catalogue import Stores, stores_of
+from understudy_router.admin.snapshot import ClusterSnapshot
+from understudy_router.cluster.catalogue import CatalogueStores, stores_of
 from understudy_router.cluster.readiness import Cause
 from understudy_router.cluster.tables import Tables
 from understudy_shared.bus.messages import Catalogue, CatalogueStore, Heartbeat
@@ -53,7 +53,7 @@ class Looks:
     def look(self, quiet: Indicator | None = None, **about: Any) -> list[Line]:
         return self.of(snapshot_of(self.tables, ONE, now_ms=self.now_ms, **about), quiet)
 
-    def of(self, snapshot: Snapshot, quiet: Indicator | None = None) -> list[Line]:
+    def of(self, snapshot: ClusterSnapshot, quiet: Indicator | None = None) -> list[Line]:
         self.known, lines = changes(self.known, snapshot, quiet)
         return lines
 
@@ -156,14 +156,14 @@ def stored(name: str = "words", **fields: Any) -> CatalogueStore:
 
 def catalogue(
     digest: str, *stores: CatalogueStore, lineage: str = LINEAGE, not_served: list[dict[str, str | int]] | None = None
-) -> Stores:
+) -> CatalogueStores:
     made = Catalogue(
         application_id=APPLICATION, lineage=lineage, partitions=4, stores=list(stores), not_served=not_served or []
     )
     return stores_of(made, digest)
 
 
-def said(before: Stores | None, after: Stores | None) -> list[tuple[str, str]]:
+def said(before: CatalogueStores | None, after: CatalogueStores | None) -> list[tuple[str, str]]:
     return list(schema_changes(before, after))
 
 

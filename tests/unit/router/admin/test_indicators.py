@@ -11,21 +11,21 @@ from tests.support.router.tables import beat, task
 
 from understudy_router.admin.indicators import INDICATORS, health_of
 from understudy_router.admin.rates import Rates
-from understudy_router.admin.snapshot import Observed, Snapshot
-from understudy_router.cluster.catalogue import Stores
+from understudy_router.admin.snapshot import ClusterSnapshot, Observed
+from understudy_router.cluster.catalogue import CatalogueStores
 from understudy_router.cluster.readiness import Cause
 from understudy_router.cluster.tables import Tables
 from understudy_shared.cluster.node_calls import CallKind
-from understudy_shared.http.health import HealthReport, Indicator, State
+from understudy_shared.http.health import HealthReport, HealthState, Indicator
 
 ONE = stores_named({"one": 0}, partitions=1)
 
 
-def well(**fields: Any) -> Snapshot:
+def well(**fields: Any) -> ClusterSnapshot:
     return snapshot_of(tables_with({"0_0": task("a", "b")}, beat("a"), beat("b")), ONE, **fields)
 
 
-def looked(snapshot: Snapshot, **fields: Any) -> HealthReport:
+def looked(snapshot: ClusterSnapshot, **fields: Any) -> HealthReport:
     return finished(health_of(Observed(snapshot=snapshot, **fields)))
 
 
@@ -34,7 +34,7 @@ def by_name(report: HealthReport) -> dict[str, Indicator]:
 
 
 def wrong(report: HealthReport) -> set[str]:
-    return {each.name for each in report.indicators if each.state is not State.OK}
+    return {each.name for each in report.indicators if each.state is not HealthState.OK}
 
 
 def test_all_is_well_and_every_indicator_is_listed() -> None:
@@ -45,13 +45,15 @@ def test_all_is_well_and_every_indicator_is_listed() -> None:
 
 
 @given(worlds())
-def test_whatever_is_known_the_report_has_every_part_and_the_worst_state(world: tuple[Tables, Stores, float]) -> None:
+def test_whatever_is_known_the_report_has_every_part_and_the_worst_state(
+    world: tuple[Tables, CatalogueStores, float],
+) -> None:
     tables, stores, now_ms = world
     report = looked(snapshot_of(tables, stores, now_ms=now_ms))
     assert report.worst.state == max(each.state for each in report.indicators)
     for each in report.indicators:
         parts = (each.symptom, each.action)
-        assert all(parts) == any(parts) == (each.state is not State.OK)
+        assert all(parts) == any(parts) == (each.state is not HealthState.OK)
         assert len(each.document()["affected"]) <= 100  # type: ignore[arg-type]
 
 
@@ -81,7 +83,7 @@ def test_partitions_that_nobody_serves_hurt_readers_and_name_the_dead() -> None:
     now_ms = kill(tables, "a", now_ms=0)
     report = looked(snapshot_of(tables, stores_named({"one": 0, "two": 0}, partitions=2), now_ms=now_ms))
     reads = by_name(report)["reads"]
-    assert (reads.state, reads.symptom) == (State.HURT, "2 of 4 store partitions cannot be read")
+    assert (reads.state, reads.symptom) == (HealthState.HURT, "2 of 4 store partitions cannot be read")
     assert reads.affected == ("one/0", "two/0")
     assert "dead: a" in reads.cause
     assert report.document()["headline"] == f"{report.worst.symptom}. Do: start a again"
@@ -92,11 +94,11 @@ def test_a_checkpoint_that_is_gone_is_the_cause_and_freshness_is_unknown() -> No
     tables = tables_with({"0_0": task("a", "b")}, beat("a", **blind), beat("b", **blind))
     report = looked(snapshot_of(tables, ONE))
     found = by_name(report)
-    assert (found["checkpoint"].state, found["freshness"].state) == (State.HURT, State.UNKNOWN)
+    assert (found["checkpoint"].state, found["freshness"].state) == (HealthState.HURT, HealthState.UNKNOWN)
     assert found["checkpoint"].affected == ("a", "b")
     assert report.worst.name == "checkpoint"
     one = tables_with({"0_0": task("a", "b")}, beat("a", degraded=["checkpoint-unreadable"]), beat("b"))
-    assert by_name(looked(snapshot_of(one, ONE)))["checkpoint"].state is State.ATTENTION
+    assert by_name(looked(snapshot_of(one, ONE)))["checkpoint"].state is HealthState.ATTENTION
 
 
 @pytest.mark.parametrize(
@@ -113,12 +115,14 @@ def test_a_bus_that_is_away_or_refuses_writes_has_its_own_cause(fields: dict[str
     assert by_name(report)["bus"].symptom == symptom
 
 
-@pytest.mark.parametrize(("percent", "state"), [(0.4, State.OK), (0.5, State.ATTENTION), (5.0, State.HURT)])
+@pytest.mark.parametrize(
+    ("percent", "state"), [(0.4, HealthState.OK), (0.5, HealthState.ATTENTION), (5.0, HealthState.HURT)]
+)
 def test_it_is_not_all_well_while_other_reads_than_lookups_fail_though_nodes_reply(
-    percent: float, state: State
+    percent: float, state: HealthState
 ) -> None:
     report = looked(well(), rates=Rates(failed_requests={CallKind.LEASE: 0.1, CallKind.SCAN: percent}))
-    assert (by_name(report)["calls"].state, wrong(report)) == (state, set() if state is State.OK else {"calls"})
-    if state is not State.OK:
+    assert (by_name(report)["calls"].state, wrong(report)) == (state, set() if state is HealthState.OK else {"calls"})
+    if state is not HealthState.OK:
         assert f"{percent:g} % of the scans of the last minute failed" in str(report.document()["headline"])
         assert by_name(report)["calls"].affected == ("lease", "scan")

@@ -30,17 +30,17 @@ from understudy_router.admin.lag_report import (
     STATES,
     BadLagCursorError,
     LagCursor,
+    LagPage,
     LagQuery,
-    Page,
     decoded,
     encoded,
     every_row,
     lag_tree,
     page_of,
 )
-from understudy_router.admin.snapshot import About, Snapshot, gather
+from understudy_router.admin.snapshot import About, ClusterSnapshot, gather
 from understudy_router.cluster.candidates import candidates_of
-from understudy_router.cluster.catalogue import Stores, stores_of
+from understudy_router.cluster.catalogue import CatalogueStores, stores_of
 from understudy_router.cluster.tables import Tables
 from understudy_shared.base.words import HostInfo
 from understudy_shared.bus.messages import AssignedTask
@@ -61,12 +61,12 @@ queries = st.builds(
 )
 
 
-def page(snapshot: Snapshot, query: LagQuery, cursor: LagCursor | None = None) -> Page:
+def page(snapshot: ClusterSnapshot, query: LagQuery, cursor: LagCursor | None = None) -> LagPage:
     filled = LagQuery(query.store, query.node, query.state, query.role, query.sort, query.limit, cursor)
     return finished(page_of(snapshot, filled))
 
 
-def walk(snapshot: Snapshot, query: LagQuery) -> list[dict[str, Any]]:
+def walk(snapshot: ClusterSnapshot, query: LagQuery) -> list[dict[str, Any]]:
     """All pages of one snapshot."""
     rows: list[dict[str, Any]] = []
     cursor: LagCursor | None = None
@@ -90,7 +90,7 @@ def value(row: dict[str, Any], key: str) -> float:
 
 @given(worlds(), queries)
 def test_the_pages_of_a_list_have_every_row_that_is_meant_once_and_in_order(
-    world: tuple[Tables, Stores, float], query: LagQuery
+    world: tuple[Tables, CatalogueStores, float], query: LagQuery
 ) -> None:
     tables, stores, now_ms = world
     snapshot = snapshot_of(tables, stores, now_ms=now_ms)
@@ -148,7 +148,7 @@ def test_a_row_that_is_there_throughout_is_on_one_page_whatever_happens_meanwhil
     assert throughout <= counts.keys()
 
 
-def large(tasks: int) -> Snapshot:
+def large(tasks: int) -> ClusterSnapshot:
     stores = stores_named({"one": 0}, partitions=tasks)
     duties = {f"0_{partition}": task("a", "b") for partition in range(tasks)}
     heartbeats = [beat("a", partitions=tasks), beat("b", partitions=tasks, version=5)]
@@ -170,7 +170,7 @@ def test_a_cursor_is_good_for_its_list_alone() -> None:
         page(snapshot, LagQuery(sort="-lag", limit=2), by_value._replace(node_id="z"))
 
 
-World = tuple[Tables, Stores, float]
+World = tuple[Tables, CatalogueStores, float]
 FILTERS = st.builds(
     LagQuery,
     node=st.none() | st.sampled_from(NODES),
@@ -185,7 +185,7 @@ def reported(tables: Tables, *, now_ms: float = 0) -> dict[str, Any]:
     return dict(orjson.loads(b"".join(lag_tree(snapshot))))
 
 
-def replicas_of(tables: Tables, stores: Stores, now_ms: float, query: LagQuery) -> Iterator[dict[str, Any]]:
+def replicas_of(tables: Tables, stores: CatalogueStores, now_ms: float, query: LagQuery) -> Iterator[dict[str, Any]]:
     """Every store's replicas, by what a choice would know of each."""
     end = tables.end_version if tables.end_confirmed(now_ms) else None
     for name, route in stores.by_name.items():

@@ -23,13 +23,13 @@ from understudy_router.admin import overview as module
 from understudy_router.admin.indicators import health_of
 from understudy_router.admin.overview import MAX_KEPT, Overview, overview_of
 from understudy_router.admin.safe_to_stop import losses_of_all
-from understudy_router.admin.snapshot import Observed, Snapshot
+from understudy_router.admin.snapshot import ClusterSnapshot, Observed
 from understudy_router.cluster.tables import Tables
 from understudy_shared.base.background import Supervisor
 from understudy_shared.bus.messages import Applied
 from understudy_shared.http.health import HealthReport, Indicator
 from understudy_shared.page import feed
-from understudy_shared.page.feed import Drawings, Feed, OverviewDocument, Viewer
+from understudy_shared.page.feed import Drawings, OverviewDocument, OverviewFeed, Viewer
 from understudy_shared.page.replicas import PageQuery
 from understudy_shared.reads.bounds import NO_BOUND
 
@@ -37,7 +37,7 @@ PARTITIONS = 3
 STORES = stores_named({"one": 0, "two": 0, "three": 3}, partitions=PARTITIONS)
 
 
-def overview(snapshot: Snapshot, before: Overview | None = None) -> Overview:
+def overview(snapshot: ClusterSnapshot, before: Overview | None = None) -> Overview:
     seen = Observed(snapshot)
     seen = replace(seen, health=replace(finished(health_of(seen)), since_us={}))
     return finished(overview_of(seen, finished(losses_of_all(snapshot, lambda _: NO_BOUND)), {}, before))
@@ -68,7 +68,7 @@ changes = st.lists(
 )
 
 
-def snapshots_of(what: list[Any]) -> Iterator[Snapshot]:
+def snapshots_of(what: list[Any]) -> Iterator[ClusterSnapshot]:
     """A cluster to which these things happen."""
     tables = tables_with({"0_0": task("a", "b")}, beat("a"), beat("b"), partitions=PARTITIONS)
     snapshot, now_ms = snapshot_of(tables, STORES), 0.0
@@ -158,7 +158,7 @@ class World:
         self.moves = True
         self.number = 1
         self.fails = 0
-        self.feed = Feed(self.look, self.clock, **options)
+        self.feed = OverviewFeed(self.look, self.clock, **options)
 
     async def look(self, before: Overview | None) -> Overview:
         if self.fails:

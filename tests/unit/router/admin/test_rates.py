@@ -25,7 +25,7 @@ from understudy_router.admin.rates import (
     trend_of,
 )
 from understudy_router.admin.sampling import points_of
-from understudy_router.cluster.catalogue import Stores
+from understudy_router.cluster.catalogue import CatalogueStores
 from understudy_router.cluster.tables import Tables
 from understudy_router.forwarding.answer_ages import ServedReads, StoreReads
 from understudy_shared.cluster.node_calls import CallKind
@@ -170,7 +170,9 @@ def test_a_series_gives_back_what_was_noted_in_its_last_minutes(
 
 
 @given(worlds())
-def test_the_points_of_a_snapshot_are_those_of_its_worst_live_replicas(world: tuple[Tables, Stores, float]) -> None:
+def test_the_points_of_a_snapshot_are_those_of_its_worst_live_replicas(
+    world: tuple[Tables, CatalogueStores, float],
+) -> None:
     tables, stores, now_ms = world
     snapshot = snapshot_of(tables, stores, now_ms=now_ms)
     points = finished(points_of(snapshot, Rates(per_s=3.0)))

@@ -21,9 +21,9 @@ from tests.support.router.tables import beat, task
 from understudy_router.admin.facts import Standing
 from understudy_router.admin.node_reports import node_document
 from understudy_router.admin.safe_to_stop import Losses, losses_of, losses_of_all, nodes_to_ask
-from understudy_router.admin.snapshot import Snapshot
+from understudy_router.admin.snapshot import ClusterSnapshot
 from understudy_router.cluster.candidates import candidates_of
-from understudy_router.cluster.catalogue import Stores
+from understudy_router.cluster.catalogue import CatalogueStores
 from understudy_router.cluster.tables import Tables
 from understudy_router.routing.choose import choose
 from understudy_shared.bus.messages import Applied
@@ -33,12 +33,12 @@ ONE = stores_named({"one": 0}, partitions=1)
 BOUNDS = st.sampled_from([NO_BOUND, NO_BOUND, Bound(max_lag=0), Bound(max_lag=2), Bound(max_staleness_ms=4000)])
 
 
-def losses(snapshot: Snapshot, node_id: str, bound: Bound = NO_BOUND) -> Losses:
+def losses(snapshot: ClusterSnapshot, node_id: str, bound: Bound = NO_BOUND) -> Losses:
     return finished(losses_of(snapshot, node_id, lambda _: bound))
 
 
 def answered(
-    tables: Tables, stores: Stores, bound: Bound, now_ms: float, *, by: Collection[str] = NODES
+    tables: Tables, stores: CatalogueStores, bound: Bound, now_ms: float, *, by: Collection[str] = NODES
 ) -> set[tuple[str, int]]:
     """The store partitions that some nodes answer under a bound by what the router knows, but for nodes that go."""
     found = set()
@@ -56,7 +56,7 @@ def answered(
 
 @given(worlds(), st.sampled_from(NODES), BOUNDS)
 def test_what_a_node_that_is_safe_to_stop_answered_is_answered_when_it_is_gone(
-    world: tuple[Tables, Stores, float], node_id: str, bound: Bound
+    world: tuple[Tables, CatalogueStores, float], node_id: str, bound: Bound
 ) -> None:
     tables, stores, now_ms = world
     found = losses(snapshot_of(tables, stores, now_ms=now_ms), node_id, bound)
@@ -75,7 +75,7 @@ def test_what_a_node_that_is_safe_to_stop_answered_is_answered_when_it_is_gone(
 
 @given(worlds(), st.sampled_from(NODES), st.sets(st.sampled_from(NODES)), st.booleans(), BOUNDS)
 def test_a_node_is_safe_to_stop_only_if_nodes_that_answered_serve_within_the_bound_what_it_serves(
-    world: tuple[Tables, Stores, float], node_id: str, answering: set[str], is_away: bool, bound: Bound
+    world: tuple[Tables, CatalogueStores, float], node_id: str, answering: set[str], is_away: bool, bound: Bound
 ) -> None:
     tables, stores, now_ms = world
     now_ms += 1
@@ -128,7 +128,7 @@ def test_while_the_bus_is_away_no_other_becomes_active() -> None:
 
 @given(worlds(), st.sampled_from(NODES))
 def test_the_partitions_that_would_lose_their_last_replica_have_no_caught_up_one_afterwards(
-    world: tuple[Tables, Stores, float], node_id: str
+    world: tuple[Tables, CatalogueStores, float], node_id: str
 ) -> None:
     tables, stores, now_ms = world
     found = losses(snapshot_of(tables, stores, now_ms=now_ms), node_id)
@@ -145,7 +145,7 @@ def test_the_partitions_that_would_lose_their_last_replica_have_no_caught_up_one
 
 @given(worlds(), BOUNDS)
 def test_looking_at_the_nodes_at_risk_alone_says_the_same_as_looking_at_all(
-    world: tuple[Tables, Stores, float], bound: Bound
+    world: tuple[Tables, CatalogueStores, float], bound: Bound
 ) -> None:
     tables, stores, now_ms = world
     snapshot = snapshot_of(tables, stores, now_ms=now_ms)

@@ -7,10 +7,10 @@ from tests.support.router.snapshots import snapshot_of, worlds
 
 from understudy_router.admin.facts import DEAD, ROLES, WARMUP, Standing
 from understudy_router.cluster.candidates import candidates_of
-from understudy_router.cluster.catalogue import Stores
+from understudy_router.cluster.catalogue import CatalogueStores
 from understudy_router.cluster.tables import Tables
 
-World = tuple[Tables, Stores, float]
+World = tuple[Tables, CatalogueStores, float]
 
 
 @given(worlds())

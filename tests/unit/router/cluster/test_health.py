@@ -29,8 +29,8 @@ from understudy_router.cluster.health import (
     OUTLIER_FACTOR,
     OUTLIER_MS,
     RESULT_GAP_MS,
-    Change,
     Health,
+    HealthChange,
     HealthTable,
 )
 
@@ -44,23 +44,23 @@ def quarantined(*, now_ms: float = 0) -> HealthTable:
     return nodes
 
 
-def answered_often(nodes: HealthTable, took_ms: float, *node_ids: str, now_ms: float = 0) -> list[Change | None]:
+def answered_often(nodes: HealthTable, took_ms: float, *node_ids: str, now_ms: float = 0) -> list[HealthChange | None]:
     return [nodes.answered(node_id, now_ms, took_ms) for _ in range(20) for node_id in node_ids]
 
 
 def test_a_failure_makes_a_node_suspect_and_one_good_answer_makes_it_ok() -> None:
     nodes = table()
-    assert nodes.failed("a", 0, "reset: it hung up") == Change(SUSPECT, "reset: it hung up")
-    assert nodes.of("a") == Change(SUSPECT, "reset: it hung up")
-    assert nodes.answered("a", 50, 1) == Change(OK, "")
-    assert nodes.of("a") == Change(OK, "")
+    assert nodes.failed("a", 0, "reset: it hung up") == HealthChange(SUSPECT, "reset: it hung up")
+    assert nodes.of("a") == HealthChange(SUSPECT, "reset: it hung up")
+    assert nodes.answered("a", 50, 1) == HealthChange(OK, "")
+    assert nodes.of("a") == HealthChange(OK, "")
 
 
 def test_an_answer_to_what_was_sent_before_the_doubt_began_says_nothing_against_it() -> None:
     nodes = table()
     nodes.failed("a", 100, "reset")
     assert nodes.answered("a", 105, 10) is None
-    assert nodes.answered("a", 115, 10) == Change(OK, "")
+    assert nodes.answered("a", 115, 10) == HealthChange(OK, "")
 
 
 def test_five_bad_results_in_a_row_are_a_quarantine_that_says_so() -> None:
@@ -113,7 +113,7 @@ def test_a_node_that_is_much_slower_than_the_others_is_suspect() -> None:
     assert [change.health for change in changes] == [SUSPECT]
     assert "60 ms in the median" in changes[0].why
     assert nodes.answered("a", 1000, 60) is None, "as slow as that is not good"
-    assert nodes.answered("a", 2000, 20) == Change(OK, "")
+    assert nodes.answered("a", 2000, 20) == HealthChange(OK, "")
 
 
 @given(st.dictionaries(st.sampled_from("abcdef"), st.integers(1, 150), min_size=1), st.sets(st.sampled_from("abcdef")))
@@ -179,7 +179,7 @@ RESULTS = st.lists(
 )
 
 
-def take(nodes: HealthTable, results: Sequence[Result]) -> tuple[list[tuple[float, str, Change]], float]:
+def take(nodes: HealthTable, results: Sequence[Result]) -> tuple[list[tuple[float, str, HealthChange]], float]:
     """Feed a history to the table. Return its changes, and when it ends."""
     now_ms, changes = 0.0, []
     for after_ms, node_id, kind, took_ms in results:
@@ -291,7 +291,7 @@ class Story(RuleBasedStateMachine):
     def nothing_is_kept_of_nodes_that_are_gone(self) -> None:
         assert len(self.nodes) == len(self.known)
 
-    def _take(self, node_id: str, change: Change | None) -> None:
+    def _take(self, node_id: str, change: HealthChange | None) -> None:
         self.known.add(node_id)
         if change is not None:
             assert change.health is not self.seen.get(node_id, OK), "a change changes something"

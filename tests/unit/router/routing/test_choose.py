@@ -31,7 +31,7 @@ from tests.support.router.tables import (
 from understudy_router.cluster.candidates import Candidate, candidates_of
 from understudy_router.cluster.health import Health
 from understudy_router.cluster.tables import Tables
-from understudy_router.http.app import StoreMetadata
+from understudy_router.http.app import MetadataCall
 from understudy_router.router import Router
 from understudy_router.routing.choose import (
     MAX_CHOICE_AGE_MS,
@@ -412,7 +412,7 @@ def test_an_explanation_says_null_for_what_is_not_known() -> None:
 def test_the_metadata_of_a_store_has_every_partition_and_each_host_once() -> None:
     tables = Tables()
     tables.assigned(assigned({"0_0": task("a", "b"), "0_2": task("b", "a")}, partitions=3), 0)
-    metadata = orjson.loads(b"".join(StoreMetadata(tables, route(partitions=3), {}).pieces()))
+    metadata = orjson.loads(b"".join(MetadataCall(tables, route(partitions=3), {}).pieces()))
     a, b = ({"host": "127.0.0.1", "port": port_of(node_id)} for node_id in "ab")
     assert metadata["partitions"] == [
         {"partition": 0, "active_host": a, "standby_hosts": [b]},
@@ -431,7 +431,7 @@ def test_the_metadata_of_a_store_places_keys_as_the_router_does_and_excludes_wha
         "d": beat("d", partitions=8),
     }
     tables = tables_of(task("a", "b", "c", "d"), *beats.values())
-    asked = StoreMetadata(tables, route(), {"max_lag": 5})
+    asked = MetadataCall(tables, route(), {"max_lag": 5})
     metadata = orjson.loads(b"".join(asked.pieces()))
     assert parse_encoding(metadata["encoding"], 1).layout(1) == route().codec.layout(1)
     assert (metadata["lineage"], metadata["application_id"], metadata["bounds"]) == (
@@ -442,10 +442,10 @@ def test_the_metadata_of_a_store_places_keys_as_the_router_does_and_excludes_wha
     excluded = {each["port"]: each["reason"] for each in metadata["excluded_hosts"]}
     assert excluded == {port_of("b"): "draining", port_of("c"): "lineage-changed", port_of("d"): "other-layout"}
     tag = asked.etag()
-    assert StoreMetadata(tables, route(), {"max_lag": 5}).etag() == tag
-    assert StoreMetadata(tables, route(), {}).etag() != tag, "other bounds"
+    assert MetadataCall(tables, route(), {"max_lag": 5}).etag() == tag
+    assert MetadataCall(tables, route(), {}).etag() != tag, "other bounds"
     tables.heard(beat("b", sequence=2), age_ms=0, now_ms=1)
-    assert StoreMetadata(tables, route(), {"max_lag": 5}).etag() != tag, "the node drains no more"
+    assert MetadataCall(tables, route(), {"max_lag": 5}).etag() != tag, "the node drains no more"
     tables.assigned(assigned({TASK: task("b", "a")}, order=(1, 2)), 1)
-    moved = StoreMetadata(tables, route(), {"max_lag": 5})
+    moved = MetadataCall(tables, route(), {"max_lag": 5})
     assert orjson.loads(b"".join(moved.pieces()))["epoch"] == 2

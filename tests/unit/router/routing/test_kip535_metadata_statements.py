@@ -24,9 +24,9 @@ from tests.support.router.tables import (
 from understudy_router.cluster.candidates import candidates_of
 from understudy_router.cluster.catalogue import stores_of
 from understudy_router.cluster.tables import Tables
-from understudy_router.http.app import StoreMetadata
+from understudy_router.http.app import MetadataCall
 from understudy_router.routing.choose import choose, explain_key, resolve
-from understudy_shared.base.errors import UnknownStoreError
+from understudy_shared.base.errors import NoSuchStoreError
 from understudy_shared.base.words import HostInfo, KeyQueryMetadata
 from understudy_shared.bus.messages import Assignment, Farewell
 from understudy_shared.http.problems import ProblemError, ProblemType, problem_of
@@ -56,7 +56,7 @@ def test_statement_02_before_the_first_assignment_the_call_is_refused_and_may_be
     """Deviation: a 503 instead of the NOT_AVAILABLE constant, which names no host."""
     tables = Tables()
     tables.heard(beat("a"), age_ms=0, now_ms=0)
-    for call in (lambda: resolve(tables, route(), ("w",)), lambda: StoreMetadata(tables, route(), {})):
+    for call in (lambda: resolve(tables, route(), ("w",)), lambda: MetadataCall(tables, route(), {})):
         with pytest.raises(ProblemError) as refused:
             call()
         assert refused.value.problem.type is ProblemType.NOT_INITIALISED
@@ -66,7 +66,7 @@ def test_statement_02_before_the_first_assignment_the_call_is_refused_and_may_be
 
 
 def test_statement_03_an_unknown_store_is_another_no_than_try_later() -> None:
-    with pytest.raises(UnknownStoreError) as unknown:
+    with pytest.raises(NoSuchStoreError) as unknown:
         stores_of(catalogue(name="aircraft"), "c1").get("airports")
     assert problem_of(unknown.value).status == 404
     assert "aircraft" in unknown.value.fix
@@ -119,7 +119,7 @@ def test_statement_07_the_number_of_partitions_is_the_catalogues_whatever_the_as
     found = resolve(tables, store, (word,))
     assert found.partition == store.codec.partition((word,), 8)
     assert found.active_host == (host("a") if found.partition in given_out else None)
-    assert len(orjson.loads(b"".join(StoreMetadata(tables, store, {}).pieces()))["partitions"]) == 8
+    assert len(orjson.loads(b"".join(MetadataCall(tables, store, {}).pieces()))["partitions"]) == 8
 
 
 def test_statement_14_the_choice_is_by_lag_which_travels_in_heartbeats_and_not_in_the_assignment() -> None:

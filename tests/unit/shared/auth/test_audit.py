@@ -23,7 +23,7 @@ from understudy_shared.auth.permissions import require_key
 from understudy_shared.base.files import WatchedFile
 from understudy_shared.base.throttles import REPEAT_MS, TokenBucket
 from understudy_shared.questions.front import LookupsFirst
-from understudy_shared.questions.lookup.batches import Batch
+from understudy_shared.questions.lookup.batches import KeyBatch
 from understudy_shared.server.app import Framework, answer_with_problems, json_response, service_app
 from understudy_shared.server.direct import Exchange
 from understudy_shared.telemetry.metrics import RequestCounts
@@ -38,7 +38,7 @@ class Service(LookupsFirst):
         require_key(exchange.authorization, {"word": target.rpartition(b"/")[2].decode()})
         exchange.reply(200, b"application/json", b"{}")
 
-    async def look_up_many(self, batch: Batch) -> bytes:
+    async def look_up_many(self, batch: KeyBatch) -> bytes:
         return b"%d" % sum(batch.scope.allows({"word": word}) for word in ("a", "b", "c"))
 
     def has_store(self, store: str) -> bool:

@@ -15,7 +15,7 @@ from tests.support.bus.documents import assignment
 from understudy_shared.bus import assignments as module
 from understudy_shared.bus import messages
 from understudy_shared.bus.assignments import AssignmentChange, apply_change, change_between, decode, decode_slices
-from understudy_shared.bus.messages import AssignedTask, Assignment, BadMessageError, Endpoint, Heartbeat
+from understudy_shared.bus.messages import AssignedTask, Assignment, BadMessageError, Heartbeat, NodeEndpoint
 
 APPLICATION = "flights"
 AWKWARD = ['"tasks":{', ',"tasks":{', ']},"', ']}},"', "]},", "\\", '\\"', "tasks", '"tasks":{}', "ü", "a"]
@@ -36,7 +36,7 @@ assignments = st.builds(
     lineage=names,
     partitions=st.integers(1, 9),
     tasks=tasks,
-    members=st.dictionaries(names, st.builds(Endpoint, host=names, port=st.integers(1, 65535)), max_size=3),
+    members=st.dictionaries(names, st.builds(NodeEndpoint, host=names, port=st.integers(1, 65535)), max_size=3),
     draining=st.lists(names, max_size=3),
 )
 
@@ -168,7 +168,7 @@ STEPS = st.fixed_dictionaries(
     {
         "tasks": st.dictionaries(st.sampled_from(TASKS), ASSIGNED, max_size=4),
         "members": st.dictionaries(
-            st.sampled_from(NODES), st.builds(Endpoint, host=st.sampled_from("xy"), port=st.just(1))
+            st.sampled_from(NODES), st.builds(NodeEndpoint, host=st.sampled_from("xy"), port=st.just(1))
         ),
         "draining": st.lists(st.sampled_from(NODES), max_size=2),
         "term": st.integers(0, 1),
@@ -232,7 +232,7 @@ def decoded(change: AssignmentChange) -> AssignmentChange:
 
 def test_a_change_names_what_a_death_touches_and_nothing_else() -> None:
     tasks = {task: AssignedTask(active="a" if task < "0_3" else "b", standbys=("c",)) for task in TASKS}
-    members = {each: Endpoint(host=each, port=1) for each in "abc"}
+    members = {each: NodeEndpoint(host=each, port=1) for each in "abc"}
     before = assigned(tasks, members=dict(members))
     moved = {task: AssignedTask(active="c") for task in TASKS[3:]}
     del members["b"]

@@ -23,7 +23,7 @@ from understudy_shared.base.words import HostInfo
 from understudy_shared.cluster import node_calls
 from understudy_shared.cluster.node_calls import (
     MAX_SMALL_REPLY_BYTES,
-    BadReplyError,
+    BadNodeReplyError,
     CallKind,
     CallOutcome,
     NodeCallError,
@@ -113,7 +113,7 @@ ENDLESS = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n\r\n"
 async def test_what_no_node_of_ours_answers_is_refused_before_it_is_used(sent: bytes, then: bytes, why: str) -> None:
     calls = NodeCalls("flights")
     async with node_that_answers(sent, then=then) as (host, asked):
-        with pytest.raises(BadReplyError, match=why):
+        with pytest.raises(BadNodeReplyError, match=why):
             await calls.drain(host, drain=True)
         assert len(asked) == 1
         with pytest.raises(UnderstudyError):
@@ -337,7 +337,7 @@ async def test_a_connection_that_stands_when_its_caller_stops_waiting_is_closed(
 async def test_a_stream_that_does_not_begin_leaves_no_connection_open() -> None:
     calls = NodeCalls(APPLICATION)
     async with asyncio.timeout(IN_ALL_S), listening("silent", None) as silent, listening("whole", None) as node:
-        with pytest.raises(node_calls.BadReplyError, match="not text/event-stream"):
+        with pytest.raises(node_calls.BadNodeReplyError, match="not text/event-stream"):
             await calls.begin(node.host, "/", b"{}", accept="text/event-stream", limit_s=LIMIT_S)
         begins = asyncio.ensure_future(
             calls.begin(silent.host, "/", b"{}", accept="text/event-stream", limit_s=LIMIT_S)

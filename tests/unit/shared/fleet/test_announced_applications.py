@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from understudy_shared.fleet.announced_applications import (
     AnnouncedQueries,
+    AnnouncedQuery,
     AnnouncedSpec,
     Below,
-    Query,
     Wanted,
     below,
     merged,
@@ -103,17 +103,21 @@ def ids(wanted: Wanted) -> list[str]:
 
 
 def test_a_query_below_a_root_is_wanted_beside_what_is_listed_and_the_list_wins() -> None:
-    found = merged([ORDERS], [Query("clicks", "file:/data//clicks"), Query("orders", "s3://elsewhere/orders")], ROOTS)
+    found = merged(
+        [ORDERS],
+        [AnnouncedQuery("clicks", "file:/data//clicks"), AnnouncedQuery("orders", "s3://elsewhere/orders")],
+        ROOTS,
+    )
     assert found.specs == (ORDERS, AnnouncedSpec(id="clicks", checkpoint="/data/clicks", root="/data"))
     assert found.specs[1].overrides() == {"application_id": "clicks", "checkpoint": "/data/clicks"}
     assert found.problems == ()
-    conflict = merged([ORDERS], [Query("orders", "/data/orders")], ROOTS)
+    conflict = merged([ORDERS], [AnnouncedQuery("orders", "/data/orders")], ROOTS)
     assert conflict.specs == (ORDERS,)
     assert conflict.problems == ("'orders' is listed with another checkpoint than '/data/orders'",)
 
 
 def test_of_two_with_one_checkpoint_the_served_one_stays_until_it_is_quiet() -> None:
-    old, new = Query("zebra", "/data/q"), Query("ape", "file:/data/q/")
+    old, new = AnnouncedQuery("zebra", "/data/q"), AnnouncedQuery("ape", "file:/data/q/")
     found = merged([], [old, new], ROOTS, served={"zebra"})
     assert ids(found) == ["zebra"]
     assert found.problems == ("'zebra', which is served, and 'ape' have one checkpoint",)
@@ -125,7 +129,7 @@ def test_of_two_with_one_checkpoint_the_served_one_stays_until_it_is_quiet() -> 
 
 def test_what_cannot_be_an_id_or_lies_elsewhere_is_left_out_with_the_reason() -> None:
     located = {"..": "/data/a", "a/b": "/data/b", "c": "/other/c", "fleet": "/data/f"}
-    found = merged([], [Query(name, location) for name, location in located.items()], ROOTS)
+    found = merged([], [AnnouncedQuery(name, location) for name, location in located.items()], ROOTS)
     assert found.specs == ()
     assert {name: why.split(",")[0] for name, why in found.left_out.items()} == {
         "..": "'..' cannot be the id of an application",
@@ -133,12 +137,12 @@ def test_what_cannot_be_an_id_or_lies_elsewhere_is_left_out_with_the_reason() ->
         "c": "it lies below no --checkpoint-root",
         "fleet": "'fleet' cannot be the id of an application: the processes of a fleet have that name",
     }
-    assert merged([], [Query("c", "/other/c")], ()).left_out.keys() == {"c"}
+    assert merged([], [AnnouncedQuery("c", "/other/c")], ()).left_out.keys() == {"c"}
 
 
 QUERIES = st.lists(
     st.builds(
-        Query,
+        AnnouncedQuery,
         st.sampled_from(["a", "b", "c", "d", "a/b", ""]),
         st.sampled_from(["/data/1", "/data/2", "file:/data/1", "/data/../2", "s3://bucket/checkpoints/1", "/"]),
         is_idle=st.booleans(),
@@ -154,7 +158,7 @@ LISTED = st.lists(
 
 @given(LISTED, QUERIES, st.sets(st.sampled_from("abcd")))
 def test_whatever_is_announced_the_list_stands_and_no_id_or_checkpoint_is_wanted_twice(
-    listed: list[ApplicationSpec], queries: list[Query], served: set[str]
+    listed: list[ApplicationSpec], queries: list[AnnouncedQuery], served: set[str]
 ) -> None:
     found = merged(listed, queries, ROOTS, served)
     assert list(found.listed) == listed
@@ -183,6 +187,6 @@ def test_a_query_is_idle_without_commits_and_announcements_and_no_longer_with_on
     queries.commit("a", 8, now_ms=FORGET_MS + 12)
     assert not queries.queries(now_ms=FORGET_MS + 13)[0].is_idle
     queries.hear_all(now_ms=FORGET_MS + 14)
-    assert queries.queries(now_ms=FORGET_MS + 15) == [Query("a", "/data/1")]
+    assert queries.queries(now_ms=FORGET_MS + 15) == [AnnouncedQuery("a", "/data/1")]
     queries.forget(["a", "never heard"])
     assert "a" not in queries

@@ -19,7 +19,7 @@ from tests.support.spark.queries import wait_until
 from understudy_shared.auth.access import Access
 from understudy_shared.base.errors import SettingsError
 from understudy_shared.fleet.applications_file import require_id
-from understudy_shared.fleet.dispatching import APPLICATION, Chosen, Fleet, Served, SharedThreads, chosen
+from understudy_shared.fleet.dispatching import APPLICATION, ChosenApplication, Fleet, Served, SharedThreads, chosen
 from understudy_shared.http.edge import JSON_TYPE, Receive, Scope, Send, send_reply
 from understudy_shared.http.problems import ProblemError, ProblemType
 from understudy_shared.http.target import application_target, refuse_unroutable
@@ -212,7 +212,7 @@ def test_an_id_is_usable_exactly_if_its_path_leads_back_to_it(name: str) -> None
     refuse_unroutable(raw)
     assert application_target(raw)[1] == b"/v1/stores/s/keys/k"
     applications: Any = {usable: A, "other": B}
-    assert chosen(raw, applications, always) == Chosen(usable, b"/v1/stores/s/keys/k")
+    assert chosen(raw, applications, always) == ChosenApplication(usable, b"/v1/stores/s/keys/k")
 
 
 COUNT = 8

@@ -20,7 +20,14 @@ from understudy_shared.auth.access import AUTHORIZATION, Access
 from understudy_shared.auth.principals import Action, Authorization, Grant, Principal
 from understudy_shared.base.words import HostInfo
 from understudy_shared.fleet.dispatching import Fleet
-from understudy_shared.fleet.service import ApplicationReport, FleetService, Reported, State, labelled, readiness
+from understudy_shared.fleet.service import (
+    ApplicationReport,
+    ApplicationState,
+    FleetService,
+    Reported,
+    labelled,
+    readiness,
+)
 from understudy_shared.http.edge import Receive, Scope, Send, send_reply
 from understudy_shared.http.health import Status
 from understudy_shared.page.routes import fleet_page_routes
@@ -48,7 +55,7 @@ class Listing(NotOpen):
 @dataclass
 class Application:
     app: LookupsFirst
-    state: State = State.SERVING
+    state: ApplicationState = ApplicationState.SERVING
     reasons: tuple[str, ...] = ()
     was_ready: bool = True
     dead: str | None = None
@@ -76,9 +83,9 @@ def application(name: str = "a", **given: Any) -> Application:
 
 
 READY = application()
-STARTING = application(reasons=("it restores",), was_ready=False, state=State.RESTORING)
-BROKEN = application(reasons=("no checkpoint",), was_ready=False, state=State.FAILED)
-BEHIND = application(reasons=("its storage is away",), state=State.WAITING)
+STARTING = application(reasons=("it restores",), was_ready=False, state=ApplicationState.RESTORING)
+BROKEN = application(reasons=("no checkpoint",), was_ready=False, state=ApplicationState.FAILED)
+BEHIND = application(reasons=("its storage is away",), state=ApplicationState.WAITING)
 
 
 @pytest.mark.parametrize(
@@ -147,7 +154,9 @@ def get(fleet: Fleet[Application], path: str) -> httpx.Response:
 
 
 def test_it_lists_its_applications_and_shows_one() -> None:
-    broken = Application(NotOpen("b", lambda: "no checkpoint", Access()), State.FAILED, ("no checkpoint",), False)
+    broken = Application(
+        NotOpen("b", lambda: "no checkpoint", Access()), ApplicationState.FAILED, ("no checkpoint",), False
+    )
     fleet = fleet_of(a=application(), b=broken)
     listed = get(fleet, "/v1/applications").json()["applications"]
     assert [(each["application"], each["state"], each["reason"]) for each in listed] == [
@@ -164,7 +173,7 @@ def test_it_lists_its_applications_and_shows_one() -> None:
 async def test_a_reader_sees_the_applications_of_his_grants_and_within_them_what_they_grant() -> None:
     known = {name: application(name) for name in ("orders-eu", "flights")}
     broken = NotOpen("orders-us", lambda: "no s3://secret/place", Access())
-    known["orders-us"] = Application(broken, State.FAILED, ("no s3://secret/place",), False)
+    known["orders-us"] = Application(broken, ApplicationState.FAILED, ("no s3://secret/place",), False)
     reader = Principal(
         "r", [Grant(frozenset({Action.POINT}), frozenset({"op0"}), applications=frozenset({"orders-*"}))]
     )

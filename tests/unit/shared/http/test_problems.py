@@ -10,15 +10,15 @@ from hypothesis import strategies as st
 from understudy_shared.base.errors import (
     BadKeyError,
     CheckpointError,
+    NoSuchStoreError,
     SettingsError,
     UnderstudyError,
-    UnknownStoreError,
     UnsupportedError,
 )
 from understudy_shared.http.origins import Cors, parse_origins
 from understudy_shared.http.problems import problem_of, refused
 from understudy_shared.reads.bounds import BadBoundError, Refusal
-from understudy_shared.reads.tokens import BadPositionError, LineageChangedError
+from understudy_shared.reads.tokens import BadPositionError, OtherLineageError
 
 
 @pytest.mark.parametrize(
@@ -27,8 +27,8 @@ from understudy_shared.reads.tokens import BadPositionError, LineageChangedError
         (BadKeyError, "bad-key"),
         (BadBoundError, "bad-bound"),
         (BadPositionError, "bad-bound"),
-        (LineageChangedError, "lineage-changed"),
-        (UnknownStoreError, "unknown-store"),
+        (OtherLineageError, "lineage-changed"),
+        (NoSuchStoreError, "unknown-store"),
         (CheckpointError, "store-error"),
         (UnsupportedError, "store-error"),
         (UnderstudyError, "internal"),

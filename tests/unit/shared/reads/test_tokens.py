@@ -24,7 +24,7 @@ from understudy_shared.reads.tokens import (
     POSITION_PREFIX,
     BadCursorError,
     BadPositionError,
-    LineageChangedError,
+    OtherLineageError,
     PageCursor,
     Position,
     SnapshotLease,
@@ -204,13 +204,13 @@ def test_positions_of_two_lineages_or_applications_never_merge(a: Position, b: P
     if (a.application_id, a.lineage) == (b.application_id, b.lineage):
         assert a.merge(a) == a
         return
-    with pytest.raises(LineageChangedError) as refusal:
+    with pytest.raises(OtherLineageError) as refusal:
         a.merge(b)
     assert "Drop the older token" in refusal.value.fix
 
 
 def test_one_version_committed_at_two_times_is_a_rewound_history_and_does_not_merge() -> None:
-    with pytest.raises(LineageChangedError, match="version 3 was committed twice") as refusal:
+    with pytest.raises(OtherLineageError, match="version 3 was committed twice") as refusal:
         at(3, 1_000).merge(at(3, 2_000))
     assert isinstance(refusal.value, UnderstudyError)
     assert "rewound" in refusal.value.fix

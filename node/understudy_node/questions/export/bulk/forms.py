@@ -330,7 +330,7 @@ def _between(table: Projection) -> list[bytes]:
     return between
 
 
-class Chunk(NamedTuple):
+class ColumnChunk(NamedTuple):
     """The cells of a column in a slice, as an array will hold them: `values` are numbers, or the bytes of texts, each
     of which has one of `sizes`. `size_bytes` is what they take of an array.
     """
@@ -344,9 +344,9 @@ class Chunk(NamedTuple):
 class ArrowColumn(NamedTuple):
     """The two steps from the cells of a column to its array."""
 
-    chunk: Callable[[Any], Chunk]
+    chunk: Callable[[Any], ColumnChunk]
     """Raises UnfitRowsError for cells that Arrow cannot hold."""
-    array: Callable[[Sequence[Chunk]], Any]
+    array: Callable[[Sequence[ColumnChunk]], Any]
 
 
 def arrow_column(spark_type: SparkType) -> ArrowColumn | None:
@@ -373,35 +373,35 @@ def arrow_column(spark_type: SparkType) -> ArrowColumn | None:
             return ArrowColumn(_arrow_numbers, numbers)
 
 
-def _chunk(values: npt.NDArray[Any], nulls: Mask | None) -> Chunk:
-    return Chunk(values, None, nulls, values.nbytes + _bits_bytes(nulls))
+def _chunk(values: npt.NDArray[Any], nulls: Mask | None) -> ColumnChunk:
+    return ColumnChunk(values, None, nulls, values.nbytes + _bits_bytes(nulls))
 
 
 def _bits_bytes(nulls: Mask | None) -> int:
     return 0 if nulls is None else (len(nulls) + 7) // 8
 
 
-def _arrow_voids(cells: AnyCells) -> Chunk:
-    return Chunk(_fixed(cells).values, None, None, 0)
+def _arrow_voids(cells: AnyCells) -> ColumnChunk:
+    return ColumnChunk(_fixed(cells).values, None, None, 0)
 
 
-def _arrow_numbers(cells: AnyCells) -> Chunk:
+def _arrow_numbers(cells: AnyCells) -> ColumnChunk:
     return _chunk(_fixed(cells).values, cells.nulls)
 
 
-def _arrow_times(cells: AnyCells) -> Chunk:
+def _arrow_times(cells: AnyCells) -> ColumnChunk:
     nanos = values_of(_fixed(cells))
     if bool(((nanos < 0) | (nanos >= NANOS_PER_DAY)).any()):
         raise UnfitRowsError
     return _chunk(nanos, cells.nulls)
 
 
-def _arrow_booleans(cells: AnyCells) -> Chunk:
+def _arrow_booleans(cells: AnyCells) -> ColumnChunk:
     values = _fixed(cells).values != 0
-    return Chunk(values, None, cells.nulls, (len(values) + 7) // 8 + _bits_bytes(cells.nulls))
+    return ColumnChunk(values, None, cells.nulls, (len(values) + 7) // 8 + _bits_bytes(cells.nulls))
 
 
-def _arrow_bytes(cells: VariableCells, *, is_string: bool) -> Chunk:
+def _arrow_bytes(cells: VariableCells, *, is_string: bool) -> ColumnChunk:
     chars, begins = joined(cells)
     if is_string and not is_ascii(chars):
         inside = chars[begins[cells.sizes > 0]] & _CONTINUATION_MASK == _CONTINUATION
@@ -410,11 +410,11 @@ def _arrow_bytes(cells: VariableCells, *, is_string: bool) -> Chunk:
     return _chunk_of_texts(chars, cells.sizes, cells.nulls)
 
 
-def _chunk_of_texts(chars: U8, sizes: npt.NDArray[np.int64], nulls: Mask | None) -> Chunk:
-    return Chunk(chars, sizes, nulls, 4 * len(sizes) + len(chars) + _bits_bytes(nulls))
+def _chunk_of_texts(chars: U8, sizes: npt.NDArray[np.int64], nulls: Mask | None) -> ColumnChunk:
+    return ColumnChunk(chars, sizes, nulls, 4 * len(sizes) + len(chars) + _bits_bytes(nulls))
 
 
-def _arrow_decimals(kind: pa.DataType, cells: AnyCells) -> Chunk:
+def _arrow_decimals(kind: pa.DataType, cells: AnyCells) -> ColumnChunk:
     unscaled = values_of(_fixed(cells))
     limit = 10**kind.precision
     if bool(((unscaled >= limit) | (unscaled <= -limit)).any()):
@@ -422,7 +422,7 @@ def _arrow_decimals(kind: pa.DataType, cells: AnyCells) -> Chunk:
     return _chunk(np.stack((unscaled, unscaled >> 63), axis=1), cells.nulls)
 
 
-def _arrow_wide_decimals(kind: pa.DataType, cells: VariableCells) -> Chunk:
+def _arrow_wide_decimals(kind: pa.DataType, cells: VariableCells) -> ColumnChunk:
     limit = 10**kind.precision
     unscaled = [int.from_bytes(piece, "big", signed=True) for piece in cells.pieces()]
     sizes = cells.sizes if cells.nulls is None else cells.sizes[~cells.nulls]
@@ -432,7 +432,7 @@ def _arrow_wide_decimals(kind: pa.DataType, cells: VariableCells) -> Chunk:
     return _chunk(np.frombuffer(halves, np.int64).reshape(-1, 2), cells.nulls)
 
 
-def _arrow_texts(print_cell: Callable[[Any], object], cells: AnyCells) -> Chunk:
+def _arrow_texts(print_cell: Callable[[Any], object], cells: AnyCells) -> ColumnChunk:
     """Make texts of what is printed for each cell."""
     texts = ["" if each is None else str(each) for each in printed(print_cell, cells)]
     pieces = [text.encode() for text in texts]
@@ -440,28 +440,28 @@ def _arrow_texts(print_cell: Callable[[Any], object], cells: AnyCells) -> Chunk:
     return _chunk_of_texts(np.frombuffer(b"".join(pieces), np.uint8), sizes, cells.nulls)
 
 
-def _array_of_voids(chunks: Sequence[Chunk]) -> Any:
+def _array_of_voids(chunks: Sequence[ColumnChunk]) -> Any:
     return _pyarrow().nulls(sum(len(each.values) for each in chunks))
 
 
-def _array_of_booleans(kind: pa.DataType, chunks: Sequence[Chunk]) -> Any:
+def _array_of_booleans(kind: pa.DataType, chunks: Sequence[ColumnChunk]) -> Any:
     values = np.concatenate([each.values for each in chunks])
     return _array(kind, len(values), chunks, np.packbits(values, bitorder="little"))
 
 
-def _array_of_numbers(kind: pa.DataType, chunks: Sequence[Chunk]) -> Any:
+def _array_of_numbers(kind: pa.DataType, chunks: Sequence[ColumnChunk]) -> Any:
     values = np.concatenate([each.values for each in chunks])
     return _array(kind, len(values), chunks, values)
 
 
-def _array_of_texts(kind: pa.DataType, chunks: Sequence[Chunk]) -> Any:
+def _array_of_texts(kind: pa.DataType, chunks: Sequence[ColumnChunk]) -> Any:
     sizes = np.concatenate([each.sizes for each in chunks if each.sizes is not None])
     offsets = np.zeros(len(sizes) + 1, np.int32)
     np.cumsum(sizes, out=offsets[1:])
     return _array(kind, len(sizes), chunks, offsets, np.concatenate([each.values for each in chunks]))
 
 
-def _array(kind: pa.DataType, count: int, chunks: Sequence[Chunk], *buffers: npt.NDArray[Any]) -> Any:
+def _array(kind: pa.DataType, count: int, chunks: Sequence[ColumnChunk], *buffers: npt.NDArray[Any]) -> Any:
     pa = _pyarrow()
     validity = None
     if any(each.nulls is not None for each in chunks):
@@ -470,7 +470,7 @@ def _array(kind: pa.DataType, count: int, chunks: Sequence[Chunk], *buffers: npt
     return pa.Array.from_buffers(kind, count, [validity, *map(pa.py_buffer, buffers)])
 
 
-def _valid(chunk: Chunk) -> Mask:
+def _valid(chunk: ColumnChunk) -> Mask:
     if chunk.nulls is not None:
         return ~chunk.nulls
     return np.ones(len(chunk.values) if chunk.sizes is None else len(chunk.sizes), np.bool_)
@@ -486,7 +486,7 @@ _CONTINUATION, _CONTINUATION_MASK = 0x80, 0xC0
 """The bits by which a byte inside a character of UTF-8 is known."""
 
 
-class ArrowBatches(Form):
+class ArrowForm(Form):
     """The form of Arrow: one record batch for a part."""
 
     def __init__(self, columns: ExportColumns, made: Mapping[tuple[str, ...], ArrowColumn]) -> None:
@@ -503,7 +503,7 @@ class ArrowBatches(Form):
             return ()
         import pyarrow as pa  # noqa: PLC0415
 
-        columns = zip(*(cast("list[Chunk]", piece.made) for piece in pieces), strict=True)
+        columns = zip(*(cast("list[ColumnChunk]", piece.made) for piece in pieces), strict=True)
         arrays = {path: made.array(chunks) for (path, made), chunks in zip(self._made.items(), columns, strict=True)}
         arrays[PROBLEM,] = pa.nulls(sum(piece.rows for piece in pieces), pa.string())
         placed = [
@@ -521,7 +521,7 @@ class ArrowBatches(Form):
         return pa.StructArray.from_arrays(inner, fields=list(field.type))
 
 
-def arrow_batches(table: Projection, columns: ExportColumns) -> ArrowBatches | None:
+def arrow_batches(table: Projection, columns: ExportColumns) -> ArrowForm | None:
     """Return the form of a table; None where a column's values have to be made one by one."""
     found: dict[tuple[str, ...], ArrowColumn] = {}
     for each in table.columns:
@@ -529,4 +529,4 @@ def arrow_batches(table: Projection, columns: ExportColumns) -> ArrowBatches | N
         if made is None:
             return None
         found[each.part, each.name] = made
-    return ArrowBatches(columns, found)
+    return ArrowForm(columns, found)

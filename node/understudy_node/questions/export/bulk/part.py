@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from understudy_node.engine.scans import after_prefix, slices
-from understudy_node.engine.view import View
+from understudy_node.engine.view import StateView
 from understudy_node.questions.export.bulk.pipe import PartCancelledError
 from understudy_node.questions.export.parts import MadePart
 from understudy_node.questions.scan.rows import RowMaker
@@ -342,7 +342,7 @@ def stays() -> bool:
 
 
 def fast_part(  # noqa: PLR0917  # the last has a default
-    table: Projection, form: Form, view: View, after: bytes | None, room: Room, has_left: HasLeft = stays
+    table: Projection, form: Form, view: StateView, after: bytes | None, room: Room, has_left: HasLeft = stays
 ) -> MadePart:
     """Make the part behind the key `after`. Raises UnfitRowsError if its first rows have to be read one by one, and
     PartCancelledError.
@@ -377,7 +377,7 @@ def fast_part(  # noqa: PLR0917  # the last has a default
     return MadePart(form.payload(pieces), found, found, None if is_end else after, is_end)
 
 
-def _behind(view: View, after: bytes | None, slice_bytes: int) -> Iterator[list[bytes]]:
+def _behind(view: StateView, after: bytes | None, slice_bytes: int) -> Iterator[list[bytes]]:
     start = None if after is None else after_prefix(after)
     if after is not None and start is None:
         return iter(())  # no key is after it

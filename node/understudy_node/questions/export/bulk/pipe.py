@@ -43,7 +43,7 @@ class OpenSpill(NamedTuple):
     directory: str
 
 
-class Changes(NamedTuple):
+class TierChanges(NamedTuple):
     """Some changes of a tier, marshalled pairs. `is_last`: the tier is whole."""
 
     number: int

@@ -27,12 +27,11 @@ from typing import Final, cast
 from understudy_node.engine.arena_base import ArenaBase
 from understudy_node.engine.base import Base, EmptyBase, innermost
 from understudy_node.engine.rocksdb_base import RocksBase
-from understudy_node.engine.view import Spill, Tier, View
+from understudy_node.engine.view import Spill, StateView, Tier
 from understudy_node.generations import Generation
 from understudy_node.questions.export.bulk.pipe import (
     LENGTH_BYTES,
     AskedPart,
-    Changes,
     Declined,
     Drop,
     Dropped,
@@ -42,6 +41,7 @@ from understudy_node.questions.export.bulk.pipe import (
     OpenBase,
     OpenSpill,
     PartCancelledError,
+    TierChanges,
     ViewParts,
     encoded,
     length_of,
@@ -71,7 +71,7 @@ CHANGES_AT_ONCE: Final = 4_096
 """Number of changes in one message: making it takes below a millisecond of the node's loop."""
 
 Layer = Base | Spill | Tier
-Message = OpenBase | OpenSpill | Changes | Forget
+Message = OpenBase | OpenSpill | TierChanges | Forget
 
 
 PIPE_BYTES: Final = 128 * 1024
@@ -82,7 +82,7 @@ class GoneError(Exception):
     """The process has ended in the middle of an answer."""
 
 
-class Answers(asyncio.Protocol):
+class AnswerReader(asyncio.Protocol):
     """The reading end of the pipe. Only one answer is awaited at a time, and the process sends no other."""
 
     def __init__(self) -> None:
@@ -135,7 +135,7 @@ class Answers(asyncio.Protocol):
 
 
 @dataclass(slots=True)
-class _Known:
+class _KnownLayer:
     layer: Layer
     number: int
     bytes: int
@@ -151,10 +151,10 @@ class Handover:
     """
 
     def __init__(self) -> None:
-        self._known: OrderedDict[int, _Known] = OrderedDict()
+        self._known: OrderedDict[int, _KnownLayer] = OrderedDict()
         self._numbers = count(1)
 
-    def views(self, views: Mapping[str, View]) -> tuple[dict[str, ViewParts], Iterator[Message]] | None:
+    def views(self, views: Mapping[str, StateView]) -> tuple[dict[str, ViewParts], Iterator[Message]] | None:
         """Return the views as the process knows them, and the messages that have to come first, to be sent whole; None
         for a base of which it cannot have the files.
         """
@@ -181,7 +181,7 @@ class Handover:
             self._known.move_to_end(id(layer))
             return known.number
         number = next(self._numbers)
-        self._known[id(layer)] = _Known(layer, number, layer.resident_bytes if isinstance(layer, Tier) else 0)
+        self._known[id(layer)] = _KnownLayer(layer, number, layer.resident_bytes if isinstance(layer, Tier) else 0)
         messages.append(_messages(layer, number))
         return number
 
@@ -210,13 +210,13 @@ def _messages(layer: Layer, number: int) -> Iterator[Message]:
             return iter([OpenBase(number, str(base.directory) if isinstance(base, RocksBase | ArenaBase) else "")])
 
 
-def _changes(tier: Tier, number: int) -> Iterator[Changes]:
+def _changes(tier: Tier, number: int) -> Iterator[TierChanges]:
     pairs = iter(tier.changes.items())
     left = len(tier.changes)
     while True:
         some = list(islice(pairs, CHANGES_AT_ONCE))
         left -= len(some)
-        yield Changes(number, tier.first_version, tier.last_version, marshal.dumps(some), is_last=left <= 0)
+        yield TierChanges(number, tier.first_version, tier.last_version, marshal.dumps(some), is_last=left <= 0)
         if left <= 0:
             return
 
@@ -224,7 +224,7 @@ def _changes(tier: Tier, number: int) -> Iterator[Changes]:
 class Conversation:
     """The conversation with one process. One part is asked for at a time."""
 
-    def __init__(self, process: Process, answers: Answers) -> None:
+    def __init__(self, process: Process, answers: AnswerReader) -> None:
         assert process.stdin is not None, "its pipe"
         self.process = process
         self.answers = answers
@@ -459,12 +459,12 @@ def _asked(asked: BulkQuestion, reading: Reading, place: Place, room: Room) -> A
     )
 
 
-async def _answers_pipe() -> tuple[Answers, int]:
+async def _answers_pipe() -> tuple[AnswerReader, int]:
     """Make the pipe for answers; return what reads it, and the descriptor of the other end."""
     ours, theirs = os.pipe()
     with contextlib.suppress(OSError):  # the user has too many large pipes: this one keeps the usual size
         fcntl.fcntl(ours, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
-    _, answers = await asyncio.get_running_loop().connect_read_pipe(Answers, os.fdopen(ours, "rb", buffering=0))
+    _, answers = await asyncio.get_running_loop().connect_read_pipe(AnswerReader, os.fdopen(ours, "rb", buffering=0))
     return answers, theirs
 
 

@@ -18,7 +18,7 @@ from typing import BinaryIO, Final
 
 from understudy_node.engine.base import Base, EmptyBase, RowCache
 from understudy_node.engine.rocksdb_base import BlockCache
-from understudy_node.engine.view import Spill, Tier, View
+from understudy_node.engine.view import Spill, StateView, Tier
 from understudy_node.questions.export.bulk.forms import CsvLines, NdjsonForm, arrow_batches
 from understudy_node.questions.export.bulk.part import (
     Form,
@@ -31,7 +31,6 @@ from understudy_node.questions.export.bulk.part import (
 )
 from understudy_node.questions.export.bulk.pipe import (
     AskedPart,
-    Changes,
     Declined,
     Dropped,
     Forget,
@@ -40,6 +39,7 @@ from understudy_node.questions.export.bulk.pipe import (
     OpenBase,
     OpenSpill,
     PartCancelledError,
+    TierChanges,
     ViewParts,
     encoded,
     read_message,
@@ -140,7 +140,7 @@ class Process:
                 self._add_stores(message)
             case OpenBase() | OpenSpill():
                 self._open(message)
-            case Changes():
+            case TierChanges():
                 self._add_changes(message)
             case Forget():
                 for number in message.numbers:
@@ -159,7 +159,7 @@ class Process:
         except (UnderstudyError, OSError) as error:
             self.unopened[message.number] = str(error)
 
-    def _add_changes(self, message: Changes) -> None:
+    def _add_changes(self, message: TierChanges) -> None:
         changes = self.changes.setdefault(message.number, {})
         changes.update(marshal.loads(message.pairs))  # noqa: S302  # of the process that started this one
         if message.is_last:
@@ -186,12 +186,12 @@ class Process:
         size_bytes = sum(map(len, made.pieces))
         return Made(*made[1:], size_bytes), made.pieces
 
-    def _view(self, parts: ViewParts) -> View:
+    def _view(self, parts: ViewParts) -> StateView:
         base, spill = self._layer(parts.base), None if parts.spill is None else self._layer(parts.spill)
         tiers = tuple(tier for tier in map(self._layer, parts.tiers) if isinstance(tier, Tier))
         assert not isinstance(base, Tier | Spill)
         assert spill is None or isinstance(spill, Spill)
-        return View(base, version=parts.version, base_version=parts.base_version, tiers=tiers, spill=spill)
+        return StateView(base, version=parts.version, base_version=parts.base_version, tiers=tiers, spill=spill)
 
     def _layer(self, number: int) -> Base | Spill | Tier:
         found = self.layers.get(number)

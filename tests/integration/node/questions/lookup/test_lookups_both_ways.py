@@ -17,7 +17,7 @@ from tests.support.services.raw_http import RawClient
 from tests.support.spark.counting_query import WORDS
 
 from understudy_node.questions.lookup.service import NodeLookups
-from understudy_shared.questions.scan.service import Pages
+from understudy_shared.questions.scan.service import DirectPages
 from understudy_shared.server.direct import DirectExchange, Exchange
 
 BY_ASGI = b"content-length: 0\r\n"
@@ -84,14 +84,14 @@ def both(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BothWays]:
             answer(self, target, exchange)
 
         patched.setattr(NodeLookups, "answer", watched)
-        page = Pages.answer_directly
+        page = DirectPages.answer_directly
 
-        def watched_page(self: Pages, target: bytes, exchange: Exchange) -> bool:
+        def watched_page(self: DirectPages, target: bytes, exchange: Exchange) -> bool:
             taken = page(self, target, exchange)
             ways.pages.extend([target] if taken else [])
             return taken
 
-        patched.setattr(Pages, "answer_directly", watched_page)
+        patched.setattr(DirectPages, "answer_directly", watched_page)
         batch = NodeLookups.answer_batch
 
         def watched_batch(self: NodeLookups, target: bytes, body: bytes, exchange: DirectExchange) -> None:

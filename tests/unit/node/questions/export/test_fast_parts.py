@@ -15,7 +15,7 @@ from tests.support.checkpoint.described import described_store, reader_of
 from tests.support.spark.values import SCALAR_TYPES, rows, schemas, struct_of
 
 from understudy_node.engine.base import EmptyBase
-from understudy_node.engine.view import View
+from understudy_node.engine.view import StateView
 from understudy_node.questions.export.bulk.part import UnfitRowsError, fast_part, table_of
 from understudy_node.questions.export.bulk.pipe import PartCancelledError
 from understudy_node.questions.export.bulk.worker import form_of, make_part, row_by_row
@@ -58,8 +58,8 @@ class Asked:
         self.question = BulkQuestion(maker, question, form, export_columns(self.reader.store, maker.fields))
 
     @property
-    def view(self) -> View:
-        view = View.of(EmptyBase(), 0)
+    def view(self) -> StateView:
+        view = StateView.of(EmptyBase(), 0)
         return view.with_changes(dict(self.records), 1) if self.records else view
 
     @property

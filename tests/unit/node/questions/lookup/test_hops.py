@@ -19,7 +19,7 @@ from tests.support.spark.counting_query import WORDS
 from understudy_node.node import Node
 from understudy_node.questions.lookup import hop as hop_module
 from understudy_node.questions.lookup.hop import HOP_SLICE_KEYS, MAX_SPANS, Hops, record_hop
-from understudy_node.questions.lookup.reads import Reads, find_everywhere
+from understudy_node.questions.lookup.reads import NodeReads, find_everywhere
 from understudy_node.stores.lookup import StoreReader
 from understudy_shared.base.words import ApplicationId, Lineage, Role, StoreName
 from understudy_shared.http.edge import Send
@@ -89,7 +89,7 @@ async def sent_by(hops: Hops, request: HopRequest) -> list[MutableMapping[str, A
 def hops_of(node: Node, order: tuple[int, int] | None = None) -> Hops:
     """The end of a node that follows the assignment `order`; None for one outside of a cluster."""
     current_order = None if order is None else (lambda: order)
-    return Hops(nowhere, Reads(node, StoreBounds()), order=current_order, max_in_flight=4)
+    return Hops(nowhere, NodeReads(node, StoreBounds()), order=current_order, max_in_flight=4)
 
 
 @pytest.fixture
@@ -125,7 +125,7 @@ async def test_a_long_hop_gives_the_loop_up_while_it_is_decoded_and_while_it_is_
 async def test_beyond_the_hops_that_may_be_in_flight_one_is_refused_and_a_body_that_comes_slowly_takes_no_place(
     node: Node,
 ) -> None:
-    hops = Hops(nowhere, Reads(node, StoreBounds()), order=None, max_in_flight=1)
+    hops = Hops(nowhere, NodeReads(node, StoreBounds()), order=None, max_in_flight=1)
     slow = asyncio.ensure_future(hops(HOP_SCOPE, asyncio.Future, cast(Send, nowhere)))
     long = asyncio.ensure_future(answered(hops, request_of(node, 10 * HOP_SLICE_KEYS)))
     await asyncio.sleep(0)

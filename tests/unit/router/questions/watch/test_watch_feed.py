@@ -27,7 +27,7 @@ from understudy_router.questions.watch.service import MissedChanges
 from understudy_router.routing.choose import Choice
 from understudy_shared.auth.cluster_secret import ClusterIdentity
 from understudy_shared.base.words import ApplicationId, HostInfo, Lineage
-from understudy_shared.cluster.node_calls import BadReplyError, NodeCalls
+from understudy_shared.cluster.node_calls import BadNodeReplyError, NodeCalls
 from understudy_shared.http.problems import Problem, ProblemError, ProblemType
 from understudy_shared.questions.watch import hop as watch_feed_state
 from understudy_shared.questions.watch.events import KeyEvent, at_fed_key, key_event, version_text, with_tail
@@ -463,7 +463,7 @@ async def test_what_no_node_sends_is_a_bad_reply(reply: bytes) -> None:
     async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
         host = HostInfo(*server.sockets[0].getsockname()[:2])
         calls = NodeCalls("flights")
-        with pytest.raises(BadReplyError):
+        with pytest.raises(BadNodeReplyError):
             await calls.begin(host, "/watch", b"{}", accept="text/event-stream", limit_s=5.0)
         await has_ended.wait()
         await calls.close()

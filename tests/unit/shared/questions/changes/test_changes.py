@@ -26,7 +26,7 @@ from understudy_shared.questions.scan.hop import ScanHop
 from understudy_shared.questions.scan.question import ScanQuestion
 from understudy_shared.reads.bounds import BadBoundError, ReadVersion
 from understudy_shared.reads.hop_fields import BadHopError
-from understudy_shared.reads.tokens import LineageChangedError
+from understudy_shared.reads.tokens import OtherLineageError
 
 FIRST = 5
 
@@ -119,7 +119,7 @@ async def test_a_version_that_was_committed_anew_meanwhile_is_no_mixture_of_two(
 
     merged = MergedChanges(range(2), FIRST, FIRST, read)
     await merged.begin()
-    with pytest.raises(LineageChangedError, match=f"version {FIRST} was committed anew"):
+    with pytest.raises(OtherLineageError, match=f"version {FIRST} was committed anew"):
         [piece async for piece in merged.pieces()]
     await merged.close()
 

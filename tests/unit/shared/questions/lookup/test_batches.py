@@ -21,9 +21,9 @@ from understudy_shared.http.problems import Problem, ProblemError, ProblemType
 from understudy_shared.questions.front import MAX_DIRECT_BYTES, LookupsFirst
 from understudy_shared.questions.lookup.batches import (
     NOT_FOUND,
-    Batch,
     BatchAnswer,
     BatchKeys,
+    KeyBatch,
     Unsettled,
     answer_of,
     batch_form,
@@ -170,7 +170,7 @@ class Lookups(LookupsFirst):
 
     def answer(self, target: bytes, exchange: Exchange) -> None: ...
 
-    async def look_up_many(self, batch: Batch) -> bytes:
+    async def look_up_many(self, batch: KeyBatch) -> bytes:
         return b""
 
     def has_store(self, store: str) -> bool:

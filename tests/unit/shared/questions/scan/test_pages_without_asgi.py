@@ -9,7 +9,7 @@ from understudy_shared.base.words import StoreKind
 from understudy_shared.questions.scan.long_reads import Asker, LongReads
 from understudy_shared.questions.scan.page import PartPage, Place, ReadPart, Room
 from understudy_shared.questions.scan.requests import ScannedStore, ScanTurn
-from understudy_shared.questions.scan.service import Pages, Scans
+from understudy_shared.questions.scan.service import DirectPages, Scans
 from understudy_shared.reads.bounds import NO_BOUND, Bound, ReadVersion, version_of
 from understudy_shared.server.direct import DirectExchange, Headers
 from understudy_shared.settings import Compression
@@ -73,7 +73,7 @@ async def test_a_page_whose_client_leaves_reads_no_further_part_and_gives_its_pl
         reads = Reads()
         scans = TwoParts(reads)
         exchange = DirectExchange(send)
-        assert Pages(scans, Compression.GZIP).answer_directly(b"/v1/stores/op0/scan", exchange)
+        assert DirectPages(scans, Compression.GZIP).answer_directly(b"/v1/stores/op0/scan", exchange)
         await scans.begun.wait()
         assert scans.long_reads.in_flight == 1
         if leaves:

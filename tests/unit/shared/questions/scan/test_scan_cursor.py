@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from understudy_shared.base.plausible import CEILING
 from understudy_shared.questions.scan.question import PREFIX, ScanCursor, decode_scan_cursor
-from understudy_shared.reads.tokens import BadCursorError, LineageChangedError
+from understudy_shared.reads.tokens import BadCursorError, OtherLineageError
 
 NAMES = st.text(st.characters(codec="utf-8"), max_size=40)
 CURSORS = st.builds(
@@ -80,5 +80,5 @@ def test_a_cursor_of_something_else_is_refused_by_what_is_different() -> None:
         SEEN.require_of(*own[:2], "airlines", own[3])
     with pytest.raises(BadCursorError, match="of another question, or of another principal"):
         SEEN.require_of(*own[:3], "ff00" * 6)
-    with pytest.raises(LineageChangedError, match="of lineage 'life-1', and this store is of life-2"):
+    with pytest.raises(OtherLineageError, match="of lineage 'life-1', and this store is of life-2"):
         SEEN.require_of(own[0], "life-2", *own[2:])

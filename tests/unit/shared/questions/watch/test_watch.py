@@ -13,7 +13,15 @@ import orjson
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from understudy_shared.questions.watch.choice import Batch, Missed, PrefixWatch, Telling, Watch, WatchedKey, WatchedPart
+from understudy_shared.questions.watch.choice import (
+    EventBatch,
+    KeyWatcher,
+    Missed,
+    PrefixWatch,
+    Telling,
+    WatchedKey,
+    WatchedPart,
+)
 
 KEYS, PARTS = 4, 2
 
@@ -40,8 +48,8 @@ class World:
     def of(self, part: int) -> list[int]:
         return [index for index in range(KEYS) if index % PARTS == part]
 
-    def watch(self, after: int | None = None) -> Watch:
-        return Watch([(key, self.parts[index % PARTS]) for index, key in enumerate(self.keys)], after)
+    def watch(self, after: int | None = None) -> KeyWatcher:
+        return KeyWatcher([(key, self.parts[index % PARTS]) for index, key in enumerate(self.keys)], after)
 
 
 @dataclass
@@ -49,12 +57,12 @@ class Client:
     """What one watcher knows by what it was sent, and checks of it."""
 
     world: World
-    watch: Watch
+    watch: KeyWatcher
     values: dict[int, int] = field(default_factory=dict)
     """The version up to which it knows each key."""
     position: int = 0
 
-    def take(self, size: int, *, wants_position: bool) -> Batch:
+    def take(self, size: int, *, wants_position: bool) -> EventBatch:
         batch = self.watch.take(size, wants_position=wants_position)
         for telling in batch.tellings:
             self._told(telling)
@@ -135,10 +143,10 @@ def test_a_watcher_that_goes_on_behind_a_version_is_sent_what_came_after_it_and_
     for _ in range(3):
         world.publish(0, {0}, 0)
     watch = world.watch(after=6)  # the replica is behind it
-    assert watch.take(1000, wants_position=True) == Batch([], None)
+    assert watch.take(1000, wants_position=True) == EventBatch([], None)
     for _ in range(2):
         world.publish(0, {0}, 0)
-        assert watch.take(1000, wants_position=True) == Batch([], None)
+        assert watch.take(1000, wants_position=True) == EventBatch([], None)
     world.publish(0, {0}, 0)
     batch = watch.take(1000, wants_position=False)
     assert batch.tellings == [Telling(0, is_first=False, missed=None, tells_value=True)], "of version 7 alone"
