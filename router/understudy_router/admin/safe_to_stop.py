@@ -6,8 +6,9 @@ listed. While Redis is away no standby takes it over, so a bound that requires t
 
 An overview of all nodes uses their last reports. A decision about one node rests on nodes that answered just now
 (`nodes_to_ask`, `since_ms`): a report from a second ago does not show that a node lives. Unknown is never a yes, be it
-the assignment, the catalogue, or a later assignment that nodes follow and this router has not read. The exception is a
-node that says it waits for its checkpoint: a query that cannot be opened must not hold up the nodes of a fleet.
+the assignment, the catalogue, a later assignment that nodes follow and this router has not read, or, while Redis is
+away, whether a node lives that this router does not reach. The exception is a node that says it waits for its
+checkpoint: a query that cannot be opened must not hold up the nodes of a fleet.
 """
 
 from __future__ import annotations
@@ -50,6 +51,8 @@ class Losses:
     """Whether the cost is known; False while there is no assignment or no catalogue here, or a later assignment."""
     is_reassigned: bool = True
     """Whether another replica becomes active when the node is gone; False while Redis is away."""
+    may_live: bool = False
+    """Whether the node may live though this router does not reach it: only Redis would show that it died."""
     unanswered: Sequence[str] = ()
     """The nodes that have replicas of its tasks, and did not answer."""
     last_replica: Loss = field(default_factory=Loss)
@@ -64,12 +67,14 @@ class Losses:
 
     @property
     def is_safe(self) -> bool:
-        return self.is_known and not (self.last_replica.count or self.bound.count)
+        return self.is_known and not (self.may_live or self.last_replica.count or self.bound.count)
 
     def why(self, node_id: str) -> str:
         """Return the reason as one sentence."""
         if not self.is_known:
             return "this router does not know yet which node holds what"
+        if self.may_live:
+            return f"{node_id} does not answer this router, and while Redis is away it is not known whether it lives"
         if self.last_replica.count:
             silent = f" ({named(self.unanswered)} did not answer)" if self.unanswered else ""
             what = f"{node_id} has the last replica of {_partitions(self.last_replica.count)}{silent}"
@@ -96,14 +101,17 @@ class Losses:
 
 
 def nodes_to_ask(snapshot: ClusterSnapshot, node_id: str) -> Generator[None, None, Mapping[str, HostInfo]]:
-    """Return the nodes, with their addresses, that take over when this node stops."""
+    """Return the nodes, with their addresses, that take over when this node stops; with it, if it may live."""
     index = snapshot.index
     number, found = index.number_of.get(node_id), set[int]()
     for replica in () if number is None else index.of_node[number]:
         found.update(index.node[other] for other in index.holders(index.task[replica]))
         yield
     views = (snapshot.holders[each] for each in found if each != number)
-    return {view.node_id: view.endpoint for view in views if view.facts.standing.is_live}
+    hosts = {view.node_id: view.endpoint for view in views if view.facts.standing.is_live}
+    if _may_live(snapshot, number):
+        hosts[node_id] = snapshot.nodes[node_id].endpoint
+    return hosts
 
 
 def losses_of(
@@ -120,6 +128,7 @@ def losses_of(
     answered = [since_ms is None or (report is not None and report.said_ms >= since_ms) for report in reports]
     unanswered = set[int]()
     number = index.number_of.get(node_id)
+    found.may_live = _may_live(snapshot, number)
     bounds = {route.name: bound_of(route.name) for route in index.routes}
     partitions = {route.name: route.partitions for route in index.routes}
     for replica in () if number is None else index.of_node[number]:
@@ -157,6 +166,14 @@ def _is_known(snapshot: ClusterSnapshot, node_id: str) -> bool:
     view = snapshot.nodes.get(node_id)
     waits = view is not None and view.heartbeat is not None and view.heartbeat.standing == "waiting"
     return waits or (snapshot.assignment is not None and snapshot.index.stores is not None)
+
+
+def _may_live(snapshot: ClusterSnapshot, number: int | None) -> bool:
+    """Whether a node with tasks may live though this router holds it for dead, as it said no farewell to Redis."""
+    if number is None or snapshot.is_reassigned:
+        return False
+    view = snapshot.holders[number]
+    return not view.is_live and (view.dead is None or not view.dead.said_farewell)
 
 
 def _is_outdated(snapshot: ClusterSnapshot) -> bool:

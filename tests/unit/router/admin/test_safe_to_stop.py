@@ -61,7 +61,7 @@ def test_what_a_node_that_is_safe_to_stop_answered_is_answered_when_it_is_gone(
     tables, stores, now_ms = world
     found = losses(snapshot_of(tables, stores, now_ms=now_ms), node_id, bound)
     if node_id not in tables.nodes:
-        assert found.is_safe or node_id not in tables.dead
+        assert found.is_safe or found.may_live or node_id not in tables.dead
         return
     before, is_confirmed = answered(tables, stores, bound, now_ms), tables.end_confirmed(now_ms)
     tables._died(tables._mark_dead(node_id, now_ms, "left", "it was stopped"), now_ms)
@@ -124,6 +124,27 @@ def test_while_the_bus_is_away_no_other_becomes_active() -> None:
     assert (found.is_safe, found.bound.count) == (False, 1)
     assert "bring Redis back first" in found.why("a")
     assert losses(snapshot, "b", Bound(require_active=True)).is_safe
+
+
+def test_while_the_bus_is_away_a_node_that_this_router_does_not_reach_is_not_safe_to_stop() -> None:
+    tables = tables_with({"0_0": task("a", "b")}, beat("a"), beat("b"))
+    tables._died(tables._mark_dead("a", 1, "died", "it did not answer"), 1)
+    assert losses(snapshot_of(tables, ONE), "a").is_safe, "Redis would know"
+    tables.bus_lost(2, "away")
+    snapshot = snapshot_of(tables, ONE)
+    found = losses(snapshot, "a")
+    assert (found.is_safe, "does not answer this router" in found.why("a")) == (False, True)
+    assert finished(losses_of_all(snapshot, lambda _: NO_BOUND))["a"].why("a") == found.why("a")
+    assert finished(nodes_to_ask(snapshot, "a")).keys() == {"a", "b"}, "it may answer now"
+    tables.heard(beat("a", sequence=2), age_ms=0, now_ms=3)
+    assert losses(snapshot_of(tables, ONE, now_ms=3), "a").is_safe
+
+
+def test_a_node_that_left_before_the_bus_is_safe_to_stop() -> None:
+    tables = tables_with({"0_0": task("a", "b")}, beat("a"), beat("b"))
+    tables._died(tables._mark_dead("a", 1, "left", "it was stopped"), 1)
+    tables.bus_lost(2, "away")
+    assert losses(snapshot_of(tables, ONE), "a").is_safe
 
 
 @given(worlds(), st.sampled_from(NODES))
