@@ -21,6 +21,7 @@ import orjson
 from understudy.calls.credentials import trust_options
 from understudy.calls.http_client import RemoteServer, ReportedProblemError
 from understudy.calls.options import DEFAULT_TIMEOUT_S, application_option
+from understudy.client.core.values import application_segment
 from understudy.services.running import use_config_file
 from understudy.services.settings import FLAGS_OF, InForce, given_settings, in_force, setting_options, unknown_variables
 from understudy.terminal.console import Lines, Sheet, print_json, print_page, print_report
@@ -268,18 +269,31 @@ def _of_server(url: str, timeout_s: float, application: str | None) -> Report:
         if health:
             report["health"] = health["headline"]
             findings += _of_indicators(health["indicators"])
-            findings += (_asked(server, "/admin/v1/checkpoint", "checkpoint", findings) or {}).get("findings", [])
+            findings += _of_checkpoint(server, "/admin/v1/checkpoint", report)
         elif health is not None and application is None:  # a fleet has a health for each application
             applications = (_asked(server, "/v1/applications", "applications", findings) or {}).get("applications", [])
             states = Counter(each["state"] for each in applications)
             report["applications"] = ", ".join(f"{count} {state}" for state, count in states.most_common()) or "none"
             findings += _of_applications(url, applications)
+            for each in (each for each in applications if each["state"] == "serving"):
+                path = f"/admin/v1/applications/{application_segment(each['application'])}/checkpoint"
+                for found in _of_checkpoint(server, path, report):
+                    findings.append({**found, "what": f"application {each['application']}: {found['what']}"})
         release = _asked(server, "/openapi.json", "release", findings)
         if release:
             report["release"] = release["info"]["version"]
     if not report["tls"] and os.environ.get("UNDERSTUDY_API_KEY_FILE", os.environ.get("UNDERSTUDY_API_KEY")):
         findings.append({"state": "hint", "what": "the key travels in plain", "fix": "Use TLS (docs/security.md)"})
     return {**report, "findings": findings}
+
+
+def _of_checkpoint(server: RemoteServer, path: str, report: Report) -> list[dict[str, str]]:
+    """Return what keeps Spark from starting again from a checkpoint. The report says so where a server cannot know."""
+    findings: list[dict[str, str]] = []
+    found = _asked(server, path, "checkpoint", findings)
+    if found == {}:
+        report["checkpoint"] = "not checked: a router does not read it; ask a node, understudy doctor http://NODE:PORT"
+    return [*findings, *(found or {}).get("findings", [])]
 
 
 def _of_indicators(indicators: Sequence[Report]) -> Iterator[dict[str, str]]:

@@ -106,6 +106,14 @@ def test_a_server_is_asked_whether_it_is_ready_what_it_serves_and_how_it_is(stat
     assert ("Bring it back" in result.stdout) is (state != "ok")
 
 
+def test_a_store_whose_keys_any_partition_may_have_is_a_hint() -> None:
+    stores = {"stores": [{"store": "a", "placement": "scattered"}, {"store": "b", "placement": "by-hash"}]}
+    listed = Canned(json.dumps({**stores, "not_served": []}).encode())
+    with canned_server([LIVE, READY, listed, health("ok"), CHECKPOINT, RELEASE]) as served:
+        result = run(served.url)
+    assert (result.exit_code, "any partition may have a key of a:" in result.stdout) == (ExitCode.OK, True)
+
+
 def test_applications_of_a_fleet_that_have_the_same_trouble_are_one_finding() -> None:
     states = [("orders", "serving", None), ("lost-9", "failed", "Not JSON")]
     states += [(f"new-{n}", "waiting", f"there is no checkpoint at /data/new-{n}") for n in range(40)]
@@ -113,10 +121,13 @@ def test_applications_of_a_fleet_that_have_the_same_trouble_are_one_finding() ->
     stores = Canned(json.dumps({"stores": [{"store": "op0"}] * 40, "not_served": []}).encode())
     unknown = Canned(b'{"type": "unknown-path", "title": "no", "status": 404, "detail": "no"}', 404, PROBLEM)
     listed = Canned(json.dumps({"applications": rows}).encode())
-    with canned_server([LIVE, READY, stores, unknown, listed, RELEASE]) as served:
+    gone = {"state": "wrong", "what": "Spark cannot restart from these files", "fix": "Copy them back"}
+    checkpoint = Canned(json.dumps({"findings": [gone]}).encode())
+    with canned_server([LIVE, READY, stores, unknown, listed, checkpoint, RELEASE]) as served:
         report = json.loads(run(served.url, "--json").stdout)
     assert (report["stores"], report["applications"]) == ("op0", "40 waiting, 1 serving, 1 failed")
-    failed, waiting = (each["what"] for each in report["findings"])
+    failed, waiting, lost = (each["what"] for each in report["findings"])
+    assert lost == "application orders: Spark cannot restart from these files"
     assert failed == "application lost-9 is failed: Not JSON"
     assert waiting.startswith("40 applications ('new-0', 'new-1', 'new-2', 'new-3', 'new-4' and 35 more) are waiting: ")
 
