@@ -152,6 +152,7 @@ def test_a_limit_is_the_number_of_rows_whatever_the_size_of_pages(
         asked: dict[str, Any] = {"limit": limit, "page_size": size}
         rows = client.ask(partial(scanned, order="key", **asked))
         assert [row.key["word"] for row in rows] == by_key[:limit]
+        assert len(client.ask(partial(pages_of, order="key", **asked))) == 1, "a top N reads the keys once"
         pages = client.ask(partial(pages_of, **asked))
         assert sum(len(page.items) for page in pages) == min(limit, len(counts))
     with pytest.raises(UsageError, match="limit=0"):

@@ -72,7 +72,8 @@ class Question:
             bounds = {name: value for name, value in bounds.items() if name in _OF_LATER_PAGES} | {"cursor": cursor}
             session = None
         if left is not None or self._page_size is not None:
-            size = self._page_size or MAX_PAGE_ITEMS
+            is_top = left is not None and "order" in self._members  # each page of an order reads every key again
+            size = MAX_PAGE_ITEMS if is_top else self._page_size or MAX_PAGE_ITEMS
             bounds["limit"] = size if left is None else min(left, size)
         parts = None if self._parts is None else self.store.key(binding, self._parts)
         if parts is not None:
