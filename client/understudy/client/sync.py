@@ -234,7 +234,7 @@ class View:
 
 
 class Snapshot(View):
-    """The reads of a leased version. `lease` has all that the server says of it."""
+    """The reads of a leased version. `lease` has all that the server says about it."""
 
     def __init__(self, driver: Driver, reader: Reader, lease: Mapping[str, Any]) -> None:
         super().__init__(driver, reader)
@@ -269,7 +269,7 @@ class Application(View):
     @property
     def routing_counts(self) -> RoutingCounts | None:
         """Counts of keys asked of nodes, and of routers with the reasons; None without direct routing."""
-        direct = self._driver.state.direct
+        direct = self._reader.direct
         return None if direct is None else direct.counts
 
     def stores(self, *, estimate: bool = False, timeout: Duration | None = None) -> Stores:

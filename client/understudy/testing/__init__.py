@@ -12,7 +12,7 @@ It is the service of `understudy serve` over a small checkpoint that it writes, 
 
 from understudy.testing.server import ServedApplication as ServedApplication
 from understudy.testing.server import Server as Server
-from understudy.testing.server import StoreDefinition as StoreDefinition
 from understudy.testing.server import Trouble as Trouble
+from understudy.testing.stores import StoreDefinition as StoreDefinition
 
 __all__ = ["ServedApplication", "Server", "StoreDefinition", "Trouble"]

@@ -26,7 +26,7 @@ from typing import Any, NamedTuple
 import cramjam
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource
 
-from understudy.testing.server import Change, DeclaredStore
+from understudy.testing.stores import Change, DeclaredStore
 from understudy_node.checkpoint.description import describe
 from understudy_node.checkpoint.files import LocalFiles
 from understudy_node.fleet.application import NodeApplication, NodeProcess

@@ -12,10 +12,8 @@ import orjson
 from tests.support.clients.steps import World, answer, found
 from tests.support.router.tables import APPLICATION, LINEAGE, assigned, beat, port_of, route, task
 
-from understudy.client.core.direct import Direct
 from understudy.client.core.exchange import Outcome, Reply, Send
 from understudy.client.core.lookups import get, get_many
-from understudy.client.core.placement import NodeAddresses
 from understudy.client.core.reader import BoundStore, Reader
 from understudy.client.core.state import ClientState
 from understudy_router.cluster.tables import Tables
@@ -76,23 +74,28 @@ class DirectWorld(World):
         self.at_router: Callable[[Send], Outcome] = lambda send: answer(node_says("router", send))
         self.metadata_at: list[float] = []
         self.by_port = BY_PORT
+        self._readers: dict[ClientState, Reader] = {}
 
     def client(self, *, addresses: Mapping[str, str] | None = None, **settings: Any) -> ClientState:
         """The state of a client with direct routing."""
         state = self.state(settings.pop("url", f"http://127.0.0.1:{ROUTER_PORT}"), **settings)
-        state.direct = Direct(NodeAddresses(state.servers.endpoints, addresses), state)
+        state.is_direct, state.addresses = True, addresses
         return state
 
     def reader(self, state: ClientState) -> Reader:
-        return Reader(state)
+        """The one reader of a client, with its direct routing."""
+        if state not in self._readers:
+            self._readers[state] = Reader(state)
+        return self._readers[state]
 
     def warm(self, state: ClientState) -> BoundStore:
         """A store whose metadata the client has fetched; what was sent for it is forgotten."""
-        store = BoundStore(Reader(state), "words")
-        assert state.direct is not None
-        self.run(state.direct.get("words", ["warm"], {}, lambda _: "/warm", self.now_s + 5))
+        store = BoundStore(self.reader(state), "words")
+        direct = store.reader.direct
+        assert direct is not None
+        self.run(direct.get("words", ["warm"], {}, lambda _: "/warm", self.now_s + 5))
         self.now_s += 1
-        self.run(state.direct.get("words", ["warm"], {}, lambda _: "/warm", self.now_s + 5))
+        self.run(direct.get("words", ["warm"], {}, lambda _: "/warm", self.now_s + 5))
         self.sent.clear()
         return store
 

@@ -63,7 +63,7 @@ def get(store: BoundStore, parts: Sequence[Any], bounds: Mapping[str, Any], dead
     def where(members: Mapping[str, Any]) -> str:
         return f"{store.path}/{target}{query_of(members, begun=has_query) if members else ''}"
 
-    direct = reader.state.direct
+    direct = reader.direct
     answer = None
     if direct is not None:
         answer = yield from direct.get(store.name, parts, given.members, where, deadline_s)
@@ -115,7 +115,7 @@ def _many(
     store: BoundStore, keys: Sequence[Any], given: Given, deadline_s: float, binding: Binding | None
 ) -> Steps[list[Result[Any]]]:
     """Look up the keys of one request: at their nodes where routing is direct, and the others through a router."""
-    direct = store.reader.state.direct
+    direct = store.reader.direct
     if direct is None:
         return (yield from _batch(store, keys, given, deadline_s, binding))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from importlib import import_module
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from understudy.client.core.call import call, require
 from understudy.client.core.exchange import Request, Steps
@@ -22,6 +22,9 @@ from understudy.client.errors import LineageChangedError, UsageError, WrongKeyEr
 from understudy.client.results import Binding
 from understudy_shared.base.extras import install_fix
 
+if TYPE_CHECKING:
+    from understudy.client.core.direct import Direct
+
 
 class Given(NamedTuple):
     """The bounds of a read, as JSON. `session` is the position that the client added by itself."""
@@ -35,11 +38,17 @@ _NO_BOUNDS = Given({}, 0.0, None)
 
 
 class Reader:
-    """The way to read: a client, and the version that all of its reads name, if any."""
+    """The way to read: a client, its direct routing, and the version that all of its reads name, if any.
 
-    def __init__(self, state: ClientState, named: Mapping[str, Any] | None = None) -> None:
+    Raises UsageError for addresses of nodes that cannot be parsed.
+    """
+
+    def __init__(
+        self, state: ClientState, named: Mapping[str, Any] | None = None, *, direct: Direct | None = None
+    ) -> None:
         self.state = state
         self.named = dict(named or {})
+        self.direct = _direct(state) if direct is None and state.is_direct else direct
 
     def at(self, moment: Any, version: int | None) -> Reader:
         """Return a reader of the version committed at a moment, or of a version by its number."""
@@ -55,7 +64,7 @@ class Reader:
                 f"these reads have a version already, by {known}", where=next(iter(named)), fix="Leave it out"
             )
         bound_members(named)
-        return Reader(self.state, named)
+        return Reader(self.state, named, direct=self.direct)
 
     def bounds(self, given: Mapping[str, Any]) -> Given:
         """Return the bounds of one read. Raises UsageError."""
@@ -75,6 +84,14 @@ class Reader:
             if session is not None:
                 self.state.position.forget(session)
             raise
+
+
+def _direct(state: ClientState) -> Direct:
+    """Return the direct routing of a client. It imports the codec of Spark's keys, which other clients do not need."""
+    from understudy.client.core.direct import Direct  # noqa: PLC0415
+    from understudy.client.core.placement import NodeAddresses  # noqa: PLC0415
+
+    return Direct(NodeAddresses(state.servers.endpoints, state.addresses), state)
 
 
 class BoundStore:

@@ -15,9 +15,8 @@ from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
 from datetime import timedelta
-from importlib import import_module
 from time import monotonic
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from understudy.client.core.exchange import Endpoint, Headers, Request, Servers, parse_endpoint
 from understudy.client.core.values import application_segment
@@ -26,9 +25,6 @@ from understudy.client.errors import UsageError
 from understudy_shared.base.errors import UnderstudyError
 from understudy_shared.base.throttles import FADE_MS, RetryBudget
 from understudy_shared.reads.tokens import OtherLineageError, Position, decode_position
-
-if TYPE_CHECKING:
-    from understudy.client.core.direct import Direct
 
 URL = "UNDERSTUDY_URL"
 DEFAULT_URL = "http://127.0.0.1:8080"
@@ -110,7 +106,6 @@ class ClientState:
     ) -> None:
         self.application: str | None = None
         """The application that all requests name; None: the server's only one, or the only one with the store."""
-        self._addresses: Mapping[str, str] | None = None
         self._segment = ""
         self.settings = settings
         self.now_s = now_s
@@ -121,7 +116,10 @@ class ClientState:
         self.position = SessionPosition()
         # As one that was quiet for a while: the first call may be retried.
         self.budget = RetryBudget(percent=RETRY_PERCENT, per_s=RETRY_PER_S, now_ms=now_s() * 1000 - FADE_MS)
-        self.direct: Direct | None = None
+        self.is_direct = False
+        """Whether readers ask the nodes that hold a key."""
+        self.addresses: Mapping[str, str] | None = None
+        """The addresses of nodes, by those that the routers name, where they differ; only with direct routing."""
         self.codecs: dict[tuple[str, bool], Any] = {}
         """The codecs of keys, by their store and whether they are of its windows; only of stores that need one."""
         self._headers: tuple[str, Headers, Headers] = ("", _ACCEPTED, (*_ACCEPTED, *_JSON_BODY))
@@ -134,15 +132,7 @@ class ClientState:
         inner = copy(self)
         inner.application, inner._segment = application, application_segment(application)  # noqa: SLF001  # of the same class
         inner.position, inner.codecs = SessionPosition(), {}
-        if self.direct is not None:
-            inner.route_directly(self._addresses)
         return inner
-
-    def route_directly(self, mapping: Mapping[str, str] | None) -> None:
-        """Ask nodes for keys. It imports the codec of Spark's keys, which other clients do not need."""
-        direct = import_module("understudy.client.core.direct")
-        addresses = direct.NodeAddresses(self.servers.endpoints, mapping)
-        self._addresses, self.direct = mapping, direct.Direct(addresses, self)
 
     def named(self, request: Request) -> Request:
         """Return a request whose path names the application."""
@@ -223,7 +213,7 @@ def client_state(
         raise UsageError(f"routing={routing!r} is not a choice", where="routing", fix="Give 'routers' or 'direct'")
     state = ClientState(settings, endpoints, credential(environ, api_key, api_key_file))
     if routing == "direct":
-        state.route_directly(addresses)
+        state.is_direct, state.addresses = True, addresses
     elif addresses is not None:
         fix = "Give routing='direct', too, or leave addresses out"
         raise UsageError("addresses of nodes are only used with direct routing", where="addresses", fix=fix)

@@ -181,9 +181,8 @@ def test_the_keys_of_a_batch_that_a_node_cannot_answer_come_from_the_router() ->
         holder = owner(partition_of(key))
         assert by[at] == ("router" if holder in "ac" or at == first_of_b else holder)
     assert world.asked_of().count("router") == 1, "all of them in one request"
-    state = store.reader.state
-    assert state.direct is not None
-    counts = state.direct.counts
+    assert store.reader.direct is not None
+    counts = store.reader.direct.counts
     assert counts.routed["key"] == 1, "what is no key of the store is refused by the router"
     assert counts.direct == by.count("b") + by.count("d") + 1, "and the key that made the client warm"
 
