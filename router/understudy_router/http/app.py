@@ -18,9 +18,10 @@ from understudy_router.cluster.catalogue import StoreRoute
 from understudy_router.cluster.tables import Tables
 from understudy_router.http.metrics import RouterMetrics
 from understudy_router.questions.changes import RouterChanges, RouterHistories
+from understudy_router.questions.export import RouterExports
 from understudy_router.questions.lease import RouterSnapshots
 from understudy_router.questions.lookup.service import RouterLookups, RouterReads
-from understudy_router.questions.scan import RouterExports, RouterScans
+from understudy_router.questions.scan import RouterScans
 from understudy_router.questions.scan_forwarder import ScanForwarder
 from understudy_router.questions.watch.service import RouterWatches
 from understudy_router.router import Router
