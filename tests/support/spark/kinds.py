@@ -74,7 +74,7 @@ def _visits(source: DataFrame) -> DataFrame:
     return grouped.agg(F.count("*").alias("visits"), F.max("n"))
 
 
-def _counted_pairs(source: DataFrame) -> DataFrame:
+def _counted_pairs(source: DataFrame, *others: str) -> DataFrame:
     """A join, and an aggregation over what it gives: even rows wait for odd ones that come within ten minutes."""
     keyed = source.select("k", "d", "event", "n")
     left = keyed.where("n is null or n % 2 = 0").toDF("left_k", "left_d", "left_event", "left_n")
@@ -82,8 +82,13 @@ def _counted_pairs(source: DataFrame) -> DataFrame:
     together = F.expr(
         "left_k = right_k AND left_d = right_d AND right_event BETWEEN left_event AND left_event + interval 10 minutes"
     )
-    paired = left.join(right, together, "leftOuter").select("left_k", "left_event")
-    return paired.groupBy(F.window("left_event", "30 minutes"), "left_k").agg(F.count("*").alias("pairs"))
+    paired = left.join(right, together, "leftOuter").select("left_k", "left_d", "left_event")
+    return paired.groupBy(F.window("left_event", "30 minutes"), "left_k", *others).agg(F.count("*").alias("pairs"))
+
+
+def _pairs_where_they_are(source: DataFrame) -> DataFrame:
+    """The same, by all that the join is by: without the strict distribution each group stays where the join put it."""
+    return _counted_pairs(source, "left_d")
 
 
 BRANCHES: dict[str, Callable[[DataFrame], DataFrame]] = {
@@ -114,7 +119,8 @@ def build_kinds(
         static = source.sparkSession.createDataFrame([("a", "known"), ("key-0", "known")], "k string, note string")
         joined = source.join(static.hint("shuffle_hash"), "k", "left").where("note is null or note = 'known'")
         source = joined.select(source.columns)
-    outputs = [BRANCHES[name](source) for name in operators]
+    branches = BRANCHES if placing == "by-hash" else {**BRANCHES, "symmetricHashJoin": _pairs_where_they_are}
+    outputs = [branches[name](source) for name in operators]
     rows = [output.select(F.to_json(F.struct(*output.columns)).alias("row")) for output in outputs]
     return reduce(DataFrame.unionAll, rows)
 

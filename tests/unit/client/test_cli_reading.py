@@ -120,6 +120,12 @@ def test_a_server_that_is_not_there_exits_4() -> None:
     assert "understudy serve" in result.stderr
 
 
+def test_applications_that_gave_no_list_of_stores_are_said_to_wait() -> None:
+    unknown = [{"application": "orders", "reason": None}]
+    result, _ = run(["stores"], [Canned(json.dumps({"stores": [], "unknown": unknown, "not_served": []}).encode())])
+    assert (result.exit_code, "application orders is waiting" in result.stdout) == (ExitCode.OK, True)
+
+
 @pytest.mark.parametrize("status", [301, 302, 307, 308])
 def test_a_redirect_is_not_followed(status: int) -> None:
     with canned_server([Canned(b"{}", status, "text/html")]) as served:

@@ -296,6 +296,14 @@ def test_a_spill_empties_the_overlay_and_changes_no_answer(view: StateView, tmp_
     assert after.get_many([b"a", b"b", b"c", b"d", b"e"]) == [None, b"new", b"base", b"", None]
 
 
+def test_of_several_changes_of_a_key_a_spill_has_the_newest(view: StateView, tmp_path: Path, cache: BlockCache) -> None:
+    many = {bytes([at]): b"11" for at in range(8)}
+    view = view.with_changes({b"a": b"11", b"b": b"11", **many}, 11).with_changes({b"a": b"12", b"b": None}, 12)
+    assert len(view.tiers) == 2, "a small tier above a large one"
+    after = view.with_spill(_spilled(view, tmp_path / "1", cache))
+    assert after.get_many([b"a", b"b", b"\0"]) == [b"12", None, b"11"]
+
+
 def test_the_next_spill_continues_the_one_before_which_readers_keep(
     view: StateView, tmp_path: Path, cache: BlockCache
 ) -> None:

@@ -92,6 +92,11 @@ def test_a_key_equality_makes_one_lookup_and_no_scan(
     assert read.requests == 1
 
 
+def test_times_are_shown_in_the_zone_of_exports(session: SqlSession) -> None:
+    with session.run("select current_setting('TimeZone') zone") as answer:
+        assert answer.table().to_pylist() == [{"zone": "UTC"}]
+
+
 def test_a_join_is_of_one_version_while_batches_commit(tmp_path: Path) -> None:
     """Q39: each version of `op1` says which it is."""
     checkpoint = HandmadeTypes(tmp_path / "checkpoint").create().add(1)

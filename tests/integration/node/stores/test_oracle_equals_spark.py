@@ -265,9 +265,11 @@ def _assert_ranged(served: Served, shape: Shape, keys: list[tuple[int, tuple[Any
         return
     given = [(rank, key) for rank, key in keys if key[0] is not None]
     ranks = sorted({rank for rank, _ in given})
-    texts = {rank: (path_segments((key[0],), StructType(shape.key_type.fields[:1])) or [""])[0] for rank, key in given}
+    first = StructType(shape.key_type.fields[:1])
+    texts = {rank: text[0] for rank, key in given if (text := path_segments((key[0],), first)) is not None}
+    texts |= {rank: "" for rank, key in given if key[0] == ""}
     for low, high in ((ranks[0], ranks[-1]), (ranks[len(ranks) // 3], ranks[2 * len(ranks) // 3])):
-        if low == high or "" in (texts[low], texts[high]):
+        if low == high or not {low, high} <= texts.keys():
             continue
         rows = scanned(served, shape.store, **{"from": texts[low], "to": texts[high]})
         found = sorted(as_text(list(row["key"].values())) for row in rows)

@@ -144,7 +144,7 @@ def test_keys_lie_where_the_hash_of_the_whole_key_says_only_where_the_store_says
             for kept in store.kept[oracle.last] if has_keys(served) else ():
                 placed = hashed.partition(served.codec.parse_json(kept.key), PARTITIONS)
                 elsewhere[store.operator] += placed != kept.partition
-    by_part = {"dedupe", "applyInPandasWithState", "sessionWindowStateStoreSaveExec"}
+    by_part = {"dedupe", "applyInPandasWithState", "sessionWindowStateStoreSaveExec", "stateStoreSave"}
     assert {operator for operator, keys in elsewhere.items() if keys} == (
         set() if oracle.placing == "by-hash" else by_part
     )

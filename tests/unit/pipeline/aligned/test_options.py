@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,15 @@ REDIS = {"redis": "redis://localhost:6379", "topics": "weather,flights"}
 
 def parsed(**more: str) -> AlignedOptions:
     return parse_options({**REDIS, **more})
+
+
+def test_without_a_temporary_folder_there_is_no_spool(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing() -> str:
+        raise FileNotFoundError("No usable temporary directory found")
+
+    monkeypatch.setattr(tempfile, "gettempdir", missing)
+    assert parsed().spool is None
+    assert parsed(spool="/tmp/spool").spool == Path("/tmp/spool")
 
 
 def test_every_option_is_taken_over() -> None:

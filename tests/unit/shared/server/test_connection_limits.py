@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -21,12 +22,20 @@ from understudy_shared.server.connection_limits import (
     to_evict,
 )
 from understudy_shared.server.phases import Phase
+from understudy_shared.server.settings import HttpServiceSettings
 
 LIMITS = ConnectionLimits()
 phases = st.sampled_from([each for each in Phase if each <= Phase.DIRECT])
 states = st.builds(
     ConnectionState, phases, st.floats(0, 100), st.booleans(), st.floats(0, 100), st.integers(0, 1 << 23)
 )
+
+
+def test_a_service_takes_its_times_from_its_settings() -> None:
+    names = ("header_timeout_ms", "body_timeout_ms", "unread_timeout_ms", "keep_alive_timeout_ms")
+    given: dict[str, Any] = {name: 5_000 + at for at, name in enumerate(names)}
+    limits = HttpServiceSettings(**given).connection_guard().limits
+    assert {name: getattr(limits, name) for name in names} == given
 
 
 @pytest.mark.parametrize(
