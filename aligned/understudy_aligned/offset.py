@@ -235,7 +235,7 @@ def check_fingerprint(
             "change records that were processed already, or their order",
             where=f"option {name}",
             fix=(f"Remove the option {name}" if old is None else f"Set {name} to {_text(old)} again")
-            + (", with new topics behind the old ones" if name == TOPICS else "")
+            + (", with new topics after the old ones" if name == TOPICS else "")
             + ", or begin a new checkpoint",
         )
 

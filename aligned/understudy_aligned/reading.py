@@ -388,7 +388,7 @@ def _read_with_retries(planned: PlannedRange, timeout_ms: int, found: RangeRead)
 
 _FIX = (
     "Check that the server runs and can be reached from the executors, which waited for {} ms (poll_timeout_ms). Start "
-    "the query again: it goes on with this batch"
+    "the query again: it continues with this batch"
 )
 
 

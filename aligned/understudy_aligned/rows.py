@@ -356,6 +356,6 @@ def _undecodable_error(span: Range, poison: pa.RecordBatch) -> UndecodableError:
     return UndecodableError(
         "a record has no usable timestamp",
         where=f"topic {topic}, partition {partition}, offset {poison.column('offset')[0].as_py()}",
-        fix="Correct the option timestamp, or set undecodable to 'skip', 'aside', 'keep' or, behind a first timestamp, "
+        fix="Correct the option timestamp, or set undecodable to 'skip', 'aside', 'keep' or, after a first timestamp, "
         "'partition-time', and start the query again",
     )

@@ -150,7 +150,7 @@ def question_options(command: Command) -> Command:
     """Add the options that select rows."""
     for option in (
         include_expired_option,
-        click.option("--cursor", help="Go on behind a page: its `next_cursor`."),
+        click.option("--cursor", help="Continue after a page: its `next_cursor`."),
         click.option("--partition", type=click.IntRange(min=0), help="Only this partition of the store."),
         click.option("--from", help="The least value of the first key column; of a window, its least start."),
         click.option("--to", help="The end of the range of the first key column: rows are before it."),

@@ -89,7 +89,7 @@ def export(
 ) -> None:
     """Write the rows of STORE, all of one version, into a file.
 
-    The file gets its name when all rows are in it. After a broken connection the export goes on behind the last rows
+    The file gets its name when all rows are in it. After a broken connection the export continues after the last rows
     that came.
 
     \b

@@ -121,7 +121,7 @@ def with_health(body: bytes, server: RemoteServer) -> bytes:
 def types(store: str, *, pydantic: bool, options: ServerOptions) -> None:
     """Print Python classes for the key and the value of STORE, and for its result where that is known.
 
-    A field may be null unless the store says that it never is. With --json, print what the server says of STORE.
+    A field may be null unless the store says that it never is. With --json, print what the server says about STORE.
 
     \b
     Examples:

@@ -69,7 +69,7 @@ def list_applications(*, options: ServerOptions) -> None:
 @click.argument("name", metavar="APPLICATION")
 @server_options
 def show(name: str, *, options: ServerOptions) -> None:
-    """Show all that a fleet says of APPLICATION.
+    """Show all that a fleet says about APPLICATION.
 
     \b
     Examples:

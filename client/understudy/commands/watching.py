@@ -54,7 +54,7 @@ _WATCH_HEADS = ("event", "version", "committed_at", "found")
 @click.option("--prefix", help="All keys whose first columns have these values, as JSON, instead of words: '[\"UA\"]'.")
 @click.option(
     "--from", "begins", metavar="POSITION|TIME",
-    help="Begin behind this `position` of an event or an answer, or at a time (1m: a minute ago), without a snapshot.",
+    help="Begin after this `position` of an event or an answer, or at a time (1m: a minute ago), without a snapshot.",
 )  # fmt: skip
 @click.option("--versions", is_flag=True, help="Print, too, up to which version nothing changed.")
 @click.option("--limit", type=click.IntRange(min=1), help="Stop after so many events.  [default: Ctrl-C ends it]")

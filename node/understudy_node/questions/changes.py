@@ -195,7 +195,7 @@ def history_hop_routes(histories: NodeHistories) -> APIRouter:
 
     @routes.post(PATH)
     async def history(request: Request) -> Response:
-        """Return the history of a key, as the JSON behind the key."""
+        """Return the history of a key, as the JSON after the key."""
         hop = await read_hop(request, decode_history_hop)
         return Response(b"{" + await histories.read_for_router(hop), media_type="application/json")
 
@@ -425,7 +425,7 @@ def changes_hop_routes(changes: NodeChanges) -> APIRouter:
 
     @routes.post(CHANGES_PATH)
     async def part(request: Request) -> Response:
-        """Return the changes of one partition behind a place."""
+        """Return the changes of one partition after a place."""
         hop = await read_hop(request, decode_changes_hop)
         asker = Asker()
         found = await asker.while_it_waits(request.receive, changes.part_for_router(hop))

@@ -1,1 +1,1 @@
-"""The HTTP server of a service: the protocol with its limits, lookups without ASGI, the supervisor."""
+"""The HTTP server of a service: the protocol with its limits, and lookups without ASGI."""

@@ -248,7 +248,7 @@ class ConnectionGuard:
     def _measure(self, now_s: float) -> None:
         if self._meter is None:
             return
-        # The files are no resident memory of this process, but its control group pays for them.
+        # The files are not resident memory of this process, but its control group pays for them.
         self.used_bytes, before = self._meter.used_bytes() + self.files.used_bytes(), self.pressure
         self.pressure = pressure(self.used_bytes, self.limits.memory_limit_bytes)
         if self.pressure and now_s - self._given_back_s > GIVE_BACK_EVERY_S:

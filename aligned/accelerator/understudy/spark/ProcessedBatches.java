@@ -50,7 +50,7 @@ final class ProcessedBatches implements ArrowBatches {
     }
   }
 
-  /** Read the reply behind the data: an error may come after the last row. */
+  /** Read the reply after the data: an error may come after the last row. */
   private boolean isEnded() {
     while (!isAnswered) {
       isAnswered = process.next().kind() == PythonProcess.REPLY;

@@ -273,7 +273,7 @@ redis://{{ include "understudy.fullname" . }}-valkey:6379/0
 {{- toJson $settings -}}
 {{- end -}}
 
-{{/* Variables that are no settings of ours. */}}
+{{/* Variables that are not settings of ours. */}}
 {{- define "understudy.extraEnv" -}}
 {{- range $name, $value := . }}
 - name: {{ $name }}

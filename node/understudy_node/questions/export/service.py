@@ -209,7 +209,7 @@ def export_hop_routes(exports: NodeExports) -> APIRouter:
 
     @routes.post(EXPORT_PATH)
     async def part(request: Request) -> Response:
-        """Return rows of one partition, at one version, behind a key."""
+        """Return rows of one partition, at one version, after a key."""
         hop = await read_hop(request, decode_export_hop)
         asker = Asker()
         found = await asker.while_it_waits(request.receive, exports.part_for_router(hop, asker))

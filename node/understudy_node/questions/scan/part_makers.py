@@ -76,7 +76,7 @@ class TimeWindows(PartMaker):
     expiry: Expiry
 
     def part(self, reading: Reading, place: Place, room: Room, asker: Asker) -> Generator[None, None, PartPage]:
-        """Read the first windows of a partition behind a rank."""
+        """Read the first windows of a partition after a rank."""
         part = yield from ordered_part(self.rows, reading, place, room, asker, print_row=self._row)
         return part._replace(stamp=_stamped(reading.view, self.expiry))
 
@@ -106,7 +106,7 @@ class SessionWindows(PartMaker):
         return True
 
     def part(self, reading: Reading, place: Place, room: Room, asker: Asker) -> Generator[None, None, PartPage]:
-        """Read the first sessions behind a rank: one seek."""
+        """Read the first sessions after a rank: one seek."""
         view, made = reading.view, RankedPart(room, place.after)
         records = self.sessions.records(view, self.stored)
         made.looked_at = len(records)
@@ -213,7 +213,7 @@ class TimersByTime(PartMaker):
     every: Callable[[TaskView], Iterator[Timer]]
 
     def part(self, reading: Reading, place: Place, room: Room, asker: Asker) -> Generator[None, None, PartPage]:
-        """Read the first timers of a partition behind a rank, or count them."""
+        """Read the first timers of a partition after a rank, or count them."""
         made = RankedPart(room, place.after)
         if self.times is None:
             wanted: Iterable[Timer] = yield from self._passed(reading.view, made, asker)

@@ -52,7 +52,7 @@ def scan_part(  # noqa: PLR0917  # the last two have defaults
     asker: Asker = STAYS,
     rows: ExportRows | None = None,
 ) -> Generator[None, None, PartPage]:
-    """Read the rows of a partition behind a place, as far as there is room; for an export into `rows`. It yields
+    """Read the rows of a partition after a place, as far as there is room; for an export into `rows`. It yields
     wherever it may be interrupted, and ends when the reader has left.
 
     A page has progress: it looks at one key at least. Where it is full, it goes on to the next row, to see whether
@@ -186,7 +186,7 @@ def ordered_part(
     *,
     print_row: PrintRow | None = None,
 ) -> Generator[None, None, PartPage]:
-    """Read the first rows behind a rank, the place's `after`. It yields wherever it may be interrupted. `print_row`
+    """Read the first rows after a rank, the place's `after`. It yields wherever it may be interrupted. `print_row`
     prints them in place of the maker. Raises a deadline problem when the time is over before all keys were looked at.
     """
     print_row = maker.row if print_row is None else print_row

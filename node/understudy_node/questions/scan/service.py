@@ -237,7 +237,7 @@ def scan_hops(scans: NodeScans) -> Mapping[bytes, Call]:
         return encode_estimate(await scans.estimate_for_router(decoded_hop(body, decode_version_hop)))
 
     async def part(body: bytes) -> bytes:
-        """Return the rows of one partition, at one version, behind a key."""
+        """Return the rows of one partition, at one version, after a key."""
         return encode_part(await scans.read_for_router(decoded_hop(body, decode_scan_hop)))
 
     return {VERSION_PATH.encode(): version, ESTIMATE_PATH.encode(): estimate, PATH.encode(): part}

@@ -555,7 +555,7 @@ class NodeWatchStreams(WatchStreams):
         )
         yield CounterMetricFamily(
             "understudy_watch_passes",
-            "Passes over older versions for watchers that went on behind one",
+            "Passes over older versions for watchers that continue after one",
             self.catching_up.passes,
         )
 
@@ -601,7 +601,7 @@ def watch_hop_routes(watches: NodeWatches) -> APIRouter:
 
     @routes.post(MISSED_PATH)
     async def missed(request: Request) -> Response:
-        """Send what changed of some keys behind a position."""
+        """Send what changed of some keys after a position."""
         hop = await read_hop(request, decode_missed_hop)
         reader = watches.reader(hop.of)
         require_placed(reader, hop.keys)

@@ -72,7 +72,7 @@ export function startAsk(url) {
       last = { ...question(), action };
     } catch (error) {
       last = null;
-      answer.replaceChildren(...refused({ title: "This is no key", type: "bad-key", detail: error.message }));
+      answer.replaceChildren(...refused({ title: "This is not a key", type: "bad-key", detail: error.message }));
       return;
     }
     if (!keepUrl) url.set({ ask: last.store, key: last.key });

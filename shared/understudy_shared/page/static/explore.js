@@ -68,13 +68,13 @@ export function startExplore(url) {
     return true;
   }
 
-  // Returns the parameters of what is filled in; null, and says why, where that is no question.
+  // Returns the parameters of what is filled in; null, and says why, where that is not a question.
   function parameters() {
     try {
       return parametersOf(store, form.filled());
     } catch (error) {
       const detail = error.message;
-      status.replaceChildren(...refused({ title: "This is no question", type: "bad-question", detail }));
+      status.replaceChildren(...refused({ title: "This is not a question", type: "bad-question", detail }));
       return null;
     }
   }

@@ -39,7 +39,7 @@ export function keyText(fields, texts) {
     try {
       value = valueText(field.type, text);
     } catch {
-      throw new Error(`${field.label} is no JSON: a ${field.type} is written as JSON`);
+      throw new Error(`${field.label} is not JSON: a ${field.type} is written as JSON`);
     }
     if (field.part === "end") values.push(`${values.pop()},"end":${value}}`);
     else values.push(field.part === "start" ? `{"start":${value}` : value);

@@ -236,7 +236,7 @@ def ambiguous_key(store: str, partitions: Sequence[int]) -> Problem:
     return Problem(
         ProblemType.AMBIGUOUS_KEY,
         f"partitions {' and '.join(map(str, partitions))} of {store} have this key: the query placed its keys in"
-        " another way before, and which of the values it goes on with depends on its plan",
+        " another way before, and which of the values it continues with depends on its plan",
         where="key",
         fix='Scan with the key as prefix, which shows both; see docs/troubleshooting.md, "ambiguous-key"',
         extra={"partitions": list(partitions)},

@@ -49,7 +49,7 @@ _DETAILS = {
     EndReason.STOPPING: "this service stops: connect again, with the last event id",
     EndReason.MOVED: "the key is served elsewhere, or in another way: connect again, with the last event id",
     EndReason.FORBIDDEN: "the credential does not count any more, or does not cover these keys any more",
-    EndReason.UNAVAILABLE: "no replica can go on with these keys now: connect again, with the last event id",
+    EndReason.UNAVAILABLE: "no replica can continue with these keys now: connect again, with the last event id",
 }
 
 

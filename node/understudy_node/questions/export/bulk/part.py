@@ -194,7 +194,7 @@ def printed(print_cell: Callable[[Any], object], cells: AnyCells) -> list[object
 
 
 def _slots(block: RowBlock, dtype: str, at: int) -> npt.NDArray[Any]:
-    """Return what is `at` bytes behind the start of each row."""
+    """Return what is `at` bytes after the start of each row."""
     size = np.dtype(dtype).itemsize
     count = len(block.starts)
     if not count:
@@ -344,7 +344,7 @@ def stays() -> bool:
 def fast_part(  # noqa: PLR0917  # the last has a default
     table: Projection, form: Form, view: StateView, after: bytes | None, room: Room, has_left: HasLeft = stays
 ) -> MadePart:
-    """Make the part behind the key `after`. Raises UnfitRowsError if its first rows have to be read one by one, and
+    """Make the part after the key `after`. Raises UnfitRowsError if its first rows have to be read one by one, and
     PartCancelledError.
     """
     pieces: list[PartPiece] = []
