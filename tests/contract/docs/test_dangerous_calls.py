@@ -20,7 +20,7 @@ ALLOWED = {
     "node/understudy_node/questions/export/bulk: marshal",
     "node/understudy_node/questions/export/bulk: pickle",
 }
-"""Compiled readers; test_generated_source.py shows that nothing of a schema becomes code. And what a node and the
+"""Compiled readers, of whose schema nothing becomes code (test_key_codec.py). And what a node and the
 process that it starts for exports tell each other, by a pipe that no other process has.
 """
 
