@@ -74,21 +74,19 @@ def _visits(source: DataFrame) -> DataFrame:
     return grouped.agg(F.count("*").alias("visits"), F.max("n"))
 
 
-def _counted_pairs(source: DataFrame, *others: str) -> DataFrame:
+def _counted_pairs(source: DataFrame, same: str = "left_k = right_k AND left_d = right_d") -> DataFrame:
     """A join, and an aggregation over what it gives: even rows wait for odd ones that come within ten minutes."""
     keyed = source.select("k", "d", "event", "n")
     left = keyed.where("n is null or n % 2 = 0").toDF("left_k", "left_d", "left_event", "left_n")
     right = keyed.where("n % 2 != 0").toDF("right_k", "right_d", "right_event", "right_n")
-    together = F.expr(
-        "left_k = right_k AND left_d = right_d AND right_event BETWEEN left_event AND left_event + interval 10 minutes"
-    )
-    paired = left.join(right, together, "leftOuter").select("left_k", "left_d", "left_event")
-    return paired.groupBy(F.window("left_event", "30 minutes"), "left_k", *others).agg(F.count("*").alias("pairs"))
+    together = F.expr(f"{same} AND right_event BETWEEN left_event AND left_event + interval 10 minutes")
+    paired = left.join(right, together, "leftOuter").select("left_k", "left_event")
+    return paired.groupBy(F.window("left_event", "30 minutes"), "left_k").agg(F.count("*").alias("pairs"))
 
 
 def _pairs_where_they_are(source: DataFrame) -> DataFrame:
-    """The same, by all that the join is by: without the strict distribution each group stays where the join put it."""
-    return _counted_pairs(source, "left_d")
+    """The same by `k` alone: without the strict distribution each group stays where the join put it."""
+    return _counted_pairs(source, "left_k = right_k")
 
 
 BRANCHES: dict[str, Callable[[DataFrame], DataFrame]] = {
