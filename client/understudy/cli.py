@@ -14,5 +14,5 @@ def main() -> None:
         with without_collections():
             from understudy.commands.group import cli  # noqa: PLC0415  # the one import that may fail, and must say why
     except ModuleNotFoundError as error:
-        sys.exit(f"error: the command line needs {error.name}\n  fix: {install_fix('client')}")
+        sys.exit(f"error: the command line needs {error.name}\n  fix: {install_fix()}")
     cli(prog_name="understudy")

@@ -43,7 +43,7 @@ class ExportPiece(NamedTuple):
 
 
 ReadStream = Callable[[BufferedIOBase], Iterator[ExportPiece]]
-"""A function that yields the pieces of a stream. Raises CutError, and ServerProblemError where the server says why."""
+"""A function that yields the pieces of a stream. Raises CutError, and ReportedProblemError if the server says why."""
 
 
 def read_ndjson(body: BufferedIOBase) -> Iterator[ExportPiece]:

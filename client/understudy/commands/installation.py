@@ -117,6 +117,9 @@ for _name in FLAGS_OF:
 
 Report = dict[str, Any]
 
+_OPEN = frozenset(("restoring", "serving", "idle"))
+"""The states in which an application of a fleet has read its checkpoint."""
+
 
 @click.command(epilog=EXIT_CODES_HELP)
 @click.argument("target", metavar="CHECKPOINT|URL")
@@ -269,16 +272,14 @@ def _of_server(url: str, timeout_s: float, application: str | None) -> Report:
         if health:
             report["health"] = health["headline"]
             findings += _of_indicators(health["indicators"])
-            findings += _of_checkpoint(server, "/admin/v1/checkpoint", report)
+            checkpoint = _asked(server, "/admin/v1/checkpoint", "checkpoint", findings)
+            findings += _of_checkpoint(checkpoint, report)
         elif health is not None and application is None:  # a fleet has a health for each application
             applications = (_asked(server, "/v1/applications", "applications", findings) or {}).get("applications", [])
             states = Counter(each["state"] for each in applications)
             report["applications"] = ", ".join(f"{count} {state}" for state, count in states.most_common()) or "none"
             findings += _of_applications(url, applications)
-            for each in (each for each in applications if each["state"] == "serving"):
-                path = f"/admin/v1/applications/{application_segment(each['application'])}/checkpoint"
-                for found in _of_checkpoint(server, path, report):
-                    findings.append({**found, "what": f"application {each['application']}: {found['what']}"})
+            findings += _of_checkpoints(server, applications, report)
         release = _asked(server, "/openapi.json", "release", findings)
         if release:
             report["release"] = release["info"]["version"]
@@ -287,13 +288,25 @@ def _of_server(url: str, timeout_s: float, application: str | None) -> Report:
     return {**report, "findings": findings}
 
 
-def _of_checkpoint(server: RemoteServer, path: str, report: Report) -> list[dict[str, str]]:
+def _of_checkpoint(found: Report | None, report: Report) -> list[dict[str, str]]:
     """Return what keeps Spark from starting again from a checkpoint. The report says so where a server cannot know."""
-    findings: list[dict[str, str]] = []
-    found = _asked(server, path, "checkpoint", findings)
     if found == {}:
         report["checkpoint"] = "not checked: a router does not read it; ask a node, understudy doctor http://NODE:PORT"
-    return [*findings, *(found or {}).get("findings", [])]
+    return (found or {}).get("findings", [])
+
+
+def _of_checkpoints(server: RemoteServer, applications: Sequence[Report], report: Report) -> Iterator[dict[str, str]]:
+    """Yield the same for each open application of a fleet. The first answer that it cannot be had is the last call."""
+    for each in applications:
+        if each["state"] in _OPEN:
+            refusals: list[dict[str, str]] = []
+            path = f"/admin/v1/applications/{application_segment(each['application'])}/checkpoint"
+            found = _asked(server, path, "checkpoint", refusals)
+            yield from refusals
+            for finding in _of_checkpoint(found, report):
+                yield {**finding, "what": f"application {each['application']}: {finding['what']}"}
+            if not found:
+                return
 
 
 def _of_indicators(indicators: Sequence[Report]) -> Iterator[dict[str, str]]:

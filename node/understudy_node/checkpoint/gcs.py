@@ -143,7 +143,7 @@ class GoogleToken:
         self._said = ""
 
     def __call__(self) -> dict[str, Any]:
-        """Return the current token. Raises IdentityError if it expired and cannot be renewed."""
+        """Return the current token. Raises IdentityTokenError if it expired and cannot be renewed."""
         from google.auth.credentials import TokenState  # noqa: PLC0415
 
         if self._state() is not TokenState.FRESH and self._renewing.acquire(

@@ -318,7 +318,7 @@ class StateView:
 
     def __repr__(self) -> str:
         spill = f", {self.spill!r}" if self.spill else ""
-        return f"View(version={self.version}, base={self.base_version}{spill}, tiers={list(self.tiers)})"
+        return f"StateView(version={self.version}, base={self.base_version}{spill}, tiers={list(self.tiers)})"
 
     @property
     def overlay_bytes(self) -> int:

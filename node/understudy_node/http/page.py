@@ -441,7 +441,7 @@ class NodePage:
         self, store: str | None, partition: int | None, minutes: int = HISTORY_MINUTES
     ) -> dict[str, Any]:
         """Return the last minutes of the whole, of a store, or of a partition. Raises ProblemError for a history that
-        is not kept, UnknownStoreError for a store that does not exist.
+        is not kept, NoSuchStoreError for a store that does not exist.
         """
         await self._note_if_due()
         partitions = None

@@ -140,7 +140,7 @@ class TaskStores:
     def read_past(self, wanted: ReadVersion, disk: LocalBases) -> TaskView:
         """Read an older version from the checkpoint into files of its own, next to these stores. Called by any thread.
 
-        Raises MissingVersionError if the checkpoint does not have that version in this layout, and LineageChangedError
+        Raises MissingVersionError if the checkpoint does not have that version in this layout, and OtherLineageError
         if it was committed anew.
         """
         record = self._around.history.record(wanted.number)

@@ -114,7 +114,7 @@ class Admin:
 
     async def snapshot_for(self, query: LagQuery) -> ClusterSnapshot:
         """Return the snapshot to answer a query from: the cursor's, else a new one. Raises BadLagCursorError if the
-        cursor's is gone, UnknownStoreError for a store that does not exist.
+        cursor's is gone, NoSuchStoreError for a store that does not exist.
         """
         if query.cursor is not None and query.cursor.tick:
             kept = self.looking.kept(query.cursor.tick)

@@ -291,7 +291,7 @@ _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 def lag_tree(snapshot: ClusterSnapshot, query: LagQuery = EVERY) -> Iterator[bytes]:
     """Yield the tree, or its part about one store or certain replicas. Pieces may be empty.
 
-    Raises UnknownStoreError with the first piece.
+    Raises NoSuchStoreError with the first piece.
     """
     stores, store = snapshot.index.stores, query.store
     routes = [] if stores is None else list(stores.by_name.values()) if store is None else [stores.get(store)]

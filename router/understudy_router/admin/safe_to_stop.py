@@ -101,16 +101,20 @@ class Losses:
 
 
 def nodes_to_ask(snapshot: ClusterSnapshot, node_id: str) -> Generator[None, None, Mapping[str, HostInfo]]:
-    """Return the nodes, with their addresses, that take over when this node stops; with it, if it may live."""
+    """Return the nodes that take over when this node stops, with their addresses; and it, if only it can say whether
+    it lives.
+    """
     index = snapshot.index
     number, found = index.number_of.get(node_id), set[int]()
     for replica in () if number is None else index.of_node[number]:
         found.update(index.node[other] for other in index.holders(index.task[replica]))
         yield
-    views = (snapshot.holders[each] for each in found if each != number)
+    views = [snapshot.holders[each] for each in found if each != number]
     hosts = {view.node_id: view.endpoint for view in views if view.facts.standing.is_live}
-    if _may_live(snapshot, number):
-        hosts[node_id] = snapshot.nodes[node_id].endpoint
+    if number is not None and not snapshot.is_reassigned:
+        own = snapshot.holders[number]
+        is_known = own.dead is not None or own.facts.standing.is_live
+        hosts |= {node_id: own.endpoint} if is_known and not own.is_live else {}
     return hosts
 
 

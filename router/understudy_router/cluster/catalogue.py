@@ -76,7 +76,7 @@ class CatalogueStores:
         return f"{' and '.join(names)} {partition}" if names else task
 
     def get(self, name: str) -> StoreRoute:
-        """Return the store of that name. Raises UnknownStoreError, which lists the stores that exist."""
+        """Return the store of that name. Raises NoSuchStoreError, which lists the stores that exist."""
         route = self.by_name.get(name)
         if route is not None:
             return route

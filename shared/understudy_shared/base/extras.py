@@ -24,17 +24,18 @@ class MissingExtraError(UnderstudyError):
         self.extras = extras
 
 
-def install_fix(extras: str) -> str:
-    """Return the command that installs these extras, separated by commas."""
+def install_fix(extras: str = "") -> str:
+    """Return the command that installs these extras, separated by commas; the package alone without any."""
     return " ".join(["pip install", *map(shlex.quote, find_links(extras)), f"'{requirement(extras)}'"])
 
 
 def requirement(extras: str, *, exactly: bool = False) -> str:
     """Return what to ask an installer for: the extras, from where this package came; `exactly`: of this version."""
     version, origin = _installed()
+    wanted = f"{PACKAGE}[{extras}]" if extras else PACKAGE
     if origin:
-        return f"{PACKAGE}[{extras}] @ {origin}"
-    return f"{PACKAGE}[{extras}]=={version}" if exactly and version else f"{PACKAGE}[{extras}]"
+        return f"{wanted} @ {origin}"
+    return f"{wanted}=={version}" if exactly and version else wanted
 
 
 def find_links(extras: str) -> list[str]:

@@ -329,7 +329,7 @@ def bus_error(error: BaseException, *, doing: str, url: str, timeout_ms: int) ->
     where, why = masked(url), words_of(error, url)
     if isinstance(error, (InvalidResponse, *OTHER_SHAPE)) and not isinstance(error, OSError):
         return BusError(
-            f"what answers is not a Redis server, or a broken one, while {doing}: {type(error).__name__}: {why:.80}",
+            f"what answers is not a sound Redis server, while {doing}: {type(error).__name__}: {why:.80}",
             where=where,
             fix="Look at what listens there, and at what lies between: `redis-cli -h HOST PING` must say PONG",
         )

@@ -183,7 +183,7 @@ class OverviewFeed(Generic[Shown]):
         """An event that is set when there is a new overview, and then replaced."""
 
     def __repr__(self) -> str:
-        return f"Feed({self.viewers} viewers)"
+        return f"OverviewFeed({self.viewers} viewers)"
 
     # ---- reading the cluster
 

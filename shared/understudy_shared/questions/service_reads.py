@@ -27,7 +27,7 @@ class ServiceReads(Protocol):
         """Whether a store has that name: only existing stores get a label."""
 
     def bound_of(self, store: str, params: Mapping[str, object], /) -> Bound:
-        """Return the bound for a read of a store. Raises UnknownStoreError, and the problem of a bad bound."""
+        """Return the bound for a read of a store. Raises NoSuchStoreError, and the problem of a bad bound."""
 
 
 class counted:  # noqa: N801  # read as a function: `with counted(...)`

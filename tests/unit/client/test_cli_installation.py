@@ -20,6 +20,7 @@ from understudy.terminal.exits import ExitCode
 LIVE, READY = Canned(b'{"live": true}'), Canned(b'{"ready": true, "reasons": []}')
 RELEASE = Canned(b'{"info": {"version": "0.1.0"}}')
 CHECKPOINT = Canned(b'{"findings": []}')
+LACKING = Canned(b'{"type": "unknown-path", "title": "no", "status": 404, "detail": "no"}', 404, PROBLEM)
 STORES = Canned(b'{"stores": [{"store": "aircraft"}], "not_served": []}')
 
 
@@ -109,8 +110,9 @@ def test_a_server_is_asked_whether_it_is_ready_what_it_serves_and_how_it_is(stat
 def test_a_store_whose_keys_any_partition_may_have_is_a_hint() -> None:
     stores = {"stores": [{"store": "a", "placement": "scattered"}, {"store": "b", "placement": "by-hash"}]}
     listed = Canned(json.dumps({**stores, "not_served": []}).encode())
-    with canned_server([LIVE, READY, listed, health("ok"), CHECKPOINT, RELEASE]) as served:
+    with canned_server([LIVE, READY, listed, health("ok"), LACKING, RELEASE]) as served:
         result = run(served.url)
+    assert "not checked: a router does not read it" in result.stdout
     assert (result.exit_code, "any partition may have a key of a:" in result.stdout) == (ExitCode.OK, True)
 
 
@@ -119,11 +121,10 @@ def test_applications_of_a_fleet_that_have_the_same_trouble_are_one_finding() ->
     states += [(f"new-{n}", "waiting", f"there is no checkpoint at /data/new-{n}") for n in range(40)]
     rows = [{"application": name, "state": state, "reason": reason} for name, state, reason in states]
     stores = Canned(json.dumps({"stores": [{"store": "op0"}] * 40, "not_served": []}).encode())
-    unknown = Canned(b'{"type": "unknown-path", "title": "no", "status": 404, "detail": "no"}', 404, PROBLEM)
     listed = Canned(json.dumps({"applications": rows}).encode())
     gone = {"state": "wrong", "what": "Spark cannot restart from these files", "fix": "Copy them back"}
     checkpoint = Canned(json.dumps({"findings": [gone]}).encode())
-    with canned_server([LIVE, READY, stores, unknown, listed, checkpoint, RELEASE]) as served:
+    with canned_server([LIVE, READY, stores, LACKING, listed, checkpoint, RELEASE]) as served:
         report = json.loads(run(served.url, "--json").stdout)
     assert (report["stores"], report["applications"]) == ("op0", "40 waiting, 1 serving, 1 failed")
     failed, waiting, lost = (each["what"] for each in report["findings"])

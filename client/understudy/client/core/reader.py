@@ -179,6 +179,6 @@ def _bind(schema: Mapping[str, Any], key: type | None, value: type | None) -> Bi
         bind = import_module("understudy.typed").bind  # only those who name models need it
     except ModuleNotFoundError as error:
         what = f"models of keys and values need the module {error.name}"
-        raise UsageError(what, where="store", fix=install_fix("client")) from None
+        raise UsageError(what, where="store", fix=install_fix()) from None
     found: Binding = bind(schema, key=key, value=value)
     return found

@@ -237,7 +237,7 @@ class NodeReads:
         return generation is not None and name in generation.readers
 
     def reader(self, name: str) -> StoreReader:
-        """Return the store of that name. Raises UnknownStoreError, which names the existing ones."""
+        """Return the store of that name. Raises NoSuchStoreError, which names the existing ones."""
         return _reader(self.generation(), name)
 
     def bound(self, reader: StoreReader, params: ReadParams) -> Bound:

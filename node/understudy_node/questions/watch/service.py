@@ -112,7 +112,7 @@ def read_changes(  # noqa: PLR0917  # whose state, which keys, and within which 
 ) -> KeyChanges:
     """Read what changed of some keys of a partition, up to version `last`, or until the time is over.
 
-    Raises MissingVersionError and VanishedError for versions that the checkpoint lacks, LineageChangedError if the
+    Raises MissingVersionError and VanishedError for versions that the checkpoint lacks, OtherLineageError if the
     history was rewound.
     """
     entries: list[KeyChange] = []

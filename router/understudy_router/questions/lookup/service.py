@@ -113,7 +113,7 @@ class RouterReads:
             return False
 
     def route(self, name: str) -> StoreRoute:
-        """Return the store of that name; UnknownStoreError names the existing ones."""
+        """Return the store of that name; NoSuchStoreError names the existing ones."""
         return self.stores().get(name)
 
     def bound(self, route: StoreRoute, params: ReadParams) -> Bound:

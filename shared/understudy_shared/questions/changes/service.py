@@ -253,7 +253,7 @@ class MergedChanges:
 
     async def pieces(self) -> AsyncGenerator[VersionLines]:
         """Yield the pieces of each version, partition after partition. Raises the problem of a partition that cannot be
-        read, and LineageChangedError if a version was committed again while it was read.
+        read, and OtherLineageError if a version was committed again while it was read.
         """
         for version in self._versions:
             committed_at_us: set[int] = set()

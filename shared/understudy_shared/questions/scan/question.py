@@ -69,7 +69,7 @@ class ScanCursor:
         return encode_token(PREFIX, fields, has_checksum=True)
 
     def require_of(self, application: str, lineage: str, store: str, question: str) -> None:
-        """Raise BadCursorError unless the cursor continues this question, and LineageChangedError if the checkpoint was
+        """Raise BadCursorError unless the cursor continues this question, and OtherLineageError if the checkpoint was
         re-created since.
         """
         if self.application != application:

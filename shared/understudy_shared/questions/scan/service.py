@@ -71,7 +71,7 @@ class Scans(ABC):
 
     @abstractmethod
     def store(self, name: str) -> ScannedStore:
-        """Return the store of that name. Raises UnknownStoreError."""
+        """Return the store of that name. Raises NoSuchStoreError."""
 
     @abstractmethod
     async def first_version(self, turn: ScanTurn) -> ReadVersion:

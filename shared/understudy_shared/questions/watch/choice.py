@@ -101,7 +101,7 @@ class KeyWatcher:
         self._position_version = UNSENT if after is None else after
 
     def __repr__(self) -> str:
-        return f"Watch({len(self._keys)} keys, behind {self._position_version})"
+        return f"KeyWatcher({len(self._keys)} keys, after {self._position_version})"
 
     def was_sent(self, index: int, version: int, changes: int) -> None:
         """Record that all changes of a key up to a version were sent. `changes` was its count at that version."""

@@ -83,7 +83,7 @@ def test_the_first_rows_need_no_pandas() -> None:
         assert (good.num_rows, poison.num_rows) == (1, 1)
         options = rows.RowOptions(include_headers=True)
         part = rows.TimedRecords([rows.RecordSource(place, 0, good.num_rows)], good, times)
-rows.output_rows([part] * 2, options, batch=1)
+        rows.output_rows([part] * 2, options, batch=1)
         fields = redis_rows.EntryFields(b"k", b"v", plain)
         redis_rows.entry_rows([(b"5-1", [b"v", b"x"])], fields, ordinal=0)
         assert "pandas" not in sys.modules, "imported"

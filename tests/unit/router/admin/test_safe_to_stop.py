@@ -140,11 +140,22 @@ def test_while_the_bus_is_away_a_node_that_this_router_does_not_reach_is_not_saf
     assert losses(snapshot_of(tables, ONE, now_ms=3), "a").is_safe
 
 
-def test_a_node_that_left_before_the_bus_is_safe_to_stop() -> None:
+def test_a_node_that_left_before_the_bus_is_safe_to_stop_unless_it_answers_again() -> None:
     tables = tables_with({"0_0": task("a", "b")}, beat("a"), beat("b"))
     tables._died(tables._mark_dead("a", 1, "left", "it was stopped"), 1)
     tables.bus_lost(2, "away")
-    assert losses(snapshot_of(tables, ONE), "a").is_safe
+    snapshot = snapshot_of(tables, ONE)
+    assert losses(snapshot, "a").is_safe
+    assert finished(nodes_to_ask(snapshot, "a")).keys() == {"a", "b"}
+
+
+def test_a_node_that_only_the_assignment_names_is_not_safe_to_stop_while_the_bus_is_away() -> None:
+    tables = tables_with({"0_0": task("a", "b")}, beat("b"))
+    tables.bus_lost(2, "away")
+    snapshot = snapshot_of(tables, ONE)
+    assert "a" not in snapshot.nodes
+    assert not losses(snapshot, "a").is_safe
+    assert "b" in finished(nodes_to_ask(snapshot, "a"))
 
 
 @given(worlds(), st.sampled_from(NODES))
