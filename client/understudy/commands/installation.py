@@ -292,7 +292,8 @@ def _of_checkpoint(found: Report | None, report: Report) -> list[dict[str, str]]
     """Return what keeps Spark from starting again from a checkpoint. The report says so where a server cannot know."""
     if found == {}:
         report["checkpoint"] = "not checked: a router does not read it; ask a node, understudy doctor http://NODE:PORT"
-    return (found or {}).get("findings", [])
+    findings: list[dict[str, str]] = (found or {}).get("findings", [])
+    return findings
 
 
 def _of_checkpoints(server: RemoteServer, applications: Sequence[Report], report: Report) -> Iterator[dict[str, str]]:
