@@ -38,6 +38,7 @@ from understudy_aligned.options import MIB, AlignedOptions
 from understudy_aligned.partition_buffer import Retained, copy_out
 from understudy_aligned.read_ahead import (
     FETCHES_PER_BOUND,
+    UNKNOWN_RECORD_BYTES,
     FetchLag,
     Lags,
     fetch_bytes,
@@ -105,6 +106,14 @@ def test_all_tasks_hold_at_most_the_bound_and_one_fetch_whichever_partition_a_fe
             records[wanted[chosen % len(wanted)]] += records_in_all(counts)
         assert sum(records.values()) * size <= bound + bound // FETCHES_PER_BOUND + size * len(records)
         records = {tp: 0 if going >> at & 1 else count for at, (tp, count) in enumerate(records.items())}
+
+
+def test_a_fetch_is_bounded_by_the_sum_of_all_partitions() -> None:
+    topics, bound = tuple(f"t{number}" for number in range(40)), 64 << 20
+    bench = Bench(*topics, options=AlignedOptions((), (), input_buffer_max_bytes=bound)).ready()
+    wanted = bench.shared.ahead.records_to_fetch(topics)
+    assert len(wanted) == len(topics)
+    assert 0.9 * fetch_bytes(bound, held=0) < sum(wanted.values()) * UNKNOWN_RECORD_BYTES <= fetch_bytes(bound, held=0)
 
 
 @pytest.mark.parametrize(
