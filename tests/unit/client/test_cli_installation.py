@@ -110,10 +110,14 @@ def test_a_server_is_asked_whether_it_is_ready_what_it_serves_and_how_it_is(stat
 def test_a_store_whose_keys_any_partition_may_have_is_a_hint() -> None:
     stores = {"stores": [{"store": "a", "placement": "scattered"}, {"store": "b", "placement": "by-hash"}]}
     listed = Canned(json.dumps({**stores, "not_served": []}).encode())
-    with canned_server([LIVE, READY, listed, health("ok"), LACKING, RELEASE]) as served:
+    with canned_server([LIVE, READY, listed, health("ok"), CHECKPOINT, RELEASE]) as served:
         result = run(served.url)
-    assert "not checked: a router does not read it" in result.stdout
     assert (result.exit_code, "any partition may have a key of a:" in result.stdout) == (ExitCode.OK, True)
+
+
+def test_of_a_router_it_says_that_the_checkpoint_was_not_checked() -> None:
+    with canned_server([LIVE, READY, STORES, health("ok"), LACKING, RELEASE]) as served:
+        assert "not checked: a router does not read it" in run(served.url).stdout
 
 
 def test_applications_of_a_fleet_that_have_the_same_trouble_are_one_finding() -> None:
